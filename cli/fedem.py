@@ -114,7 +114,9 @@ def fedem(
                 name = _name(report)
                 picture = draw_histories([(name, [found.run.history])], title=name)
                 save_picture(out.plot, picture, force=out.force)
-            return {"plot": None if out.plot is None else str(out.plot)}
+            assert run.labels is not None
+            plot = None if out.plot is None else str(out.plot)
+            return {"labels_files": run.labels.written, "plot": plot}
 
         run.finish(Result(found.converged, tell, write, _show, own=draw))
 
@@ -156,7 +158,7 @@ def _fit(
     assert labels is not None
     told = of_workers(labels, X, workers, [found.mixture], agents, how.missing)
     labels.write(source, told, agents, run.screen)
-    return found, ran | {"labels_files": labels.written}
+    return found, ran
 
 
 def _name(report: Report) -> str:

@@ -13,6 +13,7 @@ from .roles import Role, writes
 
 if TYPE_CHECKING:
     from vpem.engines.placement import Placement
+    from vpem.errors import VpemError
     from vpem.files.datasets import Dataset
     from vpem.files.parties.homes import Home
     from vpem.fits.clustering import Clustering
@@ -74,7 +75,8 @@ class LabelFile:
     wanted : bool
         Whether any process has such a file, so that all take part in what labels need.
     written : list of str
-        What was written: of a process that has a user of its own its file, else all.
+        What was written: of a process that has a user of its own its file, else all. Where that
+        process could not write it, its error is raised here: when all have what was found.
 
     Raises
     ------
@@ -91,7 +93,8 @@ class LabelFile:
         from vpem.files.hdf5 import check_writable
 
         self.option, self.file, self.where, self.parties = OPTIONS[setting], file, where, parties
-        self.how, self.written = how, list[str]()
+        self.how, self._written = how, list[str]()
+        self._failed: VpemError | None = None
         self.wanted = where.anybody(setting, file is not None)
         if file is not None:
             check_ending(file, "results")
@@ -106,6 +109,13 @@ class LabelFile:
 
     def __bool__(self) -> bool:
         return self.wanted
+
+    @property
+    def written(self) -> list[str]:
+        """What was written."""
+        if self._failed is not None:
+            raise self._failed
+        return self._written
 
     def place(self, names: Sequence[str], holders: Placement) -> None:
         """Raise, in every process alike, where the table of a party cannot be written."""
@@ -170,6 +180,7 @@ class LabelFile:
     ) -> None:
         """Write tables of these rows, by party of this process; ``names`` are of all parties."""
         from vpem.engines.placement import for_each
+        from vpem.errors import VpemError
         from vpem.files.tables import write_columns
 
         if not self:
@@ -181,14 +192,20 @@ class LabelFile:
             if home is None or path is None:
                 return []
             columns = home.columns(found[party])
-            write_columns(path, columns, "vpem-predictions", **self.how)
+            try:
+                write_columns(path, columns, "vpem-predictions", **self.how)
+            except VpemError as error:
+                if not self.where.own_users:
+                    raise
+                self._failed = error  # nobody else's result waits for this member's disk
+                return []
             return [str(path), home.name, len(home.places), home.n_lost]
 
         facts = for_each(holders, range(len(paths)), write)
         if not self.where.own_users:
             facts = holders.allgather(facts)
         for path, name, n_rows, n_lost in filter(None, facts.values()):
-            self.written.append(path)
+            self._written.append(path)
             screen.say(f"wrote {n_rows} rows to {path}")
             if n_lost:
                 screen.say(

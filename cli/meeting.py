@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from .agreement import check_alike, command_of, goes_on, introduced, terms_of
 from .config import STUDY, options_of, path_of, take_defaults
+from .farewells import INTERRUPTED, PRIVATE, told_outside, unforeseen
 from .policy import Guard
 from .where import Where, join
 
@@ -34,9 +35,6 @@ HELLO = 0
 PATIENCE = 0.3
 """Seconds in which members that find the same fault say so themselves, before they hear of it from
 others."""
-
-PRIVATE = "it cannot use its data or its machine; ask there"
-"""What others hear of an error: what a member's files hold stays there."""
 
 
 # ---- before anything is parsed further ----------------------------------------------------------
@@ -155,6 +153,7 @@ class Meeting(Where):
         from vpem.files.studies.identities import identity_of
         from vpem.files.studies.message_log import MessageLog, log_beside
 
+        from .output import Screen
         from .ranks import terminate
 
         self.study, self.member = study, member
@@ -163,14 +162,17 @@ class Meeting(Where):
         self.files: Sequence[Path] = options.get("data") or ()
         self._quiet = bool(options.get("quiet"))
         self._met, self._there = False, set[int]()
+        self._delivered = False
         self._goes_on = options.get("checkpoint") is not None
+        with Screen():
+            identity = identity_of(study, member.name)  # before anything is written
         self._log = MessageLog(
             options.get("log") or log_beside(study.path, member.name), command=command,
             edition=study.edition,
         )  # fmt: skip
         self._post = Post(
             study.roster,
-            identity_of(study, member.name),
+            identity,
             listen=_door(options["listen"], study.listens.get(member.name)),
             timeout=float(options["timeout"]),
             note=self._log.note,
@@ -268,14 +270,19 @@ class Meeting(Where):
 
         if self.engine.rank == 0:
             report = send(self.engine, result, out.output)
+            self._over()
         else:
-            report = receive(self.engine, result, out.output, out.force)
+            report = receive(self.engine, result, out.output, out.force, self._over)
         here = super().facts(screen, self.files)
         report |= {name: value for name, value in here.items() if value or name != "data"}
         if result.apart and out.output is not None:
             result.write(out.output, report)
         report["model"] = None if out.output is None else str(out.output)
         return report | result.own(report)
+
+    def _over(self) -> None:
+        """Note that nobody needs or hears anything more of this process, however it ends."""
+        self._delivered = True
 
     def watch(self, n_rows: int, over_rows: bool, screen: Screen) -> None:
         """Keep to this member's policy."""
@@ -302,34 +309,31 @@ class Meeting(Where):
 
     def fail(self, error: Exception, sentence: str | None, tell: Callable[..., int]) -> int:
         """Say what went wrong, tell others as much as they may know, and end."""
-        from vpem.engines.engine import StalledError
+        from vpem.engines.tls.faults import Fault
         from vpem.engines.tls.post import Parted, Returned
-        from vpem.files.studies.policy import PolicyError
+        from vpem.errors import Interrupted
 
         if isinstance(error, Returned) and (self._goes_on or not self._met):
             self._begin_again(error.name)
+        alike = isinstance(error, Interrupted) and error.iteration is not None
+        if alike or (isinstance(error, Fault) and error.kind == "taken"):
+            self._over()
         code = getattr(error, "exit_code", 2) if sentence is not None else 1
-        outside = PRIVATE
         if isinstance(error, Parted):
-            sentence = outside = self._passed_on(error)
+            sentence = self._passed_on(error)
         elif isinstance(error, Returned):
             sentence = f"{sentence}; with --checkpoint all would have gone on from there"
-            outside = sentence
-        elif isinstance(error, StalledError):
-            outside = str(sentence)
-        elif isinstance(error, PolicyError):
-            outside = error.elsewhere(self.member.name)
-        elif sentence is None:
-            outside = "something that nobody has foreseen; ask there"
-            sentence = None if sys.flags.dev_mode else _unforeseen(error)
-        else:
+        outside = told_outside(error, sentence, code, self.member.name)
+        if sentence is None and not sys.flags.dev_mode:
+            sentence = unforeseen(error)
+        if outside == PRIVATE:
             time.sleep(PATIENCE * bool(self.engine.rank))
         self._leave(outside, code)
         return super().fail(error, sentence, tell) and code
 
     def interrupted(self, tell: Callable[..., int], code: int) -> int:
         """Say that this member was interrupted, here and to the others."""
-        self._leave("it was interrupted", code)
+        self._leave(INTERRUPTED, code)
         return super().interrupted(tell, code)
 
     def _passed_on(self, error: Any) -> str:
@@ -341,7 +345,8 @@ class Meeting(Where):
     def _leave(self, sentence: str, code: int) -> None:
         """Tell others why this member ends."""
         join(None)
-        self._post.part(sentence, code)
+        if not self._delivered:
+            self._post.part(sentence, code)
         self._post.close()
         self._log.close()
 
@@ -362,21 +367,6 @@ def going_on(words: Sequence[str]) -> list[str]:
     end = kept.index("--") if "--" in kept else len(kept)
     # What a variable or a file says of --resume does not count either.
     return [*kept[:end], "--no-resume", "--resume-if-any", *kept[end:]]
-
-
-def _unforeseen(error: Exception) -> str:
-    """Say where something happened that nobody has foreseen, without a word of what it was about.
-
-    It is as likely to be of what another member has sent as of this program.
-    """
-    import traceback
-
-    where = traceback.extract_tb(error.__traceback__)[-1]
-    place = "/".join(Path(where.filename).parts[-3:])
-    return (
-        f"{type(error).__name__} in {place}, line {where.lineno}: another member has sent what "
-        "none does, or this is a defect of vpem; report it with what PYTHONDEVMODE=1 prints"
-    )
 
 
 def _door(given: str | None, said: tuple[str, int] | None) -> tuple[str, int] | None:

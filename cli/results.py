@@ -88,8 +88,16 @@ def send(engine: Engine, result: Result, output: Path | None, ending: str = ".h5
     return report
 
 
-def receive(engine: Engine, result: Result, output: Path | None, force: bool) -> Report:
+def receive(
+    engine: Engine,
+    result: Result,
+    output: Path | None,
+    force: bool,
+    over: Callable[[], None] = lambda: None,
+) -> Report:
     """Take the finished report from the first member, and the file, which is checked by reading it.
+
+    ``over`` is called when everything has come: what goes wrong after that is this member's alone.
 
     Raises
     ------
@@ -111,6 +119,7 @@ def receive(engine: Engine, result: Result, output: Path | None, force: bool) ->
     if not isinstance(report, dict):
         raise InputError(f"{engine.names[0]} has sent no report; are all of the same version?")
     if result.apart:
+        over()
         return report
     size: Any = engine.bcast(None)
     if not isinstance(size, int) or not 0 < size <= MOST:
@@ -124,6 +133,7 @@ def receive(engine: Engine, result: Result, output: Path | None, force: bool) ->
                 kept.write(piece)
             else:
                 kept.seek(len(piece), os.SEEK_CUR)
+        over()
         if output is None:
             return report
         kept.seek(0)

@@ -10,12 +10,16 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from vpem.errors import InputError, VpemError
+from vpem.engines.one_process import OneProcess
+from vpem.engines.placement import Placement
+from vpem.errors import FileError, InputError, VpemError
 from vpem.files.models import read_model
 from vpem.files.studies.identities import make_identity
 from vpem.files.studies.logged import read_log
 from vpem_cli.agreement import check_alike, goes_on, is_introduction
+from vpem_cli.labels import LabelFile, whole_of
 from vpem_cli.meeting import going_on
+from vpem_cli.output import Screen
 from vpem_cli.results import receive
 
 from .cli_support import NAMES, done, overlapping, run
@@ -283,6 +287,17 @@ def test_a_command_that_goes_on_is_the_same_but_for_that():
     words = ["python", "vpem", "fit", "--resume", "--checkpoint", "c.h5", "--", "x.csv"]
     on = [*words[:3], *words[4:6], "--no-resume", "--resume-if-any", *words[6:]]
     assert going_on(words) == going_on(on) == on
+
+
+def test_labels_that_cannot_be_written_are_spoken_of_in_the_end(tmp_path):
+    path = tmp_path / "gone" / "labels.csv"
+    where = SimpleNamespace(own_users=True, anybody=lambda *_: True)
+    labels = LabelFile("labels_file", path, where, True, force=False, quote_formulas=False)
+    columns = {0: {"label": np.zeros(2, np.int64)}}
+    everybody, screen = Placement.evenly(OneProcess(), 1), Screen()
+    labels.write_homes({0: whole_of(None, 2, "lab")}, ["lab"], columns, everybody, screen)
+    with pytest.raises(FileError, match=r"gone.labels.csv"):  # once all have what was found
+        labels.written  # noqa: B018
 
 
 # ---- members that end ---------------------------------------------------------------------------

@@ -129,6 +129,7 @@ class Interrupted(VpemError):
     """
 
     def __init__(self, path: str, iteration: int | None, signal: int | None = None) -> None:
+        self.iteration = iteration
         self.signal = 15 if signal is None else int(signal)
         self.exit_code = 128 + self.signal
         name = {2: "Ctrl-C", 15: "SIGTERM"}.get(self.signal, f"signal {self.signal}")
