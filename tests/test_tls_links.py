@@ -22,7 +22,7 @@ from vpem.engines.tls.post import Parted, Post, Returned
 from vpem.engines.tls.streams import OVERHEAD, Incoming, Message, Outgoing
 from vpem.engines.tls.trust import client_context, server_context
 from vpem.engines.tls.wire import FRAME, Ack, Damaged, Data, Got, Hello, Refusal, parse
-from vpem.errors import InputError
+from vpem.errors import InputError, VpemError
 
 from .tls_support import (
     DAY,
@@ -453,6 +453,23 @@ def test_who_has_finished_is_not_taken_for_dead(tmp_path):
         hub.timeout = 20.0
         clinic.put(0, 0, b"late")
         assert hub.take(2, 0) == b"late"
+
+
+def test_a_second_process_of_a_member_is_turned_away_and_nobody_else_hears_of_it(tmp_path):
+    roster, identities, sockets = a_study(tmp_path)
+    with posts(roster, identities, sockets) as (hub, lab, clinic):
+        clinic.put(1, 0, b"by the server")
+        lab.put(0, 0, b"first")
+        assert (hub.take(1, 0), lab.take(2, 0)) == (b"first", b"by the server")
+        second = Post(roster, identities["lab"], timeout=20.0)
+        second.start()
+        with pytest.raises(VpemError, match="another process takes part as lab already") as error:
+            second.take(0, 1)
+        assert (error.value.kind, error.value.exit_code) == ("taken", 2)
+        at_once([second.close])
+        lab.put(0, 1, b"second")
+        lab.put(2, 1, b"third")
+        assert (hub.take(1, 1), clinic.take(1, 1)) == (b"second", b"third")
 
 
 def crash(post):

@@ -59,7 +59,8 @@ class Fault(VpemError):
     message : str
         The sentence.
     kind : str
-        What failed: "name", "port", "proxy", "cut", "tls", "certificate", "clock" or "answer".
+        What failed: "name", "port", "proxy", "cut", "tls", "certificate", "clock" or "answer"; or
+        "taken", where another process of this member is there.
     """
 
     def __init__(self, message: str, kind: str = "answer") -> None:

@@ -123,6 +123,18 @@ class Link:
             await asyncio.sleep(pause * random.uniform(0.5, 1.0))
             pause = min(2 * pause, longest)
 
+    async def answers(self) -> bool:
+        """Whether the other end of the connection that there is, if there is any, is alive."""
+        connection = self.connection
+        if connection is None:
+            return False
+        try:
+            async with asyncio.timeout(self.here.pace.opening / 3):
+                await (await connection.ping())
+        except (ConnectionClosed, TimeoutError, OSError):
+            return False
+        return self.connection is connection
+
     async def talk(self, connection: Line) -> bool:
         """Use a connection until it ends; whether it was of use.
 
@@ -217,7 +229,8 @@ class Link:
     def _was_refused(self, refusal: Refusal) -> None:
         if not refusal.exit_code:
             own, name = self.here.identity.name, self.member.name
-            raise Refused(f"{name} refuses to talk with {own}: {refusal.sentence}")
+            kind = "taken" if refusal.taken else "answer"
+            raise Refused(f"{name} refuses to talk with {own}: {refusal.sentence}", kind)
         self.parted = refusal
         self.here.changed()
         raise Trouble(refusal.sentence)

@@ -19,7 +19,7 @@ from vpem.engines.tls.link import Link
 from vpem.engines.tls.lobby import Lobby
 from vpem.engines.tls.members import Identity, Roster
 from vpem.engines.tls.relay import Relay
-from vpem.engines.tls.sockets import Answered, Line, certificate_of
+from vpem.engines.tls.sockets import Answered, Line, certificate_of, refuse
 from vpem.engines.tls.streams import Message
 from vpem.engines.tls.trust import believed, client_context, server_context
 from vpem.engines.tls.wire import FINISHED, Refusal
@@ -214,7 +214,17 @@ class Switchboard:
             return
         shown = certificate_of(connection)
         for link in self.links.values():
-            if link.member.certificate == shown:
+            if link.member.certificate != shown:
+                continue
+            if await link.answers():
+                sentence = (
+                    f"another process takes part as {link.member.name} already; end one of them, "
+                    "and let nobody else have that key"
+                )
+                self._here.say(f"somebody was turned away: {sentence}")
+                await refuse(connection, Refusal(sentence, taken=True))
+                connection.cut()
+            else:
                 await self._talk(link, connection)
 
     async def _talk(self, link: Link, connection: Answered) -> None:

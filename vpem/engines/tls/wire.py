@@ -87,14 +87,19 @@ class Refusal:
         Why.
     exit_code : int
         That the sender ends with; 0: there is no link, but nothing more is said of the sender.
+    taken : bool
+        Whether another process of the same member is there already, so that nobody else is to
+        hear anything of this one.
     """
 
     sentence: str
     exit_code: int = 0
+    taken: bool = False
 
     def pack(self) -> bytes:
         """Write it down."""
         shown = {"sentence": self.sentence[:TEXT], "exit_code": self.exit_code}
+        shown |= {"taken": self.taken}
         return _pack_json(KIND_REFUSAL, shown)
 
 
@@ -150,7 +155,8 @@ def parse(frame: bytes | str) -> Hello | Refusal | Ack | Data:
             return _parse_hello(json.loads(frame[1:]))
         if kind == KIND_REFUSAL:
             found = json.loads(frame[1:])
-            return Refusal(_text(found["sentence"], TEXT), _number(found["exit_code"], 255))
+            code = _number(found["exit_code"], 255)
+            return Refusal(_text(found["sentence"], TEXT), code, found["taken"] is True)
     except (ValueError, KeyError, TypeError, IndexError, struct.error, RecursionError):
         raise Damaged from None
     raise Damaged
