@@ -21,7 +21,7 @@ from vpem.engines.tls.trust import client_context
 
 __all__ = ["calls", "through"]
 
-PAUSES = 1.0, 30.0
+PAUSES = 0.5, 5.0
 """Seconds before a relay that was lost is dialled again: the first time, and at most."""
 
 OPTIONS: dict[str, Any] = {

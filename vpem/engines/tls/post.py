@@ -228,12 +228,13 @@ class Post:
             return Parted(name, "it has finished without what others wait for", 1)
         if self.timeout is None or link.silent <= self.timeout or link.connection is not None:
             return None  # a link that only seems to be there is cut by its own clock
+        start = "" if link.session else "start it, "
         why = link.trouble or ("" if link.session else self._turned_away)
+        why = why or f"{start}look at its machine and at the network, or allow more time"
         return StalledError(
             f"nothing has been heard of {name} for {link.silent:.0f} s (",
             Setting("timeout", self.timeout),
-            f"){f'; {why}' if why else ''}: look at its machine and at the network, or allow more "
-            "time",
+            f"): {why}",
         )
 
     def _report(self, link: Link, said: int) -> int:

@@ -188,7 +188,10 @@ def key_of(identity: Identity) -> Ed25519PrivateKey:
         )
     key = parse_key(content, identity.key)
     if key.public_key() != public_key_of(certificate_of(identity)):
-        raise FileError(f"{identity.key} is not the key of {identity.certificate}")
+        raise FileError(
+            f"{identity.key} is not the key of {identity.certificate}; put back the two that "
+            "'vpem party init' made together"
+        )
     return key
 
 
