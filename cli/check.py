@@ -80,8 +80,19 @@ def check(
             _serve(found, who, door, screen)
         findings = _check(found, who, door, idle)
         _show(found, who, findings, json, quiet)
+        _hints(found, own, findings, screen)
         if any(one.state == "fails" for one in findings):
             raise typer.Exit(2)
+
+
+def _hints(study: Study, own: Member, findings: list[Finding], screen: Screen) -> None:
+    """Say who answers checks, to whoever could not find anybody, and to whom others dial."""
+    closed = [one.peer for one in findings if (one.what, one.state) == ("port", "fails")]
+    command = f"vpem party check {study.path.name} --serve"
+    if closed:
+        screen.say(f"{', '.join(closed)} answers while it runs the study, or '{command}'")
+    elif own.address is not None:
+        screen.say(f"others find {own.name} while it runs the study, or '{command}'")
 
 
 def _serve(study: Study, name: str, door: tuple[str, int] | None, screen: Screen) -> None:

@@ -97,8 +97,9 @@ def _before(values: Mapping[str, Any]) -> Iterator[str]:
     yield "All members learn each party's name, names of features and number of rows."
     how = values.get("align") or "none"
     yield {
-        "none": "All see checksums of the ids of rows, if there are ids: rows must be in one order "
-        "everywhere (align none).",
+        "none": "Rows are not matched: they must be the same, in one order, in all files (align "
+        "none; otherwise say --align ids, hmac or psi). All see checksums of ids, if there are "
+        "ids.",
         "ids": "The first party that has data gets every id of every party; the others learn which "
         "of their rows all have (align ids).",
         "hmac": "The first party that has data learns which of its ids each other party has; the "

@@ -77,6 +77,11 @@ def check_data(context: Any) -> None:
     study = context.meta[STUDY]
     member = _member(study, context.params.get("member"))
     given = context.params.get("data")
+    if not any(one.holds for one in study.roster.members):
+        raise InputError(
+            f"{study.name}, edition {study.edition}, has no member with data; parties ask by 'vpem "
+            f"party request {study.path.name}', and {study.organiser} approves them"
+        )
     if member.holds and not given:
         raise InputError(
             f"{member.name} brings data to the study {study.name}; give its own file after the "

@@ -243,6 +243,7 @@ def request(
 
 def _ask(study: Study, name: str, given: Report, screen: Screen) -> None:
     """Write a request, and show what to compare."""
+    from vpem.errors import shorten
     from vpem.files.studies.identities import read_identity, usable
     from vpem.files.studies.known import remember
     from vpem.files.studies.request import write_request
@@ -262,7 +263,7 @@ def _ask(study: Study, name: str, given: Report, screen: Screen) -> None:
     made = write_request(study, identity, before=before, **given)
     remember(study)
     organiser = study.member(study.organiser)
-    features = f"{len(made.features)} named" if made.features else "none named"
+    features = shorten(made.features, 4) if made.features else "none named"
     show(
         table(
             [("request", str(made.path)), ("name", name), ("features", features),

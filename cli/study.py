@@ -67,16 +67,25 @@ def init(
     from .output import Screen
 
     with Screen() as screen:
+        from vpem.errors import InputError
         from vpem.files.studies.editions import sign_edition
 
         from .agreed import agree_on
         from .new_study import check_links, new_study
 
+        if (there := Path(f"{name}.toml")).exists():
+            raise InputError(
+                f"{there} exists, and 'vpem study show {there}' shows it; give the new study "
+                "another name"
+            )
         agreed = agree_on(context, command or ["fit"], name, how.topology or "star")
         check_links(how)
         made = sign_edition(new_study(name, organiser, how, agreed), force=False)
-        screen.say(f"wrote {made.path}, edition 1, signed by {made.organiser}")
         show_study(made)
+        screen.say(
+            f"wrote {made.path}, edition 1, signed by {made.organiser}; send it to those who are "
+            f"to take part: they ask by 'vpem party request {made.path.name}'"
+        )
 
 
 # ---- showing -------------------------------------------------------------------------------------

@@ -13,6 +13,9 @@ if TYPE_CHECKING:
 
 __all__ = ["report_of", "show_study"]
 
+WIDEST = 96
+"""Characters of a line of text."""
+
 
 def report_of(study: Study) -> Report:
     """Return all of a study as plain values."""
@@ -81,9 +84,11 @@ def show_study(study: Study) -> None:
 
 def _folded(line: str) -> str:
     """Break a line between words, those after the first a little to the right."""
+    import shutil
     import textwrap
 
-    return textwrap.fill(line, 96, subsequent_indent="  ", break_on_hyphens=False)
+    wide = min(WIDEST, shutil.get_terminal_size((WIDEST, 24)).columns)
+    return textwrap.fill(line, wide, subsequent_indent="  ", break_on_hyphens=False)
 
 
 def _row(study: Study, member: Member) -> tuple[str, ...]:

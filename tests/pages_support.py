@@ -61,6 +61,13 @@ def run(command, folder):
             (Path(folder) / file).write_text(done.stdout, encoding="utf-8")
             done.stdout = ""
         return done
+    process = begun(command, folder)
+    out, err = process.communicate()
+    return subprocess.CompletedProcess(command, process.returncode, out, err)
+
+
+def begun(command, folder):
+    """Begin a command in a shell."""
     places = [str(Path(sys.executable).parent), os.environ.get("PATH", "")]
     environment = {
         "PATH": os.pathsep.join(places),
@@ -70,14 +77,15 @@ def run(command, folder):
     }
     if "PYTHONPATH" in os.environ:
         environment["PYTHONPATH"] = os.environ["PYTHONPATH"]
-    return subprocess.run(
+    return subprocess.Popen(
         command,
         shell=True,
         cwd=folder,
         env=environment,
-        capture_output=True,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
         text=True,
-        check=False,
     )
 
 
@@ -100,13 +108,17 @@ def inside(words, folder):
 
 
 def pieces(block):
-    """Commands of a session, each with what is shown of it."""
-    for piece in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]:
+    """Commands of a session: in whose folder each is run, and what is shown of it.
+
+    ``lab$ `` is the prompt of somebody who is in the folder ``lab``.
+    """
+    found = re.split(r"^(\w*)\$ ", block, flags=re.MULTILINE)[1:]
+    for who, piece in zip(found[::2], found[1::2], strict=True):
         first, *rest = piece.splitlines()
         more = 0
         while more < len(rest) and rest[more].startswith("> "):
             more += 1
-        yield "\n".join([first, *(line[2:] for line in rest[:more])]), "\n".join(rest[more:])
+        yield who, "\n".join([first, *(line[2:] for line in rest[:more])]), "\n".join(rest[more:])
 
 
 def check(page, folder):
@@ -122,8 +134,16 @@ def check(page, folder):
             if below is not None:
                 assert agrees(comparable(done.stdout), comparable(below)), (page, done.stdout)
             continue
-        for command, shown in pieces(block):
-            done = run(command, folder)
+        running = []
+        for who, command, shown in pieces(block):
+            if command.endswith(" &"):  # until the next one that has no such ending is over
+                running.append((command, begun(command.removesuffix(" &"), folder / who)))
+                continue
+            done = run(command, folder / who)
+            for other, process in running:
+                said = process.communicate(timeout=60)
+                assert process.returncode == 0, (other, said)
+            running.clear()
             printed = comparable(done.stdout + done.stderr)
             assert agrees(printed, comparable(shown)), (command, "\n".join(printed))
             assert (done.returncode != 0) == ("vpem: error" in shown), (command, done.returncode)

@@ -35,7 +35,7 @@ def shown(page):
     fenced = [line for block in FENCES.findall(text) for line in block.splitlines()]
     indented = [line[4:] for line in FENCES.sub("", text).splitlines() if line.startswith("    ")]
     for line in (*fenced, *indented):
-        found = re.match(r"(?:\$ )?(?:mpiexec .*?|srun .*?)?\bvpem ([a-z][a-z-]* .*)", line.strip())
+        found = re.match(r"(?:\w*\$ )?(?:mpiexec .*?|srun .*?)?\bvpem ([a-z][a-z-]* .*)", line.strip())
         if found and "[OPTIONS]" not in line:
             yield found.group(1)
 

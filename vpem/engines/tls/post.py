@@ -124,9 +124,10 @@ class Post:
             try:
                 self._listener = listening(*where)
             except OSError as error:
+                why = str(error.strerror or error).partition(" (while")[0].lower()
                 raise InputError(
-                    f"{own.name} cannot listen at {where[0] or '*'}:{where[1]} "
-                    f"({error.strerror or error}); give another port with ",
+                    f"{own.name} cannot listen at {where[0] or '*'}:{where[1]} ({why}); end what "
+                    "listens there, or give another port with ",
                     Setting("listen"),
                 ) from None
         self._board.start(self._listener)

@@ -111,7 +111,8 @@ class Study:
         names = [member.name for member in self.roster.members]
         raise InputError(
             f"{printable(name)!r} is no member of {self.name}, edition {self.edition}"
-            f"{did_you_mean(name, names)}; its members are {', '.join(names)}"
+            f"{did_you_mean(name, names)}; its members are {', '.join(names)} (a newer edition "
+            f"may have others: ask {self.organiser} for it)"
         )
 
 
