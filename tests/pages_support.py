@@ -11,6 +11,7 @@ import os
 import re
 import shlex
 import shutil
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -22,6 +23,16 @@ ROOT = Path(__file__).resolve().parents[1]
 BLOCK = re.compile(
     r"^```(console|python)\n(.*?)^```\n(?:\n```text\n(.*?)^```)?", flags=re.DOTALL | re.MULTILINE
 )
+
+PORT = ":8443"
+"""Where pages listen; each has a port of its own in place of it."""
+
+
+def free_port():
+    """A port at which nobody listens."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return free.getsockname()[1]
 
 
 def sessions():
@@ -52,10 +63,10 @@ SHELL = re.compile(r"[|&;<>$`*?~(){}\[\]\n#\\]")
 """What a shell makes something of."""
 
 
-def run(command, folder):
+def run(command, folder, apart=False):
     """Run a command in a shell, as a reader would; one of vpem alone without a new process."""
     alone, _, file = command.partition(" > ")
-    if alone.startswith("vpem ") and not SHELL.search(alone + file):
+    if not apart and alone.startswith("vpem ") and not SHELL.search(alone + file):
         done = inside(shlex.split(alone), folder)
         if file:
             (Path(folder) / file).write_text(done.stdout, encoding="utf-8")
@@ -124,7 +135,8 @@ def pieces(block):
 def check(page, folder):
     """Run a page from its beginning to its end in an empty folder that has ``data/``."""
     shutil.copytree(ROOT / "data", folder / "data")
-    for number, found in enumerate(BLOCK.finditer((ROOT / page).read_text(encoding="utf-8"))):
+    text = (ROOT / page).read_text(encoding="utf-8").replace(PORT, f":{free_port()}")
+    for number, found in enumerate(BLOCK.finditer(text)):
         kind, block, below = found.groups()
         if kind == "python":
             script = folder / f"lines{number}.py"
@@ -139,7 +151,7 @@ def check(page, folder):
             if command.endswith(" &"):  # until the next one that has no such ending is over
                 running.append((command, begun(command.removesuffix(" &"), folder / who)))
                 continue
-            done = run(command, folder / who)
+            done = run(command, folder / who, apart=bool(running))
             for other, process in running:
                 said = process.communicate(timeout=60)
                 assert process.returncode == 0, (other, said)

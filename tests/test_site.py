@@ -12,7 +12,8 @@ from vpem_cli.app import command
 from .pages_support import ROOT
 
 PAGES = [ROOT / "README.md", *sorted(ROOT.glob("docs/**/*.md"))]
-FENCES = re.compile(r"^```[a-z]*\n(.*?)^```", flags=re.DOTALL | re.MULTILINE)
+FENCES = re.compile(r"^```([a-z]*)\n(.*?)^```", flags=re.DOTALL | re.MULTILINE)
+PROMPT = re.compile(r"\w*\$ ")
 
 
 def test_site_is_built_without_warnings(tmp_path):
@@ -32,10 +33,14 @@ def test_site_is_built_without_warnings(tmp_path):
 def shown(page):
     """Lines of a page's code that call vpem."""
     text = page.read_text(encoding="utf-8").replace("\\\n", " ")
-    fenced = [line for block in FENCES.findall(text) for line in block.splitlines()]
+    fenced = [
+        line for kind, block in FENCES.findall(text) for line in block.splitlines()
+        if kind != "console" or PROMPT.match(line)  # the rest is what commands print
+    ]  # fmt: skip
     indented = [line[4:] for line in FENCES.sub("", text).splitlines() if line.startswith("    ")]
     for line in (*fenced, *indented):
-        found = re.match(r"(?:\w*\$ )?(?:mpiexec .*?|srun .*?)?\bvpem ([a-z][a-z-]* .*)", line.strip())
+        plain = PROMPT.sub("", line.strip(), count=1).removesuffix(" &")
+        found = re.match(r"(?:mpiexec .*?|srun .*?)?\bvpem ([a-z][a-z-]* .*)", plain)
         if found and "[OPTIONS]" not in line:
             yield found.group(1)
 
