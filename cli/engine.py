@@ -148,17 +148,18 @@ def place_parties(
         Where labels go.
     """
     from vpem.engines.placement import Placement, for_each
-    from vpem.errors import InputError
+    from vpem.errors import InputError, shorten
     from vpem.fits.shards import shard_path
 
     engine = where.engine
     names = [party.name for party in parties]
     ours, *others = engine.allgather(names)
-    for rank, theirs in enumerate(others, 1):
+    for rank, said in enumerate(others, 1):
+        theirs = list(map(str, said)) if isinstance(said, list) else [str(said)]
         if theirs != ours:
             raise InputError(
                 f"rank 0 is told of the parties {', '.join(ours)}, rank {rank} of "
-                f"{', '.join(theirs)}; give all ranks the same, in the same order"
+                f"{shorten(theirs, 200):.2000}; give all ranks the same, in the same order"
             )
     holders = Placement.evenly(engine, len(names), names)
     if output is not None and shards:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ipaddress
 import socket
 import ssl
 from collections import Counter
@@ -88,7 +89,7 @@ class Door:
             except OSError:  # out of descriptors, or gone before it was accepted
                 await asyncio.sleep(0.1)
                 continue
-            self.admit(accepted, str(address[0]) if address else "a relay")
+            self.admit(accepted, _home(str(address[0])) if address else "a relay")
 
     def admit(self, accepted: socket.socket, address: str) -> None:
         """Take a connection from somewhere."""
@@ -153,6 +154,16 @@ class Door:
                 path = await answer(connection)
             if path:
                 await self._handler(connection, path)
+
+
+def _home(address: str) -> str:
+    """Return where somebody is at home: of IPv6 the network, which has addresses without end."""
+    found = ipaddress.ip_address(address.partition("%")[0])
+    if isinstance(found, ipaddress.IPv4Address):
+        return address
+    if found.ipv4_mapped is not None:
+        return str(found.ipv4_mapped)
+    return str(ipaddress.ip_network((int(found), 64), strict=False))
 
 
 def _let_go(error: BaseException | None) -> None:
