@@ -95,6 +95,9 @@ def test_processes_find_what_one_does(suite, run, n_ranks, seats):
         ("path", {"sum": "tree"}, (0, 1, 2)),
         ("path", {}, (0, 1, 2)),
         ("path", {"hops": 1}, (0, 1, 2)),
+        ("star", {"compress": "qsgd:8bits"}, (1, 2, 3)),
+        ("path", {"compress": "topk:0.3", "sum": "tree"}, (0, 1, 2)),
+        ("path", {"compress": "natural:12bits", "hops": 1}, (0, 1, 2)),
     ],
 )
 def test_links_carry_the_bytes_that_ledgers_count(topology, how, seats):

@@ -88,6 +88,11 @@ class ThreadEngine:
     def bcast(self, value, root=0):
         return self.allgather(value if root == self.rank else None)[root]
 
+    def bcast_array(self, values, root=0):
+        found = self.bcast(values, root)
+        assert (found.shape, found.dtype) == (values.shape, values.dtype)
+        values[...] = found
+
     def allreduce(self, values, op="sum"):
         found = np.array(values)
         self._reduce(found, {"sum": np.sum, "max": np.max}[op]).wait()

@@ -104,6 +104,9 @@ class Engine(Protocol):
     def bcast(self, value: Any, root: int = 0) -> Any:
         """Return, in every process, the root's value."""
 
+    def bcast_array(self, values: NDArray[Any], root: int = 0) -> None:
+        """Put the root's array, which comes without a word of what it is, in this one's place."""
+
     def gather(self, value: Any, root: int = 0) -> list[Any] | None:
         """Return every process's value at the root, None elsewhere."""
 

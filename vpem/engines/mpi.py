@@ -128,6 +128,10 @@ class MpiEngine:
         self._wait(self._comm.Ibcast(buffer, root=root))
         return value if own else decode(buffer.data)
 
+    def bcast_array(self, values: NDArray[Any], root: int = 0) -> None:
+        """Put the root's array, which comes without a word of what it is, in this one's place."""
+        self._wait(self._comm.Ibcast(values, root=root))
+
     def gather(self, value: Any, root: int = 0) -> list[Any] | None:
         """Return every rank's value at the root, None elsewhere."""
         return self._gather(value, root)

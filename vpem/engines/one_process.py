@@ -58,6 +58,9 @@ class OneProcess:
         """Return the value."""
         return value
 
+    def bcast_array(self, values: NDArray[Any], root: int = 0) -> None:
+        """Leave the array as it is."""
+
     def gather(self, value: Any, root: int = 0) -> list[Any] | None:
         """Return the value, alone in a list."""
         return [value]

@@ -266,16 +266,27 @@ class CompressedServerSum(GoesOn, AtServer):
 
     def _to_server(self, messages: NDArray[np.uint8]) -> NDArray[np.uint8]:
         """Bring the blocks' messages to the server, process by process."""
-        with about(self.holders.engine, self.charge):
-            parts = self.holders.engine.gather(messages)
-        if parts is None:
-            self.traffic.add(self.charge, 0, messages.nbytes)
-            return messages[:0]
-        return np.concatenate(parts[1:])
+        engine, own = self.holders.engine, len(self.holders.own)
+        with about(engine, self.charge):
+            if not self._is_server:
+                if own:
+                    engine.send_array(np.ascontiguousarray(messages), 0)
+                self.traffic.add(self.charge, 0, messages.nbytes)
+                return messages[:0]
+            heard = np.empty((self.n_blocks - own, messages.shape[1]), np.uint8)
+            begin = 0
+            for rank, count in enumerate(np.bincount(self.holders.ranks)):
+                if rank and count:
+                    engine.recv_array(heard[begin : begin + count], rank)
+                    begin += count
+        return heard
 
     def _to_all(self, messages: NDArray[np.uint8]) -> NDArray[np.uint8]:
         """Bring the server's message to all processes."""
-        with about(self.holders.engine, self.charge):
-            heard = self.holders.engine.bcast(messages)
-        self.traffic.add(self.charge, 0, messages.nbytes * self.holders.engine.copies)
-        return messages[:0] if self._is_server else np.asarray(heard)
+        engine = self.holders.engine
+        heard = messages if self._is_server else np.empty((1, messages.shape[1]), np.uint8)
+        heard = np.ascontiguousarray(heard)
+        with about(engine, self.charge):
+            engine.bcast_array(heard)
+        self.traffic.add(self.charge, 0, messages.nbytes * engine.copies)
+        return messages[:0] if self._is_server else heard

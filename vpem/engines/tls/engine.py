@@ -103,18 +103,19 @@ class TlsEngine:
 
     def bcast(self, value: Any, root: int = 0) -> Any:
         """Return, in every process, the root's value, which goes by the first member."""
-        tag = self._together()
-        if self.rank == root:
-            message = encode(value)
-            for to in [0] if root else self._others():
-                self._post.put(to, tag, message, self.topic)
-            return value
-        message = self._post.take(0 if self.rank else root, tag)
-        found = self._decode(message, 0 if self.rank else root)
-        for to in [] if self.rank else self._others():
-            if to != root:
-                self._post.put(to, tag, message, self.topic)
-        return found
+        if self.rank != root:
+            return self._hear(root, self._decode)
+        self._tell(encode(value))
+        return value
+
+    def bcast_array(self, values: NDArray[Any], root: int = 0) -> None:
+        """Put the root's array, which comes without a word of what it is, in this one's place."""
+        if self.rank != root:
+            values[...] = self._hear(
+                root, lambda message, source: self._as(values, message, source)
+            )
+        else:
+            self._tell(values.tobytes())
 
     def gather(self, value: Any, root: int = 0) -> list[Any] | None:
         """Return every process's value at the root, None elsewhere; others see nothing of them."""
@@ -212,6 +213,22 @@ class TlsEngine:
     def _others(self) -> Iterator[int]:
         return (rank for rank in range(self.size) if rank != self.rank)
 
+    def _tell(self, message: bytes) -> None:
+        """Send all others what they hear (`_hear`) of this member."""
+        tag = self._together()
+        for to in [0] if self.rank else self._others():
+            self._post.put(to, tag, message, self.topic)
+
+    def _hear(self, root: int, read: Callable[[Any, int], Any]) -> Any:
+        """Return what is read in the root's message; the first member passes on what can be."""
+        tag, source = self._together(), 0 if self.rank else root
+        message = self._post.take(source, tag)
+        found = read(message, source)
+        for to in [] if self.rank else self._others():
+            if to != root:
+                self._post.put(to, tag, message, self.topic)
+        return found
+
     def _read(self, source: int, tag: int) -> Any:
         return self._decode(self._post.take(source, tag), source)
 
@@ -226,10 +243,14 @@ class TlsEngine:
 
     def _array(self, source: int, tag: int, like: NDArray[Any]) -> NDArray[Any]:
         """Return what a member has sent in place of an array like this one."""
-        message = memoryview(self._post.take(source, tag)).cast("B")
-        if len(message) != like.nbytes:
-            raise self._wrong(source, f"{like.nbytes} bytes", f", got {len(message)}")
-        return np.frombuffer(message, like.dtype).reshape(like.shape)
+        return self._as(like, self._post.take(source, tag), source)
+
+    def _as(self, like: NDArray[Any], message: Any, source: int) -> NDArray[Any]:
+        """Read an array like this one that came from a member."""
+        data = memoryview(message).cast("B")
+        if len(data) != like.nbytes:
+            raise self._wrong(source, f"{like.nbytes} bytes", f", got {len(data)}")
+        return np.frombuffer(data, like.dtype).reshape(like.shape)
 
     def _wrong(self, source: int, expected: str, found: str = "") -> InputError:
         return InputError(
