@@ -41,7 +41,7 @@ NAMES = ("hub", "lab", "clinic", "relay")
 LOOK_EVERY = 50
 """Comings after which a member comes too, and memory is looked at."""
 
-WARM = 300
+WARM = 1500
 """Comings before memory is looked at: buffers and caches fill."""
 
 GROWTH = 4_000_000
