@@ -5,7 +5,6 @@ import shutil
 import signal
 import socket
 import subprocess
-import sys
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -15,7 +14,8 @@ from vpem.files.studies.identities import certificate_of, make_identity
 from vpem.files.studies.study import Study, read_study
 from vpem.files.studies.writing import write_study
 
-from .mpi_support import MAIN, environment
+from .forks import Forked
+from .mpi_support import environment
 
 SECONDS = 120
 """In which the commands of all members end."""
@@ -54,7 +54,7 @@ class Company:
         As its organiser, the first member, has signed it.
     folders : dict of str to Path
         Of each member: the study, and its key and certificate.
-    processes : list of Popen
+    processes : list of Forked
         That were started.
     """
 
@@ -69,20 +69,14 @@ class Company:
 
     def words(self, name, command, *words):
         """The command line of one member, in its folder."""
-        own = (command, "--study", f"{self.study.name}.toml", "--as", name)
-        return [sys.executable, "-c", MAIN, *map(str, (*own, *words))]
+        return [command, "--study", f"{self.study.name}.toml", "--as", name, *words]
 
     def begin(self, name, command, *words, **more):
         """Start the command of one member."""
         kept = [self.folders[name].with_suffix(f".{end}") for end in ("out", "err")]
         with kept[0].open("w") as out, kept[1].open("w") as err:
-            process = subprocess.Popen(
-                self.words(name, command, *words),
-                cwd=self.folders[name],
-                stdout=out,
-                stderr=err,
-                stdin=subprocess.DEVNULL,
-                env=environment(**more),
+            process = Forked(
+                self.words(name, command, *words), self.folders[name], out, err, environment(**more)
             )
         process.kept = kept
         self.processes.append(process)
