@@ -11,7 +11,8 @@ from vpem.files.studies.request import read_request
 from vpem.files.studies.signed import read_signed, signed_text
 from vpem.files.studies.study import read_study
 
-from .cli_support import done, run, spawn
+from .cli_support import done, run
+from .pages_support import inside
 from .study_support import folder_of
 from .tables import each
 
@@ -257,9 +258,18 @@ def test_a_relay_is_pinned(capsys, hub, people):
     assert found.shows[-1].startswith("In the end each party has the parameters of its own")
 
 
-def test_the_demonstration(capsys, tmp_path):
+def test_the_demonstration(capsys, tmp_path, monkeypatch):
+    """Commands of one member alone are run in this process, the fit of all in its processes."""
+
+    def alone(play, who, command, *words):
+        play.show(who, "vpem", *command.split(), *words)
+        ended = inside(["vpem", *command.split(), *words], play.home / who)
+        assert ended.returncode == 0, ended.stderr
+        return ended.stdout
+
     home = tmp_path / "try"
-    shown = spawn("study", "demo", "--keep", home)
+    monkeypatch.setattr("vpem_cli.demo._Play.run", alone)
+    shown = inside(["vpem", "study", "demo", "--keep", str(home)], tmp_path)
     assert shown.returncode == 0, shown.stderr
     assert "hub$ vpem fit --study heart.toml --as hub\n" in shown.stdout
     tables = {}
