@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from .agreement import OWN as ALONE
@@ -40,16 +40,20 @@ class Agreed:
     def __init__(self, command: str, table: Report, values: Report) -> None:
         self.command, self.table, self.values = command, table, values
 
-    def line(self) -> str:
-        """Return the command with its options."""
-        words = ["vpem", self.command]
+    def words(self) -> list[str]:
+        """Return its options, as they are typed."""
+        words = []
         for name, value in self.table.items():
             if isinstance(value, bool):
                 words.append(f"--{name}" if value else f"--no-{name}")
             else:
                 for one in value if isinstance(value, list) else [value]:
                     words += [f"--{name}", str(one)]
-        return " ".join(words)
+        return words
+
+    def line(self) -> str:
+        """Return the command with its options."""
+        return " ".join(["vpem", self.command, *self.words()])
 
 
 def runnable(root: Any) -> list[str]:
@@ -71,20 +75,28 @@ def _is_own(leaf: Any, param: Any) -> bool:
     )
 
 
-def agree_on(context: Any, commands: Sequence[str], name: str, topology: str) -> list[Agreed]:
+def agree_on(
+    context: Any,
+    commands: Sequence[str],
+    name: str,
+    topology: str,
+    before: Mapping[str, Report] | None = None,
+) -> list[Agreed]:
     """Return what a study says of some commands.
 
     Parameters
     ----------
     context : Context
-        Of 'vpem study init', with the words that it does not know itself: options, each of which
-        goes to the commands that have it.
+        Of the command that makes or changes it, with the words that it does not know itself:
+        options, each of which goes to the commands that have it.
     commands : sequence of str
         Their names.
     name : str
         What was taken for the name of the study.
     topology : str
         Of the graph, for commands that have one.
+    before : mapping of str to dict, optional
+        What the study has said of commands up to now, which holds where no option says otherwise.
 
     Raises
     ------
@@ -99,23 +111,27 @@ def agree_on(context: Any, commands: Sequence[str], name: str, topology: str) ->
     for one in commands:
         check_choice("command", one, runnable(root))
     early = name.startswith("-")
-    if early and any(_has(root.commands[one], name) for one in commands):
+    if early and any(_param(root.commands[one], name) for one in commands):
         raise InputError(f"the name of the study comes first, before {name}")
-    shares: dict[str, list[str]] = {one: [] for one in commands}
-    for group in _groups([*([name] if early else []), *context.args]):
-        takers = [one for one in commands if _has(root.commands[one], group[0])]
+    known = {one: dict(table) for one, table in (before or {}).items()}
+    known |= {one: {} for one in commands if one not in known}
+    added: dict[str, list[str]] = {one: [] for one in known}
+    for group in _groups(context, [*([name] if early else []), *context.args]):
+        takers = [one for one in commands if _param(root.commands[one], group[0])]
         if not takers:
             _refuse_as_own(context, group[0])
         # What none has the first refuses, in its words.
         for one in takers or commands[:1]:
-            shares[one] += group
+            added[one] += group
+            known[one].pop(key_of(_param(root.commands[one], group[0])) if takers else "", None)
+    shares = {one: [*Agreed(one, known[one], {}).words(), *added[one]] for one in known}
     agreed = [_agreed(context, one, share, topology) for one, share in shares.items()]
     speak_of(context.command.params)
     return agreed
 
 
 def _refuse_as_own(context: Any, word: str) -> None:
-    """Refuse a word that is nearly an option of 'vpem study init' itself, as it would."""
+    """Refuse a word that is nearly an option of the command itself, as it would."""
     known = [opt.lstrip("-") for param in context.command.params for opt in param.opts]
     if nearest(word.partition("=")[0], known) is not None:
         parser = context.command.make_parser(context)
@@ -123,7 +139,13 @@ def _refuse_as_own(context: Any, word: str) -> None:
         parser.parse_args([word])
 
 
-def _groups(words: list[str]) -> list[list[str]]:
+EXAMPLES = {
+    "init": "the name of the study comes first: vpem study init heart --star hub.org:443 --hops 0",
+    "change": "the study comes first: vpem study change heart.toml --hops 0 -k 2",
+}
+
+
+def _groups(context: Any, words: list[str]) -> list[list[str]]:
     """Return options with the values after them."""
     from vpem.errors import InputError
 
@@ -135,22 +157,21 @@ def _groups(words: list[str]) -> list[list[str]]:
             found[-1].append(word)
         else:
             raise InputError(
-                f"{word!r} is neither an option nor its value; the name of the study comes first: "
-                "vpem study init heart --star hub.org:443 --hops 0 -k 2"
+                f"{word!r} is neither an option nor its value; {EXAMPLES[context.info_name]}"
             )
     return found
 
 
-def _has(leaf: Any, word: str) -> bool:
-    """Whether a command has the option of a word."""
+def _param(leaf: Any, word: str) -> Any:
+    """Return the option of a command that a word names, or None."""
     long = word.partition("=")[0]
     for param in leaf.params:
         for opt in (*param.opts, *param.secondary_opts):
             if opt == long or (is_flag(param) and f"--no-{opt[2:]}" == long):
-                return True
+                return param
             if len(opt) == 2 and not word.startswith("--") and word.startswith(opt):
-                return True
-    return False
+                return param
+    return None
 
 
 def _agreed(context: Any, name: str, words: list[str], topology: str) -> Agreed:

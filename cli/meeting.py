@@ -54,7 +54,7 @@ def load_study(context: Any, value: Path | None) -> Path | None:
         listed = ", ".join(f"vpem {' '.join(words)}" for words in tables) or "no command"
         raise InputError(
             f"the study {study.name} is of {listed}, not of vpem {' '.join(path)}; its organiser, "
-            f"{study.organiser}, can add that"
+            f"{study.organiser}, can add that by 'vpem study change {study.path.name}'"
         )
     known = {param.name for param in context.command.params}
     shards = study.result == "shards"

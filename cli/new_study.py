@@ -13,10 +13,12 @@ if TYPE_CHECKING:
 
     from vpem.engines.tls.members import Member
     from vpem.files.studies.study import Study
+    from vpem.network.schema import Report
 
     from .agreed import Agreed
+    from .disclosure import Setup
 
-__all__ = ["NewStudy", "check_links", "new_study"]
+__all__ = ["NewStudy", "check_links", "new_study", "setup_of", "what_is_run"]
 
 
 class NewStudy(Settings, heading="Study", kept=False):
@@ -111,7 +113,7 @@ def new_study(name: str, organiser: str | None, how: NewStudy, agreed: Sequence[
     )
     from vpem.files.studies.study import Study
 
-    from .disclosure import Setup, disclosures
+    from .disclosure import Setup
 
     check_name(name, "the name of a study")
     folder, topology = Path(), how.topology or "star"
@@ -128,12 +130,33 @@ def new_study(name: str, organiser: str | None, how: NewStudy, agreed: Sequence[
     return Study(
         folder / f"{name}.toml", name, number, 1, __version__, who,
         moment(datetime.now(UTC)), how.result, float(how.timeout),
-        {one.command: one.table for one in agreed},
-        Roster(number, name, 1, (member,), relay),
-        {who: ()},
-        {} if how.listen is None else {who: address_of(how.listen)},
-        tuple(one.line() for one in agreed),
-        tuple(disclosures(setup, {one.command: one.values for one in agreed})),
+        roster=Roster(number, name, 1, (member,), relay),
+        features={who: ()},
+        listens={} if how.listen is None else {who: address_of(how.listen)},
+        **what_is_run(setup, agreed),
+    )  # fmt: skip
+
+
+def what_is_run(setup: Setup, agreed: Sequence[Agreed]) -> Report:
+    """Return the fields of a study that say what is run, and what that shows to whom."""
+    from .disclosure import disclosures
+
+    return {
+        "options": {one.command: one.table for one in agreed},
+        "runs": tuple(one.line() for one in agreed),
+        "shows": tuple(disclosures(setup, {one.command: one.values for one in agreed})),
+    }
+
+
+def setup_of(study: Study) -> Setup:
+    """Return how the members of a study are linked."""
+    from .disclosure import Setup
+
+    graphs = [table["topology"] for table in study.options.values() if "topology" in table]
+    relay = study.roster.relay
+    return Setup(
+        study.organiser, next(iter(graphs), "star"), None if relay is None else relay.name,
+        study.result,
     )  # fmt: skip
 
 

@@ -223,6 +223,56 @@ def _confirm(question: str) -> None:
         raise InputError("nothing was signed")
 
 
+@app.command(
+    context_settings={"ignore_unknown_options": True, "allow_extra_args": True},
+)
+def change(
+    context: typer.Context,
+    file: StudyFile,
+    command: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="What the options are of: a command that the study has, or one more that will be "
+            "run. Several: repeat it. Default: all that it has.",
+            show_default=False,
+        ),
+    ] = None,
+) -> None:
+    """Change what will be run, or with which options.
+
+    Options take the place of those that the study has; others stay. Shows what each member will
+    show to whom, and signs the next edition.
+
+    Example: vpem study change heart.toml --align ids -k 2-6
+
+    Example: vpem study change heart.toml --command kmeans -k 3
+    """
+    from .output import Screen
+
+    with Screen() as screen:
+        from vpem.errors import InputError, Setting
+        from vpem.files.studies.editions import changed, sign_edition
+        from vpem.files.studies.study import read_study
+
+        from .agreed import agree_on
+        from .new_study import setup_of, what_is_run
+
+        found = read_study(file)
+        if not command and not context.args:
+            raise InputError("nothing was to be changed: say ", Setting("command"), " or options")
+        if any(word.partition("=")[0] == "--topology" for word in context.args):
+            raise InputError(
+                Setting("topology"), " says how members reach each other; for another make a new "
+                "study: vpem study init",
+            )  # fmt: skip
+        setup = setup_of(found)
+        names = command or list(found.options)
+        agreed = agree_on(context, names, str(file), setup.topology, found.options)
+        made = sign_edition(changed(found, **what_is_run(setup, agreed)))
+        show_study(made)
+        _end(made, screen)
+
+
 @app.command()
 def revoke(
     name: Annotated[str, typer.Argument(help="The member.")], which: StudyOption = None

@@ -177,7 +177,8 @@ def meeting(tmp_path_factory):
 
 
 MEETING = {"party init": "new", "study init": "alone", "study approve": "hub",
-           "study revoke": "hub", "party": "newer", "study": "hub"}  # fmt: skip
+           "study revoke": "hub", "study change": "hub", "party": "newer",
+           "study": "hub"}  # fmt: skip
 """In which folder examples of studies run; others in that of a member."""
 
 

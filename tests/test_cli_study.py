@@ -244,6 +244,31 @@ def test_options_go_to_the_commands_that_have_them(capsys, hub):
     }  # fmt: skip
 
 
+def test_what_is_run_is_changed(capsys, hub):
+    begun(capsys, "--hops", 0, "-k", 2)
+    out = done(capsys, "study", "change", "heart.toml", "--align", "ids", "-k", "2-6").out
+    assert "vpem fit --align ids --topology star --components 2-6 --hops 0" in out
+    assert "The first party that has data gets every id of every party" in out
+    told = done(capsys, "study", "change", "heart.toml", "--command", "kmeans", "-k", 3)
+    assert "wrote heart.toml, edition 3" in told.err
+    assert read_study("heart.toml").options == {
+        "fit": {"topology": "star", "hops": 0, "align": "ids", "components": "2-6"},
+        "kmeans": {"topology": "star", "clusters": 3},
+    }
+    before = (hub / "heart.toml").read_bytes()
+    for words, said in (
+        ((), "nothing was to be changed"),
+        (("--topology", "cycle"), "for another make a new study"),
+        (("--tol", "-1"), "--tol must be a finite number of at least 0"),
+        (("-o", "model.h5"), "each member says it for itself"),
+        (("heart",), "'heart' is neither an option nor its value; the study comes first"),
+    ):
+        result = run(capsys, "study", "change", "heart.toml", *words)
+        assert result.code == 2
+        assert said in result.sentence, words
+    assert (hub / "heart.toml").read_bytes() == before
+
+
 def test_a_relay_is_pinned(capsys, hub, people):
     people("relay")
     done(capsys, "party", "init", "--name", "relay")

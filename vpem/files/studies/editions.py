@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
+from typing import Any
 
 from vpem import __version__
 from vpem.engines.tls.members import Member, fingerprint
@@ -18,7 +19,7 @@ from vpem.files.studies.signed import sign
 from vpem.files.studies.study import MOST_MEMBERS, Study, read_study
 from vpem.files.studies.writing import write_study
 
-__all__ = ["approved", "check_request", "revoked", "sign_edition"]
+__all__ = ["approved", "changed", "check_request", "revoked", "sign_edition"]
 
 
 def check_request(study: Study, request: Request) -> str:
@@ -138,6 +139,14 @@ def revoked(study: Study, name: str) -> Study:
         features={one: what for one, what in study.features.items() if one != name},
         listens={one: door for one, door in study.listens.items() if one != name},
     )
+
+
+def changed(
+    study: Study, options: dict[str, dict[str, Any]], runs: Sequence[str], shows: Sequence[str]
+) -> Study:
+    """Return the next edition of a study, of which something else is run."""
+    made = _next(study, study.roster.members, dict(study.roster.revoked))
+    return replace(made, options=options, runs=tuple(runs), shows=tuple(shows))
 
 
 def _next(study: Study, members: Sequence[Member], revoked: dict[str, str]) -> Study:
