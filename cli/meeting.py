@@ -102,6 +102,18 @@ def _member(study: Study, name: str | None) -> Member:
     return study.member(only_identity(study.folder, name))
 
 
+def _check_own(options: dict[str, Any]) -> None:
+    """Raise what this member alone can mend, before others hear of it and end."""
+    from glob import has_magic
+
+    from vpem.checks import check_number
+    from vpem.files.opening import check_readable
+
+    check_number("--timeout", float(options["timeout"]), least=0.0, above=True)
+    for file in (one for one in options.get("data") or () if not has_magic(str(one))):
+        check_readable(file)
+
+
 # ---- together -----------------------------------------------------------------------------------
 
 
@@ -115,11 +127,13 @@ def meet(context: Any) -> Meeting:
 
     Raises
     ------
-    InputError
-        If members run different things, or the policy of this one does not allow it.
+    InputError, FileError
+        If members run different things, the policy of this one does not allow it, or its data
+        cannot be read.
     """
     study, options = context.meta[STUDY], context.params
     command = command_of(context)
+    _check_own(options)
     meeting = Meeting(study, _member(study, options["member"]), command, options)
     join(meeting)
     terms = terms_of(context)

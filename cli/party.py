@@ -289,6 +289,18 @@ def _before(study: Study, identity: Identity) -> Identity | None:
     return known_identity(study, identity.name)
 
 
+def _named(features: str) -> tuple[str, ...]:
+    """Return the names of features in an option, each of which is there once."""
+    from vpem.errors import InputError
+
+    names = tuple(part.strip() for part in features.split(","))
+    if "" in names or len(set(names)) < len(names):
+        raise InputError(
+            f"--features must be different names, with commas between, got {features!r}"
+        )
+    return names
+
+
 def _features(
     data: list[Path], features: str | None, id_column: str | None, say: Any
 ) -> tuple[str, ...]:
@@ -299,7 +311,7 @@ def _features(
     if not data:
         if id_column is not None:
             raise InputError("--id-column is of DATA; name the file")
-        return tuple(part.strip() for part in features.split(",")) if features else ()
+        return _named(features) if features else ()
     if features is not None:
         raise InputError("give DATA or --features, not both")
     from vpem.files.parties.manifest import Party

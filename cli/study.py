@@ -120,7 +120,15 @@ def show(file: StudyFile, json: Json = False) -> None:
 @app.command()
 def approve(
     request: Annotated[Path, READ, typer.Argument(help="NAME.request, as a member sent it.")],
-    which: StudyOption = None,
+    which: Annotated[
+        Path | None,
+        READ,
+        typer.Option(
+            "--study",
+            help="The study. Default: the one here, or else beside the request.",
+            show_default=False,
+        ),
+    ] = None,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
     fingerprint: Annotated[
         str | None,
@@ -145,7 +153,8 @@ def approve(
         from vpem.files.studies.study import read_study
 
         asked = read_request(request)
-        found = read_study(which or request.parent / f"{asked.study}.toml")
+        here = Path(f"{asked.study}.toml")
+        found = read_study(which or (here if here.exists() else request.parent / here))
         following = approved(found, asked)
         if fingerprint is not None:
             _compare(asked, fingerprint)

@@ -86,6 +86,14 @@ def test_all_in_one_folder(capsys, hub):
     done(capsys, "study", "approve", "hub.request", "--yes")
     (member,) = done(capsys, "study", "show", "heart.toml", "--json").json["members"]
     assert (member["features"], member["address"]) == (["iron", "sugar"], "hub.org:443")
+    for words, said in (
+        (("party", "request", "heart.toml", "--features", "a,,a"), "must be different names"),
+        (("fit", "--study", "heart.toml", "lap.csv"), "'lap.csv' does not exist"),
+        (("fit", "--study", "heart.toml", hub / "hub.crt", "--timeout", 0), "above 0, got 0.0"),
+    ):
+        result = run(capsys, *words)  # at once, with nobody else there
+        assert (result.code, result.err.count("\n")) == (2, 1)
+        assert said in result.err
 
 
 def test_nothing_is_signed_without_a_yes(capsys, people, hub, monkeypatch):
@@ -116,10 +124,10 @@ def test_a_certificate_is_renewed(capsys, people, hub):
     people("lab", "hub/heart.toml")
     first = read_study("heart.toml").member("lab").certificate
     done(capsys, "party", "renew", "heart.toml")
-    people("hub", "lab/lab.request")
+    people("hub")
     assert (
         "wants to      have a new certificate"
-        in done(capsys, "study", "approve", "lab.request", "--yes").out
+        in done(capsys, "study", "approve", "../lab/lab.request", "--yes").out
     )
     found = read_study("heart.toml")
     assert found.member("lab").certificate != first
