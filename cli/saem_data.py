@@ -174,35 +174,43 @@ def _weighed(
 
 def _of_parties(parties: Sequence[Party], one: tuple[Any, ...], run: Run) -> Source:
     """Read the individuals of this process's parties, which no other process reads."""
+    from dataclasses import replace
+
     import numpy as np
 
     from vpem.engines.placement import for_each
     from vpem.network.holdings import Workers
     from vpem.saem.formats.individuals import chain
+    from vpem.saem.individuals import Individuals
 
     from .engine import place_parties
 
     holders = place_parties(parties, run.out.output, False, run.where, run.labels)
-    if run.engine.size > len(parties) and run.where.own_users:
-        idle = set(range(run.engine.size)) - set(holders.ranks.tolist())
-        raise InputError(
-            f"{', '.join(run.engine.names[rank] for rank in sorted(idle))} brings no individuals, "
-            "but whoever takes part in 'vpem saem' needs some; take a study whose server is one of "
-            "the parties"
-        )
-    if run.engine.size > len(parties):
+    if run.engine.size > len(parties) and not run.where.own_users:
         raise InputError(
             f"there are {run.engine.size} processes, but {len(parties)} parties: every process "
             "needs one; take fewer processes"
         )
     read = for_each(holders, range(len(parties)), lambda number: _of_party(parties[number], one))
-    counts = holders.allgather({party: found.n_individuals for party, found in read.items()})
-    ends = np.cumsum([0, *(counts[party] for party in range(len(parties)))])
+    said = holders.allgather(
+        {party: (own.n_individuals, list(own.covariates)) for party, own in read.items()}
+    )
+    ends = np.cumsum([0, *(said[party][0] for party in range(len(parties)))])
+    # What all processes look at alike, a server without data too, all have.
+    kept = [name for name in said[0][1] if all(name in names for _, names in said.values())]
     rows = tuple(np.arange(a, b) for a, b in pairwise(ends))
-    numbers = np.concatenate([rows[party] for party in holders.own])
+    numbers = np.concatenate([np.empty(0, np.intp), *(rows[party] for party in holders.own)])
     held = Workers(rows, tuple(party.name for party in parties))
     run.where.watch(held.n_samples, True, run.screen)
-    return Source(chain([read[party] for party in holders.own]), held, numbers, run.engine)
+    if not read:  # a server that brings no data
+        nothing = np.empty(0)
+        weights = None if one[-1] is None else nothing
+        found = Individuals((), np.zeros(1, np.intp), nothing, nothing, weights=weights)
+    else:
+        found = chain([read[party] for party in holders.own])
+    some = found.covariates
+    found = replace(found, covariates={name: some.get(name, np.empty(0)) for name in kept})
+    return Source(found, held, numbers, run.engine)
 
 
 def _of_party(party: Party, one: tuple[Any, ...]) -> Individuals:

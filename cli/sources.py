@@ -191,7 +191,7 @@ def show_config(context: Any) -> None:
             lines.append((f"# {name} =", comment))
         else:
             lines.append((f"{name} = {as_toml(value)}", comment))
-    width = min(44, max(len(line) for line, _ in lines))
+    width = min(44, max((len(line) for line, _ in lines), default=0))
     path = path_of(context)
     print(f"# vpem {' '.join(path)}: every option and where its value is from.")
     print(f"# To use it: vpem {' '.join(path)} --config FILE\n[{'.'.join(path)}]")

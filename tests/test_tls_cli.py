@@ -24,12 +24,14 @@ from vpem_cli.results import receive
 
 from .cli_support import NAMES, done, overlapping, run
 from .company_support import SECONDS, ended, make_company
+from .mpi_support import ROOT
 from .tables import each
 
 HELD = {"clinic": (0, 3, 1), "lab": (2, 4, 5)}
 FIT = {"align": "ids", "components": 3, "topology": "star", "max-iter": 40, "tol": 0.0, "seed": 1}
 SELECT = {"align": "ids", "components": "1-2", "topology": "star", "tol": 1e-3, "folds": 2,
           "criterion": "heldout"}  # fmt: skip
+SAEM = {"iterations": 20, "seed": 1}
 IDS = ("--id-column", "patient")
 
 
@@ -46,7 +48,7 @@ def write_rows(path, X, columns, rows):
 def company(tmp_path_factory):
     """A server, and two parties with files of their own."""
     folder = tmp_path_factory.mktemp("study")
-    options = {"fit": FIT, "impute": {}, "select": SELECT}
+    options = {"fit": FIT, "impute": {}, "select": SELECT, "saem": SAEM}
     made = make_company(folder, list(HELD), options, server="hub")
     X, _ = overlapping()
     for turn, (name, columns) in enumerate(HELD.items()):
@@ -381,3 +383,26 @@ def test_each_keeps_its_own_part_where_the_study_says_so(company, fitted, tmp_pa
     ours, theirs = read_model(whole), read_model(fitted.models["lab"])
     np.testing.assert_array_equal(ours.mixture.means, theirs.mixture.means)
     assert json.loads(found["lab"].out)["model"] == "part.h5"
+
+
+def test_a_server_need_not_bring_individuals(company, tmp_path, capsys):
+    head, *lines = (ROOT / "data" / "oxford_boys.csv").read_text().splitlines()
+    kept = []
+    for turn, name in enumerate(HELD):
+        kept.append(company.folders[name] / f"boys/{name}.csv")
+        kept[-1].parent.mkdir()
+        own = [line for line in lines if int(line.split(",")[0]) % 2 == turn]
+        # A column that one party reads, and others do not.
+        extra = [f"{line},{7 if name == 'lab' else ''}" for line in own]
+        kept[-1].write_text("\n".join([f"{head},age", *extra]) + "\n")
+    own = {name: (path,) for name, path in zip(HELD, kept, strict=True)}
+    own["lab"] += ("--covariates", "age")
+    found = company.run("saem", "--json", own=own)
+    assert [result.code for result in found.values()] == [0, 0, 0], found
+    wanted = json.loads(done(capsys, "saem", *kept, "--parties", "--iterations", 20, "--seed", 1,
+                             "--json").out)  # fmt: skip
+    for result in found.values():
+        report = json.loads(result.out)
+        assert report["n_individuals"] == wanted["n_individuals"]
+        assert report["communication"] == wanted["communication"]
+        assert report["log_likelihood"] == pytest.approx(wanted["log_likelihood"], rel=1e-9)
