@@ -260,22 +260,34 @@ def test_large_files_are_not_read(tmp_path):
         read_study(path)
 
 
-def test_other_kinds_of_keys_are_refused():
+@pytest.mark.parametrize(
+    ("kind", "authority", "wrong"),
+    [
+        ("ec", False, "a key of another kind than Ed25519"),
+        ("ed25519", True, "the certificate may sign others"),
+        ("ed25519", None, "the certificate may sign others"),
+    ],
+)
+def test_other_kinds_of_certificates_are_refused(kind, authority, wrong):
     from datetime import UTC, datetime, timedelta
 
     from cryptography import x509
     from cryptography.hazmat.primitives import hashes
-    from cryptography.hazmat.primitives.asymmetric import ec
+    from cryptography.hazmat.primitives.asymmetric import ec, ed25519
     from cryptography.hazmat.primitives.serialization import Encoding
     from cryptography.x509.oid import NameOID
 
-    key = ec.generate_private_key(ec.SECP256R1())
+    if kind == "ec":
+        key, digest = ec.generate_private_key(ec.SECP256R1()), hashes.SHA256()
+    else:
+        key, digest = ed25519.Ed25519PrivateKey.generate(), None
     who = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "lab")])
     now = datetime.now(UTC)
     made = (
         x509.CertificateBuilder().subject_name(who).issuer_name(who).public_key(key.public_key())
         .serial_number(1).not_valid_before(now).not_valid_after(now + timedelta(days=1))
-        .sign(key, hashes.SHA256())
     )  # fmt: skip
-    with pytest.raises(InputError, match="a key of another kind than Ed25519"):
-        parse_certificate(pem_of(made.public_bytes(Encoding.DER)), "lab")
+    if authority is not None:
+        made = made.add_extension(x509.BasicConstraints(authority, None), critical=True)
+    with pytest.raises(InputError, match=wrong):
+        parse_certificate(pem_of(made.sign(key, digest).public_bytes(Encoding.DER)), "lab")

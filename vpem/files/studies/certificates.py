@@ -142,7 +142,7 @@ def parse_certificate(text: str, name: str | None = None) -> bytes:
     Raises
     ------
     InputError
-        If it is none, is not self-signed by Ed25519, or has another name.
+        If it is none, is not self-signed by Ed25519, may sign others, or has another name.
     """
     need_tls()
     from cryptography import x509
@@ -158,6 +158,7 @@ def parse_certificate(text: str, name: str | None = None) -> bytes:
             found = x509.load_pem_x509_certificate(text.encode())
             found.not_valid_before_utc, found.not_valid_after_utc, found.extensions  # noqa: B018
             _key_in(found).verify(found.signature, found.tbs_certificate_bytes)
+            _check_signs_no_others(found)
             called = _name_in(found)
             made = found.public_bytes(Encoding.DER)
     except (ValueError, TypeError, UnsupportedAlgorithm, x509.DuplicateExtension) as error:
@@ -182,6 +183,21 @@ def _key_in(certificate: Certificate) -> Ed25519PublicKey:
             "the certificate has a key of another kind than Ed25519; make one by 'vpem party init'"
         )
     return key
+
+
+def _check_signs_no_others(certificate: Certificate) -> None:
+    """Refuse an authority: TLS would let in whoever shows a certificate that it has signed."""
+    from cryptography import x509
+
+    try:
+        found = certificate.extensions.get_extension_for_class(x509.BasicConstraints).value
+    except x509.ExtensionNotFound:
+        found = None
+    if found is None or found.ca:
+        raise InputError(
+            "the certificate may sign others (it does not say CA:FALSE), and those of members do "
+            "not; make one by 'vpem party init'"
+        )
 
 
 def public_key_of(certificate: bytes) -> Ed25519PublicKey:
