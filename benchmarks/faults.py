@@ -52,6 +52,8 @@ class Fault:
         Given the members, who have not begun; begins them.
     lab, others : (int, str)
         Exit codes, and what the sentences say.
+    server : (int, str) or None
+        Of the server, where it says something else than others.
     same : bool
         Whether all end with the same bytes as without it.
     """
@@ -60,6 +62,7 @@ class Fault:
     lab: Says = (0, "")
     others: Says = (0, "")
     same: bool = False
+    server: Says | None = None
 
 
 # ---- keys, certificates, studies, clocks ---------------------------------------------------------
@@ -171,17 +174,17 @@ def another_version(walk: Walk) -> None:
     walk.begin(*SOON, environment={"lab": {"PYTHONPATH": str(walk.home)}})
 
 
-def full(option: str) -> Callable[[Walk], None]:
-    """Return what lets lab write a file where there is no room."""
+def full(option: str, who: str = "lab") -> Callable[[Walk], None]:
+    """Return what lets a member write a file where there is no room."""
 
     def happens(walk: Walk) -> None:
-        small = walk.folder("lab") / "small"
+        small = walk.folder(who) / "small"
         small.mkdir()
         mount = ["mount", "-t", "tmpfs", "-o", "size=64k,mode=0700", "tmpfs", str(small)]
         subprocess.run(mount, check=True)
         (small / "fill").write_bytes(bytes(60 << 10))
         name = {"--output": "model.h5", "--labels": "labels.csv"}.get(option, "file")
-        walk.begin(own={"lab": (option, f"small/{name}")})
+        walk.begin(own={who: (option, f"small/{name}")})
 
     return happens
 
@@ -274,6 +277,8 @@ FAULTS = {
     "another command": Fault(another_command, (2, "lab 'vpem kmeans'"), (2, "lab 'vpem kmeans'")),
     "another version": Fault(another_version, (2, "lab has vpem 9.9.9"), (2, "lab has 9.9.9")),
     "full disk: model": Fault(full("--output"), (2, "No space left"), same=True),
+    "full disk: server's model": Fault(full("--output", SERVER), same=True,
+                                      server=(2, "No space left")),
     "full disk: labels": Fault(full("--labels"), (2, "No space left"), same=True),
     "full disk: checkpoint": Fault(full("--checkpoint"), (2, "No space left"), PRIVATE),
     "full disk: log": Fault(full("--log"), (2, "No space left"), PRIVATE),
@@ -301,9 +306,10 @@ class Outcome:
 def judge(fault: Fault, walk: Walk, told: dict[str, Told], right: dict[str, str]) -> list[str]:
     """Return what is not as it should be."""
     wrong = []
+    expected = {"lab": fault.lab, "lab again": (2, "another process"),
+                SERVER: fault.server or fault.others}  # fmt: skip
     for name, one in told.items():
-        code, says = (2, "another process") if " " in name else (
-            fault.lab if name == "lab" else fault.others)  # fmt: skip
+        code, says = expected.get(name, fault.others)
         fits = one.code == code or (one.code == 4 and name != "lab" and code == 2)
         heard = says in one.err or one.code == 4
         if not fits or not heard or "Traceback" in one.err:
@@ -329,9 +335,9 @@ def members(study: Path) -> Iterator[Walk]:
             yield walk
         finally:
             walk.end(0.0)
-            small = walk.folder("lab") / "small"
-            if small.is_mount():
-                subprocess.run(["umount", str(small)], check=True)
+            for small in walk.home.glob("*/small"):
+                if small.is_mount():
+                    subprocess.run(["umount", str(small)], check=True)
 
 
 def faults(names: Sequence[str], times: int) -> Iterator[Outcome]:

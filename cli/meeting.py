@@ -288,8 +288,7 @@ class Meeting(Where):
         from .results import receive, send
 
         if self.engine.rank == 0:
-            report = send(self.engine, result, out.output)
-            self._over()
+            report = send(self.engine, result, out.output, self._over)
         else:
             report = receive(self.engine, result, out.output, out.force, self._over)
         here = super().facts(screen, self.files)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from vpem.engines.engine import Engine
+    from vpem.errors import FileError
     from vpem.network.schema import Report
 
 __all__ = ["Result", "receive", "send"]
@@ -48,7 +49,12 @@ class Result:
     apart: bool = False
 
 
-def send(engine: Engine, result: Result, output: Path | None, ending: str = ".h5") -> Report:
+def send(
+    engine: Engine,
+    result: Result,
+    output: Path | None,
+    over: Callable[[], None] = lambda: None,
+) -> Report:
     """Send the finished report, and the finished file, to all other members; from the first.
 
     Parameters
@@ -59,33 +65,59 @@ def send(engine: Engine, result: Result, output: Path | None, ending: str = ".h5
         What there is.
     output : path or None
         Where the model is written here; None: nowhere.
-    ending : str
-        Of the model's file.
+    over : callable
+        Called when all has been sent: what goes wrong after that is this member's alone.
 
     Returns
     -------
     dict
         The report.
-    """
-    from tempfile import TemporaryDirectory
 
+    Raises
+    ------
+    FileError
+        If the model cannot be written: once others have it, if it can be made at all.
+    """
     from .output import as_plain
 
     report: Report = as_plain(result.tell())
     engine.topic = "result"
     engine.bcast(report)
     if result.apart:
+        over()
         return report
-    with TemporaryDirectory() as folder:
-        made = output
-        if made is None:
-            made = Path(folder, f"model{ending}")
-        result.write(made, report)
-        content = made.read_bytes()
+    content, failed = _finished(result, report, output)
     engine.bcast(len(content))
     for begin in range(0, len(content), PIECE):
         engine.bcast(content[begin : begin + PIECE])
+    over()
+    if failed is not None:
+        raise failed
     return report
+
+
+def _finished(
+    result: Result, report: Report, output: Path | None
+) -> tuple[bytes, FileError | None]:
+    """Return the bytes of the finished file, and why it could not be written where it belongs."""
+    from tempfile import TemporaryDirectory
+
+    from vpem import errors
+
+    failed: FileError | None = None
+    if output is not None:
+        try:
+            result.write(output, report)
+            return output.read_bytes(), None
+        except errors.FileError as error:
+            failed = error
+    with TemporaryDirectory() as folder:
+        made = Path(folder, "model.h5")
+        try:
+            result.write(made, report)
+        except errors.FileError as error:
+            raise failed or error from None
+        return made.read_bytes(), failed
 
 
 def receive(

@@ -20,7 +20,7 @@ from vpem_cli.agreement import check_alike, goes_on, is_introduction
 from vpem_cli.labels import LabelFile, whole_of
 from vpem_cli.meeting import going_on
 from vpem_cli.output import Screen
-from vpem_cli.results import receive
+from vpem_cli.results import receive, send
 
 from .cli_support import NAMES, done, overlapping, run
 from .company_support import SECONDS, ended, make_company
@@ -267,6 +267,27 @@ def test_what_the_first_member_sends_is_checked(said, sentence, tmp_path):
         receive(Said(*said), result, tmp_path / "model.h5", False)
     assert sentence in str(error.value)
     assert not list(tmp_path.iterdir())
+
+
+def test_a_model_that_the_first_member_cannot_write_is_sent_all_the_same(tmp_path):
+    hub, over = Said(), []
+    hub.bcast = lambda value, root=0: hub.said.append(value)
+    result = SimpleNamespace(apart=False, tell=lambda: {"rows": 2}, write=write_a_word)
+    for path in (tmp_path / "there.h5", None):
+        hub.said = []
+        assert send(hub, result, path, lambda: over.append(1)) == {"rows": 2}
+        assert hub.said == [{"rows": 2}, 4, b"word"]
+    hub.said = []
+    with pytest.raises(FileError, match=r"gone.model.h5 could not be written"):
+        send(hub, result, tmp_path / "gone" / "model.h5", lambda: over.append(len(hub.said)))
+    assert hub.said == [{"rows": 2}, 4, b"word"]
+    assert over == [1, 1, 3]  # others had all when it was said
+
+
+def write_a_word(path, report):
+    if not path.parent.exists():
+        raise FileError(f"{path} could not be written: {report}")
+    path.write_bytes(b"word")
 
 
 @each(
