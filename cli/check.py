@@ -137,7 +137,7 @@ def _check(study: Study, name: str, door: tuple[str, int] | None, idle: float) -
 def _own(study: Study, name: str) -> tuple[Identity, list[Finding]]:
     """Return this member's key and certificate, and what is wrong with them."""
     from vpem.engines.tls.check import Finding
-    from vpem.engines.tls.members import expires, fingerprint
+    from vpem.engines.tls.members import fingerprint, validity
     from vpem.errors import InputError, VpemWarning
     from vpem.files.studies.identities import certificate_of, identity_of, key_of, read_identity
 
@@ -161,7 +161,7 @@ def _own(study: Study, name: str) -> tuple[Identity, list[Finding]]:
     for one in caught:
         if isinstance(one.message, VpemWarning):
             sentence, state = str(one.message), "note"
-    until = f"until {expires(certificate_of(identity)):%Y-%m-%d}"
+    until = f"until {validity(certificate_of(identity))[1]:%Y-%m-%d}"
     return identity, [Finding(name, "certificate", state, until, sentence)]
 
 

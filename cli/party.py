@@ -70,8 +70,7 @@ def in_words(certificate: bytes) -> list[str]:
 
 def facts_of(certificate: bytes) -> list[tuple[str, str]]:
     """Return what people compare of a certificate, for a table."""
-    from vpem.engines.tls.members import fingerprint
-    from vpem.files.studies.certificates import validity
+    from vpem.engines.tls.members import fingerprint, validity
 
     hexadecimal = fingerprint(certificate)
     first, second = in_words(certificate)
@@ -86,8 +85,7 @@ def facts_of(certificate: bytes) -> list[tuple[str, str]]:
 
 def _about(name: str, certificate: bytes) -> Report:
     """Return what is told of a certificate as JSON."""
-    from vpem.engines.tls.members import fingerprint, fingerprint_words
-    from vpem.files.studies.certificates import validity
+    from vpem.engines.tls.members import fingerprint, fingerprint_words, validity
     from vpem.files.studies.fields import moment
 
     begins, ends = validity(certificate)

@@ -89,6 +89,8 @@ class Serving:
         import asyncio
         import logging
 
+        from vpem.engines.tls.members import written_address
+
         loop = asyncio.get_running_loop()
         # Nobody needs to read what strangers, and members that have gone, do to transports.
         loop.set_exception_handler(lambda *_: None)
@@ -101,8 +103,7 @@ class Serving:
         listener = None if where is None else _listening(where, what)
         place = ""
         if listener is not None:
-            host, port = listener.getsockname()[:2]
-            place = f" at {f'[{host}]' if ':' in host else host}:{port}"
+            place = f" at {written_address(listener.getsockname()[:2])}"
         serving = self._stay_registered() if listener is None else self.door.serve(listener)
         names = ", ".join(member.name for member in self.study.roster.members)
         self.screen.say(f"{what} of {self.study.name} for {names}{place}{greeting}")

@@ -187,10 +187,9 @@ def _compare(request: Request, told: str) -> None:
 
 def _show_request(study: Study, request: Request) -> None:
     """Print who asks, and for what."""
-    from vpem.engines.tls.members import fingerprint
+    from vpem.engines.tls.members import fingerprint, written_address
     from vpem.errors import shorten
     from vpem.files.studies.editions import check_request
-    from vpem.files.studies.fields import written_address
 
     from .output import show, table
 

@@ -19,9 +19,13 @@ WIDEST = 96
 
 def report_of(study: Study) -> Report:
     """Return all of a study as plain values."""
-    from vpem.engines.tls.members import fingerprint, fingerprint_words
-    from vpem.files.studies.certificates import validity
-    from vpem.files.studies.fields import moment, written_address
+    from vpem.engines.tls.members import (
+        fingerprint,
+        fingerprint_words,
+        validity,
+        written_address,
+    )
+    from vpem.files.studies.fields import moment
 
     relay = study.roster.relay
     members = [
@@ -51,6 +55,8 @@ def report_of(study: Study) -> Report:
 
 def show_study(study: Study) -> None:
     """Print a study."""
+    from vpem.engines.tls.members import written_address
+
     from .output import plural, show, table
 
     relay = study.roster.relay
@@ -62,7 +68,7 @@ def show_study(study: Study) -> None:
         ("timeout", f"{study.timeout:g} s"),
     ]
     if relay is not None and relay.address is not None:
-        facts.append(("relay", f"{relay.name}, {relay.address[0]}:{relay.address[1]}"))
+        facts.append(("relay", f"{relay.name}, {written_address(relay.address)}"))
     if study.roster.revoked:
         facts.append(("revoked", plural(len(study.roster.revoked), "certificate")))
     members = [_row(study, one) for one in study.roster.members]
@@ -93,8 +99,7 @@ def _folded(line: str) -> str:
 
 def _row(study: Study, member: Member) -> tuple[str, ...]:
     """Return what a table says of a member."""
-    from vpem.files.studies.certificates import validity
-    from vpem.files.studies.fields import written_address
+    from vpem.engines.tls.members import validity, written_address
 
     features = len(study.features.get(member.name, ()))
     return (

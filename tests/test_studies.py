@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import pytest
 
-from vpem.engines.tls.members import Member, Roster
+from vpem.engines.tls.members import Member, Roster, validity, written_address
 from vpem.errors import FileError, InputError, VpemWarning
-from vpem.files.studies.certificates import parse_certificate, pem_of, validity
-from vpem.files.studies.fields import address_of, check_name, written_address
+from vpem.files.studies.certificates import parse_certificate, pem_of
+from vpem.files.studies.fields import address_of, check_name
 from vpem.files.studies.identities import (
     certificate_of,
     identity_of,

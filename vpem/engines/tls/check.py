@@ -19,7 +19,7 @@ from vpem.engines.tls.carried import through
 from vpem.engines.tls.check_answers import CHECK, WEIGHT
 from vpem.engines.tls.dial import dial, proxy_to
 from vpem.engines.tls.faults import Fault, Met, clock, closed, explain, others_clock
-from vpem.engines.tls.members import Identity, Member, Roster, expires
+from vpem.engines.tls.members import Identity, Member, Roster, validity, written_address
 from vpem.engines.tls.sockets import Called
 from vpem.engines.tls.trust import client_context
 from vpem.errors import printable
@@ -205,7 +205,7 @@ async def _open(examined: Examined, member: Member, relay: Member | None) -> Cal
 def _seen(opened: Called, member: Member, peer: str) -> list[Finding]:
     """Return what an open connection says of itself."""
     tls = opened.transport.get_extra_info("ssl_object")
-    until = expires(member.certificate)
+    until = validity(member.certificate)[1]
     soon = ""
     if until - datetime.now(UTC) < SOON:
         soon = (
@@ -322,12 +322,11 @@ async def _back(examined: Examined, opened: Called, member: Member, peer: str) -
     """Let the other end dial this one."""
     own = examined.own
     assert own.address is not None
-    where = f"{own.address[0]}:{own.address[1]}"
     await opened.send("dial")
     async with asyncio.timeout(2 * PATIENCE):
         found = json.loads(await opened.recv())
     if found["fault"] is None:
-        return Finding(peer, "back", "ok", f"dials {own.name} at {where}")
+        return Finding(peer, "back", "ok", f"dials {own.name} at {written_address(own.address)}")
     why = printable(found["fault"])[:600]
     return Finding(peer, "back", "fails", "", f"{member.name} cannot dial {own.name}: {why}")
 

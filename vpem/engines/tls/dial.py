@@ -17,7 +17,7 @@ from websockets.uri import parse_uri
 
 from vpem.engines.tls.alerts import last_words
 from vpem.engines.tls.faults import Met, Refused, Trouble, explain, validity
-from vpem.engines.tls.members import Member
+from vpem.engines.tls.members import Member, written_address
 from vpem.engines.tls.sockets import OPTIONS, Called, certificate_of, quiet, refuse
 from vpem.engines.tls.trust import any_context, refusal_of
 from vpem.engines.tls.wire import FRAME, Refusal
@@ -46,7 +46,7 @@ def proxy_to(host: str, port: int) -> str | None:
 
 
 def _uri(host: str, port: int, path: str) -> str:
-    return f"wss://{f'[{host}]' if ':' in host else host}:{port}{path}"
+    return f"wss://{written_address((host, port))}{path}"
 
 
 class _Straight(connect):

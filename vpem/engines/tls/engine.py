@@ -8,7 +8,7 @@ bytes alone; other values are messages (`vpem.network.messages`).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,31 +18,15 @@ from vpem.engines.tls.members import Roster
 from vpem.errors import InputError
 from vpem.network.messages import decode, encode
 
-__all__ = ["Links", "TlsEngine"]
+if TYPE_CHECKING:
+    from vpem.engines.tls.post import Post
+
+__all__ = ["TlsEngine"]
 
 SEGMENT = 1 << 18
 """Bytes that are added up at a time: while one segment travels back, others still come in."""
 
 ADDED: dict[str, Any] = {"sum": np.add, "max": np.maximum}
-
-
-class Links(Protocol):
-    """What the engine wants of `vpem.engines.tls.post.Post`."""
-
-    rank: int
-    timeout: float | None
-
-    def put(self, to: int, tag: int, message: Any, topic: str = "") -> None:
-        """Queue a message for another member."""
-
-    def take(self, source: int, tag: int) -> Any:
-        """Wait for a message of another member."""
-
-    def part(self, sentence: str, code: int) -> None:
-        """Tell all why this member ends."""
-
-    def close(self) -> None:
-        """End once all has arrived."""
 
 
 class TlsEngine:
@@ -60,7 +44,7 @@ class TlsEngine:
     crowded = False
     open = False
 
-    def __init__(self, post: Links, roster: Roster) -> None:
+    def __init__(self, post: Post, roster: Roster) -> None:
         self._post = post
         self.rank: int = post.rank
         self.size = len(roster.members)

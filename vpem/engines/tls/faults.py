@@ -15,7 +15,7 @@ from typing import Any
 
 from websockets import exceptions as ws
 
-from vpem.engines.tls.members import Member
+from vpem.engines.tls.members import Member, written_address
 from vpem.engines.tls.sockets import Called
 from vpem.engines.tls.trust import not_valid, refusal_of
 from vpem.errors import VpemError, printable
@@ -112,8 +112,7 @@ class Met:
     @property
     def where(self) -> str:
         """The other end, as sentences call it."""
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"{self.member.name} ({host}:{self.port})"
+        return f"{self.member.name} ({written_address((self.host, self.port))})"
 
 
 # ---- clocks --------------------------------------------------------------------------------------

@@ -8,7 +8,15 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 
-__all__ = ["Identity", "Member", "Roster", "expires", "fingerprint", "fingerprint_words"]
+__all__ = [
+    "Identity",
+    "Member",
+    "Roster",
+    "fingerprint",
+    "fingerprint_words",
+    "validity",
+    "written_address",
+]
 
 SPOKEN = 16
 """Bytes of a fingerprint that are read over a telephone: as hard to imitate as its key."""
@@ -30,11 +38,18 @@ def fingerprint_words(certificate: bytes) -> str:
     return str(Mnemonic("english").to_mnemonic(digest[:SPOKEN]))
 
 
-def expires(certificate: bytes) -> datetime:
-    """Return until when a certificate (DER) is valid, in UTC."""
+def validity(certificate: bytes) -> tuple[datetime, datetime]:
+    """Return from when and until when a certificate (DER) is valid, in UTC."""
     from cryptography import x509
 
-    return x509.load_der_x509_certificate(certificate).not_valid_after_utc
+    found = x509.load_der_x509_certificate(certificate)
+    return found.not_valid_before_utc, found.not_valid_after_utc
+
+
+def written_address(address: tuple[str, int]) -> str:
+    """Return an address as people write it; what is no IPv4 or name has brackets."""
+    host, port = address
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 @dataclass(frozen=True)

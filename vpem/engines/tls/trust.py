@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from datetime import UTC, datetime
 
 from vpem.engines.tls.alerts import SpeakingContext
-from vpem.engines.tls.members import Identity, Member, Roster, fingerprint
+from vpem.engines.tls.members import Identity, Member, Roster, fingerprint, validity
 from vpem.errors import InputError
 
 __all__ = [
@@ -87,16 +87,12 @@ def believed(roster: Roster) -> list[Member]:
 
 def not_valid(name: str, certificate: bytes, now: datetime | None = None) -> str:
     """Return why a certificate (DER) does not hold at present, or an empty text."""
-    from cryptography import x509
-
-    found = x509.load_der_x509_certificate(certificate)
+    since, until = validity(certificate)
     now = datetime.now(UTC) if now is None else now
     clock = f"by this machine's clock it is {now:%Y-%m-%d %H:%M} UTC"
-    if now > found.not_valid_after_utc:
-        until = found.not_valid_after_utc
+    if now > until:
         return f"the certificate of {name} has expired on {until:%Y-%m-%d %H:%M} UTC ({clock})"
-    if now < found.not_valid_before_utc:
-        since = found.not_valid_before_utc
+    if now < since:
         return f"the certificate of {name} is not valid before {since:%Y-%m-%d %H:%M} UTC ({clock})"
     return ""
 

@@ -27,7 +27,6 @@ __all__ = [
     "parse_key",
     "pem_of",
     "public_key_of",
-    "validity",
 ]
 
 SLACK = timedelta(minutes=15)
@@ -223,14 +222,6 @@ def common_name(certificate: bytes) -> str:
     from cryptography import x509
 
     return _name_in(x509.load_der_x509_certificate(certificate))
-
-
-def validity(certificate: bytes) -> tuple[datetime, datetime]:
-    """Return from when and until when a certificate (DER) is valid, in UTC."""
-    from cryptography import x509
-
-    found = x509.load_der_x509_certificate(certificate)
-    return found.not_valid_before_utc, found.not_valid_after_utc
 
 
 def parse_key(content: bytes, file: object) -> Ed25519PrivateKey:

@@ -8,9 +8,8 @@ from datetime import UTC, datetime
 from typing import Any
 
 from vpem import __version__
-from vpem.engines.tls.members import Member, fingerprint
+from vpem.engines.tls.members import Member, fingerprint, validity
 from vpem.errors import InputError
-from vpem.files.studies.certificates import validity
 from vpem.files.studies.fields import moment
 from vpem.files.studies.identities import certificate_of, key_of, known_identity, usable
 from vpem.files.studies.known import MOST_FORMER, Former, remember, succession

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from vpem.errors import InputError, did_you_mean, printable
 from vpem.network.schema import Report
 
-__all__ = ["Fields", "address_of", "check_name", "moment", "written_address"]
+__all__ = ["Fields", "address_of", "check_name", "moment"]
 
 T = TypeVar("T")
 
@@ -70,12 +70,6 @@ def address_of(text: str) -> tuple[str, int]:
             f"{_cut(text)}"
         )
     return bare, number
-
-
-def written_address(address: tuple[str, int]) -> str:
-    """Return an address as `address_of` reads it."""
-    host, port = address
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def _is_host(text: str) -> bool:

@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from vpem.engines.tls.members import Identity
+from vpem.engines.tls.members import Identity, validity
 from vpem.errors import FileError, InputError, VpemWarning
 from vpem.files.opening import PathLike, open_regular
 from vpem.files.studies.certificates import (
@@ -21,7 +21,6 @@ from vpem.files.studies.certificates import (
     parse_key,
     pem_of,
     public_key_of,
-    validity,
 )
 from vpem.files.studies.fields import check_name, moment
 from vpem.files.studies.known import remember

@@ -16,10 +16,13 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Protocol, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from vpem.errors import FileError
 from vpem.files.opening import PathLike
+
+if TYPE_CHECKING:
+    from vpem.engines.tls.news import Sent
 
 __all__ = ["MessageLog", "log_beside"]
 
@@ -31,34 +34,6 @@ LONGEST = 4096
 
 BEGINS = b'{"time":"'
 """What every line begins with."""
-
-
-class Sent(Protocol):
-    """A message, as links tell of it (`vpem.engines.tls.post.Sent`)."""
-
-    @property
-    def time(self) -> float:
-        """When it was sent or received, in seconds since 1970."""
-
-    @property
-    def sent(self) -> bool:
-        """Whether it was sent, and not received."""
-
-    @property
-    def peer(self) -> str:
-        """To whom, or from whom."""
-
-    @property
-    def topic(self) -> str:
-        """What it was about, as ledgers call it."""
-
-    @property
-    def size(self) -> int:
-        """Payload bytes."""
-
-    @property
-    def digest(self) -> str:
-        """SHA-256 of the payload."""
 
 
 def log_beside(study: PathLike, member: str) -> Path:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from vpem.engines.tls.members import written_address
 from vpem.errors import InputError
 from vpem.files.hdf5 import atomic_write
 from vpem.files.studies.certificates import pem_of
-from vpem.files.studies.fields import written_address
 from vpem.files.studies.identities import certificate_of, key_of
 from vpem.files.studies.known import written_former
 from vpem.files.studies.signed import signed_text, table_of
