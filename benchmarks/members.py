@@ -4,21 +4,17 @@ from __future__ import annotations
 
 import json
 import os
-import secrets
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from vpem import __version__
-from vpem.engines.tls.members import Member, Roster
-from vpem.files.studies.identities import certificate_of, make_identity
 from vpem.files.studies.logged import Logged, read_log
 from vpem.files.studies.message_log import log_beside
-from vpem.files.studies.study import Study
-from vpem.files.studies.writing import write_study
+
+from .studies import make_study
 
 __all__ = ["Ended", "Members", "end", "numbers", "output", "run"]
 
@@ -87,32 +83,14 @@ class Members:
         self._agree(addresses, star, timeout)
 
     def _agree(self, addresses: Sequence[str], star: bool, timeout: float) -> None:
-        made = {}
-        for name in self.names:
-            folder = self.folder(name)
-            folder.mkdir(mode=0o700)
-            made[name] = make_identity(folder, name)
-            if name != "hub":
-                cut = self.home / "cut" / f"agent_{name.removeprefix('party')}.h5"
-                cut.rename(folder / f"{name}.h5")
-        members = tuple(
-            Member(
-                name,
-                certificate_of(made[name]),
-                (address, PORT) if name == "hub" or not star else None,
-                name != "hub",
-            )
+        dialled = {
+            name: (address, PORT) if name == "hub" or not star else None
             for name, address in zip(self.names, addresses, strict=True)
-        )
-        first = self.names[0]
-        roster = Roster(secrets.token_hex(16), "bench", 1, members)
-        study = Study(
-            self.folder(first) / "bench.toml", "bench", roster.study, 1, __version__, first,
-            "2026-01-31T12:00:00Z", "all", timeout, {"fit": self.options}, roster,
-            dict.fromkeys(self.names, ()),
-        )  # fmt: skip
-        for name in self.names:
-            write_study(replace(study, path=self.folder(name) / "bench.toml"), made[first])
+        }
+        make_study(self.home, dialled, {"fit": self.options}, name="bench", timeout=timeout)
+        for name in self.names[star:]:
+            cut = self.home / "cut" / f"agent_{name.removeprefix('party')}.h5"
+            cut.rename(self.folder(name) / f"{name}.h5")
 
     def folder(self, name: str) -> Path:
         """Where a member's files are."""

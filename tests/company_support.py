@@ -1,16 +1,13 @@
 """Commands of members of a study, each with a folder of its own, who talk on this machine."""
 
-import os
 import shutil
 import signal
-import socket
 import subprocess
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
 from pathlib import Path
 
-from vpem.engines.tls.members import Member, Roster
-from vpem.files.studies.identities import certificate_of, make_identity
+from benchmarks.lines import free_port
+from benchmarks.studies import make_study
 from vpem.files.studies.study import Study, read_study
 from vpem.files.studies.writing import write_study
 
@@ -19,13 +16,6 @@ from .mpi_support import environment
 
 SECONDS = 120
 """In which the commands of all members end."""
-
-
-def free_port():
-    """A port of this machine that nobody listens at."""
-    with socket.socket() as door:
-        door.bind(("127.0.0.1", 0))
-        return door.getsockname()[1]
 
 
 @dataclass
@@ -145,23 +135,10 @@ def make_company(
         Whether all can be dialled, and not only the first.
     """
     everybody = ([] if server is None else [server]) + list(names)
-    members, folders = [], {}
-    for one in everybody:
-        folders[one] = Path(folder, one)
-        folders[one].mkdir()
-        identity = make_identity(folders[one], one)
-        address = ("127.0.0.1", free_port()) if doors or not members else None
-        members.append(Member(one, certificate_of(identity), address, one != server))
-    number = os.urandom(16).hex()
-    roster = Roster(number, name, 1, tuple(members))
-    now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-    import vpem
-
-    study = Study(
-        folders[everybody[0]] / f"{name}.toml", name, number, 1, vpem.__version__, everybody[0],
-        now, result, timeout, options, roster,
-    )  # fmt: skip
-    company = Company(study, folders)
-    publish(company)
-    read_study(study.path)
-    return company
+    dialled = everybody if doors else everybody[:1]
+    addresses = dict.fromkeys(everybody) | {one: ("127.0.0.1", free_port()) for one in dialled}
+    studies, _ = make_study(
+        Path(folder), addresses, options, name=name, server=server, result=result, timeout=timeout
+    )
+    read_study(studies[everybody[0]].path)
+    return Company(studies[everybody[0]], {one: study.folder for one, study in studies.items()})

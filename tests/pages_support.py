@@ -11,13 +11,13 @@ import os
 import re
 import shlex
 import shutil
-import socket
 import subprocess
 import sys
 from pathlib import Path
 from unittest import mock
 
 import vpem_cli
+from benchmarks.lines import free_port
 
 ROOT = Path(__file__).resolve().parents[1]
 BLOCK = re.compile(
@@ -26,13 +26,6 @@ BLOCK = re.compile(
 
 PORT = ":8443"
 """Where pages listen; each has a port of its own in place of it."""
-
-
-def free_port():
-    """A port at which nobody listens."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return free.getsockname()[1]
 
 
 def sessions():

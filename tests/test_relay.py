@@ -27,7 +27,7 @@ from vpem.files.studies.identities import identity_of
 from vpem.files.studies.writing import write_study
 
 from .mpi_support import MAIN
-from .study_support import make_study, with_relay
+from .study_support import make_study
 from .tls_support import a_study, certify, der, posts
 
 
@@ -325,7 +325,7 @@ def test_strangers_give_way_to_members(tmp_path):
 def test_the_command_serves_takes_up_editions_and_says_how_it_ended(tmp_path):
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    studies = with_relay(make_study(tmp_path, "lab", "clinic", address=None), tmp_path, port)
+    studies = make_study(tmp_path, "lab", "clinic", address=None, relay=("127.0.0.1", port))
     folder = tmp_path / "relay"
     words = ["relay", "heart.toml", "--listen", f"127.0.0.1:{port}", "--log", "relay.log"]
     process = subprocess.Popen(

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import secrets
 import select
 import socket
 import subprocess
@@ -17,18 +16,16 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from vpem import __version__
-from vpem.engines.tls.members import Identity, Member, Roster
-from vpem.files.studies.identities import certificate_of, make_identity
-from vpem.files.studies.study import Study
-from vpem.files.studies.writing import write_study
+from vpem.files.studies.identities import make_identity
 
+from ..lines import free_port
+from ..studies import make_study
 from .frames import PATHS, FalseMember
 from .lines import forget_peak, greeting, resident, sealed
 from .mutations import pick
@@ -37,7 +34,6 @@ from .strangers import Stranger
 
 __all__ = ["LIVE", "Seen", "besiege"]
 
-NAMES = ("hub", "lab", "clinic", "relay")
 LOOK_EVERY = 50
 """Comings after which a member comes too, and memory is looked at."""
 
@@ -90,29 +86,14 @@ class Place:
 
     def __init__(self, home: Path) -> None:
         self.home = home
-        self.ports = {name: _free_port() for name in ("hub", "relay")}
-        self.identities: dict[str, Identity] = {}
-        for name in (*NAMES, "stranger"):
-            (home / name).mkdir(mode=0o700)
-            self.identities[name] = make_identity(home / name, name)
-        members = [self._member(name) for name in NAMES]
-        options = {"fit": {"topology": "star", "hops": 0, "components": 2}}
-        roster = Roster(secrets.token_hex(16), "heart", 1, tuple(members[:3]), members[3])
-        study = Study(
-            home / "hub" / "heart.toml", "heart", roster.study, 1, __version__, "hub",
-            "2026-01-31T12:00:00Z", "all", 3600.0, options, roster, dict.fromkeys(NAMES[:3], ()),
+        self.ports = {name: free_port() for name in ("hub", "relay")}
+        studies, self.identities = make_study(
+            home, {"hub": self.address("hub"), "lab": None, "clinic": None},
+            {"fit": {"topology": "star", "hops": 0, "components": 2}},
+            relay=self.address("relay"), timeout=3600.0,
         )  # fmt: skip
-        for name in NAMES:
-            made = replace(study, path=home / name / "heart.toml")
-            write_study(made, self.identities["hub"])
-        self.roster = roster
-
-    def _member(self, name: str) -> Member:
-        port = self.ports.get(name)
-        return Member(
-            name, certificate_of(self.identities[name]),
-            None if port is None else ("127.0.0.1", port), name in ("lab", "clinic"),
-        )  # fmt: skip
+        self.identities["stranger"] = make_identity(home, "stranger")
+        self.roster = studies["hub"].roster
 
     def address(self, name: str) -> tuple[str, int]:
         """Where somebody is dialled."""
@@ -144,12 +125,6 @@ class Place:
             except OSError:
                 time.sleep(0.05)
         raise RuntimeError(f"{name} does not stand: {process.communicate()[0]}")
-
-
-def _free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return int(free.getsockname()[1])
 
 
 # ---- sieges --------------------------------------------------------------------------------------
