@@ -13,7 +13,7 @@ from .naming import name_of, nearest, speak_of
 if TYPE_CHECKING:
     from vpem.network.schema import Report
 
-__all__ = ["Agreed", "agree_on", "runnable"]
+__all__ = ["Agreed", "agree_on", "refuse_as_own", "runnable"]
 
 OWN = ("engine", "parties", "shards", "threads", "jobs", "strict")
 """Options of one member's machine, or what a study says elsewhere, besides those that are local."""
@@ -119,7 +119,7 @@ def agree_on(
     for group in _groups(context, [*([name] if early else []), *context.args]):
         takers = [one for one in commands if _param(root.commands[one], group[0])]
         if not takers:
-            _refuse_as_own(context, group[0])
+            refuse_as_own(context, group[0])
         # What none has the first refuses, in its words.
         for one in takers or commands[:1]:
             added[one] += group
@@ -130,7 +130,7 @@ def agree_on(
     return agreed
 
 
-def _refuse_as_own(context: Any, word: str) -> None:
+def refuse_as_own(context: Any, word: str) -> None:
     """Refuse a word that is nearly an option of the command itself, as it would."""
     known = [opt.lstrip("-") for param in context.command.params for opt in param.opts]
     if nearest(word.partition("=")[0], known) is not None:

@@ -29,8 +29,6 @@ def check(
     idle: Annotated[
         float,
         typer.Option(
-            min=0.0,
-            max=LONGEST,
             help="Leave each link without data for so many seconds: some networks cut what is "
             "silent for long.",
         ),
@@ -67,10 +65,12 @@ def check(
     from .output import Screen
 
     with Screen(quiet) as screen:
+        from vpem.checks import check_number
         from vpem.files.studies.fields import address_of
         from vpem.files.studies.identities import only_identity
         from vpem.files.studies.study import read_study
 
+        check_number("idle", idle, least=0.0, most=LONGEST)
         found = read_study(file)
         who = only_identity(found.folder, name)
         own = found.member(who)

@@ -262,9 +262,12 @@ def change(
         from vpem.files.studies.editions import changed, sign_edition
         from vpem.files.studies.study import read_study
 
-        from .agreed import agree_on
+        from .agreed import EXAMPLES, agree_on, refuse_as_own
         from .new_study import setup_of, what_is_run
 
+        if str(file).startswith("-"):
+            refuse_as_own(context, str(file))
+            raise InputError(EXAMPLES["change"])
         found = read_study(file)
         if not command and not context.args:
             raise InputError("nothing was to be changed: say ", Setting("command"), " or options")

@@ -75,6 +75,7 @@ WORDS = {
     "plot": "model.h5 -o p.png", "data simulate": "-o s.h5", "data split": "d.h5 -o parts",
     "data import": "t.csv -o t.h5", "topology describe": "cycle --agents 3",
     "party init": "--name lab", "party renew": "d.h5", "study init": "heart --star h:1",
+    "party check": "d.h5",
 }  # fmt: skip
 """What commands need besides; those without an entry take no numbers."""
 
@@ -191,7 +192,8 @@ MEANT = {
     "evaluate": {"--label": "--labels", "--target": "--labels"},
     "data import": {"--labels": "--label-column", "--sep": "--delimiter"},
     "data simulate": {"--rows": "--samples", "--n-samples": "--samples", "--dim": None},
-    "": {"demo": None, "train": "fit", "cluster": "kmeans", "fitt": "fit", "zzz": None},
+    "": {"demo": "vpem study demo", "train": "fit", "cluster": "kmeans", "fitt": "fit",
+         "zzz": None},
 }  # fmt: skip
 
 
