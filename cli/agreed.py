@@ -238,4 +238,10 @@ def _check(context: Any) -> None:
     from .idle import refuse_idle
 
     refuse_idle(context)
-    context.command.callback.records(context.params)
+    records = context.command.callback.records(context.params)
+    if "sums" in records and (topology := context.params.get("topology")):
+        from vpem.network.topologies import make_graph
+        from vpem.sums.combinations import settled
+
+        # Of the graph only whether it has a server counts, and how many it has is not known yet.
+        settled(make_graph("star" if topology == "star" else "path", 3), records["sums"])

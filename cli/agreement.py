@@ -138,3 +138,23 @@ def is_introduction(found: Any) -> bool:
         and isinstance(found[2], list)
         and all(isinstance(name, str) for name in found[2])
     )
+
+
+def check_own(options: dict[str, Any]) -> None:
+    """Raise what this member alone can mend, before others hear of it and end."""
+    from glob import has_magic
+
+    from vpem._core.threads import thread_count
+    from vpem.checks import check_number
+    from vpem.files.endings import check_ending
+    from vpem.files.opening import check_readable
+
+    from .roles import writes
+
+    check_number("--timeout", float(options["timeout"]), least=0.0, above=True)
+    thread_count(options.get("n_threads"))
+    for file in (one for one in options.get("data") or () if not has_magic(str(one))):
+        check_readable(file)
+    if (labels := options.get("labels_file")) is not None:
+        check_ending(labels, "results")
+        writes("--labels", labels)

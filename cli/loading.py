@@ -139,6 +139,32 @@ def _columns(
     return match_features(used.stored, names, ordered=not apart)
 
 
+def _whose(file: Path, called: str, names: Sequence[str], wanted: Sequence[str]) -> str:
+    """Return the party that a file is of: the one that it is called after, or that alone fits.
+
+    A party fits that has all those columns of the file whose names several parties have.
+    """
+    from vpem.errors import InputError, shorten
+
+    known = set(wanted)
+    holders: dict[str, set[str]] = {}
+    for full in wanted:
+        for dot in (place for place, letter in enumerate(full) if letter == "."):
+            holders.setdefault(full[dot + 1 :], set()).add(full[:dot])
+    shared = [name for name in names if name not in known and len(holders.get(name, ())) > 1]
+    if not shared or any(f"{called}.{name}" in known for name in names):
+        return called
+    fitting = set.intersection(*(holders[name] for name in shared))
+    if len(fitting) == 1:
+        return fitting.pop()
+    ending = "".join(file.suffixes)
+    listed = sorted(fitting or set.union(*(holders[name] for name in shared)))
+    raise InputError(
+        f"{file} has {shorten(map(repr, shared))}, which the model has of several parties; name "
+        f"the file after the one that it is of: {shorten([one + ending for one in listed])}"
+    )
+
+
 def _by_their_party(names: Sequence[str], wanted: Sequence[str], party: str) -> tuple[str, ...]:
     """Call features as the model does, which puts the party before a name that several have."""
     known = set(wanted)
@@ -157,6 +183,7 @@ def _dataset(used: RowFile, request: Request, complete: bool) -> tuple[Dataset, 
     from vpem.checks import available_memory
     from vpem.errors import InputError, Setting
     from vpem.files.datasets import read_dataset
+    from vpem.files.id_columns import columns_of
     from vpem.files.importers import is_table
     from vpem.files.parties.manifest import choose_parties
 
@@ -177,7 +204,8 @@ def _dataset(used: RowFile, request: Request, complete: bool) -> tuple[Dataset, 
     [file], [party] = files, choose_parties(files)
     wanted = used.stored.feature_names
     if is_table(file):
-        source = _table(file, request, wanted, party.name)
+        name = _whose(file, party.name, columns_of(file), wanted)
+        source = _table(file, request, wanted, name)
     else:
         if asked.id_column is not None:
             raise InputError(
@@ -185,7 +213,8 @@ def _dataset(used: RowFile, request: Request, complete: bool) -> tuple[Dataset, 
                 "HDF5 are in its ids",
             )  # fmt: skip
         source = read_dataset(file, inside, memory_limit=available_memory())
-    source.feature_names = _by_their_party(source.feature_names, wanted, party.name)
+        name = _whose(file, party.name, source.feature_names, wanted)
+    source.feature_names = _by_their_party(source.feature_names, wanted, name)
     return source, None
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .agreement import check_alike, command_of, goes_on, introduced, terms_of
+from .agreement import check_alike, check_own, command_of, goes_on, introduced, terms_of
 from .config import STUDY, options_of, path_of, take_defaults
 from .farewells import INTERRUPTED, PRIVATE, told_outside, unforeseen
 from .policy import Guard
@@ -102,18 +102,6 @@ def _member(study: Study, name: str | None) -> Member:
     return study.member(only_identity(study.folder, name))
 
 
-def _check_own(options: dict[str, Any]) -> None:
-    """Raise what this member alone can mend, before others hear of it and end."""
-    from glob import has_magic
-
-    from vpem.checks import check_number
-    from vpem.files.opening import check_readable
-
-    check_number("--timeout", float(options["timeout"]), least=0.0, above=True)
-    for file in (one for one in options.get("data") or () if not has_magic(str(one))):
-        check_readable(file)
-
-
 # ---- together -----------------------------------------------------------------------------------
 
 
@@ -133,7 +121,7 @@ def meet(context: Any) -> Meeting:
     """
     study, options = context.meta[STUDY], context.params
     command = command_of(context)
-    _check_own(options)
+    check_own(options)
     meeting = Meeting(study, _member(study, options["member"]), command, options)
     join(meeting)
     terms = terms_of(context)

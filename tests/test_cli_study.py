@@ -84,12 +84,16 @@ def test_all_in_one_folder(capsys, hub):
     begun(capsys, "--data", "-k", 2)
     done(capsys, "party", "request", "heart.toml", "--features", "iron, sugar")
     done(capsys, "study", "approve", "hub.request", "--yes")
+    (hub / "a.csv").write_text("id,iron\nb,1\n")
     (member,) = done(capsys, "study", "show", "heart.toml", "--json").json["members"]
     assert (member["features"], member["address"]) == (["iron", "sugar"], "hub.org:443")
     for words, said in (
         (("party", "request", "heart.toml", "--features", "a,,a"), "must be different names"),
         (("fit", "--study", "heart.toml", "lap.csv"), "'lap.csv' does not exist"),
         (("fit", "--study", "heart.toml", hub / "hub.crt", "--timeout", 0), "above 0, got 0.0"),
+        (("fit", "--study", "heart.toml", hub / "hub.crt", "--threads", 0), "--threads must be"),
+        (("fit", "--study", "heart.toml", hub / "hub.crt", "--labels", "l.parquet"), "l.parquet"),
+        (("fit", "--study", "heart.toml", hub / "a.csv", "--labels", "a.csv"), "is the input"),
     ):
         result = run(capsys, *words)  # at once, with nobody else there
         assert (result.code, result.err.count("\n")) == (2, 1)
@@ -214,6 +218,9 @@ def test_a_changed_request_is_refused(capsys, people, hub):
         ("x --star h:1 --hops -1", "--hops must be an integer of at least 0, got -1"),
         ("x --star h:1 --hops 0 7", "'7' is neither an option of 'vpem fit' nor the value of one"),
         ("x --star h:1 --rounds 5", "--rounds is about consensus rounds"),
+        ("x --star h:1 --link-failure 0.1", "--link-failure makes links fail or agents silent"),
+        ("x --star h:1 --sum consensus", "have no neighbours to agree with; leave --sum consen"),
+        ("x --topology cycle --sum server", "--sum server needs a server that every agent"),
         ("x --star h:1 -o m.h5", "--output is not for a study: each member says it for itself"),
         ("x --star h:1 --checkpoint c", "--checkpoint is not for a study"),
         ("x --star h:1 --threads 2", "--threads is not for a study"),
@@ -267,6 +274,7 @@ def test_what_is_run_is_changed(capsys, hub):
     for words, said in (
         ((), "nothing was to be changed"),
         (("--topology", "cycle"), "for another make a new study"),
+        (("--agent-dropout", "0.1"), "a server's sum needs every agent"),
         (("--tol", "-1"), "--tol must be a finite number of at least 0"),
         (("-o", "model.h5"), "each member says it for itself"),
         (("heart",), "'heart' is neither an option nor its value; the study comes first"),

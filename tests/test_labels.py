@@ -344,6 +344,8 @@ REFUSED = [
     (["predict", "m.h5", "other.csv", "--missing", "marginalize"],
      "other.csv has none of the features"),
     (["predict", "m.h5", "d.h5", "--id-column", "who"], "--id-column names a column of a table"),
+    (["fit", "gap.csv", "x.csv", "--parties", "-k", "2"],
+     "or say with --missing marginalize that they are to be kept as missing"),
     (["saem", "x.csv", "--labels", "y.csv"], "the model linear has no classes of individuals"),
 ]  # fmt: skip
 
@@ -354,6 +356,7 @@ def test_what_is_refused(capsys, home):
     done(capsys, "fit", "d.h5", "-k", "2", "--max-iter", "3", "-o", "m.h5")
     for name in ("there.lab.csv", "to.clinic.csv", "other.csv", "x.csv"):
         (home / name).write_text("a,b\n1,2\n")
+    (home / "gap.csv").write_text("c,d\n1,\n2,3\n")
     before = listing(home)
     for words, sentence in REFUSED:
         told = run(capsys, *words)
@@ -399,6 +402,27 @@ def test_names_that_parties_share_are_found_in_the_file_of_one(capsys, home):
     done(capsys, "fit", "north.h5", "south.h5", "--parties", "-k", "2", "-o", "m.h5", "--quiet")
     told = done(capsys, "predict", "m.h5", "south.h5", "--missing", "marginalize")
     assert "2 of the model's 4 features" in told.err
+    shutil.copy("south.h5", "new.h5")
+    (home / "new.csv").write_text("id,age\na,1.5\nb,2\n")
+    for file in ("new.h5", "new.csv"):
+        said = run(capsys, "predict", "m.h5", file, "--missing", "marginalize").sentence
+        ending = file.removeprefix("new")
+        assert said.endswith(
+            f"name the file after the one that it is of: north{ending}, south{ending}"
+        )
+
+
+def test_a_file_is_of_the_party_that_alone_has_its_columns(capsys, home):
+    rows = {"north": "age,pulse", "south": "age,iron", "west": "pulse,iron"}
+    X, _ = overlapping(n_features=2)
+    for name, columns in rows.items():
+        write_dataset(f"{name}.h5", Dataset(X, tuple(columns.split(","))))
+    files = [f"{name}.h5" for name in rows]
+    done(capsys, "fit", *files, "--parties", "-k", "2", "-o", "m.h5", "--quiet")
+    np.savetxt("new.csv", X, "%.17g", ",", header="age,iron", comments="")
+    ours = done(capsys, "predict", "m.h5", "new.csv", "--missing", "marginalize").out
+    theirs = done(capsys, "predict", "m.h5", "south.h5", "--missing", "marginalize").out
+    assert ours == theirs
 
 
 def test_members_of_a_study_get_their_own(folder, tmp_path):

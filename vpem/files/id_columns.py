@@ -16,7 +16,7 @@ from vpem.files.opening import check_readable
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["id_column_of"]
+__all__ = ["columns_of", "id_column_of"]
 
 ID_NAMES = ("id", "ids")
 """Of columns that are hardly meant to be features, in any case of letters."""
@@ -61,6 +61,17 @@ def id_column_of(path: str | os.PathLike[str], besides: Sequence[str | None] = (
     except VpemError:
         return None
     return found[0] if len(found) == 1 else None
+
+
+def columns_of(path: str | os.PathLike[str]) -> list[str]:
+    """Return the names of a table's columns.
+
+    Raises
+    ------
+    FileError, InputError
+        If it cannot be read.
+    """
+    return list(_opened(check_readable(path))[0])
 
 
 def _opened(file: Path) -> tuple[dict[str, pa.DataType], Any]:

@@ -7,13 +7,13 @@ from dataclasses import asdict
 from vpem.checks import check_int
 from vpem.errors import InputError, Setting
 from vpem.idle import WITHOUT_ROUNDS
-from vpem.network.codecs import Codec
+from vpem.network.codecs import Codec, parse_codec
 from vpem.network.faults import Faults
 from vpem.network.graph import Graph
 from vpem.settings import SumSettings
 from vpem.sums.rounds import MOST_GOSSIP_ROUNDS
 
-__all__ = ["refuse_what_makes_no_sense", "refuse_without_rounds", "way_of"]
+__all__ = ["settled", "way_of"]
 
 MOST_ROUNDS = {"none": 10**9, "chebyshev": 10**6}
 """By acceleration."""
@@ -52,7 +52,30 @@ def way_of(graph: Graph, how: SumSettings) -> str:
     return how.sum or "consensus"
 
 
-def refuse_without_rounds(faults: Faults | None, how: SumSettings) -> None:
+def settled(graph: Graph, how: SumSettings) -> tuple[SumSettings, Codec | None, Faults | None]:
+    """Return settings with the way of summing and the acceleration that a graph lets them have.
+
+    And the codec and the faults that they name.
+
+    Raises
+    ------
+    InputError
+        If two of them cannot both be had, or not on such a graph.
+    """
+    codec = None if how.compress is None else parse_codec(how.compress)
+    failing = Faults(how.link_failure, how.agent_dropout, how.stragglers)
+    faults = failing if failing.any else None
+    how = how.changed(sum=way_of(graph, how))
+    if how.sum != "consensus":
+        _refuse_without_rounds(faults, how)
+    else:
+        if how.acceleration is None:
+            how = how.changed(acceleration="chebyshev" if faults is None else "none")
+        _refuse_what_makes_no_sense(codec, faults, how)
+    return how, codec, faults
+
+
+def _refuse_without_rounds(faults: Faults | None, how: SumSettings) -> None:
     """Raise InputError where a setting makes no sense for an exact sum, saying why."""
     server = how.sum == "server"
     for name in OF_ROUNDS:
@@ -81,7 +104,7 @@ def refuse_without_rounds(faults: Faults | None, how: SumSettings) -> None:
         )
 
 
-def refuse_what_makes_no_sense(
+def _refuse_what_makes_no_sense(
     codec: Codec | None, faults: Faults | None, how: SumSettings
 ) -> None:
     """Raise InputError where two settings of rounds cannot both be had, saying why."""

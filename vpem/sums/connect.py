@@ -12,7 +12,7 @@ from vpem._core.threads import thread_count
 from vpem.engines.placement import Placement
 from vpem.errors import InputError, Setting
 from vpem.network.blocks import Blocks
-from vpem.network.codecs import Codec, parse_codec
+from vpem.network.codecs import Codec
 from vpem.network.distances import diameter
 from vpem.network.faults import Faults
 from vpem.network.graph import Graph, check_connected
@@ -25,11 +25,7 @@ from vpem.network.schema import State
 from vpem.network.spectrum import estimate_rate
 from vpem.network.trees import grow_tree
 from vpem.settings import SumSettings
-from vpem.sums.combinations import (
-    refuse_what_makes_no_sense,
-    refuse_without_rounds,
-    way_of,
-)
+from vpem.sums.combinations import settled
 from vpem.sums.compressed_server import CompressedServerSum
 from vpem.sums.compressed_tree import CompressedTreeSum
 from vpem.sums.consensus import ConsensusSum, consensus_error_bound
@@ -210,17 +206,7 @@ def connect(
             f"the graph has {graph.n_agents} agents but the features are held by "
             f"{partition.n_agents}; give a graph of as many agents, or another partition"
         )
-    how = SumSettings.of(settings, **changes)
-    codec = None if how.compress is None else parse_codec(how.compress)
-    failing = Faults(how.link_failure, how.agent_dropout, how.stragglers)
-    faults = failing if failing.any else None
-    how = how.changed(sum=way_of(graph, how))
-    if how.sum != "consensus":
-        refuse_without_rounds(faults, how)
-    else:
-        if how.acceleration is None:
-            how = how.changed(acceleration="chebyshev" if faults is None else "none")
-        refuse_what_makes_no_sense(codec, faults, how)
+    how, codec, faults = settled(graph, SumSettings.of(settings, **changes))
     check_connected(graph)
     hubs = find_hubs(graph, how.hops, seed=how.seed)
     joined = Network(

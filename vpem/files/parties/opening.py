@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from vpem.checks import Floats, Labels
 from vpem.engines.placement import Placement, for_each
-from vpem.errors import FileError, InputError, VpemError, did_you_mean, shorten
+from vpem.errors import FileError, InputError, Setting, VpemError, did_you_mean, shorten
 from vpem.files.datasets import Dataset, read_dataset
 from vpem.files.id_columns import id_column_of
 from vpem.files.importers import is_table, read_table
@@ -141,6 +141,9 @@ def open_parties(
 IN_MANIFESTS = {"label_column": "labels", "id_column": "ids", "drop_columns": "columns"}
 """What the parameters of `vpem.files.importers.read_table` are set by where parties are read."""
 
+KEPT, MISSING = Setting("missing", "keep"), Setting("missing", "marginalize")
+"""How missing values are let in where a table is imported, and where parties' are used."""
+
 
 def open_party(
     party: Party,
@@ -155,8 +158,9 @@ def open_party(
             raise FileError(f"no file fits {party.path}")
         datasets = [_read(party, file, keep_empty, weights, found_ids) for file in files]
     except VpemError as error:
-        words = [IN_MANIFESTS.get(getattr(part, "name", ""), part) for part in error.parts]
-        hint = "" if words == list(error.parts) else " (keys of a manifest)"
+        said = [MISSING if part == KEPT else part for part in error.parts]
+        words = [IN_MANIFESTS.get(getattr(part, "name", ""), part) for part in said]
+        hint = "" if words == said else " (keys of a manifest)"
         raise type(error)(f"party {party.name!r}: ", *words, hint) from None
     names = datasets[0].feature_names if party.columns is None else party.columns
     parts = tuple(_arranged(dataset, names, party, datasets[0].source) for dataset in datasets)
