@@ -204,13 +204,14 @@ async def _answering(examined: Examined, door: tuple[str, int] | None) -> list[A
     from vpem.engines.tls.door import Door, listening
     from vpem.engines.tls.lobby import Lobby
     from vpem.engines.tls.trust import believed, server_context
+    from vpem.errors import InputError
 
     asyncio.get_running_loop().set_exception_handler(lambda *_: None)
     if door is None:
         return []
     try:
         listener = listening(*door)
-    except OSError:  # a run of the study, or --serve
+    except InputError:  # a run of the study, or --serve
         return []
     lobby = Lobby(examined.roster, examined.identity)
     context = server_context(examined.identity, believed(examined.roster))

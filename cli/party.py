@@ -57,7 +57,8 @@ Listen = Annotated[
         show_default=False,
     ),
 ]
-Wide = 6
+WIDE = 6
+"""Words of a fingerprint in a line."""
 
 
 def in_words(certificate: bytes) -> list[str]:
@@ -65,7 +66,7 @@ def in_words(certificate: bytes) -> list[str]:
     from vpem.engines.tls.members import fingerprint_words
 
     words = fingerprint_words(certificate).split()
-    return [" ".join(words[:Wide]), " ".join(words[Wide:])]
+    return [" ".join(words[:WIDE]), " ".join(words[WIDE:])]
 
 
 def facts_of(certificate: bytes) -> list[tuple[str, str]]:

@@ -89,6 +89,7 @@ class Serving:
         import asyncio
         import logging
 
+        from vpem.engines.tls.door import listening
         from vpem.engines.tls.members import written_address
 
         loop = asyncio.get_running_loop()
@@ -100,7 +101,7 @@ class Serving:
             loop.add_signal_handler(number, _end, ended, number)
         look = asyncio.Event()
         loop.add_signal_handler(signal.SIGHUP, look.set)
-        listener = None if where is None else _listening(where, what)
+        listener = None if where is None else listening(*where, what)
         place = ""
         if listener is not None:
             place = f" at {written_address(listener.getsockname()[:2])}"
@@ -168,22 +169,6 @@ class Serving:
         self.door.renew(server_context(self.identity, believed(found.roster)))
         names = ", ".join(member.name for member in found.roster.members)
         self.screen.say(f"edition {found.edition} of {found.name} is in use, for {names}")
-
-
-def _listening(where: tuple[str, int], what: str) -> Any:
-    """Return a socket that listens, or say why there is none."""
-    from vpem.engines.tls.door import listening
-    from vpem.errors import InputError, Setting
-
-    try:
-        return listening(*where)
-    except OSError as error:
-        why = str(error.strerror or error).partition(" (")[0]
-        raise InputError(
-            f"{what} cannot listen at {where[0] or '*'}:{where[1]} ({why}); give another address "
-            "or port with ",
-            Setting("listen"),
-        ) from None
 
 
 def _end(ended: Any, number: int) -> None:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from vpem.engines.tls.gate import shake_hands
 from vpem.engines.tls.sockets import Answered, Host, answer
 from vpem.engines.tls.trust import refusal_of
+from vpem.errors import InputError, Setting
 
 __all__ = ["Door", "listening"]
 
@@ -27,12 +28,25 @@ SAID = 20
 """Sentences about people who were turned away, at most."""
 
 
-def listening(host: str, port: int) -> socket.socket:
-    """Return a socket that listens; an empty host stands for all that this machine has."""
-    if not host and socket.has_dualstack_ipv6():
-        return socket.create_server(("", port), family=socket.AF_INET6, dualstack_ipv6=True)
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    return socket.create_server((host, port), family=family)
+def listening(host: str, port: int, who: str = "this member") -> socket.socket:
+    """Return a socket that listens; an empty host stands for all that this machine has.
+
+    Raises
+    ------
+    InputError
+        If ``who`` cannot listen there.
+    """
+    both = not host and socket.has_dualstack_ipv6()
+    family = socket.AF_INET6 if both or ":" in host else socket.AF_INET
+    try:
+        return socket.create_server((host, port), family=family, dualstack_ipv6=both)
+    except OSError as error:
+        why = str(error.strerror or error).partition(" (")[0].lower()
+        raise InputError(
+            f"{who} cannot listen at {host or '*'}:{port} ({why}); end what listens there, or give "
+            "another address or port with ",
+            Setting("listen"),
+        ) from None
 
 
 @dataclass(eq=False)

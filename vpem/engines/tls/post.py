@@ -121,15 +121,7 @@ class Post:
         if isinstance(where, socket.socket):
             self._listener = where
         elif where is not None:
-            try:
-                self._listener = listening(*where)
-            except OSError as error:
-                why = str(error.strerror or error).partition(" (while")[0].lower()
-                raise InputError(
-                    f"{own.name} cannot listen at {where[0] or '*'}:{where[1]} ({why}); end what "
-                    "listens there, or give another port with ",
-                    Setting("listen"),
-                ) from None
+            self._listener = listening(*where, own.name)
         self._board.start(self._listener)
 
     def put(
