@@ -41,6 +41,7 @@ def certify(folder, name, begin=-DAY, end=365 * DAY, key=None, issuer=None):
         .serial_number(x509.random_serial_number())
         .not_valid_before(now + begin)
         .not_valid_after(now + end)
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .sign(key, None)
     )
     folder.mkdir(parents=True, exist_ok=True)
