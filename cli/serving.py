@@ -75,9 +75,13 @@ class Serving:
             In the end: by which signal.
         """
         import asyncio
+        import gc
 
         from vpem.errors import VpemError
 
+        # A quarter as much garbage as there is of everything else may wait to be collected: what is
+        # there by now, mostly modules, does not count any more, or members' connections pile up.
+        gc.freeze()
         number = asyncio.run(self._serve(where, what, greeting))
         name = "Ctrl-C" if number == signal.SIGINT else "SIGTERM"
         ended = VpemError(f"{what} was ended by {name}; members who need it wait for it")
