@@ -88,7 +88,6 @@ FAULTS = {
     "edited study": Fault(edited, (2, "heart.toml has been changed since hub signed it"), WAITED),
     "clock a day behind": Fault(clock(-1), (2, "the clock"), WAITED),
     "expired": Fault(clock(1.5), (2, "was valid until"), WAITED),
-    "server's clock ahead": Fault(clock(1.5, SERVER), (2, "clock"), (2, "has expired")),
     "closed port": Fault(instead(None), (4, "refuses connections"), (4, "nothing has been heard")),
     "SSH at the port": Fault(instead(ssh), (2, "answers with SSH"), (2, "answers with SSH")),
     "HTTP at the port": Fault(instead(http), (2, "with plain HTTP"), (2, "with plain HTTP")),
@@ -181,7 +180,7 @@ def faults(names: Sequence[str], times: int) -> Iterator[Outcome]:
         for name in names:
             for number in range(times if name in REPEATED else 1):
                 study = plain
-                if name in ("expired", "server's clock ahead"):
+                if name == "expired":
                     study = brief = brief or made(Path(folder, "brief"), days=1)
                 with members(study) as walk:
                     fault = _begin(name, walk, times, random.Random(number))
