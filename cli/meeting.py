@@ -7,6 +7,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -332,8 +333,6 @@ class Meeting(Where):
         outside = told_outside(error, sentence, code, self.member.name)
         if sentence is None and not sys.flags.dev_mode:
             sentence = unforeseen(error)
-        if outside == PRIVATE:
-            time.sleep(PATIENCE * bool(self.engine.rank))
         self._leave(outside, code)
         return super().fail(error, sentence, tell) and code
 
@@ -351,10 +350,12 @@ class Meeting(Where):
     def _leave(self, sentence: str, code: int) -> None:
         """Tell others why this member ends."""
         join(None)
-        if not self._delivered:
-            self._post.part(sentence, code)
-        self._post.close()
-        self._log.close()
+        with suppress(KeyboardInterrupt):  # one more ends the wait, not the sentence
+            time.sleep(PATIENCE * bool(sentence == PRIVATE and self.engine.rank))
+            if not self._delivered:
+                self._post.part(sentence, code)
+            self._post.close()
+            self._log.close()
 
     def _begin_again(self, name: str) -> None:
         """Run the same command anew, from the newest state that all have; does not return."""

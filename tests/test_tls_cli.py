@@ -18,7 +18,7 @@ from vpem.files.studies.identities import make_identity
 from vpem.files.studies.logged import read_log
 from vpem_cli.agreement import check_alike, goes_on, is_introduction
 from vpem_cli.labels import LabelFile, whole_of
-from vpem_cli.meeting import going_on
+from vpem_cli.meeting import Meeting, going_on
 from vpem_cli.output import Screen
 from vpem_cli.results import receive, send
 
@@ -351,6 +351,24 @@ def slower(company):
     for folder in company.folders.values():
         for path in folder.glob("point.h5*"):
             path.unlink()
+
+
+def test_one_more_interrupt_ends_the_wait_for_others_and_not_the_sentence():
+    def close():
+        raise KeyboardInterrupt
+
+    meeting, told = object.__new__(Meeting), []
+    meeting._delivered = True
+    meeting._post = SimpleNamespace(close=close)
+    meeting.engine, meeting.member = SimpleNamespace(rank=1), SimpleNamespace(name="lab")
+
+    def tell(sentence, code=2):
+        told.append(sentence)
+        return code
+
+    assert meeting.interrupted(tell, 130) == 130
+    assert meeting.fail(InputError("no such file"), "no such file", tell) == 2
+    assert told == ["interrupted; nothing was written", "no such file"]
 
 
 def test_a_member_that_is_interrupted_ends_all_of_them(slower):
