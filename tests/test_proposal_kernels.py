@@ -65,7 +65,7 @@ def test_samplers_move_alike_without_a_kernel(model, sampler, monkeypatch):
         for now in range(1, 11):
             sampler.move(model, theta, chains, streams, now, max(0, now - 6))
         found.append(chains)
-    for name in ("z", "scales", "steps", "rates"):
+    for name in ("z", "scales", "steps", "tried", "accepted"):
         ours, theirs = (getattr(one, name) for one in found)
         np.testing.assert_allclose(ours, theirs, rtol=1e-8, err_msg=name)
 

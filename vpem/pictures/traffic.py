@@ -24,10 +24,11 @@ MEANINGS = {
     "estep": "rounds of E-steps",
     "stopping": "agreeing to stop",
     "server": "sums at the server",
+    "labels": "labels",
 }
 """What the ledger's kinds are, in a word or two."""
 
-SHADES = {"setup": 1, "flooding": 4, "estep": 0, "stopping": 2, "server": 6}
+SHADES = {"setup": 1, "flooding": 4, "estep": 0, "stopping": 2, "server": 6, "labels": 3}
 BARS = 15
 BARS_OF_AGENTS = 30
 
