@@ -109,7 +109,6 @@ def new_study(name: str, organiser: str | None, how: NewStudy, agreed: Sequence[
         certificate_of,
         only_identity,
         read_identity,
-        usable,
     )
     from vpem.files.studies.study import Study
 
@@ -121,7 +120,7 @@ def new_study(name: str, organiser: str | None, how: NewStudy, agreed: Sequence[
     address = how.star or how.address
     member = Member(
         who,
-        certificate_of(usable(read_identity(folder, who))),
+        certificate_of(read_identity(folder, who)),
         None if address is None else address_of(address),
         holds=how.data or topology != "star",
     )
