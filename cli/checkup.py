@@ -47,6 +47,7 @@ EXTRAS = {
     "matplotlib": ("matplotlib", "plot", "pictures"),
     "cvxpy": ("cvxpy", "sdp", "--weights fastest"),
     "openmined-psi": ("private_set_intersection", "psi", "--align psi"),
+    "dp-accounting": ("dp_accounting", "dp", "--epsilon, --release-epsilon"),
     "mpi4py": ("mpi4py", "mpi", "--engine mpi"),
     "cryptography": ("cryptography.x509", "tls", "--engine tls"),
     "mnemonic": ("mnemonic", "tls", "fingerprints in words"),

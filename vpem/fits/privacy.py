@@ -1,0 +1,211 @@
+"""Differential privacy of what is published: a budget, what it is spent on, and what is reported.
+
+Whatever a fit publishes with noise is a vector that one row can move by at most so much, its
+sensitivity, and Gaussian noise of so many times that, its *noise multiplier*. Several such
+releases, each of which may depend on those before, are together as one whose multiplier z has
+``1 / z^2 = sum 1 / z_i^2`` (Dong, Roth and Su 2022, Corollary 3.3). What epsilon and delta that is
+`dp_accounting` computes without slack (Balle and Wang 2018, Theorem 8); its accountant by Renyi
+divergences says 7 % more, that by privacy loss distributions the same, but for their grid.
+
+**Neighbours.** Data sets are neighbours where one has a row of which the other has nothing: it is
+counted as a row, and adds zero to every sum (Kairouz et al. 2021, *zero-out*). So the number of
+rows is public, as it is where parties agree on how many rows they have. A row that is replaced by
+another moves a sum by at most twice as much: `Budget.epsilon_of_change` is the epsilon for that.
+
+**Discrete noise.** Noise is drawn on integers (`vpem.network.noise`). `Budget` keeps
+`FOR_DISCRETENESS` of delta for the difference, and `Budget.check_grid` holds the grid to it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from math import ceil, exp, sqrt
+from types import ModuleType
+
+from vpem.checks import check_number
+from vpem.errors import InputError, Setting
+from vpem.network.noise import LARGEST_SCALE, distance_to_gaussian
+from vpem.network.schema import Report
+
+__all__ = ["NEIGHBOURS", "REPEATABLE", "Budget", "Guarantee", "accountant", "spent"]
+
+NEIGHBOURS = "a row takes part, or adds nothing"
+"""What differs between neighbouring data; see the module."""
+
+REPEATABLE = "its noise can be repeated by who knows the seed: this gives no privacy"
+"""What every output says of noise that has a seed."""
+
+FOR_DISCRETENESS = 1e-3
+"""Share of delta that is kept for noise on integers not being Gaussian."""
+
+LEAST_EPSILON, MOST_EPSILON = 1e-3, 100.0
+"""Below, nothing is left of any data; above, nothing is promised to anybody."""
+
+UP = 1 + 1e-9
+"""By which multipliers are rounded up: more than a root is found to."""
+
+
+def accountant() -> ModuleType:
+    """Return `dp_accounting`.
+
+    Raises
+    ------
+    InputError
+        If it is not installed.
+    """
+    try:
+        return import_module("dp_accounting")
+    except ImportError:
+        raise InputError(
+            "differential privacy is accounted for by dp-accounting, which is not installed: "
+            "pip install 'vpem[dp]'"
+        ) from None
+
+
+def spent(multipliers: Sequence[float], delta: float) -> float:
+    """Return the epsilon of releases with these noise multipliers, at this delta."""
+    together = 1 / sqrt(sum(multiplier**-2 for multiplier in multipliers))
+    return float(accountant().get_epsilon_gaussian(together, delta))
+
+
+@dataclass(frozen=True)
+class Budget:
+    """What may be told of a row.
+
+    Attributes
+    ----------
+    epsilon, delta : float
+        For neighbours S, S' and every set of results:
+        ``P(result of S in it) <= exp(epsilon) P(result of S' in it) + delta``.
+    """
+
+    epsilon: float
+    delta: float
+
+    @classmethod
+    def of(cls, epsilon: object, delta: object, n_samples: int, name: str = "epsilon") -> Budget:
+        """Check a budget.
+
+        Parameters
+        ----------
+        epsilon, delta : float
+            As they are given.
+        n_samples : int
+            Number of rows, M.
+        name : str
+            What the parameter of epsilon is called.
+
+        Raises
+        ------
+        InputError
+            If they are out of bounds, delta is not given, or so large that whole rows could be
+            published.
+        """
+        epsilon = check_number(name, epsilon, least=0.0, above=True)
+        if not LEAST_EPSILON <= epsilon <= MOST_EPSILON:
+            raise InputError(
+                Setting(name), f" must be from {LEAST_EPSILON:g} to {MOST_EPSILON:g}, got "
+                f"{epsilon:g}; 1 to 10 is common"
+            )  # fmt: skip
+        if delta is None:
+            raise InputError(
+                Setting(name), " needs ", Setting("delta"), ", the probability with which the "
+                f"promise may fail, far below one in {n_samples} rows"
+            )  # fmt: skip
+        delta = check_number("delta", delta, least=0.0, above=True)
+        if delta * n_samples >= 1:
+            raise InputError(
+                Setting("delta"), f" must be below 1 / {n_samples}, one over the number of rows: "
+                f"publishing a row at random would be allowed by {delta:g}; try "
+                f"{0.01 / n_samples:.0e}"
+            )  # fmt: skip
+        return cls(epsilon, delta)
+
+    @property
+    def multiplier(self) -> float:
+        """Noise multiplier of one release that spends all."""
+        of_gaussian = self.delta * (1 - FOR_DISCRETENESS)
+        return float(accountant().get_sigma_gaussian(self.epsilon, of_gaussian)) * UP
+
+    def multipliers(self, shares: Sequence[float]) -> list[float]:
+        """Return the noise multiplier of each of several releases.
+
+        Parameters
+        ----------
+        shares : sequence of float
+            What each has of the budget, of 1 in all: releases of equal shares have equal noise.
+
+        Raises
+        ------
+        ValueError
+            If they are more than there is.
+        """
+        if min(shares) <= 0 or sum(shares) > UP:
+            raise ValueError(f"shares of a budget are above 0 and at most 1 in all, got {shares}")
+        whole = self.multiplier
+        return [whole / sqrt(share) for share in shares]
+
+    def epsilon_of_change(self) -> float:
+        """Return the epsilon for data sets that differ in what one row is, at the same delta."""
+        delta = self.delta * (1 - FOR_DISCRETENESS)
+        return float(accountant().get_epsilon_gaussian(self.multiplier / 2, delta))
+
+    def check_grid(self, scale: int, n_values: int) -> None:
+        """Raise InputError unless noise of this scale on integers is as good as Gaussian noise.
+
+        Parameters
+        ----------
+        scale : int
+            Least standard deviation, in units of the grid.
+        n_values : int
+            Noisy numbers of all releases together.
+        """
+        distance = (1 + exp(self.epsilon)) * distance_to_gaussian(scale, n_values)
+        if distance > FOR_DISCRETENESS * self.delta:
+            needed = ceil(scale * sqrt(distance / (FOR_DISCRETENESS * self.delta)))
+            raise InputError(
+                f"noise of scale {scale} on the grid of sums is too coarse for ",
+                Setting("delta"), f" = {self.delta:g}: it takes {needed}; give narrower bounds"
+            )  # fmt: skip
+        if scale > LARGEST_SCALE:
+            raise InputError(f"noise of scale {scale} is beyond the grid of sums")
+
+
+@dataclass(frozen=True)
+class Guarantee:
+    """What a result promises, and how that was done: of reports and models.
+
+    Attributes
+    ----------
+    budget : Budget
+        Epsilon and delta.
+    multipliers : tuple of float
+        Noise multiplier of each release.
+    noise_by : str
+        Who added the noise: ``"server"``, ``"workers"``, a share each, or ``"hubs"``.
+    repeatable : bool
+        Whether the noise has a seed: then there is no privacy, and outputs say so.
+    """
+
+    budget: Budget
+    multipliers: tuple[float, ...]
+    noise_by: str
+    repeatable: bool = False
+
+    def describe(self) -> Report:
+        """Return what stands in reports and models."""
+        found: Report = {
+            "epsilon": self.budget.epsilon,
+            "delta": self.budget.delta,
+            "epsilon_of_change": self.budget.epsilon_of_change(),
+            "neighbours": NEIGHBOURS,
+            "n_releases": len(self.multipliers),
+            "noise_multipliers": list(self.multipliers),
+            "noise_by": self.noise_by,
+            "repeatable": self.repeatable,
+        }
+        if self.repeatable:
+            found["warning"] = REPEATABLE
+        return found
