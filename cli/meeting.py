@@ -158,6 +158,7 @@ class Meeting(Where):
     def __init__(self, study: Study, member: Member, command: str, options: dict[str, Any]) -> None:
         from vpem.engines.tls.engine import TlsEngine
         from vpem.engines.tls.post import Post
+        from vpem.engines.tls.signing import MemberSigns
         from vpem.files.studies.identities import identity_of
         from vpem.files.studies.message_log import MessageLog, log_beside
 
@@ -186,7 +187,7 @@ class Meeting(Where):
             note=self._log.note,
             tell=self._tell,
         )
-        self.engine = TlsEngine(self._post, study.roster)
+        self.engine = TlsEngine(self._post, study.roster, MemberSigns(study.roster, identity))
         self._post.start()
         signal.signal(signal.SIGTERM, terminate)
 

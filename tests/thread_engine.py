@@ -36,6 +36,7 @@ class ThreadEngine:
     watch = None
     copies = 1
     open = True
+    signs = None
 
     def __init__(self, rank, size, mail, timeout=20.0, seats=None):
         self.rank, self.size, self.mail, self.timeout = rank, size, mail, timeout
@@ -158,7 +159,7 @@ def over_queues(rank, size, mail, seats=None, **options):
         Member(f"member {number}", bytes([number]), holds=seats is None or number in seats)
         for number in range(size)
     )
-    engine = TlsEngine(QueuePost(rank, mail, **options), Roster("0" * 32, "test", 1, members))
+    engine = TlsEngine(QueuePost(rank, mail, **options), Roster("0" * 32, "test", 1, members), None)
     engine.seats = seats
     return engine
 

@@ -19,6 +19,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from vpem.engines.tls.engine import TlsEngine
 from vpem.engines.tls.members import Identity, Member, Roster
 from vpem.engines.tls.post import Post
+from vpem.engines.tls.signing import MemberSigns
 from vpem.errors import VpemWarning
 
 DAY = timedelta(days=1)
@@ -123,7 +124,9 @@ def members_together(size, work, seats=None):
     holds = [name for number, name in enumerate(names) if seats is None or number in seats]
 
     def run(post):
-        engine = TlsEngine(post, post.roster)
+        engine = TlsEngine(
+            post, post.roster, MemberSigns(post.roster, identities[names[post.rank]])
+        )
         engine.seats = seats
         try:
             return work(engine)
@@ -133,7 +136,8 @@ def members_together(size, work, seats=None):
 
     with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
         warnings.simplefilter("ignore", VpemWarning)
-        with posts(*a_study(Path(folder), names, names, holds)) as made:
+        roster, identities, sockets = a_study(Path(folder), names, names, holds)
+        with posts(roster, identities, sockets) as made:
             return at_once([partial(run, post) for post in made])
 
 

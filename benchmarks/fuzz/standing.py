@@ -27,7 +27,7 @@ LINGER = 0.05, 0.05
 
 def live(post: Post) -> None:
     """Do with another member whatever members do."""
-    engine = TlsEngine(post, post.roster)
+    engine = TlsEngine(post, post.roster, None)
     post.put(1, 0, b"hello", "options")
     while True:
         for work in (

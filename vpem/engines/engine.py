@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from vpem.checks import Floats
 from vpem.errors import VpemError
 
-__all__ = ["Engine", "Neighbours", "Pending", "StalledError", "about"]
+__all__ = ["Engine", "Neighbours", "Pending", "Signs", "StalledError", "about"]
 
 
 class StalledError(VpemError):
@@ -45,6 +45,24 @@ class Neighbours(Protocol):
         n_received: Sequence[int],
     ) -> Pending:
         """Begin to send each neighbour its run of the values in ``sent``, and to receive others."""
+
+
+class Signs(Protocol):
+    """How processes that have an identity prove what they say.
+
+    Attributes
+    ----------
+    facts : list of str
+        What all who sign must agree on.
+    """
+
+    facts: list[str]
+
+    def sign(self, message: bytes) -> bytes:
+        """Return this process's signature of a message."""
+
+    def holds(self, rank: int, message: bytes, signature: bytes) -> bool:
+        """Whether a signature of a message is that of a process."""
 
 
 class Engine(Protocol):
@@ -75,6 +93,9 @@ class Engine(Protocol):
         How often this process sends an array, or others their total, where those of all are added.
     open : bool
         Whether sentences about data of one process may be said in all.
+    signs : Signs or None
+        How processes prove who they are, where others pass on what they say; None: they have no
+        identity apart from whoever started all of them.
     """
 
     rank: int
@@ -88,6 +109,7 @@ class Engine(Protocol):
     watch: Callable[[str, int], None] | None
     copies: int
     open: bool
+    signs: Signs | None
 
     def send(self, value: Any, to: int) -> None:
         """Send a value to another process."""

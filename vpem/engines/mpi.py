@@ -23,7 +23,7 @@ os.environ.setdefault("MPIR_CVAR_SUPPRESS_ABORT_MESSAGE", "1")
 import numpy as np
 from mpi4py import MPI
 
-from vpem.engines.engine import Engine, StalledError
+from vpem.engines.engine import Engine, Signs, StalledError
 from vpem.errors import Setting
 from vpem.network.messages import decode, encode
 
@@ -79,6 +79,7 @@ class MpiEngine:
     watch: Callable[[str, int], None] | None = None
     copies = 1
     open = True
+    signs: Signs | None = None
 
     def __init__(self, comm: Any = None, *, timeout: float | None = None) -> None:
         self._given = MPI.COMM_WORLD if comm is None else comm

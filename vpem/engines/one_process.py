@@ -9,6 +9,7 @@ from typing import Any, Never
 from numpy.typing import NDArray
 
 from vpem.checks import Floats
+from vpem.engines.engine import Signs
 
 __all__ = ["OneProcess"]
 
@@ -33,6 +34,7 @@ class OneProcess:
     watch: Callable[[str, int], None] | None = None
     copies = 0
     open = True
+    signs: Signs | None = None
 
     def __init__(self) -> None:
         self.names = ["this process"]

@@ -18,6 +18,7 @@ from vpem.checks import Floats
 from vpem.engines.engine import Engine
 from vpem.engines.one_process import OneProcess
 from vpem.errors import InputError
+from vpem.network.masks import Masks
 
 __all__ = ["Placement", "for_each"]
 
@@ -41,10 +42,13 @@ class Placement:
     ----------
     own : ndarray of int
         Agents of this process, in their order.
+    masks : Masks or None
+        What hides each agent's values where they are added up (`vpem.engines.masking.agree`);
+        None: nothing does.
     """
 
-    def __init__(self, engine: Engine, ranks: ArrayLike) -> None:
-        self.engine = engine
+    def __init__(self, engine: Engine, ranks: ArrayLike, masks: Masks | None = None) -> None:
+        self.engine, self.masks = engine, masks
         self.ranks = np.asarray(ranks, dtype=np.intp)
         self.own: NDArray[np.intp] = np.flatnonzero(self.ranks == engine.rank)
 
@@ -100,6 +104,8 @@ class Placement:
 
     def begin(self, kind: str, n_rows: int) -> None:
         """Tell who watches that a sum over so many rows begins; see `vpem.sums.sum.Sum.begin`."""
+        if self.masks is not None:
+            self.masks.begin()
         if self.engine.watch is not None:
             self.engine.watch(kind, n_rows)
 
@@ -197,6 +203,34 @@ class Placement:
     def allreduce(self, values: NDArray[Any], op: str = "sum") -> NDArray[Any]:
         """Return the "sum" or the "max" of all processes' arrays."""
         return self.engine.allreduce(values, op)
+
+    def add(
+        self,
+        values: NDArray[Any],
+        *,
+        who: NDArray[np.intp] | None = None,
+        exponents: ArrayLike | None = None,
+    ) -> NDArray[Any]:
+        """Add up what agents have, under masks where there are any.
+
+        Parameters
+        ----------
+        values : ndarray of float of shape (n, P)
+            What each agent has that lives here and takes part, in their order.
+        who : ndarray of int, optional
+            Agents that take part, in increasing order; the same in every process. Default: all.
+        exponents : array of int of shape (P,), optional
+            Powers of two of the magnitude of each value, for masks; see `Masks.hide`.
+
+        Returns
+        -------
+        ndarray of shape (P,)
+            The sum, the same in every process.
+        """
+        if self.masks is None:
+            return self.allreduce(values.sum(axis=0))
+        hidden = self.masks.hide(values, exponents=exponents, who=who)
+        return self.masks.total(self.allreduce(hidden), exponents).astype(values.dtype, copy=False)
 
     def any(self, flags: ArrayLike) -> NDArray[np.bool_]:
         """Whether any process has each of some flags."""

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vpem.checks import Floats
+from vpem.engines.engine import Signs
 from vpem.engines.tls.members import Roster
 from vpem.errors import InputError
 from vpem.network.messages import decode, encode
@@ -38,14 +39,16 @@ class TlsEngine:
         Links to all other members.
     roster : Roster
         Who they are, by rank.
+    signs : Signs or None
+        How they prove what others pass on.
     """
 
     apart = True
     crowded = False
     open = False
 
-    def __init__(self, post: Post, roster: Roster) -> None:
-        self._post = post
+    def __init__(self, post: Post, roster: Roster, signs: Signs | None) -> None:
+        self._post, self.signs = post, signs
         self.rank: int = post.rank
         self.size = len(roster.members)
         self.names = [member.name for member in roster.members]

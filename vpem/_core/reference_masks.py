@@ -1,0 +1,55 @@
+"""NumPy twins of the kernels of masked sums: the same names and arguments, and the same words.
+
+A *ring vector* has words of 64 bits that are added modulo 2^64. A value ``x`` in units of
+``1 / scale`` is the word ``round(x scale) mod 2^64``, halves to even: negative numbers are the
+upper half. ``scales`` has one number for all values, or one for each, all powers of two.
+
+``n_threads`` is accepted and has no effect.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["add_pad", "add_scaled", "values_of"]
+
+Words = NDArray[np.uint64]
+
+
+def add_scaled(
+    values: NDArray[np.floating[Any]],
+    scales: NDArray[np.float64],
+    limit: float,
+    ring: Words,
+    n_threads: int,
+) -> int:
+    """Add ``round(values scales)`` to a ring vector.
+
+    Returns the place of the first value for which ``|values scales| <= limit`` does not hold (NaN
+    among them), -1 if there is none; with one the ring vector is of no use.
+    """
+    with np.errstate(over="ignore", invalid="ignore"):
+        scaled = values.astype(np.float64) * scales
+        fits = np.abs(scaled) <= limit
+    if not fits.all():
+        return int(fits.argmin())
+    ring += np.rint(scaled).astype(np.int64).view(np.uint64)
+    return -1
+
+
+def add_pad(pad: Words, minus: bool, ring: Words, n_threads: int) -> None:
+    """Add as many words of a keystream as a ring vector has to it, or subtract them."""
+    if minus:
+        ring -= pad[: len(ring)]
+    else:
+        ring += pad[: len(ring)]
+
+
+def values_of(
+    ring: Words, scales: NDArray[np.float64], values: NDArray[np.float64], n_threads: int
+) -> None:
+    """Put ``ring / scales`` into ``values``, words of the upper half as negative numbers."""
+    values[:] = ring.view(np.int64) / scales

@@ -1,0 +1,100 @@
+"""How parties agree on the keys of masked sums: public keys go around once, signed in a study."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from vpem.engines.engine import Signs, about
+from vpem.engines.placement import Placement
+from vpem.errors import InputError
+from vpem.network.masks import FRACTION_BITS, FixedPoint, Masks
+from vpem.network.pair_keys import KEY_BYTES, OwnKeys, PairKeys
+
+__all__ = ["agree"]
+
+
+def agree(
+    place: Placement, names: Sequence[str] = (), *, fraction_bits: int = FRACTION_BITS
+) -> Masks:
+    """Make the masks of a run: fresh keys, which all parties exchange.
+
+    Where processes have an identity (`Engine.signs`), each signs what it has heard of all, so that
+    whoever passes keys on can neither change nor repeat them. A process without parties only
+    passes on.
+
+    Parameters
+    ----------
+    place : Placement
+        Who takes part, and where; the same in every process.
+    names : sequence of str
+        What messages call the parties. Default: as their processes are called, or "agent 0"...
+    fraction_bits : int
+        See `FixedPoint`.
+
+    Returns
+    -------
+    Masks
+
+    Raises
+    ------
+    InputError
+        If parties are fewer than three, `cryptography` is not installed, or somebody sends a key
+        or a signature that is not what it should be.
+    """
+    engine, fixed = place.engine, FixedPoint(place.n_agents, fraction_bits)
+    if not names:
+        ranks = place.ranks.tolist()
+        apart = len(set(ranks)) == len(ranks)
+        names = [engine.names[r] if apart else f"agent {a}" for a, r in enumerate(ranks)]
+    own = OwnKeys(place.own.tolist())
+    with about(engine, "agreement"):
+        public = _exchanged(place, list(own.public.values()), names)
+        signs = engine.signs
+        facts = [str(fixed.n_parties), str(fixed.fraction_bits), *names]
+        if signs is not None:
+            facts += signs.facts
+        keys = PairKeys(own, public, facts, names)
+        if signs is not None:
+            _check_signatures(place, signs, keys.transcript)
+    return Masks(fixed, keys)
+
+
+def _exchanged(place: Placement, own: list[bytes], names: Sequence[str]) -> list[bytes]:
+    """Return the public key of every party."""
+    engine = place.engine
+    found: dict[int, bytes] = {}
+    for rank, said in enumerate(engine.allgather(own)):
+        parties = [a for a, r in enumerate(place.ranks.tolist()) if r == rank]
+        keys = said if isinstance(said, list) else []
+        for party, key in zip(parties, keys, strict=False):
+            if isinstance(key, bytes) and len(key) == KEY_BYTES:
+                found[party] = key
+        if not isinstance(said, list) or len(keys) != len(parties):
+            raise _wrong(engine.names[rank], "the keys of its parties for masked sums")
+    for party, name in enumerate(names):
+        if party not in found:
+            raise _wrong(name, f"a key of {KEY_BYTES} bytes for masked sums")
+    return [found[party] for party in range(place.n_agents)]
+
+
+def _check_signatures(place: Placement, signs: Signs, transcript: bytes) -> None:
+    """Sign what this process has heard, and look at what the others have signed."""
+    engine = place.engine
+    said: list[Any] = engine.allgather(signs.sign(transcript) if len(place.own) else b"")
+    for rank in sorted(set(place.ranks.tolist())):
+        signature = said[rank]
+        if not isinstance(signature, bytes) or not signature:
+            raise _wrong(engine.names[rank], "a signature of the keys for masked sums")
+        if not signs.holds(rank, transcript, signature):
+            raise InputError(
+                f"the signature of {engine.names[rank]} does not hold for the keys that this "
+                "process has for masked sums: they are of another run or another edition of the "
+                "study, or were changed on their way"
+            )
+
+
+def _wrong(name: str, expected: str) -> InputError:
+    return InputError(
+        f"{name} has sent something else than {expected}; do all run the same version of vpem?"
+    )

@@ -1,0 +1,283 @@
+"""Sums of which nobody sees a term: fixed point, and masks that cancel.
+
+A party's vector becomes integers modulo 2^64 (`FixedPoint`), to which it adds its *mask*: for each
+other party a *pad*, the keystream of a key that only the two have. The lower of the two adds it,
+the other subtracts it, so that masks cancel to the last bit in the sum of all, and what one party
+sends looks like random words. Sums of integers do not depend on their order: they are the same
+bits wherever parties live.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from vpem._core.reference_masks import add_pad, add_scaled, values_of
+from vpem.errors import InputError, Setting, VpemError
+from vpem.network.pair_keys import PairKeys
+
+__all__ = ["FEWEST", "FRACTION_BITS", "FixedPoint", "Masks"]
+
+Ring = NDArray[np.uint64]
+
+FEWEST = 3
+"""Parties of a masked sum: with two, each subtracts its own term and has the other's."""
+
+FRACTION_BITS = 32
+
+TILE = 1 << 15
+"""Words of a keystream that are made at a time."""
+
+MOST_WORDS = 1 << 32
+"""Of one vector: an eighth of what the block counter of a keystream can count."""
+
+MOST = 1 << 32
+"""Numbers of sums, and of vectors of a sum."""
+
+
+@dataclass(frozen=True)
+class FixedPoint:
+    """How numbers become integers modulo 2^64, so that sums of all parties' fit.
+
+    A value ``x`` with binary exponent ``e`` (0 where there is none) is ``round(x 2^(f - e))``,
+    ``f`` the fraction bits, halves to even.
+
+    Parameters
+    ----------
+    n_parties : int
+        N. No value may be larger than ``(2^63 - 1) / N`` in the ring, so that no sum overflows.
+    fraction_bits : int
+        f. Each party's rounding error is at most ``2^(e - f - 1)``.
+    """
+
+    n_parties: int
+    fraction_bits: int = FRACTION_BITS
+
+    @cached_property
+    def limit(self) -> float:
+        """Largest magnitude in the ring: an integer, as large as a float64 can have it."""
+        most = (2**63 - 1) // self.n_parties
+        nearest = float(most)
+        return nearest if int(nearest) <= most else float(np.nextafter(nearest, 0.0))
+
+    @property
+    def largest(self) -> float:
+        """Largest magnitude of a value without an exponent."""
+        return self.limit * 2.0**-self.fraction_bits
+
+    def scales(self, exponents: ArrayLike | None) -> NDArray[np.float64]:
+        """Return ``2^(f - e)``: one for all values, or one for each."""
+        if exponents is None:
+            return np.array([2.0**self.fraction_bits])
+        powers = self.fraction_bits - np.asarray(exponents, dtype=np.int64)
+        if (np.abs(powers) > 1022).any():
+            raise InputError("binary exponents of a masked sum must be those of finite numbers")
+        return np.ldexp(1.0, powers)
+
+    def add(self, values: NDArray[Any], exponents: ArrayLike | None, ring: Ring) -> int:
+        """Add values (P,), as integers, to a vector of the ring.
+
+        Returns
+        -------
+        int
+            Place of the first value that is NaN, infinite or too large; -1: there is none.
+        """
+        given = values if values.dtype == np.float32 else values.astype(np.float64, copy=False)
+        flat = np.ascontiguousarray(given)
+        return int(add_scaled(flat, self.scales(exponents), self.limit, ring, 1))
+
+    def values(self, ring: Ring, exponents: ArrayLike | None) -> NDArray[np.float64]:
+        """Return the values (P,) of a vector of the ring, each rounded once to float64."""
+        found = np.empty(ring.shape)
+        values_of(ring, self.scales(exponents), found, 1)
+        return found
+
+
+class Masks:
+    """The masks of one run, of the parties that live in this process.
+
+    All processes call the same methods in the same order. Every call that hides something takes a
+    nonce of its own, and nothing turns their numbers back: a sum that is taken again is another.
+
+    Parameters
+    ----------
+    fixed : FixedPoint
+        Of all parties.
+    keys : PairKeys
+        Of this run.
+
+    Attributes
+    ----------
+    here : list of int
+        Parties that live in this process.
+    register : callable or None
+        Is told of every keystream that is expanded: SHA-256 of its key, its nonce, and by whom.
+
+    Raises
+    ------
+    InputError
+        If parties are fewer than `FEWEST`.
+    """
+
+    register: Callable[[bytes, bytes, int], None] | None = None
+
+    def __init__(self, fixed: FixedPoint, keys: PairKeys) -> None:
+        self.fixed, self._keys = fixed, keys
+        self.here, self._names = keys.here, keys.names
+        self._all = tuple(range(fixed.n_parties))
+        self._check_count(self._all)
+        self._number, self._chunk = 0, 0
+        self._stream = np.empty(TILE, dtype=np.uint64)
+
+    @property
+    def n_parties(self) -> int:
+        """Number of parties of all processes, N."""
+        return self.fixed.n_parties
+
+    def begin(self) -> None:
+        """Begin another sum, or the same one once more."""
+        self._number, self._chunk = self._number + 1, 0
+        if self._number >= MOST:
+            raise VpemError(f"a run has at most {MOST} masked sums; start another")
+
+    def hide(
+        self,
+        values: NDArray[Any],
+        *,
+        exponents: ArrayLike | None = None,
+        who: ArrayLike | None = None,
+    ) -> Ring:
+        """Return what this process adds to a sum.
+
+        Pads of two parties that both live here cancel before anything leaves it, and are not made.
+
+        Parameters
+        ----------
+        values : ndarray of shape (n, P)
+            What each party has that lives here and takes part.
+        exponents : array of int of shape (P,), optional
+            Powers of two of the magnitude of each value, which all know. Default: 0.
+        who : sequence of int, optional
+            Parties that take part, in increasing order. Default: all.
+
+        Returns
+        -------
+        ndarray of uint64 of shape (P,)
+            Zeros where nobody who takes part lives here.
+
+        Raises
+        ------
+        InputError
+            If a value is NaN, infinite or larger than the fixed point allows, or fewer than
+            `FEWEST` parties take part.
+        """
+        among, here = self._parties(values, who)
+        found = np.zeros(values.shape[1], dtype=np.uint64)
+        nonce = self._next(values.shape[1])
+        elsewhere = [party for party in among if party not in set(self.here)]
+        for party, own in zip(here, values, strict=True):
+            self._add(own, exponents, found, party)
+            self._mask(found, party, elsewhere, among, nonce)
+        return found
+
+    def shares(
+        self,
+        values: NDArray[Any],
+        *,
+        exponents: ArrayLike | None = None,
+        who: ArrayLike | None = None,
+    ) -> Ring:
+        """Return what each party here sends where it sends it on its own: (n, P).
+
+        Parameters and errors are those of `hide`; every pad is made, those of two parties of this
+        process too.
+        """
+        among, here = self._parties(values, who)
+        found = np.zeros(values.shape, dtype=np.uint64)
+        nonce = self._next(values.shape[1])
+        for party, own, share in zip(here, values, found, strict=True):
+            self._add(own, exponents, share, party)
+            self._mask(share, party, [each for each in among if each != party], among, nonce)
+        return found
+
+    def total(self, ring: Ring, exponents: ArrayLike | None = None) -> NDArray[np.float64]:
+        """Return the sum (P,) whose parts `hide` or `shares` gave, once all are added up."""
+        return self.fixed.values(ring, exponents)
+
+    # ---- parts ----------------------------------------------------------------------------------
+
+    def _check_count(self, among: Sequence[int]) -> None:
+        if len(among) < FEWEST:
+            raise InputError(
+                f"a masked sum needs at least {FEWEST} parties, got {len(among)}: with fewer, each "
+                "subtracts its own term and has the other's; leave out ",
+                Setting("secure_sum", True),
+            )
+
+    def _parties(
+        self, values: NDArray[Any], who: ArrayLike | None
+    ) -> tuple[tuple[int, ...], list[int]]:
+        """Return who takes part, and who of them lives here."""
+        among = self._all if who is None else tuple(np.asarray(who).tolist())
+        self._check_count(among)
+        taking = set(among)
+        here = [party for party in self.here if party in taking]
+        if len(here) != len(values):
+            raise ValueError(f"{len(values)} vectors of {len(here)} parties")
+        return among, here
+
+    def _next(self, n_words: int) -> bytes:
+        """Return the next nonce: the block counter from 0, then numbers that never come again."""
+        if n_words > MOST_WORDS or self._chunk >= MOST:
+            raise VpemError(
+                f"a masked sum has at most {MOST} vectors of {MOST_WORDS} values; take fewer rows "
+                "at a time"
+            )
+        nonce = struct.pack("<IIQ", 0, self._chunk, self._number)
+        self._chunk += 1
+        return nonce
+
+    def _add(self, own: NDArray[Any], exponents: ArrayLike | None, ring: Ring, party: int) -> None:
+        """Add what a party has."""
+        place = self.fixed.add(own, exponents, ring)
+        if place < 0:
+            return
+        what = f"value {place} of {len(own)} that {self._names[party]} adds to a masked sum"
+        if not np.isfinite(own[place]):
+            raise InputError(f"{what} is NaN or infinite")
+        power = 0 if exponents is None else int(np.asarray(exponents)[place])
+        raise InputError(
+            f"{what} is larger than {np.ldexp(self.fixed.largest, power):.4g}, which is what fits "
+            f"for {self.n_parties} parties; standardise features, or leave out ",
+            Setting("secure_sum", True),
+        )
+
+    def _mask(
+        self, ring: Ring, party: int, others: list[int], among: tuple[int, ...], nonce: bytes
+    ) -> None:
+        """Add a party's pads with some others."""
+        for other in others:
+            key = self._keys.between(party, other, among)
+            if self.register is not None:
+                self.register(hashlib.sha256(key).digest(), nonce, party)
+            self._add_stream(ring, key, nonce, party > other)
+
+    def _add_stream(self, ring: Ring, key: bytes, nonce: bytes, minus: bool) -> None:
+        """Add or subtract a keystream, some of it at a time."""
+        from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
+
+        cipher = Cipher(algorithms.ChaCha20(key, nonce), mode=None).encryptor()
+        for begin in range(0, len(ring), TILE):
+            some = ring[begin : begin + TILE]
+            cipher.update_into(ZEROS[: some.nbytes], self._stream[: len(some)].data.cast("B"))
+            add_pad(self._stream, minus, some, 1)
+
+
+ZEROS = memoryview(bytes(8 * TILE))

@@ -1,0 +1,200 @@
+"""Keys that two parties share: X25519 key pairs of one run, and what is derived of them.
+
+Nothing here is ever written or sent but public keys. `cryptography` does what is cryptographic.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import os
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Never
+
+from vpem.errors import InputError, VpemError
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+
+__all__ = ["KEY_BYTES", "OwnKeys", "PairKeys", "need_cryptography", "transcript_of"]
+
+KEY_BYTES = 32
+"""Of a public key, and of one that a pair shares."""
+
+PROTOCOL = b"vpem masked sums 1"
+
+
+def need_cryptography() -> None:
+    """Raise InputError where the library of keys and ciphers is not installed."""
+    try:
+        import cryptography  # noqa: F401
+    except ImportError:
+        raise InputError("masked sums need vpem[secure]: pip install 'vpem[secure]'") from None
+
+
+def _field(content: bytes) -> bytes:
+    return len(content).to_bytes(8, "big") + content
+
+
+def transcript_of(facts: Sequence[str], public: Sequence[bytes]) -> bytes:
+    """Return the SHA-256 of what all parties of a run agree on.
+
+    Parameters
+    ----------
+    facts : sequence of str
+        Of the study and the sum.
+    public : sequence of bytes
+        Public key of each party, in their order.
+    """
+    parts = [PROTOCOL, len(facts).to_bytes(8, "big"), *(fact.encode() for fact in facts), *public]
+    return hashlib.sha256(b"".join(map(_field, parts))).digest()
+
+
+class _OfOneProcess:
+    """What is neither copied nor used in any other process than that which made it."""
+
+    def __init__(self) -> None:
+        self._process = os.getpid()
+
+    def check_process(self) -> None:
+        """Raise VpemError in a copy of the process that made this."""
+        if os.getpid() != self._process:
+            raise VpemError(
+                "keys of masked sums are of one process: start others with keys of their own "
+                "instead of copying it"
+            )
+
+    def __reduce_ex__(self, protocol: Any) -> Never:
+        raise TypeError("keys of masked sums are never copied or written")
+
+
+class OwnKeys(_OfOneProcess):
+    """Fresh key pairs of the parties that live in this process.
+
+    Parameters
+    ----------
+    parties : iterable of int
+        Their numbers.
+
+    Attributes
+    ----------
+    public : dict of int to bytes
+        Public key of each of them.
+
+    Raises
+    ------
+    InputError
+        If `cryptography` is not installed.
+    """
+
+    def __init__(self, parties: Iterable[int]) -> None:
+        super().__init__()
+        need_cryptography()
+        from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+
+        self._private = {int(party): X25519PrivateKey.generate() for party in parties}
+        self.public = {
+            party: key.public_key().public_bytes_raw() for party, key in self._private.items()
+        }
+
+    def private(self, party: int) -> X25519PrivateKey:
+        """Return the private key of a party that lives here."""
+        self.check_process()
+        return self._private[party]
+
+
+class PairKeys(_OfOneProcess):
+    """Keys that the parties of this process share with each other party.
+
+    Parameters
+    ----------
+    own : OwnKeys
+        Of the parties that live here.
+    public : sequence of bytes
+        Public key of each party.
+    facts : sequence of str
+        What all agree on besides.
+    names : sequence of str
+        What messages call the parties.
+
+    Raises
+    ------
+    InputError
+        If a public key is none, is another's too, or is one with which nothing is secret.
+    """
+
+    def __init__(
+        self, own: OwnKeys, public: Sequence[bytes], facts: Sequence[str], names: Sequence[str]
+    ) -> None:
+        super().__init__()
+        self.here = sorted(own.public)
+        self.names = list(names)
+        self._own, self._public = own, list(public)
+        self._check_public()
+        self.transcript = transcript_of(facts, public)
+        self._shared: dict[tuple[int, int], bytes] = {}
+        self._derived: dict[tuple[int, int], bytes] = {}
+        self._among: tuple[int, ...] = ()
+        elsewhere = set(range(len(public))) - set(self.here)
+        for party in self.here:
+            for other in sorted(elsewhere):
+                self._extracted(party, other)
+
+    def _check_public(self) -> None:
+        """Refuse keys that were changed on their way, or are not their party's own."""
+        first: dict[bytes, int] = {}
+        for party, key in enumerate(self._public):
+            if party in self._own.public and key != self._own.public[party]:
+                raise InputError(
+                    f"the key of {self.names[party]} for masked sums came back changed; whoever "
+                    "passes keys on does not follow the protocol"
+                )
+            if first.setdefault(key, party) != party:
+                raise InputError(
+                    f"{self.names[party]} has sent the key of {self.names[first[key]]} for masked "
+                    "sums as its own; every party makes one itself"
+                )
+
+    def _extracted(self, party: int, other: int) -> bytes:
+        """Return the secret of a pair, of which its keys are derived (HKDF, extraction)."""
+        pair = min(party, other), max(party, other)
+        if pair not in self._shared:
+            from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PublicKey
+
+            private = self._own.private(party)
+            try:
+                secret = private.exchange(X25519PublicKey.from_public_bytes(self._public[other]))
+            except ValueError:  # not 32 bytes, or a point of small order: the secret is all zeros
+                raise InputError(
+                    f"{self.names[other]} has sent a key for masked sums with which nothing is "
+                    "secret; it must be a fresh X25519 key"
+                ) from None
+            self._shared[pair] = hmac.digest(self.transcript, secret, "sha256")
+        return self._shared[pair]
+
+    def between(self, party: int, other: int, among: tuple[int, ...]) -> bytes:
+        """Return the key of a pair for sums of these parties, ``among``.
+
+        Parameters
+        ----------
+        party : int
+            Of this process.
+        other : int
+            Of whichever.
+        among : tuple of int
+            All parties that take part, in increasing order.
+        """
+        from cryptography.hazmat.primitives.hashes import SHA256
+        from cryptography.hazmat.primitives.kdf.hkdf import HKDFExpand
+
+        self.check_process()
+        if among != self._among:
+            self._among, self._derived = among, {}
+        pair = min(party, other), max(party, other)
+        if pair not in self._derived:
+            info = b"".join(
+                [_field(PROTOCOL + b" pad"), *(each.to_bytes(8, "big") for each in pair + among)]
+            )
+            secret = self._extracted(party, other)
+            self._derived[pair] = HKDFExpand(SHA256(), KEY_BYTES, info).derive(secret)
+        return self._derived[pair]
