@@ -49,7 +49,7 @@ EXTRAS = {
     "openmined-psi": ("private_set_intersection", "psi", "--align psi"),
     "dp-accounting": ("dp_accounting", "dp", "--epsilon, --release-epsilon"),
     "mpi4py": ("mpi4py", "mpi", "--engine mpi"),
-    "cryptography": ("cryptography.x509", "tls", "--engine tls"),
+    "cryptography": ("cryptography.x509", "secure", "--secure-sum, --engine tls"),
     "mnemonic": ("mnemonic", "tls", "fingerprints in words"),
     "websockets": ("websockets", "tls", "--engine tls"),
 }

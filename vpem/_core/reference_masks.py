@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["add_pad", "add_scaled", "values_of"]
+__all__ = ["add_scaled", "values_of"]
 
 Words = NDArray[np.uint64]
 
@@ -38,14 +38,6 @@ def add_scaled(
         return int(fits.argmin())
     ring += np.rint(scaled).astype(np.int64).view(np.uint64)
     return -1
-
-
-def add_pad(pad: Words, minus: bool, ring: Words, n_threads: int) -> None:
-    """Add as many words of a keystream as a ring vector has to it, or subtract them."""
-    if minus:
-        ring -= pad[: len(ring)]
-    else:
-        ring += pad[: len(ring)]
 
 
 def values_of(

@@ -15,7 +15,11 @@ __all__ = ["agree"]
 
 
 def agree(
-    place: Placement, names: Sequence[str] = (), *, fraction_bits: int = FRACTION_BITS
+    place: Placement,
+    names: Sequence[str] = (),
+    *,
+    fraction_bits: int = FRACTION_BITS,
+    n_threads: int | None = None,
 ) -> Masks:
     """Make the masks of a run: fresh keys, which all parties exchange.
 
@@ -31,6 +35,8 @@ def agree(
         What messages call the parties. Default: as their processes are called, or "agent 0"...
     fraction_bits : int
         See `FixedPoint`.
+    n_threads : int, optional
+        Of fixed point. Default: one a processor.
 
     Returns
     -------
@@ -57,7 +63,7 @@ def agree(
         keys = PairKeys(own, public, facts, names)
         if signs is not None:
             _check_signatures(place, signs, keys.transcript)
-    return Masks(fixed, keys)
+    return Masks(fixed, keys, n_threads)
 
 
 def _exchanged(place: Placement, own: list[bytes], names: Sequence[str]) -> list[bytes]:

@@ -19,7 +19,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from vpem._core.reference_masks import add_pad, add_scaled, values_of
+from vpem._core.masks import add_scaled, values_of
+from vpem._core.threads import thread_count
 from vpem.errors import InputError, Setting, VpemError
 from vpem.network.pair_keys import PairKeys
 
@@ -34,6 +35,9 @@ FRACTION_BITS = 32
 
 TILE = 1 << 15
 """Words of a keystream that are made at a time."""
+
+ZEROS = memoryview(bytes(8 * TILE))
+"""What is encrypted to have a keystream as it is."""
 
 MOST_WORDS = 1 << 32
 """Of one vector: an eighth of what the block counter of a keystream can count."""
@@ -81,7 +85,9 @@ class FixedPoint:
             raise InputError("binary exponents of a masked sum must be those of finite numbers")
         return np.ldexp(1.0, powers)
 
-    def add(self, values: NDArray[Any], exponents: ArrayLike | None, ring: Ring) -> int:
+    def add(
+        self, values: NDArray[Any], exponents: ArrayLike | None, ring: Ring, n_threads: int = 1
+    ) -> int:
         """Add values (P,), as integers, to a vector of the ring.
 
         Returns
@@ -91,12 +97,14 @@ class FixedPoint:
         """
         given = values if values.dtype == np.float32 else values.astype(np.float64, copy=False)
         flat = np.ascontiguousarray(given)
-        return int(add_scaled(flat, self.scales(exponents), self.limit, ring, 1))
+        return int(add_scaled(flat, self.scales(exponents), self.limit, ring, n_threads))
 
-    def values(self, ring: Ring, exponents: ArrayLike | None) -> NDArray[np.float64]:
+    def values(
+        self, ring: Ring, exponents: ArrayLike | None, n_threads: int = 1
+    ) -> NDArray[np.float64]:
         """Return the values (P,) of a vector of the ring, each rounded once to float64."""
         found = np.empty(ring.shape)
-        values_of(ring, self.scales(exponents), found, 1)
+        values_of(ring, self.scales(exponents), found, n_threads)
         return found
 
 
@@ -112,6 +120,8 @@ class Masks:
         Of all parties.
     keys : PairKeys
         Of this run.
+    n_threads : int, optional
+        Of fixed point. Default: one a processor.
 
     Attributes
     ----------
@@ -128,12 +138,13 @@ class Masks:
 
     register: Callable[[bytes, bytes, int], None] | None = None
 
-    def __init__(self, fixed: FixedPoint, keys: PairKeys) -> None:
+    def __init__(self, fixed: FixedPoint, keys: PairKeys, n_threads: int | None = None) -> None:
         self.fixed, self._keys = fixed, keys
         self.here, self._names = keys.here, keys.names
         self._all = tuple(range(fixed.n_parties))
         self._check_count(self._all)
         self._number, self._chunk = 0, 0
+        self._n_threads = thread_count(n_threads)
         self._stream = np.empty(TILE, dtype=np.uint64)
 
     @property
@@ -209,7 +220,7 @@ class Masks:
 
     def total(self, ring: Ring, exponents: ArrayLike | None = None) -> NDArray[np.float64]:
         """Return the sum (P,) whose parts `hide` or `shares` gave, once all are added up."""
-        return self.fixed.values(ring, exponents)
+        return self.fixed.values(ring, exponents, self._n_threads)
 
     # ---- parts ----------------------------------------------------------------------------------
 
@@ -246,7 +257,7 @@ class Masks:
 
     def _add(self, own: NDArray[Any], exponents: ArrayLike | None, ring: Ring, party: int) -> None:
         """Add what a party has."""
-        place = self.fixed.add(own, exponents, ring)
+        place = self.fixed.add(own, exponents, ring, self._n_threads)
         if place < 0:
             return
         what = f"value {place} of {len(own)} that {self._names[party]} adds to a masked sum"
@@ -274,10 +285,9 @@ class Masks:
         from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
 
         cipher = Cipher(algorithms.ChaCha20(key, nonce), mode=None).encryptor()
+        add = np.subtract if minus else np.add
         for begin in range(0, len(ring), TILE):
             some = ring[begin : begin + TILE]
-            cipher.update_into(ZEROS[: some.nbytes], self._stream[: len(some)].data.cast("B"))
-            add_pad(self._stream, minus, some, 1)
-
-
-ZEROS = memoryview(bytes(8 * TILE))
+            pad = self._stream[: len(some)]
+            cipher.update_into(ZEROS[: some.nbytes], pad.data.cast("B"))
+            add(some, pad, out=some)

@@ -1,0 +1,116 @@
+"""Fixed point for masked sums: numbers as integers modulo 2^64, and back.
+
+Integers wrap around, so that no order of adding shows. Keystreams are added to them by NumPy, in
+place: nothing is quicker.
+"""
+import numpy as np
+
+from cython.parallel cimport prange
+from libc.math cimport fabs
+from libc.stdint cimport int64_t, uint64_t
+
+from vpem._core.real cimport real
+from vpem._core.shares cimport at_once, worth
+
+cdef extern from "math.h" nogil:
+    long long llrint(double)
+
+cdef enum:
+    TILE = 16384  # values at a time
+
+cdef double NANOSECONDS = 0.6   # that a value takes
+
+
+cdef inline Py_ssize_t tiles_of(Py_ssize_t count) noexcept nogil:
+    return (count + TILE - 1) // TILE
+
+
+cdef Py_ssize_t add_tile(
+    const real* values,     # IN    (count,)
+    const double* scales,   # IN    (count,), or one for all
+    Py_ssize_t each,        # IN    1 where each value has a scale of its own, or 0
+    double limit,
+    Py_ssize_t count,
+    uint64_t* ring,         # INOUT (count,)
+) noexcept nogil:
+    """Add a tile; the place of the first value that does not fit, -1 if all do."""
+    cdef Py_ssize_t j
+    cdef double scaled
+    for j in range(count):
+        scaled = <double>values[j] * scales[j * each]
+        if not fabs(scaled) <= limit:
+            return j
+        ring[j] += <uint64_t>llrint(scaled)
+    return -1
+
+
+cdef void values_tile(
+    const uint64_t* ring,   # IN    (count,)
+    const double* scales,   # IN    (count,), or one for all
+    Py_ssize_t each,        # IN    1 where each value has a scale of its own, or 0
+    Py_ssize_t count,
+    double* values,         # OUT   (count,)
+) noexcept nogil:
+    """Return to numbers; scales are powers of two, so that their inverses are exact."""
+    cdef Py_ssize_t j
+    cdef double unit = 1 / scales[0]
+    if each:
+        for j in range(count):
+            values[j] = <double>(<int64_t>ring[j]) / scales[j]
+    else:
+        for j in range(count):
+            values[j] = <double>(<int64_t>ring[j]) * unit
+
+
+def add_scaled(
+    const real[::1] values,       # IN    (P,)
+    const double[::1] scales,     # IN    (P,) or (1,): powers of two
+    double limit,                 # IN    an integer below 2^63
+    uint64_t[::1] ring,           # INOUT (P,)
+    int n_threads,
+):
+    """Add ``round(values scales)``; the place of the first that does not fit, or -1.
+
+    See `vpem._core.reference_masks.add_scaled`.
+    """
+    cdef Py_ssize_t count = values.shape[0], n_tiles = tiles_of(count), tile, begin
+    cdef Py_ssize_t each = scales.shape[0] > 1
+    if ring.shape[0] != count or scales.shape[0] not in (1, count):
+        raise ValueError("values, scales and ring must be of one length")
+    if count == 0:
+        return -1
+    first = np.empty(n_tiles, dtype=np.intp)
+    cdef Py_ssize_t[::1] bad = first
+    cdef int threads = worth(n_threads, n_tiles, NANOSECONDS * count)
+    cdef Py_ssize_t some = at_once(n_tiles, threads)
+    for tile in prange(n_tiles, nogil=True, num_threads=threads, schedule="dynamic",
+                       chunksize=some):
+        begin = tile * TILE
+        bad[tile] = add_tile(&values[begin], &scales[begin * each], each, limit,
+                             min(<Py_ssize_t>TILE, count - begin), &ring[begin])
+    for tile in range(n_tiles):
+        if bad[tile] >= 0:
+            return tile * TILE + bad[tile]
+    return -1
+
+
+def values_of(
+    const uint64_t[::1] ring,     # IN    (P,)
+    const double[::1] scales,     # IN    (P,) or (1,): powers of two
+    double[::1] values,           # OUT   (P,)
+    int n_threads,
+):
+    """Put ``ring / scales`` into ``values``, words of the upper half as negative numbers."""
+    cdef Py_ssize_t count = ring.shape[0], n_tiles = tiles_of(count), tile, begin
+    cdef Py_ssize_t each = scales.shape[0] > 1
+    if values.shape[0] != count or scales.shape[0] not in (1, count):
+        raise ValueError("values, scales and ring must be of one length")
+    if count == 0:
+        return
+    cdef int threads = worth(n_threads, n_tiles, NANOSECONDS * count)
+    cdef Py_ssize_t some = at_once(n_tiles, threads)
+    for tile in prange(n_tiles, nogil=True, num_threads=threads, schedule="dynamic",
+                       chunksize=some):
+        begin = tile * TILE
+        values_tile(&ring[begin], &scales[begin * each], each,
+                    min(<Py_ssize_t>TILE, count - begin), &values[begin])
