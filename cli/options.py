@@ -190,6 +190,7 @@ def _option(one: Field[Any]) -> inspect.Parameter:
         *flags_of(one),
         help=known.help,
         rich_help_panel=known.heading,
+        hidden=known.hidden,
     )
     hint: Any = kind | None if one.default is None else kind
     role = ROLES.get(known.file, known.file)

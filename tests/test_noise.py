@@ -5,7 +5,7 @@ import pytest
 from scipy import stats
 
 from vpem.errors import InputError
-from vpem.fits.privacy import Budget, Guarantee, spent
+from vpem.fits.privacy import Budget, Guarantee, bounds_of, spent
 from vpem.network.noise import Noise, distance_to_gaussian, distance_to_one, share
 
 SEED = 20
@@ -136,3 +136,17 @@ def test_a_guarantee_says_what_it_is_worth():
     assert found["epsilon_of_change"] > 2 * budget.epsilon
     assert "warning" not in found
     assert "no privacy" in Guarantee(budget, (1.0,), "hubs", repeatable=True).describe()["warning"]
+
+
+@pytest.mark.parametrize(
+    "given", [None, "a", "1", "3,1", "1,2,3", "0,1;2,3;4,5", (0, np.inf), [1, 2, 3], 7]
+)
+def test_bounds_that_bound_nothing_are_refused(given):
+    with pytest.raises(InputError, match="bounds"):
+        bounds_of(given, 2)
+
+
+def test_bounds_are_of_all_features_or_of_each():
+    np.testing.assert_array_equal(bounds_of("-3,3", 2), [[-3, -3], [3, 3]])
+    np.testing.assert_array_equal(bounds_of("0,1;2,3", 2), [[0, 2], [1, 3]])
+    np.testing.assert_array_equal(bounds_of(([0, 2], 5), 2), [[0, 2], [5, 5]])

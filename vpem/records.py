@@ -38,6 +38,8 @@ class About:
         What becomes of the file that it names: "read", "written", or a role of the commands'.
     local : bool
         Whether members of a study may each have a value of their own.
+    hidden : bool
+        Whether ``--help`` is silent about it.
     idle : (callable, sentence), list of such, or None
         Of the values of all settings by name: whether this one then has no effect; and why.
     """
@@ -52,6 +54,7 @@ class About:
     above: bool = False
     file: Any = None
     local: bool = False
+    hidden: bool = False
     idle: Rule | list[Rule] | None = None
 
     def why_idle(self, values: Mapping[str, Any]) -> Sentence | None:

@@ -23,13 +23,17 @@ from dataclasses import dataclass
 from importlib import import_module
 from math import ceil, exp, sqrt
 from types import ModuleType
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from vpem.checks import check_number
-from vpem.errors import InputError, Setting
+from vpem.errors import InputError, Setting, shorten
 from vpem.network.noise import LARGEST_SCALE, distance_to_gaussian
 from vpem.network.schema import Report
 
-__all__ = ["NEIGHBOURS", "REPEATABLE", "Budget", "Guarantee", "accountant", "spent"]
+__all__ = ["NEIGHBOURS", "REPEATABLE", "Budget", "Guarantee", "accountant", "bounds_of", "spent"]
 
 NEIGHBOURS = "a row takes part, or adds nothing"
 """What differs between neighbouring data; see the module."""
@@ -68,6 +72,50 @@ def spent(multipliers: Sequence[float], delta: float) -> float:
     """Return the epsilon of releases with these noise multipliers, at this delta."""
     together = 1 / sqrt(sum(multiplier**-2 for multiplier in multipliers))
     return float(accountant().get_epsilon_gaussian(together, delta))
+
+
+def bounds_of(given: Any, n_features: int) -> NDArray[np.float64]:
+    """Return the least and the largest value of each feature, shape (2, d).
+
+    Parameters
+    ----------
+    given : str, or two numbers or arrays of shape (d,)
+        ``"-3,3"`` for all features, or a pair for each: ``"0,120;-3,3"``.
+    n_features : int
+        Number of features, d.
+
+    Raises
+    ------
+    InputError
+        If they are not given, cannot be read, or leave nothing between them.
+    """
+    if given is None:
+        raise InputError(
+            "differential privacy needs ", Setting("bounds"), ", the least and largest value that "
+            "each feature may have, known without looking at the data, such as -3,3"
+        )  # fmt: skip
+    pairs = given
+    try:
+        if isinstance(given, str):
+            pairs = [[float(word) for word in pair.split(",")] for pair in given.split(";")]
+            pairs = pairs[0] if len(pairs) == 1 else np.transpose(pairs)
+        low, high = pairs
+        found = np.stack(
+            [np.broadcast_to(np.asarray(one, float), n_features) for one in (low, high)]
+        )
+    except (ValueError, TypeError):
+        raise InputError(
+            Setting("bounds"), " must be two numbers, such as -3,3, or as many pairs as there are "
+            f"features ({n_features}), such as '0,120;-3,3', got {shorten([repr(given)])}"
+        ) from None  # fmt: skip
+    wrong = ~(np.isfinite(found).all(axis=0) & (found[0] < found[1]))
+    if wrong.any():
+        j = int(np.flatnonzero(wrong)[0])
+        raise InputError(
+            Setting("bounds"), f" of feature {j} are {found[0, j]:g} and {found[1, j]:g}; the "
+            "first must be below the second, and both finite"
+        )  # fmt: skip
+    return found
 
 
 @dataclass(frozen=True)

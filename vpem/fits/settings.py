@@ -1,10 +1,12 @@
-"""Settings of FedMissEM, most of them FedEM's, and of plans; others are in `vpem.settings`."""
+"""Settings of FedMissEM, of plans, and of privacy; others are in `vpem.settings`."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from vpem.records import Settings, changed, setting
+from vpem import idle
+from vpem.errors import Setting
+from vpem.records import Rule, Settings, changed, refuse_both, setting
 from vpem.settings import (
     DTYPES,
     LAWS,
@@ -14,11 +16,22 @@ from vpem.settings import (
     SumSettings,
 )
 
-__all__ = ["COPIES", "ImputeSettings", "PlanSettings"]
+__all__ = ["COPIES", "ImputeSettings", "PlanSettings", "PrivacySettings"]
 
 COPIES = ("auto", "observers", "fewest")
 
 # fmt: off
+OVER_FEATURES: Rule = (
+    lambda given: given.get("split") == "features",
+    (" would have to hide every row's terms over features: noise of some 15 times the largest of "
+     "them at 1, which leaves nothing; take ", Setting("release_epsilon"), ", which makes the "
+     "model private against outsiders, or ", Setting("split", "rows")),
+)
+NOT_PRIVATE: Rule = (
+    lambda given: given.get("epsilon") is None and given.get("release_epsilon") is None,
+    (" is of differential privacy, which is not asked for; add ", Setting("epsilon"),
+     ", or leave it out"),
+)
 
 class ImputeSettings(Settings, heading="Model"):
     """FedMissEM: see `vpem.fit_imputation`."""
@@ -74,4 +87,26 @@ class PlanSettings(SumSettings, heading="Network"):
         "in every iteration.", heading="Method", least=1)
     link: str | None = setting(None, "Bandwidth and one-way latency of every agent's link, such as "
         "100Mbit,30ms or 10Gbit,0.1ms: foretell how long an iteration takes.", heading="Network")
+
+
+class PrivacySettings(Settings, heading="Privacy"):
+    """What a result may tell of one row: see `vpem.fits.privacy`."""
+
+    epsilon: float | None = setting(None, "Over rows: noise bounds what anybody learns of one row "
+        "from all that is published: differential privacy with this epsilon. Needs --delta and "
+        "--bounds.", least=0.0, above=True, idle=OVER_FEATURES)
+    release_epsilon: float | None = setting(None, "Over features: noise in every M-step bounds "
+        "what outsiders who see the model alone learn of one row, but not what parties see. Needs "
+        "--delta and --bounds.", least=0.0, above=True, idle=idle.BY_FEATURES)
+    delta: float | None = setting(None, "Probability with which that may fail: far below one over "
+        "the number of rows.", least=0.0, most=1.0, above=True, idle=NOT_PRIVATE)
+    bounds: Any = setting(None, "Least and largest value of all features, known without looking at "
+        "the data: -3,3, or of each feature: '0,120;-3,3'. Values beyond are clipped.",
+        idle=NOT_PRIVATE)
+    repeatable_noise: int | None = setting(None, "For tests: a seed of the noise, which then gives "
+        "no privacy.", least=0, idle=NOT_PRIVATE, hidden=True)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        refuse_both(self, "epsilon", "release_epsilon")
 # fmt: on
