@@ -16,8 +16,7 @@ import vpem
 ROOT = Path(__file__).resolve().parent.parent
 CORE = ROOT / "vpem" / "_core"
 KERNELS = sorted(path.stem for path in CORE.glob("*.pyx"))
-TWINS = ("reference", "reference_assign", "reference_codecs", "reference_graph",
-         "reference_langevin", "reference_missing", "reference_proposals")  # fmt: skip
+TWINS = sorted(path.stem for path in CORE.glob("reference*.py"))
 
 
 # ---- kernels and twins --------------------------------------------------------------------------
