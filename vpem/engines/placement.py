@@ -6,6 +6,7 @@ written with these steps runs in one process as in many.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
 from typing import Any, Self, TypeVar
@@ -26,6 +27,9 @@ T = TypeVar("T")
 
 PIECE_BYTES = 1 << 24
 """Of rows that are sent at a time."""
+
+LEAST_POWER, MOST_POWER = -900, 1024
+"""Binary exponents that agents tell numbers' sizes by."""
 
 
 class Placement:
@@ -201,7 +205,12 @@ class Placement:
     # ---- arrays and lists of all processes ------------------------------------------------------
 
     def allreduce(self, values: NDArray[Any], op: str = "sum") -> NDArray[Any]:
-        """Return the "sum" or the "max" of all processes' arrays."""
+        """Return the "sum" or the "max" of all processes' arrays.
+
+        With masks no floats go this way, which would be in the open: `add` hides them.
+        """
+        if self.masks is not None and values.dtype.kind == "f":
+            raise RuntimeError("numbers of agents were about to be sent without masks")
         return self.engine.allreduce(values, op)
 
     def add(
@@ -233,10 +242,60 @@ class Placement:
         return self.masks.total(self.allreduce(hidden), exponents).astype(values.dtype, copy=False)
 
     def any(self, flags: ArrayLike) -> NDArray[np.bool_]:
-        """Whether any process has each of some flags."""
+        """Whether any process has each of some flags (n,).
+
+        With masks nothing else is learned: who has a flag adds a random number for it, and a total
+        other than 0 says that somebody did (all but once in 2^64 times), not who or how many.
+        """
+        found = np.asarray(flags, dtype=np.bool_)
+        if self.masks is not None:
+            words = np.zeros((len(self.own), len(found)), dtype=np.uint64)
+            for first in words[:1]:
+                first[found] = np.frombuffer(os.urandom(8 * int(found.sum())), dtype=np.uint64)
+            found = np.asarray(self.allreduce(self.masks.hide(words)) != 0)
+            return found
         if not self.apart:
-            return np.asarray(flags, dtype=np.bool_)
-        return self.allreduce(np.asarray(flags, dtype=np.uint8), "max").astype(np.bool_)
+            return found
+        return self.allreduce(found.astype(np.uint8), "max").astype(np.bool_)
+
+    def add_up(self, values: Floats, *, alike: bool = False) -> NDArray[np.float64]:
+        """Return the sums (P,) of what all agents have, (n, P), of whatever size it is.
+
+        With masks agents find out first how large numbers are, each by itself or all together where
+        they are ``alike``, so that they keep as many bits as there are.
+        """
+        if self.masks is None:
+            return self.add(values)
+        sizes = np.abs(values).max(axis=1, keepdims=True, initial=0.0) if alike else values
+        exponents = np.broadcast_to(self._exponents(sizes), values.shape[1:])
+        return self.add(values, exponents=exponents)
+
+    def largest(
+        self, values: NDArray[np.integer[Any]], least: int, most: int
+    ) -> NDArray[np.integer[Any]]:
+        """Return the largest of whole numbers (n, P) of all agents, from ``least`` to ``most``.
+
+        With masks it is found by halving, by whether any is beyond: all learn it, not whose it is.
+        """
+        low, high = (np.full(values.shape[1], end) for end in (least, most))
+        if self.masks is None:
+            return self.allreduce(np.vstack([low, values]).max(axis=0), "max")
+        while (low < high).any():
+            middle = low + (high - low) // 2
+            beyond = self.any((values > middle).any(axis=0))
+            low, high = np.where(beyond, middle + 1, low), np.where(beyond, high, middle)
+        return low
+
+    def _exponents(self, values: Floats) -> NDArray[np.integer[Any]]:
+        """Binary exponents by which `add` keeps all bits that masked sums of values (n, P) can.
+
+        Of each value all learn the largest power of two of all agents.
+        """
+        assert self.masks is not None
+        fixed = self.masks.fixed
+        powers = np.where(values == 0, LEAST_POWER, np.frexp(values)[1])
+        most = self.largest(powers.clip(LEAST_POWER, MOST_POWER), LEAST_POWER, MOST_POWER)
+        return most - (int(np.frexp(fixed.limit)[1]) - 1 - fixed.fraction_bits)
 
     def join(self, values: NDArray[Any]) -> NDArray[Any]:
         """Return what every agent has, (N, ...), from what this process's agents have.
@@ -246,6 +305,8 @@ class Placement:
         own = values[: len(self.own)]
         if not self.apart:
             return own
+        if self.n_agents == 1:
+            return np.asarray(self.bcast(own))
         if own.dtype == np.bool_:  # which MPI has no sum of
             return self.allreduce(self.padded(own).astype(np.uint8)).astype(np.bool_)
         return self.allreduce(self.padded(own))
@@ -259,7 +320,9 @@ class Placement:
         return found
 
     def pool(self, items: list[T]) -> list[T]:
-        """Return the items of all processes, by process."""
+        """Return the items of all processes, by process: whose they are, so not with masks."""
+        if self.masks is not None:
+            raise RuntimeError("items of agents were about to be sent without masks")
         if not self.apart:
             return items
         if not self.any([bool(items)])[0]:

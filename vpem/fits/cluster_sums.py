@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from math import ceil, log, sqrt
 
+import numpy as np
+from numpy.typing import NDArray
+
 from vpem._core.threads import thread_count
+from vpem.engines.placement import Placement
 from vpem.errors import InputError, Setting
 from vpem.network.codecs import parse_codec
 from vpem.network.graph import Graph
@@ -18,8 +22,10 @@ from vpem.sums.counted import AtServer
 from vpem.sums.last_heard import HeardAtServer, HeardByNeighbours
 from vpem.sums.sum import Sum
 from vpem.sums.tree import AlongTree
+from vpem.terms.features import FeatureTerms
+from vpem.terms.nearest import distances_within
 
-__all__ = ["check_absent", "check_network", "lasting", "pace_of"]
+__all__ = ["check_absent", "check_network", "distances_of_all", "lasting", "pace_of"]
 
 SETTLED = 1e-6
 """Part of what a codec left out of a sum that may be left when it stops."""
@@ -77,6 +83,28 @@ def check_network(network: Network, how: KmeansSettings, *, over_rows: bool) -> 
                     "once; leave it out, or take ",
                     Setting("method", "lloyd"),
                 )  # fmt: skip
+
+
+def distances_of_all(
+    holders: Placement,
+    terms: FeatureTerms,
+    centres: NDArray[np.float64],
+    labels: NDArray[np.int32],
+) -> NDArray[np.float64]:
+    """Squared distance of each row (M,) to the centre of its cluster, in the features of all hubs.
+
+    Parameters
+    ----------
+    holders : Placement
+        Who has which hub.
+    terms, centres, labels
+        As for `vpem.terms.nearest.distances_within`, of the hubs of this process.
+    """
+    found = np.empty(len(labels))
+    for rows in terms.chunks(holders.n_agents):
+        own = distances_within(terms, centres, labels, rows)
+        found[rows] = holders.add_up(own, alike=True)
+    return found
 
 
 def lasting(total: Sum, network: Network, how: KmeansSettings) -> Sum:

@@ -15,7 +15,7 @@ from vpem.checks import Floats
 from vpem.errors import InputError
 from vpem.files.matrix import FileMatrix
 from vpem.fits.cluster_data import Wanted, prepare
-from vpem.fits.cluster_sums import check_network, lasting, pace_of
+from vpem.fits.cluster_sums import check_network, distances_of_all, lasting, pace_of
 from vpem.fits.clustering import (
     Callback,
     Clustering,
@@ -41,7 +41,7 @@ from vpem.steps.streams import RowStream
 from vpem.sums.connect import Network
 from vpem.terms.features import FeatureTerms
 from vpem.terms.missing import terms_of
-from vpem.terms.nearest import distances_within, nearest, weighed
+from vpem.terms.nearest import nearest, weighed
 
 __all__ = ["kmeans_features"]
 
@@ -214,7 +214,7 @@ def _clustering(
         # On a graph that mixes in one round too all have the same.
         some = (run.labels[0], run.counts[0]) if roots.mine(0) else None
         labels, counts = roots.bcast(some)
-        distances = holders.allreduce(distances_within(terms, run.centres, labels))
+        distances = distances_of_all(holders, terms, run.centres, labels)
         inertia = inertia[:1]
     return Clustering(
         centres=centres,

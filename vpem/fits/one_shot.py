@@ -31,6 +31,7 @@ from vpem.engines.placement import Placement
 from vpem.errors import InputError, Setting
 from vpem.files.matrix import FileMatrix
 from vpem.fits.cluster_data import Wanted
+from vpem.fits.cluster_sums import distances_of_all
 from vpem.fits.clustering import Clustering
 from vpem.fits.parts import join_centres
 from vpem.idle import LEAST_STARTS
@@ -45,7 +46,7 @@ from vpem.sums.connect import Network
 from vpem.sums.counted import at_server
 from vpem.sums.server import ServerSum
 from vpem.terms.features import FeatureTerms
-from vpem.terms.nearest import distances_within, weighed
+from vpem.terms.nearest import weighed
 
 __all__ = ["OneShot", "one_shot", "proven_factor"]
 
@@ -155,7 +156,7 @@ def one_shot(asked: Wanted, network: Network, ledger: Ledger, how: KmeansSetting
         parts += [] if part is None or not holders.mine(party) else [part]
     own = np.concatenate([np.empty((how.n_clusters, 0)), *parts], axis=1)
     labels = told["labels"]
-    distances = holders.allreduce(distances_within(terms, own, labels))
+    distances = distances_of_all(holders, terms, own, labels)
     if len(told["parties"]) > 1:
         _count_messages(network, ledger, told["parties"], terms.n_samples, how.n_clusters)
     centres, scaling = join_centres(network, own, asked.scaling)

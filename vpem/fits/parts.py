@@ -32,11 +32,16 @@ __all__ = [
 
 def complete(terms: FeatureTerms, network: Network) -> None:
     """Give terms what they cannot know: of the features and blocks of other processes."""
-    engine, blocks = network.total.holders.engine, network.whole.blocks
-    terms.log_constant = float(engine.allreduce(np.array([terms.log_constant]))[0])
+    holders, blocks = network.total.holders, network.whole.blocks
+    engine = holders.engine
+
+    def add_up(hubs: NDArray[np.float64]) -> float:
+        return float(holders.add_up(hubs[:, None])[0])
+
+    terms.add_up = add_up
+    terms.log_constant = add_up(terms.constants())
     terms.widest = int(blocks.widths.max(initial=0))
     terms.n_features = blocks.n_features
-    terms.add_up = lambda value: float(engine.allreduce(np.array([value]))[0])
     # Where any reads rows from a file, all add up the same runs of them.
     steps = [step for step in engine.allgather(getattr(terms.rows, "step", None)) if step]
     if engine.apart and steps:

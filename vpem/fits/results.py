@@ -356,7 +356,8 @@ def warn_of_outcome(fit: Fit, max_iter: int, tol: float) -> None:
     warn_of_partitions(fit.partitions)
     if fit.recoveries:
         listed = shorten(
-            f"component {r.component} in hub {r.hub} ({r.reason}, iteration {r.iteration}"
+            f"component {r.component}{'' if r.hub is None else f' in hub {r.hub}'} "
+            f"({r.reason}, iteration {r.iteration}"
             f"{', given up' if r.row is None else ''})"
             for r in fit.recoveries
         )

@@ -103,6 +103,8 @@ class _Clusters:
     def _most(self, changed: NDArray[np.intp]) -> int:
         """Return how many rows changed at most at a root, of all processes."""
         most = np.array([changed.max(initial=0)])
+        if self.total.roots.n_agents == 1:
+            return int(self.total.roots.join(most)[0])
         return int(self.total.holders.allreduce(most, "max")[0])
 
     def shifts(self, run: Lloyd, before: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -39,8 +39,10 @@ class Recovery:
     ----------
     iteration : int
         Counted from 1; 0 is the start.
-    component, hub : int
-        Which component, and the hub whose root found it.
+    component : int
+        Which component.
+    hub : int or None
+        The hub whose root found it; None where sums are masked, so that nobody learns which.
     reason : str
         "weight" or "covariance".
     row : int or None
@@ -49,7 +51,7 @@ class Recovery:
 
     iteration: int
     component: int
-    hub: int
+    hub: int | None
     reason: str
     row: int | None
 
@@ -135,7 +137,7 @@ class Reinitialiser:
         for component, (hub, reason) in collapsed.items():
             if mixtures[0].is_tied and reason == "covariance":
                 raise NumericalError(
-                    f"the tied covariance of hub {hub} is not positive definite at iteration "
+                    f"the tied covariance of {_named(hub)} is not positive definite at iteration "
                     f"{iteration}; try a larger ",
                     Setting("reg_covar"),
                     ", or fewer components",
@@ -164,21 +166,34 @@ class Reinitialiser:
 
     def _collapsed(
         self, factors: Sequence[Factors], counts: Sequence[NDArray[np.float64]]
-    ) -> dict[int, tuple[int, str]]:
+    ) -> dict[int, tuple[int | None, str]]:
         """Components that collapsed, each with the first hub that found it, and the reason."""
-        events: list[tuple[int, int, str]] = []
+        if self.total.holders.masks is not None:
+            return self._collapsed_somewhere(factors, counts)
+        events: list[tuple[int, str, int]] = []
         for made, count in zip(factors, counts, strict=True):
             for copy, hub in _true_in(made.failed):
-                events.append((int(copy), self.hubs[hub], "covariance"))
+                events.append((int(copy), "covariance", self.hubs[hub]))
             for root, component in _true_in(count < self.least):
                 # An estimate that all share is looked at in one process.
                 if int(component) not in self.given_up and root < len(self.roots):
-                    events.append((int(component), self.roots[root], "weight"))
-        found: dict[int, tuple[int, str]] = {}
-        for component, hub, reason in sorted(self.total.holders.pool(events)):
-            if component not in found or (reason, hub) < found[component][::-1]:
-                found[component] = (hub, reason)
+                    events.append((int(component), "weight", self.roots[root]))
+        found: dict[int, tuple[int | None, str]] = {}
+        for component, reason, hub in sorted(self.total.holders.pool(events)):
+            found.setdefault(component, (hub, reason))
         return found
+
+    def _collapsed_somewhere(
+        self, factors: Sequence[Factors], counts: Sequence[NDArray[np.float64]]
+    ) -> dict[int, tuple[int | None, str]]:
+        """Components that collapsed, and why, where nobody may learn in whose hub."""
+        failed = np.any([made.failed.any(axis=1) for made in factors], axis=0)
+        few = np.any([(count < self.least).any(axis=0) for count in counts], axis=0)
+        few[list(self.given_up)] = False
+        flags = np.concatenate([np.broadcast_to(failed, few.shape), few])
+        failed, few = np.split(self.total.holders.any(flags), 2)
+        reasons = np.where(failed, "covariance", "weight")
+        return {int(k): (None, str(reasons[k])) for k in np.flatnonzero(failed | few)}
 
     def _give_up(
         self, component: int, centre: NDArray[np.float64], n_components: int, iteration: int
@@ -193,15 +208,18 @@ class Reinitialiser:
 
     def _check_regular(self, factors: Sequence[Factors]) -> None:
         """Raise NumericalError where a component is singular that was just re-initialised."""
-        still = [
+        still: list[tuple[int, int | None]] = [
             (int(copy), self.hubs[hub])
             for made in factors
             for copy, hub in np.argwhere(made.failed)
         ]
-        still = sorted(self.total.holders.pool(still))
+        if self.total.holders.masks is None:
+            still = sorted(self.total.holders.pool(still))
+        elif self.total.holders.any([bool(still)])[0]:
+            still = [(0, None)]
         if still:
             raise NumericalError(
-                f"the sample covariance of hub {still[0][1]} is not positive definite: its "
+                f"the sample covariance of {_named(still[0][1])} is not positive definite: its "
                 "features are constant or linearly dependent; try a larger ",
                 Setting("reg_covar"),
                 ", or scaled features",
@@ -227,6 +245,11 @@ class Reinitialiser:
         """Go on from what was kept, which has been checked."""
         self.counts.update(zip(*state["collapsed"], strict=True))
         self.given_up.update(zip(*state["given_up"], strict=True))
+
+
+def _named(hub: int | None) -> str:
+    """Name a hub in a sentence, of which it may not be said which."""
+    return "a hub" if hub is None else f"hub {hub}"
 
 
 def _true_in(flags: NDArray[Any]) -> Iterable[tuple[int, int]]:

@@ -345,7 +345,7 @@ def _record(n_components: int, n_samples: int, n_roots: int, *, over: bool) -> S
             (
                 COUNT,
                 Integer(most=n_components - 1),
-                COUNT,
+                Maybe(COUNT),
                 Choice(("weight", "covariance")),
                 Maybe(Integer(most=n_samples - 1)),
             )

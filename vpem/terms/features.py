@@ -83,7 +83,6 @@ class FeatureTerms(BlockStatistics):
         self.n_threads = n_threads
         self.n_samples = len(X)
         self.total_weight = float(self.n_samples if row_weights is None else row_weights.sum())
-        constant = -0.5 * blocks.n_features * np.log(2 * np.pi) - np.log(scaling.scale).sum()
         self.least = 0.0
         self.skips_negligible = skip_negligible
         if skip_negligible and self.n_samples:
@@ -91,13 +90,20 @@ class FeatureTerms(BlockStatistics):
             self.least = NEGLIGIBLE * lightest / self.n_samples
         self.itemsize = self.rows.dtype.itemsize
         self.resolution = float(np.finfo(self.rows.dtype).eps) / 4
-        self.log_constant = float(constant * self.total_weight)
+        self.log_constant = float(FeatureTerms.constants(self).sum())
         # Of all processes: features, and those of the widest hub.
         self.n_features = blocks.n_features
         self.widest = int(blocks.widths.max(initial=0))
-        self.add_up = float
+        self.add_up = np.sum
         self._sample_covariance: NDArray[np.float64] | None = None
         self._precisions = None
+
+    def constants(self) -> NDArray[np.float64]:
+        """What each hub here has of `log_constant`, (B,)."""
+        blocks, scale = self.blocks, self.scaling.scale
+        per_feature = -0.5 * np.log(2 * np.pi) - np.log(scale[blocks.order])
+        found = np.bincount(blocks.block_of, per_feature, blocks.n_blocks)
+        return self.total_weight * found.astype(np.float64, copy=False)
 
     def __copy__(self) -> Self:
         """Return the same terms; as `copy` would, but in less time than a small batch takes."""
@@ -160,8 +166,7 @@ class FeatureTerms(BlockStatistics):
         if row_weights is not None:
             lightest, total = self._lightest(row_weights), float(row_weights.sum())
         chosen.n_samples, chosen.total_weight = n_samples, total
-        a_row = -0.5 * self.blocks.n_features * np.log(2 * np.pi) - np.log(self.scaling.scale).sum()
-        chosen.log_constant = float(a_row * total)
+        chosen.log_constant = float(FeatureTerms.constants(chosen).sum())
         chosen.least = NEGLIGIBLE * lightest / n_samples if self.skips_negligible else 0.0
         return chosen
 

@@ -115,7 +115,7 @@ class MissingTerms(MissingBlockStatistics, FeatureTerms):
         self.spread = add(self.spread) / safe
         np.copyto(data, self.centre.astype(data.dtype), where=self.observed == 0)
         self.rows = MemoryRows.of(data)
-        self.log_constant = self._log_constant(weights)
+        self.log_constant = float(self.constants().sum())
         self.least_seen = LEAST_SEEN * min(1.0, self.total_weight / max(self.n_samples, 1))
         self._found = _Found()
         self._latest: MissingFactors | None = None
@@ -133,9 +133,14 @@ class MissingTerms(MissingBlockStatistics, FeatureTerms):
         total = float(self._add(np.array([self.total_weight]))[0])
         return there / max(total, np.finfo(np.float64).tiny)
 
-    def _log_constant(self, weights: NDArray[np.float64]) -> float:
-        per_feature = -0.5 * np.log(2 * np.pi) - np.log(self.scaling.scale)
-        return float((weights @ self.observed) @ per_feature[self.blocks.order])
+    def constants(self) -> NDArray[np.float64]:
+        """What each hub here has of `log_constant`, (B,)."""
+        blocks, weights = self.blocks, self._weights(slice(0, self.n_samples))
+        per_feature = -0.5 * np.log(2 * np.pi) - np.log(self.scaling.scale[blocks.order])
+        found = np.bincount(
+            blocks.block_of, (weights @ self.observed) * per_feature, blocks.n_blocks
+        )
+        return found.astype(np.float64, copy=False)
 
     def among(
         self, rows: Rows, n_samples: int, row_weights: NDArray[np.float64] | None = None
@@ -152,7 +157,7 @@ class MissingTerms(MissingBlockStatistics, FeatureTerms):
         chosen = super().part(rows, following)
         assert isinstance(chosen, MissingTerms)
         chosen.observed = self.observed[rows]
-        chosen.log_constant = chosen._log_constant(chosen._weights(slice(0, chosen.n_samples)))
+        chosen.log_constant = float(chosen.constants().sum())
         chosen._found = self._found.parts.setdefault((rows.start, rows.stop), _Found())
         return chosen
 

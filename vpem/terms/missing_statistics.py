@@ -111,15 +111,18 @@ class MissingBlockStatistics(BlockStatistics):
             view *= per_feature[columns].reshape(count, width)[:, 0, None, None, None]
         return MissingStatistics(**vars(made), seen=made.counts * self.share[:, None])
 
-    def _determinants(self, statistics: Statistics, mixture: Mixture, factors: Factors) -> float:
-        """Log-determinants of the blocks' covariances, each as often as it is seen."""
+    def _determinants(
+        self, statistics: Statistics, mixture: Mixture, factors: Factors
+    ) -> NDArray[np.float64]:
+        """Log-determinants (B,) of blocks' covariances, each as often as it is seen."""
         assert isinstance(statistics, MissingStatistics)
         seen = statistics.seen
         if not self._is_diagonal:
-            return float((factors.log_dets.astype(np.float64).T * seen).sum())
+            found: NDArray[np.float64] = (factors.log_dets.astype(np.float64).T * seen).sum(axis=1)
+            return found
         covariances = mixture.covariances
         logs = np.log(np.where(covariances > 0, covariances, 1.0))
-        return float((logs * seen).sum())
+        return self._over_hubs(logs * seen)
 
     def update(self, statistics: Statistics) -> Mixture:
         """Parameters from the statistics; where a block has next to no rows, as they were.

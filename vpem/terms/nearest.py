@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -23,9 +25,9 @@ def weighed(distances: NDArray[np.float64], row_weights: NDArray[np.float64] | N
 
 
 def distances_within(
-    terms: FeatureTerms, centres: NDArray[np.float64], labels: NDArray[np.int32]
+    terms: FeatureTerms, centres: NDArray[np.float64], labels: NDArray[np.int32], rows: slice
 ) -> NDArray[np.float64]:
-    """Squared distance of each row to the centre of its cluster, shape (M,).
+    """Squared distances of some rows to the centres of their clusters, hub by hub: (B, m).
 
     Parameters
     ----------
@@ -35,14 +37,16 @@ def distances_within(
         In block order.
     labels : ndarray of shape (M,)
         Cluster of each row.
+    rows : slice
+        Which.
     """
-    out = np.empty(len(labels))
-    for rows in terms.chunks(2 * centres.shape[1]):
-        off = terms.rows.read(rows) - centres[labels[rows]]
-        if isinstance(terms, MissingTerms):
-            off *= terms.observed[rows]
-        out[rows] = np.einsum("mj,mj->m", off, off)
-    return out
+    off = terms.rows.read(rows) - centres[labels[rows]]
+    if isinstance(terms, MissingTerms):
+        off *= terms.observed[rows]
+    found = np.empty((terms.blocks.n_blocks, len(off)))
+    for own, (begin, end) in zip(found, pairwise(terms.blocks.offsets.tolist()), strict=True):
+        np.einsum("mj,mj->m", off[:, begin:end], off[:, begin:end], out=own)
+    return found
 
 
 def squares_of_observed(

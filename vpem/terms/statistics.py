@@ -12,7 +12,13 @@ from numpy.typing import NDArray
 
 from vpem.checks import Floats
 from vpem.network.blocks import Blocks
-from vpem.terms.covariances import Factors, covariance_shape, is_diagonal, is_tied
+from vpem.terms.covariances import (
+    Factors,
+    block_views,
+    covariance_shape,
+    is_diagonal,
+    is_tied,
+)
 from vpem.terms.matrix import Rows
 from vpem.terms.mixture import Mixture
 
@@ -108,7 +114,7 @@ class BlockStatistics:
     widest : int
         Features of the widest hub, of all processes.
     add_up : callable
-        What the hubs of all processes have together, from what those here have.
+        What the hubs of all processes have together, from what each of those here has, (B,).
     """
 
     blocks: Blocks
@@ -116,7 +122,7 @@ class BlockStatistics:
     reg_covar: float
     rows: Rows
     widest: int
-    add_up: Callable[[float], float]
+    add_up: Callable[[NDArray[np.float64]], float]
     _precisions: tuple[Factors, NDArray[np.float64]] | None
 
     @property
@@ -268,14 +274,27 @@ class BlockStatistics:
             about = self.recentred(statistics, factors.means)
         if self._precisions is None or self._precisions[0] is not factors:
             self._precisions = (factors, self._lower_precisions(factors))
-        hubs += 0.5 * float(self._precisions[1].ravel() @ about.second.ravel())
-        return value - self.add_up(hubs)
+        hubs += 0.5 * self._over_hubs(self._precisions[1] * about.second)
+        return value - float(self.add_up(hubs))
 
-    def _determinants(self, statistics: Statistics, mixture: Mixture, factors: Factors) -> float:
-        """Log-determinants of the hubs' covariances, each as often as its component is found."""
-        counts = statistics.counts[0]
-        log_dets = factors.log_dets.astype(np.float64).sum(axis=1)
-        return float(np.broadcast_to(log_dets, counts.shape) @ counts)
+    def _determinants(
+        self, statistics: Statistics, mixture: Mixture, factors: Factors
+    ) -> NDArray[np.float64]:
+        """Log-determinants (B,) of hubs' covariances, each as often as its component is found."""
+        counts, log_dets = statistics.counts[0], factors.log_dets.astype(np.float64)
+        found: NDArray[np.float64] = counts @ np.broadcast_to(
+            log_dets, (len(counts), log_dets.shape[1])
+        )
+        return found
+
+    def _over_hubs(self, seconds: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Sum over each hub (B,) of what is laid out as second moments are."""
+        blocks = self.blocks
+        if self._is_diagonal:
+            found = np.bincount(blocks.block_of, seconds.sum(axis=0), blocks.n_blocks)
+            return found.astype(np.float64, copy=False)
+        views = block_views(seconds, blocks.widths, seconds.size // max(1, blocks.n_entries))
+        return np.array([float(view.sum()) for view in views])
 
     def _lower_precisions(self, factors: Factors) -> NDArray[np.float64]:
         """Inverse covariances for the trace with a symmetric matrix of which the lower half is."""

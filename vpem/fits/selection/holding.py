@@ -155,10 +155,8 @@ class ByFeatures:
 
     def _shared(self, mixture: Mixture) -> Mixture:
         """Return this process's part of a mixture with the mean of all roots' mixing weights."""
-        roots = self._network.total.roots
-        own = mixture.weights[: len(roots.own)]
-        mean = roots.allreduce(own.sum(axis=0)) / roots.n_agents
-        return replace(mixture, weights=mean[None])
+        every = self._network.total.roots.join(mixture.weights)
+        return replace(mixture, weights=every.mean(axis=0, keepdims=True))
 
     def _posteriors(
         self, X: Any, part: Mixture, total: Sum
