@@ -22,6 +22,10 @@ __all__ = [
     "HELD_OUT",
     "IN_BATCHES",
     "LEAST_STARTS",
+    "MASKED_BY_ROUNDS",
+    "MASKED_CODES",
+    "MASKED_HOPS",
+    "MASKS",
     "NEVER",
     "OF_MODELS",
     "RESTARTED",
@@ -99,6 +103,30 @@ CODED: Rule = (
     lambda given: given.get("compress") is not None,
     (f" counts exact rounds, but compressed ones are as many as the codec needs{LEAVE}",),
 )
+
+
+MASKED_CODES: Sentence = (
+    " hides whole numbers that are added as they are, but a codec leaves each message parts and a "
+    "scale of its own, by which nothing can be added; leave it out, or ",
+    Setting("compress"),
+)
+MASKED_HOPS: Sentence = (
+    " hides what agents add, but ",
+    Setting("hops"),
+    " above 0 shows their features to a root; leave one out",
+)
+MASKED_BY_ROUNDS: Sentence = (
+    " is for sums in which masks are added up until they cancel, but rounds of consensus multiply "
+    "states by mixing weights; take the topology star, or ",
+    Setting("sum", "tree"),
+)
+MASKS: list[Rule] = [
+    (lambda given: any(given.get(name) is not None for name in ("compress", "codec")),
+     MASKED_CODES),
+    (lambda given: str(given.get("hops", 0)) != "0", MASKED_HOPS),
+    (lambda given: given.get("sum") == "consensus", MASKED_BY_ROUNDS),
+]  # fmt: skip
+"""What sums cannot be masked beside."""
 
 
 def _is_undrawn(given: Any) -> bool:

@@ -165,6 +165,8 @@ class SumSettings(Settings, heading="Network"):
         "iteration.", heading="Messages and faults")
     stragglers: float = setting(0.0, "Probability that an agent is late in a round, which goes on "
         "without it; along a tree all wait.", heading="Messages and faults")
+    secure_sum: bool = setting(False, "Masked sums, at a server or along a tree: nobody sees what "
+        "a party adds, only totals. For three parties or more.", idle=idle.MASKS)
     seed: int = setting(0, "Seeds ties between hubs, codecs and faults.", heading="Start", least=0)
     n_threads: int | None = setting(None, "Threads of the kernels; results do not depend on it. "
         "Default: all processors.", flags="--threads", heading="Running", local=True)

@@ -65,6 +65,8 @@ def check_network(network: Network, how: KmeansSettings, *, over_rows: bool) -> 
         )
     if how.participation < 1 and not isinstance(network.whole.total, AtServer):
         raise InputError(*ANSWERING)
+    if network.agents.masks is not None and not over_rows:
+        _check_masked(how)
     of_sums = (("compress", network.compress), ("participation", how.participation))
     if how.batch_size is not None and not over_rows:
         dropout = ("agent_dropout", getattr(network.faults, "agent_dropout", 0.0) or None)
@@ -105,6 +107,22 @@ def distances_of_all(
         own = distances_within(terms, centres, labels, rows)
         found[rows] = holders.add_up(own, alike=True)
     return found
+
+
+def _check_masked(how: KmeansSettings) -> None:
+    """Raise InputError where k-means over features shows more than sums under masks do."""
+    if how.method == "grid":
+        raise InputError(
+            Setting("secure_sum"), " hides what is added up, but in one shot the server joins the "
+            "labels and centres of each party; leave it out, or take ",
+            Setting("method", "lloyd"),
+        )  # fmt: skip
+    if how.participation < 1:
+        raise InputError(
+            Setting("secure_sum"), " shows totals, and two of them over nearly the same parties "
+            "differ by what one has; leave it out, or ",
+            Setting("participation"),
+        )  # fmt: skip
 
 
 def lasting(total: Sum, network: Network, how: KmeansSettings) -> Sum:

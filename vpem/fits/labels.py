@@ -23,6 +23,7 @@ from vpem.network.holdings import Workers
 from vpem.network.ledger import Ledger
 from vpem.network.routes import charge_answers, find_routes
 from vpem.steps.summing import FARTHEST, Differences, begin_differences
+from vpem.sums.adding import farthest
 from vpem.sums.connect import Network
 from vpem.sums.neighbours import Traffic
 from vpem.sums.quantizer import ITEM
@@ -125,7 +126,9 @@ def responsibilities_of_agents(
     held: Any = _AllRows(n_samples, threads)
     begin_differences(total, "labels", n_samples, k, ITEM)
     with one_blas_thread():
-        for rows, sums in Differences(held, total, k, local, FARTHEST[ITEM]):
+        for rows, sums in Differences(
+            held, total, k, local, farthest(total.holders, FARTHEST[ITEM])
+        ):
             log_weights = np.broadcast_to(mixture.log_weights, (len(sums), k))
             out, densities = np.empty((*sums.shape[:2], k)), np.empty(sums.shape[:2])
             normalise(sums, np.ascontiguousarray(log_weights), out, densities, threads)

@@ -34,7 +34,7 @@ LARGEST_DISAGREEMENT = 1e-3
 
 SUMMED = (
     "sum", "tree", "rounds", "weights", "mixing_rate", "consensus_error",
-    "consensus_error_is_bound", "acceleration", "consensus_tol",
+    "consensus_error_is_bound", "acceleration", "consensus_tol", "secure_sum",
 )  # fmt: skip
 """What a report says of the rounds of a network, by the names of `Network.describe`."""
 

@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from vpem.errors import InputError, Setting
 from vpem.network.schema import FLAG, Array, Choice, Integer, ListOf, Maybe, Number, Schema, State
 from vpem.steps.local_steps import LocalSteps
-from vpem.sums.counted import add_numbers
 from vpem.sums.sum import Sum
+from vpem.sums.units import add_numbers
 from vpem.terms.coordinates import Coordinates
 from vpem.terms.covariances import Factors
 from vpem.terms.mixture import Mixture

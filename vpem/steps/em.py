@@ -23,6 +23,7 @@ from vpem.steps.reinitialise import REINITIALISED_BYTES, Reinitialiser, least_we
 from vpem.steps.runs import Progress, Run, check_finite, note_partition
 from vpem.steps.saver import NoSaver, Saver
 from vpem.steps.summing import FARTHEST, Differences, begin_differences
+from vpem.sums.adding import farthest
 from vpem.sums.sum import Sum
 from vpem.terms.covariances import Factors
 from vpem.terms.mixture import Mixture
@@ -89,7 +90,8 @@ def log_likelihood(
         return terms.sweep(mixture, factors, total.mix, statistics)
     found = np.zeros(total.n_roots)
     silent = total.silent
-    local, limit = partial(terms.local, factors), FARTHEST[terms.itemsize]
+    local = partial(terms.local, factors)
+    limit = farthest(total.holders, FARTHEST[terms.itemsize])
     differ = Differences(terms, total, mixture.n_components, local, limit, rest)
     for rows, sums in differ:
         responsibilities, log_likelihoods = terms.responsibilities(mixture, sums, rows)

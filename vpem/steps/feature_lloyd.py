@@ -12,6 +12,7 @@ from vpem.steps.lloyd import PLAIN, Lloyd, Pace, inertia_of_roots, iterate_lloyd
 from vpem.steps.lloyd_batches import ClusterSums
 from vpem.steps.saver import Saver
 from vpem.steps.streams import RowStream
+from vpem.steps.summing import in_units_of_squares
 from vpem.sums.counted import add_vectors
 from vpem.sums.sum import Sum
 from vpem.terms.features import FeatureTerms
@@ -67,6 +68,7 @@ def lloyd_features(
     -------
     Lloyd
     """
+    total = in_units_of_squares(terms, total)
     labels = np.full((total.n_roots, terms.n_samples), -1, dtype=np.int32)
     counts, inertia = np.zeros((total.n_roots, len(centres))), np.zeros(total.roots.n_agents)
     whole = pace.batch_size is None or pace.batch_size >= terms.n_samples

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from vpem.checks import Floats
 from vpem.steps.held_rows import HeldRows, StoredParts
 from vpem.steps.streams import ROW_BYTES, RowStream
-from vpem.steps.summing import summed
+from vpem.steps.summing import in_units_of_squares, summed
 from vpem.sums.counted import add_vectors
 from vpem.sums.sum import Sum
 from vpem.terms.terms import StartTerms
@@ -101,6 +101,7 @@ def seed_features(
 
     ``tell`` is told of every row that is chosen.
     """
+    total = in_units_of_squares(terms, total)
     return _seed(_OverFeatures(terms, total, stream), total, n_components, stream, None, tell)
 
 

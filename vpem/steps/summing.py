@@ -13,9 +13,12 @@ from numpy.typing import NDArray
 
 from vpem._core.normalise import differences
 from vpem.checks import Floats
+from vpem.sums.counted import at_server
 from vpem.sums.scalars import Scalars
 from vpem.sums.sum import Sum
-from vpem.terms.terms import Terms
+from vpem.sums.units import in_common_units
+from vpem.terms.nearest import diagonals
+from vpem.terms.terms import StartTerms, Terms
 
 __all__ = ["FARTHEST", "Differences", "begin_differences", "summed"]
 
@@ -60,9 +63,23 @@ def summed(
         yield rows, np.ascontiguousarray(sums[:, rows])
 
 
+def in_units_of_squares(terms: StartTerms, total: Sum) -> Sum:
+    """Return the same sum in units in which, under masks, squared distances can be added.
+
+    Hubs say, under masks too, how large theirs can be (`vpem.sums.units.in_common_units`).
+    """
+    if total.holders.masks is None:
+        return total
+    return in_common_units(at_server(total), BEYOND * diagonals(terms)[:, None])
+
+
 def begin_differences(total: Sum, kind: str, n_samples: int, n_numbers: int, itemsize: int) -> None:
     """Begin a sum of `Differences` of so many numbers a row; see `Sum.begin`."""
     total.begin(kind, n_samples, n_numbers - 1, itemsize, 1)
+
+
+BEYOND = 2.0**10
+"""Squared distances that fit under masks, in those of the corners of a box around all rows."""
 
 
 class Differences:
@@ -99,6 +116,8 @@ class Differences:
         self.terms, self.total, self.n_numbers = terms, total, n_numbers
         self._numbers, self._limit = local, limit
         self._scalars = Scalars.empty(len(total.holders.own), total.n_roots)
+        weights = 1.0 if terms.row_weights is None else float(terms.row_weights.max(initial=0.0))
+        self._scalars.exponent = int(np.frexp(terms.n_samples * weights)[1])
 
     @property
     def firsts(self) -> NDArray[np.float64]:

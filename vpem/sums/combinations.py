@@ -6,7 +6,7 @@ from dataclasses import asdict
 
 from vpem.checks import check_int
 from vpem.errors import InputError, Setting
-from vpem.idle import WITHOUT_ROUNDS
+from vpem.idle import MASKED_BY_ROUNDS, WITHOUT_ROUNDS
 from vpem.network.codecs import Codec, parse_codec
 from vpem.network.faults import Faults
 from vpem.network.graph import Graph
@@ -66,6 +66,8 @@ def settled(graph: Graph, how: SumSettings) -> tuple[SumSettings, Codec | None, 
     failing = Faults(how.link_failure, how.agent_dropout, how.stragglers)
     faults = failing if failing.any else None
     how = how.changed(sum=way_of(graph, how))
+    if how.secure_sum and how.sum == "consensus":
+        raise InputError(Setting("secure_sum"), *MASKED_BY_ROUNDS)
     if how.sum != "consensus":
         _refuse_without_rounds(faults, how)
     else:

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vpem._core.threads import thread_count
+from vpem.engines.masking import agree
 from vpem.engines.placement import Placement
 from vpem.errors import InputError, Setting
 from vpem.network.blocks import Blocks
@@ -19,6 +20,7 @@ from vpem.network.graph import Graph, check_connected
 from vpem.network.holdings import Partition, contiguous
 from vpem.network.hubs import Hub, find_hubs
 from vpem.network.ledger import Ledger
+from vpem.network.masks import FEWEST
 from vpem.network.mixing import mixing_matrix, mixing_rate
 from vpem.network.routes import charge_features, charge_hubs, find_routes
 from vpem.network.schema import State
@@ -31,7 +33,7 @@ from vpem.sums.compressed_tree import CompressedTreeSum
 from vpem.sums.consensus import ConsensusSum, consensus_error_bound
 from vpem.sums.gossip import GossipSum
 from vpem.sums.rounds import LARGEST_CONSENSUS_ERROR, Rounds
-from vpem.sums.server import ServerSum
+from vpem.sums.server import Exact, ServerSum
 from vpem.sums.sum import Sum
 from vpem.sums.tree import TreeSum
 
@@ -144,6 +146,7 @@ class Network:
             "consensus_tol": self.consensus_tol,
             "compress": self.compress,
             "faults": None if self.faults is None else asdict(self.faults),
+            "secure_sum": self.agents.masks is not None,
             "consensus_path": getattr(self.total, "path", "server"),
         }
         return {name: facts[name] for name in names}
@@ -208,10 +211,11 @@ def connect(
         )
     how, codec, faults = settled(graph, SumSettings.of(settings, **changes))
     check_connected(graph)
+    agents = Placement.here(graph.n_agents)
     hubs = find_hubs(graph, how.hops, seed=how.seed)
     joined = Network(
         graph,
-        Placement.here(graph.n_agents),
+        agents,
         hubs,
         Blocks.from_hubs(hubs, partition.features),
         ServerSum(len(hubs)),
@@ -227,12 +231,29 @@ def connect(
     if how.sum == "consensus":
         return _with_rounds(joined, how, codec)
     if how.sum == "tree":
-        return _along_a_tree(joined, codec, how.seed, thread_count(how.n_threads))
-    if codec is None:
+        joined = _along_a_tree(joined, codec, how.seed, thread_count(how.n_threads))
+    if how.secure_sum:
+        return _masked(joined)
+    if how.sum == "tree" or codec is None:
         return joined
     threads = thread_count(how.n_threads)
     server = CompressedServerSum(len(hubs), codec, seed=how.seed, n_threads=threads)
     return replace(joined, total=server, consensus_error=None)
+
+
+def _masked(joined: Network) -> Network:
+    """Put the sum of a network under the masks of its agents, on which they agree."""
+    n_parties = sum(len(columns) > 0 for columns in joined.features)
+    if n_parties < FEWEST:
+        raise InputError(
+            Setting("secure_sum"),
+            f" needs at least {FEWEST} parties that hold something, got {n_parties}: of two each "
+            "subtracts its own term from the sum and has the other's; leave it out, or find others",
+        )
+    masks = agree(joined.agents, joined.graph.names or ())
+    agents = Placement(joined.agents.engine, joined.agents.ranks, masks)
+    assert isinstance(joined.total, Exact)
+    return replace(joined, agents=agents, total=joined.total.masked(agents))
 
 
 def along_a_tree(network: Network) -> Network | None:
@@ -363,6 +384,11 @@ def connect_workers(graph: Graph, settings: SumSettings | None = None, **changes
     if how.hops:
         raise InputError(
             Setting("hops"), " is how far features travel, but workers show nobody their rows; "
+            "leave it out",
+        )  # fmt: skip
+    if how.secure_sum:
+        raise InputError(
+            Setting("secure_sum"), " is for sums over features as yet, not for statistics of rows; "
             "leave it out",
         )  # fmt: skip
     return connect(graph, contiguous(graph.n_agents, graph.n_agents), how)

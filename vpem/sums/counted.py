@@ -14,6 +14,7 @@ from vpem.checks import Floats
 from vpem.engines.placement import Placement
 from vpem.network.ledger import Ledger
 from vpem.network.schema import Choice, Schema, State
+from vpem.sums.adding import MASKED_BYTES, Exponents
 from vpem.sums.scalars import Scalars, message_bytes, with_scalars
 from vpem.sums.sum import Sum
 
@@ -22,7 +23,6 @@ __all__ = [
     "AmongNeighbours",
     "AtServer",
     "Counted",
-    "add_numbers",
     "add_vectors",
     "at_server",
     "charged",
@@ -145,6 +145,10 @@ class AtServer(Counted):
     biased = False
     """Whether the mean of what is received is something else than what was sent."""
     weights: NDArray[np.float64] | None = None
+    values_per_item: int
+    whole: bool
+    exponents: Exponents = 0
+    """Powers of two in which numbers are counted where sums are masked."""
 
     def __init__(self, n_senders: int) -> None:
         super().__init__(n_senders)
@@ -175,12 +179,21 @@ class AtServer(Counted):
         weighted.weights = weights
         return weighted
 
+    def in_units(self, exponents: Exponents) -> Self:
+        """Return the same sum of numbers that under masks are counted in powers of two."""
+        if self.holders.masks is None:
+            return self
+        changed = copy(self)
+        changed.exponents = exponents
+        return changed
+
     def begin(
         self, kind: str, n_samples: int, n_values: int, itemsize: int, n_scalars: int = 0
     ) -> None:
         """Count a sum: every agent sends its terms to the server and receives the total."""
         self.holders.begin(kind, n_samples)
         self.charge_as(kind)
+        itemsize = itemsize if self.holders.masks is None else MASKED_BYTES
         size = message_bytes(n_samples, n_values, itemsize, n_scalars)
         self.count(size)
         self.broadcast(size)
@@ -226,11 +239,26 @@ class AtServer(Counted):
     def aggregate(
         self, received: NDArray[np.float64], senders: NDArray[np.intp] | None = None
     ) -> NDArray[np.float64]:
-        """Add up what the server has of some senders (a, P), or of all: shape (1, P)."""
-        if self.weights is None:
+        """Add up what the server has of some senders (a, P), or of all: shape (1, P).
+
+        Under masks it has nothing of any, and what they have sent is added up on its way.
+        """
+        weights = self.weights
+        if weights is not None and senders is not None:
+            weights = weights[senders]
+        if self.holders.masks is not None:
+            here = self.here(senders)
+            own = received if here is None else received[here]
+            if weights is not None:
+                own = (weights if here is None else weights[here])[:, None] * own
+            return self.holders.add(own, who=senders, exponents=self._units(received))[None]
+        if weights is None:
             return self.holders.allreduce(received.sum(axis=0, keepdims=True))
-        weights = self.weights if senders is None else self.weights[senders]
         return self.holders.allreduce((weights @ received)[None])
+
+    def _units(self, values: NDArray[np.float64]) -> NDArray[np.int64]:
+        """Powers of two in which vectors (a, P) are counted."""
+        return np.broadcast_to(self.exponents, values.shape[1:])
 
     def here(self, senders: NDArray[np.intp] | None = None) -> NDArray[np.bool_] | None:
         """Which of some senders, or of all, are in this process; None where all are."""
@@ -297,28 +325,3 @@ def add_vectors(
     if total.mix is not None:
         return total.mix @ values
     return total.reduce(values[:, None], slice(0, 1))[:, 0]
-
-
-def add_numbers(total: Sum, values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Sum a few numbers of every holder, exactly where there is one place that adds them up.
-
-    No codec touches them there, and nothing that is remembered of terms changes.
-
-    Parameters
-    ----------
-    total : Sum
-        How.
-    values : ndarray of shape (B, P)
-        What each holder of this process has.
-
-    Returns
-    -------
-    ndarray of shape (R, P)
-        The sum, as each root finds it; R is 1 where all share one.
-    """
-    if not isinstance(total, AtServer):
-        return add_vectors(total, values)
-    total.charge_as("estep")
-    found = total.aggregate(total.send(total.holders.padded(values)))
-    total.broadcast(values.shape[1] * values.itemsize)
-    return found

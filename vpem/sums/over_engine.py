@@ -20,6 +20,7 @@ from vpem.engines.placement import Placement
 from vpem.network.mixing import chebyshev_steps
 from vpem.network.routes import Routes
 from vpem.network.schema import Schema, State
+from vpem.sums.adding import Addends
 from vpem.sums.consensus import _OverHubs
 from vpem.sums.counted import AtServer, Counted, charged
 from vpem.sums.exchanges import row_bytes
@@ -134,7 +135,7 @@ class ServerOverEngine(_OverEngine, AtServer):
         self.traffic = Traffic()
         most = int(np.bincount(holders.ranks).max())
         self.values_per_item = IN_FLIGHT * (most + 1)
-        if holders.engine.size == 1:
+        if holders.engine.size == 1 and holders.masks is None:
             # Nothing has to be waited for between terms and responsibilities.
             self.mix = np.ones((1, holders.n_agents))
 
@@ -153,12 +154,8 @@ class ServerOverEngine(_OverEngine, AtServer):
         self.traffic.add(self.charge, 0, size * self.holders.engine.copies)
 
     def _sum(self, terms: Floats, scalars: Scalars | None) -> Flying:
-        shape = (1, *terms.shape[1:])
-        parts = [terms.sum(axis=0).ravel()]
-        if scalars is not None:
-            parts.append(scalars.own.sum(axis=0))
-            if terms.dtype == np.float64:
-                parts = [np.concatenate(parts)]
+        own = Addends(self.holders, terms, scalars, self.exponents)
+        parts = own.together()
         if self.holders.engine.size > 1:
             # Of several types they are under way at the same time.
             with about(self.holders.engine, self.charge):
@@ -167,10 +164,7 @@ class ServerOverEngine(_OverEngine, AtServer):
             for request in requests:
                 request.wait()
             self._handed(sum(part.nbytes for part in parts))
-        if scalars is not None:
-            scalars.found = parts[-1][-scalars.own.shape[1] :][None]
-        total: Floats = parts[0][: int(np.prod(shape))].reshape(shape)
-        return total
+        return own.total(parts)
 
 
 class ConsensusOverEngine(_OverEngine, _OverHubs):

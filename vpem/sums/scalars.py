@@ -38,10 +38,13 @@ class Scalars:
         Of each holder of this process.
     found : ndarray of shape (R, n)
         Their sums, one estimate a root, or one for all, once the sum is taken.
+    exponent : int
+        Power of two by which their units are larger than the terms' where sums are masked.
     """
 
     own: NDArray[np.float64]
     found: NDArray[Any]
+    exponent: int = 0
 
     @classmethod
     def empty(cls, n_holders: int, n_roots: int, n_scalars: int = 1) -> Scalars:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from copy import copy
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from vpem.checks import Floats
+from vpem.engines.placement import Placement
+from vpem.sums.adding import Addends
 from vpem.sums.counted import AtServer
 from vpem.sums.scalars import Scalars
 
@@ -25,6 +28,7 @@ class Exact(AtServer):
 
     error = 0.0
     """Consensus error: none."""
+    exact = True
     whole = False
 
     def __init__(self, n_blocks: int) -> None:
@@ -33,14 +37,18 @@ class Exact(AtServer):
         self.values_per_item = n_blocks
         self.mix = np.ones((1, n_blocks))
 
+    def masked(self, holders: Placement) -> Self:
+        """Return the same sum under the masks of its holders."""
+        masked = copy(self)
+        masked.holders, masked.mix = holders, None
+        return masked
+
     def reduce(
         self, terms: Floats, rows: slice = slice(None), scalars: Scalars | None = None
     ) -> NDArray[Any]:
         """Sum terms (B, m, K) over the blocks, shape (1, m, K)."""
-        if scalars is not None:
-            scalars.found = scalars.own.sum(axis=0, keepdims=True)
-        total: Floats = terms.sum(axis=0, keepdims=True)
-        return total
+        own = Addends(self.holders, terms, scalars, self.exponents)
+        return own.total(own.together())
 
 
 class ServerSum(Exact):

@@ -9,6 +9,7 @@ from itertools import pairwise
 import numpy as np
 
 from vpem.engines.engine import Engine
+from vpem.engines.masking import agree
 from vpem.engines.placement import Placement
 from vpem.errors import InputError
 from vpem.network.blocks import Blocks
@@ -52,7 +53,7 @@ def spread(network: Network, engine: Engine) -> Network:
     """
     if not engine.apart:
         return network
-    agents = Placement.evenly(engine, network.graph.n_agents, network.graph.names or ())
+    agents = _placed(network, engine)
     total = sum_over(network, agents)
     hubs = [network.hubs[b] for b in total.holders.own]
     ends = np.cumsum([0, *network.blocks.widths[total.holders.own]])
@@ -87,9 +88,18 @@ def spread_workers(network: Network, engine: Engine) -> Network:
     """
     if not engine.apart:
         return network
-    agents = Placement.evenly(engine, network.graph.n_agents, network.graph.names or ())
+    agents = _placed(network, engine)
     total = sum_over(network, agents, following=True)
     return replace(network, total=total, agents=agents, part_of=network)
+
+
+def _placed(network: Network, engine: Engine) -> Placement:
+    """Spread the agents of a network over processes; they agree on masks where it has any."""
+    names = network.graph.names or ()
+    agents = Placement.evenly(engine, network.graph.n_agents, names)
+    if network.agents.masks is not None:
+        agents.masks = agree(agents, names)
+    return agents
 
 
 def sum_over(network: Network, agents: Placement, following: bool = False) -> Sum:
@@ -110,7 +120,7 @@ def sum_over(network: Network, agents: Placement, following: bool = False) -> Su
         If rounds are too many to be run one by one.
     """
     total, engine = network.total, agents.engine
-    holders = Placement(engine, agents.nodes[[hub.root for hub in network.hubs]])
+    holders = Placement(engine, agents.nodes[[hub.root for hub in network.hubs]], agents.masks)
     if isinstance(total, ServerSum):
         return ServerOverEngine(holders)
     if isinstance(total, TreeSum):
@@ -187,4 +197,6 @@ def sum_exactly(network: Network, ledger: Ledger) -> Sum:
             roots = np.array([hub.root for hub in whole.hubs], dtype=np.intp)
             # Where there are hubs everybody knows the graph.
             total = TreeSum(grow_tree(whole.graph, None if whole.hops else ledger), roots)
+        if whole.agents.masks is not None:
+            total = total.masked(whole.agents)
     return sum_over(replace(whole, total=total), network.agents) if network.agents.apart else total

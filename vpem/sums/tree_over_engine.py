@@ -11,10 +11,11 @@ from numpy.typing import NDArray
 from vpem.checks import Floats
 from vpem.engines.engine import about
 from vpem.engines.placement import Placement
+from vpem.sums.adding import Addends
 from vpem.sums.exchanges import Exchange, row_bytes
-from vpem.sums.neighbours import Traffic
+from vpem.sums.neighbours import Traffic, finished
 from vpem.sums.over_engine import IN_FLIGHT, Flying, _OverEngine
-from vpem.sums.scalars import Scalars, beside
+from vpem.sums.scalars import Scalars
 from vpem.sums.tree import AlongTree, TreeSum
 
 __all__ = ["TreeLevel", "TreeOverEngine", "TreeWays"]
@@ -171,18 +172,20 @@ class TreeOverEngine(_OverEngine, TreeSum):
     def __init__(self, agents: Placement, holders: Placement, total: TreeSum) -> None:
         super().__init__(total.tree, total.agents)
         self.waits = total.waits
-        self.mix = None
         self.holders = holders
         self.roots = Placement(holders.engine, holders.ranks[:1])
         self.traffic = Traffic()
         self._near = TreeWays(agents, holders, total)
         self.values_per_item = IN_FLIGHT * self._near.most
 
-    def _sum(self, terms: Floats, scalars: Scalars | None) -> Flying:
-        values, kind, near = beside(terms, scalars), self.charge, self._near
-        states = [np.zeros((near.n_states, own.shape[1]), dtype=own.dtype) for own in values]
-        for each, own in zip(states, values, strict=True):
-            each[near.own] = own
+    def _sum(
+        self, terms: Floats, scalars: Scalars | None, who: NDArray[np.intp] | None = None
+    ) -> Flying:
+        own = Addends(self.holders, terms, scalars, self.exponents, who)
+        values, kind, near = own.apart(), self.charge, self._near
+        states = [np.zeros((near.n_states, one.shape[1]), dtype=one.dtype) for one in values]
+        for each, value in zip(states, values, strict=True):
+            each[near.own] = value
         size = row_bytes(states)
         for level in near.upward:
             if level.exchange is not None:
@@ -200,10 +203,7 @@ class TreeOverEngine(_OverEngine, TreeSum):
                 yield from exchange.run(states, kind)
                 self.traffic.add(kind, 0, exchange.n_sent * size)
         self.traffic.add(kind, near.n_children * size, 0)
-        total = near.follow([each[-1:].copy() for each in states])
-        if scalars is not None:
-            scalars.found = total[1]
-        return total[0].reshape(1, *terms.shape[1:])
+        return own.total(near.follow([each[-1].copy() for each in states]))
 
     def aggregate(
         self, received: NDArray[np.float64], senders: NDArray[np.intp] | None = None
@@ -212,4 +212,5 @@ class TreeOverEngine(_OverEngine, TreeSum):
         who = np.arange(self.n_senders) if senders is None else senders
         every = np.zeros((self.n_senders, received.shape[1]), dtype=received.dtype)
         every[who] = received if self.weights is None else self.weights[who, None] * received
-        return self.reduce(every[self.holders.own][:, None])[:, 0]
+        found = finished(self._sum(every[self.holders.own][:, None], None, senders))
+        return found[:, 0].astype(np.float64, copy=False)

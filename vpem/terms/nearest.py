@@ -15,8 +15,9 @@ from vpem.terms.features import FeatureTerms
 from vpem.terms.matrix import Arranges
 from vpem.terms.missing import MissingTerms
 from vpem.terms.scaling import Scaling
+from vpem.terms.terms import StartTerms
 
-__all__ = ["distances_within", "nearest", "squares_of_observed", "weighed"]
+__all__ = ["diagonals", "distances_within", "nearest", "squares_of_observed", "weighed"]
 
 
 def weighed(distances: NDArray[np.float64], row_weights: NDArray[np.float64] | None) -> float:
@@ -47,6 +48,17 @@ def distances_within(
     for own, (begin, end) in zip(found, pairwise(terms.blocks.offsets.tolist()), strict=True):
         np.einsum("mj,mj->m", off[:, begin:end], off[:, begin:end], out=own)
     return found
+
+
+def diagonals(terms: StartTerms) -> NDArray[np.float64]:
+    """Squared distance (B,) of opposite corners of a box around all rows, in each hub."""
+    blocks = terms.blocks
+    ends = np.full((2, blocks.n_features), -np.inf)
+    for rows in terms.chunks(blocks.n_features):
+        data = terms.rows.read(rows)
+        np.fmax(ends, [data.max(axis=0), (-data).max(axis=0)], out=ends)
+    widths = np.maximum(ends.sum(axis=0), 0.0) ** 2
+    return np.bincount(blocks.block_of, widths, blocks.n_blocks).astype(np.float64)
 
 
 def squares_of_observed(

@@ -11,7 +11,9 @@ from numpy.typing import NDArray
 from vpem.checks import Floats
 
 if TYPE_CHECKING:
+    from vpem.network.blocks import Blocks
     from vpem.terms.covariances import Factors
+    from vpem.terms.matrix import Rows
     from vpem.terms.mixture import Mixture
     from vpem.terms.statistics import Statistics
 
@@ -84,6 +86,9 @@ class Terms(Protocol):
 
 class StartTerms(Terms, Protocol):
     """What a start needs of the terms besides."""
+
+    blocks: Blocks
+    rows: Rows
 
     def distances(self, centres: NDArray[np.float64], rows: slice) -> Floats:
         """Squared distances of each hub's part of these rows to centres (L, d), (B, m, L)."""

@@ -84,6 +84,8 @@ class DistributedKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clust
         Codec of the messages, such as "natural:12bits".
     link_failure, agent_dropout, stragglers : float, default=0.0
         Probabilities with which links and agents fail, on graphs without a server.
+    secure_sum : bool, default=False
+        Whether sums are masked: nobody sees what one party adds (`vpem.SumSettings`).
     participation : float, default=1.0
         At a server: probability that a worker, or agent, takes part in an iteration. Who does not
         counts with what it sent last.
@@ -140,6 +142,7 @@ class DistributedKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clust
         link_failure: float = 0.0,
         agent_dropout: float = 0.0,
         stragglers: float = 0.0,
+        secure_sum: bool = False,
         participation: float = 1.0,
         random_state: Any = 0,
         n_threads: int | None = None,
@@ -166,6 +169,7 @@ class DistributedKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clust
         self.link_failure = link_failure
         self.agent_dropout = agent_dropout
         self.stragglers = stragglers
+        self.secure_sum = secure_sum
         self.participation = participation
         self.random_state = random_state
         self.n_threads = n_threads

@@ -79,6 +79,8 @@ class FedMissEM(OneToOneFeatureMixin, TransformerMixin, OnGraph):
         graph.
     n_rounds, weights, acceleration, consensus_tol, link_failure, stragglers
         Of the rounds on a graph; see `vpem.VPEM`.
+    secure_sum : bool, default=False
+        Whether sums are masked: nobody sees what one party adds (`vpem.SumSettings`).
     max_iter : int, optional
         Most iterations. Default: 1000 where steps are whole, as many more as they are shorter.
     tol : float, default=1e-5
@@ -144,6 +146,7 @@ class FedMissEM(OneToOneFeatureMixin, TransformerMixin, OnGraph):
         consensus_tol: float = 1e-6,
         link_failure: float = 0.0,
         stragglers: float = 0.0,
+        secure_sum: bool = False,
         max_iter: int | None = None,
         tol: float = 1e-5,
         random_state: Any = 0,
@@ -169,6 +172,7 @@ class FedMissEM(OneToOneFeatureMixin, TransformerMixin, OnGraph):
         self.consensus_tol = consensus_tol
         self.link_failure = link_failure
         self.stragglers = stragglers
+        self.secure_sum = secure_sum
         self.max_iter = max_iter
         self.tol = tol
         self.random_state = random_state

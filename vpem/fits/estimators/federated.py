@@ -77,6 +77,8 @@ class FedEM(FittedMixture):
         graph.
     n_rounds, weights, acceleration, consensus_tol, link_failure, stragglers
         Of the rounds on a graph; see `vpem.VPEM`.
+    secure_sum : bool, default=False
+        Whether sums are masked: nobody sees what one party adds (`vpem.SumSettings`).
     record_every : int, default=1
         Iterations from one record of the history to the next.
     random_state : int, Generator, RandomState or None, default=0
@@ -150,6 +152,7 @@ class FedEM(FittedMixture):
         consensus_tol: float = 1e-6,
         link_failure: float = 0.0,
         stragglers: float = 0.0,
+        secure_sum: bool = False,
         record_every: int = 1,
         random_state: Any = 0,
         n_threads: int | None = None,
@@ -183,6 +186,7 @@ class FedEM(FittedMixture):
         self.consensus_tol = consensus_tol
         self.link_failure = link_failure
         self.stragglers = stragglers
+        self.secure_sum = secure_sum
         self.record_every = record_every
         self.random_state = random_state
         self.n_threads = n_threads

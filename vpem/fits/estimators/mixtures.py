@@ -66,6 +66,8 @@ class VPEM(FittedMixture):
     link_failure, agent_dropout, stragglers : float, default=0.0
         Probabilities that a link is down in a round, an agent silent for an E-step, an agent late
         in a round.
+    secure_sum : bool, default=False
+        Whether sums are masked: nobody sees what one party adds (`vpem.SumSettings`).
     covariance_type : str, default="full"
         Shape of the covariance inside a hub: "full", "diag", "spherical", "tied", "tied-diag" or
         "tied-spherical".
@@ -164,6 +166,7 @@ class VPEM(FittedMixture):
         link_failure: float = 0.0,
         agent_dropout: float = 0.0,
         stragglers: float = 0.0,
+        secure_sum: bool = False,
         covariance_type: str = "full",
         n_init: int = 1,
         tol: float = 1e-7,
@@ -193,6 +196,7 @@ class VPEM(FittedMixture):
         self.link_failure = link_failure
         self.agent_dropout = agent_dropout
         self.stragglers = stragglers
+        self.secure_sum = secure_sum
         self.covariance_type = covariance_type
         self.init = init
         self.n_init = n_init
@@ -304,11 +308,8 @@ class VPEM(FittedMixture):
         """Fit anew, on the graph and with the hubs that the parameters ask for."""
         seed = self._seed()
         partition = self._partition_of(self.agents, data.shape[1])
-        network = connect(
-            self._graph(partition.n_agents, seed),
-            partition,
-            self._settings(SumSettings, seed=seed),
-        )
+        how = self._settings(SumSettings, seed=seed)
+        network = connect(self._graph(partition.n_agents, seed), partition, how)
         names = getattr(self, "feature_names_in_", None)
         fit = fit_vpem(
             data,

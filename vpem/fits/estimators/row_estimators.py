@@ -65,6 +65,8 @@ class DistributedGaussianMixture(FittedMixture):
         Of the rounds; see `vpem.VPEM`.
     link_failure, agent_dropout, stragglers : float, default=0.0
         What fails on a graph; who is silent counts with what was heard of it last.
+    secure_sum : bool, default=False
+        Whether sums are masked: nobody sees what one party adds (`vpem.SumSettings`).
     covariance_type : str, default="full"
         "full", "diag", "spherical", "tied", "tied-diag" or "tied-spherical".
     init : {"random", "k-means++", "kmeans"} or row indices, default="kmeans"
@@ -115,6 +117,7 @@ class DistributedGaussianMixture(FittedMixture):
         link_failure: float = 0.0,
         agent_dropout: float = 0.0,
         stragglers: float = 0.0,
+        secure_sum: bool = False,
         covariance_type: str = "full",
         n_init: int = 1,
         tol: float = 1e-7,
@@ -143,6 +146,7 @@ class DistributedGaussianMixture(FittedMixture):
         self.link_failure = link_failure
         self.agent_dropout = agent_dropout
         self.stragglers = stragglers
+        self.secure_sum = secure_sum
         self.covariance_type = covariance_type
         self.n_init = n_init
         self.tol = tol
