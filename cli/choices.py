@@ -160,6 +160,8 @@ def how_summed(report: Report) -> str:
     places = {"server": "at the server", "tree": "along a tree"}
     if report["sum"] in places:
         parts = [f"{'' if report['compress'] else 'exact '}{places[report['sum']]}"]
+        if report.get("secure_sum"):
+            parts[0] += " under masks"
         if report["tree"] is not None:
             parts.append(f"{plural(report['tree']['hops'], 'hop')} from its root")
     else:

@@ -71,7 +71,7 @@ def network_facts(network: Any) -> State:
             network.graph.n_nodes, np.asarray(network.graph.edges)
         ),
         "who holds which features": checksum(*blocks.features, blocks.roots, blocks.agents),
-        **network.describe("hops", "rounds", "weights", "acceleration", "compress"),
+        **network.describe("hops", "rounds", "weights", "acceleration", "compress", "secure_sum"),
         "link_failure": 0.0 if faults is None else faults.link_failure,
         "agent_dropout": 0.0 if faults is None else faults.agent_dropout,
         "stragglers": 0.0 if faults is None else faults.stragglers,
