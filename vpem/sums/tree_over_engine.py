@@ -172,6 +172,7 @@ class TreeOverEngine(_OverEngine, TreeSum):
     def __init__(self, agents: Placement, holders: Placement, total: TreeSum) -> None:
         super().__init__(total.tree, total.agents)
         self.waits = total.waits
+        self.mix = None
         self.holders = holders
         self.roots = Placement(holders.engine, holders.ranks[:1])
         self.traffic = Traffic()
