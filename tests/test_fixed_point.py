@@ -42,9 +42,15 @@ def test_compiled_is_twin(dtype, n, own_scales, n_threads):
     assert found[0][0] == found[1][0] == -1
     np.testing.assert_array_equal(found[0][1], found[1][1])
     words, back = rng.integers(0, 2**64, n, dtype=np.uint64), np.empty((2, n))
-    for module, into in zip(BOTH, back, strict=True):
-        module.values_of(words, scales, into, n_threads)
-    np.testing.assert_array_equal(*back)
+    words[-1:] = 2**62 + 2**10
+    for most in (2.0**62, 2.0**63):
+        places = [
+            module.values_of(words, scales, most, into, n_threads)
+            for module, into in zip(BOTH, back, strict=True)
+        ]
+        np.testing.assert_array_equal(*back)
+        assert places[0] == places[1]
+        assert (places[0] == -1) == (n == 0 or most == 2.0**63)
 
 
 def test_first_value_that_does_not_fit_is_found():
@@ -66,7 +72,7 @@ def test_halves_round_to_even():
 def test_sum_of_all_parties_at_the_limit_does_not_overflow(n_parties, bits):
     fixed = FixedPoint(n_parties, bits)
     assert fixed.limit == int(fixed.limit)
-    assert n_parties * int(fixed.limit) < 2**63 <= n_parties * (int(fixed.limit) + 2**11)
+    assert n_parties * int(fixed.limit) <= 2**62 < n_parties * (int(fixed.limit) + 2**10)
     for sign in (1, -1):
         ring = np.zeros(1, dtype=np.uint64)
         assert fixed.add(np.array([sign * fixed.largest]), None, ring) == -1
@@ -74,6 +80,9 @@ def test_sum_of_all_parties_at_the_limit_does_not_overflow(n_parties, bits):
         assert fixed.values(ring, None)[0] == sign * n_parties * fixed.largest
         beyond = np.array([sign * np.nextafter(fixed.largest, np.inf)])
         assert fixed.add(beyond, None, ring) == 0
+        ring[:] = 2**63 - (sign < 0)
+        with pytest.raises(InputError, match="masks do not cancel"):
+            fixed.values(ring, None)
 
 
 def test_sum_of_rounded_values_is_within_its_bound():

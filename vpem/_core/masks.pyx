@@ -25,6 +25,17 @@ cdef inline Py_ssize_t tiles_of(Py_ssize_t count) noexcept nogil:
     return (count + TILE - 1) // TILE
 
 
+cdef Py_ssize_t first_of(
+    const Py_ssize_t[::1] bad,  # IN    (n_tiles,)
+) noexcept nogil:
+    """Place of the first value that a tile found, -1 if none did."""
+    cdef Py_ssize_t tile
+    for tile in range(bad.shape[0]):
+        if bad[tile] >= 0:
+            return tile * TILE + bad[tile]
+    return -1
+
+
 cdef Py_ssize_t add_tile(
     const real* values,     # IN    (count,)
     const double* scales,   # IN    (count,), or one for all
@@ -44,22 +55,27 @@ cdef Py_ssize_t add_tile(
     return -1
 
 
-cdef void values_tile(
+cdef Py_ssize_t values_tile(
     const uint64_t* ring,   # IN    (count,)
     const double* scales,   # IN    (count,), or one for all
     Py_ssize_t each,        # IN    1 where each value has a scale of its own, or 0
+    double most,
     Py_ssize_t count,
     double* values,         # OUT   (count,)
 ) noexcept nogil:
-    """Return to numbers; scales are powers of two, so that their inverses are exact."""
+    """Return a tile to numbers; the place of the first that is too large, -1 if none is."""
     cdef Py_ssize_t j
-    cdef double unit = 1 / scales[0]
-    if each:
+    cdef double number, unit = 1 / scales[0]
+    cdef bint large = False
+    for j in range(count):
+        number = <double>(<int64_t>ring[j])
+        large |= fabs(number) > most
+        values[j] = number / scales[j] if each else number * unit
+    if large:
         for j in range(count):
-            values[j] = <double>(<int64_t>ring[j]) / scales[j]
-    else:
-        for j in range(count):
-            values[j] = <double>(<int64_t>ring[j]) * unit
+            if fabs(<double>(<int64_t>ring[j])) > most:
+                return j
+    return -1
 
 
 def add_scaled(
@@ -88,29 +104,33 @@ def add_scaled(
         begin = tile * TILE
         bad[tile] = add_tile(&values[begin], &scales[begin * each], each, limit,
                              min(<Py_ssize_t>TILE, count - begin), &ring[begin])
-    for tile in range(n_tiles):
-        if bad[tile] >= 0:
-            return tile * TILE + bad[tile]
-    return -1
+    return first_of(bad)
 
 
 def values_of(
     const uint64_t[::1] ring,     # IN    (P,)
     const double[::1] scales,     # IN    (P,) or (1,): powers of two
+    double most,                  # IN    an integer
     double[::1] values,           # OUT   (P,)
     int n_threads,
 ):
-    """Put ``ring / scales`` into ``values``, words of the upper half as negative numbers."""
+    """Put ``ring / scales`` into ``values``; the place of the first beyond ``most``, or -1.
+
+    See `vpem._core.reference_masks.values_of`.
+    """
     cdef Py_ssize_t count = ring.shape[0], n_tiles = tiles_of(count), tile, begin
     cdef Py_ssize_t each = scales.shape[0] > 1
     if values.shape[0] != count or scales.shape[0] not in (1, count):
         raise ValueError("values, scales and ring must be of one length")
     if count == 0:
-        return
+        return -1
+    first = np.empty(n_tiles, dtype=np.intp)
+    cdef Py_ssize_t[::1] bad = first
     cdef int threads = worth(n_threads, n_tiles, NANOSECONDS * count)
     cdef Py_ssize_t some = at_once(n_tiles, threads)
     for tile in prange(n_tiles, nogil=True, num_threads=threads, schedule="dynamic",
                        chunksize=some):
         begin = tile * TILE
-        values_tile(&ring[begin], &scales[begin * each], each,
-                    min(<Py_ssize_t>TILE, count - begin), &values[begin])
+        bad[tile] = values_tile(&ring[begin], &scales[begin * each], each, most,
+                                min(<Py_ssize_t>TILE, count - begin), &values[begin])
+    return first_of(bad)

@@ -41,7 +41,18 @@ def add_scaled(
 
 
 def values_of(
-    ring: Words, scales: NDArray[np.float64], values: NDArray[np.float64], n_threads: int
-) -> None:
-    """Put ``ring / scales`` into ``values``, words of the upper half as negative numbers."""
-    values[:] = ring.view(np.int64) / scales
+    ring: Words,
+    scales: NDArray[np.float64],
+    most: float,
+    values: NDArray[np.float64],
+    n_threads: int,
+) -> int:
+    """Put ``ring / scales`` into ``values``, words of the upper half as negative numbers.
+
+    Returns the place of the first word whose magnitude, as a float64, is above ``most``, -1 if
+    there is none.
+    """
+    numbers = ring.view(np.int64).astype(np.float64)
+    values[:] = numbers / scales
+    fits = np.abs(numbers) <= most
+    return -1 if fits.all() else int(fits.argmin())

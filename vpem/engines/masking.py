@@ -8,7 +8,7 @@ from typing import Any
 from vpem.engines.engine import Signs, about
 from vpem.engines.placement import Placement
 from vpem.errors import InputError
-from vpem.network.masks import FRACTION_BITS, FixedPoint, Masks
+from vpem.network.masks import FRACTION_BITS, FixedPoint, Masks, check_parties
 from vpem.network.pair_keys import KEY_BYTES, OwnKeys, PairKeys
 
 __all__ = ["agree"]
@@ -53,6 +53,7 @@ def agree(
         ranks = place.ranks.tolist()
         apart = len(set(ranks)) == len(ranks)
         names = [engine.names[r] if apart else f"agent {a}" for a, r in enumerate(ranks)]
+    check_parties(place.n_agents)
     own = OwnKeys(place.own.tolist())
     with about(engine, "agreement"):
         public = _exchanged(place, list(own.public.values()), names)

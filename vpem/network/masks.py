@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -22,9 +22,9 @@ from numpy.typing import ArrayLike, NDArray
 from vpem._core.masks import add_scaled, values_of
 from vpem._core.threads import thread_count
 from vpem.errors import InputError, Setting, VpemError
-from vpem.network.pair_keys import PairKeys
+from vpem.network.pair_keys import OfOneProcess, PairKeys
 
-__all__ = ["FEWEST", "FRACTION_BITS", "FixedPoint", "Masks"]
+__all__ = ["FEWEST", "FRACTION_BITS", "FixedPoint", "Masks", "check_parties"]
 
 Ring = NDArray[np.uint64]
 
@@ -42,8 +42,18 @@ ZEROS = memoryview(bytes(8 * TILE))
 MOST_WORDS = 1 << 32
 """Of one vector: an eighth of what the block counter of a keystream can count."""
 
-MOST = 1 << 32
-"""Numbers of sums, and of vectors of a sum."""
+MOST_VECTORS = 1 << 32
+"""Of one sum."""
+
+
+def check_parties(count: int) -> None:
+    """Raise InputError where so many parties are too few for a masked sum."""
+    if count < FEWEST:
+        raise InputError(
+            f"a masked sum needs at least {FEWEST} parties, got {count}: with fewer, each "
+            "subtracts its own term and has the other's; leave out ",
+            Setting("secure_sum", True),
+        )
 
 
 @dataclass(frozen=True)
@@ -56,7 +66,8 @@ class FixedPoint:
     Parameters
     ----------
     n_parties : int
-        N. No value may be larger than ``(2^63 - 1) / N`` in the ring, so that no sum overflows.
+        N. No value may be larger than ``2^62 / N`` in the ring: no sum overflows, and half of all
+        words are none, by which it shows where masks do not cancel.
     fraction_bits : int
         f. Each party's rounding error is at most ``2^(e - f - 1)``.
     """
@@ -67,7 +78,7 @@ class FixedPoint:
     @cached_property
     def limit(self) -> float:
         """Largest magnitude in the ring: an integer, as large as a float64 can have it."""
-        most = (2**63 - 1) // self.n_parties
+        most = 2**62 // self.n_parties
         nearest = float(most)
         return nearest if int(nearest) <= most else float(np.nextafter(nearest, 0.0))
 
@@ -105,13 +116,25 @@ class FixedPoint:
     def values(
         self, ring: Ring, exponents: ArrayLike | None, n_threads: int = 1
     ) -> NDArray[np.float64]:
-        """Return the values (P,) of a vector of the ring, each rounded once to float64."""
-        found = np.empty(ring.shape)
-        values_of(ring, self.scales(exponents), found, n_threads)
+        """Return the values (P,) of a sum of all parties, each rounded once to float64.
+
+        Raises
+        ------
+        InputError
+            If a value is larger than what all parties together can have added.
+        """
+        found, most = np.empty(ring.shape), float(self.n_parties * int(self.limit))
+        place = values_of(ring, self.scales(exponents), most, found, n_threads)
+        if place >= 0:
+            raise InputError(
+                f"value {place} of {len(ring)} of a masked sum is larger than all parties can have "
+                "made it, so their masks do not cancel; all must run the same command of the same "
+                "version of vpem"
+            )
         return found
 
 
-class Masks:
+class Masks(OfOneProcess):
     """The masks of one run, of the parties that live in this process.
 
     All processes call the same methods in the same order. Every call that hides something takes a
@@ -142,10 +165,11 @@ class Masks:
     register: Callable[[bytes, bytes, int], None] | None = None
 
     def __init__(self, fixed: FixedPoint, keys: PairKeys, n_threads: int | None = None) -> None:
+        super().__init__()
         self.fixed, self._keys = fixed, keys
         self.here, self._names = keys.here, keys.names
         self._all = tuple(range(fixed.n_parties))
-        self._check_count(self._all)
+        check_parties(len(self._all))
         self._number, self._chunk = 0, 0
         self._n_threads = thread_count(n_threads)
         self._stream = np.empty(TILE, dtype=np.uint64)
@@ -158,8 +182,6 @@ class Masks:
     def begin(self) -> None:
         """Begin another sum, or the same one once more."""
         self._number, self._chunk = self._number + 1, 0
-        if self._number >= MOST:
-            raise VpemError(f"a run has at most {MOST} masked sums; start another")
 
     def hide(
         self,
@@ -227,21 +249,16 @@ class Masks:
 
     # ---- parts ----------------------------------------------------------------------------------
 
-    def _check_count(self, among: Sequence[int]) -> None:
-        if len(among) < FEWEST:
-            raise InputError(
-                f"a masked sum needs at least {FEWEST} parties, got {len(among)}: with fewer, each "
-                "subtracts its own term and has the other's; leave out ",
-                Setting("secure_sum", True),
-            )
-
     def _parties(
         self, values: NDArray[Any], who: ArrayLike | None
     ) -> tuple[tuple[int, ...], list[int]]:
         """Return who takes part, and who of them lives here."""
+        self.check_process()
         among = self._all if who is None else tuple(np.asarray(who).tolist())
-        self._check_count(among)
+        check_parties(len(among))
         taking = set(among)
+        if not taking <= set(self._all) or list(among) != sorted(taking):
+            raise ValueError("parties must be named once each, in increasing order")
         here = [party for party in self.here if party in taking]
         if len(here) != len(values):
             raise ValueError(f"{len(values)} vectors of {len(here)} parties")
@@ -249,10 +266,10 @@ class Masks:
 
     def _next(self, n_words: int) -> bytes:
         """Return the next nonce: the block counter from 0, then numbers that never come again."""
-        if n_words > MOST_WORDS or self._chunk >= MOST:
+        if n_words > MOST_WORDS or self._chunk >= MOST_VECTORS:
             raise VpemError(
-                f"a masked sum has at most {MOST} vectors of {MOST_WORDS} values; take fewer rows "
-                "at a time"
+                f"a masked sum has at most {MOST_VECTORS} vectors of {MOST_WORDS} values; take "
+                "fewer rows at a time"
             )
         nonce = struct.pack("<IIQ", 0, self._chunk, self._number)
         self._chunk += 1

@@ -16,7 +16,7 @@ from vpem.errors import InputError, VpemError
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
-__all__ = ["KEY_BYTES", "OwnKeys", "PairKeys", "need_cryptography", "transcript_of"]
+__all__ = ["KEY_BYTES", "OfOneProcess", "OwnKeys", "PairKeys", "need_cryptography", "transcript_of"]
 
 KEY_BYTES = 32
 """Of a public key, and of one that a pair shares."""
@@ -50,7 +50,7 @@ def transcript_of(facts: Sequence[str], public: Sequence[bytes]) -> bytes:
     return hashlib.sha256(b"".join(map(_field, parts))).digest()
 
 
-class _OfOneProcess:
+class OfOneProcess:
     """What is neither copied nor used in any other process than that which made it."""
 
     def __init__(self) -> None:
@@ -60,15 +60,15 @@ class _OfOneProcess:
         """Raise VpemError in a copy of the process that made this."""
         if os.getpid() != self._process:
             raise VpemError(
-                "keys of masked sums are of one process: start others with keys of their own "
+                "masks and their keys are of one process: start others with keys of their own "
                 "instead of copying it"
             )
 
     def __reduce_ex__(self, protocol: Any) -> Never:
-        raise TypeError("keys of masked sums are never copied or written")
+        raise TypeError("masks and their keys are never copied or written")
 
 
-class OwnKeys(_OfOneProcess):
+class OwnKeys(OfOneProcess):
     """Fresh key pairs of the parties that live in this process.
 
     Parameters
@@ -103,7 +103,7 @@ class OwnKeys(_OfOneProcess):
         return self._private[party]
 
 
-class PairKeys(_OfOneProcess):
+class PairKeys(OfOneProcess):
     """Keys that the parties of this process share with each other party.
 
     Parameters

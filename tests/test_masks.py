@@ -1,0 +1,309 @@
+"""Masks that cancel, keys that nobody else has, and what is done about a party that cheats."""
+
+import copy
+import hashlib
+import pickle
+import sys
+
+import numpy as np
+import pytest
+from scipy.stats import chi2
+
+from vpem.engines.masking import agree
+from vpem.engines.placement import Placement
+from vpem.engines.tls.engine import TlsEngine
+from vpem.engines.tls.members import Member, Roster
+from vpem.engines.tls.signing import MemberSigns
+from vpem.errors import InputError, VpemError
+from vpem.network import pair_keys
+from vpem.network.masks import TILE, Masks
+
+from .tables import each, over
+from .thread_engine import QueuePost, ThreadEngine, over_queues, together
+from .tls_support import certify, der
+
+
+def place_of(n_parties, engine=None, ranks=None):
+    place = Placement.here(n_parties) if engine is None else Placement(engine, ranks)
+    place.masks = agree(place)
+    return place
+
+
+# ---- sums ---------------------------------------------------------------------------------------
+
+
+@over(n_parties=[3, 4, 6], size=[0, 1, TILE - 1, TILE, 2 * TILE + 1], some=[False, True])
+def test_masks_cancel_to_the_last_bit(n_parties, size, some):
+    masks = place_of(n_parties).masks
+    who = None if n_parties == 3 or not some else np.arange(n_parties)[1:]
+    rng = np.random.default_rng(size)
+    values = rng.normal(size=(n_parties if who is None else len(who), size))
+    plain = np.zeros(size, dtype=np.uint64)
+    for own in values:
+        masks.fixed.add(own, None, plain)
+    shares = masks.shares(values, who=who)
+    np.testing.assert_array_equal(shares.sum(axis=0), plain)
+    np.testing.assert_array_equal(masks.hide(values, who=who), plain)
+    np.testing.assert_allclose(masks.total(plain), values.sum(axis=0), rtol=0, atol=9 * 2.0**-32)
+    if size > 1:
+        assert (shares != plain).all()
+
+
+@over(
+    engine=[ThreadEngine, over_queues],
+    ranks=[(0, 1, 2, 2, 1), (1, 1, 2, 0, 2), (1, 2, 1, 2, 2)],  # the last: a first that only adds
+    dtype=[np.float64, np.float32],
+)
+def test_same_bits_wherever_parties_live(engine, ranks, dtype):
+    rng = np.random.default_rng(5)
+    values = (rng.normal(size=(5, 300)) * 1000).astype(dtype)
+    exponents, who = rng.integers(10, 30, 300), np.array([0, 2, 3])
+
+    def work(engine):
+        place = place_of(5, engine, ranks)
+        place.begin("estep", 1)
+        some = [party for party in place.own if party in who]
+        return (
+            place.add(values[place.own]),
+            place.add(values[some], who=who),
+            place.add(values[place.own], exponents=exponents),
+        )
+
+    here = place_of(5)
+    alone = (here.add(values), here.add(values[who], who=who),
+             here.add(values, exponents=exponents))  # fmt: skip
+    for found in together(3, work, engine):
+        for one, other in zip(found, alone, strict=True):
+            assert one.dtype == dtype
+            np.testing.assert_array_equal(one, other)
+    total = values.sum(axis=0, dtype=np.float64)
+    np.testing.assert_allclose(alone[0], total, rtol=1e-7, atol=2.0**-30)
+
+
+def test_what_does_not_fit_is_refused_without_its_value():
+    masks = place_of(3).masks
+    for bad, exponents, sentence in (
+        (np.nan, None, "value 2 of 4 that agent 1 adds to a masked sum is NaN or infinite"),
+        (-np.inf, None, "is NaN or infinite"),
+        (-1.2345e9, None, r"is larger than 3.579e\+08, which is what fits for 3 parties"),
+        (1.2345e9, [0, 0, 1, 0], r"is larger than 7.158e\+08"),
+    ):
+        values = np.ones((3, 4))
+        values[1, 2] = bad
+        with pytest.raises(InputError, match=sentence) as error:
+            masks.hide(values, exponents=exponents)
+        assert "2345" not in str(error.value)
+
+
+def test_few_parties_are_refused():
+    for n_parties in (1, 2):
+        with pytest.raises(InputError, match=f"at least 3 parties, got {n_parties}"):
+            agree(Placement.here(n_parties))
+    with pytest.raises(InputError, match="at least 3 parties, got 2"):
+        place_of(4).add(np.ones((2, 1)), who=[1, 3])
+
+
+def test_masks_that_do_not_cancel_are_noticed():
+    masks = place_of(3).masks
+    shares = masks.shares(np.ones((3, 100)))
+    with pytest.raises(InputError, match="their masks do not cancel"):
+        masks.total(shares[:2].sum(axis=0))
+
+
+# ---- what is sent -------------------------------------------------------------------------------
+
+
+def uniformity(counts):
+    """Return the probability of counts (4, 65536) as unlike each other, of words' four parts.
+
+    Chi-square of the bytes at the eight places of a word: a plain number has few high bytes.
+    """
+    table = counts.reshape(4, 256, 256)
+    cells = np.concatenate([table.sum(axis=1), table.sum(axis=2)])
+    expected = cells.sum() / cells.size
+    return chi2.sf(((cells - expected) ** 2).sum() / expected, cells.size - len(cells))
+
+
+def count_parts(words, counts):
+    """Count the sixteen-bit parts of words, by their place."""
+    for place, part in enumerate(words.view(np.uint16).reshape(-1, 4).T):
+        counts[place] += np.bincount(part, minlength=65536)
+
+
+def test_messages_look_random(monkeypatch):
+    def between(self, *pair_and_among):
+        return hashlib.sha256(repr(sorted(pair_and_among[:2])).encode()).digest()  # always the same
+
+    monkeypatch.setattr(pair_keys.PairKeys, "between", between)
+    masks, size = place_of(3).masks, 500_000
+    values = np.random.default_rng(0).normal(size=(3, size)) * 100
+    plain = np.zeros(size, dtype=np.uint64)
+    masks.fixed.add(values[1], None, plain)
+    counts = np.zeros((2, 4, 65536), dtype=np.int64)
+    before = masks.shares(values)[1]
+    for _ in range(20):
+        masks.begin()
+        message = masks.shares(values)[1]
+        count_parts(message, counts[0])
+        count_parts(message - before, counts[1])
+        before = message
+    assert counts[0].sum() == 4e7
+    assert min(map(uniformity, counts)) > 1e-4
+    # As it would be without a mask, and where a keystream came twice.
+    once = np.zeros((2, 4, 65536), dtype=np.int64)
+    count_parts(plain, once[0])
+    count_parts(plain - np.roll(plain, 1), once[1])
+    assert max(map(uniformity, once)) < 1e-300
+
+
+# ---- keys ---------------------------------------------------------------------------------------
+
+
+def test_no_keystream_comes_twice(monkeypatch):
+    """A run that is killed and goes on makes its masks anew, and takes the same sums again."""
+    seen, ends, sums = set(), {}, {}
+
+    def register(key, nonce, party):
+        assert (key, nonce, party) not in seen
+        seen.add((key, nonce, party))
+        ends.setdefault((key, nonce), []).append(party)
+        assert sums.setdefault((key, nonce), now) == now
+
+    monkeypatch.setattr(Masks, "register", staticmethod(register))
+    n_runs, sets = 201, (None, [1, 2, 3])
+    for run in range(n_runs):
+        masks = place_of(4).masks
+        for number in range(2):  # iterations that are lost come again
+            masks.begin()
+            for chunk, who in enumerate(sets):
+                now = run, number, chunk
+                masks.shares(np.ones((4 if who is None else 3, 1)), who=who)
+    assert len(seen) == n_runs * 2 * (12 + 6)
+    assert {len(set(both)) for both in ends.values()} == {2}
+    assert {nonce[:4] for _, nonce, _ in seen} == {bytes(4)}  # blocks are counted from 0
+
+
+def test_keys_stay_where_they_are(monkeypatch):
+    masks = place_of(3).masks
+    masks.shares(np.ones((3, 1)))
+    keys = masks._keys
+    secrets = [*keys._shared.values(), *keys._derived.values()]
+    assert len(set(secrets)) == 6
+    for thing in (masks, keys, keys._own):
+        assert not any(secret.hex() in repr(thing) or repr(secret) in repr(thing)
+                       for secret in secrets)  # fmt: skip
+        for copied in (pickle.dumps, copy.copy, copy.deepcopy):
+            with pytest.raises(TypeError, match="never copied or written"):
+                copied(thing)
+    monkeypatch.setattr("os.getpid", lambda: -1)  # as in a process forked from this one
+    with pytest.raises(VpemError, match="masks and their keys are of one process"):
+        masks.shares(np.ones((3, 1)))
+
+
+def test_library_that_is_missing_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "cryptography", None)
+    with pytest.raises(InputError, match=r"masked sums need vpem\[secure\]: pip install"):
+        place_of(3)
+
+
+# ---- parties and carriers that cheat ------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def identities(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("members")
+    names = [f"member {number}" for number in range(3)]
+    return [certify(folder / name, name) for name in names]
+
+
+def study_of(identities, spoil, edition=lambda rank: 1):
+    """Return what makes the engine of a member, whose first hears what ``spoil`` makes of it."""
+    members = tuple(Member(each.name, der(each)) for each in identities)
+
+    def member(rank, size, mail):
+        roster = Roster("0" * 32, "heart", edition(rank), members)
+        engine = TlsEngine(QueuePost(rank, mail), roster, MemberSigns(roster, identities[rank]))
+        engine.seats = [0, 1, 2]
+        heard = engine.allgather
+
+        def allgather(value):
+            found = heard(value)
+            kind = "signatures" if isinstance(value, bytes) else "keys"
+            return spoil(kind, found) if rank == 0 else found
+
+        engine.allgather = allgather
+        return engine
+
+    return member
+
+
+FOREIGN = pair_keys.OwnKeys([0]).public[0]
+
+
+def changing(kind, rank, said):
+    """Make what the first member hears of another in place of what that said."""
+
+    def spoil(now, found):
+        if now == kind:
+            found[rank] = said(found) if callable(said) else said
+        return found
+
+    return spoil
+
+
+def untouched(kind, found):
+    return found
+
+
+def agreeing(engine):
+    """Agree on keys, and say so where that fails, as commands do."""
+    try:
+        return agree(Placement.evenly(engine, 3))
+    except VpemError as error:
+        engine.part(str(error))
+        raise
+
+
+@each(
+    ["spoil", "sentence"],
+    [
+        (changing("keys", 1, [FOREIGN]), "signature of member 1 does not hold"),
+        (changing("keys", 0, [FOREIGN]), "the key of member 0 .* came back changed"),
+        (changing("keys", 1, lambda said: said[2]), "member 2 has sent the key of member 1"),
+        (changing("keys", 1, lambda said: said[0]), "member 1 has sent the key of member 0"),
+        (changing("keys", 2, [bytes(32)]), "member 2 has sent a key .* nothing is secret"),
+        (changing("keys", 2, [b"\1" + bytes(31)]), "member 2 .* nothing is secret"),
+        (changing("keys", 2, [FOREIGN[:31]]), "member 2 .* else than a key of 32 bytes"),
+        (changing("keys", 2, [FOREIGN, FOREIGN]), "member 2 .* else than the keys of its parties"),
+        (changing("keys", 2, "key"), "member 2 .* else than the keys of its parties"),
+        (changing("keys", 2, [None]), "member 2 .* else than a key of 32 bytes"),
+        (changing("signatures", 1, b""), "member 1 .* else than a signature"),
+        (changing("signatures", 1, None), "member 1 .* else than a signature"),
+        (changing("signatures", 1, bytes(64)), "signature of member 1 does not hold"),
+        (changing("signatures", 1, lambda said: said[2]), "signature of member 1 does not hold"),
+    ],
+)
+def test_cheating_is_noticed(spoil, sentence, identities):
+    found, *_ = together(3, agreeing, study_of(identities, spoil))
+    with pytest.raises(InputError, match=sentence):
+        raise found
+
+
+def test_keys_of_another_run_or_edition_are_refused(identities):
+    heard = {}
+
+    def keep(kind, found):
+        heard[kind] = list(found)
+        return found
+
+    def replay(kind, found):
+        found[1] = heard[kind][1]
+        return found
+
+    first = together(3, agreeing, study_of(identities, keep))
+    assert not any(isinstance(found, Exception) for found in first)
+    again = together(3, agreeing, study_of(identities, replay))[0]
+    editions = study_of(identities, untouched, edition=lambda rank: 1 + (rank == 2))
+    for error in (again, together(3, agreeing, editions)[0]):
+        with pytest.raises(InputError, match="another run or another edition of the study"):
+            raise error
