@@ -161,7 +161,7 @@ def how_summed(report: Report) -> str:
     if report["sum"] in places:
         parts = [f"{'' if report['compress'] else 'exact '}{places[report['sum']]}"]
         if report.get("secure_sum"):
-            parts[0] += " under masks"
+            parts[0] += ", under masks"
         if report["tree"] is not None:
             parts.append(f"{plural(report['tree']['hops'], 'hop')} from its root")
     else:

@@ -162,6 +162,7 @@ def plan(
             "mixing_rate",
             "consensus_error",
             "consensus_error_is_bound",
+            "secure_sum",
         ),
         **_mixing(network),
         "communication": sent,

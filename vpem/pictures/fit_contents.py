@@ -142,7 +142,9 @@ def _fitted(saved: SavedFit) -> list[Fact]:
 def _summed(saved: SavedFit) -> str:
     report = saved.report
     if report.get("rounds") is None:
-        return "at the server" if report.get("server") is not None else "not said"
+        at_server = "at the server" if report.get("server") is not None else "not said"
+        where = "along a tree" if report.get("sum") == "tree" else at_server
+        return f"{where}, under masks" if report.get("secure_sum") is True else where
     parts = [f"{_counted(report['rounds'], 'round')} between neighbours"]
     if report.get("acceleration") == "chebyshev":
         parts[0] += " (Chebyshev)"

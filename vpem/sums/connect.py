@@ -31,6 +31,7 @@ from vpem.sums.combinations import settled
 from vpem.sums.compressed_server import CompressedServerSum
 from vpem.sums.compressed_tree import CompressedTreeSum
 from vpem.sums.consensus import ConsensusSum, consensus_error_bound
+from vpem.sums.counted import at_server
 from vpem.sums.gossip import GossipSum
 from vpem.sums.rounds import LARGEST_CONSENSUS_ERROR, Rounds
 from vpem.sums.server import Exact, ServerSum
@@ -162,6 +163,8 @@ class Network:
         """Count what is sent before the first iteration."""
         if self.prepared is not None:
             ledger.add(self.prepared)
+        if self.agents.masks is not None:
+            at_server(self.whole.total).on(ledger).charge_keys()
         if self.hops > 0:
             if not self.graph.has_server:
                 charge_hubs(ledger, self.graph)

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from vpem.checks import Floats
 from vpem.engines.placement import Placement
 from vpem.network.ledger import Ledger
+from vpem.network.pair_keys import KEY_BYTES
 from vpem.network.schema import Choice, Schema, State
 from vpem.sums.adding import MASKED_BYTES, Exponents
 from vpem.sums.scalars import Scalars, message_bytes, with_scalars
@@ -219,6 +220,12 @@ class AtServer(Counted):
         links = self._down if receivers is None else self._down[receivers]
         if len(links):
             self._send(self.charge, size, links=links, rounds=1)
+
+    def charge_keys(self) -> None:
+        """Count how senders agree on masks: the public key of each goes to all."""
+        self.charge_as("setup")
+        self.count(np.full(self.n_senders, KEY_BYTES))
+        self.broadcast(self.n_senders * KEY_BYTES)
 
     @property
     def bytes_up(self) -> int:
