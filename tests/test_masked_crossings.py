@@ -3,9 +3,20 @@
 import numpy as np
 import pytest
 
+from vpem import connect, make_graph
 from vpem.engines.masking import agree
 from vpem.engines.placement import Placement
+from vpem.fits.feature_kmeans import kmeans_features
+from vpem.fits.selection.trials import Cell, Problem, Trial
+from vpem.fits.spread import fit_spread, own_columns
+from vpem.network.holdings import contiguous
+from vpem.network.masks import Masks
+from vpem.sums.spread import spread
 
+from .cli_support import overlapping
+from .crossings import leaks, recorded
+from .missing_support import with_holes
+from .tables import each, over
 from .thread_engine import together
 
 
@@ -25,9 +36,9 @@ def test_agents_learn_sums_flags_and_largest_numbers_and_not_whose():
         largest = place.largest(np.array([[3], [9], [2], [0]])[place.own], 0, 100)
         return flags, place.add_up(own), place.add_up(own, alike=True), largest
 
-    for flags, each, alike, largest in together(3, work):
+    for flags, apart, alike, largest in together(3, work):
         np.testing.assert_array_equal(flags, [True, False, True])
-        np.testing.assert_allclose(each, values.sum(axis=0), rtol=1e-14)
+        np.testing.assert_allclose(apart, values.sum(axis=0), rtol=1e-14)
         np.testing.assert_allclose(alike, values.sum(axis=0), atol=1e186)
         assert largest == [9]
 
@@ -38,3 +49,91 @@ def test_floats_and_items_cannot_go_without_masks_by_mistake():
     for send in (place.allreduce, lambda own: place.pool(list(own))):
         with pytest.raises(RuntimeError, match="without masks"):
             send(np.ones(3))
+
+
+# ---- whole fits ----------------------------------------------------------------------------------
+
+HELD = contiguous(6, 3)
+X, _ = overlapping(48, 6, 2, gap=2.0, seed=4)
+HOLES = with_holes(X, 1)
+NEIGHBOURS = [2, 3, 4, 5, 0, 1]
+"""Every agent has what the next one had."""
+
+CONSTANT = X.copy()
+CONSTANT[:, 3] = 2.5
+COLLAPSED = X.copy()
+COLLAPSED[:46, 2:4] = 0.0
+"""Of which one agent finds a singular covariance."""
+
+SHORT = {"n_components": 2, "max_iter": 3, "seed": 0}
+
+
+def fitted(engine, data, recipe=fit_spread, network=None, **options):
+    """Fit over features of three agents, a rank each."""
+    network = {"topology": "star", **(network or {})}
+    graph = make_graph(network.pop("topology"), 3)
+    joined = spread(connect(graph, HELD, hops=0, secure_sum=True, **network), engine)
+    return recipe(data[:, own_columns(joined)], joined, n_threads=1, **options)
+
+
+def searched(own, network, n_threads, **trial):
+    """Judge one model, as a search does."""
+    options = {"seed": 0, "max_iter": 2, "init": "random", "missing": "marginalize"}
+    problem = Problem(own, {0: network}, None, options)
+    return problem.run(Trial(Cell(2, 0, "full"), 0, **trial))
+
+
+def kept_apart(data=X, **how):
+    """What three agents say in the open that is one's own: three fits, compared."""
+    one, again, moved = (
+        recorded(3, lambda engine, own=own: fitted(engine, own, **how))
+        for own in (data, data, data[:, NEIGHBOURS])
+    )
+    return leaks(one, again, moved)
+
+
+FITS = {
+    "EM": SHORT | {"labels": [0, 1, 2]},
+    "units": SHORT | {"scale": "standard", "init": "random"},
+    "squarem": SHORT | {"accelerate": "squarem", "max_iter": 6, "init": [3, 40]},
+    "batches": SHORT | {"batch_size": 24, "max_iter": 2, "init": "random"},
+    "tree": SHORT | {"network": {"topology": "path", "sum": "tree"}},
+    "missing": SHORT | {"data": HOLES, "missing": "marginalize"},
+    "collapsed": SHORT | {"data": COLLAPSED, "init": [0, 20, 47], "n_components": 3},
+    "k-means": {"recipe": kmeans_features, "n_clusters": 2, "seed": 0},
+    "k-means in batches": {
+        "recipe": kmeans_features, "n_clusters": 2, "seed": 0, "batch_size": 24, "data": HOLES,
+        "missing": "marginalize", "max_iter": 2,
+    },
+    "search": {"recipe": searched, "data": CONSTANT},
+    "held-out rows": {"recipe": searched, "n_folds": 3, "data": HOLES},
+}  # fmt: skip
+
+
+@pytest.mark.filterwarnings("ignore::vpem.errors.VpemWarning")
+@over(fit=FITS)
+def test_what_agents_say_in_the_open_is_nobodys_own(fit):
+    assert kept_apart(**FITS[fit]) == []
+
+
+def add_in_the_open(place, values, **_):
+    return place.engine.allreduce(values.sum(axis=0))
+
+
+def any_in_the_open(place, flags):
+    return place.engine.allreduce(np.asarray(flags, dtype=np.uint8), "max").astype(bool)
+
+
+@pytest.mark.filterwarnings("ignore::vpem.errors.VpemWarning")
+@each(
+    ["owner", "method", "instead"],
+    [
+        (Masks, "_mask", lambda *_: None),
+        (Placement, "add", add_in_the_open),
+        (Placement, "any", any_in_the_open),
+    ],
+)
+def test_a_number_in_the_open_is_found(owner, method, instead, monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr(owner, method, instead)
+        assert kept_apart(HOLES, missing="marginalize", max_iter=1, n_components=2) != []

@@ -17,6 +17,7 @@ __all__ = [
     "Interrupted",
     "NotConvergedWarning",
     "NumericalError",
+    "OwnDataWarning",
     "PartitionedError",
     "Setting",
     "VpemError",
@@ -153,6 +154,10 @@ class PartitionedError(VpemError):
 
 class VpemWarning(_Told, UserWarning):
     """Something a user should know although the computation goes on."""
+
+
+class OwnDataWarning(VpemWarning):
+    """Something about the data of one process, which others need not hear of."""
 
 
 class NotConvergedWarning(VpemWarning):

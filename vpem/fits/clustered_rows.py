@@ -77,8 +77,12 @@ class ClusteredRows:
         self.observed = there.astype(np.uint8)
         known = np.where(there, self._rows, 0)
         weights = np.ones(self.n_here) if self.weights is None else self.weights
-        sums = np.stack([weights @ known.astype(np.float64), weights @ self.observed])
-        total, count = here.holders.allreduce(sums)
+        sums = [
+            [weights[run] @ known[run].astype(np.float64), weights[run] @ self.observed[run]]
+            for run in here.own_runs
+        ]
+        found = here.holders.add_up(np.array(sums).reshape(len(sums), 2 * self.width))
+        total, count = found.reshape(2, self.width)
         means = total / np.where(count > 0, count, 1.0)
         self._rows = np.where(there, self._rows, means.astype(self._rows.dtype))
 

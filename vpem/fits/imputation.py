@@ -189,6 +189,7 @@ def _model(
         how.ridge,
         copies,
         n_roots=network.whole.total.n_roots,
+        parts=observers.parts,
         add_up=observers.add_up,
     )
     return model, observers

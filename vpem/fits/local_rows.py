@@ -112,10 +112,25 @@ class LocalRows:
         found[self._order] = joined
         return found
 
-    def extremes(self, own: Extremes) -> Extremes:
-        """Return the lowest and highest values of the rows of all processes."""
-        lowest, highest = self.holders.allreduce(np.stack([-own[0], own[1]]), "max")
-        return -lowest, highest
+    def constant(self, own: Extremes) -> NDArray[np.bool_]:
+        """Say which features (d,) have one value in all rows of all processes.
+
+        Parameters
+        ----------
+        own : (ndarray, ndarray)
+            Lowest and highest values of the rows of this process.
+        """
+        if self.holders.masks is None:
+            lowest, highest = self.holders.allreduce(np.stack([-own[0], own[1]]), "max")
+            return np.asarray(-lowest == highest)
+        # Nobody's own value is told: how far workers' only values are from the mean of these.
+        varies = self.holders.any(own[0] < own[1])
+        some = self.counts[self.own] > 0
+        only = np.where(varies | (own[0] > own[1]), 0.0, own[0])
+        total = self.holders.add_up(np.outer(some.astype(np.float64), only))
+        mean = total / np.count_nonzero(self.counts)
+        apart = np.abs(only - mean) > 1e-12 * np.abs(mean)
+        return ~(varies | self.holders.any(apart & some.any()))
 
 
 class SharedRows:

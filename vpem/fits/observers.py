@@ -24,6 +24,10 @@ from vpem.terms.scaling import Scaling
 __all__ = ["Observers", "check_laws", "hide_entries"]
 
 Vector = NDArray[np.float64]
+
+MOST_BITS = int(np.array(np.finfo(np.float64).max).view(np.int64))
+"""Of the largest number, as a whole one."""
+
 Measure = Callable[[NDArray[np.intp], Vector, Vector | None], Vector]
 """Of places, values and weights of entries."""
 
@@ -56,8 +60,9 @@ class Observers:
         self._n_roots = network.whole.total.n_roots
         self._server = self.total if isinstance(self.total, AtServer) else None
         own = self.holders.own.tolist()
-        # At a server the observers of a process are summed as one; else each is a root.
-        self._groups = [[one] for one in own] if self._server is None else [own]
+        # At a server the observers of a process are summed as one; else each is a root, or masked.
+        each = self._server is None or self.holders.masks is not None
+        self._groups = [[one] for one in own] if each else [own]
         if self.holders.apart:
             observations = observations.part(set(own))
         self.given = self.observations = observations
@@ -65,9 +70,19 @@ class Observers:
         if observations.weights is not None:
             self._relate_weights(observations.weights)
 
-    def add_up(self, value: float) -> float:
-        """Add up a number of every process."""
-        return float(self.holders.allreduce(np.array([float(value)]))[0])
+    def add_up(self, values: Vector) -> float:
+        """Add up a number of each of the `parts` of all processes."""
+        return float(self.holders.add_up(values[:, None])[0])
+
+    @property
+    def parts(self) -> list[Observations]:
+        """What observers of this process saw: of all together, or where sums are masked of each."""
+        return self._parts_of(self.observations)
+
+    def _parts_of(self, whole: Observations) -> list[Observations]:
+        if self.holders.masks is None:
+            return [whole]
+        return [whole.part({one}) for one in self.holders.own.tolist()]
 
     def _add(self, size: int, measure: Measure, sent: tuple[int, int] | None = None) -> Vector:
         """Sum so many numbers of every observer.
@@ -82,7 +97,8 @@ class Observers:
             if up:
                 self._server.count(ITEM * up)
                 self._server.broadcast(ITEM * down)
-            return self.holders.allreduce(sums[0])
+            values = np.array(sums).reshape(len(sums), size)
+            return self.holders.add_up(values, alike=True)
         found = add_vectors(self.total, np.array(sums).reshape(len(sums), size), "setup")
         if self._n_roots > 1:
             self.total.agree("flooding", ITEM * size)
@@ -91,13 +107,16 @@ class Observers:
 
     def _relate_weights(self, weights: tuple[Vector, ...]) -> None:
         """Divide weights by the largest of all observers."""
-        mine = max(float(own.max(initial=0.0)) for own in weights)
-        largest = float(self.holders.allreduce(np.array([mine]), "max")[0])
+        own = [weights[one] for one in self.holders.own.tolist()]
+        most = np.array([each.max(initial=0.0) for each in own]).reshape(len(own), 1)
+        # Positive numbers are ordered as their bits are.
+        bits = self.holders.largest(most.view(np.int64), 0, MOST_BITS)
+        largest = float(bits.view(np.float64)[0])
         if self._server is None:
             self.total.agree("flooding", ITEM)
         else:
             self._server.begin("setup", 1, 1, ITEM)
-        related = tuple(own / largest for own in weights)
+        related = tuple(each / largest for each in weights)
         self.observations = replace(self.observations, weights=related)
 
     def count_copies(self, copies: str) -> float:
@@ -145,9 +164,12 @@ class Observers:
 
     def log_units(self) -> float:
         """What the density of all entries loses by the units they are scaled from."""
-        at, _, weights = self.observations.entries(range(self.observations.n_observers))
-        units = np.log(self.scaling.scale)[at % self.observations.shape[1]]
-        return self.add_up((units if weights is None else weights * units).sum())
+        logs, n = np.log(self.scaling.scale), len(self.scaling.scale)
+        found = []
+        for part in self.parts:
+            at, _, weights = part.entries(range(part.n_observers))
+            found.append((logs[at % n] if weights is None else weights * logs[at % n]).sum())
+        return self.add_up(np.array(found))
 
     def seen(self) -> Seen:
         """Sum up what all observers saw, for a result: all know it by the mean statistic.
@@ -155,14 +177,23 @@ class Observers:
         Where processes are others' each keeps the values of its own to itself.
         """
         own, shared = self.given, self.holders.engine.open
-        columns = self.holders.allreduce(own.column_sums())
-        weight, total = (self.holders.allreduce(part) if shared else part for part in own.sums())
+        columns = self._summed(lambda some: some.column_sums())
+        weight, total = own.sums()
+        if shared:
+            weight, total = self._summed(lambda some: np.stack(some.sums()))
         mean = np.full(own.shape, np.nan)
         np.divide(total, weight, out=mean, where=weight > 0)
-        times: Any = weight
+        times = weight
         if own.weights is not None or not shared:
-            times = self.holders.allreduce(own.times_seen)
-        return Seen(times, mean, columns[1] / columns[0])
+            times = self._summed(lambda some: some.times_seen)
+        return Seen(np.rint(times).astype(np.intp), mean, columns[1] / columns[0])
+
+    def _summed(self, find: Callable[[Observations], NDArray[Any]]) -> NDArray[Any]:
+        """Sum over all observers what is found of some of them."""
+        each = [find(part) for part in self._parts_of(self.given)]
+        shape = (each[0] if each else find(self.given)).shape
+        flat = np.array(each).reshape(len(each), int(np.prod(shape)))
+        return self.holders.add_up(flat, alike=True).reshape(shape)
 
 
 def _sums(at: NDArray[np.intp], values: Vector | None, size: int) -> Vector:

@@ -21,7 +21,7 @@ from vpem.checks import (
     extremes,
     row_blocks,
 )
-from vpem.errors import InputError, Setting, VpemWarning, shorten
+from vpem.errors import InputError, OwnDataWarning, Setting, VpemWarning, shorten
 from vpem.files.matrix import FileMatrix
 from vpem.network.blocks import Blocks
 from vpem.settings import INITS, FitSettings, MixtureSettings
@@ -269,15 +269,13 @@ def _inspect(
     lowest, highest = found
     if max(-lowest.min(initial=0), highest.max(initial=0)) > most:
         _refuse_large(X, feature_names, most, precision)
-    if here is not None:
-        lowest, highest = here.extremes(found)
-    constant = np.flatnonzero(lowest == highest)
+    constant = np.flatnonzero(lowest == highest if here is None else here.constant(found))
     if len(constant) and (len(X) if here is None else here.n_samples) > 1:
         listed = shorten(
             repr(feature_names[j]) if feature_names is not None else j for j in constant.tolist()
         )
         warnings.warn(
-            VpemWarning(
+            (VpemWarning if here is not None else OwnDataWarning)(
                 f"constant features carry nothing to tell rows apart: {listed}; their variance is ",
                 Setting("reg_covar"),
                 f" ({reg_covar:g}) alone",

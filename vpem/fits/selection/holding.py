@@ -30,6 +30,7 @@ from vpem.network.schema import Report
 from vpem.settings import FitSettings
 from vpem.sums.connect import Network
 from vpem.sums.counted import add_vectors
+from vpem.sums.quantizer import ITEM
 from vpem.sums.spread import sum_exactly
 from vpem.sums.sum import Sum
 from vpem.terms.mixture import Mixture
@@ -247,13 +248,24 @@ class ByRows:
         own = self._own(rows)
         found = _Rows(_some(self.X, own), self._missing, _some(self._weights, own))
         found.judge(mixture)
-        sums = found.sums()
-        each = np.zeros((len(total.holders.own), 3))
-        each[:1] = sums
-        added = add_vectors(total, each)[0]
+        holders = self._network.total.holders
+        each = found.by_worker(self._owners(own), len(holders.own))
+        if holders.masks is None:
+            added = add_vectors(total, each)[0]
+        else:
+            total.begin("estep", 1, 3, ITEM)
+            added = holders.add_up(each)
+        score, weight, entropy = added.tolist()
+        return Judged(mixture, score, weight, entropy, ledger.messages, ledger.bytes)
+
+    def _owners(self, own: Indices | None) -> Indices:
+        """Return which worker, of those in this process, has each of some rows that are here."""
+        every = self._workers.worker_of
         if self._here is not None:
-            sums = float(added[0]), float(added[1]), float(added[2])
-        return Judged(mixture, *sums, ledger.messages, ledger.bytes)
+            runs = self._here.own_runs
+            every = np.repeat(np.arange(len(runs)), [run.stop - run.start for run in runs])
+        found: Indices = every if own is None else every[own]
+        return found
 
 
 class _Exact:
@@ -296,13 +308,22 @@ class _Rows:
 
     def sums(self) -> tuple[float, float, float]:
         """Return log-likelihood, weight and entropy of all together."""
-        if self._weights is None:
-            return (float(self._scores.sum()), float(np.count_nonzero(self.has_some)),
-                    float(self._doubts[self.has_some].sum()))  # fmt: skip
-        used = self.has_some & (np.asarray(self._weights) > 0)
-        weights = np.asarray(self._weights, dtype=np.float64)[used]
-        return (float(weights @ self._scores[used]), float(weights.sum()),
-                float(weights @ self._doubts[used]))  # fmt: skip
+        found = self.by_worker(np.zeros(len(self._scores), dtype=np.intp), 1)[0]
+        return float(found[0]), float(found[1]), float(found[2])
+
+    def by_worker(self, owners: Indices, n_workers: int) -> NDArray[np.float64]:
+        """Return these three (n, 3) of each worker, who has the rows that ``owners`` says."""
+        weights = np.ones(len(self._scores))
+        if self._weights is not None:
+            weights = np.maximum(np.asarray(self._weights, dtype=np.float64), 0.0)
+        used = self.has_some & (weights > 0)
+        scored = used if self._weights is not None else np.ones_like(used)
+        values = (
+            np.where(scored, weights * self._scores, 0.0),
+            np.where(used, weights, 0.0),
+            np.where(used, weights * self._doubts, 0.0),
+        )
+        return np.stack([np.bincount(owners, part, n_workers) for part in values], axis=1)
 
 
 def _some(values: Any, rows: Indices | None) -> Any:

@@ -22,6 +22,7 @@ from vpem.errors import (
     InputError,
     NotConvergedWarning,
     NumericalError,
+    OwnDataWarning,
     PartitionedError,
     VpemWarning,
 )
@@ -213,6 +214,11 @@ class Problem:
         self.n_samples = int(everywhere) if self.workers is None else self.workers.n_samples
 
     @property
+    def _masked(self) -> bool:
+        """Whether nobody may learn what another adds to a sum."""
+        return next(iter(self.networks.values())).agents.masks is not None
+
+    @property
     def seed(self) -> int:
         """Seed of the starts, and of the folds."""
         return int(self.options.get("seed", 0))
@@ -285,7 +291,10 @@ class Problem:
                 fit, found = None, _failed(reason, lost=True)
         found["seconds"] = time.perf_counter() - began
         told = [one.message for one in heard if isinstance(one.message, VpemWarning)]
-        texts = [str(one) for one in told if not isinstance(one, NotConvergedWarning)]
+        left_out: tuple[type[VpemWarning], ...] = (NotConvergedWarning,)
+        if engine.apart and (self._masked or not engine.open):
+            left_out += (OwnDataWarning,)  # said where the data are, before the search began
+        texts = [str(one) for one in told if not isinstance(one, left_out)]
         if engine.apart:
             found = engine.bcast(found)
             ours, *others = engine.allgather(texts)

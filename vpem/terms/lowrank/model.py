@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -40,8 +40,10 @@ class ImputationModel:
     n_roots : int
         How many keep a statistic. Where an M-step is a descent each sets out from where its last
         one ended, and so does that of the mean of them, which the next number stands for.
+    parts : sequence of Observations, optional
+        What observers of this process saw, in parts of which a number each is added up. None: all.
     add_up : callable
-        Adds up a number of every process, where observers live in several.
+        Adds up a number of each part, those of other processes too.
 
     Attributes
     ----------
@@ -64,7 +66,8 @@ class ImputationModel:
         n_copies: float,
         *,
         n_roots: int = 1,
-        add_up: Callable[[float], float] = float,
+        parts: Sequence[Observations] | None = None,
+        add_up: Callable[[Matrix], float] = np.sum,
     ) -> None:
         self.observations = observations
         self.law = law
@@ -81,13 +84,18 @@ class ImputationModel:
         self._points = [LowRank.zeros(*self.shape, rank)] * (1 if n_roots == 1 else n_roots + 1)
         self._known: tuple[LowRank, Matrix] | None = None
         self._add_up = add_up
-        _, values, weights = observations.entries(range(observations.n_observers))
-        self._seen, self._total = (part.ravel() for part in observations.sums())
-        base = law.base(values)
-        self._base = float((base if weights is None else weights * base).sum())
+        parts = [observations] if parts is None else parts
+        self._seen, self._total = np.zeros((2, len(parts), self.size))
+        self._base, masses = np.zeros((2, len(parts)))
+        for one, part in enumerate(parts):
+            self._seen[one], self._total[one] = (found.ravel() for found in part.sums())
+            _, values, weights = part.entries(range(part.n_observers))
+            base = law.base(values)
+            self._base[one] = (base if weights is None else weights * base).sum()
+            masses[one] = 0.0 if weights is None else weights.sum()
         self.total_weight: float = observations.n_entries
-        if weights is not None:
-            self.total_weight = add_up(float(weights.sum()))
+        if observations.weights is not None:
+            self.total_weight = add_up(masses)
 
     @property
     def masses(self) -> NDArray[np.intp]:
@@ -184,8 +192,8 @@ class ImputationModel:
     def log_likelihood(self, parameters: LowRank) -> float:
         """Log-likelihood of all entries seen together, in nats."""
         theta = parameters.theta.ravel()
-        fit = float(self._total @ theta - self._seen @ self.law.cumulant(theta))
-        return self._add_up(fit / self.law.dispersion + self._base)
+        fit = self._total @ theta - self._seen @ self.law.cumulant(theta)
+        return float(self._add_up(fit / self.law.dispersion + self._base))
 
     def objective(self, parameters: LowRank) -> float:
         """Penalized log-likelihood an entry seen: EM never lowers it."""
