@@ -79,6 +79,9 @@ class FileSaver:
     engine : Engine, optional
         The processes, which agree on the iteration to go on from, and on when to end. None: this
         one alone.
+    gone_on : bool
+        Whether the processes were more, and go on without some: what the others kept of the run of
+        all is passed over, and replaced after the first iteration.
 
     Raises
     ------
@@ -100,6 +103,7 @@ class FileSaver:
         resume: bool | str = False,
         force: bool = False,
         engine: Engine | None = None,
+        gone_on: bool = False,
     ) -> None:
         self.every = check_int("checkpoint_every", every, least=1)
         if resume not in (False, True, "if-any"):
@@ -115,9 +119,10 @@ class FileSaver:
         """Iterations offered since the run began; all processes count alike."""
         self._facts: State = {}
         self._found: State | None = None
+        self._gone_on = gone_on
         check_ending(path, "checkpoints")
         for file in self.files:
-            check_writable(file, force or bool(resume))
+            check_writable(file, force or gone_on or bool(resume))
         if resume:
             self._find(resume == "if-any")
 
@@ -142,6 +147,8 @@ class FileSaver:
                     damaged.append(error)
                     continue
                 check(CHECKPOINT, found, Place(f"the checkpoint {file}", advice=ANEW))
+                if self._gone_on and found["facts"].get("processes") != self.size:
+                    continue
                 self._check_size(found["facts"].get("processes"))
                 states[found["generation"]] = (file, found)
         if damaged and not states:
@@ -216,7 +223,7 @@ class FileSaver:
         """Write the state if it is due, the last, or somebody wants the process to end."""
         self.generation += 1
         wanted = self._largest(self.signal or 0)
-        if wanted or last or self.generation % self.every == 0:
+        if wanted or last or self._gone_on or self.generation % self.every == 0:
             self.write(state())
         if wanted:
             self.signal = wanted
@@ -227,7 +234,10 @@ class FileSaver:
     def write(self, state: State) -> None:
         """Write a state now."""
         whole = {"generation": self.generation, "facts": self._facts, "run": state}
-        write_state(self.path, whole, self.before)
+        write_state(self.path, whole, None if self._gone_on else self.before)
+        if self._gone_on and self.before is not None:
+            self.before.unlink(missing_ok=True)
+        self._gone_on = False
 
 
 # ---- what a run is told from others by ----------------------------------------------------------

@@ -147,9 +147,15 @@ def kmeans_features(
         )
         complete(terms, network)
         shape = (how.n_clusters, network.blocks.n_features)
-        kept = LloydRuns(shape, terms.n_samples, network.total)
+        places = np.argsort(terms.blocks.order)
+        kept = LloydRuns(
+            shape, terms.n_samples, network.total,
+            undo=lambda centres: asked.scaling.undo(centres[:, places]),
+        )  # fmt: skip
         restarts = Restarts(saver, ledger, range(asked.restarts), how.seed, how.max_iter, kept)
-        best = restarts.best(network.total, _OverFeatures(asked, terms, network, how, callback))
+        best = restarts.best(
+            network.total, _OverFeatures(asked, terms, network, how, kept, callback)
+        )
         if labels:
             charge_clusters(network, ledger, terms.n_samples)
         found = _clustering(best, asked, terms, network, restarts.outcome(began))
@@ -165,6 +171,7 @@ class _OverFeatures:
     terms: FeatureTerms
     network: Network
     how: KmeansSettings
+    kept: LloydRuns
     callback: Callback | None
 
     def __call__(self, restart: Restart) -> tuple[Lloyd, NDArray[np.intp] | None]:
@@ -175,6 +182,9 @@ class _OverFeatures:
         chosen = asked.rows
         if restart.saved is not None:
             start, chosen = restart.loop["centres"], restart.drawn()
+        elif restart.start is not None:
+            begun = self.kept.begun_at(restart.start)
+            start, chosen = asked.scaling.apply(begun)[:, terms.blocks.order], None
         elif asked.centres is not None:
             own = slice(None) if network.part_of is None else own_columns_of_hubs(network)
             start = asked.scaling.apply(asked.centres[:, own])[:, terms.blocks.order]

@@ -34,6 +34,7 @@ from vpem.steps.runs import Progress
 from vpem.steps.saver import Saver
 from vpem.steps.starts import teller
 from vpem.sums.connect import Network, connect_workers
+from vpem.terms.mixture_states import mixture_of_start, start_of_mixture
 from vpem.terms.statistic_map import FLOOR
 from vpem.terms.whitening import Whitening
 
@@ -164,8 +165,14 @@ def fit_fedem(
         setup = Setup(held, network, ledger, short, rng)
         model = setup.model(how, known_covariance)
         start, rows = None, None
+        root = 0 if network.whole.total.n_roots == 1 else int(network.agents.own[0])
+        begun = saving.begins_at(
+            lambda loop: start_of_mixture(model.maximize(loop["statistics"][root])[0])
+        )
         if saving.saved is None:
-            start, rows = setup.start(model, how.init, given.rows, how.seed, teller(callback))
+            shape = (model.blocks, model.covariance_type, model.n_components)
+            init = how.init if begun is None else mixture_of_start(begun, *shape)
+            start, rows = setup.start(model, init, given.rows, how.seed, teller(callback))
         else:
             own = (Integer(most=given.n_samples - 1),) * how.n_components
             rows = saving.restored(Maybe(own))

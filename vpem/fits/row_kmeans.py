@@ -123,7 +123,6 @@ def kmeans_rows(
         )
     here = here or LocalRows(holders, workers.counts)
     rows = ClusteredRows(asked, workers, here, thread_count(how.n_threads))
-    attempts = _OverRows(asked, rows, workers.order, network, how, callback)
     ledger = Ledger(network.graph)
     network.charge_setup(ledger, n_samples, asked.dtype.itemsize)
     _charge_rows(asked, workers, network.total.on(ledger), how)
@@ -131,7 +130,8 @@ def kmeans_rows(
         facts = describe_kmeans("kmeans-rows", asked, network, how)
         saver.begin({**facts, "who holds which rows": checksum(workers.order, workers.counts)})
     shape = (how.n_clusters, rows.width)
-    kept = LloydRuns(shape, n_samples, network.total, rows.n_here)
+    kept = LloydRuns(shape, n_samples, network.total, rows.n_here, undo=asked.scaling.undo)
+    attempts = _OverRows(asked, rows, workers.order, network, how, kept, callback)
     with one_blas_thread():
         restarts = Restarts(saver, ledger, range(asked.restarts), how.seed, how.max_iter, kept)
         best = restarts.best(network.total, attempts)
@@ -173,8 +173,10 @@ class _OverRows:
         order: NDArray[np.intp],
         network: Network,
         how: KmeansSettings,
+        kept: LloydRuns,
         callback: Callback | None,
     ) -> None:
+        self.kept = kept
         self.asked = asked
         self.rows = rows
         self.order = order
@@ -201,6 +203,8 @@ class _OverRows:
     ) -> tuple[NDArray[np.float64], NDArray[np.intp] | None]:
         """Return centres to start from, and the rows that they are at."""
         asked, parts, total, k = self.asked, self.rows.parts, restart.total, self.how.n_clusters
+        if restart.start is not None:
+            return asked.scaling.apply(self.kept.begun_at(restart.start)), None
         if asked.centres is not None:
             return asked.scaling.apply(asked.centres), None
         if restart.saved is not None:

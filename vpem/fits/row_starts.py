@@ -87,6 +87,8 @@ class RowRestart:
         self.tell = teller(stop.get("callback"))
         if self.restart.saved is not None:
             starts, shifts, rows = self._again()
+        elif self.restart.start is not None:
+            starts, shifts, rows = self._at_model(self.kept.begun_at(self.restart.start))
         elif isinstance(init, Mixture):
             starts, shifts, rows = self._at_model(init)
         elif given is not None:

@@ -196,6 +196,9 @@ class _Attempts:
         terms, init, n_components = self.terms, self.how.init, self.how.n_components
         if restart.saved is not None:
             return self.kept.mixtures(restart.loop)[0], restart.drawn()
+        if restart.start is not None:
+            begun = self.kept.begun_at(restart.start)
+            return begun.over(terms.blocks, terms.covariance_type, terms.scaling), None
         if isinstance(init, Mixture):
             start = own_start(init, self.network, terms.covariance_type, terms.scaling)
             if start.n_components != n_components:

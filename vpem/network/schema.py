@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 from vpem.errors import FileError, Setting
 
 __all__ = [
-    "ANEW", "COUNT", "FLAG", "LARGEST_COUNT", "NOTHING", "NUMBER", "PLAIN", "REAL", "TEXT", "Array",
-    "Choice", "Field", "Fields", "Integer", "ListOf", "Mapping", "Maybe", "Number", "Numbers",
-    "Place", "Plain", "Report", "Schema", "Sizes", "State", "check",
+    "ANEW", "COUNT", "FLAG", "KEPT", "LARGEST_COUNT", "NOTHING", "NUMBER", "PLAIN", "REAL", "TEXT",
+    "Array", "Choice", "Field", "Fields", "Integer", "ListOf", "Mapping", "Maybe", "Number",
+    "Numbers", "Place", "Plain", "Report", "Schema", "Sizes", "State", "check",
 ]  # fmt: skip
 
 Schema = Union["Field", "dict[str, Any]", "list[Schema]", "tuple[Schema, ...]"]
@@ -78,6 +78,10 @@ class Place:
         """Raise FileError, saying what is wrong with it."""
         then = ("; ", *self.advice) if self.advice else ()
         raise FileError(f"{self.file}: {self.path or 'what it holds'} {what}", *then)
+
+
+KEPT = Place("what was kept of the run", advice=("begin it anew",))
+"""Where parameters stand at which those begin who go on without others."""
 
 
 def check(schema: Schema, value: object, place: Place, sizes: Sizes | None = None) -> None:

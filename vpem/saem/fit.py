@@ -13,7 +13,7 @@ from vpem.errors import InputError
 from vpem.files.fingerprint import checksum, network_facts, start_facts
 from vpem.network.codecs import Codec, parse_codec
 from vpem.network.holdings import Workers, evenly
-from vpem.network.schema import NOTHING, Report, State
+from vpem.network.schema import KEPT, NOTHING, Array, Report, State, check
 from vpem.saem.chains import Chains
 from vpem.saem.conditional import Conditional, sample_conditional
 from vpem.saem.fisher import observed_information, standard_errors
@@ -130,6 +130,11 @@ def fit_saem(
     saving = OneRun(saver, server.ledger)
     if saving.saved is not None:
         saving.restored(NOTHING)
+    begun = saving.begins_at(lambda loop: {"theta": loop["run"]["trace"][-1].copy()})
+    if begun is not None:
+        p = len(made.parameters)
+        check({"theta": Array("f8", (p,))}, begun, KEPT)
+        start = begun["theta"]
     run = run_saem(
         made, held, chosen, server, asked, start=start, callback=callback, saver=saving.inner(None)
     )

@@ -14,6 +14,7 @@ from vpem.errors import PartitionedError
 from vpem.network.schema import (
     COUNT,
     FLAG,
+    KEPT,
     NOTHING,
     NUMBER,
     TEXT,
@@ -323,11 +324,20 @@ class LloydRuns:
         How it is summed.
     n_here : int, optional
         Rows of this process, over rows; None: over features, which all roots assign rows by.
+    undo : callable
+        Puts centres (K, d) into units of the data, and the user's order of features.
     """
 
     def __init__(
-        self, shape: tuple[int, int], n_samples: int, total: Sum, n_here: int | None = None
+        self,
+        shape: tuple[int, int],
+        n_samples: int,
+        total: Sum,
+        n_here: int | None = None,
+        *,
+        undo: Callable[[NDArray[np.float64]], NDArray[np.float64]],
     ) -> None:
+        self._undo, self._shape = undo, shape
         run = _schema(shape, n_samples, total, n_here, over=True)
         self.rows: Schema = Maybe(Array("i", shape[:1], 0, n_samples - 1))
         self.best: dict[str, Schema] = {"run": run}
@@ -344,6 +354,17 @@ class LloydRuns:
         run = Lloyd(nothing, nothing, nothing, nothing)
         run.recall(state["run"])
         return run
+
+    def start_of(self, state: State) -> State:
+        """Return the centres, the first root's if there are several (`Kept`)."""
+        centres = state.get("run", state)["centres"]
+        return {"centres": self._undo(centres[0] if centres.ndim == 3 else centres)}
+
+    def begun_at(self, start: State) -> NDArray[np.float64]:
+        """Return the centres that `start_of` found, once they have been checked."""
+        check({"centres": Array("f8", self._shape)}, start, KEPT)
+        centres: NDArray[np.float64] = start["centres"]
+        return centres
 
 
 def _schema(

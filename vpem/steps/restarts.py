@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from vpem.errors import InputError, Setting
 from vpem.network.ledger import Ledger
 from vpem.network.schema import COUNT, FLAG, Integer, Mapping, Maybe, Number, Schema, State, check
+from vpem.steps.keeper import Keeper
 from vpem.steps.saver import STREAM, PartSaver, Saver, set_stream, stream_state
 
 __all__ = ["Best", "Kept", "OneRun", "Restart", "Restarts"]
@@ -53,6 +54,9 @@ class Kept(Protocol[R]):
 
     def restore(self, state: State) -> R:
         """Return the run that was saved."""
+
+    def start_of(self, state: State) -> State:
+        """Return the parameters of a loop, or of the best run, to begin at (`Keeper.pick`)."""
 
 
 @dataclass
@@ -116,6 +120,17 @@ class OneRun(_Saving):
         """Set the ledger to what had been counted; returns what ``more`` the recipe has saved."""
         return self._checked({"more": more, "loop": Mapping()})["more"]
 
+    def begins_at(self, pick: Callable[[State], State]) -> State | None:
+        """Return the parameters to begin at, where somebody was lost who was there before.
+
+        ``pick`` finds such parameters in what the loop saves; see `vpem.steps.keeper.Keeper.pick`.
+        """
+        keeper = self._saver
+        if not isinstance(keeper, Keeper):
+            return None
+        keeper.pick = lambda whole: {0: pick(whole["loop"])}
+        return keeper.starts.get(0)
+
     def inner(self, more: Any) -> Saver | None:
         """Return the saver for the loop, ``more`` being what the recipe wants to have again."""
         if self._saver is None:
@@ -139,12 +154,15 @@ class Restart:
         The sum from its beginning.
     saved : dict or None
         What was saved of this one, if it goes on.
+    start : dict or None
+        Parameters that it begins at in the place of a start of its own (`Kept.start_of`).
     """
 
     seed: list[int]
     rng: np.random.Generator
     total: Any
     saved: State | None
+    start: State | None
     _saver: Callable[[Restart, State], Saver | None]
 
     def drawn(self, key: str = "rows") -> Any:
@@ -207,8 +225,21 @@ class Restarts(_Saving, Generic[R]):
         self._going: State | None = None
         self._best: Best[R] | None = None
         self._saved_best: State | None = None
+        self._starts: dict[int, State] = {}
+        if isinstance(saver, Keeper):
+            saver.pick = self._picked
+            self._starts = saver.starts
+        if self._starts:
+            begun = max(self._starts)
+            self.numbers = [*sorted(self._starts), *(one for one in self.numbers if one > begun)]
         if saver is not None and saver.saved is not None:
             self._restore()
+
+    def _picked(self, state: State) -> dict[int, State]:
+        """Return parameters of the best run up to now, and of the one that goes on."""
+        best, going = state["best"], state["restart"]
+        found = {} if best is None else {int(best["restart"]): self.kept.start_of(best)}
+        return found | {going: self.kept.start_of(state["going"]["loop"])}
 
     def _restore(self) -> None:
         """Go on from what was saved."""
@@ -273,7 +304,8 @@ class Restarts(_Saving, Generic[R]):
             seed = [self.seed, number]
             going, self._going = self._going, None
             rng = np.random.default_rng(seed)
-            run, rows = attempt(Restart(seed, rng, total.on(self._ledger), going, self._inner))
+            counted, start = total.on(self._ledger), self._starts.get(number)
+            run, rows = attempt(Restart(seed, rng, counted, going, start, self._inner))
             self.iterations += len(run.history)
             self._ran_out = self._ran_out or not run.converged
             if self._best is None or run.score > self._best.run.score:

@@ -31,7 +31,12 @@ from vpem.sums.sum import Sum
 from vpem.terms.covariances import covariance_shape
 from vpem.terms.features import FeatureTerms
 from vpem.terms.mixture import Mixture
-from vpem.terms.mixture_states import mixture_schema, mixture_state
+from vpem.terms.mixture_states import (
+    mixture_of_start,
+    mixture_schema,
+    mixture_state,
+    start_of_mixture,
+)
 from vpem.terms.terms import Terms
 
 __all__ = ["MixtureRuns", "Progress", "Run", "check_finite", "mean_over_roots", "note_partition"]
@@ -320,6 +325,15 @@ class MixtureRuns:
         run = Run(self.mixtures(state), self.over_rows)
         run.recall(state["record"])
         return run
+
+    def start_of(self, state: State) -> State:
+        """Return the first root's parameters, in units of the data (`Kept`)."""
+        return start_of_mixture(self.mixtures(state)[0])
+
+    def begun_at(self, start: State) -> Mixture:
+        """Return the mixture that `start_of` found, once it has been checked."""
+        shape = (self.terms.blocks, self.terms.covariance_type)
+        return mixture_of_start(start, *shape, self.n_components)
 
 
 def _parameters(

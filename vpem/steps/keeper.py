@@ -1,0 +1,115 @@
+"""What a run keeps of itself in memory, so that it can go on if somebody is lost.
+
+Who is lost takes part of a checkpoint along: sums remember what it sent, and its features have
+parameters. What the others can go on from are parameters of their own; each keeps them of the two
+newest iterations, since nobody is more than one ahead of another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from vpem.engines.engine import Engine
+from vpem.errors import InputError
+from vpem.network.schema import Place, State
+from vpem.steps.saver import NoSaver, Saver
+
+__all__ = ["Keeper", "Starts"]
+
+Starts = dict[int, State]
+"""Parameters to begin at, by number of the restart."""
+
+NEWEST = 2
+"""Iterations that are kept."""
+
+
+class Keeper(NoSaver):
+    """A saver that keeps the newest parameters in memory too.
+
+    Parameters
+    ----------
+    inner : Saver, optional
+        What keeps checkpoints.
+    engine : Engine
+        The processes.
+    lost : sequence of (str, int)
+        Who was lost before this process began, in this order, and after how many iterations of the
+        run; of who was lost last -1. The first process knows.
+    kept : mapping of int to Starts
+        What was kept until then, by iterations of the run.
+
+    Attributes
+    ----------
+    pick : callable or None
+        Given what a recipe offers, returns the parameters in it, in units of the data and of this
+        process's features alone. The recipe sets it; None: it always begins anew.
+    starts : Starts
+        What a recipe begins at, in the place of its own starts. Known from `begin` on.
+    """
+
+    pick: Callable[[State], Starts] | None = None
+
+    def __init__(
+        self,
+        inner: Saver | None,
+        engine: Engine,
+        lost: Sequence[tuple[str, int]] = (),
+        kept: Mapping[int, Starts] | None = None,
+    ) -> None:
+        self.inner = inner
+        self.lost = list(lost)
+        self.kept: dict[int, Starts] = dict(kept or {})
+        self.starts: Starts = {}
+        self.done = 0
+        """Iterations of the run up to now, those among more than there are now too."""
+        self._engine = engine
+
+    @property
+    def saved(self) -> State | None:  # type: ignore[override]
+        """What the checkpoint has."""
+        return None if self.inner is None else self.inner.saved
+
+    @property
+    def place(self) -> Place:  # type: ignore[override]
+        """Where that stands."""
+        return Saver.place if self.inner is None else self.inner.place
+
+    def begin(self, facts: State) -> None:
+        """Agree on what to begin at, where somebody was lost; then begin as the inner one does."""
+        if self.lost:
+            self._agree()
+            facts = {**facts, "without": [list(one) for one in self.lost]}
+        if self.inner is not None:
+            self.inner.begin(facts)
+        if self.saved is not None:
+            self.starts, self.kept = {}, {}
+            self.done = getattr(self.inner, "generation", 0)
+
+    def newest(self) -> dict[int, Starts]:
+        """Return the parameters that are kept, by iterations of the run."""
+        if not self.kept and self.saved is not None and self.pick is not None:
+            return {self.done: self.pick(self.saved)}
+        return self.kept
+
+    def _agree(self) -> None:
+        """Find the newest iteration that all have kept, and who is missing since when."""
+        common = set.intersection(*map(set, self._engine.allgather(sorted(self.kept))))
+        self.done = max(common, default=0)
+        self.starts = self.kept.get(self.done, {})
+        self.kept = {self.done: self.starts} if self.starts else {}
+        names = [name for name, _ in self.lost]
+        told: Any = self._engine.bcast([list(one) for one in self.lost])
+        if not isinstance(told, list) or [one[0] for one in told] != names:
+            raise InputError(f"{self._engine.names[0]} has not said who was lost; begin anew")
+        self.lost = [(str(name), self.done if since < 0 else int(since)) for name, since in told]
+
+    def offer(self, state: Callable[[], State], *, last: bool = False) -> None:
+        """Keep the parameters, and offer the whole to the inner one."""
+        self.done += 1
+        if self.pick is not None:
+            self.kept[self.done] = self.pick(state())
+            for old in sorted(self.kept)[:-NEWEST]:
+                del self.kept[old]
+        if self.inner is not None:
+            self.inner.offer(state, last=last)
