@@ -120,10 +120,10 @@ def _sentence(error: Exception, words: list[str]) -> str | None:
     """Say in one sentence what went wrong, or return None if it is a defect of vpem."""
     from vpem.errors import VpemError
 
-    from .naming import in_options
+    from .naming import spoken
 
     if isinstance(error, VpemError):
-        return "; ".join([in_options(error), *getattr(error, "__notes__", ())])
+        return spoken(error)
     if isinstance(error, MemoryError):
         return f"not enough memory ({error}); try fewer rows or --dtype float32"
     if isinstance(error, OSError) and error.filename is None:

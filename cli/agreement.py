@@ -93,14 +93,15 @@ def check_alike(names: list[str], everyones: list[Any], study: str) -> None:
     names : list of str
         Of all members.
     everyones : list
-        Of each the words of its command, its `terms_of`, and which outputs it wants.
+        Of each the words of its command, its `terms_of`, which outputs it wants, and how few
+        parties with data its policy allows.
     study : str
         What the study is called.
     """
     from vpem.errors import InputError
 
-    command, terms, _ = everyones[0]
-    for name, (theirs, others, _) in zip(names[1:], everyones[1:], strict=True):
+    command, terms, *_ = everyones[0]
+    for name, (theirs, others, *_) in zip(names[1:], everyones[1:], strict=True):
         if theirs != command:
             raise InputError(
                 f"{names[0]} runs 'vpem {command}' and {name} 'vpem {theirs:.40}'; all members of "
@@ -127,16 +128,17 @@ def command_of(context: Any) -> str:
 
 
 def is_introduction(found: Any) -> bool:
-    """Whether a value may be the command of a member, what it must have alike, and its outputs."""
+    """Whether a value may be a command, what all must have alike, outputs, and fewest parties."""
     return (
         isinstance(found, list)
-        and len(found) == 3
+        and len(found) == 4
         and isinstance(found[0], str)
         and isinstance(found[1], dict)
         and all(isinstance(told, list) and len(told) == 2 for told in found[1].values())
         and all(isinstance(word, str) for key, told in found[1].items() for word in (key, *told))
         and isinstance(found[2], list)
         and all(isinstance(name, str) for name in found[2])
+        and type(found[3]) is int
     )
 
 

@@ -69,7 +69,7 @@ class CheckpointSettings(Settings, heading="Checkpoints", kept=False):
 
 
 def saver_of(
-    how: CheckpointSettings, force: bool, engine: Engine | None = None
+    how: CheckpointSettings, force: bool, engine: Engine | None = None, gone_on: bool = False
 ) -> FileSaver | None:
     """Make what keeps checkpoints, or None where none are asked for.
 
@@ -81,6 +81,8 @@ def saver_of(
         Whether a checkpoint of another run may be replaced.
     engine : Engine, optional
         The processes of the run.
+    gone_on : bool
+        Whether some of them are missing.
 
     Raises
     ------
@@ -97,6 +99,7 @@ def saver_of(
         resume="if-any" if how.resume_if_any else how.resume,
         force=force,
         engine=engine,
+        gone_on=gone_on,
     )
 
 

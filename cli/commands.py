@@ -220,7 +220,7 @@ def _study(context: Any, value: Path | None) -> Path | None:
     """Take what a study says of a command."""
     if value is None:
         return None
-    from .meeting import load_study
+    from .taking_part import load_study
 
     return load_study(context, value)
 
@@ -228,7 +228,7 @@ def _study(context: Any, value: Path | None) -> Path | None:
 def _refuse_missing(context: Any, params: list[Any]) -> None:
     """Raise what a parser does where an argument is missing, unless a study says it may be."""
     if STUDY in context.meta:
-        from .meeting import check_data
+        from .taking_part import check_data
 
         check_data(context)
     for param in params:

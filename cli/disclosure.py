@@ -28,12 +28,18 @@ class Setup:
         Who passes sealed messages on.
     result : str
         "all" or "shards".
+    if_lost : str
+        "wait" or "without".
+    timeout : float
+        Seconds after which a member that is not heard of is lost.
     """
 
     server: str
     topology: str
     relay: str | None
     result: str
+    if_lost: str = "wait"
+    timeout: float = 600.0
 
 
 def disclosures(setup: Setup, commands: Mapping[str, Mapping[str, Any]]) -> list[str]:

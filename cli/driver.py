@@ -84,8 +84,8 @@ class Run:
         Where it runs.
     engine : Engine
         Its processes.
-    saver : FileSaver or None
-        What keeps checkpoints.
+    saver : Saver or None
+        What keeps checkpoints, or what else is to be had of the state.
     network : Network or None
         What is fitted on.
     labels : LabelFile or None
@@ -113,7 +113,8 @@ class Run:
         if out.output is not None and self.where.speaks and not self.shards:
             check_writable(out.output, out.force, kind)
         checkpoints = checkpoints or CheckpointSettings()
-        self.saver = saver_of(checkpoints, out.force, self.engine)
+        self._file = saver_of(checkpoints, out.force, self.engine, self.where.gone_on)
+        self.saver = self.where.keep(self._file)
 
     def memory(self, limit: str | None) -> int:
         """Return how many bytes of a dataset this process may have in memory."""
@@ -140,7 +141,7 @@ class Run:
         if hasattr(data, "observer"):
             data.observer = progress.reading
         try:
-            with catching(self.saver):
+            with catching(self._file):
                 yield progress
         finally:
             progress.close()
@@ -173,6 +174,7 @@ class Run:
             print_json(report)
         elif not self.out.quiet:
             show()
+            _show_missing(report)
         if self.network is not None:
             tell_of_tree(self.network, self.screen)
         if code := self._code(converged):
@@ -180,3 +182,12 @@ class Run:
 
     def _code(self, converged: bool) -> int:
         return 3 if self.out.strict and not converged else 0
+
+
+def _show_missing(report: Report) -> None:
+    """Print who was lost on the way, if anybody was."""
+    from .output import show, table
+
+    lost = [(one["member"], one["since_iteration"]) for one in report.get("without", ())]
+    if lost:
+        show(table(lost, "gone on without", "since iteration", right=("since iteration",)))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import sys
 import time
@@ -11,16 +10,19 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from .again import Losses
 from .agreement import check_alike, check_own, command_of, goes_on, introduced, terms_of
-from .config import STUDY, options_of, path_of, take_defaults
+from .config import STUDY
 from .farewells import INTERRUPTED, PRIVATE, told_outside, unforeseen
+from .naming import spoken
 from .policy import Guard
+from .taking_part import member_of
 from .where import Where, join
 
 if TYPE_CHECKING:
     from vpem.engines.tls.members import Member
+    from vpem.files.checkpoints import FileSaver
     from vpem.files.parties.manifest import Party
-    from vpem.files.studies.study import Study
     from vpem.network.schema import Report
 
     from .driver import Output
@@ -28,7 +30,7 @@ if TYPE_CHECKING:
     from .output import Screen
     from .results import Result
 
-__all__ = ["Meeting", "check_data", "going_on", "load_study", "meet"]
+__all__ = ["Meeting", "meet"]
 
 HELLO = 0
 """Tag of what members say of themselves before anything else; engines number from 2."""
@@ -36,74 +38,6 @@ HELLO = 0
 PATIENCE = 0.3
 """Seconds in which members that find the same fault say so themselves, before they hear of it from
 others."""
-
-
-# ---- before anything is parsed further ----------------------------------------------------------
-
-
-def load_study(context: Any, value: Path | None) -> Path | None:
-    """Take the options of a command that a study says: a callback of --study."""
-    if value is None or context.resilient_parsing:
-        return value
-    from vpem.errors import InputError
-    from vpem.files.studies.study import read_study
-
-    study = read_study(value)
-    path = path_of(context)
-    tables = options_of(study.options, value, context)
-    if path not in tables:
-        listed = ", ".join(f"vpem {' '.join(words)}" for words in tables) or "no command"
-        raise InputError(
-            f"the study {study.name} is of {listed}, not of vpem {' '.join(path)}; its organiser, "
-            f"{study.organiser}, can add that by 'vpem study change {study.path.name}'"
-        )
-    known = {param.name for param in context.command.params}
-    shards = study.result == "shards"
-    if shards and "shards" not in known:
-        raise InputError(
-            f"the study {study.name} leaves each member its own part of what is found (result = "
-            f"'shards'), and what 'vpem {' '.join(path)}' finds has no parts"
-        )
-    implied = {"engine": "tls", "parties": True, "timeout": str(study.timeout), "shards": shards}
-    implied = {name: told for name, told in implied.items() if name in known and told}
-    take_defaults(context, value, {**implied, **tables[path]}, last=True)
-    context.meta[STUDY] = study
-    return value
-
-
-def check_data(context: Any) -> None:
-    """Raise InputError where a member gives no data and has some, or has none and gives some."""
-    from vpem.errors import InputError
-
-    study = context.meta[STUDY]
-    member = _member(study, context.params.get("member"))
-    given = context.params.get("data")
-    if not any(one.holds for one in study.roster.members):
-        raise InputError(
-            f"{study.name}, edition {study.edition}, has no member with data; parties ask by 'vpem "
-            f"party request {study.path.name}', and {study.organiser} approves them"
-        )
-    if member.holds and not given:
-        raise InputError(
-            f"{member.name} brings data to the study {study.name}; give its own file after the "
-            "command"
-        )
-    if given and not member.holds:
-        raise InputError(
-            f"{member.name} brings no data to the study {study.name}, which it only serves; leave "
-            f"out {given[0]}"
-        )
-    if not context.params.get("parties"):
-        raise InputError("members of a study are its parties; leave out --no-parties")
-
-
-def _member(study: Study, name: str | None) -> Member:
-    from vpem.files.studies.identities import only_identity
-
-    return study.member(only_identity(study.folder, name))
-
-
-# ---- together -----------------------------------------------------------------------------------
 
 
 def meet(context: Any) -> Meeting:
@@ -123,17 +57,21 @@ def meet(context: Any) -> Meeting:
     study, options = context.meta[STUDY], context.params
     command = command_of(context)
     check_own(options)
-    meeting = Meeting(study, _member(study, options["member"]), command, options)
+    member = member_of(study, options["member"])
+    losses = Losses(study, member.name, options)
+    context.meta[STUDY] = losses.study
+    meeting = Meeting(losses, member, command, options)
     join(meeting)
     terms = terms_of(context)
     meeting.guard.check(command, options)
     given = [name for name, role in context.command.roles().items() if role.writes]
     given = [name for name in given if options.get(name) is not None]
-    everyones = meeting.introduce([command, terms, given])
+    everyones = meeting.introduce([command, terms, given, meeting.guard.fewest])
+    losses.fewest = dict(zip(meeting.engine.names, (one[3] for one in everyones), strict=True))
     check_alike(meeting.engine.names, everyones, study.name)
     if goes_on(everyones):
         options |= {"resume": False, "resume_if_any": True}
-    meeting.outputs = frozenset(name for _, _, theirs in everyones for name in theirs)
+    meeting.outputs = frozenset(name for _, _, theirs, _ in everyones for name in theirs)
     return meeting
 
 
@@ -142,8 +80,8 @@ class Meeting(Where):
 
     Parameters
     ----------
-    study : Study
-        What members have agreed on.
+    losses : Losses
+        What members have agreed on, and who of them is missing.
     member : Member
         Who this is.
     command : str
@@ -155,7 +93,9 @@ class Meeting(Where):
     word = "tls"
     own_users = True
 
-    def __init__(self, study: Study, member: Member, command: str, options: dict[str, Any]) -> None:
+    def __init__(
+        self, losses: Losses, member: Member, command: str, options: dict[str, Any]
+    ) -> None:
         from vpem.engines.tls.engine import TlsEngine
         from vpem.engines.tls.post import Post
         from vpem.engines.tls.signing import MemberSigns
@@ -165,7 +105,8 @@ class Meeting(Where):
         from .output import Screen
         from .ranks import terminate
 
-        self.study, self.member = study, member
+        self.losses, self.study, self.member = losses, losses.study, member
+        study = self.study
         self.outputs: frozenset[str] = frozenset()
         self.guard = Guard(study)
         self.files: Sequence[Path] = options.get("data") or ()
@@ -234,7 +175,18 @@ class Meeting(Where):
     # ---- work -----------------------------------------------------------------------------------
 
     def prepare(self, how: EngineSettings, screen: Screen) -> None:
-        """Take the options of a command about processes: they were taken as members met."""
+        """Say who is missing; options about processes were taken as members met."""
+        for name in self.losses.names:
+            screen.warn(f"{name} is missing: it was not heard of, and the others go on without it")
+
+    @property
+    def gone_on(self) -> bool:
+        """Whether somebody is missing."""
+        return bool(self.losses.names)
+
+    def keep(self, saver: FileSaver | None) -> Any:
+        """Return a saver that also keeps what the others go on from if somebody is lost."""
+        return self.losses.keep(saver, self.engine)
 
     def parties(
         self, files: Sequence[Path], id_column: str | None, *, columns: bool = True
@@ -267,7 +219,7 @@ class Meeting(Where):
 
     def facts(self, screen: Screen, files: Sequence[Path]) -> Report:
         """Return nothing of one member's files and warnings."""
-        return {"warnings": [], "data": f"study {self.study.name}"}
+        return {"warnings": [], "data": f"study {self.study.name}", **self.losses.facts()}
 
     def options(self, record: Report, files: Sequence[str]) -> Report:
         """Return what models keep of options, but for names of one member's files."""
@@ -318,13 +270,20 @@ class Meeting(Where):
     def fail(self, error: Exception, sentence: str | None, tell: Callable[..., int]) -> int:
         """Say what went wrong, tell others as much as they may know, and end."""
         from vpem.engines.tls.faults import Fault
-        from vpem.engines.tls.post import Parted, Returned
-        from vpem.errors import Interrupted
+        from vpem.engines.tls.post import LeftOut, Parted, Returned
+        from vpem.errors import Interrupted, VpemError
 
         if isinstance(error, Returned) and (self._goes_on or not self._met):
             self._begin_again(error.name)
+        try:
+            error = self.losses.deal_with(error, self.engine, self._post, self._met)
+        except KeyboardInterrupt:
+            return self.interrupted(tell, 130)
+        if isinstance(error, VpemError):
+            sentence = spoken(error)
         alike = isinstance(error, Interrupted) and error.iteration is not None
-        if alike or (isinstance(error, Fault) and error.kind == "taken"):
+        nobodys = isinstance(error, Fault) and error.kind == "taken"
+        if alike or nobodys or isinstance(error, LeftOut):
             self._over()
         code = getattr(error, "exit_code", 2) if sentence is not None else 1
         if isinstance(error, Parted):
@@ -360,21 +319,9 @@ class Meeting(Where):
 
     def _begin_again(self, name: str) -> None:
         """Run the same command anew, from the newest state that all have; does not return."""
-        words = sys.orig_argv
         if self._met:
             self._tell(f"{name} has begun again; going on from the newest checkpoint that all have")
-            words = going_on(words)
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os.execv(sys.executable, words)
-
-
-def going_on(words: Sequence[str]) -> list[str]:
-    """Return a command line that goes on from its checkpoint, if there is one."""
-    kept = [word for word in words if word not in ("--resume", "--no-resume", "--resume-if-any")]
-    end = kept.index("--") if "--" in kept else len(kept)
-    # What a variable or a file says of --resume does not count either.
-    return [*kept[:end], "--no-resume", "--resume-if-any", *kept[end:]]
+        self.losses.come_back(self._met)
 
 
 def _door(given: str | None, said: tuple[str, int] | None) -> tuple[str, int] | None:

@@ -15,7 +15,7 @@ from .config import is_flag, key_of
 if TYPE_CHECKING:
     from vpem.errors import Setting, VpemError, VpemWarning
 
-__all__ = ["ALIKE", "in_options", "name_of", "nearest", "speak_of"]
+__all__ = ["ALIKE", "in_options", "name_of", "nearest", "speak_of", "spoken"]
 
 ALIKE: tuple[tuple[str, ...], ...] = (
     ("components", "clusters", "k", "classes"),
@@ -83,6 +83,11 @@ def name_of(option: Any) -> str:
 def in_options(told: VpemError | VpemWarning) -> str:
     """Return a sentence of the library in the words of the command that runs."""
     return told.told(_typed)
+
+
+def spoken(error: VpemError) -> str:
+    """Return the sentence of an error, and what was noted on its way, in words of the command."""
+    return "; ".join([in_options(error), *getattr(error, "__notes__", ())])
 
 
 def _typed(setting: Setting) -> str:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from .agreed import Agreed
     from .disclosure import Setup
 
-__all__ = ["NewStudy", "check_links", "new_study", "setup_of", "what_is_run"]
+__all__ = ["NewStudy", "check_goes_on", "check_links", "new_study", "setup_of", "what_is_run"]
 
 
 class NewStudy(Settings, heading="Study", kept=False):
@@ -54,6 +54,12 @@ class NewStudy(Settings, heading="Study", kept=False):
     )
     timeout: float = setting(
         600.0, "Seconds after which a member that is not heard of is given up.", least=1.0
+    )
+    if_lost: str = setting(
+        "wait",
+        "What becomes of a run then: it ends, and goes on from checkpoints once that member is "
+        "back (wait), or the others go on (without).",
+        choices=("wait", "without"),
     )
 
 
@@ -125,13 +131,16 @@ def new_study(name: str, organiser: str | None, how: NewStudy, agreed: Sequence[
         holds=how.data or topology != "star",
     )
     relay, number = _relay(how), secrets.token_hex(16)
-    setup = Setup(who, topology, None if relay is None else relay.name, how.result)
+    setup = Setup(
+        who, topology, None if relay is None else relay.name, how.result, how.if_lost, how.timeout
+    )
     return Study(
         folder / f"{name}.toml", name, number, 1, __version__, who,
         moment(datetime.now(UTC)), how.result, float(how.timeout),
         roster=Roster(number, name, 1, (member,), relay),
         features={who: ()},
         listens={} if how.listen is None else {who: address_of(how.listen)},
+        if_lost=how.if_lost,
         **what_is_run(setup, agreed),
     )  # fmt: skip
 
@@ -140,11 +149,25 @@ def what_is_run(setup: Setup, agreed: Sequence[Agreed]) -> Report:
     """Return the fields of a study that say what is run, and what that shows to whom."""
     from .disclosure import disclosures
 
+    if setup.if_lost == "without":
+        check_goes_on(agreed)
     return {
         "options": {one.command: one.table for one in agreed},
         "runs": tuple(one.line() for one in agreed),
         "shows": tuple(disclosures(setup, {one.command: one.values for one in agreed})),
     }
+
+
+def check_goes_on(agreed: Sequence[Agreed]) -> None:
+    """Raise InputError where a run cannot go on without a member, saying why."""
+    from vpem.errors import InputError, Setting
+
+    for one in agreed:
+        if one.command == "select":
+            raise InputError(
+                Setting("if_lost", "without"), " cannot be had with 'vpem select', which compares "
+                "fits to the features of the same parties; let it wait",
+            )  # fmt: skip
 
 
 def setup_of(study: Study) -> Setup:
@@ -155,7 +178,7 @@ def setup_of(study: Study) -> Setup:
     relay = study.roster.relay
     return Setup(
         study.organiser, next(iter(graphs), "star"), None if relay is None else relay.name,
-        study.result,
+        study.result, study.if_lost, study.timeout,
     )  # fmt: skip
 
 

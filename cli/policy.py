@@ -54,6 +54,11 @@ class Guard:
             self.policy.check(command, options, **self.facts)
 
     @property
+    def fewest(self) -> int:
+        """How many parties must have data."""
+        return (self.policy and self.policy.fewest_parties) or 1
+
+    @property
     def facts(self) -> Report:
         """What a policy asks of the study."""
         n_parties = sum(member.holds for member in self.study.roster.members)

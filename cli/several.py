@@ -57,7 +57,7 @@ def each_checkpoint(how: CheckpointSettings, counts: Sequence[int], run: Run) ->
     if how.checkpoint is None:
         return how
     check_ending(how.checkpoint, "checkpoints")
-    again = run.out.force or how.resume or how.resume_if_any
+    again = run.out.force or run.where.gone_on or how.resume or how.resume_if_any
     each = [each_file(how.checkpoint, count) for count in counts]
     files = [file for path in each for file in own_files(path, run.engine)]
     for file in files:
@@ -109,7 +109,8 @@ class Each(Problem):
         how = self.checkpoints
         if how.checkpoint is not None:
             how = how.changed(checkpoint=each_file(how.checkpoint, count))
-        return saver_of(how, self.command.out.force, self.engine)
+        gone_on = self.command.where.gone_on
+        return saver_of(how, self.command.out.force, self.engine, gone_on)
 
     def keep(self, fit: Fit, found: Outcome, heard: Sequence[VpemWarning]) -> None:
         """Keep the fit if it is the best of those up to now."""

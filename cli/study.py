@@ -245,6 +245,13 @@ def change(
             show_default=False,
         ),
     ] = None,
+    if_lost: Annotated[
+        str | None,
+        typer.Option(
+            help="What becomes of a run when a member is not heard of: wait, or without.",
+            show_default=False,
+        ),
+    ] = None,
 ) -> None:
     """Change what will be run, or with which options.
 
@@ -253,14 +260,18 @@ def change(
 
     Example: vpem study change heart.toml --align ids -k 2-6
 
+    Example: vpem study change heart.toml --if-lost without
+
     Example: vpem study change heart.toml --command kmeans -k 3
     """
     from .output import Screen
 
     with Screen() as screen:
-        from vpem.errors import InputError, Setting
+        from dataclasses import replace
+
+        from vpem.errors import InputError, Setting, check_choice
         from vpem.files.studies.editions import changed, sign_edition
-        from vpem.files.studies.study import read_study
+        from vpem.files.studies.study import IF_LOST, read_study
 
         from .agreed import EXAMPLES, agree_on, refuse_as_own
         from .new_study import setup_of, what_is_run
@@ -269,7 +280,10 @@ def change(
             refuse_as_own(context, str(file))
             raise InputError(EXAMPLES["change"])
         found = read_study(file)
-        if not command and not context.args:
+        if if_lost is not None:
+            check_choice("if_lost", if_lost, IF_LOST)
+            found = replace(found, if_lost=if_lost)
+        if not (command or context.args or if_lost):
             raise InputError("nothing was to be changed: say ", Setting("command"), " or options")
         if any(word.partition("=")[0] == "--topology" for word in context.args):
             raise InputError(

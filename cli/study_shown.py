@@ -44,8 +44,9 @@ def report_of(study: Study) -> Report:
     return {
         "name": study.name, "id": study.id, "edition": study.edition, "signed": study.signed,
         "organiser": study.organiser, "vpem": study.version, "result": study.result,
-        "timeout": study.timeout, "options": study.options, "runs": study.runs,
-        "shows": study.shows, "members": members, "revoked": dict(study.roster.revoked),
+        "timeout": study.timeout, "if_lost": study.if_lost, "options": study.options,
+        "runs": study.runs, "shows": study.shows, "members": members,
+        "revoked": dict(study.roster.revoked),
         "relay": None if relay is None else {
             "name": relay.name, "fingerprint": fingerprint(relay.certificate),
             "address": relay.address and written_address(relay.address),
@@ -66,6 +67,7 @@ def show_study(study: Study) -> None:
         ("organiser", study.organiser),
         ("result", result),
         ("timeout", f"{study.timeout:g} s"),
+        ("if lost", {"wait": "all wait for it", "without": "the others go on"}[study.if_lost]),
     ]
     if relay is not None and relay.address is not None:
         facts.append(("relay", f"{relay.name}, {written_address(relay.address)}"))

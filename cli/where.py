@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from vpem.engines.engine import Engine
+    from vpem.files.checkpoints import FileSaver
     from vpem.files.parties.manifest import Party
     from vpem.network.schema import Report
 
@@ -57,6 +58,15 @@ class Where:
 
     def prepare(self, how: EngineSettings, screen: Screen) -> None:
         """Take the options of a command about processes."""
+
+    @property
+    def gone_on(self) -> bool:
+        """Whether processes that were there before are missing."""
+        return False
+
+    def keep(self, saver: FileSaver | None) -> Any:
+        """Return what keeps the state of a run: what keeps checkpoints, if anything."""
+        return saver
 
     def parties(
         self, files: Sequence[Path], id_column: str | None, *, columns: bool = True

@@ -16,9 +16,10 @@ from vpem.errors import FileError, InputError, VpemError
 from vpem.files.models import read_model
 from vpem.files.studies.identities import make_identity
 from vpem.files.studies.logged import read_log
+from vpem_cli.again import going_on
 from vpem_cli.agreement import check_alike, goes_on, is_introduction
 from vpem_cli.labels import LabelFile, whole_of
-from vpem_cli.meeting import Meeting, going_on
+from vpem_cli.meeting import Meeting
 from vpem_cli.output import Screen
 from vpem_cli.results import receive, send
 
@@ -293,16 +294,17 @@ def write_a_word(path, report):
 @each(
     "found",
     [
-        ["fit", {}],
-        ["fit", {"--tol": [1, "x"]}, []],
-        ["fit", {"--tol": ["1"]}, []],
-        [1, {}, []],
-        ["fit", [], []],
-        ["fit", {}, [2]],
+        ["fit", {}, []],
+        ["fit", {"--tol": [1, "x"]}, [], 1],
+        ["fit", {"--tol": ["1"]}, [], 1],
+        [1, {}, [], 1],
+        ["fit", [], [], 1],
+        ["fit", {}, [2], 1],
+        ["fit", {}, [], True],
     ],
 )
 def test_members_introduce_themselves_in_plain_words(found):
-    assert is_introduction(["fit", {"--tol": ["1", "default"]}, ["output"]])
+    assert is_introduction(["fit", {"--tol": ["1", "default"]}, ["output"], 3])
     assert not is_introduction(found)
 
 
@@ -358,9 +360,10 @@ def test_one_more_interrupt_ends_the_wait_for_others_and_not_the_sentence():
         raise KeyboardInterrupt
 
     meeting, told = object.__new__(Meeting), []
-    meeting._delivered = True
+    meeting._delivered, meeting._met = True, False
     meeting._post = SimpleNamespace(close=close)
     meeting.engine, meeting.member = SimpleNamespace(rank=1), SimpleNamespace(name="lab")
+    meeting.losses = SimpleNamespace(deal_with=lambda error, *_: error)
 
     def tell(sentence, code=2):
         told.append(sentence)

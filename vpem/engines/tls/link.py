@@ -12,10 +12,22 @@ from websockets.exceptions import ConnectionClosed
 from vpem.engines.tls.dial import Refused, Trouble
 from vpem.engines.tls.here import Damage, Here
 from vpem.engines.tls.members import Member
+from vpem.engines.tls.news import GoneOn, LeftOut
 from vpem.engines.tls.sockets import Line, refuse
 from vpem.engines.tls.streams import OVERHEAD, Incoming, Message, Outgoing
 from vpem.engines.tls.trust import not_valid
-from vpem.engines.tls.wire import FAREWELL, FINISHED, Ack, Damaged, Data, Hello, Refusal, parse
+from vpem.engines.tls.wire import (
+    FAREWELL,
+    FINISHED,
+    UNHEARD,
+    Ack,
+    Damaged,
+    Data,
+    Hello,
+    Missed,
+    Refusal,
+    parse,
+)  # fmt: skip
 
 __all__ = ["Link"]
 
@@ -51,6 +63,7 @@ class Link:
         self.returned = False
         self.parted: Refusal | None = None
         self.finished = False
+        self.missed: Missed | None = None
         self.wanted = False
         self.refused = False
         self.silent = 0.0
@@ -207,6 +220,7 @@ class Link:
             here.session,
             self.session,
             self.incoming.got,
+            here.roster.missing,
         )
         await connection.send(hello.pack())
         theirs = parse(await connection.recv())
@@ -217,6 +231,7 @@ class Link:
         sentence = self._differs(theirs)
         if sentence:
             await self._refuse(connection, sentence)
+        self._compare(theirs)
         if self.session not in ("", theirs.session):
             self.returned = True
             self.here.changed()
@@ -226,9 +241,23 @@ class Link:
         self.session = theirs.session
         self.out.rewind(theirs.got)
 
+    def _compare(self, theirs: Hello) -> None:
+        """Hear from the first member who is left out, or wait until both ends know it."""
+        known, told = set(self.here.roster.missing), set(theirs.without)
+        if self.rank == 0 and told > known:
+            self.here.failed(GoneOn(self.member.name, theirs.without))
+        elif self.rank == 0 and told != known:
+            self.returned = True
+            self.here.changed()
+        if told != known:
+            raise Trouble(f"{self.member.name} does not know yet who is left out, or knows better")
+
     def _was_refused(self, refusal: Refusal) -> None:
+        own, name = self.here.identity.name, self.member.name
+        if refusal.left_out:
+            self.here.failed(LeftOut(f"{name} says: {refusal.sentence}"))
+            raise Trouble(refusal.sentence)
         if not refusal.exit_code:
-            own, name = self.here.identity.name, self.member.name
             kind = "taken" if refusal.taken else "answer"
             raise Refused(f"{name} refuses to talk with {own}: {refusal.sentence}", kind)
         self.parted = refusal
@@ -323,6 +352,8 @@ class Link:
         """Hand a message on, or hear from it that the member ends."""
         if message.tag == FINISHED:
             self.finished = True
+        elif message.tag == UNHEARD:
+            self.missed = Missed.unpack(bytes(message.data))
         elif message.tag == FAREWELL:
             farewell = parse(bytes(message.data))
             if not isinstance(farewell, Refusal) or not farewell.exit_code:

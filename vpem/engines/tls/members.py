@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
 
@@ -92,6 +92,8 @@ class Roster:
         Who passes sealed bytes on between members of whom neither can be dialled.
     revoked : mapping of str to str
         Certificates that hold no more, by fingerprint, and since when (ISO 8601).
+    left_out : tuple of Member
+        Members of the study without whom the others have gone on: whoever of them comes is told so.
     """
 
     study: str
@@ -100,6 +102,20 @@ class Roster:
     members: tuple[Member, ...]
     relay: Member | None = None
     revoked: Mapping[str, str] = field(default_factory=dict)
+    left_out: tuple[Member, ...] = ()
+
+    @property
+    def missing(self) -> tuple[str, ...]:
+        """Names of those who are left out."""
+        return tuple(member.name for member in self.left_out)
+
+    def without(self, names: Collection[str]) -> Roster:
+        """Return the roster of those who go on without the members of these names."""
+        return replace(
+            self,
+            members=tuple(one for one in self.members if one.name not in names),
+            left_out=(*self.left_out, *(one for one in self.members if one.name in names)),
+        )
 
     def rank_of(self, name: str) -> int | None:
         """Return the number of the member that is called so, if there is one."""

@@ -1,12 +1,13 @@
-"""What the program hears of other members: that they ended, began again, or what was exchanged."""
+"""What the program hears of other members: that they ended, began again, are lost, or what went."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from vpem.errors import VpemError
+from vpem.engines.engine import StalledError
+from vpem.errors import Setting, VpemError
 
-__all__ = ["Parted", "Returned", "Sent"]
+__all__ = ["GoneOn", "LeftOut", "Parted", "Returned", "Sent", "Unheard"]
 
 
 class Parted(VpemError):
@@ -41,6 +42,50 @@ class Returned(VpemError):
     def __init__(self, name: str) -> None:
         super().__init__(f"{name} has begun again, and what it knew is gone")
         self.name = name
+
+
+class Unheard(StalledError):
+    """Another member has not been heard of for too long.
+
+    Parameters
+    ----------
+    name : str
+        Its name.
+    *parts : str or Setting
+        The sentence.
+    """
+
+    def __init__(self, name: str, *parts: str | Setting) -> None:
+        super().__init__(*parts)
+        self.name = name
+
+
+class GoneOn(VpemError):
+    """The first member goes on without some others.
+
+    Parameters
+    ----------
+    name : str
+        The first member's.
+    without : tuple of str
+        Names of all who are left out.
+    """
+
+    def __init__(self, name: str, without: tuple[str, ...]) -> None:
+        super().__init__(f"{name} goes on without {', '.join(without)}")
+        self.without = without
+
+
+class LeftOut(VpemError):
+    """The others have gone on without this member.
+
+    Parameters
+    ----------
+    sentence : str
+        What another has said of that.
+    """
+
+    exit_code = 4
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import socket
 import threading
 import time
@@ -10,19 +11,18 @@ from collections import defaultdict, deque
 from collections.abc import Callable
 from datetime import UTC, datetime
 
-from vpem.engines.engine import StalledError
 from vpem.engines.tls.door import listening
 from vpem.engines.tls.here import Pace
 from vpem.engines.tls.link import Link
 from vpem.engines.tls.members import Identity, Roster
-from vpem.engines.tls.news import Parted, Returned, Sent
+from vpem.engines.tls.news import GoneOn, LeftOut, Parted, Returned, Sent, Unheard
 from vpem.engines.tls.streams import Message
 from vpem.engines.tls.switchboard import LOOK_EVERY, Switchboard
 from vpem.engines.tls.trust import identity_error
-from vpem.engines.tls.wire import FAREWELL, TEXT, Refusal
+from vpem.engines.tls.wire import FAREWELL, TEXT, UNHEARD, Missed, Refusal
 from vpem.errors import InputError, Setting, VpemError, printable
 
-__all__ = ["Parted", "Post", "Returned", "Sent"]
+__all__ = ["GoneOn", "LeftOut", "Parted", "Post", "Returned", "Sent", "Unheard"]
 
 SAY_AFTER = (10.0, 60.0)
 """Seconds without a member that is waited for after which that is said: at first, and again."""
@@ -145,8 +145,10 @@ class Post:
 
         Raises
         ------
-        StalledError
-            If it is not heard of for too long.
+        Unheard
+            If it is not heard of for too long; at the first member also if another one says that.
+        GoneOn, LeftOut
+            If the first member goes on without some, or without this one.
         Parted
             If a member has ended.
         Returned
@@ -167,6 +169,25 @@ class Post:
         for other, link in self._links.items():
             if not (link.finished or link.parted):
                 self.put(other, FAREWELL, farewell.pack(), "farewell")
+
+    @property
+    def silent(self) -> list[str]:
+        """Names of members who were there, and have not been heard of for too long."""
+        return [
+            link.member.name for link in self._links.values()
+            if link.session and link.connection is None and link.silent > (self.timeout or math.inf)
+        ]  # fmt: skip
+
+    def report(self, name: str, sentence: str) -> None:
+        """Tell the first member who has not been heard of, and wait for what it makes of that.
+
+        Raises
+        ------
+        GoneOn, Parted, Unheard
+            As it goes on without that member, ends, or is not heard of either.
+        """
+        self.put(0, UNHEARD, Missed(name, printable(sentence)[:TEXT]).pack(), "farewell")
+        self._wait(0, UNHEARD)
 
     def close(self) -> None:
         """End all links, when all that was sent has been received, or after a few seconds."""
@@ -216,6 +237,8 @@ class Post:
                 return Parted(name, parted.sentence, parted.exit_code)
             if other.returned:
                 return Returned(other.member.name)
+            if other.missed is not None and self.rank == 0:
+                return Unheard(other.missed.name, f"{other.member.name}: {other.missed.sentence}")
         name = link.member.name
         if link.finished:
             return Parted(name, "it has finished without what others wait for", 1)
@@ -224,7 +247,8 @@ class Post:
         start = "" if link.session else "start it, "
         why = link.trouble or ("" if link.session else self._turned_away)
         why = why or f"{start}look at its machine and at the network, or allow more time"
-        return StalledError(
+        return Unheard(
+            name,
             f"nothing has been heard of {name} for {link.silent:.0f} s (",
             Setting("timeout", self.timeout),
             f"): {why}",

@@ -213,6 +213,13 @@ class Switchboard:
             await self._lobby.welcome(connection, path)
             return
         shown = certificate_of(connection)
+        for member in self._roster.left_out:
+            if member.certificate == shown:
+                sentence = (
+                    f"{self._roster.name} has gone on without {member.name}, which was not heard of"
+                )
+                await refuse(connection, Refusal(sentence, left_out=True))
+                connection.cut()
         for link in self.links.values():
             if link.member.certificate != shown:
                 continue

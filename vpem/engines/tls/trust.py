@@ -81,8 +81,9 @@ def _pinned(
 
 
 def believed(roster: Roster) -> list[Member]:
-    """Return the members whose certificates have not been revoked."""
-    return [each for each in roster.members if fingerprint(each.certificate) not in roster.revoked]
+    """Return the members whose certificates have not been revoked, those left out among them."""
+    known = (*roster.members, *roster.left_out)
+    return [each for each in known if fingerprint(each.certificate) not in roster.revoked]
 
 
 def not_valid(name: str, certificate: bytes, now: datetime | None = None) -> str:

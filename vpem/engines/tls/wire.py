@@ -8,8 +8,20 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 __all__ = [
-    "FAREWELL", "FINISHED", "FRAME", "PIECE", "TEXT", "Ack", "Damaged", "Data", "Got", "Hello",
-    "Refusal", "parse",
+    "FAREWELL",
+    "FINISHED",
+    "FRAME",
+    "PIECE",
+    "TEXT",
+    "UNHEARD",
+    "Ack",
+    "Damaged",
+    "Data",
+    "Got",
+    "Hello",
+    "Missed",
+    "Refusal",
+    "parse",
 ]  # fmt: skip
 
 PIECE = 1 << 18
@@ -33,8 +45,12 @@ TOPIC = 64
 """Characters of a topic, at most."""
 
 
-FAREWELL, FINISHED = -1, -2
-"""Tags of the messages that a member ends because of an error, and that it is done."""
+FAREWELL, FINISHED, UNHEARD = -1, -2, -3
+"""Tags of the messages that a member ends because of an error, that it is done, and that it has not
+heard of another for too long."""
+
+MOST = 200
+"""Members that can be left out."""
 
 
 class Damaged(Exception):
@@ -62,6 +78,8 @@ class Hello:
         Number of the other's process that this one has talked with before; or empty.
     got : Got
         What has been received of that process.
+    without : tuple of str
+        Members who are left out of what runs.
     """
 
     study: str
@@ -71,6 +89,7 @@ class Hello:
     session: str
     yours: str
     got: Got
+    without: tuple[str, ...] = ()
 
     def pack(self) -> bytes:
         """Write it down."""
@@ -90,17 +109,47 @@ class Refusal:
     taken : bool
         Whether another process of the same member is there already, so that nobody else is to
         hear anything of this one.
+    left_out : bool
+        Whether the others have gone on without the member that hears this.
     """
 
     sentence: str
     exit_code: int = 0
     taken: bool = False
+    left_out: bool = False
 
     def pack(self) -> bytes:
         """Write it down."""
         shown = {"sentence": self.sentence[:TEXT], "exit_code": self.exit_code}
-        shown |= {"taken": self.taken}
+        shown |= {"taken": self.taken, "left_out": self.left_out}
         return _pack_json(KIND_REFUSAL, shown)
+
+
+@dataclass(frozen=True)
+class Missed:
+    """What a member says to the first one: whom it has not heard of for too long, and how."""
+
+    name: str
+    sentence: str
+
+    def pack(self) -> bytes:
+        """Write it down."""
+        return json.dumps([self.name, self.sentence[:TEXT]]).encode()
+
+    @classmethod
+    def unpack(cls, data: bytes) -> Missed:
+        """Read it.
+
+        Raises
+        ------
+        Damaged
+            If it is something else.
+        """
+        try:
+            name, sentence = json.loads(data)
+            return cls(_text(name, 256), _text(sentence, TEXT))
+        except (ValueError, TypeError, RecursionError):
+            raise Damaged from None
 
 
 @dataclass(frozen=True)
@@ -156,7 +205,8 @@ def parse(frame: bytes | str) -> Hello | Refusal | Ack | Data:
         if kind == KIND_REFUSAL:
             found = json.loads(frame[1:])
             code = _number(found["exit_code"], 255)
-            return Refusal(_text(found["sentence"], TEXT), code, found["taken"] is True)
+            sentence = _text(found["sentence"], TEXT)
+            return Refusal(sentence, code, found["taken"] is True, found["left_out"] is True)
     except (ValueError, KeyError, TypeError, IndexError, struct.error, RecursionError):
         raise Damaged from None
     raise Damaged
@@ -185,6 +235,9 @@ def _parse_data(frame: bytes) -> Data:
 
 def _parse_hello(found: Any) -> Hello:
     messages, part = found["got"]
+    without = found["without"]
+    if not isinstance(without, list) or len(without) > MOST:
+        raise ValueError
     return Hello(
         _text(found["study"], 64),
         _number(found["edition"]),
@@ -193,6 +246,7 @@ def _parse_hello(found: Any) -> Hello:
         _text(found["session"], 64),
         _text(found["yours"], 64),
         Got(_number(messages), _number(part)),
+        tuple(_text(name, 256) for name in without),
     )
 
 

@@ -140,12 +140,9 @@ def revoked(study: Study, name: str) -> Study:
     )
 
 
-def changed(
-    study: Study, options: dict[str, dict[str, Any]], runs: Sequence[str], shows: Sequence[str]
-) -> Study:
-    """Return the next edition of a study, of which something else is run."""
-    made = _next(study, study.roster.members, dict(study.roster.revoked))
-    return replace(made, options=options, runs=tuple(runs), shows=tuple(shows))
+def changed(study: Study, **fields: Any) -> Study:
+    """Return the next edition of a study, of which something else is run, or otherwise."""
+    return replace(_next(study, study.roster.members, dict(study.roster.revoked)), **fields)
 
 
 def _next(study: Study, members: Sequence[Member], revoked: dict[str, str]) -> Study:

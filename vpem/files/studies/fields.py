@@ -191,10 +191,10 @@ class Fields:
         self._known.append(name)
         return self.read(name, reader) if name in self._left else None
 
-    def choice(self, name: str, choices: Iterable[str]) -> str:
-        """Return one of some words."""
+    def choice(self, name: str, choices: Iterable[str], default: str | None = None) -> str:
+        """Return one of some words, or the default where there is none."""
         words = list(choices)
-        text = self.text(name)
+        text = self.text(name, default)
         if text not in words:
             raise InputError(
                 f"{self.where}: {name} must be one of {', '.join(words)}, got {_cut(text)}"

@@ -18,6 +18,7 @@ from vpem.network.schema import Report
 
 __all__ = [
     "FORMAT",
+    "IF_LOST",
     "MOST_FEATURES",
     "MOST_LINES",
     "MOST_MEMBERS",
@@ -29,6 +30,7 @@ __all__ = [
 
 FORMAT = 1
 RESULTS = ("all", "shards")
+IF_LOST = ("wait", "without")
 MOST_MEMBERS = 200
 MOST_FEATURES = 1000
 """Names of features that a member may announce."""
@@ -73,6 +75,9 @@ class Study:
         Command lines that all will run, and what these will show to whom.
     former : tuple of Former
         Certificates that the organiser had before, oldest first.
+    if_lost : str
+        What becomes of a run when a member is not heard of for so long: it ends, with checkpoints
+        from which all can go on once that member is back ("wait"), or the others go on ("without").
     """
 
     path: Path
@@ -91,6 +96,7 @@ class Study:
     runs: tuple[str, ...] = ()
     shows: tuple[str, ...] = ()
     former: tuple[Former, ...] = ()
+    if_lost: str = "wait"
 
     @property
     def folder(self) -> Path:
@@ -185,7 +191,7 @@ def _study(
         head.time("signed"), head.choice("result", RESULTS), head.seconds("timeout"),
         _options(text.content, path), roster, features, listens,
         head.texts("runs", MOST_LINES, LONGEST_LINE), head.texts("shows", MOST_LINES, LONGEST_LINE),
-        former,
+        former, head.choice("if-lost", IF_LOST, "wait"),
     )  # fmt: skip
     head.end()
     for member in members:

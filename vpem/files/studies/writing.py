@@ -60,8 +60,8 @@ def _body(study: Study) -> str:
             {
                 "name": study.name, "id": study.id, "edition": study.edition, "format": FORMAT,
                 "vpem": study.version, "organiser": study.organiser, "signed": study.signed,
-                "result": study.result, "timeout": study.timeout, "runs": study.runs,
-                "shows": study.shows,
+                "result": study.result, "timeout": study.timeout,
+                "if-lost": study.if_lost, "runs": study.runs, "shows": study.shows,
             },
         ),
     ]  # fmt: skip
