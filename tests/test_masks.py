@@ -15,9 +15,15 @@ from vpem.engines.tls.engine import TlsEngine
 from vpem.engines.tls.members import Member, Roster
 from vpem.engines.tls.signing import MemberSigns
 from vpem.errors import InputError, VpemError
+from vpem.fits.spread import fit_spread
 from vpem.network import pair_keys
+from vpem.network.holdings import contiguous
 from vpem.network.masks import TILE, Masks
+from vpem.network.topologies import make_graph
+from vpem.sums.connect import connect
+from vpem.sums.spread import spread
 
+from .resume_support import Breaking, Broken
 from .tables import each, over
 from .thread_engine import QueuePost, ThreadEngine, over_queues, together
 from .tls_support import certify, der
@@ -181,6 +187,39 @@ def test_no_keystream_comes_twice(monkeypatch):
     assert len(seen) == n_runs * 2 * (12 + 6)
     assert {len(set(both)) for both in ends.values()} == {2}
     assert {nonce[:4] for _, nonce, _ in seen} == {bytes(4)}  # blocks are counted from 0
+
+
+def test_fits_that_go_on_have_other_keys(monkeypatch):
+    """A fit of three processes is killed and resumed four times: the same bits, other masks."""
+    seen = []
+    monkeypatch.setattr(Masks, "register", staticmethod(lambda *use: seen.append(use)))
+    X = np.random.default_rng(0).normal(size=(60, 3))
+    network = connect(make_graph("star", 3), contiguous(3, 3), secure_sum=True)
+
+    def run(savers):
+        def work(engine):
+            try:
+                return fit_spread(
+                    X[:, engine.rank : engine.rank + 1], spread(network, engine), n_components=2,
+                    max_iter=8, tol=0.0, seed=1, saver=savers[engine.rank],
+                ).history  # fmt: skip
+            except Broken:
+                return None
+
+        found = together(3, work)
+        assert not any(isinstance(each, BaseException) for each in found)
+        return found[0]
+
+    whole, uses = run([None] * 3), len(seen)
+    saved = [None] * 3
+    for _ in range(4):
+        savers = [Breaking(2, saved=each) for each in saved]
+        assert run(savers) is None
+        saved = [saver.state for saver in savers]
+    np.testing.assert_array_equal(run([Breaking(saved=each) for each in saved]), whole)
+    assert len(seen) > 2 * uses > 100
+    assert len(set(seen)) == len(seen)
+    assert len({(key, nonce) for key, nonce, _ in seen}) == len(seen) / 2
 
 
 def test_keys_stay_where_they_are(monkeypatch):
