@@ -28,8 +28,11 @@ T = TypeVar("T")
 PIECE_BYTES = 1 << 24
 """Of rows that are sent at a time."""
 
-LEAST_POWER, MOST_POWER = -900, 1024
+LEAST_POWER, MOST_POWER = -480, 543
 """Binary exponents that agents tell numbers' sizes by."""
+
+DIGIT = 32
+"""Base in which the largest number of all agents is found, a digit in one message."""
 
 
 class Placement:
@@ -275,15 +278,17 @@ class Placement:
     ) -> NDArray[np.integer[Any]]:
         """Return the largest of whole numbers (n, P) of all agents, from ``least`` to ``most``.
 
-        With masks it is found by halving, by whether any is beyond: all learn it, not whose it is.
+        With masks it is found digit by digit, by whether any is beyond: all learn it, not whose it
+        is.
         """
-        low, high = (np.full(values.shape[1], end) for end in (least, most))
+        low, span = np.full(values.shape[1], least), most - least + 1
         if self.masks is None:
             return self.allreduce(np.vstack([low, values]).max(axis=0), "max")
-        while (low < high).any():
-            middle = low + (high - low) // 2
-            beyond = self.any((values > middle).any(axis=0))
-            low, high = np.where(beyond, middle + 1, low), np.where(beyond, high, middle)
+        while span > 1:
+            span = -(-span // DIGIT)
+            edges = low + span * np.arange(1, DIGIT)[:, None]
+            beyond = self.any(np.array([(values >= edge).any(axis=0) for edge in edges]).ravel())
+            low = low + span * beyond.reshape(edges.shape).sum(axis=0)
         return low
 
     def _exponents(self, values: Floats) -> NDArray[np.integer[Any]]:
