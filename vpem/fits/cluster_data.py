@@ -21,7 +21,7 @@ from vpem.checks import (
 )
 from vpem.errors import InputError, Setting
 from vpem.fits.local_rows import LocalRows
-from vpem.fits.prepare import precision_of
+from vpem.fits.prepare import precision_of, refuse_masked
 from vpem.settings import CLUSTER_INITS, KmeansSettings
 from vpem.terms.missing_patterns import blank_row, check_columns, check_missing, observed_scaling
 from vpem.terms.scaling import Scaling, alone
@@ -99,6 +99,9 @@ def prepare(
         If data or an option cannot be used.
     """
     n_clusters, init = how.n_clusters, how.init
+    masked = here is not None and here.masked
+    if masked:
+        refuse_masked(init, sample_weight, how.missing, "k-means++")
     precision = precision_of(how.dtype)
     data, misses, found = _with_gaps(X, n_features, how, feature_names, here, some)
     weights = None
@@ -120,7 +123,7 @@ def prepare(
     if max(-lowest.min(initial=0), highest.max(initial=0)) > most:
         _refuse_large(data, feature_names, most, precision)
     scaling = Scaling.none(n_features)
-    if how.scale == "standard":
+    if how.scale == "standard" and not masked:
         add = alone if here is None else here.holders.allreduce
         own = weights if weights is None or here is None else weights[here.numbers]
         scaling = (observed_scaling if misses else Scaling.standard)(data, own, add)

@@ -59,7 +59,7 @@ class ClusteredRows:
         apart = here.holders.apart
         self.every_weight = None if weights is None else weights[order]
         self.weights = None if self.every_weight is None else self.every_weight[here.rows]
-        in_order = apart or bool((np.diff(order) > 0).all())
+        in_order = apart or here.masked or bool((np.diff(order) > 0).all())
         if isinstance(asked.X, FileMatrix):
             data = asked.X if in_order else asked.X.of_rows(list(workers.rows))
             stored = data.arranged(Blocks.one(self.width), asked.scaling, asked.dtype)

@@ -9,16 +9,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from vpem.checks import Extremes, Floats
+from vpem.checks import Extremes, Floats, as_array
 from vpem.engines.engine import about
 from vpem.engines.placement import Placement
 from vpem.errors import InputError
+from vpem.files.matrix import FileMatrix
 from vpem.network.holdings import Workers
 from vpem.sums.quantizer import ITEM
 from vpem.sums.sum import Sum
 from vpem.terms.matrix import Rows
+from vpem.terms.points import Points
 
-__all__ = ["LocalRows", "SharedRows", "charge_weights", "read_rows"]
+__all__ = ["DrawnRows", "LocalRows", "SharedRows", "by_worker", "charge_weights", "read_rows"]
 
 
 class LocalRows:
@@ -70,12 +72,14 @@ class LocalRows:
     def of(cls, holders: Placement, workers: Workers, X: Any) -> LocalRows | None:
         """Return which rows X has where workers live in several processes; else None.
 
+        Where sums are masked every worker's are told apart in one process too.
+
         Raises
         ------
         InputError
             If X has not the rows of this process's workers.
         """
-        if not holders.apart:
+        if not holders.apart and holders.masks is None:
             return None
         here = cls(holders, workers.counts, None if workers.in_order else workers.order)
         here.check(X)
@@ -89,6 +93,11 @@ class LocalRows:
                 f"the workers of this rank hold {wanted} rows, but it was given {len(X)}; give "
                 "the rows of its own workers, worker by worker"
             )
+
+    @property
+    def masked(self) -> bool:
+        """Whether sums are masked: then nothing else of any row is told to others."""
+        return self.holders.masks is not None
 
     @property
     def numbers(self) -> NDArray[np.intp]:
@@ -131,6 +140,15 @@ class LocalRows:
         mean = total / np.count_nonzero(self.counts)
         apart = np.abs(only - mean) > 1e-12 * np.abs(mean)
         return ~(varies | self.holders.any(apart & some.any()))
+
+
+def by_worker(X: Any, workers: Workers, holders: Placement) -> Any:
+    """Return rows, where sums are masked worker by worker, as several processes have them."""
+    if not isinstance(X, FileMatrix):
+        X = as_array("data", X)
+    if holders.masks is None or holders.apart or workers.in_order:
+        return X
+    return X.of_rows(workers.rows) if isinstance(X, FileMatrix) else X[workers.order]
 
 
 class SharedRows:
@@ -179,6 +197,26 @@ class SharedRows:
     def part(self, rows: slice, following: slice | None = None) -> Rows:
         """A run of this process's rows as rows of their own."""
         return self._rows.part(rows, following)
+
+
+class DrawnRows(SharedRows):
+    """Rows of this process, and points in the place of those that others would have to show.
+
+    Parameters
+    ----------
+    rows, here
+        As for `SharedRows`.
+    points : Points
+        About all rows.
+    """
+
+    def __init__(self, rows: Rows, here: LocalRows, points: Points) -> None:
+        super().__init__(rows, here)
+        self.own, self.points = rows, points
+
+    def take(self, indices: NDArray[np.intp]) -> Floats:
+        """Points of these numbers, which are below zero."""
+        return self.points.take(indices).astype(self.dtype)
 
 
 def charge_weights(total: Sum, counts: NDArray[np.intp]) -> None:

@@ -66,6 +66,8 @@ class Prepared:
         To compute in.
     misses : bool
         Whether values are missing.
+    names : sequence of str, optional
+        Of the features, for messages.
     """
 
     X: Any
@@ -75,12 +77,43 @@ class Prepared:
     rows: NDArray[np.intp] | None
     precision: np.dtype[np.floating]
     misses: bool = False
+    names: Sequence[str] | None = None
 
     def number(self, rows: NDArray[np.intp] | None) -> tuple[int, ...] | None:
         """Return the user's numbers of some rows of ``X``."""
         if rows is None:
             return None
         return tuple(int(row if self.kept is None else self.kept[row]) for row in rows)
+
+
+def refuse_masked(init: Any, sample_weight: Any, missing: str | None, instead: str) -> None:
+    """Raise InputError where a row, or what is of one row, would be told to others.
+
+    ``instead`` is a start that takes masked sums alone.
+    """
+    secure = Setting("secure_sum", True)
+    if sample_weight is not None:
+        raise InputError(
+            Setting("sample_weight"), " is told of every row to all workers, from whom ", secure,
+            " is to hide it; leave out one of the two",
+        )  # fmt: skip
+    if missing == "marginalize":
+        raise InputError(
+            Setting("missing", missing), " adds what is expected of missing values, for which no "
+            "range can be agreed on as ", secure, " needs; fill them in first, or leave it out",
+        )  # fmt: skip
+    if isinstance(init, str) and init == "random":
+        raise InputError(
+            Setting("init", init), " starts at rows, which whoever holds them would show to all; "
+            "with ", secure, " take ", Setting("init", instead), ", which starts at means of many "
+            "rows",
+        )  # fmt: skip
+    shape = np.shape(init) if isinstance(init, Sequence | np.ndarray) else ()
+    if not isinstance(init, str) and len(shape) == 1:
+        raise InputError(
+            "whoever holds the rows to start at would show them to all; with ", secure, " take ",
+            Setting("init", instead), ", which starts at means of many rows, or a model",
+        )  # fmt: skip
 
 
 def _without_blank(blank: NDArray[np.bool_], sample_weight: Any) -> NDArray[np.float64]:
@@ -129,6 +162,8 @@ def prepare(
     `Prepared` has of weights is of all rows.
     """
     precision = precision_of(dtype)
+    if here is not None and here.masked:
+        refuse_masked(how.init, sample_weight, missing, "kmeans")
     misses = False
     found: Extremes | None = None
 
@@ -182,7 +217,7 @@ def prepare(
         given = check_rows(given, n_components, n_positive)
     found = extremes(X) if found is None else found
     _inspect(X, found, feature_names, how.reg_covar, precision, here)
-    return Prepared(X, n_samples, row_weights, kept, given, precision, misses)
+    return Prepared(X, n_samples, row_weights, kept, given, precision, misses, feature_names)
 
 
 def check_count(n_components: int, n_rows: int, kind: str = "") -> None:

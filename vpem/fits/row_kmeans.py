@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from vpem.engines.placement import Placement
 from vpem.errors import InputError, Setting
 from vpem.files.fingerprint import checksum
 from vpem.files.matrix import FileMatrix
+from vpem.fits.agreed_rows import agree_on_rows, parts_of, units_by_reach
 from vpem.fits.cluster_data import Wanted, prepare
 from vpem.fits.cluster_sums import check_network, lasting, pace_of
 from vpem.fits.clustered_rows import ClusteredRows
@@ -26,23 +28,26 @@ from vpem.fits.clustering import (
     progress_of,
     warn_of_outcome,
 )
-from vpem.fits.local_rows import LocalRows, charge_weights
+from vpem.fits.local_rows import LocalRows, by_worker, charge_weights
 from vpem.fits.rows import charge_scaling, n_columns
 from vpem.network.holdings import Workers
 from vpem.network.ledger import Ledger
 from vpem.network.schema import Report
 from vpem.settings import KmeansSettings
+from vpem.steps.cells import find_cells, tell_of_cells
 from vpem.steps.held_rows import HeldRows
 from vpem.steps.lloyd import Lloyd, LloydRuns
+from vpem.steps.reinitialise import DRAWN
 from vpem.steps.restarts import Best, Restart, Restarts
 from vpem.steps.row_lloyd import lloyd_rows
 from vpem.steps.saver import Saver
 from vpem.steps.seeding import seed_rows
 from vpem.steps.starts import teller
-from vpem.steps.streams import PlacedStream
+from vpem.steps.streams import PlacedStream, PointStream, RowStream
 from vpem.sums.connect import Network
 from vpem.sums.sum import Sum
 from vpem.terms.nearest import weighed
+from vpem.terms.reach import Reach
 
 __all__ = ["kmeans_rows"]
 
@@ -114,6 +119,7 @@ def kmeans_rows(
         )  # fmt: skip
     _check_rows(X, workers, network)
     holders = network.total.holders
+    X = by_worker(X, workers, holders)
     here = LocalRows.of(holders, workers, X)
     asked = prepare(X, n_columns(X), how, sample_weight, feature_names, here)
     n_samples = len(asked.X) if here is None else here.n_samples
@@ -122,16 +128,26 @@ def kmeans_rows(
             f"the workers hold {workers.n_samples} rows, the data have {n_samples}; make them anew"
         )
     here = here or LocalRows(holders, workers.counts)
-    rows = ClusteredRows(asked, workers, here, thread_count(how.n_threads))
     ledger = Ledger(network.graph)
     network.charge_setup(ledger, n_samples, asked.dtype.itemsize)
-    _charge_rows(asked, workers, network.total.on(ledger), how)
+    reach: Reach | None = None
+    if here.masked:
+        total = network.total.on(ledger)
+        reach = agree_on_rows(parts_of(asked.X, here), total, float(n_samples), n_columns(X))
+        asked = replace(asked, scaling=units_by_reach(reach, how.scale))
+        reach = reach.scaled(asked.scaling)
+    else:
+        _charge_rows(asked, workers, network.total.on(ledger), how)
+    rows = ClusteredRows(asked, workers, here, thread_count(how.n_threads))
     if saver is not None:
         facts = describe_kmeans("kmeans-rows", asked, network, how)
         saver.begin({**facts, "who holds which rows": checksum(workers.order, workers.counts)})
     shape = (how.n_clusters, rows.width)
-    kept = LloydRuns(shape, n_samples, network.total, rows.n_here, undo=asked.scaling.undo)
-    attempts = _OverRows(asked, rows, workers.order, network, how, kept, callback)
+    kept = LloydRuns(
+        shape, n_samples, network.total, rows.n_here, undo=asked.scaling.undo,
+        drawn=reach is not None,
+    )  # fmt: skip
+    attempts = _OverRows(asked, rows, workers.order, network, how, kept, callback, reach)
     with one_blas_thread():
         restarts = Restarts(saver, ledger, range(asked.restarts), how.seed, how.max_iter, kept)
         best = restarts.best(network.total, attempts)
@@ -175,9 +191,10 @@ class _OverRows:
         how: KmeansSettings,
         kept: LloydRuns,
         callback: Callback | None,
+        reach: Reach | None,
     ) -> None:
         self.kept = kept
-        self.asked = asked
+        self.asked, self.reach = asked, reach
         self.rows = rows
         self.order = order
         self.network = network
@@ -187,19 +204,24 @@ class _OverRows:
 
     def __call__(self, restart: Restart) -> tuple[Lloyd, NDArray[np.intp] | None]:
         """Run one restart; returns also the rows that it started at, worker by worker."""
-        stream = PlacedStream(restart.rng, self.rows.every_weight, self.order)
+        stream: RowStream
+        if self.reach is None:
+            stream = PlacedStream(restart.rng, self.rows.every_weight, self.order)
+        else:
+            stream = PointStream(restart.rng, self.reach)
         start, chosen = self._start(restart, stream)
         network, how = self.network, self.how
+        more = {} if self.reach is None else {"start": start}
         run = lloyd_rows(
             self.rows.parts, lasting(restart.total, network, how), start, stream,
             pace=pace_of(network, how, start.size + len(start) + 2),
             max_iter=how.max_iter, callback=progress_of(self.callback),
-            saver=restart.saver(rows=chosen), **self.given,
+            saver=restart.saver(rows=chosen, **more), **self.given,
         )  # fmt: skip
         return run, chosen
 
     def _start(
-        self, restart: Restart, stream: PlacedStream
+        self, restart: Restart, stream: RowStream
     ) -> tuple[NDArray[np.float64], NDArray[np.intp] | None]:
         """Return centres to start from, and the rows that they are at."""
         asked, parts, total, k = self.asked, self.rows.parts, restart.total, self.how.n_clusters
@@ -207,6 +229,8 @@ class _OverRows:
             return asked.scaling.apply(self.kept.begun_at(restart.start)), None
         if asked.centres is not None:
             return asked.scaling.apply(asked.centres), None
+        if isinstance(stream, PointStream):
+            return self._among_cells(restart, stream), None
         if restart.saved is not None:
             chosen = restart.drawn()
             return HeldRows(parts, total).take(chosen), chosen
@@ -219,6 +243,16 @@ class _OverRows:
         else:
             chosen = np.argsort(self.order)[asked.rows]
         return HeldRows(parts, total).share(chosen), chosen
+
+    def _among_cells(self, restart: Restart, stream: PointStream) -> NDArray[np.float64]:
+        """Return centres drawn among means of cells, since no row may be shown."""
+        if restart.saved is not None:
+            start: NDArray[np.float64] = restart.drawn("start")
+            return start
+        k, threads = self.how.n_clusters, self.rows.n_threads
+        tell_of_cells(teller(self.callback))
+        cells = find_cells(self.rows.parts, restart.total, k, stream, threads)
+        return cells.draw(k, stream.rng)
 
     def clustering(
         self, best: Best[Lloyd], network: Network, n_samples: int, outcome: Report
@@ -238,22 +272,16 @@ class _OverRows:
             differing = holders.allreduce(np.array([(assigned != run.labels).sum()]))
             disagreement = float(differing[0] / n_samples)
         assert off is not None
-        counts = np.bincount(assigned, self.rows.weights, self.how.n_clusters).astype(np.float64)
         labels, distances = _by_row(holders, order, assigned, off)
-        whole_inertia = None
-        if not holders.engine.open:
-            here = weighed(distances, self.rows.weights)
-            whole_inertia = float(holders.allreduce(np.array([here]))[0])
-        elif holders.engine.rank == 0:
-            whole_inertia = weighed(distances, asked.row_weights)
+        counts, found = self._totals(run, assigned, distances, holders)
         return Clustering(
             centres=asked.scaling.undo(centres),
             labels=labels,
             distances=distances,
-            inertia=float(holders.engine.bcast(whole_inertia)),
+            inertia=found,
             n_rows=n_samples,
             root_inertia=inertia,
-            counts=holders.allreduce(counts),
+            counts=counts,
             history=run.history,
             split="rows",
             method="lloyd",
@@ -262,10 +290,33 @@ class _OverRows:
             disagreement=disagreement,
             scaling=asked.kept_scaling,
             partitions=run.partitions,
-            reseeded=[(at, cluster, int(order[row])) for at, cluster, row in run.reseeded],
+            reseeded=[
+                (at, cluster, row if row == DRAWN else int(order[row]))
+                for at, cluster, row in run.reseeded
+            ],
             init_rows=None if best.rows is None else tuple(int(order[row]) for row in best.rows),
             **outcome,
         )
+
+    def _totals(
+        self,
+        run: Lloyd,
+        assigned: NDArray[np.int32],
+        distances: NDArray[np.float64],
+        holders: Placement,
+    ) -> tuple[NDArray[np.float64], float]:
+        """Return the weight of each cluster (K,), and the inertia, over the rows of all."""
+        if self.reach is not None:
+            # The last sums, under masks, were of these labels.
+            return run.counts[0], float(run.inertia[0])
+        counts = np.bincount(assigned, self.rows.weights, self.how.n_clusters).astype(np.float64)
+        whole = None
+        if not holders.engine.open:
+            here = weighed(distances, self.rows.weights)
+            whole = float(holders.allreduce(np.array([here]))[0])
+        elif holders.engine.rank == 0:
+            whole = weighed(distances, self.asked.row_weights)
+        return holders.allreduce(counts), float(holders.engine.bcast(whole))
 
 
 def _all_centres(run: Lloyd, total: Sum) -> NDArray[np.float64]:

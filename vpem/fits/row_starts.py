@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from vpem.checks import Floats
 from vpem.errors import InputError
 from vpem.network.schema import Report
+from vpem.steps.cells import find_cells, tell_of_cells
 from vpem.steps.em import iterate
 from vpem.steps.held_rows import StoredParts
 from vpem.steps.lloyd import Pace
@@ -21,7 +22,7 @@ from vpem.steps.row_lloyd import lloyd_rows
 from vpem.steps.runs import MixtureRuns, Run
 from vpem.steps.seeding import seed_rows
 from vpem.steps.starts import LLOYD_TOLERANCE, MOST_LLOYD_OF_START, Tell, step_of_lloyd, teller
-from vpem.steps.streams import ROW_BYTES, PlacedStream, RowStream
+from vpem.steps.streams import ROW_BYTES, PlacedStream, PointStream, RowStream
 from vpem.sums.counted import add_vectors
 from vpem.terms.covariances import is_diagonal
 from vpem.terms.features import FeatureTerms
@@ -69,13 +70,16 @@ class RowRestart:
         self.total = restart.total
         self.kept = kept
         self.n_components = kept.n_components
-        self.place = place
+        # Points are drawn in the place of rows where sums are masked.
+        self.place = place if terms.reach is None else None
         whole = terms.whole
         # The same stream over rows as the user numbers them, and as they stand among the workers.
         own = weights if weights is None or place is None else weights[place]
         self.stream = RowStream(restart.rng, own, whole.n_samples)
         self.local: RowStream = self.stream
-        if place is not None:
+        if terms.reach is not None:
+            self.stream = self.local = PointStream(restart.rng, terms.reach)
+        elif place is not None:
             self.local = PlacedStream(restart.rng, weights, np.argsort(place))
         self.roots: list[FeatureTerms] = []
         self.tell: Tell | None = None
@@ -149,6 +153,8 @@ class RowRestart:
             return self._at(self._placed(rows), rows)
         whole = self.terms.whole
         parts = self._parts()
+        if isinstance(self.local, PointStream):
+            return self._among_cells(init, parts, self.local)
         given: Report = {"n_threads": whole.n_threads}
         if isinstance(whole, MissingTerms):
             given["observed"] = whole.observed
@@ -160,6 +166,20 @@ class RowRestart:
         if init == "k-means++":
             return starts, centres, rows
         return self._from_clusters(parts, centres, given), centres, rows
+
+    def _among_cells(
+        self, init: str, parts: Sequence[Floats] | StoredParts, stream: PointStream
+    ) -> Started:
+        """Centres among means of cells, since no row may be shown, and Lloyd's iterations."""
+        whole = self.terms.whole
+        threads = whole.n_threads
+        tell_of_cells(self.tell)
+        cells = find_cells(parts, self.total, self.n_components, stream, threads)
+        centres = cells.draw(self.n_components, stream.rng)
+        self.roots = sample_roots(self.terms, self.total, cells.points.centre)
+        if init == "k-means++":
+            return [root.start(centres) for root in self.roots], centres, None
+        return self._from_clusters(parts, centres, {"n_threads": threads}), centres, None
 
     def _parts(self) -> Sequence[Floats] | StoredParts:
         """Rows of the workers of this process, in memory or to be read run by run."""
@@ -182,7 +202,8 @@ class RowRestart:
         tolerances = LLOYD_TOLERANCE * np.array([_mean_variance(root) for root in self.roots])
         found = lloyd_rows(
             parts, self.total, centres, self.local, kind="setup", max_iter=MOST_LLOYD_OF_START,
-            pace=Pace(tolerances=tolerances), callback=step_of_lloyd(self.tell), **given,
+            pace=Pace(tolerances=tolerances), callback=step_of_lloyd(self.tell),
+            **given,
         )  # fmt: skip
         layout = Message(whole, centres)
         if misses:
@@ -193,7 +214,8 @@ class RowRestart:
             self.terms.hard(worker, found.labels[end - count : end], layout, own)
             for worker, (count, end, own) in enumerate(zip(counts, ends, known, strict=True))
         ]
-        sums = add_vectors(self.total, layout.stacked(values), "setup")
+        units = self.terms.exponents(layout)
+        sums = add_vectors(self.total, layout.stacked(values), "setup", units)
         return [
             root.update(layout.unpacked(one)[0]) for root, one in zip(self.roots, sums, strict=True)
         ]

@@ -12,13 +12,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vpem._core.threads import one_blas_thread, thread_count
-from vpem.checks import Floats, as_array, check_int
+from vpem.checks import Floats, check_int
 from vpem.engines.engine import about
 from vpem.errors import InputError
 from vpem.files.fingerprint import checksum, describe_run
 from vpem.files.matrix import FileMatrix
 from vpem.fits.accelerated import acceleration_of
-from vpem.fits.local_rows import LocalRows, SharedRows, charge_weights
+from vpem.fits.agreed_rows import agree_on_rows, parts_of, units_by_reach, warn_of_constant
+from vpem.fits.local_rows import DrawnRows, LocalRows, SharedRows, by_worker, charge_weights
 from vpem.fits.prepare import Prepared, make_terms, prepare, units_of
 from vpem.fits.results import RowFit, warn_of_outcome
 from vpem.fits.row_starts import RowRestart
@@ -27,7 +28,7 @@ from vpem.network.holdings import Workers
 from vpem.network.ledger import Ledger
 from vpem.network.schema import Report, State
 from vpem.settings import FitSettings
-from vpem.steps.reinitialise import Recovery
+from vpem.steps.reinitialise import DRAWN, Recovery
 from vpem.steps.restarts import Restarts
 from vpem.steps.runs import MixtureRuns, Progress, Run
 from vpem.steps.saver import Saver
@@ -95,9 +96,8 @@ def fit_em(
     """
     began = time.perf_counter()
     how = FitSettings.of(settings, **changes)
-    if not isinstance(X, FileMatrix):
-        X = as_array("data", X)
     _check_network(network, workers)
+    X = by_worker(X, workers, network.total.holders)
     here = LocalRows.of(network.total.holders, workers, X)
     given = prepare(
         X, n_columns(X), how, sample_weight=sample_weight, feature_names=feature_names,
@@ -119,7 +119,7 @@ def fit_em(
     if network.faults is not None and network.faults.agent_dropout:
         total = HeardByNeighbours(total)
     with one_blas_thread(), np.errstate(over="ignore"):
-        terms, weights = _terms(given, held, here, how)
+        terms, weights = _terms(given, held, here, how, network.total.on(ledger))
         _charge_setup(terms, given, network, ledger, how)
         kept = MixtureRuns(terms.whole, total, how.n_components, over_rows=True)
         stop = {"tol": how.tol, "max_iter": how.max_iter, "callback": callback, **steps}
@@ -172,10 +172,13 @@ def _batches(how: FitSettings) -> Report:
 
 
 def _terms(
-    given: Prepared, held: Workers, here: LocalRows | None, how: FitSettings
+    given: Prepared, held: Workers, here: LocalRows | None, how: FitSettings, total: Sum
 ) -> tuple[RowTerms, NDArray[np.float64] | None]:
     """Return the terms of the workers' rows, worker by worker, and the weights of all rows."""
     data, weights = given.X, given.row_weights
+    blocks = Blocks((np.arange(data.shape[1]),), (0,), (tuple(range(held.n_workers)),))
+    if here is not None and here.masked:
+        return _masked_terms(given, blocks, here, how, total), None
     if not held.in_order:
         weights = None if weights is None else weights[held.order]
         if here is None:
@@ -183,13 +186,28 @@ def _terms(
             data = data.of_rows(held.rows) if stored else data[held.order]
     own = weights if here is None or weights is None else weights[here.rows]
     scaling = units_of(data, own, how.scale, given.precision, given.misses, here)
-    blocks = Blocks((np.arange(data.shape[1]),), (0,), (tuple(range(held.n_workers)),))
     whole = make_terms(data, own, blocks, scaling, given, how, here)
     if here is None:
         return RowTerms(whole, held.runs, held.counts, whole.rows), weights
     own_rows = whole.rows
     whole = whole.among(SharedRows(own_rows, here), here.n_samples, weights)
     return RowTerms(whole, here.own_runs, held.counts, own_rows), weights
+
+
+def _masked_terms(
+    given: Prepared, blocks: Blocks, here: LocalRows, how: FitSettings, total: Sum
+) -> RowTerms:
+    """Return the terms of rows of which nothing is told but masked sums."""
+    parts = parts_of(given.X, here)
+    reach = agree_on_rows(parts, total, float(here.n_samples), blocks.n_features)
+    warn_of_constant(reach, given.names, how.reg_covar)
+    exact = given.precision.itemsize >= given.X.dtype.itemsize
+    scaling = units_by_reach(reach, how.scale, exact=exact)
+    reach = reach.scaled(scaling)
+    whole = make_terms(given.X, None, blocks, scaling, given, how, here)
+    rows = DrawnRows(whole.rows, here, reach.points)
+    whole = whole.among(rows, here.n_samples)
+    return RowTerms(whole, here.own_runs, here.counts, rows.own, reach)
 
 
 def _charge_setup(
@@ -199,6 +217,8 @@ def _charge_setup(
     whole = terms.whole
     network.charge_setup(ledger, given.n_samples, whole.itemsize)
     total, d = network.total.on(ledger), whole.blocks.n_features
+    if terms.reach is not None:
+        return
     if how.scale == "standard" or not whole.scaling.is_none:
         charge_scaling(total, d)
     if given.row_weights is not None:
@@ -212,7 +232,7 @@ def _charge_setup(
 def _for_user(found: Recovery, given: Prepared, held: Workers) -> Recovery:
     """Return a recovery with the user's number of the row."""
     row = found.row
-    if row is not None:
+    if row is not None and row != DRAWN:
         row = row if held.in_order else int(held.order[row])
         row = row if given.kept is None else int(given.kept[row])
     return replace(found, hub=0, row=row)

@@ -16,6 +16,7 @@ from vpem.steps.streams import ROW_BYTES
 from vpem.sums.sum import Sum
 from vpem.terms.matrix import Rows
 from vpem.terms.nearest import squares_of_observed
+from vpem.terms.reach import Reach
 
 __all__ = ["CHUNK_ROWS", "HeldRows", "StoredParts"]
 
@@ -52,6 +53,8 @@ class HeldRows:
         Of the rows of all workers.
     observed : ndarray of shape (M, d), optional
         1 where a value is there, where values are missing.
+    reach : Reach, optional
+        Where rows lie, where sums are masked and no row is shown.
     """
 
     def __init__(
@@ -60,8 +63,9 @@ class HeldRows:
         total: Sum,
         weights: NDArray[np.float64] | None = None,
         observed: NDArray[np.uint8] | None = None,
+        reach: Reach | None = None,
     ) -> None:
-        self.total = total
+        self.total, self.reach = total, reach
         self.holders = holders = total.holders
         self._stored: Rows | None = None
         if isinstance(parts, StoredParts):
@@ -170,7 +174,12 @@ class HeldRows:
     def share(
         self, rows: Sequence[int] | NDArray[np.intp], itemsize: int = 8
     ) -> NDArray[np.float64]:
-        """Rows (L, d) that those who hold them send to all; in 4 bytes a number, as float32."""
+        """Rows (L, d) that those who hold them send to all; in 4 bytes a number, as float32.
+
+        Where sums are masked points take their place, which all draw alike.
+        """
+        if self.reach is not None:
+            return self.reach.points.take(np.asarray(rows, dtype=np.intp))
         points = self.take(rows).astype(f"f{itemsize}").astype(np.float64)
         size = ROW_BYTES + itemsize * points.shape[1]
         for row in rows:

@@ -27,6 +27,7 @@ from vpem.network.schema import (
     State,
     check,
 )  # fmt: skip
+from vpem.steps.reinitialise import DRAWN
 from vpem.steps.runs import note_partition
 from vpem.steps.saver import NoSaver, Saver, check_length
 from vpem.steps.streams import RowStream
@@ -256,7 +257,8 @@ def iterate_lloyd(
         if empty:
             rows = [stream.draw() for _ in empty]
             clusters.place(run, empty, rows)
-            run.reseeded += [(iteration, *one) for one in zip(empty, rows, strict=True)]
+            named = [max(row, DRAWN) for row in rows]
+            run.reseeded += [(iteration, *one) for one in zip(empty, named, strict=True)]
         elif _are_near(clusters, run, total, before):
             run.converged = True
             saver.offer(state, last=True)
@@ -326,6 +328,8 @@ class LloydRuns:
         Rows of this process, over rows; None: over features, which all roots assign rows by.
     undo : callable
         Puts centres (K, d) into units of the data, and the user's order of features.
+    drawn : bool
+        Whether restarts begin at centres that no numbers of rows stand for.
     """
 
     def __init__(
@@ -336,13 +340,14 @@ class LloydRuns:
         n_here: int | None = None,
         *,
         undo: Callable[[NDArray[np.float64]], NDArray[np.float64]],
+        drawn: bool = False,
     ) -> None:
         self._undo, self._shape = undo, shape
         run = _schema(shape, n_samples, total, n_here, over=True)
         self.rows: Schema = Maybe(Array("i", shape[:1], 0, n_samples - 1))
         self.best: dict[str, Schema] = {"run": run}
         self.loop: dict[str, Schema] = {"centres": run["centres"]}
-        self.more: dict[str, Schema] = {}
+        self.more: dict[str, Schema] = {"start": Array("f8", shape)} if drawn else {}
 
     def state(self, run: Lloyd) -> State:
         """Return what is saved of a run that is over."""
@@ -383,7 +388,7 @@ def _schema(
         "inertia": Array("f8", (total.roots.n_agents,)),
         "history": ListOf(NUMBER, "L", least=int(sure)),
         "bytes_sent": ListOf(COUNT, "L"),
-        "reseeded": ListOf((COUNT, Integer(most=k - 1), Integer(most=n_samples - 1))),
+        "reseeded": ListOf((COUNT, Integer(most=k - 1), Integer(DRAWN, n_samples - 1))),
         "converged": FLAG,
         "partitions": ListOf((COUNT, TEXT)),
         "calm": COUNT,

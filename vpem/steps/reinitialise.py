@@ -16,7 +16,7 @@ from vpem.terms.covariances import Factors
 from vpem.terms.mixture import Mixture
 from vpem.terms.terms import Terms
 
-__all__ = ["REINITIALISED_BYTES", "Recovery", "Reinitialiser", "least_weight"]
+__all__ = ["DRAWN", "REINITIALISED_BYTES", "Recovery", "Reinitialiser", "least_weight"]
 
 LEAST_WEIGHT = 0.5
 """Effective samples (sum of responsibilities) below which a component has collapsed.
@@ -26,6 +26,9 @@ Where rows weigh less than 1 on average it shrinks with them.
 
 MOST_RECOVERIES = 3
 """Times one component is re-initialised before it is given up with mixing weight zero."""
+
+DRAWN = -1
+"""Stands for the number of a row where sums are masked: no row is shown to others."""
 
 REINITIALISED_BYTES = 12
 """Of the message that says which component was re-initialised, and at which row."""
@@ -46,7 +49,8 @@ class Recovery:
     reason : str
         "weight" or "covariance".
     row : int or None
-        Row its mean was placed at; None when the component was given up with mixing weight zero.
+        Row its mean was placed at, `DRAWN` where that is a point which was drawn and no row; None
+        when the component was given up with mixing weight zero.
     """
 
     iteration: int
@@ -151,7 +155,7 @@ class Reinitialiser:
             weight = 0.0 if give_up else 1.0 / mixtures[0].n_components
             mixtures = _placed(roots, mixtures, component, centre, weight)
             self.recoveries.append(
-                Recovery(iteration, component, hub, reason, None if give_up else row)
+                Recovery(iteration, component, hub, reason, None if give_up else max(row, DRAWN))
             )
         factors = [own.prepare(mixture) for own, mixture in zip(roots, mixtures, strict=True)]
         self._check_regular(factors)

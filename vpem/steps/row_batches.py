@@ -341,7 +341,7 @@ class _Passes:
         self.n_sums += 1
         try:
             stacked = np.stack(values) if values else np.empty((0, size))
-            sums = add_vectors(total, stacked, "estep")
+            sums = add_vectors(total, stacked, "estep", self._units(layout))
         except PartitionedError as error:
             note_partition(run.partitions, self.n_sums, error)
             return None
@@ -359,6 +359,11 @@ class _Passes:
             run.free_energy.append(float(expected + sums[0, -1] + step.whole.log_constant))
         found = total.roots.join(sums[:, layout.size - 1].copy())
         return found + step.whole.log_constant
+
+    def _units(self, layout: Message) -> NDArray[np.int64] | None:
+        """Units of masked sums of what workers send; an entropy is of the size of a log-density."""
+        units = self.step.terms.exponents(layout)
+        return units if units is None or not self.exact else np.append(units, units[-1])
 
     def _message(self, worker: _Worker, layout: Message) -> NDArray[np.float64]:
         """What a worker sends: its statistics and log-likelihood, and the entropy of its rows."""

@@ -38,10 +38,10 @@ def sample_roots(terms: RowTerms, total: Sum, about: NDArray[np.float64]) -> lis
     """
     layout = Message(terms.whole, about[None])
     values = [terms.moments(worker, layout) for worker in range(len(terms.parts))]
-    whole = terms.whole
+    whole, units = terms.whole, terms.exponents(layout)
     return [
         whole.with_sample_covariance(whole.update(layout.unpacked(message)[0]).covariances)
-        for message in add_vectors(total, layout.stacked(values), "setup")
+        for message in add_vectors(total, layout.stacked(values), "setup", units)
     ]
 
 
@@ -95,6 +95,7 @@ class OverRows:
             for worker in range(len(self.terms.parts))
             for at in (0 if shared else worker,)
         ]
-        sums = add_vectors(self.total, layout.stacked(values), kind)
+        units = self.terms.exponents(layout)
+        sums = add_vectors(self.total, layout.stacked(values), kind, units)
         found = self.total.roots.join(sums[:, -1].copy()) + self.whole.log_constant
         return found, [] if kind == "check" else [layout.unpacked(one)[0] for one in sums]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -52,7 +53,8 @@ def lloyd_rows(
     centres : ndarray of shape (K, d)
         Where to start, known to all.
     stream : RowStream
-        The stream that all workers share; its row weights are in the order of the workers.
+        The stream that all workers share; its row weights are in the order of the workers. Where
+        sums are masked it draws points in the place of rows, and knows where rows lie.
     n_threads : int
         Threads of the kernels; nothing depends on it.
     kind : str
@@ -74,7 +76,7 @@ def lloyd_rows(
     -------
     Lloyd
     """
-    held = HeldRows(parts, total, stream.row_weights, observed)
+    held = HeldRows(parts, total, stream.row_weights, observed, stream.reach)
     clusters: _Clusters
     if observed is None:
         clusters = (_FromStart if pace.patience else _Clusters)(held, total, kind, n_threads)
@@ -150,10 +152,22 @@ class _Clusters:
         """Assign all rows or those of a batch, and take the sums: how many rows changed."""
         n_components = run.centres.shape[1]
         messages, changed = self._messages(run)
-        found = add_vectors(self.total, messages, self.kind)
+        found = add_vectors(self.total, messages, self.kind, self._units(run))
+        if self.held.reach is not None:
+            changed = round(float(found[0, -1]))
         run.counts, self.sums = found[:, :n_components], found[:, n_components:-2]
         run.inertia = inertia_of_roots(self.total, found[:, -2].copy())
         return changed
+
+    def _units(self, run: Lloyd) -> NDArray[np.int64] | None:
+        """Powers of two in units of which masked sums of messages are taken."""
+        reach = self.held.reach
+        if reach is None:
+            return None
+        centres, ones = run.centres[0], np.ones(run.centres.shape[1])
+        sums = reach.radius + np.abs(reach.points.centre)
+        farthest = (reach.off(centres) ** 2).sum(axis=1).max()
+        return reach.exponents(ones, np.tile(sums, len(centres)), farthest, 1.0)
 
     def move(self, run: Lloyd) -> NDArray[np.intp]:
         before, light, silent = run.centres, run.counts < self.least, self.total.silent
@@ -203,7 +217,13 @@ class _Clusters:
         followed.totals(messages[:, :-2])
         messages[:, -2] = followed.inertias(run.centres, run.labels)
         messages[:, -1] = changes
-        return messages, int(self.held.holders.allreduce(changes.sum(keepdims=True))[0])
+        return messages, self._changed(changes.sum())
+
+    def _changed(self, here: Any) -> int:
+        """How many rows of all have changed; where sums are masked these tell it themselves."""
+        if self.held.reach is not None:
+            return 0
+        return int(self.held.holders.allreduce(np.array([here]))[0])
 
     def _messages_of_batch(self, run: Lloyd, number: int) -> tuple[NDArray[np.float64], int]:
         """Assign the rows of a batch: what the workers send of all, and how many rows changed."""
@@ -218,7 +238,7 @@ class _Clusters:
             messages.append(self._packed(sums, own, moved))
             changed += moved
         found = np.array(messages).reshape(len(messages), self._packed_size(run))
-        return found, int(self.held.holders.allreduce(np.array([changed]))[0])
+        return found, self._changed(changed)
 
     def _assign_batch(self, run: Lloyd, centres: NDArray[np.float64], rows: slice) -> None:
         """Assign some rows of a worker."""

@@ -25,7 +25,7 @@ from vpem.network.schema import (
     State,
     check,
 )  # fmt: skip
-from vpem.steps.reinitialise import Recovery, Reinitialiser
+from vpem.steps.reinitialise import DRAWN, Recovery, Reinitialiser
 from vpem.steps.saver import Saver, check_length
 from vpem.sums.sum import Sum
 from vpem.terms.covariances import covariance_shape
@@ -361,7 +361,7 @@ def _record(n_components: int, n_samples: int, n_roots: int, *, over: bool) -> S
                 Integer(most=n_components - 1),
                 Maybe(COUNT),
                 Choice(("weight", "covariance")),
-                Maybe(Integer(most=n_samples - 1)),
+                Maybe(Integer(DRAWN, n_samples - 1)),
             )
         ),
         "free_energy": ListOf(NUMBER),

@@ -6,8 +6,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vpem.checks import Floats
+from vpem.terms.reach import Reach
 
-__all__ = ["ROW_BYTES", "PlacedStream", "RowStream"]
+__all__ = ["ROW_BYTES", "PlacedStream", "PointStream", "RowStream"]
 
 MOST_DRAWS = 50
 """Draws a row wanted before rows that were drawn are put aside."""
@@ -33,6 +34,7 @@ class RowStream:
         self, rng: np.random.Generator, row_weights: NDArray[np.float64] | None, n_samples: int
     ) -> None:
         self.rng = rng
+        self.reach: Reach | None = None
         self.row_weights = row_weights
         self.n_samples = n_samples
 
@@ -126,3 +128,27 @@ class PlacedStream(RowStream):
     def draw_distinct(self, count: int) -> NDArray[np.intp]:
         """Draw the places of ``count`` different rows."""
         return self._place[self._users.draw_distinct(count)]
+
+
+class PointStream(RowStream):
+    """Draws numbers of points (`vpem.terms.points.Points`), where no row may be shown.
+
+    Parameters
+    ----------
+    rng : Generator
+        The stream that all agents share.
+    reach : Reach
+        Where rows lie.
+    """
+
+    def __init__(self, rng: np.random.Generator, reach: Reach) -> None:
+        super().__init__(rng, None, 0)
+        self.reach = reach
+
+    def draw(self, potential: NDArray[np.float64] | None = None) -> int:
+        """Draw the number of a point."""
+        return -1 - int(self.rng.integers(1 << 31))
+
+    def draw_distinct(self, count: int) -> NDArray[np.intp]:
+        """Draw the numbers of so many points."""
+        return np.array([self.draw() for _ in range(count)], dtype=np.intp)

@@ -310,7 +310,10 @@ class AmongNeighbours(Counted):
 
 
 def add_vectors(
-    total: Sum, values: NDArray[np.float64], kind: str = "estep"
+    total: Sum,
+    values: NDArray[np.float64],
+    kind: str = "estep",
+    exponents: NDArray[np.int64] | None = None,
 ) -> NDArray[np.float64]:
     """Sum one vector an agent, of N agents that are roots of their own.
 
@@ -322,12 +325,17 @@ def add_vectors(
         What each agent has.
     kind : str
         What the sum is for; see `Sum.begin`.
+    exponents : ndarray of shape (P,), optional
+        Powers of two in units of which a masked sum is taken, known to all. None: 1.
 
     Returns
     -------
     ndarray of shape (R, P)
         The sum, as each root finds it; R is 1 where all share one.
     """
+    if exponents is not None and total.holders.masks is not None:
+        # Whole powers of two: nothing is rounded but by the fixed point.
+        return np.ldexp(add_vectors(total, np.ldexp(values, -exponents), kind), exponents)
     total.begin(kind, 1, values.shape[1], values.itemsize)
     if total.mix is not None:
         return total.mix @ values

@@ -11,6 +11,7 @@ from vpem.terms.covariances import Factors
 from vpem.terms.features import FeatureTerms
 from vpem.terms.matrix import Rows
 from vpem.terms.mixture import Mixture
+from vpem.terms.reach import MOST_NATS, Reach
 from vpem.terms.statistics import MissingStatistics, Statistics
 
 __all__ = ["Message", "RowTerms"]
@@ -56,6 +57,18 @@ class Message:
             parts.append(about.seen)
         return np.concatenate([*(part.ravel() for part in parts), [log_likelihood]])
 
+    def exponents(self, reach: Reach) -> NDArray[np.int64]:
+        """Return powers of two (P,) in units of which the sum of messages is in fixed point."""
+        off = reach.off(self.shifts.astype(np.float64))
+        left, right = self._lower if self._is_dense else (slice(None), slice(None))
+        second = off[:, left] * off[:, right]
+        if self._shape[0] == 1:
+            # One covariance of all components, whose counts add up to the rows.
+            second = second.max(axis=0)
+        ones = np.ones(self._ends[0])
+        seen = np.ones(self._ends[3] - self._ends[2])
+        return reach.exponents(ones, off, second, seen, MOST_NATS)
+
     def stacked(self, values: Sequence[NDArray[np.float64]]) -> NDArray[np.float64]:
         """Messages of some workers, or of none, shape (n, P)."""
         return np.stack(values) if len(values) else np.empty((0, self.size))
@@ -98,6 +111,8 @@ class RowTerms:
         Rows of each worker of all processes.
     local : Rows
         Rows of the workers of this process.
+    reach : Reach, optional
+        Where rows lie, in the units of fitting, where sums are masked.
     """
 
     def __init__(
@@ -106,9 +121,11 @@ class RowTerms:
         runs: Sequence[slice],
         counts: NDArray[np.intp],
         local: Rows,
+        reach: Reach | None = None,
     ) -> None:
         self.whole = whole
         self.local = local
+        self.reach = reach
         # From a file the next worker's rows are read ahead, and after the last the first's.
         filled = [run for run in runs if run.stop > run.start]
         after = dict(zip([run.start for run in filled], filled[1:] + filled[:1], strict=True))
@@ -119,6 +136,10 @@ class RowTerms:
     def n_workers(self) -> int:
         """Number of workers, N."""
         return len(self.counts)
+
+    def exponents(self, layout: Message) -> NDArray[np.int64] | None:
+        """Return the units of masked sums of messages; None where sums are not masked."""
+        return None if self.reach is None else layout.exponents(self.reach)
 
     def message(
         self, worker: int, mixture: Mixture, factors: Factors, layout: Message

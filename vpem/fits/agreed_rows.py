@@ -1,0 +1,149 @@
+"""What workers find out about their rows together by masked sums, before all others."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vpem.checks import Floats
+from vpem.engines.placement import LEAST_POWER, MOST_POWER
+from vpem.errors import Setting, VpemWarning, shorten
+from vpem.files.matrix import FileMatrix
+from vpem.fits.fedem_moments import HeldPart
+from vpem.fits.local_rows import LocalRows
+from vpem.network.blocks import Blocks
+from vpem.sums.counted import add_vectors
+from vpem.sums.sum import Sum
+from vpem.terms.matrices import lower_half, symmetric
+from vpem.terms.matrix import arrange_rows
+from vpem.terms.points import Points, root_of
+from vpem.terms.reach import Reach, exponents_of
+from vpem.terms.scaling import Scaling
+
+__all__ = ["agree_on_rows", "parts_of", "units_by_reach", "warn_of_constant"]
+
+Vector = NDArray[np.float64]
+
+ROUNDED = 2.0**-48
+"""Of the largest value of a feature, below which differences may be of rounding alone."""
+
+LOOKS = 11
+"""Times that workers say whether a power of two is larger, until it is known."""
+
+WIDE = 1024
+"""Features beyond which covariances are left out, which are only to draw points by."""
+
+
+def parts_of(X: Floats | FileMatrix, here: LocalRows) -> list[HeldPart]:
+    """Rows of each worker of this process, in the user's units."""
+    width = X.shape[1]
+    blocks = Blocks((np.arange(width),), (0,), ((0,),))
+    rows = arrange_rows(X, blocks, Scaling.none(width), np.float64)
+    return [HeldPart(rows.part(run), None, float(run.stop - run.start)) for run in here.own_runs]
+
+
+def agree_on_rows(parts: Sequence[HeldPart], total: Sum, mass: float, width: int) -> Reach:
+    """Find out where the rows of all workers lie.
+
+    It takes the powers of two that values of each feature are below, the mean, the powers of two of
+    how far from it rows lie, and second moments about it.
+
+    Parameters
+    ----------
+    parts : sequence of HeldPart
+        Rows of each worker of this process.
+    total : Sum
+        Counted and masked.
+    mass : float
+        What the rows of all weigh.
+    width : int
+        Number of features, d.
+
+    Returns
+    -------
+    Reach
+    """
+    n = total.holders.n_agents
+    largest = _powers(total, _sizes(parts, np.zeros(width)))
+    sums = np.zeros((len(parts), width))
+    for own, part in zip(sums, parts, strict=True):
+        if part.mass:
+            own[:] = part.mass * part.means(None, misses=False)
+    centre = add_vectors(total, sums, "setup", exponents_of(mass * largest, n))[0] / mass
+    apart = _powers(total, _sizes(parts, centre))
+    least = np.where(largest > 0, ROUNDED * largest, ROUNDED)
+    radius, nothing = np.maximum(apart, least), Points(centre, np.zeros(width))
+    reach = Reach(n, mass, nothing, radius, apart <= least)
+    return replace(reach, points=Points(centre, _root(parts, total, reach)))
+
+
+def _powers(total: Sum, sizes: Vector) -> Vector:
+    """Powers of two (d,) that all sizes (n, d) are below, of all workers; 0 where all are 0.
+
+    All learn the largest, and nobody whose it is.
+    """
+    width = sizes.shape[1]
+    total.begin("setup", 1, LOOKS * width, 8)
+    powers = np.where(sizes > 0, np.frexp(sizes)[1], LEAST_POWER).clip(LEAST_POWER, MOST_POWER)
+    found = total.holders.largest(powers, LEAST_POWER, MOST_POWER)
+    return np.where(found > LEAST_POWER, np.ldexp(1.0, found), 0.0)
+
+
+def _sizes(parts: Sequence[HeldPart], about: Vector) -> Vector:
+    """Largest distance (n, d) from a point of each worker's rows, in each feature."""
+    found = np.zeros((len(parts), len(about)))
+    for own, part in zip(found, parts, strict=True):
+        for rows, _ in part.runs():
+            np.maximum(own, np.abs(rows - about).max(axis=0, initial=0.0), out=own)
+    return found
+
+
+def _root(parts: Sequence[HeldPart], total: Sum, reach: Reach) -> Vector:
+    """Root (d, d) of the covariance of all rows, or deviations (d,) of many features."""
+    centre, width = reach.points.centre, len(reach.radius)
+    wide = width > WIDE
+    values = np.zeros((len(parts), width if wide else width * (width + 1) // 2))
+    for own, part in zip(values, parts, strict=True):
+        if not part.mass:
+            continue
+        if wide:
+            for rows, weights in part.runs():
+                squares = (rows - centre) ** 2
+                own += squares.sum(axis=0) if weights is None else weights @ squares
+        else:
+            own[:] = lower_half(part.squares(centre))
+    bounds = reach.radius**2 if wide else lower_half(np.outer(reach.radius, reach.radius))
+    found = add_vectors(total, values, "setup", reach.exponents(bounds))[0] / reach.mass
+    return np.sqrt(np.maximum(found, 0.0)) if wide else root_of(symmetric(found, width))
+
+
+def units_by_reach(reach: Reach, scale: str, *, exact: bool = True) -> Scaling:
+    """Return units to fit in, as `vpem.fits.prepare.units_of` chooses them.
+
+    ``exact``: whether the precision of fitting has as many digits as the data.
+    """
+    centre = reach.points.centre
+    if scale == "none":
+        return Scaling.none(len(centre)) if exact else Scaling(centre, np.ones(len(centre)))
+    units = np.where(reach.constant, 0.0, np.sqrt(reach.points.variances))
+    return Scaling(centre, np.where(units > 0, units, 1.0))
+
+
+def warn_of_constant(reach: Reach, names: Sequence[str] | None, reg_covar: float | None) -> None:
+    """Warn of features that carry nothing, as far as masked sums tell."""
+    constant = np.flatnonzero(reach.constant)
+    if not len(constant) or reg_covar is None:
+        return
+    listed = shorten(repr(names[j]) if names is not None else str(j) for j in constant.tolist())
+    warnings.warn(
+        VpemWarning(
+            f"constant features carry nothing to tell rows apart: {listed}; their variance is ",
+            Setting("reg_covar"),
+            f" ({reg_covar:g}) alone",
+        ),
+        stacklevel=4,
+    )
