@@ -162,6 +162,8 @@ def how_summed(report: Report) -> str:
         parts = [f"{'' if report['compress'] else 'exact '}{places[report['sum']]}"]
         if report.get("secure_sum"):
             parts[0] += ", under masks"
+            if report.get("split") == "rows":
+                parts.append("no row shown")
         if report["tree"] is not None:
             parts.append(f"{plural(report['tree']['hops'], 'hop')} from its root")
     else:

@@ -4,12 +4,14 @@ from functools import partial
 
 import h5py
 import numpy as np
+import pytest
 from scipy.special import logsumexp
 from scipy.stats import multivariate_normal
 
 from vpem import connect_workers, fit_em, make_graph
 from vpem.engines.one_process import OneProcess
 from vpem.engines.placement import Placement
+from vpem.errors import InputError
 from vpem.files.matrix import FileMatrix
 from vpem.files.parties.joining import stack_parties
 from vpem.files.parties.manifest import Party
@@ -184,6 +186,45 @@ def checkpoint(folder):
         check_resumes(lambda saver, way=way: fit(**way, batch_size=15, max_iter=3, saver=saver))
 
 
+MASKED = {"secure_sum": True}
+
+
+def masked(folder):
+    """As without masks to 1e-8 nats a sample, features of any size beside each other; a tree, too.
+
+    Where no row may be shown a start that would need one is refused, and another is as good.
+    """
+    sizes = np.array([1e-6, 1e6, 1.0, 1e3])
+    units = {"data": X * sizes + 5 * sizes, "reg_covar": 1e-14}
+    for how in ({}, units, {"covariance_type": "tied", **units}, {"batch_size": 9}):
+        start = fit(network=MASKED, init="k-means++", **{**how, "max_iter": 1}).mixture
+        found = fit(network=MASKED, **{**how, "init": start})
+        wanted = fit(**{**how, "init": start})
+        apart = np.abs(found.history - wanted.history) / len(X)
+        assert 0 < apart.max() < 1e-8
+        along = fit("path", MASKED | {"sum": "tree"}, **{**how, "init": start})
+        np.testing.assert_array_equal(along.history, found.history)
+    ended = {"tol": 1e-6, "max_iter": 300, "init": "kmeans"}
+    drawn = [fit(network=MASKED, seed=seed, workers=DEALT, **ended) for seed in range(5)]
+    usual = [fit(seed=seed, **ended).log_likelihood for seed in range(5)]
+    assert np.median([one.log_likelihood for one in drawn]) > np.median(usual) - 0.01
+    assert drawn[0].init_rows is None
+    for how, words in MASKED_REFUSED:
+        with pytest.raises(InputError, match=words):
+            fit(network=MASKED, **how)
+    check_resumes(lambda saver: fit(network=MASKED, init="kmeans", saver=saver))
+
+
+MASKED_REFUSED = [
+    ({}, "whoever holds the rows to start at would show them to all"),
+    ({"init": "random"}, "take init='kmeans', which starts at means of many rows"),
+    ({"init": "kmeans", "sample_weight": WEIGHTS}, "is told of every row to all workers"),
+    ({"init": "kmeans", **MISSING}, "for which no range can be agreed on"),
+    ({"workers": Workers((*WORKERS.rows[:0], np.arange(60), np.arange(60, len(X)),
+                          np.arange(0), np.arange(0)), NAMES)}, "got 2: of two each subtracts"),
+]  # fmt: skip
+
+
 def parties(folder):
     words = ["--init-rows", "3,44,77", "--max-iter", 6, "--tol", 0, "-k", 3]
     files = files_of_rows(folder, X, FEATURES, WORKERS, NAMES)
@@ -203,6 +244,8 @@ OVER_RANKS = {
     "missing": MISSING | {"workers": DEALT, "batch_size": 15, "max_iter": 3},
     "weights": {"sample_weight": WEIGHTS, "workers": DEALT, "init": "kmeans"},
     "weights of rows that miss values": MISSING | {"sample_weight": WEIGHTS, "init": "k-means++"},
+    "masked": {"network": MASKED, "init": "kmeans", "workers": DEALT},
+    "masked tree": {"topology": "path", "network": MASKED | {"sum": "tree"}, "init": "kmeans"},
 }
 
 
@@ -211,7 +254,7 @@ def mpi(folder):
 
 
 def tls(folder):
-    few = ("server", "consensus", "stochastic", "weights of rows that miss values")
+    few = ("server", "consensus", "stochastic", "weights of rows that miss values", "masked")
     compare_over(folder, partial(over_members, 4), {way: OVER_RANKS[way] for way in few})
 
 
@@ -237,6 +280,8 @@ def compare_over(folder, run, ways):
     for ours, theirs in zip(found, wanted, strict=True):
         same(ours, theirs)
         assert ours.communication == theirs.communication
+        if ours.network.agents.masks is not None:  # whole numbers are the same in any order
+            np.testing.assert_array_equal(ours.history, theirs.history)
 
 
 CELLS = {
@@ -251,6 +296,7 @@ CELLS = {
     "disk": disk,
     "weights": weights,
     "checkpoint": checkpoint,
+    "masked": masked,
     "parties": parties,
     "mpi": mpi,
     "tls": tls,

@@ -1,9 +1,11 @@
 """k-means over rows, every way (see test_table.py)."""
 
 import numpy as np
+import pytest
 
 from vpem import connect_workers, kmeans_rows, make_graph
 from vpem.engines.placement import Placement
+from vpem.errors import InputError
 from vpem.files.datasets import Dataset, read_dataset, write_dataset
 from vpem.files.parties.joining import stack_parties
 from vpem.files.parties.manifest import Party
@@ -25,6 +27,7 @@ from .kmeans_support import (
     same,
 )
 from .over_sums import pooled
+from .resume_support import check_resumes
 
 NAMES = ("a", "b", "c", "d")
 FEATURES = ("u", "v", "w", "x", "y", "z")
@@ -79,13 +82,37 @@ def disk(folder):
     same(cluster(stored, held=mixed), cluster(held=mixed))
 
 
+MASKED = {"secure_sum": True}
+
+
+def masked(folder):
+    """As without masks, iteration by iteration; starts are at means of rows, and as good."""
+    for how in ({}, {"scale": "standard"}, {"batch_size": 37}):
+        start = cluster(network=MASKED, init="k-means++", max_iter=1, **how).centres
+        same(cluster(network=MASKED, **{**how, "init": start}), cluster(**{**how, "init": start}))
+    along = cluster(topology="path", network=MASKED | {"sum": "tree"}, init="k-means++")
+    found = [cluster(network=MASKED, init="k-means++", seed=seed) for seed in range(5)]
+    np.testing.assert_array_equal(along.centres, found[0].centres)
+    usual = [cluster(init="k-means++", seed=seed).inertia for seed in range(5)]
+    assert np.median([one.inertia for one in found]) < 1.01 * np.median(usual)
+    for how, words in (
+        ({}, "whoever holds the rows to start at would show them"),
+        ({"init": "random"}, "which starts at means of many rows"),
+        ({"init": "k-means++", "participation": 0.5}, "differ by what one has"),
+    ):
+        with pytest.raises(InputError, match=words):
+            cluster(network=MASKED, **how)
+    again = {"init": "k-means++", "max_iter": 4}
+    check_resumes(lambda saver: cluster(network=MASKED, saver=saver, **again))
+
+
 def parties(folder):
     report = in_shell(*files_of_rows(folder, X, FEATURES, WORKERS, NAMES), "--parties")
     np.testing.assert_allclose(report["history"], cluster().history, 1e-10)
     assert report["worker_names"] == list(NAMES)
 
 
-FEW = ("few rounds", "weights", "missing, absent", "disk")
+FEW = ("few rounds", "weights", "missing, absent", "disk", "masked")
 """Ways over more ranks than there are agents."""
 
 
@@ -99,6 +126,7 @@ def in_processes(folder, compare):
         "consensus": {"topology": "cycle"},
         "missing, absent": {"data": HOLES, "missing": "marginalize", "participation": 0.5},
         "disk": {"data": stored, "init": "k-means++"},
+        "masked": {"network": MASKED, "init": "k-means++", "batch_size": 60},
     }
 
     def of_parties(engine):
@@ -122,3 +150,4 @@ def tls(folder):
 
 
 CELLS = LAWS.cells(absent=absent, disk=disk, parties=parties, mpi=mpi, tls=tls)
+CELLS["masked"] = masked

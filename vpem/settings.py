@@ -186,7 +186,8 @@ class MixtureSettings(Settings, heading="Model"):
     reg_covar: float = setting(1e-6, "Added to the diagonal of every covariance.", least=0.0)
     scale: str = setting("none", "none, or standard: features are standardized, which is undone in "
         "outputs.", choices=SCALES)
-    init: Any = setting("kmeans", "Start: random (shared rows), k-means++, kmeans.",
+    init: Any = setting("kmeans", "Start: random (shared rows), k-means++, kmeans; with "
+        "--secure-sum over rows k-means++ is among means of groups of rows, and random refused.",
         heading="Start", choices=INITS, idle=idle.STARTED)
     seed: int = setting(0, "Seeds the start, and the graph unless --graph-seed is given.",
         heading="Start", least=0)
@@ -235,7 +236,8 @@ class KmeansSettings(Settings, heading="Model"):
     scale: str = setting("none", "none, or standard: features are standardized first; centres are "
         "written in the data's units, distances and inertia are of standardized features.",
         choices=SCALES)
-    init: Any = setting("k-means++", "Start: k-means++ (greedy), or random (shared rows).",
+    init: Any = setting("k-means++", "Start: k-means++ (greedy), or random (shared rows); with "
+        "--secure-sum over rows k-means++ is among means of groups of rows, and random refused.",
         heading="Start", choices=CLUSTER_INITS, idle=idle.STARTED)
     n_init: int = changed(FitSettings, "n_init", idle=[idle.RESTARTED, idle.FEW_STARTS])
     missing: str = changed(FitSettings, "missing", help="Where values are missing (NaN): "

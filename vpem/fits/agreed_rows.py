@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -11,7 +10,6 @@ from numpy.typing import NDArray
 
 from vpem.checks import Floats
 from vpem.engines.placement import LEAST_POWER, MOST_POWER
-from vpem.errors import Setting, VpemWarning, shorten
 from vpem.files.matrix import FileMatrix
 from vpem.fits.fedem_moments import HeldPart
 from vpem.fits.local_rows import LocalRows
@@ -24,7 +22,7 @@ from vpem.terms.points import Points, root_of
 from vpem.terms.reach import Reach, exponents_of
 from vpem.terms.scaling import Scaling
 
-__all__ = ["agree_on_rows", "parts_of", "units_by_reach", "warn_of_constant"]
+__all__ = ["agree_on_rows", "parts_of", "units_by_reach"]
 
 Vector = NDArray[np.float64]
 
@@ -131,19 +129,3 @@ def units_by_reach(reach: Reach, scale: str, *, exact: bool = True) -> Scaling:
         return Scaling.none(len(centre)) if exact else Scaling(centre, np.ones(len(centre)))
     units = np.where(reach.constant, 0.0, np.sqrt(reach.points.variances))
     return Scaling(centre, np.where(units > 0, units, 1.0))
-
-
-def warn_of_constant(reach: Reach, names: Sequence[str] | None, reg_covar: float | None) -> None:
-    """Warn of features that carry nothing, as far as masked sums tell."""
-    constant = np.flatnonzero(reach.constant)
-    if not len(constant) or reg_covar is None:
-        return
-    listed = shorten(repr(names[j]) if names is not None else str(j) for j in constant.tolist())
-    warnings.warn(
-        VpemWarning(
-            f"constant features carry nothing to tell rows apart: {listed}; their variance is ",
-            Setting("reg_covar"),
-            f" ({reg_covar:g}) alone",
-        ),
-        stacklevel=4,
-    )

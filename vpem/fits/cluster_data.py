@@ -100,8 +100,8 @@ def prepare(
     """
     n_clusters, init = how.n_clusters, how.init
     masked = here is not None and here.masked
-    if masked:
-        refuse_masked(init, sample_weight, how.missing, "k-means++")
+    if here is not None and masked:
+        refuse_masked(here, init, sample_weight, how.missing, "k-means++")
     precision = precision_of(how.dtype)
     data, misses, found = _with_gaps(X, n_features, how, feature_names, here, some)
     weights = None

@@ -65,7 +65,7 @@ def check_network(network: Network, how: KmeansSettings, *, over_rows: bool) -> 
         )
     if how.participation < 1 and not isinstance(network.whole.total, AtServer):
         raise InputError(*ANSWERING)
-    if network.agents.masks is not None and not over_rows:
+    if network.agents.masks is not None:
         _check_masked(how)
     of_sums = (("compress", network.compress), ("participation", how.participation))
     if how.batch_size is not None and not over_rows:

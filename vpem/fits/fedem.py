@@ -11,7 +11,7 @@ import numpy as np
 from vpem._core.threads import one_blas_thread, thread_count
 from vpem.checks import Floats, as_array
 from vpem.engines.placement import Placement
-from vpem.errors import InputError
+from vpem.errors import InputError, Setting
 from vpem.files.fingerprint import checksum, describe_run, describe_steps, start_facts
 from vpem.files.matrix import FileMatrix
 from vpem.fits.fedem_moments import ITEM, codec_of_moments
@@ -214,6 +214,8 @@ def _network_of(network: Network | None, workers: Workers) -> Network:
             f"there are {workers.n_workers} workers: the network must come from "
             "vpem.connect_workers, with a graph of as many agents"
         )
+    if network.agents.masks is not None:
+        raise InputError(Setting("secure_sum"), " is not for FedEM as yet; leave it out")
     return network
 
 

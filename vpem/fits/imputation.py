@@ -171,6 +171,8 @@ def _network_of(network: Network | None, observations: Observations) -> Network:
             f"there are {n} observers: the network must come from vpem.connect_workers, with a "
             "graph of as many agents"
         )
+    if network.agents.masks is not None:
+        raise InputError(Setting("secure_sum"), " is not for imputation as yet; leave it out")
     return network
 
 

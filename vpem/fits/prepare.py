@@ -24,6 +24,7 @@ from vpem.checks import (
 from vpem.errors import InputError, OwnDataWarning, Setting, VpemWarning, shorten
 from vpem.files.matrix import FileMatrix
 from vpem.network.blocks import Blocks
+from vpem.network.masks import FEWEST
 from vpem.settings import INITS, FitSettings, MixtureSettings
 from vpem.terms.features import FeatureTerms
 from vpem.terms.missing import terms_of
@@ -66,8 +67,6 @@ class Prepared:
         To compute in.
     misses : bool
         Whether values are missing.
-    names : sequence of str, optional
-        Of the features, for messages.
     """
 
     X: Any
@@ -77,7 +76,6 @@ class Prepared:
     rows: NDArray[np.intp] | None
     precision: np.dtype[np.floating]
     misses: bool = False
-    names: Sequence[str] | None = None
 
     def number(self, rows: NDArray[np.intp] | None) -> tuple[int, ...] | None:
         """Return the user's numbers of some rows of ``X``."""
@@ -86,12 +84,20 @@ class Prepared:
         return tuple(int(row if self.kept is None else self.kept[row]) for row in rows)
 
 
-def refuse_masked(init: Any, sample_weight: Any, missing: str | None, instead: str) -> None:
+def refuse_masked(
+    here: LocalRows, init: Any, sample_weight: Any, missing: str | None, instead: str
+) -> None:
     """Raise InputError where a row, or what is of one row, would be told to others.
 
     ``instead`` is a start that takes masked sums alone.
     """
     secure = Setting("secure_sum", True)
+    n_parties = np.count_nonzero(here.counts)
+    if n_parties < FEWEST:
+        raise InputError(
+            secure, f" needs at least {FEWEST} workers that hold rows, got {n_parties}: of two "
+            "each subtracts its own part from the sum and has the other's; leave it out",
+        )  # fmt: skip
     if sample_weight is not None:
         raise InputError(
             Setting("sample_weight"), " is told of every row to all workers, from whom ", secure,
@@ -163,7 +169,7 @@ def prepare(
     """
     precision = precision_of(dtype)
     if here is not None and here.masked:
-        refuse_masked(how.init, sample_weight, missing, "kmeans")
+        refuse_masked(here, how.init, sample_weight, missing, "kmeans")
     misses = False
     found: Extremes | None = None
 
@@ -217,7 +223,7 @@ def prepare(
         given = check_rows(given, n_components, n_positive)
     found = extremes(X) if found is None else found
     _inspect(X, found, feature_names, how.reg_covar, precision, here)
-    return Prepared(X, n_samples, row_weights, kept, given, precision, misses, feature_names)
+    return Prepared(X, n_samples, row_weights, kept, given, precision, misses)
 
 
 def check_count(n_components: int, n_rows: int, kind: str = "") -> None:

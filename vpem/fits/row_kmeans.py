@@ -133,7 +133,8 @@ def kmeans_rows(
     reach: Reach | None = None
     if here.masked:
         total = network.total.on(ledger)
-        reach = agree_on_rows(parts_of(asked.X, here), total, float(n_samples), n_columns(X))
+        with one_blas_thread():
+            reach = agree_on_rows(parts_of(asked.X, here), total, float(n_samples), n_columns(X))
         asked = replace(asked, scaling=units_by_reach(reach, how.scale))
         reach = reach.scaled(asked.scaling)
     else:

@@ -18,7 +18,7 @@ from vpem.errors import InputError
 from vpem.files.fingerprint import checksum, describe_run
 from vpem.files.matrix import FileMatrix
 from vpem.fits.accelerated import acceleration_of
-from vpem.fits.agreed_rows import agree_on_rows, parts_of, units_by_reach, warn_of_constant
+from vpem.fits.agreed_rows import agree_on_rows, parts_of, units_by_reach
 from vpem.fits.local_rows import DrawnRows, LocalRows, SharedRows, by_worker, charge_weights
 from vpem.fits.prepare import Prepared, make_terms, prepare, units_of
 from vpem.fits.results import RowFit, warn_of_outcome
@@ -200,7 +200,6 @@ def _masked_terms(
     """Return the terms of rows of which nothing is told but masked sums."""
     parts = parts_of(given.X, here)
     reach = agree_on_rows(parts, total, float(here.n_samples), blocks.n_features)
-    warn_of_constant(reach, given.names, how.reg_covar)
     exact = given.precision.itemsize >= given.X.dtype.itemsize
     scaling = units_by_reach(reach, how.scale, exact=exact)
     reach = reach.scaled(scaling)

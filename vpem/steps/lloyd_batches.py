@@ -122,6 +122,8 @@ class RowBatches:
         self._n_clusters = n_clusters
         first = held.read(slice(0, 1)) if held.n_here else np.zeros((1, held.width))
         self._about: NDArray[np.float64] = np.asarray(first[0], dtype=np.float64)
+        if held.reach is not None:  # the same wherever workers live
+            self._about = held.reach.points.centre
         self.own: list[ClusterSums] = []
 
     def begin(self, labels: Labels) -> None:

@@ -389,9 +389,4 @@ def connect_workers(graph: Graph, settings: SumSettings | None = None, **changes
             Setting("hops"), " is how far features travel, but workers show nobody their rows; "
             "leave it out",
         )  # fmt: skip
-    if how.secure_sum:
-        raise InputError(
-            Setting("secure_sum"), " is for sums over features as yet, not for statistics of rows; "
-            "leave it out",
-        )  # fmt: skip
     return connect(graph, contiguous(graph.n_agents, graph.n_agents), how)

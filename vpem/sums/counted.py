@@ -326,16 +326,15 @@ def add_vectors(
     kind : str
         What the sum is for; see `Sum.begin`.
     exponents : ndarray of shape (P,), optional
-        Powers of two in units of which a masked sum is taken, known to all. None: 1.
+        Powers of two in which numbers are counted where sums are masked. None: 1.
 
     Returns
     -------
     ndarray of shape (R, P)
         The sum, as each root finds it; R is 1 where all share one.
     """
-    if exponents is not None and total.holders.masks is not None:
-        # Whole powers of two: nothing is rounded but by the fixed point.
-        return np.ldexp(add_vectors(total, np.ldexp(values, -exponents), kind), exponents)
+    if exponents is not None:
+        total = at_server(total).in_units(exponents)
     total.begin(kind, 1, values.shape[1], values.itemsize)
     if total.mix is not None:
         return total.mix @ values
