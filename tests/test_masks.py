@@ -7,6 +7,9 @@ import sys
 
 import numpy as np
 import pytest
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from scipy.stats import chi2
 
 from vpem.engines.masking import agree
@@ -114,6 +117,37 @@ def test_masks_that_do_not_cancel_are_noticed():
     shares = masks.shares(np.ones((3, 100)))
     with pytest.raises(InputError, match="their masks do not cancel"):
         masks.total(shares[:2].sum(axis=0))
+
+
+def sized(*parts):
+    return b"".join(len(part).to_bytes(8, "big") + part for part in parts)
+
+
+def numbers(*values):
+    return b"".join(value.to_bytes(8, "big") for value in values)
+
+
+def test_protocol_is_that_of_the_page():
+    """Made again from docs/secure-sum.md: what parties 0 and 3 of 4 send in the second sum."""
+    masks = place_of(4).masks
+    own, who = masks._keys._own, [0, 1, 3]
+    facts = [b"4", b"32", *(b"agent %d" % party for party in range(4))]
+    transcript = hashlib.sha256(
+        sized(b"vpem masked sums 1", numbers(len(facts)), *facts, *own.public.values())
+    ).digest()
+    masks.begin()
+    masks.hide(np.zeros((3, 5)), who=who)  # the first vector of the sum
+    sent = masks.shares(np.array([[0.5] * 5, [0.0] * 5, [-0.25] * 5]), who=who)
+    nonce = (0).to_bytes(4, "little") + (1).to_bytes(4, "little") + (1).to_bytes(8, "little")
+    pads = {}
+    for i, j in ((0, 1), (0, 3), (1, 3)):
+        secret = own.private(i).exchange(own.private(j).public_key())
+        info = sized(b"vpem masked sums 1 pad") + numbers(i, j, *who)
+        key = HKDF(SHA256(), 32, transcript, info).derive(secret)
+        stream = Cipher(algorithms.ChaCha20(key, nonce), None).encryptor().update(bytes(40))
+        pads[i, j] = np.frombuffer(stream, dtype="<u8")
+    np.testing.assert_array_equal(sent[0], np.uint64(2**31) + pads[0, 1] + pads[0, 3])
+    np.testing.assert_array_equal(sent[2], np.uint64(2**64 - 2**30) - pads[0, 3] - pads[1, 3])
 
 
 # ---- what is sent -------------------------------------------------------------------------------
@@ -235,8 +269,9 @@ def test_keys_stay_where_they_are(monkeypatch):
             with pytest.raises(TypeError, match="never copied or written"):
                 copied(thing)
     monkeypatch.setattr("os.getpid", lambda: -1)  # as in a process forked from this one
-    with pytest.raises(VpemError, match="masks and their keys are of one process"):
-        masks.shares(np.ones((3, 1)))
+    for use in (lambda: masks.shares(np.ones((3, 1))), lambda: keys.between(0, 1, (0, 1, 2))):
+        with pytest.raises(VpemError, match="masks and their keys are of one process"):
+            use()
 
 
 def test_library_that_is_missing_is_named(monkeypatch):
