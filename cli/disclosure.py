@@ -60,6 +60,13 @@ def disclosures(setup: Setup, commands: Mapping[str, Mapping[str, Any]]) -> list
             f"The relay {setup.relay} passes sealed messages on: it learns who talks to whom, when "
             "and how much, and nothing of what is in them."
         )
+    if setup.if_lost == "without":
+        told.append(
+            f"A member that is not heard of for {setup.timeout:g} s is left out, and the others go "
+            f"on without it. Whoever sees totals (all members, {setup.server} among them) has one "
+            "with what it added and one without, of nearly the same parameters: their difference "
+            "is nearly what it added, masks or none."
+        )
     for command, values in commands.items():
         head = f"{command}: " if len(commands) > 1 else ""
         told += [f"{head}{sentence}" for sentence in _of_command(setup, command, values)]
@@ -83,6 +90,13 @@ def _of_command(setup: Setup, command: str, values: Mapping[str, Any]) -> Iterat
         yield from _of_rows(command, values, receiver)
     else:
         yield from _of_features(command, values, receiver)
+    if values.get("secure_sum"):
+        yield (
+            "Sums are masked: what a party sends looks random, and only the total over all parties "
+            "can be read, by whoever gets it. What one party added could be told by all the others "
+            "together, or by a server that does not follow the protocol. The total tells what it "
+            f"tells: {LATER}."
+        )
     codec = values.get("compress") or values.get("codec")
     if codec:
         yield f"What is sent in iterations is rounded by the codec {codec}; that hides little."
@@ -137,11 +151,14 @@ def _of_features(command: str, values: Mapping[str, Any], receiver: str) -> Iter
         what = "how its squared distances to the centres differ"
     else:
         what = "how likely its own features are in each component"
+    masked = ", under masks" if values.get("secure_sum") else ""
     if values.get("init") in ("kmeans", "k-means++"):
-        yield f"To begin with, each party sends {receiver} squared distances of rows to some rows."
-    yield (
-        f"In every iteration each party sends {receiver}, for every row, {what} ({some}); {LATER}."
-    )
+        yield (
+            f"To begin with, each party sends {receiver} squared distances of rows to some rows"
+            f"{masked}."
+        )
+    later = masked or f"; {LATER}"
+    yield f"In every iteration each party sends {receiver}, for every row, {what} ({some}){later}."
     if "squarem" in str(values.get("accelerate") or ""):
         yield "Between iterations it sends two numbers of how far its parameters have moved."
     yield (
@@ -158,6 +175,12 @@ def _of_rows(command: str, values: Mapping[str, Any], receiver: str) -> Iterator
     part = "size and sum of its part of each cluster"
     if command != "kmeans":
         part = "weights, weighted sums of rows and of their squares, by component"
+    if values.get("secure_sum"):
+        yield (
+            f"In every iteration each party sends {receiver} sums over its rows, under masks "
+            f"({part})."
+        )
+        return
     yield (
         f"In every iteration each party sends {receiver} sums over its rows ({part}). Of many rows "
         "they tell little about one; of a single row they are that row."

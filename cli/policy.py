@@ -20,9 +20,9 @@ def policy() -> None:
     """Print a policy to begin with, for policy.toml beside a study.
 
     Whatever a study says, it limits, at the party whose it is, how far features may travel, how few
-    parties and rows are enough, how many E-steps a run may take, and which commands, alignments,
-    topologies and results there may be. What it refuses is told in full there, and to other parties
-    by that party's name. Write it to the file with > policy.toml.
+    parties and rows are enough, how many E-steps a run may take, whether sums are masked, and which
+    commands, alignments, topologies and results there may be. What it refuses is told in full
+    there, and to other parties by that party's name. Write it to the file with > policy.toml.
 
     Example: vpem party policy
     """
@@ -62,7 +62,8 @@ class Guard:
     def facts(self) -> Report:
         """What a policy asks of the study."""
         n_parties = sum(member.holds for member in self.study.roster.members)
-        return {"n_parties": n_parties, "result": self.study.result}
+        study = self.study
+        return {"n_parties": n_parties, "result": study.result, "if_lost": study.if_lost}
 
     def watch(self, engine: Engine, n_rows: int, over_rows: bool, screen: Screen) -> None:
         """Raise PolicyError where there are too few rows, or later where E-steps are used up.
@@ -118,4 +119,5 @@ def refusals(study: Study, so_far: bool = False) -> list[str]:
 
 def _typed(setting: Setting) -> str:
     """Return how an option of another command is given."""
-    return f"--{setting.name.replace('_', '-')} {setting.value}"
+    value = "" if setting.value is True else f" {setting.value}"
+    return f"--{setting.name.replace('_', '-')}{value}"

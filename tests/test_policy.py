@@ -33,9 +33,9 @@ def policy_of(tmp_path, text):
     return read_policy(path)
 
 
-def check(policy, command="fit", n_parties=3, result="all", **asked):
+def check(policy, command="fit", n_parties=3, result="all", if_lost="wait", **asked):
     options = {name: value for name, value in (ASKED | asked).items() if name != "split" or value}
-    policy.check(command, options, n_parties=n_parties, result=result)
+    policy.check(command, options, n_parties=n_parties, result=result, if_lost=if_lost)
 
 
 REFUSED = [
@@ -51,7 +51,11 @@ REFUSED = [
     ("topologies = ['star']", {"graph": "g.txt"}, "allows only the topology star",
      "graph='g.txt'"),
     ("results = ['shards']", {}, "allows only the result shards", "the study says 'all'"),
-    ("masked-sums = true", {}, "requires masked sums", "this version of vpem does not have"),
+    ("masked-sums = true", {}, "requires masked sums", "'vpem fit' runs without secure_sum=True"),
+    ("masked-sums = true", {"command": "score"}, "requires masked sums",
+     "those of 'vpem score' are not"),
+    ("if-lost = ['wait']", {"if_lost": "without"}, "allows only if-lost = 'wait'",
+     "the study says 'without'"),
 ]  # fmt: skip
 
 
@@ -78,6 +82,8 @@ ALLOWED = [
     ("results = ['shards']", {"result": "shards"}),
     ("largest-hops = 0\nalign = ['psi']", {"command": "kmeans", "split": None}),
     ("masked-sums = false", {}),
+    ("masked-sums = true", {"secure_sum": True}),
+    ("if-lost = ['wait', 'without']", {"if_lost": "without"}),
 ]
 
 
@@ -137,11 +143,11 @@ def test_a_policy_is_read_strictly(tmp_path, text, told):
     assert told in str(refused.value)
 
 
-def test_the_example_is_a_policy_and_has_every_rule_but_what_is_refused(tmp_path):
+def test_the_example_is_a_policy_and_has_every_rule(tmp_path):
     policy = policy_of(tmp_path, EXAMPLE)
     assert (policy.largest_hops, policy.most_esteps, policy.commands) == (0, 500, None)
     every = "\n".join(line.removeprefix("# ") for line in EXAMPLE.splitlines() if "=" in line)
-    assert set(tomllib.loads(every)) == set(RULES) - {"masked-sums"}
+    assert set(tomllib.loads(every)) == set(RULES)
     policy_of(tmp_path, every)
     assert policy_beside(tmp_path / "heart.toml").path == tmp_path / "policy.toml"
     (tmp_path / "policy.toml").unlink()

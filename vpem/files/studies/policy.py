@@ -14,7 +14,7 @@ from typing import Any
 
 from vpem.errors import InputError, Setting, did_you_mean, shorten
 from vpem.files.opening import PathLike, check_readable
-from vpem.files.studies.study import RESULTS
+from vpem.files.studies.study import IF_LOST, RESULTS
 from vpem.files.toml_text import read_toml
 from vpem.settings import ALIGNMENTS, TOPOLOGIES
 
@@ -37,6 +37,9 @@ COMMANDS = ("fit", "select", "kmeans", "fedem", "impute", "saem", "predict", "sc
 
 OVER_FEATURES = ("fit", "select", "predict", "score")
 """Of these, those that are over features unless ``split`` says otherwise."""
+
+UNMASKED = ("predict", "score")
+"""Of these, those whose sums cannot be masked."""
 
 LARGEST = 10**12
 """Of a number."""
@@ -66,6 +69,13 @@ most-esteps = 500
 
 # Who may have what was found: "shards" (parameters of features stay where these are), "all".
 # results = ["shards"]
+
+# Whether nobody may see what this party adds to a sum (--secure-sum).
+# masked-sums = true
+
+# What may become of a run when a party is lost: all "wait" for it, or the others go on "without"
+# it: then there is a sum with it and one without it, and the difference is what it added.
+# if-lost = ["wait"]
 """
 """A policy to begin with; as it stands it suits a study of three parties that show no data."""
 
@@ -110,7 +120,9 @@ class Policy:
         What may be run, how rows may be aligned, how members may be linked, and what may become
         of the result.
     masked_sums : bool
-        Whether nobody may see the sums of one party; there are none such yet.
+        Whether nobody may see what one party adds to a sum.
+    if_lost : tuple of str or None
+        What may become of a run when a party is lost.
     """
 
     path: Path
@@ -123,16 +135,21 @@ class Policy:
     topologies: tuple[str, ...] | None = None
     results: tuple[str, ...] | None = None
     masked_sums: bool = False
+    if_lost: tuple[str, ...] | None = None
 
-    def check(
-        self, command: str, options: Mapping[str, Any], *, n_parties: int, result: str
-    ) -> None:
+    def check(self, command: str, options: Mapping[str, Any], **facts: Any) -> None:
         """Raise PolicyError where a command may not be run; the parameters are `refused`'s."""
-        for error in self.refused(command, options, n_parties=n_parties, result=result):
+        for error in self.refused(command, options, **facts):
             raise error
 
     def refused(
-        self, command: str, options: Mapping[str, Any], *, n_parties: int, result: str
+        self,
+        command: str,
+        options: Mapping[str, Any],
+        *,
+        n_parties: int,
+        result: str,
+        if_lost: str = "wait",
     ) -> Iterator[PolicyError]:
         """Yield why a command may not be run, before any work.
 
@@ -141,23 +158,25 @@ class Policy:
         command : str
             One of `COMMANDS`.
         options : mapping of str to object
-            By names of settings: ``hops``, ``align``, ``topology``, ``graph`` and ``split`` are
-            looked at, where the command has them.
+            By names of settings: ``hops``, ``align``, ``topology``, ``graph``, ``split`` and
+            ``secure_sum`` are looked at, where the command has them.
         n_parties : int
             Parties of the study that have data.
         result : {"all", "shards"}
             What becomes of the result.
+        if_lost : {"wait", "without"}
+            What becomes of a run when a party is lost.
 
         Yields
         ------
         PolicyError
             For each rule that does not allow it.
         """
-        if self.masked_sums:
-            yield self._error(
-                "requires masked sums", "which this version of vpem does not have; take the line "
-                "away to go on without them",
-            )  # fmt: skip
+        if self.masked_sums and not options.get("secure_sum"):
+            told: tuple[str | Setting, ...] = (f"but those of 'vpem {command}' are not",)
+            if command not in UNMASKED:
+                told = (f"but 'vpem {command}' runs without ", Setting("secure_sum", True))
+            yield self._error("requires masked sums", *told)
         yield from self._among("commands", "command", command, f"but this is 'vpem {command}'")
         if self.fewest_parties is not None and n_parties < self.fewest_parties:
             yield self._error(
@@ -165,6 +184,9 @@ class Policy:
                 f"but the study has {n_parties} with data",
             )
         yield from self._among("results", "result", result, f"but the study says {result!r}")
+        if self.if_lost is not None and if_lost not in self.if_lost:
+            allowed = " or ".join(map(repr, self.if_lost))
+            yield self._error(f"allows only if-lost = {allowed}", f"but the study says {if_lost!r}")
         usual = "features" if command in OVER_FEATURES else "rows"
         over_rows = options.get("split", usual) == "rows"
         hops = int(options.get("hops") or 0)
@@ -329,4 +351,5 @@ RULES: dict[str, Callable[[str, object], Any]] = {
     "topologies": _some(TOPOLOGIES),
     "results": _some(RESULTS),
     "masked-sums": _flag,
+    "if-lost": _some(IF_LOST),
 }
