@@ -50,9 +50,10 @@ class Until(Keeper):
             raise Killed
 
 
-def over_features(fit, n_parties, engine=None, saver=None, **options):
+def over_features(fit, n_parties, engine=None, saver=None, masked=False, **options):
     """The first so many of four parties, which have two features each."""
-    joined = connect(make_graph("star", n_parties), contiguous(2 * n_parties, n_parties))
+    held = contiguous(2 * n_parties, n_parties)
+    joined = connect(make_graph("star", n_parties), held, secure_sum=masked)
     if engine is None:
         return fit(X[:, : 2 * n_parties], joined, saver=saver, **options)
     ranked = spread(joined, engine)
@@ -76,7 +77,7 @@ def over_rows(fit, n_parties, engine=None, saver=None, **options):
     ("fit", "held", "options", "n_iter"),
     [
         (fit_vpem, over_features, EM, 7),
-        (fit_vpem, over_features, EM | {"scale": "standard"}, 7),
+        (fit_vpem, over_features, EM | {"scale": "standard", "masked": True}, 7),
         (fit_em, over_rows, EM, 7),
         (fit_fedem, over_rows, FED, 12),
         (kmeans_features, over_features, LLOYD, 7),

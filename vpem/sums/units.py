@@ -91,7 +91,7 @@ def _powers_of(values: NDArray[np.float64]) -> NDArray[np.int64]:
 def _one_hot(places: NDArray[np.int64]) -> NDArray[np.float64]:
     """Ones at places (B, P) of `STEP` each among zeros, (B, P `STEP`); none at places below 0."""
     found: NDArray[np.float64] = (places[:, :, None] == np.arange(STEP)).astype(np.float64)
-    return found.reshape(len(places), -1)
+    return found.reshape(len(places), places.shape[1] * STEP)
 
 
 def _last_of(counts: NDArray[np.float64]) -> NDArray[np.int64]:
