@@ -183,3 +183,16 @@ def test_saem_likelihoods_of_curves_agree(monkeypatch):
     logs = model.log_complete(grid, NLME)[:, 0]
     exact = np.log(np.exp(logs - logs.max()).sum() * cell) + logs.max()
     assert quadrature(model, NLME, 9)[0] == pytest.approx(exact, abs=1e-3)
+
+
+def test_masks_leave_nothing_to_guess_from_but_totals(monkeypatch):
+    monkeypatch.syspath_prepend(ROOT)
+    from benchmarks import attacks
+
+    monkeypatch.setattr(attacks, "DRAWS", 3)
+    wine = attacks.read_dataset(ROOT / "data" / "wine.h5")
+    rows = attacks.rows_of("wine", wine, 13, 12, n_components=2, max_iter=20)
+    found = {row.pop("name").partition(": ")[2]: [*map(float, row.values())] for row in rows}
+    assert min(found["one message, plain"] + found["21 messages, plain"]) > 0.98
+    assert max(found["one message, masked"] + found["21 messages, masked"]) < 0.6
+    assert found["21 totals"][-1] > 0.95  # which the page owns up to
