@@ -47,9 +47,10 @@ demo: $(VENV)/built
 	$(BIN)/vpem fit data/breast_cancer.h5 --topology cycle --hops 1 --seed 0 --output demo-model.h5 --force
 	$(BIN)/vpem evaluate demo-model.h5 data/breast_cancer.h5
 
-# Threads that wait give way: the tests run in a process for each processor.
+# Threads that wait give way: the tests run in a process for each processor. Byte code is kept, for
+# hundreds of commands in processes of their own.
 test: $(VENV)/with-test
-	OMP_WAIT_POLICY=passive $(BIN)/python -m pytest --numprocesses auto --dist worksteal
+	OMP_WAIT_POLICY=passive PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest --numprocesses auto --dist worksteal
 
 # Kernels of their own, with what watches every access loaded before all else. Python itself leaks.
 SANITIZED := build/sanitize

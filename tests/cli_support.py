@@ -2,10 +2,8 @@
 
 import json
 import subprocess
-import sys
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 
 import numpy as np
 
@@ -13,8 +11,7 @@ import vpem_cli.app
 from vpem.files.datasets import Dataset, write_dataset
 from vpem.network.holdings import from_lists
 
-ROOT = Path(__file__).resolve().parent.parent
-MAIN = "import sys, vpem_cli; vpem_cli.main(sys.argv[1:])"
+from .forks import MAIN, ROOT, interpreter  # noqa: F401
 
 NAMES = ("height", "weight", "pulse", "age", "iron", "sugar")
 HELD = ((0, 3), (1,), (2, 4, 5))
@@ -64,7 +61,7 @@ def done(capsys, *words):
 
 def spawn(*words, **options):
     """Run one command as a process of its own."""
-    command = [sys.executable, "-c", MAIN, *map(str, words)]
+    command = [interpreter(), "-c", MAIN, *map(str, words)]
     return subprocess.run(
         command, capture_output=True, text=True, timeout=120, check=False, **options
     )

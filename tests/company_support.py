@@ -11,8 +11,7 @@ from benchmarks.studies import make_study
 from vpem.files.studies.study import Study, read_study
 from vpem.files.studies.writing import write_study
 
-from .forks import Forked
-from .mpi_support import environment
+from .forks import MAIN, environment, interpreter
 
 SECONDS = 120
 """In which the commands of all members end."""
@@ -44,7 +43,7 @@ class Company:
         As its organiser, the first member, has signed it.
     folders : dict of str to Path
         Of each member: the study, and its key and certificate.
-    processes : list of Forked
+    processes : list of Popen
         That were started.
     """
 
@@ -65,9 +64,11 @@ class Company:
         """Start the command of one member."""
         kept = [self.folders[name].with_suffix(f".{end}") for end in ("out", "err")]
         with kept[0].open("w") as out, kept[1].open("w") as err:
-            process = Forked(
-                self.words(name, command, *words), self.folders[name], out, err, environment(**more)
-            )
+            line = [interpreter(), "-c", MAIN, *map(str, self.words(name, command, *words))]
+            process = subprocess.Popen(
+                line, cwd=self.folders[name], stdin=subprocess.DEVNULL, stdout=out, stderr=err,
+                env=environment(**more),
+            )  # fmt: skip
         process.kept = kept
         self.processes.append(process)
         return process

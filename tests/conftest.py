@@ -1,10 +1,29 @@
 """What several test modules share: threads, data whose clusters overlap, runs of a fixed length."""
 
+import gc
+
 import numpy as np
 import pytest
 from sklearn.datasets import load_breast_cancer
 
 from vpem import NotConvergedWarning, fit_vpem
+
+# Thousands of tests are made at once, and nothing of them is garbage before the end: the collector
+# looks for some less often, and then only at what tests have left.
+gc.set_threshold(50_000, 20, 50)
+
+LONG = ("build", "readme", "site", "engines", "mpi_parties", "tls_cli")
+"""Modules with tests of several seconds, which go first: the last one would keep others waiting."""
+
+
+def pytest_collection_modifyitems(items):
+    """Put long tests first."""
+    items.sort(key=lambda item: item.path.stem.removeprefix("test_") not in LONG)
+
+
+def pytest_collection_finish():
+    """Let the collector pass over all that is there before the first test."""
+    gc.freeze()
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -1,120 +1,301 @@
 """Commands in processes of their own, forked from one that has loaded what they use.
 
 To load the libraries takes longer than most commands of tests. One process (this module, run as a
-program) does it once, and forks for each command: whoever asks it gives, and gets, a line of JSON.
+program) does it once, and forks for whoever runs what `interpreter` returns, or `folder` has: small
+programs that hand over their words, folder, environment and files, pass signals on, and end as the
+process that was forked for them does. How a command begins from nothing is for tests that run
+`sys.executable`.
 """
 
+import array
 import atexit
-import json
+import contextlib
+import gc
 import os
+import runpy
+import selectors
 import signal
+import socket
 import subprocess
 import sys
-import time
+import tempfile
+import threading
+import types
+import warnings
 from functools import cache
+from pathlib import Path
 
-from tests.mpi_support import MAIN, ROOT, environment
+ROOT = Path(__file__).resolve().parent.parent
+MAIN = "import sys, vpem_cli; vpem_cli.main(sys.argv[1:])"
 
 
-class Forked:
-    """A command that was started (as much of `subprocess.Popen` as tests need)."""
+def environment(**more):
+    """One thread a process; nothing of a launcher that these tests may run under themselves."""
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("PMI", "OMPI_", "PMIX", "SLURM_", "MPI_", "HYDRA_", "HYDI_"))
+    }
+    paths = [str(ROOT / "tests"), str(ROOT), *kept.get("PYTHONPATH", "").split(os.pathsep)]
+    kept["PYTHONPATH"] = os.pathsep.join(path for path in paths if path)
+    return {**kept, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1", **more}
 
-    def __init__(self, words, cwd, stdout, stderr, env):
-        self.pid = ask("start", list(map(str, words)), str(cwd), stdout.name, stderr.name, env)
-        self.returncode = None
 
-    def poll(self):
-        """Return the exit code, or None while it runs."""
-        if self.returncode is None:
-            self.returncode = ask("poll", self.pid)
-        return self.returncode
+# It loads nothing but what is in the interpreter: ten milliseconds.
+CLIENT = """#!{interpreter} -IS
+import _signal, _socket, posix, sys
+given = [{first}*sys.argv[1:]]
+numbers = [0, 1, 2, *map(int, filter(None, [posix.environ.get(b"PMI_FD")]))]
+files = []
+for number in numbers:
+    try:
+        posix.fstat(number)
+    except OSError:
+        continue
+    files.append(number)
+variables = [name + b"=" + value for name, value in posix.environ.items()]
+words = [str(len(given)), str(len(files)), *map(str, files), posix.getcwd(), *given]
+message = b"\\0".join([*(word.encode("utf-8", "surrogateescape") for word in words), *variables])
+line = _socket.socket(_socket.AF_UNIX)
+line.connect({address!r})
+passed = b"".join(number.to_bytes(4, sys.byteorder) for number in files)
+line.sendmsg([len(message).to_bytes(8, "big")], [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, passed)])
+line.sendall(message)
+number = int.from_bytes(line.recv(8), "big")
+for which in (_signal.SIGTERM, _signal.SIGINT, _signal.SIGHUP, _signal.SIGUSR1):
+    _signal.signal(which, lambda which, _: posix.kill(number, which))
+for which in files:
+    posix.close(which)
+code = int.from_bytes(line.recv(8), "big", signed=True)
+if code < 0:
+    _signal.signal(-code, _signal.SIG_DFL) if -code != _signal.SIGKILL else None
+    posix.kill(posix.getpid(), -code)
+posix._exit(code)
+"""
 
-    def wait(self, seconds=None):
-        """Wait until it has ended."""
-        until = time.monotonic() + (seconds or float("inf"))
-        while self.poll() is None:
-            if time.monotonic() > until:
-                raise subprocess.TimeoutExpired(f"process {self.pid}", seconds)
-            time.sleep(0.02)
-        return self.returncode
 
-    def send_signal(self, number):
-        """Send a signal, unless it has ended."""
-        if self.poll() is None:
-            os.kill(self.pid, number)
-
-    def kill(self):
-        """End it at once."""
-        self.send_signal(signal.SIGKILL)
+def interpreter():
+    """Return the path of a program that runs what Python would run (``-c``, ``-m``, a script)."""
+    return str(folder() / Path(sys.executable).name)
 
 
 @cache
-def _loaded():
-    """Start the process that forks."""
+def folder():
+    """Return a folder with that program, and with a command ``vpem``, for a search path."""
+    home = Path(tempfile.mkdtemp(prefix="forks"))
+    address = str(home / "door")
+    for name, first in ((Path(sys.executable).name, ""), ("vpem", f"'-c', {MAIN!r}, ")):
+        text = CLIENT.format(interpreter=sys.executable, first=first, address=address)
+        (home / name).write_text(text, encoding="utf-8")
+        (home / name).chmod(0o700)
     process = subprocess.Popen(
-        [sys.executable, "-m", "tests.forks"], cwd=ROOT, env=environment(), text=True,
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        [sys.executable, "-m", "tests.forks", address], cwd=ROOT, env=environment(), text=True,
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True,
     )  # fmt: skip
-    atexit.register(process.communicate)
-    return process
+    assert process.stdout.readline() == "loaded\n"
+    atexit.register(_end, process, home)
+    return home
 
 
-def ask(*question):
-    """Ask the process that forks."""
-    process = _loaded()
-    print(json.dumps(question), file=process.stdin, flush=True)
-    return json.loads(process.stdout.readline())
+def _end(process, home):
+    process.communicate()
+    for path in home.iterdir():
+        path.unlink()
+    home.rmdir()
 
 
-def _serve():
-    """Answer, and return the words of the command in each process that is forked for one."""
-    # What members of a study load.
+# ---- the process that forks ---------------------------------------------------------------------
+
+
+def _load():
+    """Load what commands load, members of studies among them."""
     import cryptography.x509  # noqa: F401
-    import h5py  # noqa: F401
     import mnemonic  # noqa: F401
+    import sklearn.mixture  # noqa: F401
     import websockets.asyncio.client
     import websockets.asyncio.server  # noqa: F401
 
-    import vpem_cli.fit
+    import vpem_cli.app
     import vpem_cli.labels
     import vpem_cli.meeting
-    import vpem_cli.select
-    import vpem_cli.use  # noqa: F401
     from vpem.engines.tls import engine, post  # noqa: F401
     from vpem.files.studies import identities, logged, policy, study  # noqa: F401
-    from vpem.fits import labels, plan, spread, vpem  # noqa: F401
+    from vpem.fits import fedem, imputation, labels, plan, row_kmeans, rows, spread  # noqa: F401
     from vpem.fits.selection import trials  # noqa: F401
 
-    for line in sys.stdin:
-        what, *given = json.loads(line)
-        if what == "poll":
-            pid, status = os.waitpid(given[0], os.WNOHANG)
-            answer = os.waitstatus_to_exitcode(status) if pid else None
-        elif (answer := os.fork()) == 0:
-            return _become(*given)
-        print(json.dumps(answer), flush=True)
-    return None
+    # The tree of commands, and what reads their options.
+    vpem_cli.app.command = cache(vpem_cli.app.command)
+    with open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(nowhere):
+        vpem_cli.run(["topology", "describe", "cycle", "-n", "3"])
 
 
-def _become(words, folder, out, err, environ):
+def _serve(address):
+    """Fork for each client; returns, in the process that was forked, what it is to run."""
+    door = socket.socket(socket.AF_UNIX)
+    door.bind(address)
+    door.listen(64)
+    waker, woken = socket.socketpair()
+    for end in (waker, woken):
+        end.setblocking(False)
+    signal.set_wakeup_fd(waker.fileno())
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    watched = selectors.DefaultSelector()
+    for file in (door, woken, sys.stdin):
+        watched.register(file, selectors.EVENT_READ)
+    clients = {}
+    print("loaded", flush=True)
+    while True:
+        for key, _ in watched.select():
+            file = key.fileobj
+            if file is sys.stdin:
+                return None
+            if file is door:
+                client, _ = door.accept()
+                given = _hear(client)
+                pid = os.fork()
+                if not pid:
+                    signal.set_wakeup_fd(-1)
+                    watched.close()
+                    for other in (door, waker, woken, client, *clients.values()):
+                        other.close()
+                    return given
+                for number in given.files.values():
+                    os.close(number)
+                client.send(pid.to_bytes(8, "big"))
+                clients[pid] = client
+                watched.register(client, selectors.EVENT_READ)
+            elif file is woken:
+                woken.recv(4096)
+                _tell_ended(clients, watched)
+            else:  # the client was killed: so is whom it stood for
+                pids = [pid for pid, client in clients.items() if client is file]
+                watched.unregister(file)
+                for pid in pids:
+                    os.kill(pid, signal.SIGKILL)
+
+
+def _tell_ended(clients, watched):
+    """Tell the clients of processes that have ended."""
+    while clients:
+        pid, status = os.waitpid(-1, os.WNOHANG)
+        if not pid:
+            break
+        client = clients.pop(pid)
+        code = os.waitstatus_to_exitcode(status)
+        if client in {key.fileobj for key in watched.get_map().values()}:
+            watched.unregister(client)
+            client.send(code.to_bytes(8, "big", signed=True))
+        client.close()
+
+
+def _hear(client):
+    """Return what a client hands over."""
+    room = socket.CMSG_SPACE(16)
+    head, passed, *_ = client.recvmsg(8, room)
+    size, message = int.from_bytes(head, "big"), b""
+    while len(message) < size:
+        message += client.recv(size - len(message))
+    n_words, n_files, *rest = os.fsdecode(message).split("\0")
+    n_words, n_files = int(n_words), int(n_files)
+    got = array.array("i", passed[0][2]) if passed else []
+    files = dict(zip(map(int, rest[:n_files]), got, strict=True))
+    where, *rest = rest[n_files:]
+    pairs = (line.partition("=") for line in rest[n_words:])
+    variables = {name: value for name, _, value in pairs}
+    return types.SimpleNamespace(
+        files=files, folder=where, words=rest[:n_words], variables=variables
+    )
+
+
+def _become(given):
     """Let a process that was forked be as one that was started with these words."""
-    os.chdir(folder)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    os.chdir(given.folder)
     os.environ.clear()
-    os.environ.update(environ)
-    files = (os.devnull, os.O_RDONLY), (out, os.O_WRONLY), (err, os.O_WRONLY)
-    for number, (path, mode) in enumerate(files):
-        opened = os.open(path, mode)
-        os.dup2(opened, number)
+    os.environ.update(given.variables)
+    aside = {number: os.dup(opened) for number, opened in given.files.items()}
+    for opened in given.files.values():
         os.close(opened)
+    for number, opened in aside.items():
+        if opened != number:
+            os.dup2(opened, number)
+    for opened in set(aside.values()) - set(aside):
+        os.close(opened)
+    _open_streams(given.files)
     # A command that goes on begins again with the words that it was started with.
-    sys.orig_argv = [sys.executable, "-c", MAIN, *words]
-    sys.argv = ["-c", *words]
-    return words
+    sys.orig_argv = [sys.executable, *given.words]
+
+
+def _open_streams(files):
+    """Open standard streams as Python does when it starts."""
+    encoding, _, errors = os.environ.get("PYTHONIOENCODING", "utf-8").partition(":")
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        stream = None
+        if number in files:
+            stream = open(  # noqa: SIM115
+                number, "w" if number else "r", encoding=encoding, closefd=False,
+                errors="backslashreplace" if number == 2 else errors or "strict",
+            )  # fmt: skip
+            unbuffered = "PYTHONUNBUFFERED" in os.environ
+            stream.reconfigure(
+                line_buffering=number == 2 or stream.isatty(), write_through=unbuffered
+            )
+        else:
+            os.close(number)
+        setattr(sys, name, stream)
+        setattr(sys, f"__{name}__", stream)
+
+
+def _run(words):
+    """Run what Python would run, given these words."""
+    if words[0] == "-W":
+        warnings.resetwarnings()
+        warnings.simplefilter(words[1])
+        words = words[2:]
+    main = sys.modules["__main__"] = types.ModuleType("__main__")
+    if words[0] == "-c":
+        sys.argv, sys.path[0] = ["-c", *words[2:]], ""
+        exec(compile(words[1], "<string>", "exec"), main.__dict__)
+    elif words[0] == "-m":
+        sys.argv, sys.path[0] = words[1:], os.getcwd()
+        runpy.run_module(words[1], run_name="__main__", alter_sys=True)
+    else:
+        sys.argv, sys.path[0] = words, str(Path(words[0]).absolute().parent)
+        runpy.run_path(words[0], run_name="__main__")
+
+
+def _end_as(words):
+    """Run what Python would run, and end as Python does, without taking everything to pieces."""
+    code = 0
+    try:
+        _run(words)
+    except SystemExit as error:
+        code = error.code or 0
+        if not isinstance(code, int):
+            print(code, file=sys.stderr)
+            code = 1
+    except BaseException:
+        sys.excepthook(*sys.exc_info())
+        code = 1
+    threading._shutdown()
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            if stream is not None:
+                stream.flush()
+        except OSError:
+            code = 120
+    if "mpi4py.MPI" in sys.modules:  # which ends at the very end of a process
+        sys.exit(code)
+    os._exit(code)
 
 
 if __name__ == "__main__":
-    words = _serve()
-    if words is not None:
-        import vpem_cli
-
-        vpem_cli.main(words)
+    _load()
+    gc.collect()
+    gc.freeze()  # or each process would copy all of it, to look what can be freed
+    given = _serve(sys.argv[1])
+    if given is not None:
+        _become(given)
+        _end_as(given.words)

@@ -7,10 +7,8 @@ import sys
 import warnings
 from pathlib import Path
 
+from tests.forks import MAIN, environment, interpreter
 from vpem.errors import VpemWarning
-
-ROOT = Path(__file__).resolve().parent.parent
-MAIN = "import sys, vpem_cli; vpem_cli.main(sys.argv[1:])"
 
 LAUNCHER = shutil.which("mpiexec", path=f"{Path(sys.executable).parent}{os.pathsep}{os.defpath}")
 
@@ -22,27 +20,16 @@ def on_ranks(main):
     warnings.simplefilter("error")
     warnings.simplefilter("ignore", VpemWarning)
     engine = MpiEngine(timeout=30)
+    engine.crowded = True  # other tests run beside
     found = main(engine, brief=sys.argv[1:] == ["brief"])
     if engine.rank == 0:
         print(found)
 
 
-def environment(**more):
-    """One thread a rank; nothing of a launcher that these tests may run under themselves."""
-    kept = {
-        name: value
-        for name, value in os.environ.items()
-        if not name.startswith(("PMI", "OMPI_", "PMIX", "SLURM_", "MPI_", "HYDRA_", "HYDI_"))
-    }
-    paths = [str(ROOT / "tests"), str(ROOT), *kept.get("PYTHONPATH", "").split(os.pathsep)]
-    kept["PYTHONPATH"] = os.pathsep.join(path for path in paths if path)
-    return {**kept, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1", **more}
-
-
 def command(n_ranks, *words):
     """Words that run the interpreter on so many ranks."""
     assert LAUNCHER is not None, "the tests need mpiexec: pip install mpich"
-    return [LAUNCHER, "-n", str(n_ranks), sys.executable, *map(str, words)]
+    return [LAUNCHER, "-n", str(n_ranks), interpreter(), *map(str, words)]
 
 
 def run_ranks(n_ranks, *words, timeout=60, **more):

@@ -159,7 +159,7 @@ def compare_disk(compare, networks, starts):
     with tempfile.TemporaryDirectory() as folder:
         with h5py.File(f"{folder}/x.h5", "w") as file:
             file["X"] = compare.X
-        matrix = FileMatrix(f"{folder}/x.h5").in_reads_of(11 + 2 * compare.engine.rank)
+        matrix = FileMatrix(f"{folder}/x.h5").in_reads_of(41 + 8 * compare.engine.rank)
         weights = np.random.default_rng(4).integers(0, 3, size=len(matrix)).astype(float)
         for number, network in enumerate(networks.values()):
             compare(network, X=matrix, init=starts[number % 5])

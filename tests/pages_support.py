@@ -19,6 +19,9 @@ from unittest import mock
 import vpem_cli
 from benchmarks.lines import free_port
 
+from .forks import folder as folder_of_vpem
+from .forks import interpreter
+
 ROOT = Path(__file__).resolve().parents[1]
 BLOCK = re.compile(
     r"^```(console|python)\n(.*?)^```\n(?:\n```text\n(.*?)^```)?", flags=re.DOTALL | re.MULTILINE
@@ -72,7 +75,7 @@ def run(command, folder, apart=False):
 
 def begun(command, folder):
     """Begin a command in a shell."""
-    places = [str(Path(sys.executable).parent), os.environ.get("PATH", "")]
+    places = [str(folder_of_vpem()), str(Path(sys.executable).parent), os.environ.get("PATH", "")]
     environment = {
         "PATH": os.pathsep.join(places),
         "COLUMNS": "80",
@@ -134,7 +137,7 @@ def check(page, folder):
         if kind == "python":
             script = folder / f"lines{number}.py"
             script.write_text(block, encoding="utf-8")
-            done = run(f"{sys.executable} -W error {script.name}", folder)
+            done = run(f"{interpreter()} -W error {script.name}", folder)
             assert done.returncode == 0, (page, done.stderr)
             if below is not None:
                 assert agrees(comparable(done.stdout), comparable(below)), (page, done.stdout)

@@ -18,6 +18,7 @@ from vpem.terms.scaling import Scaling
 from vpem_cli.output import clean
 
 from .cli_support import MAIN, NAMES, done, listing, make_data, run, spawn
+from .forks import interpreter
 
 
 @pytest.fixture(scope="module")
@@ -58,7 +59,7 @@ def test_a_full_disk_behind_stdout(folder, words):
 def shell(line, *words):
     """Run a shell line in which "$@" is the command."""
     return subprocess.run(
-        ["bash", "-c", f"set -o pipefail; {line}", "bash", sys.executable, "-c", MAIN, *words],
+        ["bash", "-c", f"set -o pipefail; {line}", "bash", interpreter(), "-c", MAIN, *words],
         capture_output=True, text=True, timeout=60, check=False,
     )  # fmt: skip
 

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from .cli_support import MAIN, done, make_data, run
+from .forks import interpreter
 
 pytestmark = pytest.mark.filterwarnings("ignore::vpem.VpemWarning")
 
@@ -95,7 +96,7 @@ def check_same_file(one, other):
 
 def begin(*given):
     """Begin a command as a process of its own, which a signal ends as in a terminal."""
-    command = [sys.executable, "-c", MAIN, *map(str, given)]
+    command = [interpreter(), "-c", MAIN, *map(str, given)]
     # Where the tests run in the background of a shell, SIGINT is ignored, and that is inherited.
     with default_handling(signal.SIGINT):
         return subprocess.Popen(

@@ -3,7 +3,6 @@
 import json
 import re
 import subprocess
-import sys
 import tomllib
 
 import pytest
@@ -13,7 +12,8 @@ from vpem_cli.app import command
 from vpem_cli.config import key_of, leaves, variables
 
 from .cli_support import MAIN, done, listing, make_data, run
-from .mpi_support import LAUNCHER, environment, run_cli
+from .forks import environment, interpreter
+from .mpi_support import LAUNCHER, run_cli
 from .tables import each
 
 LEAVES = list(leaves(command()))
@@ -291,7 +291,7 @@ def test_ranks_join_when_a_file_or_a_variable_says_so(folder):
 
 
 def test_ranks_that_were_told_differently_end_with_one_sentence(folder):
-    python = [sys.executable, "-c", MAIN, "fit", "d.h5", "--config", written(RANKS)]
+    python = [interpreter(), "-c", MAIN, "fit", "d.h5", "--config", written(RANKS)]
     words = [LAUNCHER, "-n", "1", *python, ":", "-n", "1", "env", "VPEM_FIT_HOPS=1", *python]
     found = subprocess.run(
         words, capture_output=True, text=True, timeout=60, check=False, env=environment(),

@@ -1,7 +1,6 @@
 import csv
 import io
 import subprocess
-import sys
 from itertools import permutations
 
 import h5py
@@ -13,6 +12,7 @@ import vpem_cli
 from vpem import read_dataset, read_model
 
 from .cli_support import MAIN, NAMES, done, listing, make_data, run, spawn
+from .forks import interpreter
 
 
 @pytest.fixture(scope="module")
@@ -256,7 +256,7 @@ def test_the_evaluation_as_tables(capsys, data, model):
 
 
 def test_a_reader_that_stops_early_is_told_nothing(model):
-    words = [sys.executable, "-c", MAIN, "sample", str(model), "-n", "100000"]
+    words = [interpreter(), "-c", MAIN, "sample", str(model), "-n", "100000"]
     with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.stdout.readline().startswith(b"height,")
         process.stdout.close()

@@ -15,7 +15,8 @@ from vpem.files.models import read_model
 from vpem_cli.own import own_features
 
 from .cli_support import AGENTS, done, make_data, run
-from .mpi_support import MAIN, command, environment, run_cli, run_ranks
+from .forks import MAIN, environment
+from .mpi_support import command, run_cli, run_ranks
 
 FAILING = Path(__file__).with_name("mpi_failing.py")
 

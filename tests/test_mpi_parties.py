@@ -18,7 +18,8 @@ from vpem.files.datasets import read_dataset
 from vpem.files.models import read_model
 
 from .cli_support import done, make_data
-from .mpi_support import LAUNCHER, MAIN, environment, run_cli
+from .forks import MAIN, environment, interpreter
+from .mpi_support import LAUNCHER, run_cli
 from .test_cli_checkpoints import check_same_file
 
 HERE = Path(__file__).parent
@@ -32,7 +33,7 @@ def whole(tmp_path_factory, request):
     data = make_data(home / "data.h5")
     words = ("data", "split", data, "-o", home, "--shuffle", "--drop-ids", "0.1", "--seed", "3")
     ended = subprocess.run(
-        [sys.executable, "-c", MAIN, *map(str, words)], check=True, capture_output=True,
+        [interpreter(), "-c", MAIN, *map(str, words)], check=True, capture_output=True,
         env=environment(),
     )  # fmt: skip
     assert not ended.stdout
@@ -58,7 +59,7 @@ def launch(folders, *words, timeout=60):
     command = [LAUNCHER]
     for folder in folders:
         command += [":"] * (len(command) > 1)
-        command += ["-n", "1", "-wdir", str(folder), sys.executable, *map(str, words)]
+        command += ["-n", "1", "-wdir", str(folder), interpreter(), *map(str, words)]
     return subprocess.run(
         command, capture_output=True, text=True, timeout=timeout, check=False, env=environment(),
         stdin=subprocess.DEVNULL,
@@ -245,7 +246,7 @@ def test_errors_are_told_once(whole, tmp_path, words, sentence):
 
 def begin(n_ranks, *words):
     """Begin a job of its own."""
-    command = [LAUNCHER, "-n", n_ranks, sys.executable, "-c", MAIN, *words]
+    command = [LAUNCHER, "-n", n_ranks, interpreter(), "-c", MAIN, *words]
     return subprocess.Popen(
         list(map(str, command)), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         env=environment(), stdin=subprocess.DEVNULL,

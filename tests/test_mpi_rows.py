@@ -17,7 +17,8 @@ from vpem.files.models import read_model
 from vpem.fits.local_rows import read_rows
 
 from .cli_support import done, make_data
-from .mpi_support import MAIN, run_cli
+from .forks import MAIN
+from .mpi_support import run_cli
 from .test_cli_checkpoints import check_same_file
 from .test_mpi_parties import begin, launch, ranks_of, wait_for
 

@@ -26,7 +26,7 @@ from vpem.engines.tls.trust import client_context, server_context
 from vpem.files.studies.identities import identity_of
 from vpem.files.studies.writing import write_study
 
-from .mpi_support import MAIN
+from .forks import MAIN
 from .study_support import make_study
 from .tls_support import a_study, certify, der, posts
 

@@ -25,7 +25,7 @@ from vpem_cli.results import receive, send
 
 from .cli_support import NAMES, done, overlapping, run
 from .company_support import SECONDS, ended, make_company
-from .mpi_support import ROOT
+from .forks import ROOT
 from .tables import each
 
 HELD = {"clinic": (0, 3, 1), "lab": (2, 4, 5)}

@@ -20,7 +20,7 @@ class Mail:
     def __init__(self):
         self.broken = False
         self._lock = threading.Lock()
-        self._boxes = defaultdict(queue.Queue)
+        self._boxes = defaultdict(queue.SimpleQueue)
 
     def box(self, *key):
         with self._lock:
