@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
+from vpem.fits.settings import PrivacySettings
 from vpem.settings import FitSettings, GraphSettings, HoldingSettings, SumSettings
 
 from .checkpoints import CheckpointSettings
@@ -11,7 +12,7 @@ from .choices import ComponentSettings, StartSettings, counts_of, how_summed, st
 from .driver import Run
 from .engine import EngineSettings, describe_engine
 from .labels import LabelFile, LabelledOutput, of_workers
-from .options import Given, MemoryLimit
+from .options import Given, MemoryLimit, Without
 from .output import Progress, Screen
 from .parties import DataFiles, PartySettings, read_data
 from .results import Result
@@ -31,6 +32,10 @@ if TYPE_CHECKING:
 __all__ = ["fit"]
 
 
+class FitChoices(ComponentSettings, PrivacySettings):
+    """What is fitted, and what it may tell of a row."""
+
+
 def fit(
     data: DataFiles,
     memory_limit: MemoryLimit = None,
@@ -38,7 +43,7 @@ def fit(
     parties: PartySettings,
     held: HoldingSettings,
     graph: GraphSettings,
-    asked: ComponentSettings,
+    asked: Annotated[FitChoices, Without("epsilon")],
     sums: SumSettings,
     begin: StartSettings,
     checkpoints: CheckpointSettings,
@@ -68,6 +73,7 @@ def fit(
             check_ending(out.output, "models")
         counts = counts_of(asked.n_components)
         how = asked.into(FitSettings, n_components=counts[0])
+        privacy = asked.into(PrivacySettings)
         if len(counts) > 1:
             _check_several(asked, begin)
         run = Run(screen, out, "models", engine, checkpoints if len(counts) == 1 else None)
@@ -83,7 +89,8 @@ def fit(
         task = Task(source, held, graph, sums, run)
         if run.shards and out.output is not None:
             check_shards(run, task.network, task.names)
-        found, ran, rows = _fit(task, how, counts, checkpoints, run.memory(memory_limit))
+        limit = run.memory(memory_limit)
+        found, ran, rows = _fit(task, how, counts, privacy, checkpoints, limit)
         options = run.options(
             given, data=", ".join(map(str, data)), graph_seed=graph.graph_seed,
             missing=how.missing, components=found.mixture.n_components,
@@ -114,6 +121,7 @@ def _fit(
     task: Task,
     how: FitSettings,
     counts: Sequence[int],
+    privacy: PrivacySettings,
     checkpoints: CheckpointSettings,
     limit: int,
 ) -> tuple[Fit, Report, Found]:
@@ -124,7 +132,7 @@ def _fit(
     from vpem.fits.selection.trials import Cell, Problem
 
     run, ((hops, network),) = task.run, task.networks.items()
-    more: Report = {}
+    more: Report = {"privacy": privacy} if privacy.is_asked else {}
     if run.labels and not task.over_rows:
         own = network.agents.own.tolist() if run.labels.file else []
         more["labels"] = own if run.labels.parties else [0]
@@ -162,8 +170,8 @@ def _labelled(task: Task, problem: Problem, found: Fit) -> Found:
     return {agent: columns_of(shares) for agent, shares in found.responsibilities.items()}
 
 
-def _check_several(asked: ComponentSettings, begin: StartSettings) -> None:
-    """Raise InputError where a start has but one number of components."""
+def _check_several(asked: FitChoices, begin: StartSettings) -> None:
+    """Raise InputError where there can be but one number of components."""
     from vpem.errors import InputError
 
     for option, given in (("--init-model", begin.init_model), ("--init-rows", begin.init_rows)):
@@ -172,6 +180,11 @@ def _check_several(asked: ComponentSettings, begin: StartSettings) -> None:
                 f"--components {asked.n_components} are several numbers of components, but "
                 f"{option} starts one; give one number, or leave {option} out"
             )
+    if asked.is_asked:
+        raise InputError(
+            f"--components {asked.n_components} are several numbers of components, but to choose "
+            "one looks at the data without noise; give one number"
+        )
 
 
 def _check_shards_asked(run: Run, held: HoldingSettings) -> None:
@@ -218,8 +231,7 @@ def _show(report: Report, names: Sequence[str]) -> None:
         ("network", ", ".join(network)),
         ("sum", how),
         ("mixture", ", ".join(mixture)),
-        ("log-likelihood", f"{report['log_likelihood']:.6f} per sample"),
-        ("BIC, AIC", f"{report['bic']:.2f}, {report['aic']:.2f}"),
+        *_judged(report),
         ("iterations", ", ".join(iterations)),
         ("communication", communication(report["communication"], names)),
         ("model", report["model"] or "not kept (give --output)"),
@@ -245,3 +257,15 @@ def _show(report: Report, names: Sequence[str]) -> None:
             table(listing, "hub", "root", "agents", "features", title="Hubs", right=right)
         )
     show(*tables)
+
+
+def _judged(report: Report) -> list[tuple[str, str]]:
+    """Say how good a mixture is or, where rows are protected, what is promised of them."""
+    if "privacy" in report:
+        from .promised import promised
+
+        return promised(report["privacy"])
+    return [
+        ("log-likelihood", f"{report['log_likelihood']:.6f} per sample"),
+        ("BIC, AIC", f"{report['bic']:.2f}, {report['aic']:.2f}"),
+    ]

@@ -19,6 +19,7 @@ HEADINGS: dict[str, tuple[str, ...]] = {
     "Model": (),
     "Network": (),
     "Messages and faults": (),
+    "Privacy": (),
     "Start": ("init-model", "seed"),
     "Sampler": (),
     "Method": (),
@@ -41,13 +42,13 @@ def grouped(params: Sequence[Any]) -> list[tuple[str, list[Any]]]:
     Parameters
     ----------
     params : sequence of Parameter
-        Arguments among them are left out.
+        Arguments among them are left out, and options that are hidden.
 
     Returns
     -------
     list of (str, list of Parameter)
     """
-    options = [param for param in params if param.param_type_name == "option"]
+    options = [one for one in params if one.param_type_name == "option" and not one.hidden]
     last = HEADINGS["Configuration"]
     if sum(key_of(option) not in last for option in options) <= FEW:
         return [("Options", options)]

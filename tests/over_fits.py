@@ -14,10 +14,12 @@ from tests import over_sums
 from tests.mpi_support import on_ranks
 from vpem.errors import InputError
 from vpem.files.matrix import FileMatrix
+from vpem.fits.settings import PrivacySettings
 from vpem.fits.spread import fit_spread, own_columns
 from vpem.fits.vpem import fit_vpem
 from vpem.network.holdings import from_lists
 from vpem.network.topologies import make_graph
+from vpem.settings import FitSettings
 from vpem.sums.connect import connect
 from vpem.sums.spread import spread
 from vpem.terms.covariances import block_views
@@ -120,6 +122,8 @@ def main(engine, brief=False):
             wanted = fit_vpem(X, star, **asked)
             np.testing.assert_allclose(found.history, wanted.history, rtol=1e-12)
     compare_disturbed(compare, partition, first, brief)
+    noisy = PrivacySettings(release_epsilon=9, delta=1e-4, bounds=(-5, 5), repeatable_noise=1)
+    compare(star, privacy=noisy, tol=FitSettings().tol, covariance_type="tied", max_iter=2)
     if not brief:
         compare_disk(compare, networks, starts)
         compare_kinds(compare, star, cycle, near, starts)

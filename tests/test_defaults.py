@@ -104,6 +104,9 @@ ALONE = {
     "options of a model or a sampler, which recipes take as mappings": """
         error first groups no_precondition random sampler_steps slopes spread step_decay target
     """,
+    "of noise, which recipes take as a record of its own": """
+        bounds delta privacy release_epsilon repeatable_noise
+    """,
     "scikit-learn's": "warm_start",
     "of rounding, which estimators leave as it is": "every_weight",
     "of searches, which do restarts one by one": "first_restart",

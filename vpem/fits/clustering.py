@@ -19,7 +19,8 @@ from vpem.files.clusterings import StoredClustering
 from vpem.files.fingerprint import describe_run
 from vpem.files.models import current_versions
 from vpem.fits.cluster_data import Wanted
-from vpem.fits.results import SUMMED, NetworkResult, warn_of_partitions
+from vpem.fits.outcomes import warn_of_partitions
+from vpem.fits.results import SUMMED, NetworkResult
 from vpem.network.schema import Report
 from vpem.settings import KmeansSettings
 from vpem.sums.connect import Network

@@ -44,7 +44,7 @@ REPEATABLE = "its noise can be repeated by who knows the seed: this gives no pri
 FOR_DISCRETENESS = 1e-3
 """Share of delta that is kept for noise on integers not being Gaussian."""
 
-LEAST_EPSILON, MOST_EPSILON = 1e-3, 100.0
+LEAST_EPSILON, MOST_EPSILON = 1e-3, 20.0
 """Below, nothing is left of any data; above, nothing is promised to anybody."""
 
 UP = 1 + 1e-9
@@ -232,7 +232,8 @@ class Guarantee:
     multipliers : tuple of float
         Noise multiplier of each release.
     noise_by : str
-        Who added the noise: ``"server"``, ``"workers"``, a share each, or ``"hubs"``.
+        Who added the noise: ``"server"``, the ``"root"`` of a tree, ``"workers"``, a share each,
+        or ``"hubs"``.
     repeatable : bool
         Whether the noise has a seed: then there is no privacy, and outputs say so.
     """
@@ -257,3 +258,8 @@ class Guarantee:
         if self.repeatable:
             found["warning"] = REPEATABLE
         return found
+
+    def in_report(self) -> Report:
+        """Return what a report of a fit says, and that it does not tell how good the fit is."""
+        untold = dict.fromkeys(("log_likelihood", "root_log_likelihood", "bic", "aic"))
+        return {**untold, "privacy": self.describe()}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
@@ -10,8 +9,8 @@ from dataclasses import asdict, dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from vpem.errors import NotConvergedWarning, Setting, VpemWarning, shorten
 from vpem.files.models import Model, current_versions
+from vpem.fits.privacy import Guarantee
 from vpem.network.holdings import Workers
 from vpem.network.schema import Report
 from vpem.steps.reinitialise import Recovery
@@ -19,18 +18,13 @@ from vpem.sums.connect import Network
 from vpem.terms.mixture import Mixture
 
 __all__ = [
-    "LARGEST_DISAGREEMENT",
     "SUMMED",
     "Fit",
     "MixtureResult",
     "NetworkResult",
     "Result",
     "RowFit",
-    "warn_of_outcome",
 ]
-
-LARGEST_DISAGREEMENT = 1e-3
-"""In nats per sample, between roots whose sums have no operator to judge them by."""
 
 SUMMED = (
     "sum", "tree", "rounds", "weights", "mixing_rate", "consensus_error",
@@ -151,16 +145,18 @@ class MixtureResult(NetworkResult):
         feature_names : sequence of str
             Names of the features (d,).
         report : dict
-            From `describe`, with what else there is to say; its ``history`` is left out.
+            From `describe`, with what else there is to say; its ``history`` is left out, and where
+            rows are protected so are warnings, which tell of them.
         options : dict
             How the fit was asked for.
         """
         history = self.history
+        untold = ("history", "warnings") if "privacy" in report else ("history",)
         roots = history.shape[1] > self.mixture.blocks.n_blocks
         return Model(
             self.mixture,
             tuple(feature_names),
-            {name: value for name, value in report.items() if name != "history"},
+            {name: value for name, value in report.items() if name not in untold},
             history.mean(axis=1, keepdims=True) if roots else history,
             options,
             current_versions(),
@@ -206,6 +202,8 @@ class Fit(MixtureResult):
         After every batch, where sums are exact.
     responsibilities : dict of int to ndarray of shape (M, K)
         Of all rows, as agents of this process hear of them, where they are told.
+    guarantee : Guarantee or None
+        What is promised of rows; then there is no history, and no log-likelihood.
     init_rows, best_restart, total_iterations, seconds, communication
         See `NetworkResult`.
     """
@@ -221,11 +219,12 @@ class Fit(MixtureResult):
     n_passes: float | None = None
     free_energy: list[float] = field(default_factory=list)
     responsibilities: dict[int, NDArray[np.float64]] = field(default_factory=dict)
+    guarantee: Guarantee | None = None
 
     @property
     def n_iter(self) -> int:
         """Iterations of the restart that was kept."""
-        return len(self.history)
+        return len(self.history) if self.guarantee is None else self.total_iterations
 
     @property
     def log_likelihood(self) -> float:
@@ -289,6 +288,7 @@ class Fit(MixtureResult):
             "history": self.history.tolist(),
             "bic": self.bic,
             "aic": self.aic,
+            **({} if self.guarantee is None else self.guarantee.in_report()),
             "init_rows": self._starts,
             "restart": self.best_restart,
             "recoveries": [asdict(recovery) for recovery in self.recoveries],
@@ -340,61 +340,3 @@ class RowFit(Fit):
             },
             **self._run(),
         }
-
-
-def warn_of_outcome(fit: Fit, max_iter: int, tol: float) -> None:
-    """Warn of roots that disagree, collapsed components, and fits that did not converge."""
-    apart = float(np.ptp(fit.root_log_likelihood) / fit.total_weight)
-    if fit.network.consensus_error is None and apart > LARGEST_DISAGREEMENT:
-        warnings.warn(
-            f"the roots' log-likelihoods per sample differ by {apart:.2g}: the "
-            f"{fit.network.n_rounds} rounds of a sum are too few, and none of them can be trusted; "
-            "take more rounds, or auto",
-            VpemWarning,
-            stacklevel=3,
-        )
-    warn_of_partitions(fit.partitions)
-    if fit.recoveries:
-        listed = shorten(
-            f"component {r.component}{'' if r.hub is None else f' in hub {r.hub}'} "
-            f"({r.reason}, iteration {r.iteration}"
-            f"{', given up' if r.row is None else ''})"
-            for r in fit.recoveries
-        )
-        warnings.warn(
-            VpemWarning(
-                f"{len(fit.recoveries)} times a collapsed component was placed anew: {listed}; "
-                "try fewer components or a larger ",
-                Setting("reg_covar"),
-            ),
-            stacklevel=3,
-        )
-    if not fit.converged:
-        change = (
-            ""
-            if fit.n_iter < 2
-            else f": the log-likelihood per sample still changed by "
-            f"{_largest(fit.history[-1] - fit.history[-2]) / fit.total_weight:.2g}"
-        )
-        warnings.warn(
-            f"not converged after {max_iter} iterations{change} (tol {tol:g}); try more iterations",
-            NotConvergedWarning,
-            stacklevel=3,
-        )
-
-
-def _largest(values: NDArray[np.float64]) -> float:
-    heard = np.abs(values[~np.isnan(values)])
-    return float(heard.max(initial=0.0))
-
-
-def warn_of_partitions(partitions: list[tuple[int, str]]) -> None:
-    """Warn where the network fell apart in iterations."""
-    if partitions:
-        iteration, reason = partitions[0]
-        warnings.warn(
-            f"the network fell apart in {len(partitions)} iterations, which changed nothing; "
-            f"first in iteration {iteration}: {reason}",
-            VpemWarning,
-            stacklevel=4,
-        )

@@ -20,8 +20,9 @@ from vpem.files.matrix import FileMatrix
 from vpem.fits.accelerated import acceleration_of
 from vpem.fits.agreed_rows import agree_on_rows, parts_of, units_by_reach
 from vpem.fits.local_rows import DrawnRows, LocalRows, SharedRows, by_worker, charge_weights
+from vpem.fits.outcomes import warn_of_outcome
 from vpem.fits.prepare import Prepared, make_terms, prepare, units_of
-from vpem.fits.results import RowFit, warn_of_outcome
+from vpem.fits.results import RowFit
 from vpem.fits.row_starts import RowRestart
 from vpem.network.blocks import Blocks
 from vpem.network.holdings import Workers

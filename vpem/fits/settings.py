@@ -109,4 +109,9 @@ class PrivacySettings(Settings, heading="Privacy"):
     def __post_init__(self) -> None:
         super().__post_init__()
         refuse_both(self, "epsilon", "release_epsilon")
+
+    @property
+    def is_asked(self) -> bool:
+        """Whether a result is to be private."""
+        return self.epsilon is not None or self.release_epsilon is not None
 # fmt: on

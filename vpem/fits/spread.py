@@ -17,6 +17,7 @@ from vpem.files.spool import Spool
 from vpem.fits.parts import gathered
 from vpem.fits.prepare import MARGINALIZE
 from vpem.fits.results import Fit
+from vpem.fits.settings import PrivacySettings
 from vpem.fits.vpem import fit_vpem
 from vpem.network.routes import find_routes
 from vpem.settings import FitSettings
@@ -40,6 +41,7 @@ def fit_spread(
     callback: Callable[[Progress], None] | None = None,
     saver: Saver | None = None,
     shards: bool = False,
+    privacy: PrivacySettings | None = None,
     labels: Sequence[int] | None = None,
     **changes: Any,
 ) -> Fit:
@@ -60,7 +62,7 @@ def fit_spread(
         Weight of each row; those of the first agent's process hold for all.
     feature_names : sequence of str, optional
         Of the columns of ``X``, for messages.
-    callback, saver, labels
+    callback, saver, labels, privacy
         As for `vpem.fits.vpem.fit_vpem`.
     shards : bool
         Leave the parameters where they are.
@@ -86,7 +88,7 @@ def fit_spread(
     assert data is not None
     fit = fit_vpem(
         data, network, how, sample_weight=weights, feature_names=names, callback=callback,
-        saver=saver, labels=labels,
+        saver=saver, labels=labels, privacy=privacy,
     )  # fmt: skip
     return fit if shards or not network.agents.apart else gathered(fit)
 

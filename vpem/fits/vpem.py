@@ -17,9 +17,12 @@ from vpem.files.fingerprint import describe_run
 from vpem.files.matrix import FileMatrix, check_kept_beside
 from vpem.fits.accelerated import acceleration_of, check_rest
 from vpem.fits.labels import responsibilities_of_agents
+from vpem.fits.outcomes import warn_of_outcome
 from vpem.fits.parts import complete, own_start
 from vpem.fits.prepare import Prepared, make_terms, prepare, units_of
-from vpem.fits.results import Fit, warn_of_outcome
+from vpem.fits.release import release_vpem
+from vpem.fits.results import Fit
+from vpem.fits.settings import PrivacySettings
 from vpem.network.ledger import Ledger
 from vpem.network.schema import Report
 from vpem.settings import FitSettings
@@ -52,6 +55,7 @@ def fit_vpem(
     callback: Callable[[Progress], None] | None = None,
     saver: Saver | None = None,
     labels: Sequence[int] | None = None,
+    privacy: PrivacySettings | None = None,
     **changes: Any,
 ) -> Fit:
     """Fit a Gaussian mixture to data split by features: VP-EM (Valdeira et al., Algorithms 1, 2).
@@ -76,6 +80,8 @@ def fit_vpem(
         Keeps checkpoints, and has the one to go on from (`vpem.files.checkpoints.FileSaver`).
     labels : sequence of int, optional
         Agents whose `Fit.responsibilities` are kept; with any, even none, all are told theirs.
+    privacy : PrivacySettings, optional
+        With a ``release_epsilon``: noise in every M-step (`vpem.fits.release.release_vpem`).
     **changes
         Settings that differ: see `vpem.FitSettings`. Besides the names of starts ``init`` takes a
         Mixture, or row indices (K,): means at those rows, equal weights, every covariance the
@@ -104,16 +110,16 @@ def fit_vpem(
     how = FitSettings.of(settings, **changes)
     if not isinstance(network, Network):
         raise InputError(f"the network must come from vpem.connect, got {type(network).__name__}")
+    if privacy is not None and privacy.is_asked:
+        return release_vpem(
+            X, network, how, privacy, sample_weight=sample_weight, feature_names=feature_names,
+            saver=saver, labels=labels,
+        )  # fmt: skip
     given = prepare(
-        X,
-        network.blocks.n_features,
-        how,
-        sample_weight=sample_weight,
-        feature_names=feature_names,
-        dtype=how.dtype,
-        missing=how.missing,
+        X, network.blocks.n_features, how, sample_weight=sample_weight,
+        feature_names=feature_names, dtype=how.dtype, missing=how.missing,
         some=network.total.holders.any,
-    )
+    )  # fmt: skip
     first_restart = check_int("first_restart", first_restart, least=0)
     acceleration = acceleration_of(how, network)
     if acceleration is not None and acceleration.local:
