@@ -100,7 +100,8 @@ def _spread(used: RowFile, request: Request, complete: bool, narrow: bool) -> Lo
     called = source.partition.names
     parties = Placement.evenly(engine, len(called), called)
     missing, names = "refuse" if complete else "marginalize", used.stored.feature_names
-    X = SpreadRows(source.X, source.partition, columns, parties, names, missing)
+    masked = asked.secure_sum
+    X = SpreadRows(source.X, source.partition, columns, parties, names, missing, masked)
     return Loaded(source, X, {"alignment": alignment})
 
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from vpem.records import Settings, changed, setting
-from vpem.settings import ALIGNMENTS, HoldingSettings
+from vpem.records import Rule, Settings, changed, setting
+from vpem.settings import ALIGNMENTS, HoldingSettings, SumSettings
 
 from .roles import READ
 
@@ -87,6 +87,15 @@ class RowParties(PartySettings, heading="Data"):
     )
 
 
+IN_ONE_PLACE: Rule = (
+    lambda given: not given["parties"] or given.get("engine") == "simulator",
+    (
+        " hides what parties send, but here one process has the data of all; add --parties and "
+        "--engine mpi, or leave it out",
+    ),
+)
+
+
 class DataParties(PartySettings, heading="Data", kept=False):
     """Whether data for a model are those of parties, which hold features or rows."""
 
@@ -111,6 +120,13 @@ class DataParties(PartySettings, heading="Data", kept=False):
             lambda given: not given["parties"],
             (" is for data of several parties; add --parties",),
         ),
+    )
+    secure_sum: bool = changed(
+        SumSettings,
+        "secure_sum",
+        help="Masked sums: nobody sees what a party adds, only totals. For three parties or more, "
+        "each a process of its own.",
+        idle=IN_ONE_PLACE,
     )
 
 

@@ -62,7 +62,7 @@ def plot(
     ] = None,
     *,
     rows: Annotated[RowSettings, Without("missing")],
-    parties: DataParties,
+    parties: Annotated[DataParties, Without("secure_sum")],
     individuals: Annotated[IndividualSettings, Without("times population latents")],
     target: PictureSettings,
 ) -> None:
@@ -136,7 +136,7 @@ def report(
     data: OptionalData = None,
     *,
     rows: Annotated[RowSettings, Without("features missing")],
-    parties: DataParties,
+    parties: Annotated[DataParties, Without("secure_sum")],
     individuals: Annotated[IndividualSettings, Without("individual times population latents")],
     target: PageSettings,
 ) -> None:

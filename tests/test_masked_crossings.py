@@ -3,19 +3,21 @@
 import numpy as np
 import pytest
 
-from vpem import connect, make_graph
+from vpem import Blocks, InputError, connect, make_graph
 from vpem.engines.masking import agree
 from vpem.engines.placement import Placement
 from vpem.fits.feature_kmeans import kmeans_features
 from vpem.fits.selection.trials import Cell, Problem, Trial
 from vpem.fits.spread import fit_spread, own_columns
+from vpem.fits.spread_use import SpreadRows
 from vpem.network.holdings import contiguous
 from vpem.network.masks import Masks
 from vpem.sums.spread import spread
+from vpem.terms.scaling import Scaling
 
 from .cli_support import overlapping
 from .crossings import leaks, recorded
-from .missing_support import with_holes
+from .missing_support import random_mixture, with_holes
 from .tables import each, over
 from .thread_engine import together
 
@@ -83,10 +85,46 @@ def searched(own, network, n_threads, **trial):
     return problem.run(Trial(Cell(2, 0, "full"), 0, **trial))
 
 
-def kept_apart(data=X, **how):
+def used(engine, data, blocks=HELD.features):
+    """Responsibilities and nearest centres of a model whose features three parties have."""
+    place = Placement.evenly(engine, 3)
+    own = data[:, HELD.features[int(place.own[0])]]
+    rows = SpreadRows(own, HELD, range(6), place, "uvwxyz", "marginalize", secure_sum=True)
+    members = tuple((agent,) for agent in range(len(blocks)))
+    model = Blocks(tuple(map(np.array, blocks)), tuple(range(len(blocks))), members)
+    mixture = random_mixture(np.random.default_rng(3), model, "full", 2)
+    return *rows.posteriors(mixture), rows.nearest(X[:2], Scaling.none(6))[1], mixture, rows.n_blank
+
+
+def alike(engine, data):
+    """Take sums that are the same whoever has which features."""
+    place = Placement.evenly(engine, 3)
+    own = data[:, HELD.features[int(place.own[0])]]
+    rows = SpreadRows(own, HELD, range(6), place, "uvwxyz", "marginalize", secure_sum=True)
+    return rows.nearest(np.zeros((2, 6)), Scaling.none(6)), rows.n_blank
+
+
+@pytest.mark.filterwarnings("ignore::vpem.errors.VpemWarning")
+def test_models_are_used_under_masks():
+    data = HOLES * [1.0, 1.0, 1e3, 1.0, 1.0, 1.0]
+    for proba, scores, distances, mixture, n_blank in together(3, lambda e: used(e, data)):
+        wanted = mixture.score_samples(data, missing="marginalize")
+        np.testing.assert_allclose(scores, wanted, rtol=1e-9)
+        np.testing.assert_allclose(
+            proba, mixture.predict_proba(data, missing="marginalize"), atol=1e-9
+        )
+        squares = np.nansum((data[:, None] - X[:2]) ** 2, axis=2)
+        np.testing.assert_allclose(distances, squares.min(axis=1), 1e-9, 1e-9)
+        assert n_blank == 0
+    shown = together(3, lambda engine: used(engine, X, [[0, 2], [1, 3], [4, 5]]))
+    with pytest.raises(InputError, match="'agent 1' would show 'agent 0' features of one block"):
+        raise shown[0]
+
+
+def kept_apart(data=X, work=fitted, **how):
     """What three agents say in the open that is one's own: three fits, compared."""
     one, again, moved = (
-        recorded(3, lambda engine, own=own: fitted(engine, own, **how))
+        recorded(3, lambda engine, own=own: work(engine, own, **how))
         for own in (data, data, data[:, NEIGHBOURS])
     )
     return leaks(one, again, moved)
@@ -106,6 +144,7 @@ FITS = {
         "missing": "marginalize", "max_iter": 2,
     },
     "search": {"recipe": searched, "data": CONSTANT},
+    "use": {"work": alike, "data": HOLES},
     "held-out rows": {"recipe": searched, "n_folds": 3, "data": HOLES},
 }  # fmt: skip
 

@@ -14,20 +14,28 @@ from numpy.typing import NDArray
 from vpem._core.threads import one_blas_thread
 from vpem.checks import Floats, check_finite
 from vpem.engines.engine import about
+from vpem.engines.masking import agree
 from vpem.engines.placement import Placement, for_each
+from vpem.errors import InputError, Setting
 from vpem.fits.parts import cut
 from vpem.network.blocks import Blocks
 from vpem.network.holdings import Partition
 from vpem.network.ledger import Ledger
+from vpem.network.masks import FEWEST
 from vpem.network.schema import Report
 from vpem.network.topologies import make_graph
+from vpem.sums.counted import AtServer
 from vpem.sums.over_engine import ServerOverEngine
+from vpem.sums.units import in_common_units
 from vpem.terms.missing_patterns import check_missing
 from vpem.terms.mixture import Mixture
 from vpem.terms.posteriors import CHUNK_VALUES, local_terms, normalised
 from vpem.terms.scaling import Scaling
 
 __all__ = ["SpreadRows"]
+
+Local = Callable[[slice], Floats]
+"""What holders of this process have of some rows, (n, m, width)."""
 
 
 class SpreadRows:
@@ -47,6 +55,8 @@ class SpreadRows:
         Of the model's features.
     missing : {"refuse", "marginalize"}
         Whether values may be missing.
+    secure_sum : bool
+        Whether sums are masked, so that nobody sees what one party adds.
 
     Attributes
     ----------
@@ -56,7 +66,7 @@ class SpreadRows:
     Raises
     ------
     InputError
-        In every process the same, if a value is not finite.
+        In every process the same, if a value is not finite, or masks would hide nothing.
     """
 
     def __init__(
@@ -67,6 +77,7 @@ class SpreadRows:
         parties: Placement,
         feature_names: Sequence[str],
         missing: str = "refuse",
+        secure_sum: bool = False,
     ) -> None:
         self.parties = parties
         self.missing = missing
@@ -96,6 +107,19 @@ class SpreadRows:
             looked(self._held[party], names)
 
         for_each(parties, range(parties.n_agents), check)
+        if secure_sum:
+            self._mask()
+
+    def _mask(self) -> None:
+        """Let parties agree on masks, of which at least three must have something to hide."""
+        n_holding = sum(len(own) > 0 for own in self.features)
+        if n_holding < FEWEST:
+            raise InputError(
+                Setting("secure_sum"),
+                f" needs at least {FEWEST} parties with features of the model, got {n_holding}: of "
+                "two each subtracts its own term from the sum and has the other's; leave it out",
+            )
+        self.parties.masks = agree(self.parties, self.names)
 
     def __len__(self) -> int:
         return self._n_samples
@@ -140,6 +164,14 @@ class SpreadRows:
         """
         blocks, k = mixture.blocks, mixture.n_components
         roots = self._roots(blocks)
+        if self.parties.masks is not None and self.moves(blocks):
+            party, root, _ = self.moves(blocks)[0]
+            raise InputError(
+                Setting("secure_sum"),
+                f" hides what is added up, but {self.names[party]!r} would show "
+                f"{self.names[root]!r} features of one block of the model; leave it out, or use a "
+                "model of which each party has whole blocks",
+            )
         numbers = [b for b, root in enumerate(roots) if self.parties.mine(root)]
         own = self._gathered(blocks, roots)
         data = np.concatenate([np.empty((len(self), 0)), *(own[b] for b in numbers)], axis=1)
@@ -222,18 +254,44 @@ class SpreadRows:
         self,
         roots: Sequence[int],
         width: int,
-        local: Callable[[slice], Floats],
+        local: Local,
         take: Callable[[slice, Floats], None],
     ) -> None:
         """Sum what these parties have of each row, (R_own, m, width), at a server."""
-        holders = Placement(self.parties.engine, self.parties.ranks[list(roots)])
-        total = ServerOverEngine(holders).on(Ledger(make_graph("star", len(roots))))
         size = max(64, CHUNK_VALUES // (max(len(roots), 1) * width))
-        total.begin("estep", len(self), width, 8)
-        chunks = (slice(at, min(at + size, len(self))) for at in range(0, len(self), size))
+        runs = [slice(at, min(at + size, len(self))) for at in range(0, len(self), size)]
+        holders = Placement(self.parties.engine, self.parties.ranks[list(roots)])
+        if self.parties.masks is not None:
+            holders, local = self.parties, self._by_party(roots, local)
+        ledger = Ledger(make_graph("star", holders.n_agents))
+        total: AtServer = ServerOverEngine(holders).on(ledger)
         with one_blas_thread():
-            for rows, sums in total.flow(chunks, local):
+            if holders.masks is not None:
+                total = in_common_units(total, self._largest(runs, local))
+            total.begin("estep", len(self), width, 8)
+            for rows, sums in total.flow(iter(runs), local):
                 take(rows, sums)
-        assert total.ledger is not None
-        sent = total.ledger.summary()
+        sent = ledger.summary()
         self.communication["sums"] = {name: sent[name] for name in ("messages", "bytes", "rounds")}
+
+    def _by_party(self, roots: Sequence[int], local: Local) -> Local:
+        """Return what parties have together of the blocks that are theirs: masks are of parties."""
+        own = self.parties.own.tolist()
+        places = [own.index(root) for root in roots if root in own]
+
+        def found(rows: slice) -> Floats:
+            parts = local(rows)
+            sums = np.zeros((len(own), *parts.shape[1:]))
+            for place, part in zip(places, parts, strict=True):
+                sums[place] += part
+            return sums
+
+        return found
+
+    def _largest(self, runs: Sequence[slice], local: Local) -> NDArray[np.float64]:
+        """Return the largest number of each party of this process in any row, (n, 1)."""
+        most = np.zeros((len(self.parties.own), 1))
+        for rows in runs:
+            each = np.abs(local(rows)).max(axis=(1, 2), initial=0.0)
+            np.maximum(most, each[:, None], out=most)
+        return most
