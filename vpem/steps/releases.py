@@ -1,0 +1,90 @@
+"""What a private fit publishes: sums with noise, one after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import sqrt
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vpem.sums.noisy import Noisy
+from vpem.terms.bounded_rows import BoundedRows
+
+__all__ = ["Releases", "scales_of"]
+
+Vector = NDArray[np.float64]
+
+
+@dataclass
+class Releases:
+    """Sums with noise, one after the other.
+
+    Attributes
+    ----------
+    rows : BoundedRows
+        Of the workers of this process.
+    total : Noisy
+        How they are summed.
+    multipliers : list of float
+        Noise multipliers of the releases to come, the first of which is taken next.
+    """
+
+    rows: BoundedRows
+    total: Noisy
+    multipliers: list[float]
+
+    @property
+    def grid_unit(self) -> float:
+        """What is sent are multiples of it."""
+        return self.rows.grid.unit
+
+    def take(
+        self,
+        deviations: Vector,
+        local: Callable[[int], NDArray[np.int64]],
+        kind: str,
+        *,
+        whole: bool = False,
+    ) -> tuple[Vector, float]:
+        """Sum what each worker has, with noise.
+
+        Parameters
+        ----------
+        deviations : ndarray of shape (P,)
+            Standard deviations of noise of multiplier 1.
+        local : callable
+            What a worker has (P,): in units of the rows' grid, or counts.
+        kind : str
+            What the sum is for.
+        whole : bool
+            Whether these are counts.
+
+        Returns
+        -------
+        ndarray of shape (P,)
+            The noisy sum.
+        float
+            Its noise multiplier.
+        """
+        multiplier, grid = self.multipliers.pop(0), self.rows.grid
+        scales = scales_of(deviations, multiplier, grid.unit, rounds=grid.rounds and not whole)
+        every = [local(worker) for worker in range(self.rows.n_workers)]
+        values = [one.astype(np.float64) if whole else grid.sent(one) for one in every]
+        stacked = np.stack(values) if values else np.empty((0, len(deviations)))
+        return self.total.add(stacked, scales, grid.unit, kind), multiplier
+
+
+def scales_of(
+    deviations: Vector, multiplier: float, unit: float, *, rounds: bool
+) -> NDArray[np.int64]:
+    """Return integer scales of noise of a multiplier, in units: rounded up.
+
+    Where each worker has rounded what it sends, a row moves every number by up to a unit more.
+    """
+    scales = np.ceil(deviations * multiplier / unit)
+    if rounds:
+        more = sqrt(float(np.square(1 / scales).sum()))
+        scales = np.ceil(scales * (1 + multiplier * more))
+    return scales.astype(np.int64)

@@ -1,0 +1,98 @@
+"""Sums that are noisy before anybody hears them."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vpem.network.noise import Noise, share
+from vpem.sums.counted import AtServer
+
+__all__ = ["Noisy"]
+
+Vector = NDArray[np.float64]
+
+
+class Noisy:
+    """A sum around an exact one: what all hear of it has discrete Gaussian noise.
+
+    At a server the server adds the noise to what workers send, along a tree the root does, before
+    the total goes back. Where sums are masked nobody else ever sees the total: there each worker
+    adds a share to its own, so that the shares together are at least as large. Whoever adds noise
+    knows it, and could subtract it.
+
+    Parameters
+    ----------
+    inner : AtServer
+        The sum, at a server or along a tree.
+    seed : int, optional
+        Makes the noise repeatable, for tests: that gives no privacy; see `vpem.network.noise`.
+    """
+
+    def __init__(self, inner: AtServer, seed: int | None = None) -> None:
+        self.inner = inner
+        holders = inner.holders
+        self.masked = holders.masks is not None
+        self._places = self._adding()
+        numbers = holders.own[self._places] if self._places else [holders.n_agents]
+        self._sources = [Noise(seed, int(number)) for number in numbers]
+
+    @property
+    def by(self) -> str:
+        """Who adds the noise: "server", "root" or "workers"."""
+        return "workers" if self.masked else "root" if self.inner.way == "tree" else "server"
+
+    def _adding(self) -> list[int]:
+        """Which of this process's workers add noise to what they have."""
+        own = self.inner.holders.own.tolist()
+        if self.masked:
+            return list(range(len(own)))
+        if self.by == "root":
+            root: int = self.inner.root  # type: ignore[attr-defined]
+            return [own.index(root)] if root in own else []
+        return []
+
+    def add(
+        self, values: Vector, scales: NDArray[np.int64], unit: float, kind: str = "estep"
+    ) -> Vector:
+        """Add up one vector a worker, and noise.
+
+        Parameters
+        ----------
+        values : ndarray of shape (n, P)
+            What each worker of this process has: multiples of the unit, of which doubles hold
+            the sum and the noise exactly.
+        scales : ndarray of shape (P,)
+            Standard deviations of the noise, in units.
+        unit : float
+            A power of two.
+        kind : str
+            What the sum is for; see `vpem.sums.sum.Sum.begin`.
+
+        Returns
+        -------
+        ndarray of shape (P,)
+            The noisy sum, the same in every process.
+        """
+        inner, holders = self.inner, self.inner.holders
+        inner.begin(kind, 1, values.shape[1], values.itemsize)
+        if self._places:
+            parts = holders.n_agents if self.masked else 1
+            values = values.copy()
+            for place, source in zip(self._places, self._sources, strict=True):
+                values[place] += self._drawn(source, scales, parts) * unit
+        elif self.by == "server" and holders.engine.rank == 0:
+            # The server holds no rows: what it adds is a vector of its own.
+            noise = self._drawn(self._sources[0], scales, 1) * unit
+            values = np.concatenate([values, noise[None]])
+        found: Vector = inner.reduce(values[:, None], slice(0, 1))[0, 0]
+        return found
+
+    @staticmethod
+    def _drawn(source: Noise, scales: NDArray[np.int64], parts: int) -> Vector:
+        """Draw noise of these scales, or one of so many parts of it."""
+        found = np.empty(len(scales))
+        for scale in np.unique(scales):
+            which = scales == scale
+            found[which] = source.gaussian(share(int(scale), parts), int(which.sum()))
+        return found
