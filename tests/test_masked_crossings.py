@@ -3,16 +3,18 @@
 import numpy as np
 import pytest
 
-from vpem import Blocks, InputError, connect, make_graph
+from vpem import Blocks, InputError, connect, connect_workers, make_graph
 from vpem.engines.masking import agree
 from vpem.engines.placement import Placement
 from vpem.fits.feature_kmeans import kmeans_features
+from vpem.fits.row_kmeans import kmeans_rows
+from vpem.fits.rows import fit_em
 from vpem.fits.selection.trials import Cell, Problem, Trial
 from vpem.fits.spread import fit_spread, own_columns
 from vpem.fits.spread_use import SpreadRows
-from vpem.network.holdings import contiguous
+from vpem.network.holdings import contiguous, from_worker_of_row
 from vpem.network.masks import Masks
-from vpem.sums.spread import spread
+from vpem.sums.spread import spread, spread_workers
 from vpem.terms.scaling import Scaling
 
 from .cli_support import overlapping
@@ -58,8 +60,8 @@ def test_floats_and_items_cannot_go_without_masks_by_mistake():
 HELD = contiguous(6, 3)
 X, _ = overlapping(48, 6, 2, gap=2.0, seed=4)
 HOLES = with_holes(X, 1)
-NEIGHBOURS = [2, 3, 4, 5, 0, 1]
-"""Every agent has what the next one had."""
+WORKERS = from_worker_of_row(np.repeat(range(3), 16))
+MIXED = X[np.random.default_rng(1).permutation(48)]
 
 CONSTANT = X.copy()
 CONSTANT[:, 3] = 2.5
@@ -78,10 +80,20 @@ def fitted(engine, data, recipe=fit_spread, network=None, **options):
     return recipe(data[:, own_columns(joined)], joined, n_threads=1, **options)
 
 
-def searched(own, network, n_threads, **trial):
-    """Judge one model, as a search does."""
-    options = {"seed": 0, "max_iter": 2, "init": "random", "missing": "marginalize"}
-    problem = Problem(own, {0: network}, None, options)
+def fitted_to_rows(engine, data, recipe=fit_em, network=None, **options):
+    """Fit over rows of three workers, a rank each."""
+    network = {"topology": "star", **(network or {})}
+    graph = make_graph(network.pop("topology"), 3)
+    joined = spread_workers(connect_workers(graph, secure_sum=True, **network), engine)
+    own = data[WORKERS.rows[int(joined.agents.own[0])]]
+    return recipe(own, WORKERS, joined, n_threads=1, **options)
+
+
+def searched(own, *held, n_threads, **trial):
+    """Judge one model of features, or of workers' rows, as a search does."""
+    *workers, network = held
+    options = {"seed": 0, "max_iter": 2, "missing": "refuse" if workers else "marginalize"}
+    problem = Problem(own, {0: network}, workers[0] if workers else None, options)
     return problem.run(Trial(Cell(2, 0, "full"), 0, **trial))
 
 
@@ -121,14 +133,24 @@ def test_models_are_used_under_masks():
         raise shown[0]
 
 
+def moved(data, work):
+    """Give every agent, or worker, what the next one had."""
+    return np.roll(data, -16, axis=0) if work is fitted_to_rows else np.roll(data, -2, axis=1)
+
+
 def kept_apart(data=X, work=fitted, **how):
     """What three agents say in the open that is one's own: three fits, compared."""
-    one, again, moved = (
+    one, again, other = (
         recorded(3, lambda engine, own=own: work(engine, own, **how))
-        for own in (data, data, data[:, NEIGHBOURS])
+        for own in (data, data, moved(data, work))
     )
-    return leaks(one, again, moved)
+    return leaks(one, again, other)
 
+
+OF_ROWS = SHORT | {"work": fitted_to_rows, "data": MIXED}
+OF_KMEANS = {
+    "work": fitted_to_rows, "recipe": kmeans_rows, "n_clusters": 2, "seed": 0, "data": MIXED,
+}  # fmt: skip
 
 FITS = {
     "EM": SHORT | {"labels": [0, 1, 2]},
@@ -137,13 +159,20 @@ FITS = {
     "batches": SHORT | {"batch_size": 24, "max_iter": 2, "init": "random"},
     "tree": SHORT | {"network": {"topology": "path", "sum": "tree"}},
     "missing": SHORT | {"data": HOLES, "missing": "marginalize"},
-    "collapsed": SHORT | {"data": COLLAPSED, "init": [0, 20, 47], "n_components": 3},
+    "collapsed": SHORT | {"data": COLLAPSED, "n_components": 3, "reg_covar": 0.0},
     "k-means": {"recipe": kmeans_features, "n_clusters": 2, "seed": 0},
     "k-means in batches": {
         "recipe": kmeans_features, "n_clusters": 2, "seed": 0, "batch_size": 24, "data": HOLES,
         "missing": "marginalize", "max_iter": 2,
     },
     "search": {"recipe": searched, "data": CONSTANT},
+    "rows": OF_ROWS | {"scale": "standard"},
+    "rows in batches": OF_ROWS | {"batch_size": 12, "dtype": "float32"},
+    "rows along a tree": OF_ROWS | {"network": {"topology": "path", "sum": "tree"}},
+    "rows collapsed": OF_ROWS | {"n_components": 7, "max_iter": 9, "reg_covar": 0.0},
+    "k-means of rows": {**OF_KMEANS, "scale": "standard"},
+    "k-means of rows in batches": {**OF_KMEANS, "batch_size": 12, "max_iter": 2},
+    "search of rows": {"work": fitted_to_rows, "recipe": searched, "data": MIXED},
     "use": {"work": alike, "data": HOLES},
     "held-out rows": {"recipe": searched, "n_folds": 3, "data": HOLES},
 }  # fmt: skip
@@ -153,6 +182,15 @@ FITS = {
 @over(fit=FITS)
 def test_what_agents_say_in_the_open_is_nobodys_own(fit):
     assert kept_apart(**FITS[fit]) == []
+
+
+@pytest.mark.filterwarnings("ignore::vpem.errors.VpemWarning")
+@each(["fit", "hub"], [("collapsed", None), ("rows collapsed", 0)])
+def test_a_component_that_collapses_does_not_say_in_whose_hub(fit, hub):
+    how = {"work": fitted, **FITS[fit]}
+    data, work = how.pop("data"), how.pop("work")
+    for found in together(3, lambda engine: work(engine, data, **how)):
+        assert {one.hub for one in found.recoveries} == {hub}
 
 
 def add_in_the_open(place, values, **_):
