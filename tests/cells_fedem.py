@@ -3,11 +3,13 @@
 from functools import partial
 
 import numpy as np
+import pytest
 
 from vpem import connect_workers, fit_em, fit_fedem, make_graph
 from vpem._core.threads import one_blas_thread
 from vpem.engines.one_process import OneProcess
 from vpem.engines.placement import Placement
+from vpem.errors import InputError
 from vpem.files.datasets import Dataset, read_dataset, write_dataset
 from vpem.files.matrix import FileMatrix
 from vpem.files.parties.joining import stack_parties
@@ -33,6 +35,10 @@ HOLES = with_holes(X, 1)
 HOLES[10] = np.nan
 WEIGHTS = np.random.default_rng(2).integers(0, 4, len(X)).astype(float)
 WEIGHTS[START] = 2
+
+MASKED = {"secure_sum": True}
+SIZES = {"data": X * [1e-6, 1e6, 1.0] + [0, 5e6, 3.0], "reg_covar": 1e-14}
+"""Features of any size beside each other."""
 
 COMPRESSED = {"compress": "qsgd:8bits:32"}
 ABSENT = {"participation": 0.6}
@@ -182,6 +188,27 @@ class Ways:
         given = {"data": HOLES, "missing": "marginalize", "sample_weight": WEIGHTS + 0.5}
         check_resumes(lambda saver: self.fit(saver=saver, batch_size=9, **given))
 
+    def masked(self, folder):
+        """As without masks to 1e-8 nats a sample; a tree, and going on, to the bit."""
+        for kind in ("full", "diag", "tied"):
+            how = {"batch_size": 9, "covariance_type": kind, **SIZES}
+            start = self.fit(network=MASKED, **how | {"init": "kmeans", "max_iter": 1}).mixture
+            found = self.fit(network=MASKED, **how | {"init": start})
+            wanted = self.fit(**how | {"init": start})
+            apart = np.abs(found.history - wanted.history) / len(X)
+            assert 0 < apart.max() < 1e-8
+        along = {"topology": "path", "network": MASKED | {"sum": "tree"}}
+        np.testing.assert_array_equal(self.fit(**along, init="kmeans").history,
+                                      self.fit(network=MASKED, init="kmeans").history)  # fmt: skip
+        check_resumes(lambda saver: self.fit(network=MASKED, init="kmeans", saver=saver))
+        for how, words in (
+            ({}, "whoever holds the rows to start at would show them"),
+            ({"init": "kmeans", **ABSENT}, "totals, and those of other workers in every iteration"),
+            ({"init": "kmeans", **COMPRESSED}, "by which nothing can be added"),
+        ):
+            with pytest.raises(InputError, match=words):
+                self.fit(network=MASKED, **how)
+
     def parties(self, folder):
         flags = ["--variance-reduction"] if self.algorithm else []
         files = files_of_rows(folder, X, FEATURES, HELD, NAMES)
@@ -204,6 +231,7 @@ class Ways:
             "absent": ABSENT,
             "links": FAILING,
             "batches": {"batch_size": 9},
+            "masked": {"network": MASKED, "init": "kmeans", "batch_size": 9},
             "tree": TREE | ABSENT,
             "missing": {"data": HOLES, "missing": "marginalize", "init": "kmeans"},
             "weights": {"sample_weight": WEIGHTS, "batch_size": 9, "init": "random"},
@@ -213,7 +241,7 @@ class Ways:
         self.compare_over(folder, partial(together, 2), self.over_ranks())
 
     def tls(self, folder):
-        few = ("start", "consensus", "compressed", "missing")
+        few = ("start", "consensus", "compressed", "missing", "masked")
         ways = self.over_ranks()
         self.compare_over(folder, partial(over_members, 3), {way: ways[way] for way in few})
 
@@ -247,10 +275,12 @@ class Ways:
         for ours, theirs in zip(found, wanted, strict=True):
             same(ours, theirs)
             assert ours.communication == theirs.communication
+            if ours.network.agents.masks is not None:  # to the bit
+                np.testing.assert_array_equal(ours.run.statistic, theirs.run.statistic)
 
     def cells(self):
         """Cells by way."""
-        return {way: getattr(self, way) for way in WAYS}
+        return {way: getattr(self, way) for way in (*WAYS, "masked")}
 
 
 def same(found, wanted, tolerance=1e-10):

@@ -22,6 +22,7 @@ __all__ = [
     "HELD_OUT",
     "IN_BATCHES",
     "LEAST_STARTS",
+    "MASKED_ABSENT",
     "MASKED_BY_ROUNDS",
     "MASKED_CODES",
     "MASKED_HOPS",
@@ -109,6 +110,11 @@ MASKED_CODES: Sentence = (
     " hides whole numbers that are added as they are, but a codec leaves each message parts and a "
     "scale of its own, by which nothing can be added; leave it out, or ",
     Setting("compress"),
+)
+MASKED_ABSENT: Sentence = (
+    " shows totals, and those of other workers in every iteration differ by what single ones have; "
+    "leave it out, or ",
+    Setting("participation"),
 )
 MASKED_HOPS: Sentence = (
     " hides what agents add, but ",

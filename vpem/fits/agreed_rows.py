@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vpem.checks import Floats
-from vpem.engines.placement import LEAST_POWER, MOST_POWER
+from vpem.engines.placement import DIGIT, LEAST_POWER, MOST_POWER
 from vpem.files.matrix import FileMatrix
 from vpem.fits.fedem_moments import HeldPart
 from vpem.fits.local_rows import LocalRows
@@ -22,15 +22,15 @@ from vpem.terms.points import Points, root_of
 from vpem.terms.reach import Reach, exponents_of
 from vpem.terms.scaling import Scaling
 
-__all__ = ["agree_on_rows", "parts_of", "units_by_reach"]
+__all__ = ["agree_on_rows", "parts_of", "powers_above", "units_by_reach"]
 
 Vector = NDArray[np.float64]
 
 ROUNDED = 2.0**-48
 """Of the largest value of a feature, below which differences may be of rounding alone."""
 
-LOOKS = 11
-"""Times that workers say whether a power of two is larger, until it is known."""
+LOOKS = 3 * (DIGIT - 1)
+"""Powers of two of which workers say whether they have a larger one, until the largest is known."""
 
 WIDE = 1024
 """Features beyond which covariances are left out, which are only to draw points by."""
@@ -66,20 +66,20 @@ def agree_on_rows(parts: Sequence[HeldPart], total: Sum, mass: float, width: int
     Reach
     """
     n = total.holders.n_agents
-    largest = _powers(total, _sizes(parts, np.zeros(width)))
+    largest = powers_above(total, _sizes(parts, np.zeros(width)))
     sums = np.zeros((len(parts), width))
     for own, part in zip(sums, parts, strict=True):
         if part.mass:
             own[:] = part.mass * part.means(None, misses=False)
     centre = add_vectors(total, sums, "setup", exponents_of(mass * largest, n))[0] / mass
-    apart = _powers(total, _sizes(parts, centre))
+    apart = powers_above(total, _sizes(parts, centre))
     least = np.where(largest > 0, ROUNDED * largest, ROUNDED)
     radius, nothing = np.maximum(apart, least), Points(centre, np.zeros(width))
     reach = Reach(n, mass, nothing, radius, apart <= least)
     return replace(reach, points=Points(centre, _root(parts, total, reach)))
 
 
-def _powers(total: Sum, sizes: Vector) -> Vector:
+def powers_above(total: Sum, sizes: Vector) -> Vector:
     """Powers of two (d,) that all sizes (n, d) are below, of all workers; 0 where all are 0.
 
     All learn the largest, and nobody whose it is.

@@ -11,7 +11,7 @@ import numpy as np
 from vpem._core.threads import one_blas_thread, thread_count
 from vpem.checks import Floats, as_array
 from vpem.engines.placement import Placement
-from vpem.errors import InputError, Setting
+from vpem.errors import InputError
 from vpem.files.fingerprint import checksum, describe_run, describe_steps, start_facts
 from vpem.files.matrix import FileMatrix
 from vpem.fits.fedem_moments import ITEM, codec_of_moments
@@ -28,13 +28,15 @@ from vpem.network.schema import Integer, Maybe, State
 from vpem.network.topologies import make_graph
 from vpem.settings import FedMixtureSettings, FedSettings
 from vpem.steps.fedem import run_fedem
+from vpem.steps.fedem_sums import check_masked
 from vpem.steps.fedruns import FedProgress
 from vpem.steps.restarts import OneRun
 from vpem.steps.runs import Progress
 from vpem.steps.saver import Saver
-from vpem.steps.starts import teller
+from vpem.steps.starts import Tell, teller
 from vpem.sums.connect import Network, connect_workers
 from vpem.terms.mixture_states import mixture_of_start, start_of_mixture
+from vpem.terms.mixture_statistics import MixtureStatistics
 from vpem.terms.statistic_map import FLOOR
 from vpem.terms.whitening import Whitening
 
@@ -152,6 +154,7 @@ def fit_fedem(
     given = _prepared(X, workers, network, how, sample_weight, feature_names)
     codec = None if how.compress is None else parse_codec(how.compress)
     network = _network_of(network, workers)
+    check_masked(network, codec, how.participation)
     how = how.changed(n_threads=thread_count(how.n_threads), floor=_floor(how, codec, network))
     if saver is not None:
         saver.begin(_facts(given, workers, network, how, codec, known_covariance))
@@ -164,18 +167,7 @@ def fit_fedem(
         held = HeldByWorkers(given, workers, network.total.holders)
         setup = Setup(held, network, ledger, short, rng)
         model = setup.model(how, known_covariance)
-        start, rows = None, None
-        root = 0 if network.whole.total.n_roots == 1 else int(network.agents.own[0])
-        begun = saving.begins_at(
-            lambda loop: start_of_mixture(model.maximize(loop["statistics"][root])[0])
-        )
-        if saving.saved is None:
-            shape = (model.blocks, model.covariance_type, model.n_components)
-            init = how.init if begun is None else mixture_of_start(begun, *shape)
-            start, rows = setup.start(model, init, given.rows, how.seed, teller(callback))
-        else:
-            own = (Integer(most=given.n_samples - 1),) * how.n_components
-            rows = saving.restored(Maybe(own))
+        start, rows = _start(given, how, network, setup, model, saving, teller(callback))
         run = run_fedem(
             model,
             start,
@@ -205,6 +197,28 @@ def fit_fedem(
     )
 
 
+def _start(
+    given: Prepared,
+    how: FedMixtureSettings,
+    network: Network,
+    setup: Setup,
+    model: MixtureStatistics,
+    saving: OneRun,
+    tell: Tell | None,
+) -> tuple[Any, Any]:
+    """Return statistics to start from, if the run does not go on, and the rows they came from."""
+    root = 0 if network.whole.total.n_roots == 1 else int(network.agents.own[0])
+    begun = saving.begins_at(
+        lambda loop: start_of_mixture(model.maximize(loop["statistics"][root])[0])
+    )
+    if saving.saved is not None:
+        own = (Integer(most=given.n_samples - 1),) * how.n_components
+        return None, saving.restored(Maybe(own))
+    shape = (model.blocks, model.covariance_type, model.n_components)
+    init = how.init if begun is None else mixture_of_start(begun, *shape)
+    return setup.start(model, init, given.rows, how.seed, tell)
+
+
 def _network_of(network: Network | None, workers: Workers) -> Network:
     """Return the network, a server by default, or raise InputError if it joins others."""
     if network is None:
@@ -214,8 +228,6 @@ def _network_of(network: Network | None, workers: Workers) -> Network:
             f"there are {workers.n_workers} workers: the network must come from "
             "vpem.connect_workers, with a graph of as many agents"
         )
-    if network.agents.masks is not None:
-        raise InputError(Setting("secure_sum"), " is not for FedEM as yet; leave it out")
     return network
 
 

@@ -17,6 +17,7 @@ from vpem.sums.sum import Sum
 from vpem.sums.wrappers import Compressed
 from vpem.terms.matrices import lower_half, symmetric
 from vpem.terms.matrix import Rows
+from vpem.terms.reach import Reach, exponents_of
 from vpem.terms.scaling import Scaling
 from vpem.terms.statistic_map import Moments
 
@@ -141,7 +142,14 @@ class Agreement:
         Of the moments, where there is a server; None: all is exact.
     rng : Generator
         Draws the codec's keys.
+
+    Attributes
+    ----------
+    reach : Reach or None
+        Where rows lie, where sums are masked.
     """
+
+    reach: Reach | None = None
 
     def __init__(
         self,
@@ -197,12 +205,18 @@ class Agreement:
         for i, part in enumerate(parts):
             if part.mass:
                 first[i] = own[i] * part.means(None, misses)
-        shift, there = _of_those_there(self.sum(first), misses)
+        reach, bounds = self.reach, None
+        if reach is not None:
+            bounds = np.abs(reach.points.centre) + reach.radius
+        shift, there = _of_those_there(self.sum(first, bounds), misses)
+        if reach is not None:
+            off = reach.off(shift)
+            bounds = lower_half(np.outer(off, off))
         squares = np.zeros((len(parts), d * (d + 1) // 2))
         for i, part in enumerate(parts):
             if part.mass:
                 squares[i] = own[i] / part.mass * lower_half(part.squares(shift))
-        return shift, symmetric(self.sum(squares), d), there
+        return shift, symmetric(self.sum(squares, bounds), d), there
 
     def _in_few_bits(
         self, parts: Sequence[HeldPart], weights: Vector, misses: bool
@@ -247,9 +261,13 @@ class Agreement:
         total.begin("setup", 1, n_values, ITEM)
         return total.send(self.holders.padded(values))[self.own]
 
-    def sum(self, values: Vector) -> Vector:
-        """Sum a vector a worker (n, P) exactly; where roots differ, the first tells all."""
-        found = add_vectors(self.total, np.ascontiguousarray(values), "setup")
+    def sum(self, values: Vector, bounds: Vector | None = None) -> Vector:
+        """Sum a vector a worker (n, P) exactly; where roots differ, the first tells all.
+
+        Where sums are masked none is beyond the bounds (P,).
+        """
+        units = None if bounds is None else exponents_of(bounds, self.holders.n_agents)
+        found = add_vectors(self.total, np.ascontiguousarray(values), "setup", units)
         if self.n_roots > 1:
             self.total.agree("flooding", ITEM * values.shape[1])
         shared: Vector = np.asarray(self.total.roots.bcast(found[0]))

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from vpem._core.threads import thread_count
 from vpem.engines.placement import Placement
 from vpem.errors import InputError
+from vpem.fits.agreed_rows import agree_on_rows, powers_above
 from vpem.fits.fedem_moments import ITEM, MANY, SHORT, Agreement
 from vpem.fits.fedem_rows import HeldByWorkers
 from vpem.fits.local_rows import charge_weights
@@ -18,20 +19,22 @@ from vpem.network.codecs import Codec, Dither, Natural
 from vpem.network.ledger import Ledger
 from vpem.network.schema import Report
 from vpem.settings import FedMixtureSettings
+from vpem.steps.cells import find_cells, tell_of_cells
 from vpem.steps.fedem import first_statistics
 from vpem.steps.held_rows import HeldRows
 from vpem.steps.lloyd import Pace
 from vpem.steps.row_lloyd import lloyd_rows
 from vpem.steps.seeding import seed_rows
 from vpem.steps.starts import LLOYD_TOLERANCE, MOST_LLOYD_OF_START, Tell, step_of_lloyd
-from vpem.steps.streams import RowStream
+from vpem.steps.streams import PointStream, RowStream
 from vpem.sums.connect import Network
 from vpem.sums.counted import at_server
 from vpem.sums.quantizer import Quantizer
 from vpem.sums.wrappers import Compressed, Memory, Wrapper
 from vpem.terms.missing import MissingTerms
 from vpem.terms.mixture import Mixture
-from vpem.terms.mixture_statistics import MixtureStatistics
+from vpem.terms.mixture_statistics import MixtureStatistics, in_order
+from vpem.terms.reach import Reach
 from vpem.terms.statistic_map import StatisticMap
 
 __all__ = ["Setup", "codec_of_first"]
@@ -102,6 +105,8 @@ class Setup:
             weights = np.full(len(weights), 1.0 / len(weights))
         n_roots, d = self.network.whole.total.n_roots, held.n_features
         agreement = Agreement(self.total, n_roots, held.masses, d, self.codec, self.rng)
+        reach = self._agree_on_reach()
+        agreement.reach = reach
         moments = agreement.moments(held.parts(), weights, how.scale, held.misses)
         blocks = Blocks((np.arange(d, dtype=np.intp),), (0,), (tuple(range(len(weights))),))
         to_mixture = StatisticMap(
@@ -114,19 +119,40 @@ class Setup:
             known=known_covariance,
             floor=how.floor,
         )
+        self.reach = reach if reach is None else reach.scaled(moments.scaling)
         model = MixtureStatistics(
             held.terms(to_mixture, thread_count(how.n_threads)),
             held.runs,
             to_mixture,
             counts=held.counts,
             masses=held.masses,
-            add_up=lambda value: float(self.holders.allreduce(np.array([float(value)]))[0]),
+            add_up=self._add_up,
+            reach=self.reach,
         )
         to_mixture.radius = self.largest(to_mixture.radius)
         return model
 
+    def _agree_on_reach(self) -> Reach | None:
+        """Find out where rows lie, if sums are masked."""
+        if self.holders.masks is None:
+            return None
+        held = self.held
+        return agree_on_rows(held.parts(), self.total, float(held.masses.sum()), held.n_features)
+
+    def _add_up(self, values: Vector) -> float:
+        """Add up a number of each worker (n,), of which those of this process are here."""
+        if self.holders.masks is None:
+            return float(self.holders.allreduce(np.array([in_order(values)]))[0])
+        return float(self.holders.add_up(values[self.own][:, None])[0])
+
     def largest(self, radius: float) -> float:
-        """Return how far out the farthest row is: a number from every worker."""
+        """Return how far out the farthest row is: a number from every worker.
+
+        Where sums are masked, the power of two that it is below.
+        """
+        if self.holders.masks is not None:
+            own = np.full((len(self.own), 1), radius)
+            return float(powers_above(self.total, own)[0])
         radius = float(self.holders.allreduce(np.array([radius]), "max")[0])
         self.total.begin("setup", 1, 1, self.item)
         if self.codec is None:
@@ -166,6 +192,9 @@ class Setup:
         held = self.held
         parts = held.to_seed(model.terms)
         rng = np.random.default_rng([seed, 0])
+        if self.reach is not None:
+            tell_of_cells(tell)
+            return self._among_cells(model, init, parts, PointStream(rng, self.reach)), None
         if given is not None or init == "random":
             stream = RowStream(rng, held.weights_by_number(), held.n_rows)
             rows = stream.draw_distinct(model.n_components) if given is None else given
@@ -183,6 +212,16 @@ class Setup:
             common["callback"] = step_of_lloyd(tell)
             return self._clusters(model, parts, means, stream, common), held.numbers(places)
         return first_statistics(model, model.start(means)), held.numbers(places)
+
+    def _among_cells(
+        self, model: MixtureStatistics, init: str, parts: Any, stream: PointStream
+    ) -> Vector:
+        """Statistics (n, P) at centres among means of cells, since no row may be shown."""
+        k, common = model.n_components, {"n_threads": model.terms.n_threads}
+        means = find_cells(parts, self.total, k, stream, **common).draw(k, stream.rng)
+        if init == "kmeans":
+            return self._clusters(model, parts, means, stream, common)
+        return first_statistics(model, model.start(means))
 
     def _clusters(
         self, model: MixtureStatistics, parts: Any, means: Vector, stream: RowStream, common: Report

@@ -127,6 +127,7 @@ def run_fedem(
     alpha = _memory_step(how.alpha, how.memory, later)
     among = np.flatnonzero(model.counts)
     keeper = statistic_keeper(network, ledger, weights, first, later, how.participation, among, rng)
+    keeper.take_bounds(getattr(model, "bounds", None))
     estimates = Estimates(model, how.batch_size, how.variance_reduction, how.inner, rng)
     noisy = later.omega > 0 or how.participation < 1 or estimates.batch_size is not None
     looks = looks_needed(noisy or keeper.is_noisy, how.participation, estimates.inner)
@@ -225,7 +226,7 @@ class _Loop:
             None,
             FedHistory(),
             memories,
-            self.keeper.holders.allreduce(self.weights @ memories),
+            self.keeper.add(memories),
             alpha=alpha,
             omega=omega,
         )
@@ -362,9 +363,8 @@ class _Loop:
             run.parameters, _ = model.maximize(mean, len(statistics))
             apart = np.sqrt(((statistics - mean) ** 2).sum(axis=1).max())
             far = float(apart / max(np.sqrt((mean**2).sum()), np.finfo(float).tiny))
-        own = self.weights @ first_statistics(model, run.parameters)
         with about(self.keeper.holders.engine, "check"):
-            full = self.keeper.holders.allreduce(own)
+            full = self.keeper.add(first_statistics(model, run.parameters))
         history = run.history
         history.iteration.append(run.n_iter)
         history.epochs.append(self.estimates.epochs)

@@ -6,7 +6,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vpem.engines.engine import about
+from vpem.engines.placement import Placement
 from vpem.errors import InputError, Setting
+from vpem.idle import MASKED_ABSENT, MASKED_CODES
+from vpem.network.codecs import Codec
 from vpem.network.ledger import Ledger
 from vpem.network.schema import Schema, State
 from vpem.network.topologies import make_graph
@@ -17,16 +20,30 @@ from vpem.sums.quantizer import ITEM, Quantizer
 from vpem.sums.server import ServerSum
 from vpem.sums.sum import Sum
 from vpem.sums.wrappers import Channel, Compressed, Memory, Partial
+from vpem.terms.reach import exponents_of
 
-__all__ = ["Central", "Local", "statistic_keeper"]
+__all__ = ["Central", "Local", "check_masked", "statistic_keeper"]
 
 Vector = NDArray[np.float64]
+
+ROOM = 2.0**8
+"""Corrections may be so much larger than statistics are: they differ by memories and estimates."""
 
 
 class _Keeping:
     """Who keeps a statistic, by a sum; all roots share one, if nothing else is said."""
 
     total: AtServer | Sum
+    holders: Placement
+    weights: Vector
+
+    def take_bounds(self, bounds: Vector | None) -> None:
+        """Take note of what no statistic (P,) is beyond, where that is known."""
+
+    def add(self, values: Vector) -> Vector:
+        """Average a vector a worker (n, P), zero of others', exactly: what all find (P,)."""
+        found: Vector = self.holders.allreduce(self.weights @ values)
+        return found
 
     def agree(self) -> None:
         """Nothing is said of stopping: workers hear no more."""
@@ -86,11 +103,24 @@ class Central(_Keeping):
         among: NDArray[np.intp],
         rng: np.random.Generator,
     ) -> None:
-        self.total = total
+        assert total.weights is not None
+        self.total, self.weights = total, total.weights
         self.holders = total.holders
         self.first = total if first.codec is None else Compressed(total, first, rng)
         inner = total if later.codec is None else Compressed(total, later, rng)
         self.workers = Partial(inner, participation, rng, among)
+
+    def take_bounds(self, bounds: Vector | None) -> None:
+        """Count numbers in units of powers of two that suit them, where sums are masked."""
+        if bounds is not None and self.holders.masks is not None:
+            self.total.exponents = exponents_of(ROOM * bounds, self.holders.n_agents)
+
+    def add(self, values: Vector) -> Vector:
+        """Average a vector a worker (n, P), zero of others', exactly: what all find (P,)."""
+        if self.holders.masks is None:
+            return super().add(values)
+        found: Vector = self.total.aggregate(values)[0]
+        return found
 
     def collect(self, values: Vector) -> tuple[Vector, Vector]:
         """Send a vector a worker (n, P) to the server, once: what it receives, and the mean (1, P).
@@ -265,6 +295,7 @@ def statistic_keeper(
         total = ServerSum(n).on(ledger).weighted(weights)
         return Central(total, first, later, participation, among, rng)
     if isinstance(network.total, AtServer):
+        check_masked(network, later.codec, participation)
         if network.graph.n_agents != n:
             raise InputError(
                 f"the graph joins {network.graph.n_agents} agents, but there are {n} workers"
@@ -295,3 +326,13 @@ def statistic_keeper(
             Setting("agent_dropout"),
         )
     return Local(network, weights, ledger, participation, among, rng)
+
+
+def check_masked(network: Network, codec: Codec | None, participation: float) -> None:
+    """Raise InputError where sums cannot be masked, or would tell more than totals."""
+    if network.agents.masks is None:
+        return
+    if codec is not None:
+        raise InputError(Setting("secure_sum"), *MASKED_CODES)
+    if participation < 1:
+        raise InputError(Setting("secure_sum"), *MASKED_ABSENT)

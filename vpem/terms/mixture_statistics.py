@@ -13,9 +13,10 @@ from vpem.terms.features import FeatureTerms
 from vpem.terms.missing import MissingTerms
 from vpem.terms.mixture import Mixture
 from vpem.terms.mixture_states import mixture_schema, mixture_state
+from vpem.terms.reach import Reach
 from vpem.terms.statistic_map import StatisticMap
 
-__all__ = ["MixtureStatistics"]
+__all__ = ["MixtureStatistics", "in_order"]
 
 Vector = NDArray[np.float64]
 
@@ -24,6 +25,11 @@ WORTH_THREADS = 1 << 19
 
 ONE = np.ones((1, 1))
 """The sum of one block."""
+
+
+def in_order(values: Vector) -> float:
+    """Add numbers (n,) up, one after the other."""
+    return float(sum(values.tolist()))
 
 
 class MixtureStatistics:
@@ -43,7 +49,9 @@ class MixtureStatistics:
     masses : ndarray of shape (n,), optional
         What they weigh; None: a row weighs 1.
     add_up : callable
-        What all processes have together of a number, from what is here.
+        What all processes have together of a number of each worker (n,), of which here are some.
+    reach : Reach, optional
+        Where rows lie, in units of fitting, where sums are masked.
 
     Attributes
     ----------
@@ -61,7 +69,8 @@ class MixtureStatistics:
         *,
         counts: NDArray[np.intp] | None = None,
         masses: Vector | None = None,
-        add_up: Callable[[float], float] = float,
+        add_up: Callable[[Vector], float] = in_order,
+        reach: Reach | None = None,
     ) -> None:
         self.terms = terms
         self.runs = list(runs)
@@ -70,6 +79,9 @@ class MixtureStatistics:
         self.blocks, self.covariance_type = terms.blocks, terms.covariance_type
         self.scaling = terms.scaling
         self.size, self.pieces = to_mixture.size, to_mixture.pieces
+        self.bounds = (
+            None if reach is None else to_mixture.bounds(reach.off(np.zeros(to_mixture.n_features)))
+        )
         here = np.array([run.stop - run.start for run in self.runs], dtype=np.intp)
         self.counts = here if counts is None else counts
         self.masses = self.counts if masses is None else masses
@@ -155,7 +167,10 @@ class MixtureStatistics:
 
     def objective(self, parameters: Mixture) -> float:
         """Log-likelihood per sample of all rows, in the user's units."""
-        found = self.add_up(sum(self._whole(int(i), parameters)[1] for i in self.own))
+        each = np.zeros(len(self.counts))
+        for worker in self.own.tolist():
+            each[worker] = self._whole(worker, parameters)[1]
+        found = self.add_up(each)
         if self._constant is None:
             self._constant = self._log_constant()
         return float(found / self.total_weight + self._constant)
@@ -163,7 +178,9 @@ class MixtureStatistics:
     def _log_constant(self) -> float:
         """What a sample's log-likelihood has whatever the parameters are."""
         if self.misses:
-            return self.add_up(self.terms.log_constant) / self.total_weight
+            every = np.zeros(len(self.counts))
+            every[self.own[:1]] = self.terms.log_constant
+            return self.add_up(every) / self.total_weight
         scale, d = self.scaling.scale, self.blocks.n_features
         return float(-0.5 * d * np.log(2 * np.pi) - float(np.log(scale).sum()))
 

@@ -180,6 +180,14 @@ class StatisticMap:
             return np.array([np.trace(matrix)])
         return np.diagonal(matrix) if self.is_diagonal else matrix[self._lower]
 
+    def bounds(self, off: Vector) -> Vector:
+        """Bounds (P,) of a mean statistic of rows that are no farther off (d,) than that."""
+        k = self.n_components
+        found = [np.ones(k), np.tile(off, k)]
+        if self._has_squares:
+            found.append(np.tile(self.second_moments(np.outer(off, off)), k))
+        return np.concatenate(found)
+
     def squared_norms(self, points: Vector) -> Vector:
         """Squared lengths of points (m, d), in the metric of the data's covariance."""
         found: Vector = np.einsum("ij,ij->i", points @ self._metric, points)

@@ -79,6 +79,7 @@ class ImputationModel:
         self.pieces: tuple[slice, ...] = (slice(0, self.size),)
         self.counts = observations.counts
         self.start = law.mean(np.zeros(self.size))
+        self.bounds: Matrix | None = None
         # Observers n, copies c: each has n/c entries' worth of news where it saw one.
         self._share = observations.n_observers / n_copies
         self._points = [LowRank.zeros(*self.shape, rank)] * (1 if n_roots == 1 else n_roots + 1)
