@@ -35,6 +35,10 @@ __all__ = ["Meeting", "meet"]
 HELLO = 0
 """Tag of what members say of themselves before anything else; engines number from 2."""
 
+BEGINNING = 60.0
+"""Seconds that members have to begin again, if the time-out is shorter, where they would go on
+without one that is lost."""
+
 PATIENCE = 0.3
 """Seconds in which members that find the same fault say so themselves, before they hear of it from
 others."""
@@ -128,6 +132,7 @@ class Meeting(Where):
             note=self._log.note,
             tell=self._tell,
         )
+        self._post.beginning = BEGINNING * losses.goes_on
         self.engine = TlsEngine(self._post, study.roster, MemberSigns(study.roster, identity))
         self._post.start()
         signal.signal(signal.SIGTERM, terminate)
@@ -156,6 +161,9 @@ class Meeting(Where):
 
         found: Any
         post, others = self._post, range(1, self.engine.size)
+        usual = post.timeout
+        if self.gone_on and usual is not None:
+            post.timeout = max(usual, BEGINNING)
         if self.engine.rank:
             post.put(0, HELLO, encode(own), "options")
             while isinstance(found := decode(post.take(0, HELLO)), str):
@@ -167,7 +175,7 @@ class Meeting(Where):
                 self._there.add(rank)
             for rank in others:
                 post.put(rank, HELLO, encode(found), "options")
-        self._met = True
+        self._met, post.timeout = True, usual
         if not isinstance(found, list) or len(found) != self.engine.size:
             raise InputError(f"{self.engine.names[0]} has not said who is there")
         return list(map(introduced, found, self.engine.names))

@@ -410,6 +410,36 @@ def test_a_killed_member_comes_back_to_the_same_bits(company, fitted):
     np.testing.assert_array_equal(ours.mixture.means, theirs.mixture.means)
 
 
+def test_the_others_go_on_without_a_member_that_is_lost(tmp_path):
+    """Two go on without the third, from where they are, in new images of their processes."""
+    names = ("clinic", "lab", "imaging")
+    options = {**FIT, "init": "random", "max-iter": 50}
+    made = make_company(tmp_path, names, {"fit": options}, timeout=60.0).signed(if_lost="without")
+    X, _ = overlapping()
+    for place, name in enumerate(names):
+        columns = (2 * place, 2 * place + 1)
+        write_rows(made.folders[name] / f"{name}.csv", X, columns, np.arange(len(X)))
+    own = {name: (f"{name}.csv", *IDS, "--json") for name in names}
+    own["clinic"] += ("--timeout", "1")
+    try:
+        processes = {name: made.begin(name, "fit", *words) for name, words in own.items()}
+        log = made.folders["imaging"] / "imaging-heart.log"
+        wait_for(log)
+        while log.read_bytes().count(b"\n") < 60 and processes["imaging"].poll() is None:
+            time.sleep(0.01)
+        processes["imaging"].kill()
+        found = {name: ended(process) for name, process in processes.items()}
+    finally:
+        made.end()
+    assert [found[name].code for name in ("clinic", "lab")] == [0, 0], found
+    report = json.loads(found["lab"].out)
+    (lost,) = report["without"]
+    assert lost["member"] == "imaging"
+    assert lost["since_iteration"] > 1
+    assert (report["n_features"], report["n_iter"]) == (4, 50)
+    assert "clinic goes on without imaging, as heart says" in found["lab"].err
+
+
 def test_each_keeps_its_own_part_where_the_study_says_so(company, fitted, tmp_path, capsys):
     before = company.study
     company.signed(result="shards")

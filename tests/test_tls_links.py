@@ -18,10 +18,20 @@ from vpem.engines.tls.dial import Trouble, dial
 from vpem.engines.tls.door import STRANGERS, WAITING
 from vpem.engines.tls.here import Pace
 from vpem.engines.tls.members import fingerprint
-from vpem.engines.tls.post import Parted, Post, Returned
+from vpem.engines.tls.post import GoneOn, LeftOut, Parted, Post, Returned, Unheard
 from vpem.engines.tls.streams import OVERHEAD, Incoming, Message, Outgoing
 from vpem.engines.tls.trust import client_context, server_context
-from vpem.engines.tls.wire import FRAME, Ack, Damaged, Data, Got, Hello, Refusal, parse
+from vpem.engines.tls.wire import (
+    FRAME,
+    Ack,
+    Damaged,
+    Data,
+    Got,
+    Hello,
+    Missed,
+    Refusal,
+    parse,
+)  # fmt: skip
 from vpem.errors import InputError, VpemError
 
 from .tls_support import (
@@ -453,6 +463,49 @@ def test_who_has_finished_is_not_taken_for_dead(tmp_path):
         hub.timeout = 20.0
         clinic.put(0, 0, b"late")
         assert hub.take(2, 0) == b"late"
+
+
+def test_the_first_member_says_who_is_left_out(tmp_path):
+    """It hears from another who is lost, and its next process tells those who come."""
+    roster, identities, sockets = a_study(tmp_path)
+
+    def begin(name, who):
+        socket = sockets[name].dup() if name in sockets else None
+        post = Post(who, identities[name], listen=socket, timeout=20.0, pace=QUICK)
+        post.start()
+        return post
+
+    hub, lab, clinic = (begin(name, roster) for name in identities)
+    for other in (lab, clinic):
+        other.put(0, 0, b"here")
+        assert hub.take(other.rank, 0) == b"here"
+
+    def begin_again():
+        with pytest.raises(Unheard, match="lab: not a word") as lost:
+            hub.take(1, 1)
+        assert lost.value.name == "clinic"
+        crash(hub)
+        return begin("hub", roster.without(["clinic"]))
+
+    waits = (lambda: lab.report("clinic", "not a word"), lambda: clinic.take(0, 1))
+    hub_again, *heard = at_once([begin_again, *waits])
+    assert [type(one) for one in heard] == [GoneOn, LeftOut]
+    assert heard[0].without == ("clinic",)
+    assert heard[1].exit_code == 4
+    assert str(heard[1]).startswith("hub says: heart has gone on without clinic")
+    crash(lab)
+    lab = begin("lab", roster.without(["clinic"]))
+    lab.put(0, 1, b"without it")
+    assert hub_again.take(1, 1) == b"without it"
+    at_once([hub_again.close, lab.close, clinic.close])
+    sockets["hub"].close()
+
+
+@pytest.mark.parametrize("data", [b"", b"[]", b'["a"]', b'["a", 1]', b'["a", "b", "c"]', b"{}"])
+def test_what_is_said_of_who_is_lost_is_checked(data):
+    assert Missed.unpack(Missed("lab", "why").pack()) == Missed("lab", "why")
+    with pytest.raises(Damaged):
+        Missed.unpack(data)
 
 
 def test_a_second_process_of_a_member_is_turned_away_and_nobody_else_hears_of_it(tmp_path):

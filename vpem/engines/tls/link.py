@@ -255,6 +255,7 @@ class Link:
     def _was_refused(self, refusal: Refusal) -> None:
         own, name = self.here.identity.name, self.member.name
         if refusal.left_out:
+            self.refused = True
             self.here.failed(LeftOut(f"{name} says: {refusal.sentence}"))
             raise Trouble(refusal.sentence)
         if not refusal.exit_code:

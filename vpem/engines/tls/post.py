@@ -51,6 +51,12 @@ class Post:
     clock : callable, optional
         That returns the time of day, in UTC; default: this machine's.
 
+    Attributes
+    ----------
+    beginning : float
+        Seconds that the first member may be unheard of in any case, since it begins again where
+        the others go on without somebody.
+
     Raises
     ------
     InputError
@@ -76,6 +82,7 @@ class Post:
         assert rank is not None
         self.rank: int = rank
         self.timeout = timeout
+        self.beginning = 0.0
         self.roster = roster
         self.names = [member.name for member in roster.members]
         self._note = note
@@ -242,7 +249,10 @@ class Post:
         name = link.member.name
         if link.finished:
             return Parted(name, "it has finished without what others wait for", 1)
-        if self.timeout is None or link.silent <= self.timeout or link.connection is not None:
+        longest = math.inf if self.timeout is None else self.timeout
+        if link.rank == 0:
+            longest = max(longest, self.beginning)
+        if link.silent <= longest or link.connection is not None:
             return None  # a link that only seems to be there is cut by its own clock
         start = "" if link.session else "start it, "
         why = link.trouble or ("" if link.session else self._turned_away)
@@ -250,7 +260,7 @@ class Post:
         return Unheard(
             name,
             f"nothing has been heard of {name} for {link.silent:.0f} s (",
-            Setting("timeout", self.timeout),
+            Setting("timeout", longest),
             f"): {why}",
         )
 
