@@ -98,7 +98,7 @@ def test_noise_is_as_large_as_its_multiplier_says(clusters):
     terms = terms_of(clusters[0], "full")
     box = np.array([np.full(6, -9.0), np.full(6, 9.0)])
     run = NoisyEM(terms, ServerSum(4), blocks(), box, 3, noise_seed=1)
-    drawn = run._noisy(np.zeros(4000), run.scale(5.0), run._noise[0])
+    drawn = run._values(run._noisy(np.zeros(4000), run.scale(5.0), run._noise[0]))
     assert stats.kstest(drawn / 5.0, "norm").pvalue > 1e-3
     assert run.scale(5.0) >= 5 * 2**run.fraction_bits
 

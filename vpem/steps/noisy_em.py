@@ -207,24 +207,28 @@ class NoisyEM:
         return inside
 
     def _counts(self, moments: ClippedMoments, scale: int) -> Vector:
-        """Return noisy counts (K,), the same everywhere."""
+        """Return noisy counts (K,), the same everywhere: integers, as others get them."""
         factor, holders = moments.clip.counts, self.total.holders
-        noisy = np.zeros(self.n_components)
+        noisy = np.zeros(self.n_components, dtype=np.int64)
         if holders.engine.rank == 0:
             noisy = self._noisy(factor * moments.counts, scale, self._noise_of_counts)
         with about(holders.engine, "flooding"):
             noisy = holders.allreduce(noisy)
         self.total.agree("flooding", noisy.nbytes)
-        return floored(noisy / factor, self.terms.n_samples)
+        return floored(self._values(noisy) / factor, self.terms.n_samples)
 
     def _with_noise(self, moments: ClippedMoments, scale: int) -> list[Vector]:
         """Return every block's moments with noise of its own hub."""
-        return [self._noisy(moments.block(b), scale, own) for b, own in enumerate(self._noise)]
+        every = enumerate(self._noise)
+        return [self._values(self._noisy(moments.block(b), scale, own)) for b, own in every]
 
-    def _noisy(self, values: Vector, scale: int, noise: Noise) -> Vector:
-        """Round values to integers, add noise to them, and return what that stands for."""
+    def _noisy(self, values: Vector, scale: int, noise: Noise) -> NDArray[np.int64]:
+        """Round values to integers, and add noise to them."""
         exact = np.rint(np.ldexp(values, self.fraction_bits)).astype(np.int64)
-        noisy = exact + noise.gaussian(scale, len(exact))
+        return exact + noise.gaussian(scale, len(exact))
+
+    def _values(self, noisy: NDArray[np.int64]) -> Vector:
+        """Return what integers stand for."""
         return np.ldexp(noisy.astype(np.float64), -self.fraction_bits)
 
 

@@ -11,6 +11,7 @@ estimate).
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -55,6 +56,7 @@ def run_private(
     n_samples: int,
     n_iter: int,
     *,
+    hard: bool = False,
     seed: Sequence[int] = (0,),
     shared: Callable[[Parts], Parts] = lambda parts: parts,
     callback: Callable[[int], None] | None = None,
@@ -75,6 +77,8 @@ def run_private(
         Rows of all workers, M, which are public.
     n_iter : int
         Iterations.
+    hard : bool
+        Whether rows belong to the nearest component alone: k-means, where there is one spread.
     seed : sequence of int
         Of the search in the sketch.
     shared : callable
@@ -88,6 +92,7 @@ def run_private(
         The mixture, in bounded units.
     """
     parts = shared(find_start(releases, layout, n_samples, np.random.default_rng(list(seed))))
+    parts = replace(parts, hard=hard)
     for iteration in range(1, n_iter + 1):
         message, _ = releases.take(
             layout.deviations(),
@@ -135,14 +140,15 @@ def step(parts: Parts, layout: Residuals, message: Vector, n_samples: int, lengt
         squares = _squares(steps, layout, counts / n_samples).sum(axis=0, keepdims=True)
         changes = length * seconds / n_samples - squares
         one = _changed(parts.spreads[0], changes[0], parts.is_spherical)
-        return Parts(weights, means, np.repeat(one[None], k, axis=0), parts.kind)
+        spreads = np.repeat(one[None], k, axis=0)
+        return replace(parts, weights=weights, means=means, spreads=spreads)
     changes = length * seconds / counts.reshape(-1, *[1] * (seconds.ndim - 1))
     changes = changes - _squares(steps, layout, np.ones(k))
-    spreads = [
+    every = [
         _changed(spread, change, parts.is_spherical)
         for spread, change in zip(parts.spreads, changes, strict=True)
     ]
-    return Parts(weights, means, np.stack(spreads), parts.kind)
+    return replace(parts, weights=weights, means=means, spreads=np.stack(every))
 
 
 def _apply(spread: Vector, step: Vector) -> Vector:

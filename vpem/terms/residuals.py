@@ -40,12 +40,15 @@ class Parts:
         Lower Cholesky factors of the covariances, or standard deviations.
     kind : str
         One of `vpem.settings.COVARIANCE_TYPES`.
+    hard : bool
+        Whether a row belongs to the nearest component alone, as in k-means.
     """
 
     weights: Vector
     means: Vector
     spreads: Vector
     kind: str
+    hard: bool = False
 
     @property
     def is_tied(self) -> bool:
@@ -77,6 +80,9 @@ class Parts:
 
     def responsibilities(self, norms: Vector) -> Vector:
         """Return the responsibilities (m, K) of rows with squared residuals (m, K)."""
+        if self.hard:
+            nearest: Vector = np.eye(len(self.weights))[norms.argmin(axis=1)]
+            return nearest
         logs = np.log(self.weights) - self.log_volumes() - 0.5 * norms
         logs -= logs.max(axis=1, keepdims=True)
         shares = np.exp(logs)
