@@ -59,6 +59,21 @@ class Placement:
         self.ranks = np.asarray(ranks, dtype=np.intp)
         self.own: NDArray[np.intp] = np.flatnonzero(self.ranks == engine.rank)
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what a copy elsewhere, of one process with all agents, is made of: no keys."""
+        found = dict(vars(self))
+        if self.masks is not None and not self.apart:
+            found["masks"] = tuple(self.masks.names)
+        return found
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Become such a copy, with masks of its own."""
+        vars(self).update(state)
+        if self.masks is not None:
+            from vpem.engines.masking import agree
+
+            vars(self).update(masks=agree(self, state["masks"]))
+
     @classmethod
     def here(cls, n_agents: int) -> Self:
         """Place all agents in this process."""

@@ -153,6 +153,8 @@ class Masks(OfOneProcess):
     ----------
     here : list of int
         Parties that live in this process.
+    names : sequence of str
+        What messages call the parties.
     register : callable or None
         Is told of every keystream that is expanded: SHA-256 of its key, its nonce, and by whom.
 
@@ -167,7 +169,7 @@ class Masks(OfOneProcess):
     def __init__(self, fixed: FixedPoint, keys: PairKeys, n_threads: int | None = None) -> None:
         super().__init__()
         self.fixed, self._keys = fixed, keys
-        self.here, self._names = keys.here, keys.names
+        self.here, self.names = keys.here, keys.names
         self._all = tuple(range(fixed.n_parties))
         check_parties(len(self._all))
         self._number, self._chunk = 0, 0
@@ -280,7 +282,7 @@ class Masks(OfOneProcess):
         place = self.fixed.add(own, exponents, ring, self._n_threads)
         if place < 0:
             return
-        what = f"value {place} of {len(own)} that {self._names[party]} adds to a masked sum"
+        what = f"value {place} of {len(own)} that {self.names[party]} adds to a masked sum"
         if not np.isfinite(own[place]):
             raise InputError(f"{what} is NaN or infinite")
         power = 0 if exponents is None else int(np.asarray(exponents)[place])
