@@ -1,8 +1,12 @@
 """k-means over features, every way (see test_table.py)."""
 
-import numpy as np
+from functools import partial
 
-from vpem import connect, kmeans_features, make_graph
+import numpy as np
+import pytest
+
+from vpem import InputError, connect, kmeans_features, make_graph
+from vpem._core.threads import one_blas_thread
 from vpem.engines.placement import Placement
 from vpem.files.datasets import Dataset, read_dataset, write_dataset
 from vpem.files.parties.joining import join_parties
@@ -11,7 +15,7 @@ from vpem.fits.spread import own_columns
 from vpem.network.holdings import from_lists
 from vpem.sums.spread import spread
 
-from .cells_support import files_of_columns
+from .cells_support import files_of_columns, first_of, over_members
 from .kmeans_support import (
     KEPT,
     OVER_RANKS,
@@ -23,11 +27,15 @@ from .kmeans_support import (
     is_at_rest,
     same,
 )
+from .resume_support import check_resumes
+from .thread_engine import together
 
 NAMES = ("a", "b", "c", "d")
 FEATURES = ("u", "v", "w", "x", "y", "z")
 HELD = from_lists([[0, 4], [1], [3], [2, 5]], 6, NAMES)
 
+MASKED = {"network": {"secure_sum": True}}
+MASKED_TREE = {"topology": "path", "network": MASKED["network"] | {"sum": "tree"}}
 GRID = {"method": "grid", "init": "k-means++"}
 
 
@@ -53,6 +61,27 @@ def compressed(folder):
     for topology in ("star", "cycle"):
         network = {"compress": "natural:12bits"}
         is_at_rest(cluster(topology=topology, network=network, batch_size=50))
+
+
+def masked(folder):
+    """Inertia to 1e-12 of the plain one, in any units, and the same bits along a tree."""
+    for size in (1e-30, 1.0, 1e12):
+        for how in ({"init": "k-means++"}, {"batch_size": 50}):
+            wanted = cluster(size * X, **how)
+            found, along = (cluster(size * X, **how, **way) for way in (MASKED, MASKED_TREE))
+            np.testing.assert_array_equal(found.labels, wanted.labels)
+            np.testing.assert_allclose(found.history, wanted.history, 1e-12)
+            np.testing.assert_array_equal(along.history, found.history)
+    check_resumes(lambda saver: cluster(**MASKED_TREE, saver=saver))
+    with one_blas_thread():
+        for run, way in ((partial(together, 2), MASKED), (partial(over_members, 4), MASKED_TREE)):
+            ours = first_of(run(lambda engine, way=way: cluster(engine=engine, **way)))
+            theirs = cluster(**way)
+            np.testing.assert_array_equal(ours.history, theirs.history)
+            assert ours.communication == theirs.communication
+    for how in (GRID, {"participation": 0.5}):
+        with pytest.raises(InputError, match=r"^secure_sum"):
+            cluster(**MASKED, **how)
 
 
 def disk(folder):
@@ -106,4 +135,6 @@ def tls(folder):
     in_processes(folder, LAWS.over_members)
 
 
-CELLS = LAWS.cells(compressed=compressed, disk=disk, parties=parties, mpi=mpi, tls=tls)
+CELLS = LAWS.cells(
+    masked=masked, compressed=compressed, disk=disk, parties=parties, mpi=mpi, tls=tls
+)

@@ -34,6 +34,8 @@ START = [3, 77]
 
 COMPRESSED = {"topology": "cycle", "network": {"compress": "natural:12bits"}}
 ALONG_A_TREE = {"topology": "path", "network": COMPRESSED["network"] | {"sum": "tree"}}
+MASKED = {"network": {"secure_sum": True}}
+MASKED_TREE = {"topology": "path", "network": MASKED["network"] | {"sum": "tree"}}
 ABSENT = {"topology": "complete", "network": {"agent_dropout": 0.05}, "max_iter": 30}
 FAILING = {"topology": "complete", "network": {"link_failure": 0.2, "stragglers": 0.1}}
 FAILING_TREE = {"network": FAILING["network"] | {"sum": "tree"}}
@@ -44,7 +46,7 @@ BATCHES = {"batch_size": 30}
 def fit(data=X, topology="star", network=None, engine=None, held=HELD, **options):
     """Four agents of one or two features, with the ranks of an engine or in one process."""
     options = {"n_components": 2, "max_iter": 6, "tol": 0.0, "init": START, **options}
-    joined = connect(make_graph(topology, 4), held, hops=0, **(network or {}))
+    joined = connect(make_graph(topology, held.n_agents), held, hops=0, **(network or {}))
     if engine is None:
         return fit_vpem(data, joined, n_threads=1, **options)
     ranked = spread(joined, engine)
@@ -115,6 +117,29 @@ def consensus(folder):
     same(fit(topology="cycle", network={"consensus_tol": 1e-12}), fit())
     operator = fit(topology="cycle", network={"consensus": "operator"})
     same(fit(topology="cycle", network={"consensus": "rounds"}), operator)
+
+
+def masked(folder):
+    """As plain sums to 1e-8 nats a sample; the same bits along a tree, and whoever lives where."""
+    ways = ({}, BATCHES, MISSING, {"init": "kmeans"}, {"accelerate": "local:8,squarem"})
+    ways = (*ways, {"sample_weight": WEIGHTS, "init": [0, 77]}, {"held": contiguous(6, 3)})
+    for how in ways:
+        found = fit(**MASKED, **how)
+        plain = fit(**how)
+        np.testing.assert_allclose(found.history, plain.history, 0, 1e-8 * plain.total_weight)
+        along = fit(**MASKED_TREE, **how)
+        np.testing.assert_array_equal(along.history, found.history)
+    check_resumes(lambda saver: fit(**MASKED_TREE, init="kmeans", saver=saver))
+    np.testing.assert_array_equal(
+        fit(read_dataset(written(folder), memory_limit=2 * X.nbytes - 1).X, **MASKED).history,
+        fit(**MASKED).history,
+    )
+    with one_blas_thread():
+        for run, how in ((partial(together, 2), MASKED), (partial(over_members, 4), MASKED_TREE)):
+            ours = first_of(run(lambda engine, how=how: fit(engine=engine, **how)))
+            theirs = fit(**how)
+            np.testing.assert_array_equal(ours.history, theirs.history)
+            assert ours.communication == theirs.communication
 
 
 def compressed(folder):
@@ -266,6 +291,7 @@ CELLS = {
     "server": server,
     "tree": tree,
     "consensus": consensus,
+    "masked": masked,
     "compressed": compressed,
     "absent": absent,
     "links": links,

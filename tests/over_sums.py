@@ -14,6 +14,7 @@ from vpem.sums.connect import connect, connect_workers
 from vpem.sums.counted import add_vectors
 from vpem.sums.scalars import Scalars
 from vpem.sums.spread import spread, sum_over
+from vpem.sums.units import add_numbers
 
 
 def check_vectors(engine, n_agents):
@@ -80,6 +81,39 @@ def check_terms(engine, n_agents):
                 assert handed[1] < handed[0]
             if engine.size == 1:
                 assert handed[1] == 0
+
+
+def check_masked(engine, n_agents):
+    """The same bits as in one process, in chunks and at once; its 8 bytes a number."""
+    rng = np.random.default_rng(5)
+    for topology, how in (("star", {}), ("geometric", {"sum": "tree"})):
+        graph = make_graph(topology, n_agents, seed=3)
+        network = connect(graph, contiguous(n_agents, n_agents), secure_sum=True, **how)
+        for dtype in (np.float64, np.float32):
+            ranked = spread(network, engine)
+            ours, theirs = (one.total.on(Ledger(graph)) for one in (ranked, network))
+            own, terms = ours.holders.own, rng.normal(0, 1e4, (n_agents, 23, 3)).astype(dtype)
+            exact = rng.normal(0, 1e9, (n_agents, 1))
+            numbers, others = (Scalars(one, one, 8) for one in (exact[own], exact))
+            for total in (ours, theirs):
+                total.begin("estep", 23, 3, terms.itemsize, 1)
+            chunks = [slice(0, 10), slice(10, 20), slice(20, 23)]
+            flow = ours.flow(iter(chunks), lambda rows, local=terms[own]: local[:, rows], numbers)
+            found = np.concatenate([part for _, part in flow], axis=1)
+            assert found.dtype == dtype
+            np.testing.assert_array_equal(found, theirs.reduce(terms, scalars=others))
+            np.testing.assert_array_equal(numbers.found, others.found)
+            close = {np.float64: n_agents * 2.0**-33, np.float32: 1e-2}[dtype]
+            np.testing.assert_allclose(found, terms.sum(axis=0)[None], rtol=1e-15, atol=close)
+            np.testing.assert_allclose(others.found, exact.sum(axis=0)[None], atol=1e-6)
+            sizes = exact * 10.0 ** rng.integers(-100, 100, 4)
+            found, wanted = add_numbers(ours, sizes[own]), add_numbers(theirs, sizes)
+            np.testing.assert_array_equal(found, wanted)
+            np.testing.assert_allclose(wanted[0], sizes.sum(axis=0), rtol=1e-12)
+            assert ours.ledger.summary() == theirs.ledger.summary()
+            assert ours.ledger.of_kind("server" if topology == "star" else "estep")["bytes"] > 0
+            if topology != "star":
+                check_traffic(engine, ours, lossy=False)
 
 
 DISTURBED = (
@@ -219,4 +253,6 @@ def pooled(found, workers, engine):
     return replace(found, **rows)
 
 
-CHECKS = (check_values, check_roots, check_vectors, check_terms, check_disturbed)
+CHECKS = (
+    check_values, check_roots, check_vectors, check_terms, check_masked, check_disturbed,
+)  # fmt: skip

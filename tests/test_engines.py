@@ -15,6 +15,7 @@ from vpem.engines.one_process import OneProcess
 from vpem.engines.placement import Placement
 from vpem.fits.spread import fit_spread, own_columns
 from vpem.network.holdings import from_lists
+from vpem.network.ledger import Ledger
 from vpem.network.topologies import make_graph
 from vpem.sums.connect import connect
 from vpem.sums.spread import spread
@@ -93,6 +94,8 @@ def test_processes_find_what_one_does(suite, run, n_ranks, seats):
         ("star", {"compress": "qsgd:8bits"}, (1, 2, 3)),
         ("path", {"compress": "topk:0.3", "sum": "tree"}, (0, 1, 2)),
         ("path", {"compress": "natural:12bits", "hops": 1}, (0, 1, 2)),
+        ("star", {"secure_sum": True}, (1, 2, 3)),
+        ("path", {"secure_sum": True, "sum": "tree"}, (0, 1, 2)),
     ],
 )
 def test_links_carry_the_bytes_that_ledgers_count(topology, how, seats):
@@ -111,9 +114,11 @@ def test_links_carry_the_bytes_that_ledgers_count(topology, how, seats):
     for _, messages, _ in found:
         for _, topic, size in messages:
             sent[topic] += size
-    counted = found[0][0]
+    counted, keys = found[0][0], Ledger(joined.graph)
+    if joined.agents.masks is not None:
+        joined.total.on(keys).charge_keys()  # which go with their signatures
     for kind in ("setup", "estep", "server"):
-        assert sent[kind] == counted[kind]["bytes"]
+        assert sent[kind] == counted[kind]["bytes"] - keys.of_kind(kind)["bytes"]
     assert sent["setup"] > 0
     handed = sum((on_wire for _, _, on_wire in found), Counter())
     assert handed["estep"] + handed["server"] == sent["estep"] + sent["server"]

@@ -38,6 +38,7 @@ from vpem.steps.saver import Saver
 from vpem.steps.seeding import seed_features
 from vpem.steps.starts import teller
 from vpem.steps.streams import RowStream
+from vpem.steps.summing import agree_on_units
 from vpem.sums.connect import Network
 from vpem.terms.features import FeatureTerms
 from vpem.terms.missing import terms_of
@@ -146,6 +147,7 @@ def kmeans_features(
             dtype=asked.dtype,
         )
         complete(terms, network)
+        agree_on_units(terms, network.total, ledger)
         shape = (how.n_clusters, network.blocks.n_features)
         places = np.argsort(terms.blocks.order)
         kept = LloydRuns(

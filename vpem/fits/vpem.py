@@ -34,6 +34,7 @@ from vpem.steps.runs import MixtureRuns, Progress, Run
 from vpem.steps.saver import Saver
 from vpem.steps.starts import draw_start, teller
 from vpem.steps.streams import RowStream
+from vpem.steps.summing import agree_on_units
 from vpem.sums.connect import Network
 from vpem.terms.features import FeatureTerms
 from vpem.terms.mixture import Mixture
@@ -135,6 +136,8 @@ def fit_vpem(
         complete(terms, network)
         ledger = Ledger(network.graph)
         network.charge_setup(ledger, given.n_samples, terms.itemsize)
+        if isinstance(how.init, str) and how.init != "random":
+            agree_on_units(terms, network.total, ledger)
         kept = MixtureRuns(terms, network.total, how.n_components)
         attempts = _Attempts(network, given, terms, kept, how, acceleration, callback)
         numbers = range(first_restart, first_restart + how.n_init)

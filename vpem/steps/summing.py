@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from vpem._core.normalise import differences
 from vpem.checks import Floats
+from vpem.network.ledger import Ledger
 from vpem.sums.counted import at_server
 from vpem.sums.scalars import Scalars
 from vpem.sums.sum import Sum
@@ -20,7 +21,14 @@ from vpem.sums.units import in_common_units
 from vpem.terms.nearest import diagonals
 from vpem.terms.terms import StartTerms, Terms
 
-__all__ = ["FARTHEST", "Differences", "begin_differences", "summed"]
+__all__ = [
+    "FARTHEST",
+    "Differences",
+    "agree_on_units",
+    "begin_differences",
+    "in_units_of_squares",
+    "summed",
+]
 
 FARTHEST = {8: 2.0**36, 4: 2.0**16}
 """Twice the nats by which a hub's terms of a row may differ and be sent as they are, by bytes of a
@@ -64,13 +72,20 @@ def summed(
 
 
 def in_units_of_squares(terms: StartTerms, total: Sum) -> Sum:
-    """Return the same sum in units in which, under masks, squared distances can be added.
+    """Return the same sum in units in which, under masks, squared distances can be added."""
+    return total if total.holders.masks is None else at_server(total).in_units(terms.units)
 
-    Hubs say, under masks too, how large theirs can be (`vpem.sums.units.in_common_units`).
+
+def agree_on_units(terms: StartTerms, total: Sum, ledger: Ledger) -> None:
+    """Let hubs agree on units of squared distances, if sums are masked: on how large theirs are.
+
+    It is counted as of the setup; see `vpem.sums.units.in_common_units`.
     """
-    if total.holders.masks is None:
-        return total
-    return in_common_units(at_server(total), BEYOND * diagonals(terms)[:, None])
+    if total.holders.masks is not None:
+        counted = at_server(total).on(ledger)
+        counted.charge_as("setup")
+        squares = BEYOND * diagonals(terms)[:, None]
+        terms.units = int(np.max(in_common_units(counted, squares).exponents))
 
 
 def begin_differences(total: Sum, kind: str, n_samples: int, n_numbers: int, itemsize: int) -> None:

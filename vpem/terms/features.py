@@ -88,7 +88,7 @@ class FeatureTerms(BlockStatistics):
         if skip_negligible and self.n_samples:
             lightest = 1.0 if row_weights is None else self._lightest(row_weights)
             self.least = NEGLIGIBLE * lightest / self.n_samples
-        self.itemsize = self.rows.dtype.itemsize
+        self.itemsize, self.units = self.rows.dtype.itemsize, 0
         self.resolution = float(np.finfo(self.rows.dtype).eps) / 4
         self.log_constant = float(FeatureTerms.constants(self).sum())
         # Of all processes: features, and those of the widest hub.

@@ -89,6 +89,8 @@ class StartTerms(Terms, Protocol):
 
     blocks: Blocks
     rows: Rows
+    units: int
+    """Power of two in which squared distances are counted under masks."""
 
     def distances(self, centres: NDArray[np.float64], rows: slice) -> Floats:
         """Squared distances of each hub's part of these rows to centres (L, d), (B, m, L)."""
