@@ -147,7 +147,8 @@ def place_parties(
     labels : LabelFile, optional
         Where labels go.
     """
-    from vpem.engines.placement import Placement, for_each
+    from vpem.engines.each import for_each
+    from vpem.engines.placement import Placement
     from vpem.errors import InputError, shorten
     from vpem.fits.shards import shard_path
 

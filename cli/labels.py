@@ -119,7 +119,7 @@ class LabelFile:
 
     def place(self, names: Sequence[str], holders: Placement) -> None:
         """Raise, in every process alike, where the table of a party cannot be written."""
-        from vpem.engines.placement import for_each
+        from vpem.engines.each import for_each
         from vpem.files.hdf5 import check_writable
 
         if not self:
@@ -179,7 +179,7 @@ class LabelFile:
         screen: Screen,
     ) -> None:
         """Write tables of these rows, by party of this process; ``names`` are of all parties."""
-        from vpem.engines.placement import for_each
+        from vpem.engines.each import for_each
         from vpem.errors import VpemError
         from vpem.files.tables import write_columns
 

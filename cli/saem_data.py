@@ -178,7 +178,7 @@ def _of_parties(parties: Sequence[Party], one: tuple[Any, ...], run: Run) -> Sou
 
     import numpy as np
 
-    from vpem.engines.placement import for_each
+    from vpem.engines.each import for_each
     from vpem.network.holdings import Workers
     from vpem.saem.formats.individuals import chain
     from vpem.saem.individuals import Individuals

@@ -7,7 +7,7 @@ written with these steps runs in one process as in many.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 from typing import Any, Self, TypeVar
 
@@ -21,7 +21,7 @@ from vpem.engines.one_process import OneProcess
 from vpem.errors import InputError
 from vpem.network.masks import Masks
 
-__all__ = ["Placement", "for_each"]
+__all__ = ["Placement"]
 
 T = TypeVar("T")
 
@@ -348,61 +348,3 @@ class Placement:
         if not self.any([bool(items)])[0]:
             return []
         return [item for part in self.engine.allgather(items) for item in part]
-
-
-def for_each(place: Placement, agents: Iterable[int], work: Callable[[int], T]) -> dict[int, T]:
-    """Do some work for every agent that lives here, and fail everywhere if it fails anywhere.
-
-    Parameters
-    ----------
-    place : Placement
-        Which agents live where.
-    agents : iterable of int
-        The agents to work for, the same ones in every process.
-    work : function of int
-        The work for one agent; it must not talk to others.
-
-    Returns
-    -------
-    dict of int to object
-        What the work gave, for the agents of this process.
-
-    Raises
-    ------
-    VpemError
-        In every process the same, of the first agent whose work raised one. Where processes are
-        others' (`Engine.open`) it is raised where it happened, and others hear that it did
-        (`VpemError.elsewhere`).
-    """
-    engine = place.engine
-    done: dict[int, T] = {}
-    errors_here: dict[int, errors.VpemError] = {}
-    for agent in agents:
-        if place.mine(agent):
-            try:
-                done[agent] = work(agent)
-            except errors.VpemError as error:
-                errors_here[agent] = error
-    everywhere = place.allgather(
-        {
-            agent: _sayable(error) if engine.open else error.elsewhere(engine.names[engine.rank])
-            for agent, error in errors_here.items()
-        }
-    )
-    if errors_here and not engine.open:
-        raise errors_here[min(errors_here)]
-    if everywhere:
-        said = everywhere[min(everywhere)]
-        if isinstance(said, str):
-            raise errors.InputError(errors.printable(said))
-        kind, parts = said
-        raise getattr(errors, kind, errors.InputError)(
-            *(part if isinstance(part, str) else errors.Setting(*part) for part in parts)
-        )
-    return done
-
-
-def _sayable(error: errors.VpemError) -> list[Any]:
-    """Return the kind and the sentence of an error as plain values."""
-    parts = [part if isinstance(part, str) else (part.name, part.value) for part in error.parts]
-    return [type(error).__name__, parts]

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from vpem.engines.placement import Placement, for_each
+from vpem.engines.each import for_each
+from vpem.engines.placement import Placement
 from vpem.errors import InputError
 from vpem.fits.completed import Seen
 from vpem.network.ledger import Ledger

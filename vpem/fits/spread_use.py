@@ -13,9 +13,10 @@ from numpy.typing import NDArray
 
 from vpem._core.threads import one_blas_thread
 from vpem.checks import Floats, check_finite
+from vpem.engines.each import for_each
 from vpem.engines.engine import about
 from vpem.engines.masking import agree
-from vpem.engines.placement import Placement, for_each
+from vpem.engines.placement import Placement
 from vpem.errors import InputError, Setting
 from vpem.fits.parts import cut
 from vpem.network.blocks import Blocks

@@ -22,7 +22,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vpem.checks import Labels
-from vpem.engines.placement import Placement, for_each
+from vpem.engines.each import for_each
+from vpem.engines.placement import Placement
 from vpem.errors import InputError, Setting, VpemWarning, check_choice
 from vpem.files.opening import check_readable, open_regular
 from vpem.files.parties.ids import Tokens, checksum, match, read_ids

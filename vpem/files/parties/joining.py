@@ -14,8 +14,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from vpem.checks import Floats, Labels, check_memory
+from vpem.engines.each import for_each
 from vpem.engines.engine import about
-from vpem.engines.placement import Placement, for_each
+from vpem.engines.placement import Placement
 from vpem.errors import InputError
 from vpem.files.datasets import Dataset
 from vpem.files.parties.alignment import Alignment, align, read_key

@@ -11,7 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vpem.checks import check_memory
-from vpem.engines.placement import Placement, for_each
+from vpem.engines.each import for_each
+from vpem.engines.placement import Placement
 from vpem.errors import InputError, Setting, VpemError
 from vpem.files.long_csv import read_entries, sort_names
 from vpem.files.opening import open_text

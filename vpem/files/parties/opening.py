@@ -15,7 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vpem.checks import Floats, Labels
-from vpem.engines.placement import Placement, for_each
+from vpem.engines.each import for_each
+from vpem.engines.placement import Placement
 from vpem.errors import FileError, InputError, Setting, VpemError, did_you_mean, shorten
 from vpem.files.datasets import Dataset, read_dataset
 from vpem.files.id_columns import id_column_of

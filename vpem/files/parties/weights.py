@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from vpem.engines.placement import Placement, for_each
+from vpem.engines.each import for_each
+from vpem.engines.placement import Placement
 from vpem.errors import InputError
 from vpem.files.parties.manifest import Party
 from vpem.files.parties.opening import Holding
