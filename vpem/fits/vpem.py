@@ -136,8 +136,7 @@ def fit_vpem(
         complete(terms, network)
         ledger = Ledger(network.graph)
         network.charge_setup(ledger, given.n_samples, terms.itemsize)
-        if isinstance(how.init, str) and how.init != "random":
-            agree_on_units(terms, network.total, ledger)
+        _agree_on_units(terms, network, ledger, how.init)
         kept = MixtureRuns(terms, network.total, how.n_components)
         attempts = _Attempts(network, given, terms, kept, how, acceleration, callback)
         numbers = range(first_restart, first_restart + how.n_init)
@@ -168,6 +167,12 @@ def fit_vpem(
     )
     warn_of_outcome(fit, how.max_iter, how.tol)
     return fit
+
+
+def _agree_on_units(terms: FeatureTerms, network: Network, ledger: Ledger, init: Any) -> None:
+    """Agree on units of squared distances, where a start takes sums of them under masks."""
+    if isinstance(init, str) and init != "random":
+        agree_on_units(terms, network.total, ledger)
 
 
 @dataclass(frozen=True)
