@@ -29,6 +29,7 @@ PARTS = (
     "startup",
     "kmeans",
     "missing",
+    "masks",
     "mpi",
     "busy",
     "accelerate",

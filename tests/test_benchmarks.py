@@ -34,7 +34,18 @@ def check(result):
 
 @pytest.mark.parametrize(
     "part",
-    ["agents", "scaling", "outofcore", "startup", "missing", "mpi", "busy", "accelerate", "pooled"],
+    [
+        "agents",
+        "scaling",
+        "outofcore",
+        "startup",
+        "missing",
+        "masks",
+        "mpi",
+        "busy",
+        "accelerate",
+        "pooled",
+    ],
 )
 def test_part_writes_what_it_measured(bench, part):
     code, written = bench(part)

@@ -174,7 +174,7 @@ class Masks(OfOneProcess):
         check_parties(len(self._all))
         self._number, self._chunk = 0, 0
         self._n_threads = thread_count(n_threads)
-        self._stream = np.empty(TILE, dtype=np.uint64)
+        self._pad = np.empty(TILE, dtype=np.uint64)
 
     @property
     def n_parties(self) -> int:
@@ -295,21 +295,19 @@ class Masks(OfOneProcess):
     def _mask(
         self, ring: Ring, party: int, others: list[int], among: tuple[int, ...], nonce: bytes
     ) -> None:
-        """Add a party's pads with some others."""
+        """Add a party's pads with some others, some words of all of them at a time."""
+        from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
+
+        streams = []
         for other in others:
             key = self._keys.between(party, other, among)
             if self.register is not None:
                 self.register(hashlib.sha256(key).digest(), nonce, party)
-            self._add_stream(ring, key, nonce, party > other)
-
-    def _add_stream(self, ring: Ring, key: bytes, nonce: bytes, minus: bool) -> None:
-        """Add or subtract a keystream, some of it at a time."""
-        from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
-
-        cipher = Cipher(algorithms.ChaCha20(key, nonce), mode=None).encryptor()
-        add = np.subtract if minus else np.add
+            stream = Cipher(algorithms.ChaCha20(key, nonce), mode=None).encryptor()
+            streams.append((stream, np.subtract if party > other else np.add))
         for begin in range(0, len(ring), TILE):
             some = ring[begin : begin + TILE]
-            pad = self._stream[: len(some)]
-            cipher.update_into(ZEROS[: some.nbytes], pad.data.cast("B"))
-            add(some, pad, out=some)
+            pad = self._pad[: len(some)]
+            for stream, add in streams:
+                stream.update_into(ZEROS[: some.nbytes], pad.data.cast("B"))
+                add(some, pad, out=some)

@@ -1,0 +1,86 @@
+"""Masked sums: fixed point against its twin, and what a party sends against ChaCha20 alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from vpem._core import masks as kernels
+from vpem._core import reference_masks
+from vpem.engines.masking import agree
+from vpem.engines.one_process import OneProcess
+from vpem.engines.placement import Placement
+from vpem.network.masks import TILE
+from vpem.network.pair_keys import OwnKeys
+
+from .measure import Options, call, compare
+
+__all__ = ["measure"]
+
+SIZES = {  # rows, components, parties
+    "tiny": (1_000, 3, 4),
+    "small": (150_000, 3, 10),
+    "medium": (150_000, 3, 30),
+    "full": (1_500_000, 3, 30),
+}
+KEY = bytes(range(32))
+
+
+class OneOf(OneProcess):
+    """The process of one party, to which others have sent their keys."""
+
+    def __init__(self, n_parties: int) -> None:
+        super().__init__()
+        self.names = [f"party {party}" for party in range(n_parties)]
+
+    def allgather(self, value: Any) -> list[Any]:
+        """Return public keys, the own one first."""
+        others = range(1, len(self.names))
+        return [value, *(list(OwnKeys([party]).public.values()) for party in others)]
+
+
+def keystreams(n_bytes: int, n_streams: int) -> None:
+    """Make keystreams, tile by tile, and do nothing with them."""
+    from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
+
+    zeros, pad = memoryview(bytes(8 * TILE)), memoryview(bytearray(8 * TILE))
+    for stream in range(n_streams):
+        nonce = stream.to_bytes(16, "big")
+        cipher = Cipher(algorithms.ChaCha20(KEY, nonce), mode=None).encryptor()
+        for begin in range(0, n_bytes, 8 * TILE):
+            some = slice(min(8 * TILE, n_bytes - begin))
+            cipher.update_into(zeros[some], pad[some])
+
+
+def measure(options: Options) -> Iterator[dict[str, Any]]:
+    """Yield fixed point there and back, and the message of one party."""
+    m, k, n_parties = SIZES[options.size]
+    values = 100 * np.random.default_rng(0).standard_normal(m * k)
+    scale, limit = np.array([2.0**32]), 2.0**59
+    ring, back = np.zeros(m * k, dtype=np.uint64), np.empty(m * k)
+    homes = {"kernel": kernels, "twin": reference_masks}
+    for name, work in (
+        ("add_scaled", lambda home: home.add_scaled(values, scale, limit, ring, options.threads)),
+        ("values_of", lambda home: home.values_of(ring, scale, 2.0**63, back, options.threads)),
+    ):
+        timed = {who: call(lambda work=work, home=home: work(home)) for who, home in homes.items()}
+        yield compare(options, name, f"{m:,} x {k} values", "twin", timed, threads=options.threads)
+
+    masks = agree(Placement(OneOf(n_parties), np.arange(n_parties)), n_threads=options.threads)
+    sent, n_bytes = masks.hide(values[None]), 8 * m * k
+    assert np.mean(sent < 2**63) < 0.6  # hidden
+    timed = {
+        "vpem": call(lambda: masks.hide(values[None])),
+        "ChaCha20 alone": call(lambda: keystreams(n_bytes, n_parties - 1)),
+        "a copy": call(lambda: values.copy()),
+    }
+    case = f"{m:,} x {k} values of one of {n_parties} parties"
+    found = compare(options, "message", case, "ChaCha20 alone", timed, threads=options.threads)
+    found["facts"]["GB/s of keystreams"] = {
+        who: round(1e-9 * n_bytes * (n_parties - 1) / seconds, 2)
+        for who, seconds in found["median"].items()
+        if who != "a copy"
+    }
+    yield found
