@@ -207,7 +207,8 @@ def _start(
     tell: Tell | None,
 ) -> tuple[Any, Any]:
     """Return statistics to start from, if the run does not go on, and the rows they came from."""
-    root = 0 if network.whole.total.n_roots == 1 else int(network.agents.own[0])
+    shared = network.whole.total.n_roots == 1 or not len(network.agents.own)
+    root = 0 if shared else int(network.agents.own[0])
     begun = saving.begins_at(
         lambda loop: start_of_mixture(model.maximize(loop["statistics"][root])[0])
     )
