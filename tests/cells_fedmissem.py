@@ -7,12 +7,14 @@ from contextlib import redirect_stdout
 from functools import partial
 
 import numpy as np
+import pytest
 
 import vpem_cli
 from vpem import connect_workers, fit_imputation, make_graph
 from vpem._core.threads import one_blas_thread
 from vpem.engines.one_process import OneProcess
 from vpem.engines.placement import Placement
+from vpem.errors import InputError
 from vpem.files.datasets import Dataset, write_dataset
 from vpem.files.parties.manifest import choose_parties
 from vpem.files.parties.observing import observe_parties
@@ -37,6 +39,7 @@ WEIGHTS["ann"][np.arange(9), np.arange(9) % 6] = 1
 SEEN = from_matrices(MATRICES)
 HEAVY = from_matrices(MATRICES, weights=WEIGHTS)
 
+MASKED = {"secure_sum": True}
 COMPRESSED = {"compress": "qsgd:8bits"}
 ABSENT = {"participation": 0.6}
 FAILING = {"topology": "complete", "network": {"link_failure": 0.2, "stragglers": 0.1}}
@@ -182,6 +185,19 @@ def files_of_parties(folder):
     return [table(folder / f"{name}.csv", {name: MATRICES[name]}, WEIGHTS, False) for name in NAMES]
 
 
+def masked(folder):
+    """As without masks, iteration by iteration; a tree, and going on, to the bit."""
+    for how in ({}, {"law": "poisson"}, SCALED, {"batch_size": 9, "variance_reduction": True}):
+        found = fit(network=MASKED, **how)
+        same(found, fit(**how), 1e-8)
+    along = fit(topology="path", network=MASKED | {"sum": "tree"}, **how)
+    np.testing.assert_array_equal(along.fitted, found.fitted)
+    check_resumes(lambda saver: fit(network=MASKED, law="poisson", saver=saver, max_iter=4))
+    for how, words in ((ABSENT, "those of other workers"), (COMPRESSED, "nothing can be added")):
+        with pytest.raises(InputError, match=words):
+            fit(network=MASKED, **how)
+
+
 def parties(folder):
     wanted = fit(HEAVY).run.history.objective
     report = shell(*files_of_parties(folder), "--parties", "--sample-weight", "weight")
@@ -218,6 +234,7 @@ OVER_RANKS = {
     "links": FAILING | ABSENT | {"max_iter": 3},
     "batches": {"batch_size": 9, "variance_reduction": True},
     "weights": {"seen": HEAVY, **SCALED},
+    "masked": {"seen": HEAVY, "network": MASKED, **SCALED},
     "weights on a graph": {"seen": HEAVY, "topology": "path", **SCALED},
 }
 """What is compared with one process."""
@@ -228,7 +245,7 @@ def mpi(folder):
 
 
 def tls(folder):
-    few = ("server", "consensus", "compressed", "weights")
+    few = ("server", "consensus", "compressed", "weights", "masked")
     compare_over(folder, partial(over_members, 3), {way: OVER_RANKS[way] for way in few}, True)
 
 
@@ -261,6 +278,8 @@ def compare_over(folder, run, ways, at_home=False):
         for ours, theirs in zip([*found, of_files], [*others, in_one], strict=True):
             same(ours, theirs, at_home=at_home)
             assert ours.communication == theirs.communication
+            if ours.network.agents.masks is not None:
+                np.testing.assert_array_equal(ours.fitted, theirs.fitted)
         assert hidden.n_places == away.n_places
         if rank == 0:
             np.testing.assert_array_equal(hidden.values, away.values)
@@ -269,5 +288,5 @@ def compare_over(folder, run, ways, at_home=False):
 CELLS = {
     way: globals()[way]
     for way in ("server", "tree", "consensus", "compressed", "absent", "links", "batches",
-                "missing", "disk", "weights", "checkpoint", "parties", "mpi", "tls")
+                "missing", "disk", "weights", "checkpoint", "masked", "parties", "mpi", "tls")
 }  # fmt: skip

@@ -32,6 +32,7 @@ from vpem.network.schema import NOTHING, Report, State
 from vpem.network.topologies import make_graph
 from vpem.settings import FedSettings
 from vpem.steps.fedem import run_fedem
+from vpem.steps.fedem_sums import check_masked
 from vpem.steps.fedruns import FedProgress, FedRun
 from vpem.steps.restarts import OneRun
 from vpem.steps.saver import Saver
@@ -109,6 +110,7 @@ def fit_imputation(
     network = _network_of(network, observations)
     _check(observations, law, how, network)
     codec = None if how.compress is None else parse_codec(how.compress)
+    check_masked(network, codec, how.participation)
     # Memories take the noise of participation and codec away, and SPIDER that of batches.
     noise_stays = not how.variance_reduction and (
         how.batch_size is not None and how.batch_size < int(observations.counts.max())
@@ -171,8 +173,6 @@ def _network_of(network: Network | None, observations: Observations) -> Network:
             f"there are {n} observers: the network must come from vpem.connect_workers, with a "
             "graph of as many agents"
         )
-    if network.agents.masks is not None:
-        raise InputError(Setting("secure_sum"), " is not for imputation as yet; leave it out")
     return network
 
 
@@ -193,6 +193,7 @@ def _model(
         n_roots=network.whole.total.n_roots,
         parts=observers.parts,
         add_up=observers.add_up,
+        most=observers.most(),
     )
     return model, observers
 

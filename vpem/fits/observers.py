@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from vpem.engines.each import for_each
 from vpem.engines.placement import Placement
 from vpem.errors import InputError
+from vpem.fits.agreed_rows import powers_above
 from vpem.fits.completed import Seen
 from vpem.network.ledger import Ledger
 from vpem.sums.connect import Network
@@ -119,6 +120,14 @@ class Observers:
             self._server.begin("setup", 1, 1, ITEM)
         related = tuple(each / largest for each in weights)
         self.observations = replace(self.observations, weights=related)
+
+    def most(self) -> float | None:
+        """Power of two that all values are below, whoever saw them, if sums are masked."""
+        if self.holders.masks is None:
+            return None
+        found = [np.abs(self.observations.values[one]) for one in self.holders.own.tolist()]
+        sizes = np.array([own.max(initial=0.0) for own in found]).reshape(len(found), 1)
+        return float(powers_above(self.total, sizes)[0])
 
     def count_copies(self, copies: str) -> float:
         """Say of how many copies of the matrix the observers saw parts.

@@ -44,6 +44,8 @@ class ImputationModel:
         What observers of this process saw, in parts of which a number each is added up. None: all.
     add_up : callable
         Adds up a number of each part, those of other processes too.
+    most : float, optional
+        What no value that was seen is beyond, as all know where sums are masked.
 
     Attributes
     ----------
@@ -68,6 +70,7 @@ class ImputationModel:
         n_roots: int = 1,
         parts: Sequence[Observations] | None = None,
         add_up: Callable[[Matrix], float] = np.sum,
+        most: float | None = None,
     ) -> None:
         self.observations = observations
         self.law = law
@@ -79,9 +82,13 @@ class ImputationModel:
         self.pieces: tuple[slice, ...] = (slice(0, self.size),)
         self.counts = observations.counts
         self.start = law.mean(np.zeros(self.size))
-        self.bounds: Matrix | None = None
         # Observers n, copies c: each has n/c entries' worth of news where it saw one.
         self._share = observations.n_observers / n_copies
+        self.bounds: Matrix | None = None
+        if most is not None:
+            # What is foretold goes beyond what was seen, but not far.
+            largest = 2.0 * (1.0 + self._share) * max(most, float(np.abs(self.start).max()), 1.0)
+            self.bounds = np.full(self.size, largest)
         self._points = [LowRank.zeros(*self.shape, rank)] * (1 if n_roots == 1 else n_roots + 1)
         self._known: tuple[LowRank, Matrix] | None = None
         self._add_up = add_up
