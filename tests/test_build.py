@@ -101,8 +101,8 @@ def installed(tmp_path_factory):
     subprocess.run(["tar", "-xf", archive, "-C", folder / "dist"], check=True)
     (clone,) = (path for path in (folder / "dist").iterdir() if path.is_dir())
     site = folder / "site"
-    pip = ["-m", "pip", "install", "-qq", "--no-deps", "--no-build-isolation", "--target", site]
-    ended([*pip, "."], clone)
+    pip = ["-m", "pip", "install", "-qq", "--no-deps", "--no-build-isolation", "--no-compile"]
+    ended([*pip, "--target", site, "."], clone)
     return clone, site
 
 
