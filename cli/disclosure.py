@@ -81,6 +81,7 @@ def _of_command(setup: Setup, command: str, values: Mapping[str, Any]) -> Iterat
         yield from _before(values)
     if command in ("predict", "score"):
         yield from _of_use(of_rows)
+        yield from _of_masks(values)
         return
     if command == "saem":
         yield from _of_individuals(receiver)
@@ -90,17 +91,22 @@ def _of_command(setup: Setup, command: str, values: Mapping[str, Any]) -> Iterat
         yield from _of_rows(command, values, receiver)
     else:
         yield from _of_features(command, values, receiver)
-    if values.get("secure_sum"):
-        yield (
-            "Sums are masked: what a party sends looks random, and only the total over all parties "
-            "can be read, by whoever gets it. What one party added could be told by all the others "
-            "together, or by a server that does not follow the protocol. The total tells what it "
-            f"tells: {LATER}."
-        )
+    yield from _of_masks(values)
     codec = values.get("compress") or values.get("codec")
     if codec:
         yield f"What is sent in iterations is rounded by the codec {codec}; that hides little."
     yield _at_the_end(setup, command, of_rows)
+
+
+def _of_masks(values: Mapping[str, Any]) -> Iterator[str]:
+    """What masks hide, where sums are masked."""
+    if values.get("secure_sum"):
+        yield (
+            "Sums are masked: what a party sends for them looks random, and only totals over all "
+            "parties can be read, by those who get them. What one party added could be found out "
+            "by all the others together. The server must be trusted to follow the protocol. As for "
+            f"a total, {LATER}."
+        )
 
 
 def _receiver(setup: Setup, values: Mapping[str, Any]) -> str:

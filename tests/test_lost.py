@@ -1,6 +1,7 @@
 """Those who go on without a member that is lost: what they begin at, and who decides it."""
 
 import warnings
+from functools import partial
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ from vpem import (
     make_graph,
 )
 from vpem.errors import VpemWarning
+from vpem.files.checkpoints import FileSaver
 from vpem.fits.local_rows import read_rows
 from vpem.fits.spread import fit_spread, own_columns
 from vpem.network.blocks import Blocks
@@ -146,3 +148,29 @@ def joined(fit, kept, done, held):
                 "covariances": along("covariances", number),
             }
     return starts
+
+
+def test_they_go_on_from_a_checkpoint_of_all(tmp_path):
+    """As where all were ended, and one of them does not come back."""
+    options = EM | {"max_iter": 7}
+
+    def begin(engine):
+        saver = FileSaver(tmp_path / "c.h5", every=5, engine=engine)
+        with pytest.raises(Killed):
+            over_features(fit_vpem, 4, engine, Until(saver, engine), **options)
+
+    together(5, begin, seats=(1, 2, 3, 4))
+
+    def onward(engine, **how):
+        saver = FileSaver(tmp_path / "c.h5", engine=engine, gone_on=True, **how)
+        keeper = Keeper(saver, engine, [("d", -1)])
+        fit = over_features(fit_vpem, 3, engine, keeper, **options)
+        return fit.history, fit.init_rows, keeper.lost, sorted(saver.former)
+
+    found = together(4, partial(onward, resume="if-any"), seats=(1, 2, 3))
+    (history, rows, lost, there), *_ = found
+    assert (rows, lost, there) == (None, [("d", 10)], [7, 10])
+    anew, *_ = together(4, onward, seats=(1, 2, 3))
+    assert anew[1] is not None
+    assert anew[2] == [("d", 0)]
+    assert history[0, 0] > anew[0][0, 0]

@@ -52,8 +52,6 @@ REFUSED = [
      "graph='g.txt'"),
     ("results = ['shards']", {}, "allows only the result shards", "the study says 'all'"),
     ("masked-sums = true", {}, "requires masked sums", "'vpem fit' runs without secure_sum=True"),
-    ("masked-sums = true", {"command": "score"}, "requires masked sums",
-     "those of 'vpem score' are not"),
     ("if-lost = ['wait']", {"if_lost": "without"}, "allows only if-lost = 'wait'",
      "the study says 'without'"),
 ]  # fmt: skip

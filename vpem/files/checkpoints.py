@@ -80,8 +80,13 @@ class FileSaver:
         The processes, which agree on the iteration to go on from, and on when to end. None: this
         one alone.
     gone_on : bool
-        Whether the processes were more, and go on without some: what the others kept of the run of
-        all is passed over, and replaced after the first iteration.
+        Whether the processes were more, and go on without some: what there is of the run of all is
+        `former`, and is replaced after the first iteration.
+
+    Attributes
+    ----------
+    former : dict of int to dict
+        States of a run of more processes, by generation.
 
     Raises
     ------
@@ -120,6 +125,7 @@ class FileSaver:
         self._facts: State = {}
         self._found: State | None = None
         self._gone_on = gone_on
+        self.former: dict[int, State] = {}
         check_ending(path, "checkpoints")
         for file in self.files:
             check_writable(file, force or gone_on or bool(resume))
@@ -148,6 +154,7 @@ class FileSaver:
                     continue
                 check(CHECKPOINT, found, Place(f"the checkpoint {file}", advice=ANEW))
                 if self._gone_on and found["facts"].get("processes") != self.size:
+                    self.former[found["generation"]] = found["run"]
                     continue
                 self._check_size(found["facts"].get("processes"))
                 states[found["generation"]] = (file, found)
@@ -159,7 +166,7 @@ class FileSaver:
         if chosen is None:
             newest = self._largest(max(states, default=0))
             # All that can be lost is what is written first.
-            if if_any and newest <= self.every:
+            if self.former or (if_any and newest <= self.every):
                 return
             if self.size == 1:
                 raise FileError(

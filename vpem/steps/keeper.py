@@ -8,6 +8,7 @@ newest iterations, since nobody is more than one ahead of another.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from vpem.engines.engine import Engine
@@ -44,8 +45,6 @@ class Keeper(NoSaver):
     pick : callable or None
         Given what a recipe offers, returns the parameters in it, in units of the data and of this
         process's features alone. The recipe sets it; None: it always begins anew.
-    starts : Starts
-        What a recipe begins at, in the place of its own starts. Known from `begin` on.
     """
 
     pick: Callable[[State], Starts] | None = None
@@ -60,10 +59,10 @@ class Keeper(NoSaver):
         self.inner = inner
         self.lost = list(lost)
         self.kept: dict[int, Starts] = dict(kept or {})
-        self.starts: Starts = {}
         self.done = 0
         """Iterations of the run up to now, those among more than there are now too."""
         self._engine = engine
+        self._former: dict[int, State] = {} if self.kept else getattr(inner, "former", {})
 
     @property
     def saved(self) -> State | None:  # type: ignore[override]
@@ -83,8 +82,24 @@ class Keeper(NoSaver):
         if self.inner is not None:
             self.inner.begin(facts)
         if self.saved is not None:
-            self.starts, self.kept = {}, {}
+            self.kept, self._former = {}, {}
             self.done = getattr(self.inner, "generation", 0)
+
+    def starts(self, pick: Callable[[State], Starts]) -> Starts:
+        """Return what a recipe begins at in the place of its own starts, once it has begun.
+
+        Parameters
+        ----------
+        pick : callable
+            What `pick` is to be from now on. A checkpoint of the run of all has parameters in units
+            that are found anew: they are those of before where rows are.
+        """
+        self.pick = pick
+        if self.lost and self.done in self._former:
+            with suppress(KeyError, IndexError, TypeError, ValueError, AttributeError):
+                self.kept = {self.done: pick(self._former[self.done])}
+        self._former = {}
+        return self.kept.get(self.done, {}) if self.lost and self.saved is None else {}
 
     def newest(self) -> dict[int, Starts]:
         """Return the parameters that are kept, by iterations of the run."""
@@ -94,10 +109,10 @@ class Keeper(NoSaver):
 
     def _agree(self) -> None:
         """Find the newest iteration that all have kept, and who is missing since when."""
-        common = set.intersection(*map(set, self._engine.allgather(sorted(self.kept))))
+        known = self.kept or self._former
+        common = set.intersection(*map(set, self._engine.allgather(sorted(known))))
         self.done = max(common, default=0)
-        self.starts = self.kept.get(self.done, {})
-        self.kept = {self.done: self.starts} if self.starts else {}
+        self.kept = {self.done: self.kept[self.done]} if self.done in self.kept else {}
         names = [name for name, _ in self.lost]
         told: Any = self._engine.bcast([list(one) for one in self.lost])
         if not isinstance(told, list) or [one[0] for one in told] != names:

@@ -128,8 +128,7 @@ class OneRun(_Saving):
         keeper = self._saver
         if not isinstance(keeper, Keeper):
             return None
-        keeper.pick = lambda whole: {0: pick(whole["loop"])}
-        return keeper.starts.get(0)
+        return keeper.starts(lambda whole: {0: pick(whole["loop"])}).get(0)
 
     def inner(self, more: Any) -> Saver | None:
         """Return the saver for the loop, ``more`` being what the recipe wants to have again."""
@@ -227,8 +226,7 @@ class Restarts(_Saving, Generic[R]):
         self._saved_best: State | None = None
         self._starts: dict[int, State] = {}
         if isinstance(saver, Keeper):
-            saver.pick = self._picked
-            self._starts = saver.starts
+            self._starts = saver.starts(self._picked)
         if self._starts:
             begun = max(self._starts)
             self.numbers = [*sorted(self._starts), *(one for one in self.numbers if one > begun)]

@@ -250,7 +250,7 @@ class Link:
             self.returned = True
             self.here.changed()
         if told != known:
-            raise Trouble(f"{self.member.name} does not know yet who is left out, or knows better")
+            raise Trouble(f"{self.member.name} has still to hear who is left out")
 
     def _was_refused(self, refusal: Refusal) -> None:
         own, name = self.here.identity.name, self.member.name

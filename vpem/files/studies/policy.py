@@ -38,9 +38,6 @@ COMMANDS = ("fit", "select", "kmeans", "fedem", "impute", "saem", "predict", "sc
 OVER_FEATURES = ("fit", "select", "predict", "score")
 """Of these, those that are over features unless ``split`` says otherwise."""
 
-UNMASKED = ("predict", "score")
-"""Of these, those whose sums cannot be masked."""
-
 LARGEST = 10**12
 """Of a number."""
 
@@ -173,10 +170,8 @@ class Policy:
             For each rule that does not allow it.
         """
         if self.masked_sums and not options.get("secure_sum"):
-            told: tuple[str | Setting, ...] = (f"but those of 'vpem {command}' are not",)
-            if command not in UNMASKED:
-                told = (f"but 'vpem {command}' runs without ", Setting("secure_sum", True))
-            yield self._error("requires masked sums", *told)
+            without = f"but 'vpem {command}' runs without "
+            yield self._error("requires masked sums", without, Setting("secure_sum", True))
         yield from self._among("commands", "command", command, f"but this is 'vpem {command}'")
         if self.fewest_parties is not None and n_parties < self.fewest_parties:
             yield self._error(
