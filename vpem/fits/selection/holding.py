@@ -323,7 +323,9 @@ class _Rows:
             np.where(used, weights, 0.0),
             np.where(used, weights * self._doubts, 0.0),
         )
-        return np.stack([np.bincount(owners, part, n_workers) for part in values], axis=1)
+        # Of no rows counts are whole numbers, which are no float64 to others.
+        added = [np.bincount(owners, part, n_workers).astype(np.float64) for part in values]
+        return np.stack(added, axis=1)
 
 
 def _some(values: Any, rows: Indices | None) -> Any:
