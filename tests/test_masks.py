@@ -22,6 +22,7 @@ from vpem.fits.spread import fit_spread
 from vpem.network import pair_keys
 from vpem.network.holdings import contiguous
 from vpem.network.masks import TILE, Masks
+from vpem.network.messages import encode
 from vpem.network.topologies import make_graph
 from vpem.sums.connect import connect
 from vpem.sums.spread import spread
@@ -224,9 +225,25 @@ def test_no_keystream_comes_twice(monkeypatch):
 
 
 def test_fits_that_go_on_have_other_keys(monkeypatch):
-    """A fit of three processes is killed and resumed four times: the same bits, other masks."""
-    seen = []
+    """A fit of three processes is killed and resumed four times: the same bits, other masks.
+
+    Their keys are in no message and in no checkpoint.
+    """
+    seen, secrets, sent = [], set(), []
     monkeypatch.setattr(Masks, "register", staticmethod(lambda *use: seen.append(use)))
+    between, post = pair_keys.PairKeys.between, ThreadEngine.post
+
+    def remember(keys, *pair):
+        private = [key.private_bytes_raw() for key in keys._own._private.values()]
+        secrets.update([between(keys, *pair), *private, *keys._shared.values()])
+        return between(keys, *pair)
+
+    def listen(engine, to, what, value):
+        sent.append(encode(value))
+        post(engine, to, what, value)
+
+    monkeypatch.setattr(pair_keys.PairKeys, "between", remember)
+    monkeypatch.setattr(ThreadEngine, "post", listen)
     X = np.random.default_rng(0).normal(size=(60, 3))
     network = connect(make_graph("star", 3), contiguous(3, 3), secure_sum=True)
 
@@ -250,10 +267,14 @@ def test_fits_that_go_on_have_other_keys(monkeypatch):
         savers = [Breaking(2, saved=each) for each in saved]
         assert run(savers) is None
         saved = [saver.state for saver in savers]
+        sent += [pickle.dumps([saver.state, saver.facts]) for saver in savers]
     np.testing.assert_array_equal(run([Breaking(saved=each) for each in saved]), whole)
     assert len(seen) > 2 * uses > 100
     assert len(set(seen)) == len(seen)
     assert len({(key, nonce) for key, nonce, _ in seen}) == len(seen) / 2
+    there = b"".join(sent)
+    assert len(secrets) == 6 * (3 + 3 + 3)  # six runs, of three parties and pairs
+    assert not any(secret in there or secret.hex().encode() in there for secret in secrets)
 
 
 def test_keys_stay_where_they_are(monkeypatch):
