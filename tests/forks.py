@@ -110,7 +110,10 @@ def _end(process, home):
 def _load():
     """Load what commands load, members of studies among them."""
     import cryptography.x509  # noqa: F401
+    import dp_accounting  # noqa: F401
     import mnemonic  # noqa: F401
+    import pytest  # noqa: F401
+    import scipy.spatial  # noqa: F401
     import sklearn.mixture  # noqa: F401
     import websockets.asyncio.client
     import websockets.asyncio.server  # noqa: F401
