@@ -40,6 +40,8 @@ CASES = [
     ("path", 6, {"hops": 0, "sum": "tree"}),
     ("geometric", 12, {"hops": 1, "sum": "tree"}),
     ("complete", 4, {"hops": 0}),
+    ("star", 4, {"secure_sum": True}),
+    ("path", 5, {"secure_sum": True, "sum": "tree"}),
 ]
 
 

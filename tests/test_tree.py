@@ -268,6 +268,9 @@ def test_a_network_says_how_it_sums(overlapping):
         ("cycle", {"sum": "tree", "consensus": "rounds"}, "consensus is about consensus rounds"),
         ("cycle", {"sum": "tree", "eigenvalue": "estimated"}, "along a tree is exact"),
         ("cycle", {"sum": "tree", "agent_dropout": 0.1}, "in a tree one path joins two agents"),
+        ("cycle", {"secure_sum": True}, "secure_sum is for sums in which masks are added up"),
+        ("star", {"secure_sum": True, "hops": 1}, "hops above 0 shows their features to a root"),
+        ("star", {"secure_sum": True, "compress": "float32"}, "by which nothing can be added"),
     ],
 )
 def test_what_a_sum_cannot_be_had_with_is_refused(topology, options, said):
