@@ -42,8 +42,8 @@ def demo(
     """Try it all: three parties and a server on this machine.
 
     Each has a folder and processes of its own, and they meet over TLS on 127.0.0.1. The breast
-    cancer data are cut into three tables, by features, of patients that not all know. Every command
-    is printed as it is run; it takes less than a minute.
+    cancer data are cut into three tables, by features, of patients that not all know, and sums are
+    masked. Every command is printed as it is run; it takes less than a minute.
 
     Example: vpem study demo --keep try
     """
@@ -57,6 +57,7 @@ def demo(
         play.tell("The server's organiser says what will be run, and signs it:")
         address = f"127.0.0.1:{_free_port()}"
         options = ["--hops", "0", "-k", "2", "--align", "ids", "--scale", "standard"]
+        options.append("--secure-sum")
         print(play.run(SERVER, "study init", "heart", "--star", address, *options))
         play.tell("Each party asks to take part; words are compared by telephone:")
         for who in PARTIES:
