@@ -363,7 +363,7 @@ def agreeing(engine):
 @each(
     ["spoil", "sentence"],
     [
-        (changing("keys", 1, [FOREIGN]), "signature of member 1 does not hold"),
+        (changing("keys", 1, [FOREIGN]), "^member 1 and member 2 signed other keys"),
         (changing("keys", 0, [FOREIGN]), "the key of member 0 .* came back changed"),
         (changing("keys", 1, lambda said: said[2]), "member 2 has sent the key of member 1"),
         (changing("keys", 1, lambda said: said[0]), "member 1 has sent the key of member 0"),
@@ -375,8 +375,8 @@ def agreeing(engine):
         (changing("keys", 2, [None]), "member 2 .* else than a key of 32 bytes"),
         (changing("signatures", 1, b""), "member 1 .* else than a signature"),
         (changing("signatures", 1, None), "member 1 .* else than a signature"),
-        (changing("signatures", 1, bytes(64)), "signature of member 1 does not hold"),
-        (changing("signatures", 1, lambda said: said[2]), "signature of member 1 does not hold"),
+        (changing("signatures", 1, bytes(64)), "^member 1 signed other keys"),
+        (changing("signatures", 1, lambda said: said[2]), "^member 1 signed other keys"),
     ],
 )
 def test_cheating_is_noticed(spoil, sentence, identities):

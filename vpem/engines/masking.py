@@ -89,16 +89,19 @@ def _check_signatures(place: Placement, signs: Signs, transcript: bytes) -> None
     """Sign what this process has heard, and look at what the others have signed."""
     engine = place.engine
     said: list[Any] = engine.allgather(signs.sign(transcript) if len(place.own) else b"")
+    others: list[str] = []
     for rank in sorted(set(place.ranks.tolist())):
         signature = said[rank]
         if not isinstance(signature, bytes) or not signature:
             raise _wrong(engine.names[rank], "a signature of the keys for masked sums")
         if not signs.holds(rank, transcript, signature):
-            raise InputError(
-                f"the signature of {engine.names[rank]} does not hold for the keys that this "
-                "process has for masked sums: they are of another run or another edition of the "
-                "study, or were changed on their way"
-            )
+            others.append(engine.names[rank])
+    if others:
+        raise InputError(
+            f"{' and '.join(others)} signed other keys for masked sums than this process has: "
+            "keys of another run or another edition of the study, or such as were changed on their "
+            "way"
+        )
 
 
 def _wrong(name: str, expected: str) -> InputError:
