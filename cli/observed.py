@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from typing import TYPE_CHECKING
 
+from vpem.errors import Setting
 from vpem.fits.settings import ImputeSettings
 from vpem.records import Settings, changed, setting
 from vpem.settings import DEALS, WorkerSettings
@@ -59,6 +60,15 @@ class Dealing(Settings, heading="Data", kept=False):
         None,
         "Hide this share of the entries, and report the error on them against column "
         "means and scikit-learn's IterativeImputer.",
+        idle=(
+            lambda given: bool(given.get("secure_sum")) and given.get("engine") != "simulator",
+            (
+                " has the first process compare what observers hid, and tells all who saw which "
+                "entry, where ",
+                Setting("secure_sum", True),
+                " is to show totals alone; leave one of the two out",
+            ),
+        ),
     )
     sample_weight: str | None = changed(
         WorkerSettings,

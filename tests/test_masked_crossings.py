@@ -3,10 +3,11 @@
 import numpy as np
 import pytest
 
-from vpem import Blocks, InputError, connect, connect_workers, make_graph
+from vpem import Blocks, InputError, connect, connect_workers, fit_fedem, make_graph
 from vpem.engines.masking import agree
 from vpem.engines.placement import Placement
 from vpem.fits.feature_kmeans import kmeans_features
+from vpem.fits.imputation import fit_imputation
 from vpem.fits.row_kmeans import kmeans_rows
 from vpem.fits.rows import fit_em
 from vpem.fits.selection.trials import Cell, Problem, Trial
@@ -15,6 +16,7 @@ from vpem.fits.spread_use import SpreadRows
 from vpem.network.holdings import contiguous, from_worker_of_row
 from vpem.network.masks import Masks
 from vpem.sums.spread import spread, spread_workers
+from vpem.terms.lowrank.entries import from_matrices
 from vpem.terms.scaling import Scaling
 
 from .cli_support import overlapping
@@ -89,6 +91,18 @@ def fitted_to_rows(engine, data, recipe=fit_em, network=None, **options):
     return recipe(own, WORKERS, joined, n_threads=1, **options)
 
 
+def imputed(engine, data, network=None, **options):
+    """Impute a matrix of which three observers, a rank each, saw as many entries."""
+    network = {"topology": "star", **(network or {})}
+    graph = make_graph(network.pop("topology"), 3)
+    joined = spread_workers(connect_workers(graph, secure_sum=True, **network), engine)
+    names = ("ann", "bob", "eve")
+    weights = {name: 1.0 + np.abs(own) for name, own in zip(names, data, strict=True)}
+    seen = from_matrices(dict(zip(names, data, strict=True)), weights=weights)
+    own = seen.part(set(joined.agents.own.tolist()))
+    return fit_imputation(own, network=joined, n_threads=1, **{"rank": 2, "seed": 0, **options})
+
+
 def searched(own, *held, n_threads, **trial):
     """Judge one model of features, or of workers' rows, as a search does."""
     *workers, network = held
@@ -134,7 +148,9 @@ def test_models_are_used_under_masks():
 
 
 def moved(data, work):
-    """Give every agent, or worker, what the next one had."""
+    """Give every agent, worker or observer what the next one had."""
+    if work is imputed:
+        return np.roll(data, -1, axis=0)
     return np.roll(data, -16, axis=0) if work is fitted_to_rows else np.roll(data, -2, axis=1)
 
 
@@ -146,6 +162,12 @@ def kept_apart(data=X, work=fitted, **how):
     )
     return leaks(one, again, other)
 
+
+DRAWN = np.random.default_rng(2)
+SEEN = np.where(
+    DRAWN.random((3, 48)).argsort(axis=1) < 30, DRAWN.normal(size=(3, 48)), np.nan
+).reshape(3, 8, 6)
+"""Entries that three observers saw, as many each."""
 
 OF_ROWS = SHORT | {"work": fitted_to_rows, "data": MIXED}
 OF_KMEANS = {
@@ -173,6 +195,13 @@ FITS = {
     "k-means of rows": {**OF_KMEANS, "scale": "standard"},
     "k-means of rows in batches": {**OF_KMEANS, "batch_size": 12, "max_iter": 2},
     "search of rows": {"work": fitted_to_rows, "recipe": searched, "data": MIXED},
+    "FedEM": OF_ROWS | {"recipe": fit_fedem, "tol": 0.0, "scale": "standard"},
+    "VR-FedEM": OF_ROWS | {
+        "recipe": fit_fedem, "tol": 0.0, "batch_size": 5, "variance_reduction": True,
+    },
+    "imputation": {
+        "work": imputed, "data": SEEN, "max_iter": 2, "scale": "standard", "batch_size": 7,
+    },
     "use": {"work": alike, "data": HOLES},
     "held-out rows": {"recipe": searched, "n_folds": 3, "data": HOLES},
 }  # fmt: skip
