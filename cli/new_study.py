@@ -168,6 +168,12 @@ def check_goes_on(agreed: Sequence[Agreed]) -> None:
                 Setting("if_lost", "without"), " cannot be had with 'vpem select', which compares "
                 "fits to the features of the same parties; let it wait",
             )  # fmt: skip
+        hops = one.values.get("hops") if one.values.get("split") != "rows" else None
+        if str(hops or 0) != "0":
+            raise InputError(
+                Setting("if_lost", "without"), " cannot be had with --hops above 0: hubs have "
+                "features of others, and of a lost one; give --hops 0, or let it wait",
+            )  # fmt: skip
 
 
 def setup_of(study: Study) -> Setup:

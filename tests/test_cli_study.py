@@ -238,6 +238,9 @@ def test_a_changed_request_is_refused(capsys, people, hub):
         ("x --relay h:1", "--relay and --relay-certificate go together"),
         ("x --topology cycle --listen h:1", "--listen is for a member that others dial"),
         ("x --star h:1 --as lab", "lab.key does not exist; there is hub"),
+        ("x --star h:1 --if-lost go", "--if-lost must be one of wait, without, got 'go'"),
+        ("x --star h:1 --if-lost without --hops 1", "--if-lost without cannot be had with --hops"),
+        ("x --star h:1 --if-lost without --command select", "cannot be had with 'vpem select'"),
     ],
 )
 def test_what_a_study_cannot_say(capsys, hub, words, said):
@@ -264,8 +267,12 @@ def test_what_is_run_is_changed(capsys, hub):
     out = done(capsys, "study", "change", "heart.toml", "--align", "ids", "-k", "2-6").out
     assert "vpem fit --align ids --topology star --components 2-6 --hops 0" in out
     assert "The first party that has data gets every id of every party" in out
+    out = done(capsys, "study", "change", "heart.toml", "--if-lost", "without").out
+    assert "if lost     the others go on" in out
+    assert "A member that is not heard of for 600 s is left out" in out
     told = done(capsys, "study", "change", "heart.toml", "--command", "kmeans", "-k", 3)
-    assert "wrote heart.toml, edition 3" in told.err
+    assert "wrote heart.toml, edition 4" in told.err
+    assert read_study("heart.toml").if_lost == "without"
     assert read_study("heart.toml").options == {
         "fit": {"topology": "star", "hops": 0, "align": "ids", "components": "2-6"},
         "kmeans": {"topology": "star", "clusters": 3},
@@ -275,6 +282,11 @@ def test_what_is_run_is_changed(capsys, hub):
         ((), "nothing was to be changed"),
         (("--topology", "cycle"), "for another make a new study"),
         (("--agent-dropout", "0.1"), "a server's sum needs every agent"),
+        (("--if-lost", "go"), "--if-lost must be one of wait, without, got 'go'"),
+        (
+            ("--command", "fit", "--hops", "1"),
+            "--if-lost without cannot be had with --hops above 0",
+        ),
         (("--tol", "-1"), "--tol must be a finite number of at least 0"),
         (("-o", "model.h5"), "each member says it for itself"),
         (("heart",), "'heart' is neither an option nor its value; the study comes first"),

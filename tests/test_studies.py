@@ -196,6 +196,7 @@ def wrong_studies():
         ("timeout = 600.0", "timeout = nan", "timeout must be a number of seconds above 0"),
         ('result = "all"', 'result = "al"', "did you mean 'all'"),
         ('result = "all"', "result = 3", "result must be a text, got 3"),
+        ('if-lost = "wait"', 'if-lost = "go"', "if-lost must be one of wait, without, got 'go'"),
         ('signed = "2026-01', 'signed = "2026-13', "a time must be written as"),
         ('id = "', 'id = "x', "must be 32 hexadecimal digits"),
         ("format = 1", "format = 2", "whose studies are of another format"),
