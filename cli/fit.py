@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 from vpem.fits.settings import PrivacySettings
 from vpem.settings import FitSettings, GraphSettings, HoldingSettings, SumSettings
@@ -12,9 +12,16 @@ from .choices import ComponentSettings, StartSettings, counts_of, how_summed, st
 from .driver import Run
 from .engine import EngineSettings, describe_engine
 from .labels import LabelFile, LabelledOutput, of_workers
-from .options import Given, MemoryLimit, Without
+from .options import Given, MemoryLimit
 from .output import Progress, Screen
 from .parties import DataFiles, PartySettings, read_data
+from .promised import (
+    check_asked,
+    kept_of_private,
+    promised,
+    tell_of_clipped,
+    tell_what_is_left,
+)
 from .results import Result
 from .shards import check_shards, write_shards
 from .tasks import Task
@@ -43,7 +50,7 @@ def fit(
     parties: PartySettings,
     held: HoldingSettings,
     graph: GraphSettings,
-    asked: Annotated[FitChoices, Without("epsilon")],
+    asked: FitChoices,
     sums: SumSettings,
     begin: StartSettings,
     checkpoints: CheckpointSettings,
@@ -57,7 +64,7 @@ def fit(
     features within --hops; nothing else leaves an agent but terms of one sum, taken at a server
     (star), along a tree (--sum tree) or by consensus rounds between neighbours. With --split rows
     every worker sends sums over its rows; what the star, or a tree, then fits is what pooled rows
-    would give.
+    would give. With --epsilon these sums have noise: nobody learns much of one row.
 
     Example: vpem fit data/breast_cancer.h5 --topology cycle --hops 1 -o model.h5
 
@@ -74,6 +81,7 @@ def fit(
         counts = counts_of(asked.n_components)
         how = asked.into(FitSettings, n_components=counts[0])
         privacy = asked.into(PrivacySettings)
+        check_asked(how, privacy, checkpoints, given)
         if len(counts) > 1:
             _check_several(asked, begin)
         run = Run(screen, out, "models", engine, checkpoints if len(counts) == 1 else None)
@@ -89,12 +97,15 @@ def fit(
         task = Task(source, held, graph, sums, run)
         if run.shards and out.output is not None:
             check_shards(run, task.network, task.names)
+        tell_what_is_left(screen, how, privacy, task)
         limit = run.memory(memory_limit)
         found, ran, rows = _fit(task, how, counts, privacy, checkpoints, limit)
         options = run.options(
             given, data=", ".join(map(str, data)), graph_seed=graph.graph_seed,
             missing=how.missing, components=found.mixture.n_components,
+            **kept_of_private(found),
         )  # fmt: skip
+        tell_of_clipped(screen, found, task.names)
         run.labels.write(source, rows, task.network.agents, screen)
         shards: Report = {}
         if run.shards:
@@ -262,8 +273,6 @@ def _show(report: Report, names: Sequence[str]) -> None:
 def _judged(report: Report) -> list[tuple[str, str]]:
     """Say how good a mixture is or, where rows are protected, what is promised of them."""
     if "privacy" in report:
-        from .promised import promised
-
         return promised(report["privacy"])
     return [
         ("log-likelihood", f"{report['log_likelihood']:.6f} per sample"),

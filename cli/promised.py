@@ -5,9 +5,19 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from vpem.network.schema import Report
+    from collections.abc import Sequence
 
-__all__ = ["promised"]
+    from vpem.fits.results import Fit
+    from vpem.fits.settings import PrivacySettings
+    from vpem.network.schema import Report
+    from vpem.settings import FitSettings
+
+    from .checkpoints import CheckpointSettings
+    from .options import Given
+    from .output import Screen
+    from .tasks import Task
+
+__all__ = ["check_asked", "kept_of_private", "promised", "tell_of_clipped", "tell_what_is_left"]
 
 COVERS = {
     "hubs": "outsiders who see the model alone; parties see terms and responsibilities, "
@@ -27,10 +37,66 @@ def promised(privacy: Report) -> list[tuple[str, str]]:
     privacy : dict
         As `vpem.fits.privacy.Guarantee.describe` says.
     """
+    from .output import plural
+
+    least = min(privacy["noise_multipliers"])
     lines = [
         ("privacy", f"epsilon {privacy['epsilon']:g}, delta {privacy['delta']:g}, of one row"),
         ("protects from", COVERS[privacy["noise_by"]]),
+        ("noise", f"{plural(privacy['n_releases'], 'release')}, least multiplier {least:.3g}"),
     ]
     if privacy["repeatable"]:
         lines.append(("no privacy", privacy["warning"]))
     return lines
+
+
+def check_asked(
+    how: FitSettings, privacy: PrivacySettings, checkpoints: CheckpointSettings, given: Given
+) -> None:
+    """Raise InputError where an option was given that a private fit of rows cannot have."""
+    if privacy.epsilon is None:
+        return
+    from vpem.errors import InputError, Setting
+    from vpem.fits.private_rows import check_private
+
+    for start in ("init_rows", "init_model"):
+        if given.has(start):
+            raise InputError(
+                Setting(start), " cannot be had with ", Setting("epsilon"), ": a private fit finds "
+                "its start by noisy sums of its own; leave it out",
+            )  # fmt: skip
+    check_private(
+        how, given=given.has, weighted=given.has("sample_weight"),
+        saved=checkpoints.checkpoint is not None,
+    )  # fmt: skip
+
+
+def tell_what_is_left(
+    screen: Screen, how: FitSettings, privacy: PrivacySettings, task: Task
+) -> None:
+    """Say before a private fit of rows how large its noise will be."""
+    if privacy.epsilon is not None:
+        from vpem.fits.foretold import foretell
+
+        n_samples, n_features = task.parts.n_samples, len(task.source.feature_names)
+        foretold = foretell(how, privacy, n_samples, n_features)
+        foretold.check()
+        screen.note(str(foretold))
+
+
+def kept_of_private(found: Fit) -> Report:
+    """Return what a model keeps in the place of options that a private fit has no use for."""
+    if found.guarantee is None:
+        return {}
+    return {"init": "noisy sums", "max_iter": found.n_iter, "tol": None}
+
+
+def tell_of_clipped(screen: Screen, found: Fit, names: Sequence[str]) -> None:
+    """Say where rows lie how many of them were clipped to the bounds; no report has that."""
+    for worker, count in getattr(found, "clipped", {}).items():
+        if count:
+            rows = found.workers.counts[worker]  # type: ignore[attr-defined]
+            screen.note(
+                f"{names[worker]}: {count} of {rows} rows had values beyond --bounds, which were "
+                "clipped; nobody else is told"
+            )

@@ -33,6 +33,7 @@ _HOMES = {
     "NumericalError": "vpem.errors",
     "Partition": "vpem.network.holdings",
     "Party": "vpem.files.parties.manifest",
+    "PrivacySettings": "vpem.fits.settings",
     "SaemModel": "vpem.saem.models.model",
     "SumSettings": "vpem.settings",
     "VPEM": "vpem.fits.estimators.mixtures",

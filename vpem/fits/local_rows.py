@@ -20,7 +20,15 @@ from vpem.sums.sum import Sum
 from vpem.terms.matrix import Rows
 from vpem.terms.points import Points
 
-__all__ = ["DrawnRows", "LocalRows", "SharedRows", "by_worker", "charge_weights", "read_rows"]
+__all__ = [
+    "DrawnRows",
+    "LocalRows",
+    "SharedRows",
+    "by_worker",
+    "charge_weights",
+    "check_rows_held",
+    "read_rows",
+]
 
 
 class LocalRows:
@@ -149,6 +157,14 @@ def by_worker(X: Any, workers: Workers, holders: Placement) -> Any:
     if holders.masks is None or holders.apart or workers.in_order:
         return X
     return X.of_rows(workers.rows) if isinstance(X, FileMatrix) else X[workers.order]
+
+
+def check_rows_held(workers: Workers, n_samples: int) -> None:
+    """Raise InputError unless workers hold as many rows as the data have."""
+    if workers.n_samples != n_samples:
+        raise InputError(
+            f"the workers hold {workers.n_samples} rows, but the data have {n_samples}"
+        )
 
 
 class SharedRows:

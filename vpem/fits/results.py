@@ -309,10 +309,14 @@ class RowFit(Fit):
         the first of each worker of the rank. `mixture` is the first.
     workers : Workers
         Who held which rows.
+    clipped : dict of int to int
+        Of a private fit: rows of each worker of this process that had values beyond the bounds.
+        That is no part of reports or models, since nobody else may know.
     """
 
     mixtures: list[Mixture] = field(default_factory=list)
     workers: Workers
+    clipped: dict[int, int] = field(default_factory=dict)
 
     def describe(self, feature_names: Sequence[str], holders: Sequence[str]) -> Report:
         """Summarize the fit in values that JSON can hold; see `NetworkResult.describe`.
@@ -335,7 +339,9 @@ class RowFit(Fit):
             "hops": 0,
             **self._network(),
             "disagreement": {
-                "log_likelihood": float(np.ptp(self.root_log_likelihood) / self.total_weight),
+                "log_likelihood": None
+                if self.guarantee is not None
+                else float(np.ptp(self.root_log_likelihood) / self.total_weight),
                 "mixing_weights": float(np.ptp(weights, axis=0).max()),
             },
             **self._run(),

@@ -19,11 +19,20 @@ from vpem.files.fingerprint import checksum, describe_run
 from vpem.files.matrix import FileMatrix
 from vpem.fits.accelerated import acceleration_of
 from vpem.fits.agreed_rows import agree_on_rows, parts_of, units_by_reach
-from vpem.fits.local_rows import DrawnRows, LocalRows, SharedRows, by_worker, charge_weights
+from vpem.fits.local_rows import (
+    DrawnRows,
+    LocalRows,
+    SharedRows,
+    by_worker,
+    charge_weights,
+    check_rows_held,
+)
 from vpem.fits.outcomes import warn_of_outcome
 from vpem.fits.prepare import Prepared, make_terms, prepare, units_of
+from vpem.fits.private_rows import fit_private_rows
 from vpem.fits.results import RowFit
 from vpem.fits.row_starts import RowRestart
+from vpem.fits.settings import PrivacySettings
 from vpem.network.blocks import Blocks
 from vpem.network.holdings import Workers
 from vpem.network.ledger import Ledger
@@ -55,6 +64,7 @@ def fit_em(
     feature_names: Sequence[str] | None = None,
     callback: Callable[[Progress], None] | None = None,
     saver: Saver | None = None,
+    privacy: PrivacySettings | None = None,
     **changes: Any,
 ) -> RowFit:
     """Fit a Gaussian mixture to rows that workers hold: distributed EM.
@@ -76,6 +86,8 @@ def fit_em(
         From `vpem.connect_workers`.
     settings, first_restart, sample_weight, feature_names, callback, saver, **changes
         As for `vpem.fit_vpem`.
+    privacy : PrivacySettings, optional
+        With an ``epsilon``: noise in every sum (`vpem.fits.private_rows.fit_private_rows`).
 
     Returns
     -------
@@ -98,6 +110,11 @@ def fit_em(
     began = time.perf_counter()
     how = FitSettings.of(settings, **changes)
     _check_network(network, workers)
+    if privacy is not None and privacy.is_asked:
+        return fit_private_rows(
+            X, workers, network, how, privacy, sample_weight=sample_weight,
+            feature_names=feature_names, callback=callback, saver=saver,
+        )  # fmt: skip
     X = by_worker(X, workers, network.total.holders)
     here = LocalRows.of(network.total.holders, workers, X)
     given = prepare(
@@ -105,10 +122,7 @@ def fit_em(
         dtype=how.dtype, missing=how.missing, here=here,
     )  # fmt: skip
     first_restart = check_int("first_restart", first_restart, least=0)
-    if workers.n_samples != given.n_samples:
-        raise InputError(
-            f"the workers hold {workers.n_samples} rows, but the data have {given.n_samples}"
-        )
+    check_rows_held(workers, given.n_samples)
     how = how.changed(n_threads=thread_count(how.n_threads), dtype=given.precision.name)
     batches = _batches(how)
     steps = batches or {"accelerate": acceleration_of(how, network, over_rows=True)}
@@ -124,8 +138,7 @@ def fit_em(
         _charge_setup(terms, given, network, ledger, how)
         kept = MixtureRuns(terms.whole, total, how.n_components, over_rows=True)
         stop = {"tol": how.tol, "max_iter": how.max_iter, "callback": callback, **steps}
-        numbers = range(first_restart, first_restart + how.n_init)
-        numbers = numbers if isinstance(how.init, str) else range(1)
+        numbers = _restarts(how, first_restart)
         restarts = Restarts(saver, ledger, numbers, how.seed, how.max_iter, kept)
         place = None if held.in_order else np.argsort(held.order)
         start = partial(RowRestart, terms, weights, kept, place)
@@ -164,6 +177,11 @@ def _facts(
     facts |= {"first_restart": first_restart} if first_restart else {}
     facts["who holds which rows"] = checksum(workers.order, workers.counts)
     return describe_run("em-rows", given.X, given.row_weights, network, **facts)
+
+
+def _restarts(how: FitSettings, first: int) -> range:
+    """Return the numbers of the restarts: of a start that is given there is one."""
+    return range(first, first + how.n_init) if isinstance(how.init, str) else range(1)
 
 
 def _batches(how: FitSettings) -> Report:

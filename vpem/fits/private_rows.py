@@ -1,0 +1,263 @@
+"""EM over rows whose workers' sums are noisy: what anybody learns of one row is bounded."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vpem._core.threads import one_blas_thread
+from vpem.checks import Floats, check_data, check_finite
+from vpem.engines.engine import about
+from vpem.errors import InputError, Setting, VpemWarning
+from vpem.files.matrix import FileMatrix
+from vpem.fits.foretold import Foretold, foretell
+from vpem.fits.local_rows import LocalRows, by_worker, check_rows_held
+from vpem.fits.privacy import REPEATABLE, Guarantee, bounds_of
+from vpem.fits.results import RowFit
+from vpem.fits.settings import PrivacySettings
+from vpem.network.blocks import Blocks
+from vpem.network.holdings import Workers
+from vpem.network.ledger import Ledger
+from vpem.settings import FitSettings
+from vpem.steps.private_em import run_private
+from vpem.steps.releases import Releases
+from vpem.steps.runs import Progress
+from vpem.sums.connect import Network
+from vpem.sums.counted import at_server
+from vpem.sums.noisy import Noisy
+from vpem.sums.sum import Sum
+from vpem.terms.bounded_rows import BoundedRows, Grid
+from vpem.terms.matrix import arrange_rows
+from vpem.terms.mixture import Mixture
+from vpem.terms.residuals import Parts
+from vpem.terms.scaling import Scaling
+
+__all__ = ["check_private", "fit_private_rows"]
+
+LEAVE_OUT: dict[str, str] = {
+    "tol": "whether the log-likelihood still changes is known to nobody who has not paid for it, "
+    "and all iterations are taken",
+    "n_init": "every start would have to be paid for; the one that there is is searched for in "
+    "what has been paid for once",
+    "init": "it looks at rows; the start of a private fit is found by noisy sums of its own",
+    "batch_size": "what the batches tell together would have to be paid for by each of them",
+    "step_size": "steps of a private fit are a half, a third and so on in its second half already",
+    "accelerate": "what is taken back depends on a log-likelihood that nobody has paid for",
+    "scale": "standard deviations that nobody has paid for would tell of rows; private fits are "
+    "in units of their own",
+    "missing": "sums over what there is of a row would have to be paid for a feature at a time; "
+    "fill values in first",
+    "every_weight": "responsibilities lie on a grid",
+    "dtype": "sums lie on a grid of integers, which takes double precision",
+}
+"""Settings of a fit that a private one cannot have, and why."""
+
+
+def check_private(
+    how: FitSettings,
+    *,
+    given: Callable[[str], bool] = lambda _: False,
+    weighted: bool = False,
+    saved: bool = False,
+) -> None:
+    """Raise InputError where something is asked for that a private fit cannot have.
+
+    Parameters
+    ----------
+    how : FitSettings
+        Settings.
+    given : callable
+        Whether a setting, by its name, was given even if it is the default.
+    weighted, saved : bool
+        Whether there are sample weights, or a checkpoint.
+    """
+    asked, usual = Setting("epsilon"), FitSettings()
+    for name, why in LEAVE_OUT.items():
+        value, common = getattr(how, name), getattr(usual, name)
+        same = isinstance(value, type(common)) and value == common
+        if not same or given(name):
+            raise InputError(
+                Setting(name), " cannot be had with ", asked, f": {why}; leave it out"
+            )  # fmt: skip
+    if weighted:
+        raise InputError(
+            Setting("sample_weight"), " cannot be had with ", asked, ": a row that weighs more "
+            "would tell more than was promised; leave it out",
+        )  # fmt: skip
+    if saved:
+        raise InputError(
+            "a checkpoint, from which a run goes on, cannot be had with ", asked, ": the sum that "
+            "broke off would be taken once more with other noise, which nobody accounts for; leave "
+            "it out, a private fit has few iterations",
+        )  # fmt: skip
+
+
+def _check_sum(network: Network) -> None:
+    """Raise InputError unless there is a place at which noise is added before anybody hears it."""
+    if network.compress is not None or not network.total.exact:
+        raise InputError(
+            Setting("epsilon"), " needs an exact sum, with noise before anybody hears it: in "
+            "consensus rounds neighbours see what workers have; take the topology star, or ",
+            Setting("sum", "tree"),
+        )  # fmt: skip
+
+
+def fit_private_rows(
+    X: Floats | FileMatrix,
+    workers: Workers,
+    network: Network,
+    how: FitSettings,
+    privacy: PrivacySettings,
+    *,
+    sample_weight: Any = None,
+    feature_names: Sequence[str] | None = None,
+    callback: Callable[[Progress], None] | None = None,
+    saver: Any = None,
+) -> RowFit:
+    """Fit a mixture to rows that workers hold, by noisy sums (`vpem.steps.private_em`).
+
+    Parameters
+    ----------
+    X, workers, network, sample_weight, feature_names, callback, saver
+        As for `vpem.fit_em`; a callback is not given log-likelihoods, which nobody has paid for.
+    how, privacy
+        Settings; ``max_iter`` iterations are taken, by default `USUAL_ITERATIONS`.
+
+    Returns
+    -------
+    RowFit
+        Without log-likelihoods and history, which would tell of rows.
+
+    Raises
+    ------
+    InputError
+        If something is asked for that a private fit cannot have, or nothing would be left but
+        noise.
+    """
+    began = time.perf_counter()
+    check_private(how, weighted=sample_weight is not None, saved=saver is not None)
+    _check_sum(network)
+    X = by_worker(X, workers, network.total.holders)
+    if len(X.shape) != 2:
+        raise InputError(f"the data must be 2-D (rows, features), got {len(X.shape)} dimension(s)")
+    n_features = X.shape[1]
+    bounds = bounds_of(privacy.bounds, n_features)
+    foretold = foretell(how, privacy, workers.n_samples, n_features)
+    foretold.check()
+    if privacy.repeatable_noise is not None:
+        warnings.warn(VpemWarning(REPEATABLE), stacklevel=3)
+    ledger = Ledger(network.graph)
+    network.charge_setup(ledger, workers.n_samples, 8)
+    total = network.total.on(ledger)
+    layout, grid = foretold.layout, Grid.of(workers.n_samples, n_features)
+    rows = _rows(X, workers, network, bounds, grid, feature_names)
+    noisy = Noisy(at_server(total), privacy.repeatable_noise)
+    releases = Releases(rows, noisy, list(foretold.multipliers))
+    _check_grid(foretold, releases)
+    sent: list[int] = []
+
+    def told(iteration: int) -> None:
+        sent.append(total.bytes_sent)
+        if callback is not None:
+            callback(Progress(iteration, float("nan"), None))
+
+    with one_blas_thread():
+        parts = run_private(
+            releases, layout, workers.n_samples, foretold.n_iter, seed=[how.seed, 0],
+            shared=lambda start: _shared(start, total), callback=told,
+        )  # fmt: skip
+    mixture = _mixture(parts, bounds, workers.n_workers, how.reg_covar)
+    return RowFit(
+        mixture=mixture,
+        network=network.whole,
+        history=np.empty((0, 1)),
+        root_log_likelihood=np.full(1, np.nan),
+        total_weight=float(workers.n_samples),
+        n_samples=workers.n_samples,
+        mixtures=[mixture],
+        workers=workers,
+        converged=True,
+        total_iterations=foretold.n_iter,
+        seconds=time.perf_counter() - began,
+        communication={**ledger.summary(), "bytes_by_iteration": sent},
+        clipped=dict(zip(total.holders.own.tolist(), rows.clipped, strict=True)),
+        guarantee=Guarantee(
+            foretold.budget, tuple(foretold.multipliers), noisy.by,
+            privacy.repeatable_noise is not None,
+        ),
+    )  # fmt: skip
+
+
+def _rows(
+    X: Any,
+    workers: Workers,
+    network: Network,
+    bounds: NDArray[np.float64],
+    grid: Grid,
+    feature_names: Sequence[str] | None,
+) -> BoundedRows:
+    """Return the rows of this process's workers, which must be finite."""
+    here = LocalRows.of(network.total.holders, workers, X)
+    n_features = bounds.shape[1]
+    data: Any = check_data(
+        X, n_features, feature_names, least_rows=int(here is None),
+        finite=lambda rows, names: check_finite(rows, names, ("fill it in, or leave the row out",)),
+    )  # fmt: skip
+    if here is None:
+        check_rows_held(workers, len(data))
+        if not workers.in_order:
+            stored = isinstance(data, FileMatrix)
+            data = data.of_rows(workers.rows) if stored else data[workers.order]
+    runs = workers.runs if here is None else here.own_runs
+    blocks = _block(n_features, workers.n_workers)
+    whole = arrange_rows(data, blocks, Scaling.none(n_features), data.dtype)
+    return BoundedRows([whole.part(run) for run in runs], bounds, grid)
+
+
+def _check_grid(foretold: Foretold, releases: Releases) -> None:
+    """Raise InputError where noise on the grid is not as good as Gaussian noise."""
+    layout, unit = foretold.layout, releases.grid_unit
+    least = min(1.0, float(layout.deviations().min())) * min(foretold.multipliers)
+    d = layout.n_features
+    n_values = 32 * d + d * (d + 3) // 2 + (1 << 12) + foretold.n_iter * layout.size
+    foretold.budget.check_grid(int(least / unit), n_values)
+
+
+def _shared(start: Parts, total: Sum) -> Parts:
+    """Return the first process's start in every process: a search may end elsewhere in others."""
+    values = np.concatenate([start.weights, start.means.ravel(), start.spreads.ravel()])
+    total.agree("setup", values.nbytes)
+    holders = total.holders
+    if not holders.apart:
+        return start
+    with about(holders.engine, "setup"):
+        holders.engine.bcast_array(values)
+    k, d = start.means.shape
+    weights, means, spreads = np.split(values, [k, k + k * d])
+    return Parts(weights, means.reshape(k, d), spreads.reshape(start.spreads.shape), start.kind)
+
+
+def _mixture(
+    parts: Parts, bounds: NDArray[np.float64], n_workers: int, reg_covar: float
+) -> Mixture:
+    """Return the mixture of parts, whose units are those of the bounds."""
+    spreads = parts.spreads[:1] if parts.is_tied else parts.spreads
+    d = parts.means.shape[1]
+    if spreads.ndim == 2:
+        covariances = np.square(spreads) + reg_covar
+    else:
+        full = spreads @ spreads.transpose(0, 2, 1) + reg_covar * np.eye(d)
+        covariances = full.ravel()
+    scaling = Scaling(bounds.mean(axis=0), np.ptp(bounds, axis=0) / 2)
+    blocks, weights = _block(d, n_workers), parts.weights[None].copy()
+    return Mixture(blocks, parts.kind, weights, parts.means.copy(), covariances, scaling)
+
+
+def _block(n_features: int, n_workers: int) -> Blocks:
+    """Return one block of all features, which all workers hold."""
+    return Blocks((np.arange(n_features),), (0,), (tuple(range(n_workers)),))
