@@ -105,7 +105,7 @@ ALONE = {
         error first groups no_precondition random sampler_steps slopes spread step_decay target
     """,
     "of noise, which recipes take as a record of its own": """
-        bounds delta privacy release_epsilon repeatable_noise
+        bounds delta epsilon privacy release_epsilon repeatable_noise
     """,
     "scikit-learn's": "warm_start",
     "of rounding, which estimators leave as it is": "every_weight",

@@ -17,6 +17,7 @@ from vpem.errors import InputError, Setting, VpemWarning
 from vpem.files.matrix import FileMatrix
 from vpem.fits.foretold import Foretold, foretell
 from vpem.fits.local_rows import LocalRows, by_worker, check_rows_held
+from vpem.fits.prepare import precision_of
 from vpem.fits.privacy import REPEATABLE, Guarantee, bounds_of
 from vpem.fits.results import RowFit
 from vpem.fits.settings import PrivacySettings
@@ -80,6 +81,7 @@ def check_private(
     for name, why in LEAVE_OUT.items():
         value, common = getattr(how, name), getattr(usual, name)
         same = isinstance(value, type(common)) and value == common
+        same = same or (name == "dtype" and precision_of(value) == np.float64)
         if not same or given(name):
             raise InputError(
                 Setting(name), " cannot be had with ", asked, f": {why}; leave it out"

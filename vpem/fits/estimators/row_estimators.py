@@ -13,6 +13,7 @@ from vpem.checks import check_int
 from vpem.errors import InputError
 from vpem.fits.estimators.fitted import FittedMixture
 from vpem.fits.rows import fit_em
+from vpem.fits.settings import PrivacySettings
 from vpem.network.holdings import Workers, evenly, from_worker_of_row
 from vpem.settings import FitSettings, SumSettings
 from vpem.steps.runs import mean_over_roots
@@ -67,6 +68,10 @@ class DistributedGaussianMixture(FittedMixture):
         What fails on a graph; who is silent counts with what was heard of it last.
     secure_sum : bool, default=False
         Whether sums are masked: nobody sees what one party adds (`vpem.SumSettings`).
+    epsilon, delta, bounds : float, float, str or pair of arrays, optional
+        Differential privacy of one row, by noisy sums of rows clipped to the bounds
+        (`vpem.PrivacySettings`). There is no log-likelihood then, ``max_iter`` iterations are
+        taken, by default 10, and the noise comes from the system, not from ``random_state``.
     covariance_type : str, default="full"
         "full", "diag", "spherical", "tied", "tied-diag" or "tied-spherical".
     init : {"random", "k-means++", "kmeans"} or row indices, default="kmeans"
@@ -85,7 +90,8 @@ class DistributedGaussianMixture(FittedMixture):
     mixture_ : Mixture
         The first of them.
     converged_, n_iter_, lower_bound_, history_, graph_, fit_
-        As for `vpem.VPEM`; ``history_`` has a column a model.
+        As for `vpem.VPEM`; ``history_`` has a column a model. Of a private fit the history is
+        empty, and the bound nan.
     workers_ : Workers
         Who held which rows.
 
@@ -118,6 +124,9 @@ class DistributedGaussianMixture(FittedMixture):
         agent_dropout: float = 0.0,
         stragglers: float = 0.0,
         secure_sum: bool = False,
+        epsilon: float | None = None,
+        delta: float | None = None,
+        bounds: Any = None,
         covariance_type: str = "full",
         n_init: int = 1,
         tol: float = 1e-7,
@@ -147,6 +156,9 @@ class DistributedGaussianMixture(FittedMixture):
         self.agent_dropout = agent_dropout
         self.stragglers = stragglers
         self.secure_sum = secure_sum
+        self.epsilon = epsilon
+        self.delta = delta
+        self.bounds = bounds
         self.covariance_type = covariance_type
         self.n_init = n_init
         self.tol = tol
@@ -198,6 +210,7 @@ class DistributedGaussianMixture(FittedMixture):
         init = self.init
         if self.warm_start and hasattr(self, "mixture_"):
             init = self.mixture_
+        privacy = self._settings(PrivacySettings)
         fit = fit_em(
             data,
             workers,
@@ -205,12 +218,13 @@ class DistributedGaussianMixture(FittedMixture):
             self._settings(
                 FitSettings,
                 seed=seed,
-                dtype=data.dtype,
+                dtype=np.float64 if privacy.is_asked else data.dtype,
                 init=init,
                 n_init=self.n_init if init is self.init else 1,
             ),
             sample_weight=None if sample_weight is None else np.asarray(sample_weight),
             feature_names=None if names is None else list(names),
+            privacy=privacy,
         )
         self.fit_ = fit
         self.workers_ = workers
@@ -223,5 +237,6 @@ class DistributedGaussianMixture(FittedMixture):
         self.converged_ = fit.converged
         self.n_iter_ = fit.n_iter
         self.history_ = fit.history
-        self.lower_bound_ = mean_over_roots(fit.history[-1]) / fit.total_weight
+        last = fit.history[-1] if len(fit.history) else fit.root_log_likelihood
+        self.lower_bound_ = mean_over_roots(last) / fit.total_weight
         return self

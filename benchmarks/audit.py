@@ -1,0 +1,141 @@
+"""An audit of private fits over rows: the likelihood-ratio game on neighbouring data.
+
+    python -m benchmarks.audit [--runs 2000] [--epsilon 4]
+
+Of two data sets, which differ in one row, one is fitted; somebody who knows all other rows, and
+everything that is published, says which. How often that is right, and how often wrong, bounds
+epsilon from below: ``(hits - delta) / false alarms <= exp(epsilon)``. The bound must stay below
+what was promised; with a third of the noise it must not, or the audit could not find a fault.
+
+Three games: by the noisy sum of one iteration, by those of all releases, by the model alone.
+"""
+
+from __future__ import annotations
+
+import argparse
+from math import inf, log
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.stats import beta
+
+from vpem.fits.privacy import Budget
+from vpem.steps.private_em import run_private, shares_of
+from vpem.steps.releases import Releases
+from vpem.sums.noisy import Noisy
+from vpem.sums.server import ServerSum
+from vpem.terms.bounded_rows import BoundedRows, Grid
+from vpem.terms.matrix import MemoryRows
+from vpem.terms.residuals import Residuals
+
+Vector = NDArray[np.float64]
+
+CONFIDENCE = 0.95
+
+
+def lower_bound(without: Vector, within: Vector, delta: float) -> float:
+    """Return a lower confidence bound of epsilon, by scores of runs without and with a row.
+
+    Half of the runs choose the threshold at which the row is said to be there, the others count
+    (Jagielski, Ullman and Oprea 2020), with Clopper and Pearson's bounds of both probabilities.
+    """
+    best, found = -inf, 0.0
+    half = len(without) // 2
+    for threshold in np.unique(np.quantile(np.r_[without, within], np.linspace(0.01, 0.999, 200))):
+        for side in (1, -1):
+            one, two = (side * scores > side * threshold for scores in (without, within))
+            chosen = _epsilon(one[:half], two[:half], delta)
+            if chosen > best:
+                best, found = chosen, _epsilon(one[half:], two[half:], delta)
+    return max(found, 0.0)
+
+
+def _epsilon(alarms: NDArray[np.bool_], hits: NDArray[np.bool_], delta: float) -> float:
+    """Bound epsilon from below by false alarms, and by hits."""
+    tail = (1 - CONFIDENCE) / 2
+    n, false, right = len(alarms), int(alarms.sum()), int(hits.sum())
+    most = 1.0 if false == n else float(beta.ppf(1 - tail, false + 1, n - false))
+    least = 0.0 if right == 0 else float(beta.ppf(tail, right, n - right + 1))
+    return log((least - delta) / most) if least > delta else -inf
+
+
+class Audited(Noisy):
+    """A sum whose last worker holds the row in question, or nothing.
+
+    Parameters
+    ----------
+    inner : ServerSum
+        The sum.
+    there : bool
+        Whether the row takes part.
+    too_small : int
+        What the noise is divided by, to see whether that is found.
+    """
+
+    def __init__(self, inner: ServerSum, there: bool, too_small: int = 1) -> None:
+        super().__init__(inner)
+        self.there, self.too_small = there, too_small
+        self.ratios: list[float] = []
+        """Logarithm of the likelihood ratio of every release."""
+
+    def add(
+        self, values: Vector, scales: NDArray[np.int64], unit: float, kind: str = "estep"
+    ) -> Vector:
+        """Add up, and compare what is published with what it would be without the row."""
+        change, values = values[-1].copy(), values.copy()
+        values[-1] *= self.there
+        found = super().add(values, scales // self.too_small, unit, kind)
+        apart, deviation = found - values[:-1].sum(axis=0), scales // self.too_small * unit
+        self.ratios.append(float((change * (apart - change / 2) / deviation**2).sum()))
+        return found
+
+
+def game(
+    others: Vector, row: Vector, there: bool, budget: Budget, too_small: int, n_iter: int
+) -> dict[str, float]:
+    """Fit once, and return the scores of the three games."""
+    n_samples, d = len(others) + 1, len(row)
+    parts = [MemoryRows.of(others), MemoryRows.of(row[None])]
+    bounds = np.stack([-np.ones(d), np.ones(d)])
+    rows, total = BoundedRows(parts, bounds, Grid.of(n_samples, d)), ServerSum(2)
+    noisy, layout = Audited(total, there, too_small), Residuals("full", 2, d)
+    multipliers = budget.multipliers(shares_of(n_iter, 2))
+    found = run_private(Releases(rows, noisy, multipliers), layout, n_samples, n_iter)
+    norms = np.square(np.concatenate([found.residuals(row[None], k) for k in range(2)])).sum(axis=1)
+    density = np.log(found.weights) - found.log_volumes() - norms / 2
+    return {
+        "one iteration": noisy.ratios[-1],
+        "all releases": sum(noisy.ratios),
+        "the model": float(np.logaddexp.reduce(density)),
+    }
+
+
+def main(words: list[str] | None = None) -> None:
+    """Play all games, with the noise as it is and with a third of it."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.audit", description=__doc__)
+    parser.add_argument("--runs", type=int, default=2000, help="of each of the two data sets")
+    parser.add_argument("--epsilon", type=float, default=4.0)
+    parser.add_argument("--delta", type=float, default=1e-3)
+    parser.add_argument("--iterations", type=int, default=4)
+    how: Any = parser.parse_args(words)
+    rng = np.random.default_rng(0)
+    centres = np.array([[0.4, 0.4], [-0.4, -0.2]])
+    others = centres[rng.integers(2, size=199)] + 0.1 * rng.standard_normal((199, 2))
+    row, budget = np.array([-1.0, 1.0]), Budget(how.epsilon, how.delta)
+    print(f"promised: epsilon {how.epsilon:g} at delta {how.delta:g}; {how.runs} runs of each")
+    for too_small in (1, 3):
+        scores = [
+            [game(others, row, there, budget, too_small, how.iterations) for _ in range(how.runs)]
+            for there in (False, True)
+        ]
+        for name in scores[0][0]:
+            without, within = (np.array([one[name] for one in some]) for some in scores)
+            bound = lower_bound(without, within, how.delta)
+            noise = "all of the noise" if too_small == 1 else "a third of it"
+            says = "above the promise" if bound > how.epsilon else "below"
+            print(f"{noise:<17} {name:<14} epsilon at least {bound:.2f} ({says})", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,208 @@
+"""Differential privacy of rows, by every door: what is found, what is told, what is refused."""
+
+import json
+
+import numpy as np
+import pytest
+from sklearn.metrics import adjusted_rand_score
+
+from benchmarks.audit import Audited, lower_bound
+from vpem import (
+    DistributedGaussianMixture,
+    FitSettings,
+    InputError,
+    PrivacySettings,
+    connect_workers,
+    fit_em,
+    make_graph,
+    read_model,
+)
+from vpem.files.datasets import Dataset, write_dataset
+from vpem.fits.foretold import foretell
+from vpem.fits.privacy import Budget, accountant
+from vpem.network.holdings import evenly
+from vpem.steps.private_em import shares_of
+from vpem.sums.server import ServerSum
+from vpem.sums.spread import spread_workers
+
+from .cli_support import done, run
+from .thread_engine import ThreadEngine, over_queues, together
+
+ASKED = ("--epsilon", 4, "--delta", "1e-6", "--bounds=-2,2")
+PRIVATE = {"epsilon": 4.0, "delta": 1e-6, "bounds": (-2, 2)}
+
+
+@pytest.fixture(scope="module")
+def rows():
+    rng = np.random.default_rng(0)
+    labels = rng.integers(3, size=2000)
+    centres = np.array([[1.0, 1, 0], [-1, 0, 1], [0, -1, -1]])
+    return centres[labels] + 0.4 * rng.standard_normal((2000, 3)), labels
+
+
+@pytest.fixture(scope="module")
+def data(rows, tmp_path_factory):
+    path = tmp_path_factory.mktemp("data") / "rows.h5"
+    write_dataset(path, Dataset(rows[0], ("a", "b", "c")))
+    return path
+
+
+def test_a_private_fit_finds_the_components_and_tells_nothing_else(capsys, data, rows, tmp_path):
+    model, labels = tmp_path / "m.h5", tmp_path / "l.csv"
+    words = ("fit", data, "-k", 3, "--split", "rows", "--workers", 4, *ASKED)
+    told = done(capsys, *words, "-o", model, "--labels", labels, "--json")
+    found = np.loadtxt(labels, delimiter=",", skiprows=1, usecols=1)
+    assert adjusted_rand_score(rows[1], found) > 0.9
+    assert "noise of a mean: 0.0" in told.err
+    assert "worker 1: " in told.err  # how many were clipped, which no report has
+    report = told.json
+    for name in ("log_likelihood", "root_log_likelihood", "bic", "aic"):
+        assert report[name] is None
+    assert report["disagreement"]["log_likelihood"] is None
+    assert (report["history"], report["recoveries"], report["init_rows"]) == ([], [], None)
+    assert (report["n_iter"], report["warnings"]) == (10, [])
+    privacy = report["privacy"]
+    assert privacy["noise_by"] == "server"
+    assert (privacy["epsilon"], privacy["delta"], privacy["n_releases"]) == (4, 1e-6, 13)
+    together = sum(z**-2 for z in privacy["noise_multipliers"]) ** -0.5
+    assert accountant().get_epsilon_gaussian(together, 1e-6) <= 4
+    assert accountant().get_epsilon_gaussian(together * 0.999, 1e-6) > 3.99
+    kept = read_model(model)
+    assert kept.history.shape == (0, 1)
+    assert kept.report["privacy"] == privacy
+    assert "clipped" not in json.dumps(report) + json.dumps(kept.report)
+    assert kept.options["init"] == "noisy sums"
+    again = done(capsys, *words, "--json").json
+    assert again["mixing_weights"] != report["mixing_weights"]  # noise is not of --seed
+    assert done(capsys, "model", "show", model).out
+    assert np.isfinite(done(capsys, "score", model, data, "--json").json["log_likelihood"])
+
+
+REFUSED = [
+    (("--epsilon", 0), "above 0"),
+    (("--epsilon=-2",), "above 0"),
+    (("--epsilon", "inf"), "finite"),
+    (("--epsilon", "nan"), "finite"),
+    (("--epsilon", 4), "needs --delta"),
+    (("--epsilon", 4, "--delta", 0), "--delta must be a number above 0"),
+    (("--epsilon", 4, "--delta", 5e-4), "below 1 / 2000"),
+    (("--epsilon", 4, "--delta", 1e-6), "needs --bounds"),
+    ((*ASKED[:4], "--bounds", "3,1"), "below the second"),
+    ((*ASKED[:4], "--bounds=-1,inf"), "finite"),
+    ((*ASKED[:4], "--bounds=0,1;0,1"), "as many pairs as there are features (3)"),
+    ((*ASKED, "--tol", 1e-7), "--tol cannot be had with --epsilon"),
+    ((*ASKED, "--n-init", 2), "--n-init cannot be had"),
+    ((*ASKED, "--init", "kmeans"), "--init cannot be had"),
+    ((*ASKED, "--init-rows", "1,2,3"), "--init-rows cannot be had"),
+    ((*ASKED, "--accelerate", "squarem"), "--accelerate cannot be had"),
+    ((*ASKED, "--batch-size", 100), "--batch-size cannot be had"),
+    ((*ASKED, "--scale", "standard"), "--scale cannot be had"),
+    ((*ASKED, "--missing", "marginalize"), "--missing cannot be had"),
+    ((*ASKED, "--sample-weight", "w"), "--sample-weight cannot be had"),
+    ((*ASKED, "--checkpoint", "c.h5"), "a checkpoint"),
+    ((*ASKED, "--topology", "cycle"), "needs an exact sum"),
+    ((*ASKED, "-k", "2-3"), "give one number"),
+    (("--epsilon", 0.02, *ASKED[2:]), "leave nothing but noise at --epsilon 0.02"),
+    (("--delta", 1e-6), "is not asked for"),
+]
+
+
+@pytest.mark.parametrize(("words", "says"), REFUSED, ids=lambda one: str(one)[:40])
+def test_what_a_private_fit_cannot_have_is_refused_in_a_sentence(
+    capsys, data, tmp_path, monkeypatch, words, says
+):
+    monkeypatch.chdir(tmp_path)
+    options = ("fit", data, "-k", 3, "--split", "rows", "--workers", 4, "-q", "-o", "m.h5")
+    result = run(capsys, *options, *words)
+    assert result.code == 2
+    assert says in result.sentence
+    assert not result.out
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [({"tol": 1e-3}, "tol"), ({"init": [1, 2, 3]}, "init"), ({"dtype": "float32"}, "dtype")],
+)
+def test_python_refuses_the_same(rows, options, says):
+    held, network = evenly(2000, 2), connect_workers(make_graph("star", 2))
+    with pytest.raises(InputError, match=f"{says} cannot be had with epsilon"):
+        fit_em(rows[0], held, network, privacy=PrivacySettings(**PRIVATE), **options)
+
+
+def test_features_are_not_made_private_against_parties(capsys, data):
+    assert "--release-epsilon" in run(capsys, "fit", data, "-k", 3, *ASKED).sentence
+
+
+def test_an_estimator_is_the_same_fit(rows):
+    X = rows[0]
+    model = DistributedGaussianMixture(3, workers=4, **PRIVATE, secure_sum=True).fit(X)
+    assert model.fit_.guarantee.noise_by == "workers"
+    assert (model.n_iter_, model.history_.shape) == (10, (0, 1))
+    assert np.isnan(model.lower_bound_)
+    assert adjusted_rand_score(rows[1], model.predict(X)) > 0.9
+
+
+@pytest.mark.parametrize(
+    ("graph", "how", "engine"),
+    [
+        ("star", {}, ThreadEngine),
+        ("star", {}, over_queues),
+        ("path", {"sum": "tree"}, ThreadEngine),
+        ("star", {"secure_sum": True}, over_queues),
+    ],
+    ids=["threads", "members", "tree", "masked"],
+)
+@pytest.mark.filterwarnings("ignore:its noise can be repeated")
+def test_processes_find_what_one_finds(rows, graph, how, engine):
+    X = rows[0]
+    network = connect_workers(make_graph(graph, 4), **how)
+    held, private = evenly(2000, 4), PrivacySettings(**PRIVATE, repeatable_noise=7)
+
+    def work(engine):
+        here = spread_workers(network, engine)
+        own = np.concatenate([X[held.rows[worker]] for worker in here.agents.own])
+        return fit_em(own, held, here, n_components=3, privacy=private)
+
+    wanted = fit_em(X, held, network, n_components=3, privacy=private)
+    found = together(2, work, engine=engine)
+    for one in found:
+        assert not isinstance(one, BaseException), one
+        assert np.array_equal(one.mixture.means, wanted.mixture.means)
+        assert np.array_equal(one.mixture.covariances, wanted.mixture.covariances)
+        assert one.communication == wanted.communication
+    assert found[0].clipped | found[1].clipped == wanted.clipped
+
+
+def test_what_is_left_is_foretold_by_what_is_public():
+    def left(n_samples, epsilon=1.0, **how):
+        private = PrivacySettings(epsilon=epsilon, delta=1e-6)
+        return foretell(FitSettings(n_components=3, **how), private, n_samples, 10)
+
+    assert left(100_000).mean == pytest.approx(left(10_000).mean / 10)
+    assert left(10_000, 4.0).mean < left(10_000).mean
+    assert not left(10_000).is_hopeless
+    assert left(1_000).is_hopeless
+    with pytest.raises(InputError, match=r"it takes some \d.* rows") as raised:
+        left(1_500).check()
+    assert "covariance_type" in str(raised.value) or "epsilon" in str(raised.value)
+    assert left(2_000, covariance_type="diag").lost < left(2_000).lost
+
+
+def test_an_audit_finds_no_more_than_was_promised_and_finds_too_little_noise():
+    """Of 2,000 sums, each of which spends all; benchmarks/audit.py has whole fits."""
+    budget, runs, unit = Budget(4.0, 1e-3), 2000, 2.0**-20
+    scale = int(budget.multipliers([1.0])[0] / unit)
+    bounds = []
+    for too_small in (1, 3):
+        scores = []
+        for there in (False, True):
+            noisy = Audited(ServerSum(2), there, too_small)
+            values = np.zeros((2, runs))
+            values[1] = 1.0  # as far as a row may move it
+            scales = np.full(runs, scale)
+            found = noisy.add(values, scales, unit)
+            scores.append(found)
+        bounds.append(lower_bound(*scores, budget.delta))
+    assert 1.0 < bounds[0] < 4.0 < bounds[1]
+    assert sum(shares_of(10, 3)) == pytest.approx(1)
