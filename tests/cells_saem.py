@@ -9,13 +9,15 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 import vpem_cli
 from vpem import connect_workers, fit_em, fit_saem, make_graph, read_individuals
+from vpem.errors import InputError
 from vpem.files.datasets import Dataset, read_dataset, write_dataset
 from vpem.network.holdings import evenly, from_worker_of_row
 from vpem.saem.formats.individuals import chain
-from vpem.saem.individuals import from_long
+from vpem.saem.individuals import from_long, from_matrix
 from vpem.saem.people import collect
 from vpem.sums.spread import spread_workers
 
@@ -30,6 +32,7 @@ HELD = from_worker_of_row(np.arange(26) % 7 % 3, NAMES)
 SHORT = {"n_iter": 8, "burn_in": 4, "n_conditional": 2, "n_importance": 10}
 ENOUGH = {"n_iter": 100, "burn_in": 20, "tol": 0.0, "n_chains": 20}
 
+MASKED = {"secure_sum": True}
 COMPRESSED = {"codec": "qsgd:8bits"}
 ABSENT = {"participation": 0.6}
 FAILING = {"topology": "complete", "network": {"link_failure": 0.2, "stragglers": 0.1}}
@@ -57,6 +60,10 @@ def tables():
 
 
 TABLES = tables()
+MIXED = {
+    "data": from_matrix(np.random.default_rng(5).normal(size=(30, 2)) ** 3),
+    "held": evenly(30, 3, NAMES), "model": "gmm", "model_options": {"n_components": 2},
+}  # fmt: skip
 
 
 def fit(topology="star", network=None, engine=None, held=HELD, data=BOYS, **options):
@@ -191,6 +198,29 @@ def checkpoint(folder):
         check_resumes(lambda saver, options=options: fit(saver=saver, **options))
 
 
+def masked(folder):
+    """As without masks, whatever is averaged; along a tree, and going on, to the bit."""
+    factors = TABLES["bifactor"][0]
+    whole = factors.take(np.flatnonzero(factors.counts == 6))
+    other = {"model": "bifactor", "data": whole, **TABLES["bifactor"][1]}
+    other["held"] = evenly(whole.n_individuals, 3, NAMES)
+    for how in ({}, {"average": "models"}, other):
+        found = fit(network=MASKED, **how)
+        same(found, fit(**how), 1e-8)
+    along = fit("path", MASKED | {"sum": "tree"}, **how)
+    np.testing.assert_array_equal(along.trace, found.trace)
+    check_resumes(lambda saver: fit(network=MASKED, saver=saver))
+    for how, words in (
+        (ABSENT, "those of other workers in every iteration"),
+        (COMPRESSED, "by which nothing can be added"),
+        ({"missing": "marginalize"}, "which times"),
+        ({"data": replace(BOYS, weights=np.ones(26))}, "weights of individuals tell all"),
+        ({**MIXED, "model_options": {"n_components": 2, "rows": [0, 1]}}, "rows to start"),
+    ):
+        with pytest.raises(InputError, match=words):
+            fit(network=MASKED, **how)
+
+
 def shell(*words):
     """The report of a command."""
     said = io.StringIO()
@@ -242,6 +272,8 @@ OVER_RANKS = {
     "absent": ABSENT,
     "models": {"average": "models", **ABSENT},
     "batches": {"batch_size": 3},
+    "masked": {"network": MASKED},
+    "masked, gmm": {"network": MASKED, **MIXED},
     "sampler": {"sampler": "metropolis"},
     "rounds compressed": {"topology": "path", "network": {"compress": "natural:12bits"}},
     "links": FAILING,
@@ -265,7 +297,7 @@ def mpi(folder):
 
 
 def tls(folder):
-    few = ("consensus", "feedback", "models", "weights", "missing, gmm")
+    few = ("consensus", "feedback", "models", "weights", "missing, gmm", "masked")
     compare_over(partial(over_members, 3), {way: OVER_RANKS[way] for way in few})
 
 
@@ -284,10 +316,12 @@ def compare_over(run, ways):
         if len(ours.people.names) == len(theirs.people.names):
             same(ours, theirs)
         assert ours.ledger.summary() == theirs.ledger.summary()
+        if ours.network and ours.network.get("secure_sum"):
+            np.testing.assert_array_equal(ours.trace, theirs.trace)
 
 
 TRIED = (
     server, tree, consensus, compressed, absent, links, batches, missing, disk, weights, checkpoint,
-    parties, mpi, tls,
+    masked, parties, mpi, tls,
 )  # fmt: skip
 CELLS = {way.__name__: way for way in TRIED}

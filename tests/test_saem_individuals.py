@@ -7,6 +7,7 @@ import h5py
 import numpy as np
 import pytest
 
+from vpem.engines.placement import Placement
 from vpem.errors import FileError, InputError
 from vpem.saem.formats.individuals import read_individuals, write_individuals
 from vpem.saem.individuals import from_long, from_matrix
@@ -154,7 +155,8 @@ def test_medians_of_all_processes_are_found_by_counting(n):
 
     def work(engine):
         here = parts[engine.rank]
-        return Together(engine, here, (len(here),) * 4).median(values[here])
+        sizes = np.full((1, 4), len(here))
+        return Together(Placement.evenly(engine, 2), here, sizes).median(values[here])
 
     for found in together(2, work):
         np.testing.assert_array_equal(found, np.nanmedian(values, axis=0))

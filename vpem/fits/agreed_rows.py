@@ -9,12 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vpem.checks import Floats
-from vpem.engines.placement import DIGIT, LEAST_POWER, MOST_POWER
 from vpem.files.matrix import FileMatrix
 from vpem.fits.fedem_moments import HeldPart
 from vpem.fits.local_rows import LocalRows
 from vpem.network.blocks import Blocks
 from vpem.sums.counted import add_vectors
+from vpem.sums.powers import powers_above
 from vpem.sums.sum import Sum
 from vpem.terms.matrices import lower_half, symmetric
 from vpem.terms.matrix import arrange_rows
@@ -22,15 +22,12 @@ from vpem.terms.points import Points, root_of
 from vpem.terms.reach import Reach, exponents_of
 from vpem.terms.scaling import Scaling
 
-__all__ = ["agree_on_rows", "parts_of", "powers_above", "units_by_reach"]
+__all__ = ["agree_on_rows", "parts_of", "units_by_reach"]
 
 Vector = NDArray[np.float64]
 
 ROUNDED = 2.0**-48
 """Of the largest value of a feature, below which differences may be of rounding alone."""
-
-LOOKS = 3 * (DIGIT - 1)
-"""Powers of two of which workers say whether they have a larger one, until the largest is known."""
 
 WIDE = 1024
 """Features beyond which covariances are left out, which are only to draw points by."""
@@ -77,18 +74,6 @@ def agree_on_rows(parts: Sequence[HeldPart], total: Sum, mass: float, width: int
     radius, nothing = np.maximum(apart, least), Points(centre, np.zeros(width))
     reach = Reach(n, mass, nothing, radius, apart <= least)
     return replace(reach, points=Points(centre, _root(parts, total, reach)))
-
-
-def powers_above(total: Sum, sizes: Vector) -> Vector:
-    """Powers of two (d,) that all sizes (n, d) are below, of all workers; 0 where all are 0.
-
-    All learn the largest, and nobody whose it is.
-    """
-    width = sizes.shape[1]
-    total.begin("setup", 1, LOOKS * width, 8)
-    powers = np.where(sizes > 0, np.frexp(sizes)[1], LEAST_POWER).clip(LEAST_POWER, MOST_POWER)
-    found = total.holders.largest(powers, LEAST_POWER, MOST_POWER)
-    return np.where(found > LEAST_POWER, np.ldexp(1.0, found), 0.0)
 
 
 def _sizes(parts: Sequence[HeldPart], about: Vector) -> Vector:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from vpem._core.threads import thread_count
 from vpem.engines.placement import Placement
 from vpem.errors import InputError
-from vpem.fits.agreed_rows import agree_on_rows, powers_above
+from vpem.fits.agreed_rows import agree_on_rows
 from vpem.fits.fedem_moments import ITEM, MANY, SHORT, Agreement
 from vpem.fits.fedem_rows import HeldByWorkers
 from vpem.fits.local_rows import charge_weights
@@ -29,6 +29,7 @@ from vpem.steps.starts import LLOYD_TOLERANCE, MOST_LLOYD_OF_START, Tell, step_o
 from vpem.steps.streams import PointStream, RowStream
 from vpem.sums.connect import Network
 from vpem.sums.counted import at_server
+from vpem.sums.powers import powers_above
 from vpem.sums.quantizer import Quantizer
 from vpem.sums.wrappers import Compressed, Memory, Wrapper
 from vpem.terms.missing import MissingTerms

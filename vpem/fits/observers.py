@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 from vpem.engines.each import for_each
 from vpem.engines.placement import Placement
 from vpem.errors import InputError
-from vpem.fits.agreed_rows import powers_above
 from vpem.fits.completed import Seen
 from vpem.network.ledger import Ledger
 from vpem.sums.connect import Network
 from vpem.sums.counted import AtServer, add_vectors
+from vpem.sums.powers import powers_above
 from vpem.sums.quantizer import ITEM
 from vpem.terms.lowrank.dealing import Hidden, hide
 from vpem.terms.lowrank.laws import Law

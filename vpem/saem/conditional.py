@@ -9,6 +9,7 @@ import numpy as np
 from vpem.checks import check_int, check_memory, check_number
 from vpem.errors import NumericalError
 from vpem.saem.chains import Chains, Sampler
+from vpem.saem.individuals import Individuals
 from vpem.saem.models.model import SaemModel, Vector
 from vpem.saem.streams import Streams
 
@@ -127,10 +128,18 @@ def sample_conditional(
         upper,
         level,
         among.total(middle + first),
-        among.add(second / n_draws - first.T @ among.weighed(first, among.weights)),
+        among.add(_about(second / n_draws, first, among)),
         np.divide(within, total, out=np.zeros(q), where=total > 0),
         n_draws,
     )
+
+
+def _about(second: Vector, first: Vector, among: Individuals) -> Vector:
+    """Second moments (m, P, P) of each part about the means of its individuals (n, P)."""
+    heavy = among.weighed(first, among.weights)
+    parts = zip(second, among.parts, strict=True)
+    each = [own - first[part].T @ heavy[part] for own, part in parts]
+    return np.array(each).reshape(second.shape)
 
 
 def _walk(
@@ -144,15 +153,17 @@ def _walk(
     after: int,
     late: int,
 ) -> tuple[Vector, Vector]:
-    """Fill draws; sums of statistics (n, P) and of all their products (P, P) about a middle."""
+    """Fill draws; sums of statistics (n, P), and of all their products about a middle, by part."""
     n_chains, data = len(chains.z), model.individuals
     first = np.zeros_like(middle)
-    second = np.zeros((middle.shape[1], middle.shape[1]))
+    second = np.zeros((len(data.parts), middle.shape[1], middle.shape[1]))
     for k in range(len(draws) // n_chains):
         sampler.move(model, theta, chains, streams, after + k + 1, max(1, late + k))
         draws[k * n_chains : (k + 1) * n_chains] = chains.z
         for one in chains.z:
             apart = model.statistics(one[None]) - middle
             first += apart
-            second += apart.T @ data.weighed(apart, data.weights)
+            heavy = data.weighed(apart, data.weights)
+            for own, part in zip(second, data.parts, strict=True):
+                own += apart[part].T @ heavy[part]
     return first, second

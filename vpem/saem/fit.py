@@ -5,11 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import fields, is_dataclass, replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
-from vpem.errors import InputError
+from vpem.errors import InputError, Setting
 from vpem.files.fingerprint import checksum, network_facts, start_facts
 from vpem.network.codecs import Codec, parse_codec
 from vpem.network.holdings import Workers, evenly
@@ -31,6 +32,7 @@ from vpem.saem.server import SaemServer
 from vpem.saem.streams import Streams
 from vpem.saem.together import Together
 from vpem.settings import SaemSettings
+from vpem.steps.fedem_sums import check_masked
 from vpem.steps.restarts import OneRun
 from vpem.steps.saver import Saver
 from vpem.sums.connect import Network
@@ -117,6 +119,7 @@ def fit_saem(
     began = time.perf_counter()
     asked = SaemSettings.of(settings, **changes)
     held = evenly(individuals.n_individuals, devices) if isinstance(devices, int) else devices
+    _check_masked(individuals, network, asked)
     individuals = _among(individuals, held, network)
     if asked.missing == "marginalize" and model in INCOMPLETE:
         model_options = {"items": individuals.items().tolist(), **(model_options or {})}
@@ -212,18 +215,47 @@ def _among(individuals: Individuals, held: Workers, network: Network | None) -> 
     n_here, weights = individuals.n_individuals, individuals.weights
     if weights is not None and not (weights.shape == (n_here,) and (weights > 0).all()):
         raise InputError(f"weights must be {n_here} numbers above 0, one an individual")
-    if network is None or not network.agents.apart:
+    masked = network is not None and network.agents.masks is not None
+    if network is None or not (network.agents.apart or masked):
         if held.n_samples != n_here:
             raise InputError(f"devices hold {held.n_samples} individuals, but there are {n_here}")
         return individuals
     place = network.total.holders
     numbers = np.concatenate([np.empty(0, np.intp), *(held.rows[one] for one in place.own)])
+    if not place.apart:
+        numbers = np.arange(held.n_samples)
     if len(numbers) != n_here:
         raise InputError(
             f"devices of this process hold {len(numbers)} individuals, but there are {n_here}"
         )
-    sizes = (*individuals.number, *individuals.everyone)
-    return replace(individuals, together=Together(place.engine, numbers, sizes))
+    parts = None
+    if masked:
+        parts = [held.rows[one] for one in place.own]
+        if place.apart:
+            ends = np.cumsum([0, *map(len, parts)])
+            parts = [np.arange(*pair) for pair in pairwise(ends)]
+    some = [individuals] if parts is None else [individuals.take(part) for part in parts]
+    sizes = np.array([[*one.number, *one.everyone] for one in some]).reshape(len(some), 4)
+    return replace(individuals, together=Together(place, numbers, sizes, parts))
+
+
+def _check_masked(individuals: Individuals, network: Network | None, asked: SaemSettings) -> None:
+    """Raise InputError where masked sums cannot be had, or would tell more than totals."""
+    if not isinstance(network, Network) or network.agents.masks is None:
+        return
+    codec = parse_codec(asked.codec) if isinstance(asked.codec, str) else asked.codec
+    check_masked(network, codec, asked.participation)
+    secure = Setting("secure_sum", True)
+    if individuals.weights is not None:
+        raise InputError(
+            "weights of individuals tell all what each device counts, which ", secure,
+            " is to hide; leave out one of the two",
+        )  # fmt: skip
+    if asked.missing == "marginalize":
+        raise InputError(
+            Setting("missing", "marginalize"), " has devices tell all which times (items) they "
+            "have, which ", secure, " is to hide; leave out one of the two",
+        )  # fmt: skip
 
 
 def _shares(individuals: Individuals, held: Workers) -> Vector:
@@ -234,7 +266,7 @@ def _shares(individuals: Individuals, held: Workers) -> Vector:
         return shares
     numbers = np.arange(held.n_samples) if together is None else together.numbers
     found = np.bincount(held.worker_of[numbers], weights, held.n_workers).astype(np.float64)
-    shares = individuals.add(found) / individuals.everyone[0]
+    shares = individuals.add(found[None]) / individuals.everyone[0]
     return shares
 
 

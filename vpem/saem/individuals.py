@@ -228,15 +228,13 @@ class Individuals(Everyone):
 
         Raises InputError if they differ.
         """
-        every = [times] if self.together is None else self.together.engine.allgather(times)
-        first, *others = [one for one in every if one is not None]
-        for other in others:
-            if not np.array_equal(first, other):
-                raise InputError(
-                    f"{self.source}: the model needs all individuals measured at the same "
-                    "times (items), but those of some devices differ from those of others"
-                )
-        return np.asarray(first)
+        found = times if self.together is None else self.together.same(times)
+        if found is None:
+            raise InputError(
+                f"{self.source}: the model needs all individuals measured at the same times "
+                "(items), but those of some devices differ from those of others"
+            )
+        return np.asarray(found)
 
 
 def from_long(

@@ -162,8 +162,6 @@ def keeper_of(
     """
     if network is None:
         return SaemServer(weights, codec, feedback, pieces)
-    if network.agents.masks is not None:
-        raise InputError(Setting("secure_sum"), " is not for SAEM as yet; leave it out")
     n = network.graph.n_agents
     if n != len(weights):
         raise InputError(f"the graph joins {n} agents, but there are {len(weights)} devices")

@@ -144,6 +144,8 @@ def network_report(network: Network | None, run: SaemRun, disagreement: float) -
     """Say who was joined to whom, how they summed, and how far apart they were at the end."""
     if network is None:
         return {}
-    found = network.whole.describe("topology", "sum", "rounds", "weights", "compress", "faults")
+    found = network.whole.describe(
+        "topology", "sum", "rounds", "weights", "compress", "secure_sum", "faults"
+    )
     partitions = [{"iteration": at, "reason": reason} for at, reason in run.partitions]
     return {**found, "partitions": partitions, "disagreement": disagreement}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from copy import copy
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -15,13 +17,19 @@ from vpem.saem.models.model import Vector
 from vpem.settings import FEEDBACKS
 from vpem.sums.connect import Network
 from vpem.sums.counted import AtServer, at_server
+from vpem.sums.powers import powers_above
 from vpem.sums.quantizer import ITEM, Quantizer
 from vpem.sums.server import ServerSum
 from vpem.sums.wrappers import Compressed, Memory, Partial
+from vpem.terms.reach import exponents_of
 
 __all__ = ["SaemServer", "Units"]
 
 LEAST = 1e-3
+
+ROOM, SMALLER = 2.0**20, 2.0**8
+"""Statistics under masks may become so much larger than the first of each number, and than the
+largest of a piece."""
 
 
 class Units:
@@ -123,6 +131,7 @@ class SaemServer:
         """Send first statistics (D, P) exactly, and what the units are made of."""
         if self.network is not None:
             self.network.charge_setup(self.ledger, 0, ITEM)
+        self._choose_units(local, self.total)
         self.total.charge_as("setup")
         self.statistic = self.total.aggregate(self.total.send(local))[0]
         if self.codec is not None:
@@ -135,6 +144,10 @@ class SaemServer:
         self, memories: Vector, units: Units, participation: float, rng: np.random.Generator
     ) -> None:
         """Say how devices send from now on, and what the server has of each (D, P)."""
+        # Where a run goes on it was counted when units were chosen first.
+        uncounted = copy(self.total)
+        uncounted.ledger = None
+        self._choose_units(memories, uncounted)
         inner: AtServer | Compressed = self.total
         if self.codec is not None:
             quantizer = Quantizer(self.codec, self.pieces, basis=units)
@@ -148,6 +161,16 @@ class SaemServer:
         self.total.charge_as("estep")
         self.devices = Partial(inner, participation, rng)
         self.remembered = Memory(self.devices, self.alpha, memories)
+
+    def _choose_units(self, local: Vector, total: AtServer) -> None:
+        """Agree, where sums are masked, on units by the first statistics (D, P), with much room."""
+        if self.holders.masks is None or np.ndim(self.total.exponents):
+            return
+        sizes = powers_above(total, np.abs(local[self.holders.own]))
+        for piece in self.pieces:
+            most = sizes[piece].max(initial=0.0)
+            sizes[piece] = np.maximum(ROOM * sizes[piece], SMALLER * (most or 1.0))
+        self.total.exponents = exponents_of(sizes, self.holders.n_agents)
 
     def draw(self, size: int) -> NDArray[np.intp]:
         """Draw the active devices, and send them so many parameters, or what these are made of."""
@@ -195,7 +218,12 @@ class SaemServer:
     def average_models(self, thetas: Vector, shares: Vector) -> Vector:
         """Send models of the active devices; the mean of the last of all (D, p), by shares (D,)."""
         self.total.send(thetas[self.devices.active], self.devices.active)
-        mean: Vector = self.holders.allreduce(shares @ thetas) / shares.sum()
+        if self.holders.masks is not None:
+            own = self.holders.own
+            total = self.holders.add_up(shares[own, None] * thetas[own])
+        else:
+            total = self.holders.allreduce(shares @ thetas)
+        mean: Vector = total / shares.sum()
         return mean
 
     def sum_up(self) -> None:

@@ -7,9 +7,10 @@ from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import ndtri
 
 from vpem.checks import check_int, check_number, check_rows
-from vpem.errors import InputError
+from vpem.errors import InputError, Setting
 from vpem.saem.individuals import Individuals
 from vpem.saem.models.model import Counts, SaemModel, Vector
 from vpem.saem.models.normal import (
@@ -20,6 +21,7 @@ from vpem.saem.models.normal import (
 from vpem.saem.models.tables import table_of
 from vpem.saem.streams import Stream
 from vpem.terms.matrices import lower_half, symmetric
+from vpem.terms.points import root_of
 
 __all__ = ["GmmModel"]
 
@@ -98,18 +100,30 @@ class GmmModel(SaemModel):
         return theta[:K], theta[self.pieces[1]].reshape(K, d), covariances
 
     def start(self) -> tuple[Vector, Vector]:
-        """Means at some individuals' values, the covariance of all, and equal weights."""
+        """Means at some individuals' values, the covariance of all, and equal weights.
+
+        Where sums are masked means are along the axis on which all vary most.
+        """
         K, data = self.n_components, self.individuals
         n = data.number[0]
         if n <= K:
             raise InputError(f"{K} components need more individuals than {n}")
         rows = np.linspace(0, n - 1, K).astype(int) if self.rows is None else self.rows
-        chosen = data.of(self._y, check_rows(rows, K, n))
-        d = chosen.shape[1]
-        about = (self._y - data.mean(self._y)).T
-        covariance = data.add(about @ data.weighed(about.T, data.weights)) * (
-            1 / data.everyone[0]
-        ) + self.reg_covar * np.eye(d)
+        rows, d = check_rows(rows, K, n), self._y.shape[1]
+        middle = data.mean(self._y)
+        covariance = data.products(self._y - middle) * (1 / data.everyone[0])
+        if data.masked and self.rows is not None:
+            raise InputError(
+                "rows to start at would be shown to all by the devices that hold them; leave them "
+                "out, or ", Setting("secure_sum"),
+            )  # fmt: skip
+        if data.masked:
+            # Nobody's values are shown: along the axis on which all vary most.
+            axis = root_of(np.asarray(covariance))[:, -1]
+            chosen = middle + ndtri((np.arange(K) + 0.5) / K)[:, None] * axis
+        else:
+            chosen = data.of(self._y, rows)
+        covariance = covariance + self.reg_covar * np.eye(d)
         lower = np.tile(lower_half(covariance), K)
         theta = np.concatenate([np.full(K, 1 / K), chosen.ravel(), lower])
         z = self._log_joint(theta).argmax(axis=1).astype(np.float64)

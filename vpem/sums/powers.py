@@ -1,0 +1,26 @@
+"""How large the largest of what holders have is, as a power of two: all learn it, not whose."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vpem.engines.placement import DIGIT, LEAST_POWER, MOST_POWER
+from vpem.sums.adding import MASKED_BYTES
+from vpem.sums.sum import Sum
+
+__all__ = ["powers_above"]
+
+LOOKS = 3 * (DIGIT - 1)
+"""Powers of two of which holders say whether they have a larger one, until the largest is known."""
+
+
+def powers_above(total: Sum, sizes: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Powers of two (P,) that sizes (n, P) are below, of all holders; 0 where all are 0.
+
+    Under masks all learn the largest, and nobody whose it is.
+    """
+    total.begin("setup", 1, LOOKS * sizes.shape[1], MASKED_BYTES)
+    powers = np.where(sizes > 0, np.frexp(sizes)[1], LEAST_POWER).clip(LEAST_POWER, MOST_POWER)
+    found = total.holders.largest(powers, LEAST_POWER, MOST_POWER)
+    return np.where(found > LEAST_POWER, np.ldexp(1.0, found), 0.0)
