@@ -6,6 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+from vpem.errors import Setting
+from vpem.fits.settings import PrivacySettings
 from vpem.records import changed
 from vpem.settings import GraphSettings, KmeansHolding, KmeansSettings, SumSettings
 
@@ -27,6 +29,7 @@ from .options import Given, MemoryLimit, Without
 from .output import Progress, Screen, plural
 from .own import own_features, own_rows, own_weights
 from .parties import DataFiles, PartySettings, read_data
+from .promised import check_asked, kept_of_private, promised, tell_of_clipped
 from .results import Result
 from .workers import graph_of, workers_of
 
@@ -39,6 +42,16 @@ if TYPE_CHECKING:
 
 
 __all__ = ["kmeans"]
+
+
+class ClusterChoices(KmeansSettings, PrivacySettings):
+    """How rows are clustered, and what that may tell of one."""
+
+    epsilon: float | None = changed(PrivacySettings, "epsilon", idle=(
+        lambda given: given.get("split") == "features",
+        (" would have to hide every row's distances over features: noise of some 15 times the "
+         "largest of them at 1, which leaves nothing; take ", Setting("split", "rows")),
+    ))  # fmt: skip
 
 
 class ClusterOutput(LabelledOutput, heading="Output", kept=False):
@@ -54,7 +67,7 @@ def kmeans(
     parties: PartySettings,
     held: KmeansHolding,
     graph: GraphSettings,
-    how: KmeansSettings,
+    asked: Annotated[ClusterChoices, Without("release_epsilon")],
     sums: Annotated[SumSettings, Without("consensus")],
     start: Annotated[StartSettings, Without("init_model")],
     checkpoints: CheckpointSettings,
@@ -66,7 +79,8 @@ def kmeans(
 
     Over rows every worker sends the size and the sum of its part of each cluster; over features the
     squared distances are summed. At a server (star) either is Lloyd's algorithm on pooled data,
-    from the same start; on any other graph the sums are taken by consensus rounds.
+    from the same start; on any other graph the sums are taken by consensus rounds. With --epsilon
+    sums over rows have noise: nobody learns much of one row.
 
     Example: vpem kmeans data/breast_cancer.h5 -k 2 --workers 7 -o clusters.h5
 
@@ -77,6 +91,8 @@ def kmeans(
     with Screen(out.quiet) as screen:
         from vpem.files.clusterings import write_clustering
 
+        how, privacy = asked.into(KmeansSettings), asked.into(PrivacySettings)
+        check_asked(how, privacy, checkpoints, given)
         run = Run(screen, out, "clusterings", engine, checkpoints)
         labels = run.labels = LabelFile.of(out, run.where, parties.parties)
         graph = graph.seeded(how.seed)
@@ -88,7 +104,9 @@ def kmeans(
         source, alignment = read_data(data, parties, held, misses, memory_limit, run)
         if start.init_rows is not None:
             how = how.changed(init=_rows_of(start.init_rows, how.n_clusters))
-        found, names, ran = _cluster(source, held, graph, sums, how, run, run.memory(memory_limit))
+        limit = run.memory(memory_limit)
+        found, names, ran = _cluster(source, held, graph, sums, how, privacy, run, limit)
+        tell_of_clipped(screen, found, names)
 
         def tell() -> Report:
             report = found.describe(source.feature_names, names)
@@ -99,7 +117,10 @@ def kmeans(
             return report | ran
 
         def write(path: Path, report: Report) -> None:
-            stored = found.kept(source.feature_names, report, options, source.ids)
+            kept = {
+                name: value for name, value in kept_of_private(found).items() if name in options
+            }
+            stored = found.kept(source.feature_names, report, options | kept, source.ids)
             if run.where.own_users:  # --labels has each member's own
                 stored = replace(
                     stored, labels=stored.labels[:0], distances=stored.distances[:0], ids=None
@@ -118,6 +139,7 @@ def _cluster(
     graph: GraphSettings,
     sums: SumSettings,
     how: KmeansSettings,
+    privacy: PrivacySettings,
     run: Run,
     limit: int,
 ) -> tuple[Clustering, Sequence[str], Report]:
@@ -143,7 +165,7 @@ def _cluster(
             X = own_rows(source, workers, network, limit)
             if held.sample_weight is not None:
                 common["sample_weight"] = own_weights(source, workers, network)
-            found = kmeans_rows(X, workers, network, how, **common)
+            found = kmeans_rows(X, workers, network, how, privacy=privacy, **common)
             of_clusters(run, source, found, network, workers)
             return found, workers.names, describe_engine(network)
         parts = partition_of(source, held)
@@ -221,7 +243,11 @@ def _show(report: Report, names: Sequence[str]) -> None:
         ("data", f"{rows} x {features}"),
         ("network", ", ".join(network)),
         ("sum", _summed(report)),
-        ("inertia", number(report["inertia"], 10) + units),
+        *(
+            promised(report["privacy"])
+            if "privacy" in report
+            else [("inertia", number(report["inertia"], 10) + units)]
+        ),
         ("iterations", ", ".join(iterations)),
         ("communication", communication(report["communication"], names)),
         ("model", report["model"] or "not kept (give --output)"),

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from vpem.fits.clustering import Clustering
     from vpem.fits.results import Fit
     from vpem.fits.settings import PrivacySettings
     from vpem.network.schema import Report
-    from vpem.settings import FitSettings
+    from vpem.settings import FitSettings, KmeansSettings
 
     from .checkpoints import CheckpointSettings
     from .options import Given
@@ -51,13 +52,18 @@ def promised(privacy: Report) -> list[tuple[str, str]]:
 
 
 def check_asked(
-    how: FitSettings, privacy: PrivacySettings, checkpoints: CheckpointSettings, given: Given
+    how: FitSettings | KmeansSettings,
+    privacy: PrivacySettings,
+    checkpoints: CheckpointSettings,
+    given: Given,
 ) -> None:
     """Raise InputError where an option was given that a private fit of rows cannot have."""
     if privacy.epsilon is None:
         return
     from vpem.errors import InputError, Setting
-    from vpem.fits.private_rows import check_private
+    from vpem.fits.private_kmeans import LEAVE_OUT as OF_CLUSTERS
+    from vpem.fits.private_rows import LEAVE_OUT, check_private
+    from vpem.settings import KmeansSettings
 
     for start in ("init_rows", "init_model"):
         if given.has(start):
@@ -66,8 +72,8 @@ def check_asked(
                 "its start by noisy sums of its own; leave it out",
             )  # fmt: skip
     check_private(
-        how, given=given.has, weighted=given.has("sample_weight"),
-        saved=checkpoints.checkpoint is not None,
+        how, OF_CLUSTERS if isinstance(how, KmeansSettings) else LEAVE_OUT, given=given.has,
+        weighted=given.has("sample_weight"), saved=checkpoints.checkpoint is not None,
     )  # fmt: skip
 
 
@@ -84,19 +90,20 @@ def tell_what_is_left(
         screen.note(str(foretold))
 
 
-def kept_of_private(found: Fit) -> Report:
+def kept_of_private(found: Fit | Clustering) -> Report:
     """Return what a model keeps in the place of options that a private fit has no use for."""
     if found.guarantee is None:
         return {}
     return {"init": "noisy sums", "max_iter": found.n_iter, "tol": None}
 
 
-def tell_of_clipped(screen: Screen, found: Fit, names: Sequence[str]) -> None:
+def tell_of_clipped(screen: Screen, found: Fit | Clustering, names: Sequence[str]) -> None:
     """Say where rows lie how many of them were clipped to the bounds; no report has that."""
+    from .output import plural
+
     for worker, count in getattr(found, "clipped", {}).items():
         if count:
-            rows = found.workers.counts[worker]  # type: ignore[attr-defined]
             screen.note(
-                f"{names[worker]}: {count} of {rows} rows had values beyond --bounds, which were "
+                f"{names[worker]}: {plural(count, 'row')} with values beyond --bounds, which were "
                 "clipped; nobody else is told"
             )

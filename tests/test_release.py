@@ -19,6 +19,8 @@ from vpem.terms.features import FeatureTerms
 from vpem.terms.scaling import Scaling
 
 WIDTHS = (3, 1, 0, 2)
+pytestmark = pytest.mark.filterwarnings("ignore:its noise can be repeated")
+
 PRIVATE = {"release_epsilon": 4.0, "delta": 1e-5, "bounds": (-12, 12), "repeatable_noise": 5}
 
 

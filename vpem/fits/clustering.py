@@ -20,6 +20,7 @@ from vpem.files.fingerprint import describe_run
 from vpem.files.models import current_versions
 from vpem.fits.cluster_data import Wanted
 from vpem.fits.outcomes import warn_of_partitions
+from vpem.fits.privacy import Guarantee
 from vpem.fits.results import SUMMED, NetworkResult
 from vpem.network.schema import Report
 from vpem.settings import KmeansSettings
@@ -92,6 +93,10 @@ class Clustering(NetworkResult):
     n_rows : int or None
         Rows of all processes, of which some may know their own labels only; None: those of
         ``labels``.
+    guarantee : Guarantee or None
+        What is promised of rows; then there is no inertia, and sizes are noisy.
+    clipped : dict of int to int
+        As `vpem.fits.results.RowFit.clipped`.
     network, init_rows, best_restart, total_iterations, seconds, communication
         See `vpem.fits.results.NetworkResult`.
     """
@@ -112,6 +117,8 @@ class Clustering(NetworkResult):
     one_shot: OneShot | None = None
     scaling: Scaling | None = None
     n_rows: int | None = None
+    guarantee: Guarantee | None = None
+    clipped: dict[int, int] = field(default_factory=dict)
 
     @property
     def n_clusters(self) -> int:
@@ -121,7 +128,7 @@ class Clustering(NetworkResult):
     @property
     def n_iter(self) -> int:
         """Iterations of the restart that was kept."""
-        return len(self.history)
+        return len(self.history) if self.guarantee is None else self.total_iterations
 
     def describe(self, feature_names: Sequence[str], holders: Sequence[str]) -> Report:
         """Summarize the clustering in values that JSON can hold; see `NetworkResult.describe`."""
@@ -142,6 +149,7 @@ class Clustering(NetworkResult):
             "root_inertia": self.root_inertia.tolist(),
             "disagreement": self.disagreement,
             "history": list(self.history),
+            **({} if self.guarantee is None else self.guarantee.in_report("inertia")),
             "converged": self.converged,
             "n_iter": self.n_iter,
             "init_rows": self._starts,
@@ -181,12 +189,15 @@ class Clustering(NetworkResult):
         report, options : dict
             From `describe`, with what else there is to say; and how the fit was asked for.
         ids : ndarray of shape (M,), optional
-            What the rows are called.
+            What the rows are called; where rows are protected neither this nor labels are kept.
         """
+        told = slice(None if self.guarantee is None else 0)
+        if self.guarantee is not None:
+            report, ids = {**report, "warnings": []}, None
         return StoredClustering(
             self.centres,
-            self.labels,
-            self.distances,
+            self.labels[told],
+            self.distances[told],
             tuple(feature_names),
             ids,
             self.root_centres,

@@ -259,7 +259,9 @@ class Guarantee:
             found["warning"] = REPEATABLE
         return found
 
-    def in_report(self) -> Report:
-        """Return what a report of a fit says, and that it does not tell how good the fit is."""
-        untold = dict.fromkeys(("log_likelihood", "root_log_likelihood", "bic", "aic"))
+    def in_report(self, judged: str = "log_likelihood") -> Report:
+        """Return what a report says, and that it does not tell how good a fit is: its keys."""
+        untold = dict.fromkeys((judged, f"root_{judged}"))
+        if judged == "log_likelihood":
+            untold |= dict.fromkeys(("bic", "aic"))
         return {**untold, "privacy": self.describe()}

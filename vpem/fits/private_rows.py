@@ -24,7 +24,7 @@ from vpem.fits.settings import PrivacySettings
 from vpem.network.blocks import Blocks
 from vpem.network.holdings import Workers
 from vpem.network.ledger import Ledger
-from vpem.settings import FitSettings
+from vpem.settings import FitSettings, KmeansSettings
 from vpem.steps.private_em import run_private
 from vpem.steps.releases import Releases
 from vpem.steps.runs import Progress
@@ -60,7 +60,8 @@ LEAVE_OUT: dict[str, str] = {
 
 
 def check_private(
-    how: FitSettings,
+    how: FitSettings | KmeansSettings,
+    leave_out: dict[str, str] = LEAVE_OUT,
     *,
     given: Callable[[str], bool] = lambda _: False,
     weighted: bool = False,
@@ -70,15 +71,17 @@ def check_private(
 
     Parameters
     ----------
-    how : FitSettings
+    how : FitSettings or KmeansSettings
         Settings.
+    leave_out : dict of str to str
+        Of these such as cannot be had, and why.
     given : callable
         Whether a setting, by its name, was given even if it is the default.
     weighted, saved : bool
         Whether there are sample weights, or a checkpoint.
     """
-    asked, usual = Setting("epsilon"), FitSettings()
-    for name, why in LEAVE_OUT.items():
+    asked, usual = Setting("epsilon"), type(how)()
+    for name, why in leave_out.items():
         value, common = getattr(how, name), getattr(usual, name)
         same = isinstance(value, type(common)) and value == common
         same = same or (name == "dtype" and precision_of(value) == np.float64)
@@ -120,6 +123,7 @@ def fit_private_rows(
     feature_names: Sequence[str] | None = None,
     callback: Callable[[Progress], None] | None = None,
     saver: Any = None,
+    hard: bool = False,
 ) -> RowFit:
     """Fit a mixture to rows that workers hold, by noisy sums (`vpem.steps.private_em`).
 
@@ -129,6 +133,8 @@ def fit_private_rows(
         As for `vpem.fit_em`; a callback is not given log-likelihoods, which nobody has paid for.
     how, privacy
         Settings; ``max_iter`` iterations are taken, by default `USUAL_ITERATIONS`.
+    hard : bool
+        Whether rows belong to one component each; see `vpem.fits.private_kmeans`.
 
     Returns
     -------
@@ -170,7 +176,7 @@ def fit_private_rows(
 
     with one_blas_thread():
         parts = run_private(
-            releases, layout, workers.n_samples, foretold.n_iter, seed=[how.seed, 0],
+            releases, layout, workers.n_samples, foretold.n_iter, hard=hard, seed=[how.seed, 0],
             shared=lambda start: _shared(start, total), callback=told,
         )  # fmt: skip
     mixture = _mixture(parts, bounds, workers.n_workers, how.reg_covar)

@@ -17,7 +17,7 @@ from vpem.files.matrix import FileMatrix
 from vpem.fits.labels import responsibilities_of_agents
 from vpem.fits.parts import complete, own_columns_of_hubs
 from vpem.fits.prepare import make_terms, prepare
-from vpem.fits.privacy import Budget, Guarantee, bounds_of
+from vpem.fits.privacy import REPEATABLE, Budget, Guarantee, bounds_of
 from vpem.fits.results import Fit
 from vpem.fits.settings import OVER_FEATURES, PrivacySettings
 from vpem.network.ledger import Ledger
@@ -96,6 +96,8 @@ def release_vpem(
     n_iter = USUAL_ITERATIONS if how.max_iter == FitSettings().max_iter else how.max_iter
     multipliers = budget.multipliers([FOR_START, *[(1 - FOR_START) / n_iter] * n_iter])
     _check_noise(multipliers[-1], given.n_samples, whole.widths, how, budget, n_iter)
+    if privacy.repeatable_noise is not None:
+        warnings.warn(VpemWarning(REPEATABLE), stacklevel=3)
     if network.part_of is not None:
         bounds = bounds[:, own_columns_of_hubs(network)]
     middle = bounds.mean(axis=0)

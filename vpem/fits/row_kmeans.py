@@ -29,7 +29,9 @@ from vpem.fits.clustering import (
     warn_of_outcome,
 )
 from vpem.fits.local_rows import LocalRows, by_worker, charge_weights
+from vpem.fits.private_kmeans import private_kmeans
 from vpem.fits.rows import charge_scaling, n_columns
+from vpem.fits.settings import PrivacySettings
 from vpem.network.holdings import Workers
 from vpem.network.ledger import Ledger
 from vpem.network.schema import Report
@@ -62,6 +64,7 @@ def kmeans_rows(
     feature_names: Sequence[str] | None = None,
     callback: Callback | None = None,
     saver: Saver | None = None,
+    privacy: PrivacySettings | None = None,
     **changes: Any,
 ) -> Clustering:
     """Lloyd's algorithm over rows that workers hold.
@@ -89,6 +92,8 @@ def kmeans_rows(
         Told of every iteration.
     saver : Saver, optional
         Keeps checkpoints, and has the one to go on from; not with "grid".
+    privacy : PrivacySettings, optional
+        With an ``epsilon``: noise in every sum (`vpem.fits.private_kmeans.private_kmeans`).
     **changes
         Settings that differ: see `vpem.KmeansSettings`. Besides the names of starts ``init`` takes
         row indices (K,) or centres (K, d).
@@ -118,6 +123,11 @@ def kmeans_rows(
             Setting("split", "features"),
         )  # fmt: skip
     _check_rows(X, workers, network)
+    if privacy is not None and privacy.is_asked:
+        return private_kmeans(
+            X, workers, network, how, privacy, sample_weight=sample_weight,
+            feature_names=feature_names, saver=saver,
+        )  # fmt: skip
     holders = network.total.holders
     X = by_worker(X, workers, holders)
     here = LocalRows.of(holders, workers, X)

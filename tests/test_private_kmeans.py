@@ -1,0 +1,90 @@
+"""k-means over rows by noisy sums: what it finds, what it tells, and what it refuses."""
+
+import numpy as np
+import pytest
+from sklearn.metrics import adjusted_rand_score
+
+from vpem import InputError, connect_workers, kmeans_rows
+from vpem.fits.settings import PrivacySettings
+from vpem.network.holdings import from_worker_of_row
+from vpem.network.topologies import make_graph
+
+pytestmark = pytest.mark.filterwarnings("ignore:its noise can be repeated")
+
+PRIVATE = PrivacySettings(epsilon=1.0, delta=1e-5, bounds=(-9, 9), repeatable_noise=3)
+
+
+@pytest.fixture(scope="module")
+def clusters():
+    """Rows of three clusters, dealt out to four workers at random."""
+    rng = np.random.default_rng(1)
+    labels = rng.integers(3, size=3000)
+    centres = np.array([[4.0, 0, 0, 1], [-3, 3, 0, 0], [0, -4, 2, 0]])
+    X = centres[labels] + rng.standard_normal((3000, 4))
+    return X, labels, from_worker_of_row(rng.integers(4, size=3000))
+
+
+@pytest.fixture(scope="module")
+def star():
+    return connect_workers(make_graph("star", 4))
+
+
+def inertia(X, centres):
+    return float((((X[:, None] - centres) ** 2).sum(axis=2)).min(axis=1).sum())
+
+
+def test_noisy_clusters_are_nearly_those_without_noise(clusters, star):
+    X, labels, workers = clusters
+    plain = kmeans_rows(X, workers, star, n_clusters=3, seed=1)
+    found = kmeans_rows(X, workers, star, n_clusters=3, seed=1, privacy=PRIVATE)
+    assert inertia(X, found.centres) < 1.01 * plain.inertia
+    # Labels are in the user's order, of the centres that are published.
+    nearest = (((X[:, None] - found.centres) ** 2).sum(axis=2)).argmin(axis=1)
+    np.testing.assert_array_equal(found.labels, nearest)
+    assert adjusted_rand_score(labels, found.labels) > 0.95
+    assert np.abs(found.counts - np.bincount(nearest)).max() < 300
+    assert (found.counts != np.bincount(nearest)).all()
+    again = kmeans_rows(X, workers, star, n_clusters=3, seed=1, privacy=PRIVATE)
+    np.testing.assert_array_equal(found.centres, again.centres)
+
+
+def test_files_of_noisy_clusters_tell_nothing_of_rows(clusters, star):
+    X, _, workers = clusters
+    found = kmeans_rows(X, workers, star, n_clusters=3, privacy=PRIVATE)
+    report = found.describe(list("abcd"), list("ABCD"))
+    assert report["inertia"] is None
+    assert report["root_inertia"] is None
+    assert not report["history"]
+    assert report["n_iter"] == 10
+    assert "no privacy" in report["privacy"]["warning"]
+    kept = found.kept(list("abcd"), {**report, "warnings": ["a row"]}, {}, np.arange(3000))
+    assert kept.labels.size == kept.distances.size == 0
+    assert kept.ids is None
+    assert not kept.report["warnings"]
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"init": "random"}, "it looks at rows"),
+        ({"init": np.zeros((3, 4))}, "it looks at rows"),
+        ({"n_init": 3}, "every start would have to be paid for"),
+        ({"participation": 0.5}, "who is absent"),
+        ({"batch_size": 100}, "by each of them"),
+        ({"missing": "marginalize"}, "a feature at a time"),
+        ({"scale": "standard"}, "nobody has paid for"),
+        ({"sample_weight": np.ones(3000)}, "a row that weighs more"),
+    ],
+)
+def test_what_noise_cannot_go_with_is_refused(clusters, star, options, said):
+    X, _, workers = clusters
+    with pytest.raises(InputError, match=said):
+        kmeans_rows(X, workers, star, n_clusters=3, privacy=PRIVATE, **options)
+
+
+def test_bounds_of_different_widths_keep_distances_as_they_are(clusters, star):
+    X, _, workers = clusters
+    wide = PRIVATE.changed(bounds=([-9, -9, -40, -9], [9, 9, 40, 9]))
+    found = kmeans_rows(X, workers, star, n_clusters=3, privacy=wide)
+    plain = kmeans_rows(X, workers, star, n_clusters=3, seed=1)
+    assert inertia(X, found.centres) < 1.05 * plain.inertia
