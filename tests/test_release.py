@@ -8,38 +8,18 @@ from sklearn.metrics import adjusted_rand_score
 from vpem import connect, fit_vpem
 from vpem.errors import InputError, VpemWarning
 from vpem.fits.settings import PrivacySettings
-from vpem.network.blocks import Blocks
 from vpem.network.holdings import contiguous
 from vpem.network.topologies import make_graph
 from vpem.settings import COVARIANCE_TYPES
-from vpem.steps.noisy_em import NoisyEM
-from vpem.sums.server import ServerSum
-from vpem.terms.clipped import Clip, ClippedMoments, moved
+from vpem.steps.noisy_em import NoisyEM, scales_of_hubs
+from vpem.terms.bounded_rows import Grid, ResidualSums
 from vpem.terms.features import FeatureTerms
+from vpem.terms.residuals import Parts, Residuals
 from vpem.terms.scaling import Scaling
 
-WIDTHS = (3, 1, 0, 2)
 pytestmark = pytest.mark.filterwarnings("ignore:its noise can be repeated")
 
 PRIVATE = {"release_epsilon": 4.0, "delta": 1e-5, "bounds": (-12, 12), "repeatable_noise": 5}
-
-
-def blocks():
-    columns = np.split(np.arange(sum(WIDTHS)), np.cumsum(WIDTHS)[:-1])
-    return Blocks(tuple(columns), tuple(range(4)), tuple((b,) for b in range(4)))
-
-
-def terms_of(X, kind):
-    return FeatureTerms(X, blocks(), kind, scaling=Scaling.none(6), reg_covar=0.0)
-
-
-def mixture_about(X, kind, rng, k=3):
-    """A mixture whose components have sensible covariances of their own."""
-    terms = terms_of(X, kind)
-    statistics = terms.empty(np.zeros((k, 6)), 1)
-    shares = rng.dirichlet(np.full(k, 0.5), len(X))
-    terms.summarize(statistics, np.ascontiguousarray(shares[None]), slice(0, len(X)))
-    return terms, statistics, shares, terms.update(statistics)
 
 
 @pytest.fixture(scope="module")
@@ -56,53 +36,46 @@ def star():
     return connect(make_graph("star", 3), contiguous(6, 3))
 
 
-def contribution(mixture, clip, row, shares):
-    """All that one row adds, counts included."""
-    moments = ClippedMoments(mixture, clip)
-    moments.add(row[None], shares[None])
-    parts = [moments.block(b) for b in range(4)]
-    return np.concatenate([clip.counts * moments.counts, *parts])
+def parts_of(kind, width, rng, k=3):
+    """Components of some features with spreads of their own, but where all have one."""
+    copies = 1 if kind.startswith("tied") else k
+    spreads = rng.uniform(0.1, 0.6, size=(copies, width))
+    if kind.endswith("spherical"):
+        spreads[:] = spreads[:, :1]
+    spreads = np.repeat(spreads, k // copies, axis=0)
+    if kind in ("full", "tied"):
+        spreads = np.stack([np.diag(one) for one in spreads])
+    return Parts(np.full(k, 1 / k), rng.uniform(-1, 1, size=(k, width)), spreads, kind)
 
 
 @pytest.mark.parametrize("kind", COVARIANCE_TYPES)
-def test_no_row_moves_all_moments_by_more_than_1_and_some_nearly_does(kind):
-    rng = np.random.default_rng(3)
-    mixture = mixture_about(rng.standard_normal((60, 6)), kind, rng)[3]
-    clip = Clip.of(np.array(WIDTHS), kind, 3)
-    hard = np.eye(3)
-    norms = []
-    for size in (0.0, 0.5, 2.0, 1e6):
-        for _ in range(20):
-            shares = rng.dirichlet(np.full(3, 0.3)) if rng.random() < 0.5 else hard[rng.integers(3)]
-            # In every block along one axis of a component: there squares are farthest off.
-            row = mixture.means[rng.integers(3)] + size * rng.standard_normal(6)
-            norms.append(np.linalg.norm(contribution(mixture, clip, row, shares)))
-    assert 0.9 < max(norms) <= 1 + 1e-12
+def test_no_row_moves_the_sums_of_all_hubs_by_more_than_1_and_some_nearly_does(kind):
+    rng, widths = np.random.default_rng(3), (3, 1, 0, 2)
+    scales, norms = scales_of_hubs(np.array(widths), kind, 3), []
+    parts = {hub: parts_of(kind, widths[hub], rng) for hub in scales}
+    for trial in range(60):
+        shares = np.eye(3)[trial % 3] if trial % 2 else rng.dirichlet(np.full(3, 0.3))
+        far, squares = rng.choice([0, 0.1, 9.0]), 0.0
+        for hub, part in parts.items():
+            layout = Residuals(kind, 3, widths[hub])
+            sums = ResidualSums(layout, Grid.of(1000, 3))
+            # Along one axis of a component squares are farthest off.
+            row = part.means[trial % 3] + np.eye(widths[hub])[0] * far
+            sums.add([part.residuals(row[None], one) for one in range(3)], shares[None])
+            packed = layout.packed(sums.counts, sums.firsts, sums.seconds)
+            own = np.square(sums.grid.sent(packed) / layout.deviations(scales[hub]))
+            # Counts are the same for all, and once released.
+            squares += own[3:].sum() + own[:3].sum() * (hub == 0)
+        norms.append(np.sqrt(squares))
+    assert 0.5 < max(norms) <= 1 + 1e-6
 
 
-@pytest.mark.parametrize("kind", COVARIANCE_TYPES)
-def test_without_noise_or_clipping_it_is_the_m_step(kind):
-    rng = np.random.default_rng(4)
-    X = rng.standard_normal((500, 6))
-    _, _, _, before = mixture_about(X, kind, rng)
-    clip = Clip.of(np.array(WIDTHS), kind, 3)
-    far = Clip(np.full(4, 1e9), np.ones(4), clip.counts, clip.first, clip.second)
-    _, _, shares, wanted = mixture_about(X, kind, rng)
-    moments = ClippedMoments(before, far)
-    moments.add(X, shares)
-    box = np.array([np.full(6, -9.0), np.full(6, 9.0)])
-    found = moved(moments, moments.counts, [moments.block(b) for b in range(4)], box, 0.0)
-    for name in ("weights", "means", "covariances"):
-        np.testing.assert_allclose(getattr(found, name), getattr(wanted, name), atol=1e-9)
-
-
-def test_noise_is_as_large_as_its_multiplier_says(clusters):
-    terms = terms_of(clusters[0], "full")
-    box = np.array([np.full(6, -9.0), np.full(6, 9.0)])
-    run = NoisyEM(terms, ServerSum(4), blocks(), box, 3, noise_seed=1)
-    drawn = run._values(run._noisy(np.zeros(4000), run.scale(5.0), run._noise[0]))
-    assert stats.kstest(drawn / 5.0, "norm").pvalue > 1e-3
-    assert run.scale(5.0) >= 5 * 2**run.fraction_bits
+def test_noise_is_as_large_as_its_multiplier_says(clusters, star):
+    terms = FeatureTerms(clusters[0], star.blocks, "full", scaling=Scaling.none(6))
+    run = NoisyEM(terms, star.total, star.blocks, 3, noise_seed=1)
+    nothing = np.zeros(4000, dtype=np.int64)
+    drawn = run._noisy(nothing, np.full(4000, 2.0), 5.0, run._noise[0]) * run.grid.unit
+    assert stats.kstest(drawn / 10.0, "norm").pvalue > 1e-3
 
 
 def test_a_private_model_finds_clusters_and_tells_nothing_else(clusters, star):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Sequence
+from math import sqrt
 from typing import Any
 
 import numpy as np
@@ -22,14 +23,13 @@ from vpem.fits.results import Fit
 from vpem.fits.settings import OVER_FEATURES, PrivacySettings
 from vpem.network.ledger import Ledger
 from vpem.settings import FitSettings
-from vpem.steps.noisy_em import NoisyEM
+from vpem.steps.noisy_em import NoisyEM, scales_of_hubs
 from vpem.sums.connect import Network
-from vpem.terms.clipped import Clip
 from vpem.terms.scaling import Scaling
 
 __all__ = ["MOST_NOISE", "USUAL_ITERATIONS", "noise_left", "release_vpem"]
 
-USUAL_ITERATIONS = 12
+USUAL_ITERATIONS = 16
 """Of a fit that does not say how many; each has its share of the budget."""
 
 FOR_START = 0.1
@@ -100,20 +100,18 @@ def release_vpem(
         warnings.warn(VpemWarning(REPEATABLE), stacklevel=3)
     if network.part_of is not None:
         bounds = bounds[:, own_columns_of_hubs(network)]
-    middle = bounds.mean(axis=0)
-    scaling = Scaling(middle, np.ones(len(middle)))
+    scaling = Scaling(bounds.mean(axis=0), np.ptp(bounds, axis=0) / 2)
     with one_blas_thread(), np.errstate(over="ignore"):
         terms = make_terms(given.X, None, network.blocks, scaling, given, how)
         complete(terms, network)
         ledger = Ledger(network.graph)
         network.charge_setup(ledger, given.n_samples, terms.itemsize)
-        box = (bounds - middle)[:, network.blocks.order]
         total, sent = network.total.on(ledger), []
-        run = NoisyEM(terms, total, whole, box, how.n_components, privacy.repeatable_noise)
-        budget.check_grid(run.scale(min(multipliers)), run.n_numbers * len(multipliers))
+        run = NoisyEM(terms, total, whole, how.n_components, privacy.repeatable_noise)
+        budget.check_grid(run.least_scale(min(multipliers)), run.n_numbers * len(multipliers))
         start = run.start(multipliers[0], np.random.default_rng([how.seed, 0]))
         callback = lambda _: sent.append(total.bytes_sent)  # noqa: E731
-        mixture = run.iterate(start, multipliers[1:], callback)
+        mixture = run.mixture(run.iterate(start, multipliers[1:], callback), how.reg_covar)
     if run.n_clipped:
         warnings.warn(
             f"{run.n_clipped} of {given.X.size} values lie beyond their bounds and were clipped",
@@ -185,12 +183,11 @@ def noise_left(
     """Foretell how far noise displaces a mean in one iteration, in standard deviations.
 
     Of a component with its equal share of the rows, in the hub where that is most: the root of the
-    mean square of the noise, ``z sqrt(d_b) / (b M / K)``.
+    mean square of the noise, ``z s_b sqrt(d_b) K / M``.
     """
-    clip = Clip.of(widths, how.covariance_type, how.n_components)
-    filled = widths > 0
-    each = multiplier * np.sqrt(widths[filled]) / clip.first[filled]
-    return float(each.max() * how.n_components / n_samples)
+    scales = scales_of_hubs(widths, how.covariance_type, how.n_components)
+    each = [scale[1] * sqrt(widths[hub]) for hub, scale in scales.items()]
+    return float(multiplier * max(each) * how.n_components / n_samples)
 
 
 def _check_noise(

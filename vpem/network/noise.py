@@ -90,6 +90,14 @@ class Noise:
             missing -= len(found)
         return np.concatenate(parts)
 
+    def of_scales(self, scales: Integers, n: int = 1) -> Integers:
+        """Draw a value of each of some scales (P,), or the `share` of one of n agents."""
+        found = np.empty(len(scales), dtype=np.int64)
+        for scale in np.unique(scales):
+            which = scales == scale
+            found[which] = self.gaussian(share(int(scale), n), int(which.sum()))
+        return found
+
     def _accepted(self, scale: int, n: int) -> Integers:
         """Draw n candidates: those that are accepted."""
         rest = self._below(scale, n)

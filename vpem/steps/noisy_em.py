@@ -1,43 +1,49 @@
 """EM over features with noise in every M-step: what is published of it tells little of one row.
 
-Terms are summed and responsibilities found as ever. Then every hub clips its rows and adds noise to
-its moments, and whoever has the sum adds noise to the counts, once for all: parameters are made of
-noisy numbers alone, each iteration's of those before it and of one *release*.
+Terms are summed and responsibilities found as ever. Then every hub adds up residuals of its own
+features (`vpem.terms.residuals`) and adds noise to the sums, and whoever is first among those who
+have the responsibilities adds noise to the counts, once for all. Parameters are made of noisy
+numbers alone: of one *release* an iteration, of all hubs together, and of those before.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
-from math import ceil, sqrt
+from math import sqrt
 
 import numpy as np
 from numpy.typing import NDArray
 
 from vpem.engines.engine import about
-from vpem.errors import InputError
 from vpem.network.blocks import Blocks
 from vpem.network.noise import Noise
+from vpem.steps.private_em import step
+from vpem.steps.releases import scales_of
 from vpem.steps.summing import FARTHEST, Differences, begin_differences
 from vpem.sums.sum import Sum
-from vpem.terms.clipped import Clip, ClippedMoments, floored, moved, n_moments
+from vpem.terms.bounded_rows import Grid, ResidualSums
 from vpem.terms.covariances import is_diagonal
 from vpem.terms.features import FeatureTerms
 from vpem.terms.mixture import Mixture
+from vpem.terms.residuals import Parts, Residuals, balanced
 
-__all__ = ["NoisyEM"]
+__all__ = ["NoisyEM", "scales_of_hubs"]
 
 Vector = NDArray[np.float64]
+Integers = NDArray[np.int64]
 
-MOST_BITS, LEAST_BITS = 40, 30
-"""Fraction bits of the integers that moments are rounded to: as many as leave room for all rows."""
 
-ROOM = 61
-"""Bits of the largest sum that is drawn on."""
+AVERAGED = 4
+"""Of so many iterations the last one takes part in a mean: steps are a half, a third and so on."""
 
-LONGEST_CHUNK = 1 << 21
-"""Rows that are added up at a time, at most."""
+
+def scales_of_hubs(widths: NDArray[np.intp], kind: str, n_components: int) -> dict[int, Vector]:
+    """Return what `balanced` does for the hubs, of which these have features, by their numbers."""
+    numbers = np.flatnonzero(widths).tolist()
+    layouts = [Residuals(kind, n_components, int(widths[hub])) for hub in numbers]
+    return dict(zip(numbers, balanced(layouts), strict=True))
 
 
 @dataclass
@@ -47,13 +53,11 @@ class NoisyEM:
     Attributes
     ----------
     terms : FeatureTerms
-        Of the hubs of this process.
+        Of the hubs of this process, in units in which the bounds are -1 and 1.
     total : Sum
         How terms are summed: exactly, so that all have the same responsibilities.
     blocks : Blocks
         Of all processes.
-    box : ndarray of shape (2, d)
-        Bounds of the features of this process, in block order.
     n_components : int
         Number of components, K.
     noise_seed : int or None
@@ -65,43 +69,34 @@ class NoisyEM:
     terms: FeatureTerms
     total: Sum
     blocks: Blocks
-    box: Vector
     n_components: int
     noise_seed: int | None = None
     n_clipped: int = 0
 
     def __post_init__(self) -> None:
-        n_rows = self.terms.n_samples
-        self.fraction_bits = min(MOST_BITS, ROOM - n_rows.bit_length())
-        if self.fraction_bits < LEAST_BITS:
-            raise InputError(
-                f"sums over {n_rows} rows are beyond the integers that noise is drawn on; give "
-                f"fewer than {1 << (ROOM - LEAST_BITS)}"
-            )
-        hubs = self.total.holders.own.tolist()
-        self._noise = [Noise(self.noise_seed, hub + 1) for hub in hubs]
+        self.kind, self.n_rows = self.terms.covariance_type, self.terms.n_samples
+        self.grid = Grid.of(self.n_rows, self.terms.widest)
+        self.numbers: list[int] = self.total.holders.own.tolist()
+        self._noise = {hub: Noise(self.noise_seed, hub + 1) for hub in self.numbers}
         self._noise_of_counts = Noise(self.noise_seed, 0)
-
-    def scale(self, multiplier: float) -> int:
-        """Return the scale of noise, in units of the integers, for a noise multiplier.
-
-        What a row can move is 1 in real numbers. Rounding each of P numbers to an integer adds
-        sqrt(P) of these, and floating-point sums of M vectors of norm 1 err by at most
-        ``(longest chunk + chunks) eps M``, four times as the sums of squares have it.
-        """
-        n_rows, width = self.terms.n_samples, self.n_numbers
-        chunks = min(n_rows, LONGEST_CHUNK) + n_rows / 64 + 100
-        slack = sqrt(width) * 2.0**-self.fraction_bits + 4 * n_rows * chunks * 2.0**-53
-        return ceil(multiplier * (1 + slack) * 2.0**self.fraction_bits)
+        self._columns = [slice(*pair) for pair in pairwise(self.terms.blocks.offsets.tolist())]
 
     @property
     def n_numbers(self) -> int:
         """Numbers of a release, of all processes, P."""
-        kind, k = self.terms.covariance_type, self.n_components
-        second = sum(n_moments(int(width), kind) for width in self.blocks.widths)
-        return int(k * (1 + self.blocks.n_features + second))
+        k = self.n_components
+        layouts = [Residuals(self.kind, k, int(width)) for width in self.blocks.widths if width]
+        return k + sum(layout.size - k for layout in layouts)
 
-    def start(self, multiplier: float, rng: np.random.Generator) -> Mixture:
+    def least_scale(self, multiplier: float) -> int:
+        """Return the least scale of noise, in units of the grid, of a noise multiplier."""
+        scales = scales_of_hubs(self.blocks.widths, self.kind, self.n_components)
+        least = min(float(one.min()) for one in scales.values()) / sqrt(2)
+        return int(least * multiplier / self.grid.unit)
+
+    # ---- start and iterations -------------------------------------------------------------------
+
+    def start(self, multiplier: float, rng: np.random.Generator) -> list[Parts]:
         """Return parameters to start from: all moments once, with noise, and directions drawn.
 
         Means lie one standard deviation a feature from the noisy mean of all rows, in directions
@@ -113,123 +108,176 @@ class NoisyEM:
             Noise multiplier of the moments.
         rng : Generator
             The stream that all processes share, by which directions are drawn; no row is.
+
+        Returns
+        -------
+        list of Parts
+            Of each hub of this process and, last, the mixing weights alone.
         """
-        terms, widths = self.terms, self.blocks.widths
-        half = 0.5 * (self.box[1] - self.box[0])
-        if terms.covariance_type.endswith("spherical"):
-            half = np.array([half[columns].max(initial=0.0) for columns in self._columns])[
-                terms.blocks.block_of
-            ]
-        middle = self.box.mean(axis=0)
-        spread = (0.5 * half) ** 2
-        if not is_diagonal(terms.covariance_type):
-            parts = [np.diag(spread[columns]).ravel() for columns in self._columns]
-            one = np.concatenate([np.empty(0), *parts])
-        else:
-            one = spread[None]
-        box = Mixture(
-            terms.blocks, terms.covariance_type, np.ones((1, 1)), middle[None], one, terms.scaling
-        )
-        clip = Clip.of_box(widths, terms.covariance_type).only(self.total.holders.own)
-        moments = ClippedMoments(box, clip)
-        for rows in terms.chunks(terms.blocks.n_features):
+        sums, box = [], [_middle(self.kind, columns) for columns in self._columns]
+        for part in box:
+            sums.append(ResidualSums(Residuals(self.kind, 1, part.means.shape[1]), self.grid))
+        for rows in self.terms.chunks(self.terms.blocks.n_features):
             data = self._clipped(rows, count=True)
-            moments.add(data, np.ones((len(data), 1)))
-        counts = np.array([float(terms.n_samples)])
-        found = self._with_noise(moments, self.scale(multiplier))
-        whole = moved(moments, counts, found, self.box, terms.reg_covar)
-        return self._apart(whole, _directions(self.n_components, self.blocks.n_features, rng))
-
-    @property
-    def _columns(self) -> list[slice]:
-        return [slice(*pair) for pair in pairwise(self.terms.blocks.offsets.tolist())]
-
-    def _apart(self, whole: Mixture, directions: Vector) -> Mixture:
-        """Return K components about the mean of one, in these directions (K, d), block order."""
-        k, offsets = self.n_components, self.blocks.offsets
-        parts = [directions[:, offsets[b] : offsets[b + 1]] for b in self.total.holders.own]
-        own = np.concatenate([np.empty((k, 0)), *parts], axis=1)
-        terms = self.terms.with_sample_covariance(whole.covariances)
-        start = terms.start(np.repeat(whole.means, k, axis=0))
-        for b, columns in enumerate(self._columns):
-            if whole.is_diagonal:
-                step = own[:, columns] * np.sqrt(whole.covariances[0, columns])
-            else:
-                step = own[:, columns] @ np.linalg.cholesky(whole.covariance_blocks[b][0]).T
-            start.means[:, columns] += step
-        np.clip(start.means, self.box[0], self.box[1], out=start.means)
-        return start
+            for part, own, columns in zip(box, sums, self._columns, strict=True):
+                own.add([part.residuals(data[:, columns], 0)], np.ones((len(data), 1)))
+        counts = np.array([float(self.n_rows)])
+        scales = scales_of_hubs(self.blocks.widths, self.kind, 1)
+        directions = _directions(self.n_components, self.blocks.n_features, rng)
+        found = []
+        for hub, part, own in zip(self.numbers, box, sums, strict=True):
+            whole = self._moved(hub, part, own, counts, scales, multiplier, 1.0)
+            begin, end = self.blocks.offsets[hub : hub + 2]
+            found.append(_apart(whole, directions[:, begin:end]))
+        return [*found, _weights(np.full(self.n_components, 1 / self.n_components))]
 
     def iterate(
         self,
-        mixture: Mixture,
+        parts: list[Parts],
         multipliers: Sequence[float],
         callback: Callable[[int], None] | None = None,
-    ) -> Mixture:
+    ) -> list[Parts]:
         """Run as many iterations as there are noise multipliers.
 
         Parameters
         ----------
-        mixture : Mixture
+        parts : list of Parts
             Parameters to start from, which may depend on the data by releases only.
         multipliers : sequence of float
             Of the release of each iteration.
         callback : callable, optional
             Gets the number of each iteration that is over.
         """
-        terms, total = self.terms, self.total
-        clip = Clip.of(self.blocks.widths, terms.covariance_type, self.n_components)
-        clip = clip.only(total.holders.own)
+        k = self.n_components
+        scales = scales_of_hubs(self.blocks.widths, self.kind, k)
+        n_whole = len(multipliers) - len(multipliers) // AVERAGED
         for iteration, multiplier in enumerate(multipliers, 1):
-            moments = ClippedMoments(mixture, clip)
-            factors = terms.prepare(mixture)
-            begin_differences(total, "estep", terms.n_samples, self.n_components, terms.itemsize)
-            local = lambda rows, made=factors: terms.local(made, rows)  # noqa: E731
-            differ = Differences(terms, total, self.n_components, local, FARTHEST[terms.itemsize])
-            for rows, sums in differ:
-                shares = terms.responsibilities(mixture, sums, rows)[0][0].astype(np.float64)
-                shares /= shares.sum(axis=1, keepdims=True)
-                moments.add(self._clipped(rows), shares)
-            scale = self.scale(multiplier)
-            counts = self._counts(moments, scale)
-            found = self._with_noise(moments, scale)
-            mixture = moved(moments, counts, found, self.box, terms.reg_covar)
+            length = 1 / max(1, iteration - n_whole + 1)
+            *hubs, weights = parts
+            sums = self.summed(parts)
+            counts = self._counts(sums[-1], scales, multiplier)
+            moved = [
+                self._moved(hub, part, own, counts, scales, multiplier, length)
+                for hub, part, own in zip(self.numbers, hubs, sums[:-1], strict=True)
+            ]
+            layout = Residuals("diag", k, 0)
+            parts = [*moved, step(weights, layout, counts, self.n_rows, length)]
             if callback is not None:
                 callback(iteration)
-        return mixture
+        return parts
+
+    def summed(self, parts: list[Parts]) -> list[ResidualSums]:
+        """Run an E-step: sums of each hub's residuals, without noise, and of no features."""
+        terms, total, k = self.terms, self.total, self.n_components
+        mixture = self.mixture(parts)
+        factors = terms.prepare(mixture)
+        widths = [part.means.shape[1] for part in parts]
+        kinds = [self.kind] * len(self.numbers) + ["diag"]
+        layouts = [Residuals(kind, k, width) for kind, width in zip(kinds, widths, strict=True)]
+        sums = [ResidualSums(layout, self.grid) for layout in layouts]
+        columns = [*self._columns, slice(0, 0)]
+        begin_differences(total, "estep", self.n_rows, k, terms.itemsize)
+        limit = FARTHEST[terms.itemsize]
+        for rows, found in Differences(terms, total, k, lambda at: terms.local(factors, at), limit):
+            shares = terms.responsibilities(mixture, found, rows)[0][0].astype(np.float64)
+            shares /= shares.sum(axis=1, keepdims=True)
+            data = self._clipped(rows)
+            for part, own, place in zip(parts, sums, columns, strict=True):
+                own.add([part.residuals(data[:, place], one) for one in range(k)], shares)
+        return sums
+
+    def mixture(self, parts: list[Parts], reg_covar: float = 0.0) -> Mixture:
+        """Return the mixture of this process's hubs."""
+        terms, (*hubs, weights) = self.terms, parts
+        copies = 1 if self.kind.startswith("tied") else self.n_components
+        means = np.concatenate([np.empty((self.n_components, 0)), *(one.means for one in hubs)], 1)
+        spreads = [one.spreads[:copies] for one in hubs]
+        if is_diagonal(self.kind):
+            nothing = np.empty((copies, 0))
+            covariances = np.concatenate([nothing, *map(np.square, spreads)], axis=1) + reg_covar
+        else:
+            full = [
+                (one @ one.transpose(0, 2, 1) + reg_covar * np.eye(one.shape[1])).ravel()
+                for one in spreads
+                if one.ndim == 3
+            ]
+            covariances = np.concatenate([np.empty(0), *full])
+        return Mixture(
+            terms.blocks, self.kind, weights.weights[None], means, covariances, terms.scaling
+        )
+
+    # ---- releases -------------------------------------------------------------------------------
+
+    def _counts(self, sums: ResidualSums, scales: dict[int, Vector], multiplier: float) -> Vector:
+        """Return noisy counts (K,), the same everywhere: integers, as others get them."""
+        holders, deviation = self.total.holders, next(iter(scales.values()))[0]
+        noisy = np.zeros(self.n_components, dtype=np.int64)
+        if holders.engine.rank == 0:
+            deviations = np.full(self.n_components, deviation)
+            noisy = self._noisy(sums.counts, deviations, multiplier, self._noise_of_counts)
+        with about(holders.engine, "flooding"):
+            noisy = holders.allreduce(noisy)
+        self.total.agree("flooding", noisy.nbytes)
+        counts: Vector = noisy.astype(np.float64) * self.grid.unit
+        return counts
+
+    def _moved(
+        self,
+        hub: int,
+        part: Parts,
+        sums: ResidualSums,
+        counts: Vector,
+        scales: dict[int, Vector],
+        multiplier: float,
+        length: float,
+    ) -> Parts:
+        """M-step of a hub by its own noisy moments and counts that are known."""
+        layout = sums.layout
+        if not layout.n_features:
+            return part
+        deviations = layout.deviations(scales[hub])[len(counts) :]
+        own = layout.packed(sums.counts, sums.firsts, sums.seconds)[len(counts) :]
+        noisy = self._noisy(own, deviations, multiplier, self._noise[hub]) * self.grid.unit
+        return step(part, layout, np.concatenate([counts, noisy]), self.n_rows, length)
+
+    def _noisy(
+        self, sums: Integers, deviations: Vector, multiplier: float, noise: Noise
+    ) -> Integers:
+        """Return sums in units of the grid, as integers, with noise."""
+        grid = self.grid
+        scales = scales_of(deviations, multiplier, grid.unit, rounds=grid.rounds)
+        return np.rint(grid.sent(sums) / grid.unit).astype(np.int64) + noise.of_scales(scales)
 
     def _clipped(self, rows: slice, *, count: bool = False) -> Vector:
         """Return some rows inside the bounds, in block order."""
         data = self.terms.rows.read(rows).astype(np.float64)
-        inside = np.clip(data, self.box[0], self.box[1])
         if count:
-            self.n_clipped += int(np.count_nonzero(inside != data))
-        return inside
+            self.n_clipped += int(np.count_nonzero(np.abs(data) > 1))
+        return np.clip(data, -1.0, 1.0)
 
-    def _counts(self, moments: ClippedMoments, scale: int) -> Vector:
-        """Return noisy counts (K,), the same everywhere: integers, as others get them."""
-        factor, holders = moments.clip.counts, self.total.holders
-        noisy = np.zeros(self.n_components, dtype=np.int64)
-        if holders.engine.rank == 0:
-            noisy = self._noisy(factor * moments.counts, scale, self._noise_of_counts)
-        with about(holders.engine, "flooding"):
-            noisy = holders.allreduce(noisy)
-        self.total.agree("flooding", noisy.nbytes)
-        return floored(self._values(noisy) / factor, self.terms.n_samples)
 
-    def _with_noise(self, moments: ClippedMoments, scale: int) -> list[Vector]:
-        """Return every block's moments with noise of its own hub."""
-        every = enumerate(self._noise)
-        return [self._values(self._noisy(moments.block(b), scale, own)) for b, own in every]
+def _middle(kind: str, columns: slice) -> Parts:
+    """Return one component in the middle of the bounds, a quarter of their width wide."""
+    width = columns.stop - columns.start
+    spread = np.full(width, 0.5)
+    diagonal = is_diagonal(kind) or width == 0
+    spreads = spread[None] if diagonal else np.diag(spread)[None]
+    return Parts(np.ones(1), np.zeros((1, width)), spreads, kind)
 
-    def _noisy(self, values: Vector, scale: int, noise: Noise) -> NDArray[np.int64]:
-        """Round values to integers, and add noise to them."""
-        exact = np.rint(np.ldexp(values, self.fraction_bits)).astype(np.int64)
-        return exact + noise.gaussian(scale, len(exact))
 
-    def _values(self, noisy: NDArray[np.int64]) -> Vector:
-        """Return what integers stand for."""
-        return np.ldexp(noisy.astype(np.float64), -self.fraction_bits)
+def _weights(weights: Vector) -> Parts:
+    """Return components of no features: their mixing weights."""
+    nothing = np.empty((len(weights), 0))
+    return Parts(weights, nothing, nothing, "diag")
+
+
+def _apart(whole: Parts, directions: Vector) -> Parts:
+    """Return components about the mean of one, each in a direction (K, d_b)."""
+    k, spread = len(directions), whole.spreads[0]
+    steps = directions * spread if spread.ndim == 1 else directions @ spread.T
+    means = np.clip(whole.means + steps, -1.0, 1.0)
+    spreads = np.repeat(whole.spreads, k, axis=0)
+    return replace(whole, weights=np.full(k, 1 / k), means=means, spreads=spreads)
 
 
 def _directions(n_components: int, n_features: int, rng: np.random.Generator) -> Vector:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from vpem.network.noise import Noise, share
+from vpem.network.noise import Noise
 from vpem.sums.counted import AtServer
 
 __all__ = ["Noisy"]
@@ -80,19 +80,10 @@ class Noisy:
             parts = holders.n_agents if self.masked else 1
             values = values.copy()
             for place, source in zip(self._places, self._sources, strict=True):
-                values[place] += self._drawn(source, scales, parts) * unit
+                values[place] += source.of_scales(scales, parts) * unit
         elif self.by == "server" and holders.engine.rank == 0:
             # The server holds no rows: what it adds is a vector of its own.
-            noise = self._drawn(self._sources[0], scales, 1) * unit
+            noise = self._sources[0].of_scales(scales) * unit
             values = np.concatenate([values, noise[None]])
         found: Vector = inner.reduce(values[:, None], slice(0, 1))[0, 0]
-        return found
-
-    @staticmethod
-    def _drawn(source: Noise, scales: NDArray[np.int64], parts: int) -> Vector:
-        """Draw noise of these scales, or one of so many parts of it."""
-        found = np.empty(len(scales))
-        for scale in np.unique(scales):
-            which = scales == scale
-            found[which] = source.gaussian(share(int(scale), parts), int(which.sum()))
         return found

@@ -21,7 +21,7 @@ from vpem.errors import InputError
 from vpem.terms.matrix import Rows
 from vpem.terms.residuals import WIDEST, Parts, Residuals, farthest
 
-__all__ = ["BoundedRows", "Grid"]
+__all__ = ["BoundedRows", "Grid", "ResidualSums"]
 
 Vector = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -192,27 +192,57 @@ class BoundedRows:
 
     def residuals(self, worker: int, parts: Parts, layout: Residuals) -> Integers:
         """Run the E-step on a worker's rows: sums of `Residuals`, in units of the grid, (P,)."""
-        k, d, grid = layout.n_components, layout.n_features, self.grid
-        counts = np.zeros(k, dtype=np.int64)
-        firsts = np.zeros((k, d), dtype=np.int64)
-        seconds = np.zeros((layout.copies, layout.n_second), dtype=np.int64)
-        g, h = grid.share_bits, grid.coordinate_bits
-        room = 2.0 ** (EXACT_BITS - grid.fine_bits)
-        for rows in self.chunks(worker, max(1, min(MOST_ROWS, floor(room / layout.radius)))):
-            every = [parts.residuals(rows, component) for component in range(k)]
+        sums = ResidualSums(layout, self.grid)
+        for rows in self.chunks(worker):
+            every = [parts.residuals(rows, component) for component in range(layout.n_components)]
             norms = np.stack([np.einsum("ij,ij->i", z, z) for z in every], axis=1)
-            shares = np.floor(parts.responsibilities(norms) * 2.0**g)
-            for component, z in enumerate(every):
-                z = _clipped(z, layout) * 2.0**h
-                np.trunc(z, out=z)
-                own = np.nan_to_num(shares[:, component])
-                count = int(own.sum())
-                # In units of 2^-(g + 2 h), all of them.
-                counts[component] += count << 2 * h
-                firsts[component] += (own @ z).astype(np.int64) << h
-                copy = 0 if layout.copies == 1 else component
-                seconds[copy] += _second(own, z, layout.shape) - count * _identity(layout, h)
-        return layout.packed(counts, firsts, seconds)
+            sums.add(every, parts.responsibilities(norms))
+        return layout.packed(sums.counts, sums.firsts, sums.seconds)
+
+
+class ResidualSums:
+    """Sums of `Residuals`, to which rows are added: exactly, whatever their order.
+
+    Parameters
+    ----------
+    layout : Residuals
+        What is summed.
+    grid : Grid
+        What is rounded to.
+
+    Attributes
+    ----------
+    counts, firsts, seconds : ndarray of int64
+        Of shape (K,), (K, d) and (copies, n_second), in units of ``2^-(g + 2 h)``.
+    """
+
+    def __init__(self, layout: Residuals, grid: Grid) -> None:
+        self.layout, self.grid = layout, grid
+        k = layout.n_components
+        self.counts = np.zeros(k, dtype=np.int64)
+        self.firsts = np.zeros((k, layout.n_features), dtype=np.int64)
+        self.seconds = np.zeros((layout.copies, layout.n_second), dtype=np.int64)
+        room = 2.0 ** (EXACT_BITS - grid.fine_bits)
+        self._most = max(1, min(MOST_ROWS, floor(room / layout.radius)))
+
+    def add(self, residuals: Sequence[Vector], shares: Vector) -> None:
+        """Add rows, of which each component has residuals (m, d), and responsibilities (m, K)."""
+        for begin in range(0, len(shares), self._most):
+            some = slice(begin, begin + self._most)
+            own = np.nan_to_num(np.floor(shares[some] * 2.0**self.grid.share_bits))
+            for component, z in enumerate(residuals):
+                self._add(component, z[some], own[:, component])
+
+    def _add(self, component: int, z: Vector, own: Vector) -> None:
+        layout, h = self.layout, self.grid.coordinate_bits
+        z = _clipped(z, layout) * 2.0**h
+        np.trunc(z, out=z)
+        count = int(own.sum())
+        # In units of 2^-(g + 2 h), all of them.
+        self.counts[component] += count << 2 * h
+        self.firsts[component] += (own @ z).astype(np.int64) << h
+        copy = 0 if layout.copies == 1 else component
+        self.seconds[copy] += _second(own, z, layout.shape) - count * _identity(layout, h)
 
 
 def _clipped(z: Vector, layout: Residuals) -> Vector:

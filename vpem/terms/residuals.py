@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import sqrt
 
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["WIDEST", "Parts", "Residuals", "farthest"]
+__all__ = ["WIDEST", "Parts", "Residuals", "balanced", "farthest"]
 
 Vector = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -172,18 +173,19 @@ class Residuals:
 
         What a row adds, divided by them, is never longer than 1.
         """
-        spent = np.sqrt(self.losses * self.lengths)
-        found: Vector = np.sqrt(self.lengths * spent.sum() / spent)
-        return np.asarray(found)
+        return balanced([self])[0]
 
     @property
     def cost(self) -> float:
         """Nats that noise of multiplier 1 costs, relative to a component of one row."""
         return float(np.sqrt(self.losses * self.lengths).sum() ** 2)
 
-    def deviations(self) -> Vector:
-        """Return the standard deviation of each number of a message for a multiplier of 1, (P,)."""
-        count, first, second = self.scales
+    def deviations(self, scales: Vector | None = None) -> Vector:
+        """Return the standard deviation of each number of a message for a multiplier of 1, (P,).
+
+        Where others send of the same rows, scales (3,) are those of `balanced`.
+        """
+        count, first, second = self.scales if scales is None else scales
         k, d = self.n_components, self.n_features
         one = np.full(self.n_second, second)
         if self.shape == "full":
@@ -212,3 +214,22 @@ class Residuals:
             full[:, rows, columns] = full[:, columns, rows] = seconds
             seconds = full
         return counts, firsts.reshape(k, d), seconds
+
+
+def balanced(layouts: Sequence[Residuals]) -> list[Vector]:
+    """Return the `Residuals.scales` of several holders of features of the same rows.
+
+    What a row adds to counts, of which all have the same, and to all their moments, divided by
+    these, is never longer than 1.
+
+    Parameters
+    ----------
+    layouts : sequence of Residuals
+        Of each holder, of at least one feature.
+    """
+    lengths = np.concatenate([[1.0], *(one.lengths[1:] for one in layouts)])
+    losses = np.concatenate([[0.5], *(one.losses[1:] for one in layouts)])
+    spent = np.sqrt(losses * lengths)
+    found = np.sqrt(lengths * spent.sum() / spent)
+    pairs = found[1:].reshape(len(layouts), 2)
+    return [np.concatenate([found[:1], pair]) for pair in pairs]
