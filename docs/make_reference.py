@@ -76,9 +76,11 @@ in one sentence: links or agents that fail at a server, and agents that drop out
 need every one of them (both have `--participation`, where it has anything); missing values in data
 on disk, of which is kept in memory which values are
 there; `--memory-limit` with `--parties`, whose rows are brought together in memory; batches of
-k-means over features with some absent, whose last terms are of other rows. What goes with
-`vpem fit` goes with `vpem select` and with several numbers of components (`vpem fit -k 2-6`), but
-for starts at given rows or models; `vpem select` has `--state` in the place of `--checkpoint`.
+k-means over features with some absent, whose last terms are of other rows; masked sums with
+consensus or `--compress`, and what else [their page](secure-sum.md#what-is-refused) names. What
+goes with `vpem fit` goes with `vpem select` and with several numbers of components
+(`vpem fit -k 2-6`), but for starts at given rows or models; `vpem select` has `--state` in the
+place of `--checkpoint`.
 """
 
 

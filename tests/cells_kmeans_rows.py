@@ -149,5 +149,6 @@ def tls(folder):
     in_processes(folder, LAWS.over_members)
 
 
-CELLS = LAWS.cells(absent=absent, disk=disk, parties=parties, mpi=mpi, tls=tls)
-CELLS["masked"] = masked
+CELLS = LAWS.cells(
+    masked=masked, absent=absent, disk=disk, parties=parties, mpi=mpi, tls=tls
+)  # fmt: skip

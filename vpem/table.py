@@ -46,6 +46,7 @@ WAYS = {
     "server": Way("server", ("--topology star",)),
     "tree": Way("tree", ("--sum tree",)),
     "consensus": Way("consensus", ("--topology cycle",)),
+    "masked": Way("masked", ("--secure-sum",)),
     "compressed": Way("compressed", ("--compress",)),
     "absent": Way("some absent", ("--agent-dropout", "--participation")),
     "links": Way("links fail", ("--link-failure", "--stragglers")),
