@@ -1,5 +1,9 @@
 """What crosses between agents beside the terms of a sum, where sums are masked."""
 
+import re
+from collections import defaultdict
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -24,6 +28,8 @@ from .crossings import leaks, recorded
 from .missing_support import random_mixture, with_holes
 from .tables import each, over
 from .thread_engine import together
+
+ROOT = Path(__file__).resolve().parents[1]
 
 
 def masked(engine, n_agents):
@@ -243,3 +249,36 @@ def test_a_number_in_the_open_is_found(owner, method, instead, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(owner, method, instead)
         assert kept_apart(HOLES, missing="marginalize", max_iter=1, n_components=2) != []
+
+
+# ---- what talks at all ---------------------------------------------------------------------------
+
+VERBS = re.compile(
+    r"(?<!asyncio)\.(i?allreduce|allgather|gather|bcast|bcast_array|send_array|send_rows|pool)\("
+)
+"""What says things in the open; `Placement.add`, `add_up`, `any`, `largest` and `join` may not."""
+
+TALKERS = {
+    "cli": "engine labels loading ranks results saem_data",
+    "vpem/files": "checkpoints",
+    "vpem/files/parties": "alignment joining observing set_intersection weights",
+    "vpem/fits": "feature_kmeans fedem_moments fedem_setup labels local_rows observers one_shot "
+    "parts private_rows row_kmeans rows spread spread_use",
+    "vpem/fits/selection": "holding record trials",
+    "vpem/saem": "individuals neighbours people saem server together",
+    "vpem/steps": "feature_lloyd fedem fedem_sums held_rows keeper noisy_em reinitialise row_lloyd "
+    "seeding",
+    "vpem/sums": "compressed_server counted last_heard neighbours over_engine spread "
+    "tree_over_engine wrappers",
+}
+"""Modules that say something to other processes without masks, each looked at by the table of
+docs/secure-sum.md. Whoever adds one adds a line there, or takes a verb that masks."""
+
+
+def test_nothing_else_talks_in_the_open():
+    found = defaultdict(set)
+    for file in (*ROOT.glob("vpem/**/*.py"), *ROOT.glob("cli/**/*.py")):
+        if VERBS.search(file.read_text("utf-8")):
+            found[file.parent.relative_to(ROOT).as_posix()].add(file.stem)
+    talkers = {folder: set(files.split()) for folder, files in TALKERS.items()}
+    assert {folder: own for folder, own in found.items() if "engines" not in folder} == talkers
