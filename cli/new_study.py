@@ -168,6 +168,13 @@ def check_goes_on(agreed: Sequence[Agreed]) -> None:
                 Setting("if_lost", "without"), " cannot be had with 'vpem select', which compares "
                 "fits to the features of the same parties; let it wait",
             )  # fmt: skip
+        for name in ("epsilon", "release_epsilon"):
+            if one.values.get(name) is not None:
+                raise InputError(
+                    Setting("if_lost", "without"),
+                    f" cannot be had with --{name.replace('_', '-')}, which is spent where a run "
+                    "begins again; let it wait",
+                )  # fmt: skip
         hops = one.values.get("hops") if one.values.get("split") != "rows" else None
         if str(hops or 0) != "0":
             raise InputError(

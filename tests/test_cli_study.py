@@ -241,6 +241,10 @@ def test_a_changed_request_is_refused(capsys, people, hub):
         ("x --star h:1 --if-lost go", "--if-lost must be one of wait, without, got 'go'"),
         ("x --star h:1 --if-lost without --hops 1", "--if-lost without cannot be had with --hops"),
         ("x --star h:1 --if-lost without --command select", "cannot be had with 'vpem select'"),
+        (
+            "x --star h:1 --if-lost without --release-epsilon 4 --delta 1e-6 --bounds 0,1 --hops 0",
+            "--if-lost without cannot be had with --release-epsilon",
+        ),
     ],
 )
 def test_what_a_study_cannot_say(capsys, hub, words, said):
