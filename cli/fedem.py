@@ -189,6 +189,8 @@ def _show(report: Report) -> None:
     elif report["server"] is None:
         network.append(plural(report["rounds"], "round"))
         network.append(f"statistics up to {report['disagreement']:.2g} apart")
+    if report["secure_sum"]:
+        network.append("sums under masks")
     mixture = [
         plural(report["n_components"], "component"),
         f"{report['covariance_type']} covariance",

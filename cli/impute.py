@@ -170,7 +170,7 @@ def _show(report: Report, fit: Imputation) -> None:
     rows, columns = plural(report["n_samples"], "row"), plural(report["n_features"], "column")
     seen = f"{report['share_seen']:.1%} seen"
     network = [plural(report["n_workers"], "observer"), report["topology"]]
-    if report["sum"] != "server":
+    if report["sum"] != "server" or report["secure_sum"]:
         network.append(how_summed(report))
     if report["sum"] == "consensus":
         network.append(f"statistics up to {report['disagreement']:.2g} apart")

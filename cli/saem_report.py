@@ -239,6 +239,8 @@ def show_report(report: Report) -> None:
             network += f", statistics up to {settings['disagreement']:.2g} apart"
         elif settings["sum"] == "tree":
             network += f", {settings['topology']}, added up along a tree"
+        if settings.get("secure_sum"):
+            network += ", sums under masks"
     likelihood = report["log_likelihood"]
     value = f"{likelihood['value']:.3f}"
     if likelihood["error"]:

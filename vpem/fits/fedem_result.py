@@ -79,7 +79,7 @@ class FedFit(MixtureResult):
             "feature_names": list(feature_names),
             **network.describe("topology", "edges", "positions", "server"),
             "hops": 0,
-            **network.describe("sum", "tree"),
+            **network.describe("sum", "tree", "secure_sum"),
             **network.describe("rounds", "weights", "mixing_rate", "consensus_error", "faults"),
             "partitions": [{"iteration": at, "reason": reason} for at, reason in run.partitions],
             **self.options,
