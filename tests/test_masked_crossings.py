@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from vpem import Blocks, InputError, connect, connect_workers, fit_fedem, make_graph
+from vpem import Blocks, InputError, connect, connect_workers, fit_fedem, fit_saem, make_graph
 from vpem.engines.masking import agree
 from vpem.engines.placement import Placement
 from vpem.fits.feature_kmeans import kmeans_features
@@ -19,6 +19,7 @@ from vpem.fits.spread import fit_spread, own_columns
 from vpem.fits.spread_use import SpreadRows
 from vpem.network.holdings import contiguous, from_worker_of_row
 from vpem.network.masks import Masks
+from vpem.saem.individuals import from_long
 from vpem.sums.spread import spread, spread_workers
 from vpem.terms.lowrank.entries import from_matrices
 from vpem.terms.scaling import Scaling
@@ -109,6 +110,17 @@ def imputed(engine, data, network=None, **options):
     return fit_imputation(own, network=joined, n_threads=1, **{"rank": 2, "seed": 0, **options})
 
 
+def simulated(engine, data, network=None, **options):
+    """Run SAEM on curves of individuals of three devices, a rank each."""
+    network = {"topology": "star", **(network or {})}
+    graph = make_graph(network.pop("topology"), 3)
+    joined = spread_workers(connect_workers(graph, secure_sum=True, **network), engine)
+    held = from_worker_of_row(np.repeat(range(3), 5))
+    own = data.take(held.rows[int(joined.agents.own[0])])
+    short = {"n_iter": 3, "burn_in": 1, "n_conditional": 2, "n_importance": 10, "tol": 0.0}
+    return fit_saem(own, devices=held, network=joined, **short, **options)
+
+
 def searched(own, *held, n_threads, **trial):
     """Judge one model of features, or of workers' rows, as a search does."""
     *workers, network = held
@@ -157,6 +169,8 @@ def moved(data, work):
     """Give every agent, worker or observer what the next one had."""
     if work is imputed:
         return np.roll(data, -1, axis=0)
+    if work is simulated:
+        return data.take(np.roll(np.arange(15), -5))
     return np.roll(data, -16, axis=0) if work is fitted_to_rows else np.roll(data, -2, axis=1)
 
 
@@ -174,6 +188,10 @@ SEEN = np.where(
     DRAWN.random((3, 48)).argsort(axis=1) < 30, DRAWN.normal(size=(3, 48)), np.nan
 ).reshape(3, 8, 6)
 """Entries that three observers saw, as many each."""
+
+CURVES = from_long(
+    np.repeat(range(15), 4), np.tile(range(4), 15), DRAWN.normal(size=60) + np.tile(range(4), 15)
+)
 
 OF_ROWS = SHORT | {"work": fitted_to_rows, "data": MIXED}
 OF_KMEANS = {
@@ -208,6 +226,7 @@ FITS = {
     "imputation": {
         "work": imputed, "data": SEEN, "max_iter": 2, "scale": "standard", "batch_size": 7,
     },
+    "SAEM": {"work": simulated, "data": CURVES},
     "use": {"work": alike, "data": HOLES},
     "held-out rows": {"recipe": searched, "n_folds": 3, "data": HOLES},
 }  # fmt: skip
