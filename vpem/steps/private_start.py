@@ -31,8 +31,8 @@ MOST_BINS = 64
 SEARCHES, STEPS = 20, 50
 """Starts in the sketch, and steps of each."""
 
-MANY = 5
-"""Components from which on a sketch has three directions, if there are rows enough."""
+CLEARLY = 800
+"""Rows a standard deviation of a cell's noise, from which on a sketch has three directions."""
 
 CLEAR = 2.0
 """Standard deviations of the noise above which a cell counts."""
@@ -55,8 +55,7 @@ def find_start(
     scale = np.sqrt(np.diag(covariance))
     values, vectors = np.linalg.eigh(covariance / np.outer(scale, scale))
     cells = 9 * sqrt(n_samples / releases.multipliers[0])
-    many = k >= MANY and cells > 9 * sqrt(1000)
-    q = min(len(centre), 3 if many else 2)
+    q = min(len(centre), 3 if cells > 9 * sqrt(CLEARLY) else 2)
     values, vectors = values[::-1][:q], vectors[:, ::-1][:, :q]
     n_bins = int(np.clip(round(cells ** (1 / q)), 4, MOST_BINS))
     directions = vectors / scale[:, None] / np.sqrt(values)
