@@ -3,7 +3,9 @@
 import copy
 import hashlib
 import pickle
+import struct
 import sys
+import threading
 
 import numpy as np
 import pytest
@@ -120,6 +122,18 @@ def test_masks_that_do_not_cancel_are_noticed():
         masks.total(shares[:2].sum(axis=0))
 
 
+def test_of_masks_that_do_not_cancel_nobody_takes_flags():
+    def work(engine):
+        place = place_of(3, engine, [0, 1, 2])
+        if engine.rank == 1:
+            place.masks.begin()  # it counts its sums otherwise than the others
+        return place.any([False])
+
+    for found in together(3, work):
+        with pytest.raises(InputError, match="their masks do not cancel"):
+            raise found
+
+
 def sized(*parts):
     return b"".join(len(part).to_bytes(8, "big") + part for part in parts)
 
@@ -223,6 +237,23 @@ def test_no_keystream_comes_twice(monkeypatch):
     assert len(seen) == n_runs * 2 * (12 + 6)
     assert {len(set(both)) for both in ends.values()} == {2}
     assert {nonce[:4] for _, nonce, _ in seen} == {bytes(4)}  # blocks are counted from 0
+
+
+def test_threads_have_nonces_of_their_own(monkeypatch):
+    masks, seen, pack = place_of(3).masks, [], struct.pack
+    other = threading.Thread(target=lambda: masks.shares(np.ones((3, 1))))
+
+    def slow_pack(*parts):
+        if not other.ident:
+            other.start()  # while this one takes a nonce
+            other.join(timeout=0.1)
+        return pack(*parts)
+
+    monkeypatch.setattr(Masks, "register", staticmethod(lambda *use: seen.append(use)))
+    monkeypatch.setattr(struct, "pack", slow_pack)
+    masks.shares(np.ones((3, 1)))
+    other.join()
+    assert len(set(seen)) == len(seen) == 12
 
 
 def test_fits_that_go_on_have_other_keys(monkeypatch):

@@ -14,7 +14,7 @@ from vpem.fits.selection.lists import MOST_NUMBERS, parse_names, parse_numbers
 from vpem.fits.selection.record import Record, facts_of
 from vpem.fits.selection.search import grid, search, trials_of
 from vpem.fits.selection.trials import Cell, Problem, folds_of
-from vpem.network.holdings import contiguous, evenly
+from vpem.network.holdings import contiguous, evenly, from_worker_of_row
 from vpem.pictures.selection import draw_selection
 
 from .cli_support import overlapping
@@ -110,6 +110,14 @@ def test_folds_follow_from_the_seed_and_are_not_the_rows_in_order():
 def test_more_folds_than_rows():
     with pytest.raises(InputError, match="5 folds need at least as many rows, got 4"):
         folds_of(4, 5, seed=0)
+
+
+def test_sums_over_all_rows_but_few_show_these_beside_masks():
+    X, _ = overlapping(n_samples=24, n_features=2)
+    network = connect_workers(make_graph("star", 3), secure_sum=True)
+    problem = Problem(X, {0: network}, from_worker_of_row(np.repeat(range(3), 8)), {"max_iter": 1})
+    with pytest.raises(InputError, match=r"n_folds=5 has folds of 4 rows.* at least 5"):
+        search(problem, grid([1], [0], ["full"]), criterion="heldout", n_folds=5)
 
 
 # ---- criteria -----------------------------------------------------------------------------------

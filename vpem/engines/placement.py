@@ -6,7 +6,6 @@ written with these steps runs in one process as in many.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from functools import cached_property
 from typing import Any, Self, TypeVar
@@ -267,11 +266,7 @@ class Placement:
         """
         found = np.asarray(flags, dtype=np.bool_)
         if self.masks is not None:
-            words = np.zeros((len(self.own), len(found)), dtype=np.uint64)
-            for first in words[:1]:
-                first[found] = np.frombuffer(os.urandom(8 * int(found.sum())), dtype=np.uint64)
-            found = np.asarray(self.allreduce(self.masks.hide(words)) != 0)
-            return found
+            return self.masks.anybody(self.allreduce(self.masks.any(found)))
         if not self.apart:
             return found
         return self.allreduce(found.astype(np.uint8), "max").astype(np.bool_)

@@ -10,7 +10,9 @@ bits wherever parties live.
 from __future__ import annotations
 
 import hashlib
+import os
 import struct
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
@@ -126,19 +128,27 @@ class FixedPoint:
         found, most = np.empty(ring.shape), float(self.n_parties * int(self.limit))
         place = values_of(ring, self.scales(exponents), most, found, n_threads)
         if place >= 0:
-            raise InputError(
+            raise _standing(
                 f"value {place} of {len(ring)} of a masked sum is larger than all parties can have "
-                "made it, so their masks do not cancel; all must run the same command of the same "
-                "version of vpem"
+                "made it"
             )
         return found
+
+
+def _standing(sign: str) -> InputError:
+    """Return the error of masks that do not cancel, and how that shows."""
+    return InputError(
+        f"{sign}, so their masks do not cancel; all must run the same command of the same "
+        "version of vpem"
+    )
 
 
 class Masks(OfOneProcess):
     """The masks of one run, of the parties that live in this process.
 
     All processes call the same methods in the same order. Every call that hides something takes a
-    nonce of its own, and nothing turns their numbers back: a sum that is taken again is another.
+    nonce of its own, in whichever thread, and nothing turns their numbers back: a sum that is taken
+    again is another.
 
     Parameters
     ----------
@@ -173,6 +183,7 @@ class Masks(OfOneProcess):
         self._all = tuple(range(fixed.n_parties))
         check_parties(len(self._all))
         self._number, self._chunk = 0, 0
+        self._taken = threading.Lock()
         self._n_threads = thread_count(n_threads)
         self._pad = np.empty(TILE, dtype=np.uint64)
 
@@ -183,7 +194,8 @@ class Masks(OfOneProcess):
 
     def begin(self) -> None:
         """Begin another sum, or the same one once more."""
-        self._number, self._chunk = self._number + 1, 0
+        with self._taken:
+            self._number, self._chunk = self._number + 1, 0
 
     def hide(
         self,
@@ -218,11 +230,12 @@ class Masks(OfOneProcess):
         """
         among, here = self._parties(values, who)
         found = np.zeros(values.shape[1], dtype=np.uint64)
-        nonce = self._next(values.shape[1])
         elsewhere = [party for party in among if party not in set(self.here)]
-        for party, own in zip(here, values, strict=True):
-            self._add(own, exponents, found, party)
-            self._mask(found, party, elsewhere, among, nonce)
+        with self._taken:
+            nonce = self._next(values.shape[1])
+            for party, own in zip(here, values, strict=True):
+                self._add(own, exponents, found, party)
+                self._mask(found, party, elsewhere, among, nonce)
         return found
 
     def shares(
@@ -239,11 +252,38 @@ class Masks(OfOneProcess):
         """
         among, here = self._parties(values, who)
         found = np.zeros(values.shape, dtype=np.uint64)
-        nonce = self._next(values.shape[1])
-        for party, own, share in zip(here, values, found, strict=True):
-            self._add(own, exponents, share, party)
-            self._mask(share, party, [each for each in among if each != party], among, nonce)
+        with self._taken:
+            nonce = self._next(values.shape[1])
+            for party, own, share in zip(here, values, found, strict=True):
+                self._add(own, exponents, share, party)
+                self._mask(share, party, [each for each in among if each != party], among, nonce)
         return found
+
+    def any(self, flags: NDArray[np.bool_]) -> Ring:
+        """Return what this process adds where all learn of flags (P,) whether anybody has one.
+
+        Who has a flag adds a random word, and others 0: see `anybody`. One word more is nobody's.
+        """
+        words = np.zeros((len(self.here), len(flags) + 1), dtype=np.uint64)
+        for first in words[:1]:
+            drawn = os.urandom(8 * int(flags.sum()))
+            first[:-1][flags] = np.frombuffer(drawn, dtype=np.uint64)
+        return self.hide(words)
+
+    @staticmethod
+    def anybody(ring: Ring) -> NDArray[np.bool_]:
+        """Say of flags (P,) whether anybody has one, once what `any` gave is added up.
+
+        Raises
+        ------
+        InputError
+            If masks do not cancel, by which all would seem to have all.
+        """
+        if ring[-1] != 0:
+            raise _standing(
+                "parties have added something to a word of a masked sum that is nobody's"
+            )
+        return np.asarray(ring[:-1] != 0)
 
     def total(self, ring: Ring, exponents: ArrayLike | None = None) -> NDArray[np.float64]:
         """Return the sum (P,) whose parts `hide` or `shares` gave, once all are added up."""

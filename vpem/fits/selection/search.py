@@ -10,13 +10,14 @@ from typing import Any
 import numpy as np
 
 from vpem.checks import check_int
-from vpem.errors import check_choice
+from vpem.errors import InputError, Setting, check_choice
 from vpem.fits.selection.criteria import Chosen, choose, compare_folds, over_folds
 from vpem.fits.selection.jobs import run_trials
 from vpem.fits.selection.record import Record
 from vpem.fits.selection.trials import Cell, Outcome, Problem, Trial, folds_of
 from vpem.network.schema import Report
 from vpem.settings import CRITERIA, FitSettings, SumSettings
+from vpem.steps.cells import LEAST_OF_CELL
 
 __all__ = ["Selection", "check_problem", "grid", "search", "trials_of", "without_repeats"]
 
@@ -104,7 +105,14 @@ def check_problem(problem: Problem, criterion: str, n_init: int, n_folds: int) -
     check_choice("criterion", criterion, CRITERIA)
     check_int("n_init", n_init, least=1)
     if criterion == "heldout":
-        folds_of(problem.n_samples, n_folds, problem.seed)
+        *_, fewest = folds_of(problem.n_samples, n_folds, problem.seed)
+        if problem.shows_sums_over_rows and len(fewest) < LEAST_OF_CELL:
+            raise InputError(
+                Setting("n_folds", n_folds),
+                f" has folds of {len(fewest)} rows, and sums over all rows but these show them "
+                "beside those over others: beside ", Setting("secure_sum"),
+                f" take folds of at least {LEAST_OF_CELL}",
+            )  # fmt: skip
     given = problem.options
     how = FitSettings(
         **{name: value for name, value in given.items() if name != "feature_names"}, n_init=n_init

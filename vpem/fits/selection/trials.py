@@ -219,6 +219,11 @@ class Problem:
         return next(iter(self.networks.values())).agents.masks is not None
 
     @property
+    def shows_sums_over_rows(self) -> bool:
+        """Whether sums over rows are what is known of workers' rows, and nothing else."""
+        return self.workers is not None and self._masked
+
+    @property
     def seed(self) -> int:
         """Seed of the starts, and of the folds."""
         return int(self.options.get("seed", 0))
