@@ -21,6 +21,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import import_module
+from importlib.metadata import version
 from math import ceil, exp, sqrt
 from types import ModuleType
 from typing import Any
@@ -250,6 +251,7 @@ class Guarantee:
             "delta": self.budget.delta,
             "epsilon_of_change": self.budget.epsilon_of_change(),
             "neighbours": NEIGHBOURS,
+            "accountant": f"dp-accounting {version('dp-accounting')}",
             "n_releases": len(self.multipliers),
             "noise_multipliers": list(self.multipliers),
             "noise_by": self.noise_by,
