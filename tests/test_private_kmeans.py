@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from sklearn.metrics import adjusted_rand_score
 
-from vpem import InputError, connect_workers, kmeans_rows
+from vpem import DistributedKMeans, InputError, connect_workers, kmeans_rows
 from vpem.fits.settings import PrivacySettings
 from vpem.network.holdings import from_worker_of_row
 from vpem.network.topologies import make_graph
@@ -88,3 +88,13 @@ def test_bounds_of_different_widths_keep_distances_as_they_are(clusters, star):
     found = kmeans_rows(X, workers, star, n_clusters=3, privacy=wide)
     plain = kmeans_rows(X, workers, star, n_clusters=3, seed=1)
     assert inertia(X, found.centres) < 1.05 * plain.inertia
+
+
+def test_the_estimator_protects_rows_as_the_recipe_does(clusters):
+    X, labels, _ = clusters
+    asked = {"epsilon": 4.0, "delta": 1e-5, "bounds": (-9, 9)}
+    found = DistributedKMeans(3, workers=4, **asked).fit(X)
+    assert adjusted_rand_score(labels, found.labels_) > 0.95
+    assert np.isnan(found.inertia_)
+    with pytest.raises(InputError, match="over features"):
+        DistributedKMeans(3, split="features", **asked).fit(X)

@@ -12,13 +12,14 @@ from sklearn.utils.validation import check_is_fitted
 from vpem._core.assign import distances_to
 from vpem._core.threads import thread_count
 from vpem.checks import check_weights
-from vpem.errors import InputError, check_choice
+from vpem.errors import InputError, Setting, check_choice
 from vpem.files.clusterings import StoredClustering
 from vpem.fits.clustering import Clustering
 from vpem.fits.estimators.on_graph import OnGraph
 from vpem.fits.estimators.row_estimators import workers_of
 from vpem.fits.feature_kmeans import kmeans_features
 from vpem.fits.row_kmeans import kmeans_rows
+from vpem.fits.settings import OVER_FEATURES, PrivacySettings
 from vpem.network.schema import Report
 from vpem.settings import SPLITS, KmeansSettings, SumSettings
 from vpem.sums.connect import connect, connect_workers
@@ -86,6 +87,9 @@ class DistributedKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clust
         Probabilities with which links and agents fail, on graphs without a server.
     secure_sum : bool, default=False
         Whether sums are masked: nobody sees what one party adds (`vpem.SumSettings`).
+    epsilon, delta, bounds : float, float, str or pair of arrays, optional
+        Over rows: differential privacy of one row, by noisy sums (`vpem.PrivacySettings`). There is
+        no inertia then, and the noise comes from the system, not from ``random_state``.
     participation : float, default=1.0
         At a server: probability that a worker, or agent, takes part in an iteration. Who does not
         counts with what it sent last.
@@ -143,6 +147,9 @@ class DistributedKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clust
         agent_dropout: float = 0.0,
         stragglers: float = 0.0,
         secure_sum: bool = False,
+        epsilon: float | None = None,
+        delta: float | None = None,
+        bounds: Any = None,
         participation: float = 1.0,
         random_state: Any = 0,
         n_threads: int | None = None,
@@ -170,6 +177,9 @@ class DistributedKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clust
         self.agent_dropout = agent_dropout
         self.stragglers = stragglers
         self.secure_sum = secure_sum
+        self.epsilon = epsilon
+        self.delta = delta
+        self.bounds = bounds
         self.participation = participation
         self.random_state = random_state
         self.n_threads = n_threads
@@ -204,7 +214,9 @@ class DistributedKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clust
         seed = self._seed()
         names = getattr(self, "feature_names_in_", None)
         sums = self._settings(SumSettings, seed=seed)
-        how = self._settings(KmeansSettings, seed=seed, dtype=data.dtype)
+        privacy = self._settings(PrivacySettings)
+        dtype = np.dtype(np.float64) if privacy.is_asked else data.dtype
+        how = self._settings(KmeansSettings, seed=seed, dtype=dtype)
         given: Report = {
             "sample_weight": None if sample_weight is None else np.asarray(sample_weight),
             "feature_names": None if names is None else list(names),
@@ -213,7 +225,9 @@ class DistributedKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clust
             held = workers_of(self.workers, len(data))
             self._holders = held.names
             network = connect_workers(self._graph(held.n_workers, seed), sums)
-            found = kmeans_rows(data, held, network, how, **given)
+            found = kmeans_rows(data, held, network, how, privacy=privacy, **given)
+        elif privacy.is_asked:
+            raise InputError(Setting("epsilon"), *OVER_FEATURES[1])
         else:
             partition = self._partition_of(self.agents, data.shape[1])
             graph = self._graph(partition.n_agents, seed)
