@@ -109,6 +109,9 @@ def test_the_noise_of_a_sum_is_as_large_whoever_adds_it(graph, how, by):
     assert abs(found.std() - 1) < 0.03
     again = noisy.add(values, scales, 2.0**-20)
     assert np.corrcoef(found, again)[0, 1] < 0.05
+    # What others learn must not depend on whether sums of many rows fit.
+    large = noisy.add(np.full((4, 1), 2.0**31), np.ones(1, dtype=np.int64), 2.0**-20)
+    assert abs(large[0] - 2.0**33) < 2.0**-16
     if by != "workers":
         assert not values.any()
 

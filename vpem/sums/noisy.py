@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from vpem.network.masks import FRACTION_BITS
 from vpem.network.noise import Noise
 from vpem.sums.counted import AtServer
 
@@ -74,7 +75,9 @@ class Noisy:
         ndarray of shape (P,)
             The noisy sum, the same in every process.
         """
-        inner, holders = self.inner, self.inner.holders
+        holders = self.inner.holders
+        # Masked numbers are whole in the units they come in: whatever fits a double fits there.
+        inner = self.inner.in_units(int(np.frexp(unit)[1]) - 1 + FRACTION_BITS)
         inner.begin(kind, 1, values.shape[1], values.itemsize)
         if self._places:
             parts = holders.n_agents if self.masked else 1
