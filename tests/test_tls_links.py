@@ -6,6 +6,7 @@ import random
 import re
 import socket
 import ssl
+import threading
 from dataclasses import replace
 from datetime import UTC, datetime
 
@@ -449,6 +450,33 @@ def test_members_hear_why_another_ends_and_that_it_has_finished(tmp_path):
         clinic.put(0, 1, b"done")
         clinic.close()
         assert hub.take(2, 1) == b"done"
+
+
+def test_who_is_gone_is_not_waited_for_with_the_last_words(tmp_path, monkeypatch):
+    monkeypatch.setattr("vpem.engines.tls.switchboard.LINGER", (40.0, 40.0))
+    names = ("hub", "lab", "clinic")
+    with posts(*a_study(tmp_path, names, names)) as (hub, lab, clinic):
+        clinic.close()  # nothing listens there any more, and lab has never met it
+        hub.put(1, 0, b"all are there")
+        assert lab.take(0, 0) == b"all are there"
+        lab.part("it cannot use its data", 2)
+        ends_alone(lab)
+        with pytest.raises(Parted, match="it cannot use its data"):
+            hub.take(1, 1)
+    with posts(*a_study(tmp_path / "two", ("hub", "lab"))) as (hub, lab):
+        lab.put(0, 0, b"hello")
+        assert hub.take(1, 0) == b"hello"
+        lab._board._wait_for(lab._links[0].end())  # as members do who end without a word
+        hub.part("it cannot use its data", 2)
+        ends_alone(hub)
+
+
+def ends_alone(post):
+    """Hold a member to ending by itself."""
+    thread = threading.Thread(target=post.close, daemon=True)
+    thread.start()
+    thread.join(20.0)
+    assert not thread.is_alive()
 
 
 def test_who_has_finished_is_not_taken_for_dead(tmp_path):

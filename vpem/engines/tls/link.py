@@ -13,7 +13,7 @@ from vpem.engines.tls.dial import Refused, Trouble
 from vpem.engines.tls.here import Damage, Here
 from vpem.engines.tls.members import Member
 from vpem.engines.tls.news import GoneOn, LeftOut
-from vpem.engines.tls.sockets import Line, refuse
+from vpem.engines.tls.sockets import Line, refuse, said_goodbye, sent_at_damage
 from vpem.engines.tls.streams import OVERHEAD, Incoming, Message, Outgoing
 from vpem.engines.tls.trust import not_valid
 from vpem.engines.tls.wire import (
@@ -30,10 +30,6 @@ from vpem.engines.tls.wire import (
 )  # fmt: skip
 
 __all__ = ["Link"]
-
-
-SENT_AT_DAMAGE = (1002, 1007, 1009)
-"""Codes with which `websockets` closes: for frames that are none, or beyond all bounds."""
 
 
 class Link:
@@ -66,6 +62,7 @@ class Link:
         self.missed: Missed | None = None
         self.wanted = False
         self.refused = False
+        self.left = self.vacant = False
         self.silent = 0.0
         self._since_progress = 0.0
         self._owing = False
@@ -124,6 +121,7 @@ class Link:
                     pause = first
             except Trouble as trouble:
                 self.trouble = str(trouble)
+                self.vacant = isinstance(trouble.__context__, ConnectionRefusedError)
                 strange = strange + 1 if trouble.kind == "tls" else 0
                 if strange == self.here.pace.patience:
                     self.here.failed(Refused(str(trouble), trouble.kind))
@@ -167,8 +165,9 @@ class Link:
             writer = asyncio.create_task(self._write(connection))
             await self._read(connection)
         except (ConnectionClosed, TimeoutError, OSError) as error:
-            if _is_damage(error):
+            if sent_at_damage(error):
                 raise Damage(self._damaged("")) from None
+            self.left = said_goodbye(error)
             return writer is not None
         except Trouble as trouble:
             self.trouble = str(trouble)
@@ -292,6 +291,7 @@ class Link:
         self.silent = self._since_progress = 0.0
         self._heard = connection.heard
         self.trouble = ""
+        self.left = self.vacant = False
         self._wake.set()
         self.here.changed()
 
@@ -385,15 +385,9 @@ class Link:
     async def end(self) -> None:
         """Close the link."""
         self._ended = True
-        if self._keeper is not None:
-            self._keeper.cancel()
         if self.connection is not None:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(1.0):
                     await self.connection.close()
-
-
-def _is_damage(error: Exception) -> bool:
-    """Whether a connection was closed here for what the other end has sent."""
-    sent = error.sent if isinstance(error, ConnectionClosed) and not error.rcvd_then_sent else None
-    return sent is not None and sent.code in SENT_AT_DAMAGE
+        if self._keeper is not None:
+            self._keeper.cancel()

@@ -14,12 +14,23 @@ from websockets.asyncio.client import ClientConnection
 from websockets.asyncio.connection import Connection
 from websockets.asyncio.server import ServerConnection
 from websockets.exceptions import ConnectionClosed
+from websockets.frames import CloseCode
 from websockets.protocol import State
 from websockets.server import ServerProtocol
 
 from vpem.engines.tls.wire import FRAME, Refusal
 
-__all__ = ["Answered", "Called", "Host", "Line", "certificate_of", "quiet", "refuse"]
+__all__ = [
+    "Answered",
+    "Called",
+    "Host",
+    "Line",
+    "certificate_of",
+    "quiet",
+    "refuse",
+    "said_goodbye",
+    "sent_at_damage",
+]
 
 quiet = logging.Logger("vpem.links", logging.CRITICAL + 1)
 """The library's logger: what is to be said is said by the members' own sentences."""
@@ -29,6 +40,9 @@ UNSENT = 1 << 22
 
 LEAVING = 2.0
 """Seconds for the last word over a connection."""
+
+AT_DAMAGE = (1002, 1007, 1009)
+"""Codes with which `websockets` closes: for frames that are none, or beyond all bounds."""
 
 
 def _tells(record: logging.LogRecord) -> bool:
@@ -148,3 +162,15 @@ async def refuse(connection: Line, refusal: Refusal) -> None:
         async with asyncio.timeout(2.0):
             await connection.send(refusal.pack())
             await connection.close()
+
+
+def said_goodbye(error: Exception) -> bool:
+    """Whether a connection was closed by the other end, which ends."""
+    closed = error.rcvd if isinstance(error, ConnectionClosed) else None
+    return closed is not None and closed.code == CloseCode.NORMAL_CLOSURE
+
+
+def sent_at_damage(error: Exception) -> bool:
+    """Whether a connection was closed here for what the other end has sent."""
+    sent = error.sent if isinstance(error, ConnectionClosed) and not error.rcvd_then_sent else None
+    return sent is not None and sent.code in AT_DAMAGE

@@ -281,8 +281,18 @@ class Switchboard:
             return 0.0
         if all(message.tag < 0 for message in link.out.kept):
             # Who has no link, and none that this member can open, hears it from others.
-            return LINGER[0] if link.session or link.opens else 0.0
+            near = link.session or link.opens
+            return LINGER[0] if near and not self._gone(link) else 0.0
         return LINGER[bool(link.session and not self._here.farewell)]
+
+    def _gone(self, link: Link) -> bool:
+        """Whether a member that was there is no longer, and so has heard why from others."""
+        if link.session:
+            return link.connection is None and (link.left or link.vacant)
+        first = self.links.get(0)
+        # The first member answers nobody before it has heard of all.
+        met = first is not None and first.incoming.messages > (first.parted is not None)
+        return met and link.vacant
 
 
 def _silent(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
