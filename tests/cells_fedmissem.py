@@ -190,6 +190,9 @@ def masked(folder):
     for how in ({}, {"law": "poisson"}, SCALED, {"batch_size": 9, "variance_reduction": True}):
         found = fit(network=MASKED, **how)
         same(found, fit(**how), 1e-8)
+    unlike = np.logspace(-6, 6, THETA.shape[1])
+    unlike = from_matrices({name: Y * unlike for name, Y in MATRICES.items()})
+    same(fit(unlike, network=MASKED, **SCALED), fit(unlike, **SCALED), 1e-8)
     along = fit(topology="path", network=MASKED | {"sum": "tree"}, **how)
     np.testing.assert_array_equal(along.fitted, found.fitted)
     check_resumes(lambda saver: fit(network=MASKED, law="poisson", saver=saver, max_iter=4))

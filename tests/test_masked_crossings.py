@@ -47,7 +47,7 @@ def test_agents_learn_sums_flags_and_largest_numbers_and_not_whose():
         flags = place.any([engine.rank == 1, False, engine.rank < 2])
         own = values[place.own]
         largest = place.largest(np.array([[3], [9], [2], [0]])[place.own], 0, 100)
-        return flags, place.add_up(own), place.add_up(own, alike=True), largest
+        return flags, place.add_up(own), place.add_up(own, columns=1), largest
 
     for flags, apart, alike, largest in together(3, work):
         np.testing.assert_array_equal(flags, [True, False, True])

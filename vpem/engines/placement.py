@@ -271,17 +271,22 @@ class Placement:
             return found
         return self.allreduce(found.astype(np.uint8), "max").astype(np.bool_)
 
-    def add_up(self, values: Floats, *, alike: bool = False) -> NDArray[np.float64]:
+    def add_up(self, values: Floats, *, columns: int | None = None) -> NDArray[np.float64]:
         """Return the sums (P,) of what all agents have, (n, P), of whatever size it is.
 
-        With masks agents find out first how large numbers are, each by itself or all together where
-        they are ``alike``, so that they keep as many bits as there are.
+        With masks agents find out first how large numbers are, so that they keep as many bits as
+        there are: each by itself or, of the rows of a flat matrix of so many ``columns``, those of
+        a column together.
         """
         if self.masks is None:
             return self.add(values)
-        sizes = np.abs(values).max(axis=1, keepdims=True, initial=0.0) if alike else values
-        exponents = np.broadcast_to(self._exponents(sizes), values.shape[1:])
-        return self.add(values, exponents=exponents)
+        sizes = values
+        if columns is not None:
+            shape = (len(values), values.shape[1] // columns, columns)
+            sizes = np.abs(values).reshape(shape).max(axis=1, initial=0.0)
+        exponents = self._exponents(sizes)
+        times = values.shape[1] // max(1, sizes.shape[1])
+        return self.add(values, exponents=np.tile(exponents, times))
 
     def largest(
         self, values: NDArray[np.integer[Any]], least: int, most: int

@@ -105,7 +105,7 @@ def distances_of_all(
     found = np.empty(len(labels))
     for rows in terms.chunks(holders.n_agents):
         own = distances_within(terms, centres, labels, rows)
-        found[rows] = holders.add_up(own, alike=True)
+        found[rows] = holders.add_up(own, columns=1)
     return found
 
 

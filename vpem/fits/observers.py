@@ -86,8 +86,14 @@ class Observers:
             return [whole]
         return [whole.part({one}) for one in self.holders.own.tolist()]
 
-    def _add(self, size: int, measure: Measure, sent: tuple[int, int] | None = None) -> Vector:
-        """Sum so many numbers of every observer.
+    def _add(
+        self,
+        size: int,
+        measure: Measure,
+        sent: tuple[int, int] | None = None,
+        columns: int | None = None,
+    ) -> Vector:
+        """Sum so many numbers of every observer, for ``columns`` see `Placement.add_up`.
 
         What a server is sent and answers with are so many numbers, or none that other messages do
         not have.
@@ -100,7 +106,7 @@ class Observers:
                 self._server.count(ITEM * up)
                 self._server.broadcast(ITEM * down)
             values = np.array(sums).reshape(len(sums), size)
-            return self.holders.add_up(values, alike=True)
+            return self.holders.add_up(values, columns=columns)
         found = add_vectors(self.total, np.array(sums).reshape(len(sums), size), "setup")
         if self._n_roots > 1:
             self.total.agree("flooding", ITEM * size)
@@ -141,7 +147,8 @@ class Observers:
         if copies != "fewest":
             return given.n_observers
         size = given.shape[0] * given.shape[1]
-        most = float(self._add(size, lambda at, _, weights: _sums(at, weights, size)).max())
+        each = self._add(size, lambda at, _, weights: _sums(at, weights, size), columns=1)
+        most = float(each.max())
         return round(most) if given.weights is None else most
 
     def standardize(self, law: str) -> None:
@@ -203,7 +210,7 @@ class Observers:
         each = [find(part) for part in self._parts_of(self.given)]
         shape = (each[0] if each else find(self.given)).shape
         flat = np.array(each).reshape(len(each), int(np.prod(shape)))
-        return self.holders.add_up(flat, alike=True).reshape(shape)
+        return self.holders.add_up(flat, columns=shape[-1]).reshape(shape)
 
 
 def _sums(at: NDArray[np.intp], values: Vector | None, size: int) -> Vector:
