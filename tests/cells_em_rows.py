@@ -219,6 +219,7 @@ MASKED_REFUSED = [
     ({}, "whoever holds the rows to start at would show them to all"),
     ({"init": "random"}, "take init='kmeans', which starts at means of many rows"),
     ({"init": "kmeans", "sample_weight": WEIGHTS}, "is told of every row to all workers"),
+    ({"init": "kmeans", "batch_size": 4}, "so few rows .* take at least 5"),
     ({"init": "kmeans", **MISSING}, "for which no range can be agreed on"),
     ({"workers": Workers((*WORKERS.rows[:0], np.arange(60), np.arange(60, len(X)),
                           np.arange(0), np.arange(0)), NAMES)}, "got 2: of two each subtracts"),

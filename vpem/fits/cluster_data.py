@@ -101,7 +101,7 @@ def prepare(
     n_clusters, init = how.n_clusters, how.init
     masked = here is not None and here.masked
     if here is not None and masked:
-        refuse_masked(here, init, sample_weight, how.missing, "k-means++")
+        refuse_masked(here, how, sample_weight, how.missing, "k-means++")
     precision = precision_of(how.dtype)
     data, misses, found = _with_gaps(X, n_features, how, feature_names, here, some)
     weights = None

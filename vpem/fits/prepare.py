@@ -25,7 +25,7 @@ from vpem.errors import InputError, OwnDataWarning, Setting, VpemWarning, shorte
 from vpem.files.matrix import FileMatrix
 from vpem.network.blocks import Blocks
 from vpem.network.masks import FEWEST
-from vpem.settings import INITS, FitSettings, MixtureSettings
+from vpem.settings import INITS, FitSettings, KmeansSettings, MixtureSettings
 from vpem.terms.features import FeatureTerms
 from vpem.terms.missing import terms_of
 from vpem.terms.missing_patterns import check_columns, check_missing, observed_scaling
@@ -45,6 +45,9 @@ MARGINALIZE = ("integrate them out with ", Setting("missing", "marginalize"))
 
 LARGEST_VALUE = {8: 1e140, 4: 1e17}
 """Largest value to be squared and summed, by bytes of the precision."""
+
+LEAST_OF_BATCH = 5
+"""Rows of a batch where sums over rows are masked: one total differs by these from the next."""
 
 
 @dataclass
@@ -85,18 +88,28 @@ class Prepared:
 
 
 def refuse_masked(
-    here: LocalRows, init: Any, sample_weight: Any, missing: str | None, instead: str
+    here: LocalRows,
+    how: MixtureSettings | KmeansSettings,
+    sample_weight: Any,
+    missing: str | None,
+    instead: str,
 ) -> None:
     """Raise InputError where a row, or what is of one row, would be told to others.
 
     ``instead`` is a start that takes masked sums alone.
     """
+    init, batch_size = how.init, getattr(how, "batch_size", None)
     secure = Setting("secure_sum", True)
     n_parties = np.count_nonzero(here.counts)
     if n_parties < FEWEST:
         raise InputError(
             secure, f" needs at least {FEWEST} workers that hold rows, got {n_parties}: of two "
             "each subtracts its own part from the sum and has the other's; leave it out",
+        )  # fmt: skip
+    if batch_size is not None and batch_size < LEAST_OF_BATCH:
+        raise InputError(
+            Setting("batch_size", batch_size), " changes a sum by so few rows that they can be "
+            "read in it, masks or none; beside ", secure, f" take at least {LEAST_OF_BATCH}",
         )  # fmt: skip
     if sample_weight is not None:
         raise InputError(
@@ -169,7 +182,7 @@ def prepare(
     """
     precision = precision_of(dtype)
     if here is not None and here.masked:
-        refuse_masked(here, how.init, sample_weight, missing, "kmeans")
+        refuse_masked(here, how, sample_weight, missing, "kmeans")
     misses = False
     found: Extremes | None = None
 
