@@ -96,7 +96,8 @@ class FixedPoint:
         powers = self.fraction_bits - np.asarray(exponents, dtype=np.int64)
         if (np.abs(powers) > 1022).any():
             raise InputError("binary exponents of a masked sum must be those of finite numbers")
-        return np.ldexp(1.0, powers)
+        # The bits of powers of two, which ldexp takes twenty times as long to find.
+        return ((powers + 1023) << 52).view(np.float64)
 
     def add(
         self, values: NDArray[Any], exponents: ArrayLike | None, ring: Ring, n_threads: int = 1
