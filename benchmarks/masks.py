@@ -1,21 +1,25 @@
-"""Masked sums: fixed point against its twin, and what a party sends against ChaCha20 alone."""
+"""Masked sums: fixed point against its twin, a message against ChaCha20 alone, and whole fits."""
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
 
+from vpem import NotConvergedWarning, connect, fit_vpem, make_graph
 from vpem._core import masks as kernels
 from vpem._core import reference_masks
 from vpem.engines.masking import agree
 from vpem.engines.one_process import OneProcess
 from vpem.engines.placement import Placement
+from vpem.network.holdings import contiguous
 from vpem.network.masks import TILE
 from vpem.network.pair_keys import OwnKeys
 
-from .measure import Options, call, compare
+from .measure import Options, call, compare, iteration
 
 __all__ = ["measure"]
 
@@ -25,6 +29,13 @@ SIZES = {  # rows, components, parties
     "medium": (150_000, 3, 30),
     "full": (1_500_000, 3, 30),
 }
+FITS = {  # rows, features, components
+    "tiny": [(500, 10, 2)],
+    "small": [(569, 30, 2)],
+    "medium": [(569, 30, 2), (60_000, 30, 6)],
+    "full": [(569, 30, 2), (60_000, 30, 6), (150_000, 100, 3)],
+}
+N_AGENTS = 10
 KEY = bytes(range(32))
 
 
@@ -54,8 +65,37 @@ def keystreams(n_bytes: int, n_streams: int) -> None:
             cipher.update_into(zeros[some], pad[some])
 
 
+def fits(options: Options) -> Iterator[dict[str, Any]]:
+    """Yield an iteration of ten agents at a server in one process, with masks and without."""
+    for m, d, k in FITS[options.size]:
+        labels = np.random.default_rng(0).integers(k, size=m)
+        X = np.random.default_rng(1).standard_normal((m, d)) + 0.3 * labels[:, None]
+
+        def run(secure: bool, apart: bool, count: int, X: Any = X, d: int = d, k: int = k) -> None:
+            network = connect(
+                make_graph("star", N_AGENTS), contiguous(d, N_AGENTS), secure_sum=secure
+            )
+            if apart:  # two kernels with the sum between them, as over an engine
+                network.total.mix = None
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", NotConvergedWarning)
+                fit_vpem(
+                    X, network, n_components=k, init=list(range(k)), tol=0.0, max_iter=count,
+                    n_threads=options.threads,
+                )  # fmt: skip
+
+        many = 6 + 40_000 // m
+        timed = {
+            "vpem": iteration(partial(run, False, False), 2, many),
+            "vpem, chunk by chunk": iteration(partial(run, False, True), 2, many),
+            "vpem, masked": iteration(partial(run, True, True), 2, many),
+        }
+        case = f"{m:,} x {d}, K={k}, {N_AGENTS} agents at a server, one process"
+        yield compare(options, "iteration", case, "vpem", timed, threads=options.threads)
+
+
 def measure(options: Options) -> Iterator[dict[str, Any]]:
-    """Yield fixed point there and back, and the message of one party."""
+    """Yield fixed point there and back, the message of one party, and iterations of fits."""
     m, k, n_parties = SIZES[options.size]
     values = 100 * np.random.default_rng(0).standard_normal(m * k)
     scale, limit = np.array([2.0**32]), 2.0**59
@@ -84,3 +124,4 @@ def measure(options: Options) -> Iterator[dict[str, Any]]:
         if who != "a copy"
     }
     yield found
+    yield from fits(options)
