@@ -15,13 +15,7 @@ from .labels import LabelFile, LabelledOutput, of_workers
 from .options import Given, MemoryLimit
 from .output import Progress, Screen
 from .parties import DataFiles, PartySettings, read_data
-from .promised import (
-    check_asked,
-    kept_of_private,
-    promised,
-    tell_of_clipped,
-    tell_what_is_left,
-)
+from .promised import check_asked, kept_of_private, tell_of_clipped, tell_what_is_left
 from .results import Result
 from .shards import check_shards, write_shards
 from .tasks import Task
@@ -273,6 +267,8 @@ def _show(report: Report, names: Sequence[str]) -> None:
 def _judged(report: Report) -> list[tuple[str, str]]:
     """Say how good a mixture is or, where rows are protected, what is promised of them."""
     if "privacy" in report:
+        from vpem.pictures.promises import promised
+
         return promised(report["privacy"])
     return [
         ("log-likelihood", f"{report['log_likelihood']:.6f} per sample"),

@@ -29,7 +29,7 @@ from .options import Given, MemoryLimit, Without
 from .output import Progress, Screen, plural
 from .own import own_features, own_rows, own_weights
 from .parties import DataFiles, PartySettings, read_data
-from .promised import check_asked, kept_of_private, promised, tell_of_clipped
+from .promised import check_asked, kept_of_private, tell_of_clipped
 from .results import Result
 from .workers import graph_of, workers_of
 
@@ -225,6 +225,17 @@ def _summed(report: Report) -> str:
     return said if part == 1 else f"{said}, participation {part:g}"
 
 
+def _judged(report: Report, units: str) -> list[tuple[str, str]]:
+    """Say how good clusters are or, where rows are protected, what is promised of them."""
+    from .output import number
+
+    if "privacy" in report:
+        from vpem.pictures.promises import promised
+
+        return promised(report["privacy"])
+    return [("inertia", number(report["inertia"], 10) + units)]
+
+
 def _show(report: Report, names: Sequence[str]) -> None:
     """Print what a reader wants to know."""
     from .output import communication, number, show, table
@@ -243,11 +254,7 @@ def _show(report: Report, names: Sequence[str]) -> None:
         ("data", f"{rows} x {features}"),
         ("network", ", ".join(network)),
         ("sum", _summed(report)),
-        *(
-            promised(report["privacy"])
-            if "privacy" in report
-            else [("inertia", number(report["inertia"], 10) + units)]
-        ),
+        *_judged(report, units),
         ("iterations", ", ".join(iterations)),
         ("communication", communication(report["communication"], names)),
         ("model", report["model"] or "not kept (give --output)"),

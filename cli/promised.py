@@ -1,4 +1,4 @@
-"""What a report says to a reader of rows that are protected by noise."""
+"""What a command says before and after a fit whose rows are protected by noise."""
 
 from __future__ import annotations
 
@@ -18,37 +18,7 @@ if TYPE_CHECKING:
     from .output import Screen
     from .tasks import Task
 
-__all__ = ["check_asked", "kept_of_private", "promised", "tell_of_clipped", "tell_what_is_left"]
-
-COVERS = {
-    "hubs": "outsiders who see the model alone; parties see terms and responsibilities, "
-    "against which this is no protection",
-    "server": "all who see what is published; the server sees sums without noise",
-    "root": "all who see what is published; the root of the tree sees sums without noise",
-    "workers": "all who see what is published; every worker adds its share of the noise",
-}
-"""By who adds the noise: against whom rows are protected."""
-
-
-def promised(privacy: Report) -> list[tuple[str, str]]:
-    """Return lines of a table: what is promised, against whom, and whether that can be trusted.
-
-    Parameters
-    ----------
-    privacy : dict
-        As `vpem.fits.privacy.Guarantee.describe` says.
-    """
-    from .output import plural
-
-    least = min(privacy["noise_multipliers"])
-    lines = [
-        ("privacy", f"epsilon {privacy['epsilon']:g}, delta {privacy['delta']:g}, of one row"),
-        ("protects from", COVERS[privacy["noise_by"]]),
-        ("noise", f"{plural(privacy['n_releases'], 'release')}, least multiplier {least:.3g}"),
-    ]
-    if privacy["repeatable"]:
-        lines.append(("no privacy", privacy["warning"]))
-    return lines
+__all__ = ["check_asked", "kept_of_private", "tell_of_clipped", "tell_what_is_left"]
 
 
 def check_asked(

@@ -18,6 +18,7 @@ import vpem_cli.app
 from vpem import Dataset, write_dataset
 from vpem.fits.plan import plan
 from vpem.fits.selection.search import search
+from vpem.fits.settings import PrivacySettings
 from vpem.network.holdings import contiguous
 from vpem.network.hubs import find_hubs
 from vpem.records import Settings
@@ -104,9 +105,7 @@ ALONE = {
     "options of a model or a sampler, which recipes take as mappings": """
         error first groups no_precondition random sampler_steps slopes spread step_decay target
     """,
-    "of noise, which recipes take as a record of its own": """
-        bounds delta epsilon privacy release_epsilon repeatable_noise
-    """,
+    "of noise, which recipes take as a record of its own": "privacy repeatable_noise",
     "scikit-learn's": "warm_start",
     "of rounding, which estimators leave as it is": "every_weight",
     "of searches, which do restarts one by one": "first_restart",
@@ -115,15 +114,18 @@ ALONE = {
 
 LACKING = {
     ("features", "dtype"): "an estimator computes in the type of its data",
+    ("features", "epsilon"): "of rows that workers hold",
     ("features", "link"): "a plan alone foretells how long an iteration takes",
     ("features", "n_samples"): "a plan has no data",
     ("features", "workers"): "of vpem fit --split rows",
     ("rows", "compress"): "compressed statistics of rows are FedEM's",
     ("rows", "dtype"): "an estimator computes in the type of its data",
+    ("rows", "release_epsilon"): "of features that parties hold",
     ("rows", "hops"): "workers show nobody their rows",
     ("selection", "workers"): "of vpem fit --split rows",
     ("kmeans", "dtype"): "an estimator computes in the type of its data",
     ("kmeans", "eigenvalue"): "an estimator takes the mixing rate of the graph that it is given",
+    ("kmeans", "release_epsilon"): "of mixtures",
     ("kmeans", "path"): "of tests: both ways give the same",
     ("fedem", "agent_dropout"): "participation is what FedEM has for it",
     ("fedem", "eigenvalue"): "corrections need no estimate of the mixing rate",
@@ -168,6 +170,8 @@ def settings(door):
             record = get_args(found[name].annotation)[0]
             own = record.fields() if issubclass(record, Settings) else fields(record)
             given |= {one.name: one.default for one in own}
+        if "privacy" in given:
+            given |= {one.name: one.default for one in PrivacySettings.fields()}
     return {
         NAMES.get(name, name): SPELT.get((name, value), value)
         if isinstance(value, str | int | float | type | None.__class__)

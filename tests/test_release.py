@@ -5,8 +5,9 @@ import pytest
 from scipy import stats
 from sklearn.metrics import adjusted_rand_score
 
-from vpem import connect, fit_vpem
+from vpem import VPEM, connect, fit_vpem, write_model
 from vpem.errors import InputError, VpemWarning
+from vpem.fits.release import USUAL_ITERATIONS
 from vpem.fits.settings import PrivacySettings
 from vpem.network.holdings import contiguous
 from vpem.network.topologies import make_graph
@@ -16,6 +17,8 @@ from vpem.terms.bounded_rows import Grid, ResidualSums
 from vpem.terms.features import FeatureTerms
 from vpem.terms.residuals import Parts, Residuals
 from vpem.terms.scaling import Scaling
+
+from .cli_support import done, run
 
 pytestmark = pytest.mark.filterwarnings("ignore:its noise can be repeated")
 
@@ -106,6 +109,33 @@ def test_values_beyond_the_bounds_are_clipped_and_counted(clusters, star):
     with pytest.warns(VpemWarning, match=f"{beyond} of {X.size} values lie beyond"):
         found = fit_vpem(X, star, n_components=3, privacy=near)
     assert np.abs(found.mixture.assembled_means).max() <= 2
+
+
+def test_the_estimator_releases_what_the_recipe_does(clusters):
+    X, labels = clusters
+    given = {name: PRIVATE[name] for name in ("release_epsilon", "delta", "bounds")}
+    model = VPEM(3, agents=3, **given).fit(X)
+    assert adjusted_rand_score(labels, model.predict(X)) > 0.9
+    assert model.kept().report["privacy"]["noise_by"] == "hubs"
+    assert (model.n_iter_, model.history_.size) == (USUAL_ITERATIONS, 0)
+    assert np.isnan(model.lower_bound_)
+    with pytest.raises(InputError, match="would pay for every batch"):
+        model.partial_fit(X)
+
+
+def test_a_reader_of_the_file_learns_what_is_promised_and_why_there_is_no_history(
+    clusters, star, tmp_path, capsys
+):
+    found = fit_vpem(clusters[0], star, n_components=3, privacy=PrivacySettings(**PRIVATE))
+    names = list("abcdef")
+    write_model(tmp_path / "m.h5", found.kept(names, found.describe(names, list("ABC")), {}))
+    shown = " ".join(done(capsys, "model", "show", tmp_path / "m.h5").out.split())
+    for said in ("epsilon 4, delta 1e-05", "outsiders who see the model alone",
+                 "this gives no privacy", "BIC (less is better) not published"):  # fmt: skip
+        assert said in shown
+    failed = run(capsys, "plot", tmp_path / "m.h5", "--kind", "history", "-o", tmp_path / "x.png")
+    assert failed.code == 2
+    assert "its rows are protected by noise" in failed.err
 
 
 REFUSED = {

@@ -29,8 +29,8 @@ OVER_FEATURES: Rule = (
 )
 NOT_PRIVATE: Rule = (
     lambda given: given.get("epsilon") is None and given.get("release_epsilon") is None,
-    (" is of differential privacy, which is not asked for; add ", Setting("epsilon"),
-     ", or leave it out"),
+    (" is of differential privacy, which is not asked for; add ", Setting("epsilon"), " over rows "
+     "or ", Setting("release_epsilon"), " over features, or leave it out"),
 )
 
 class ImputeSettings(Settings, heading="Model"):

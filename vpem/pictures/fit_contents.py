@@ -19,6 +19,7 @@ from vpem.pictures.contents import (
     facts,
     sent_by_phase,
 )
+from vpem.pictures.promises import UNPUBLISHED, promised
 from vpem.pictures.reported import History, SavedFit, numbers
 from vpem.pictures.samples import EvaluationData
 from vpem.pictures.style import said_bytes
@@ -43,6 +44,7 @@ def contents_of_fit(saved: SavedFit, rows: EvaluationData | None) -> Contents:
     sections = [
         Section("warnings", "Warnings", _warnings(saved)),
         Section("fitted", "What was fitted", [facts(_fitted(saved))]),
+        Section("privacy", "Privacy of rows", _privacy(saved)),
         Section("quality", "How well", _quality(saved, rows)),
         Section("hubs", "Hubs", _hubs(saved)),
         Section("parameters", saved.heading, _means(saved)),
@@ -87,6 +89,9 @@ def _counted(count: object, noun: str) -> str:
 def _warnings(saved: SavedFit) -> Items:
     """What a reader must know before believing the rest; also that there is nothing."""
     said = [str(one) for one in saved.reported("warnings", list) or []]
+    privacy = saved.reported("privacy", dict) or {}
+    if privacy.get("repeatable"):
+        said.insert(0, f"Privacy: {privacy.get('warning')}.")
     converged = saved.reported("converged", bool)
     if converged is False and saved.report.get("participation") is None:
         steps = saved.reported("n_iter", int)
@@ -139,12 +144,18 @@ def _fitted(saved: SavedFit) -> list[Fact]:
     return found
 
 
+def _privacy(saved: SavedFit) -> Items:
+    """Say what is promised of rows, where anything is."""
+    lines = promised(saved.reported("privacy", dict) or {})
+    return [facts(lines)] if lines else []
+
+
 def _summed(saved: SavedFit) -> str:
     report = saved.report
     if report.get("rounds") is None:
         at_server = "at the server" if report.get("server") is not None else "not said"
         where = "along a tree" if report.get("sum") == "tree" else at_server
-        return f"{where}, under masks" if report.get("secure_sum") is True else where
+        return f"{where}, under masks (--secure-sum)" if report.get("secure_sum") is True else where
     parts = [f"{_counted(report['rounds'], 'round')} between neighbours"]
     if report.get("acceleration") == "chebyshev":
         parts[0] += " (Chebyshev)"
@@ -160,7 +171,9 @@ def _summed(saved: SavedFit) -> str:
 def _quality(saved: SavedFit, rows: EvaluationData | None) -> Items:
     report = saved.report
     found: list[Fact] = []
-    found += [(what, _number(report.get(name), 9)) for name, what in saved.judged_by.items()]
+    for name, what in saved.judged_by.items():
+        untold = report.get(name) is None and "privacy" in report
+        found.append((what, UNPUBLISHED if untold else _number(report.get(name), 9)))
     found.append(("iterations", _number(report.get("n_iter"))))
     if report.get("accelerate") is not None:
         found.append(("sums taken back", len(saved.reported("lost_sums", list) or [])))

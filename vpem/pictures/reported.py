@@ -195,6 +195,15 @@ class SavedFit(Saved):
             "program, or joined from shards; fit again to have it"
         )
 
+    def unpublished(self, what: str) -> InputError:
+        """Return the error that says why the file of a private fit lacks what tells of its rows."""
+        if "privacy" not in self.report:
+            return self.missing(what)
+        return InputError(
+            f"{self.path} does not say {what}: its rows are protected by noise (differential "
+            "privacy), and that would tell of them"
+        )
+
     def reported(self, name: str, kind: type | tuple[type, ...]) -> Any:
         """Return what the report has by this name, or None if it is absent or something else."""
         value = self.report.get(name)

@@ -119,7 +119,8 @@ class SavedMixture(SavedFit):
         history = stored.history if stored.root_history is None else stored.root_history
         history = np.where(np.isfinite(history), history, np.nan)
         if weight is None or not weight > 0 or np.isnan(history).all():
-            raise self.missing("what the log-likelihood was in each iteration, or of how many rows")
+            what = "what the log-likelihood was in each iteration"
+            raise self.unpublished(f"{what}, or of how many rows" if weight is None else what)
         n = len(history)
         at, field = (numbers(self.report.get(name)) for name in ("recorded", "mean_field"))
         fed = "participation" in self.report
@@ -159,7 +160,7 @@ class SavedClusters(SavedFit):
 
     def parts(self) -> Parts:
         """Return shares of the rows, and centres."""
-        sizes = np.bincount(self.stored.labels, minlength=self.n_components)
+        sizes = self._sizes()
         return Parts(sizes / max(int(sizes.sum()), 1), self.stored.centres)
 
     def assign(self, X: Floats) -> NDArray[np.intp]:
@@ -176,15 +177,22 @@ class SavedClusters(SavedFit):
 
     def summaries(self) -> dict[str, list[str]]:
         """Return the rows of each cluster."""
-        sizes = np.bincount(self.stored.labels, minlength=self.n_components)
-        return {"rows": [str(size) for size in sizes]}
+        noisy = "privacy" in self.report
+        return {"noisy rows" if noisy else "rows": [f"{size:.0f}" for size in self._sizes()]}
+
+    def _sizes(self) -> NDArray[np.float64]:
+        """Return the rows of each cluster (K,): with noise where each row's cluster is private."""
+        noisy = numbers(self.report.get("cluster_sizes"))
+        if "privacy" in self.report and noisy is not None and noisy.shape == (self.n_components,):
+            return np.maximum(noisy, 0.0)
+        return np.bincount(self.stored.labels, minlength=self.n_components).astype(np.float64)
 
     def history(self) -> History:
         """Return the inertia by iteration."""
         sent = numbers(self.communication.get("bytes_by_iteration"))
         values = numbers(self.report.get("history"))
         if values is None or values.ndim != 1 or not len(values):
-            raise self.missing("what the inertia was in each iteration")
+            raise self.unpublished("what the inertia was in each iteration")
         return History(
             values[:, None],
             np.arange(1, len(values) + 1),

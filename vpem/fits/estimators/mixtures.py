@@ -8,22 +8,19 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
-from vpem._core.threads import one_blas_thread, thread_count
 from vpem.checks import Floats, check_number, check_weights
-from vpem.errors import NotConvergedWarning, VpemWarning
+from vpem.errors import InputError, NotConvergedWarning
 from vpem.fits.estimators.fitted import FittedMixture
 from vpem.fits.results import Fit
+from vpem.fits.settings import PrivacySettings
+from vpem.fits.stream import fit_next
 from vpem.fits.vpem import fit_vpem
-from vpem.network.ledger import Ledger
 from vpem.settings import FitSettings, SumSettings
 from vpem.steps.batches import STEP_SIZE
 from vpem.steps.runs import mean_over_roots
-from vpem.steps.stochastic import step
-from vpem.steps.streams import RowStream
-from vpem.sums.connect import Network, connect
-from vpem.terms.missing import terms_of
+from vpem.sums.connect import connect
 from vpem.terms.missing_patterns import check_columns
 from vpem.terms.mixture import Mixture
 
@@ -68,6 +65,11 @@ class VPEM(FittedMixture):
         in a round.
     secure_sum : bool, default=False
         Whether sums are masked: nobody sees what one party adds (`vpem.SumSettings`).
+    release_epsilon, delta, bounds : float, float, str or pair of arrays, optional
+        Differential privacy of one row against outsiders who see the model alone, by noise in every
+        hub's M-step (`vpem.PrivacySettings`). There is no log-likelihood then, ``max_iter``
+        iterations are run, by default 16, and the noise comes from the system, not from
+        ``random_state``.
     covariance_type : str, default="full"
         Shape of the covariance inside a hub: "full", "diag", "spherical", "tied", "tied-diag" or
         "tied-spherical".
@@ -120,7 +122,8 @@ class VPEM(FittedMixture):
     lower_bound_ : float
         Log-likelihood per sample in the E-step of the last iteration, mean over roots.
     history_ : ndarray of shape (iterations, B)
-        Total log-likelihood a iteration and root; the first row belongs to the start.
+        Total log-likelihood a iteration and root; the first row belongs to the start. Of a released
+        model there is none, and the bound is nan.
     hubs_ : list of Hub
         Root and agents of each hub.
     graph_ : Graph
@@ -148,6 +151,12 @@ class VPEM(FittedMixture):
     [0.5, 0.5]
     """
 
+    fit_: Fit
+    n_iter_: int
+    n_batches_seen_: int
+    _weight_seen: float
+    _draws: np.random.Generator
+
     def __init__(
         self,
         n_components: int = 2,
@@ -167,6 +176,9 @@ class VPEM(FittedMixture):
         agent_dropout: float = 0.0,
         stragglers: float = 0.0,
         secure_sum: bool = False,
+        release_epsilon: float | None = None,
+        delta: float | None = None,
+        bounds: Any = None,
         covariance_type: str = "full",
         n_init: int = 1,
         tol: float = 1e-7,
@@ -197,6 +209,9 @@ class VPEM(FittedMixture):
         self.agent_dropout = agent_dropout
         self.stragglers = stragglers
         self.secure_sum = secure_sum
+        self.release_epsilon = release_epsilon
+        self.delta = delta
+        self.bounds = bounds
         self.covariance_type = covariance_type
         self.init = init
         self.n_init = n_init
@@ -283,6 +298,11 @@ class VPEM(FittedMixture):
         VpemWarning
             If components collapsed and were placed anew.
         """
+        if self.release_epsilon is not None:
+            raise InputError(
+                "partial_fit would pay for every batch, and noise is foretold for all rows "
+                "together; call fit, or leave release_epsilon out"
+            )
         size = STEP_SIZE if self.step_size is None else self.step_size
         size = check_number("step_size", size, least=0.5, most=1.0, above=True)
         first = not hasattr(self, "mixture_")
@@ -302,7 +322,15 @@ class VPEM(FittedMixture):
             data = data[used]
         names = getattr(self, "feature_names_in_", None)
         check_columns(data, names, "give batches in which every feature has a value")
-        return self._step(data, weights, size)
+        n_iter, t = self.n_iter_ + 1, self.n_batches_seen_ + 1
+        fit = fit_next(
+            replace(self.fit_, mixture=self.mixture_), data, weights, batch=t, exponent=size,
+            weight_seen=self._weight_seen, draws=self._draws, reg_covar=self.reg_covar,
+            n_threads=self.n_threads,
+        )  # fmt: skip
+        self.n_batches_seen_, self._weight_seen = t, self._weight_seen + fit.total_weight
+        self._take(fit).n_iter_ = n_iter
+        return self
 
     def _fit(self, data: Floats, sample_weight: Any, **options: Any) -> VPEM:
         """Fit anew, on the graph and with the hubs that the parameters ask for."""
@@ -317,6 +345,7 @@ class VPEM(FittedMixture):
             self._settings(FitSettings, seed=seed, dtype=data.dtype, **options),
             sample_weight=None if sample_weight is None else np.asarray(sample_weight),
             feature_names=None if names is None else list(names),
+            privacy=self._settings(PrivacySettings),
         )
         self.graph_ = network.graph
         self.hubs_ = network.hubs
@@ -329,72 +358,13 @@ class VPEM(FittedMixture):
         return self._take(fit)
 
     def _take(self, fit: Fit) -> VPEM:
-        self.fit_: Fit = fit
+        self.fit_ = fit
         self.mixture_: Mixture = fit.mixture
         self.weights_ = fit.mixture.assembled_weights
         self.means_ = fit.mixture.assembled_means
         self.converged_ = fit.converged
         self.n_iter_ = fit.n_iter
         self.history_ = fit.history
-        self.lower_bound_ = mean_over_roots(fit.history[-1]) / fit.total_weight
-        return self
-
-    def _step(self, data: Floats, weights: NDArray[np.float64] | None, size: float) -> VPEM:
-        """One batch of a stream after the first."""
-        network: Network = self.fit_.network
-        mixture = self.mixture_
-        ledger = Ledger(network.graph)
-        with one_blas_thread(), np.errstate(over="ignore"):
-            terms = terms_of(
-                data,
-                network.blocks,
-                mixture.covariance_type,
-                missing=bool(np.isnan(data).any()),
-                scaling=mixture.scaling,
-                row_weights=weights,
-                reg_covar=self.reg_covar,
-                n_threads=thread_count(self.n_threads),
-                dtype=data.dtype,
-            )
-            network.charge_setup(ledger, len(data), terms.itemsize)
-            total = network.total.on(ledger)
-            total.turn_to(self.n_batches_seen_, None)
-            seen = self._weight_seen + terms.total_weight
-            moved, found, recoveries = step(
-                terms,
-                total,
-                mixture,
-                terms.prepare(mixture),
-                rate=(self.n_batches_seen_ + 1.0) ** -size,
-                seen=seen,
-                draw_row=RowStream(self._draws, weights, len(data)).draw,
-            )
-        if recoveries:
-            warnings.warn(
-                f"{len(recoveries)} times a collapsed component was placed anew at batch "
-                f"{self.n_batches_seen_ + 1}; try larger batches, fewer components or a larger "
-                "reg_covar",
-                VpemWarning,
-                stacklevel=3,
-            )
-        self.n_batches_seen_ += 1
-        self._weight_seen = seen
-        recoveries = [replace(one, iteration=self.n_batches_seen_) for one in recoveries]
-        found = np.broadcast_to(found, (len(network.hubs),)).copy()
-        n_iter = self.n_iter_ + 1
-        self._take(
-            replace(
-                self.fit_,
-                mixture=moved,
-                history=found[None],
-                root_log_likelihood=found,
-                total_weight=terms.total_weight,
-                n_samples=len(data),
-                converged=False,
-                recoveries=[*self.fit_.recoveries, *recoveries],
-                total_iterations=self.fit_.total_iterations + 1,
-                communication=ledger.summary(),
-            )
-        )
-        self.n_iter_ = n_iter
+        last = fit.history[-1] if len(fit.history) else fit.root_log_likelihood
+        self.lower_bound_ = mean_over_roots(last) / fit.total_weight
         return self
