@@ -5,8 +5,13 @@ import pytest
 from scipy import stats
 
 from vpem.errors import InputError
+from vpem.fits.foretold import foretell
 from vpem.fits.privacy import Budget, Guarantee, bounds_of, spent
-from vpem.network.noise import Noise, distance_to_gaussian, distance_to_one, share
+from vpem.fits.private_rows import check_grid
+from vpem.fits.settings import PrivacySettings
+from vpem.network.noise import REACH, Noise, beyond_reach, distance_to_one, ratio_to_gaussian, share
+from vpem.settings import FitSettings
+from vpem.terms.bounded_rows import Grid
 
 SEED = 20
 
@@ -80,8 +85,11 @@ def test_bounds_of_what_is_not_gaussian_hold_for_the_exact_laws():
     scale = 64
     values, chances = law(scale)
     rounded = np.diff(stats.norm.cdf(np.append(values, values[-1] + 1) - 0.5, scale=scale))
-    distance = np.abs(rounded - chances).sum() / 2
-    assert 0.1 * distance_to_gaussian(scale, 1) < distance <= distance_to_gaussian(scale, 1)
+    nats = np.abs(np.log(rounded / chances))[np.abs(values) <= 5 * scale]
+    # The bound is quadratic in how far a value is, and holds out to its reach.
+    bound = ratio_to_gaussian(scale, 1) * (5**2 + 1) / (REACH**2 + 1)
+    assert 0.1 * bound < nats.max() <= bound
+    assert beyond_reach(10) == pytest.approx(20 * stats.norm.pdf(REACH) * np.sqrt(2 * np.pi))
 
 
 @pytest.mark.parametrize(("epsilon", "delta", "n"), [(4.0, 1e-6, 10), (1.0, 1e-5, 30)])
@@ -127,6 +135,15 @@ def test_a_grid_that_is_too_coarse_is_refused():
     budget.check_grid(2**32, 10**7)
     with pytest.raises(InputError, match="too coarse"):
         budget.check_grid(2**10, 100)
+    with pytest.raises(InputError, match="too small for noise"):
+        Budget(20.0, 1e-30).check_grid(2**32, 10**7)
+
+
+@pytest.mark.parametrize(("n_samples", "n_features"), [(10**6, 40), (10**8, 10)])
+def test_a_grid_is_fine_enough_for_many_rows_and_a_delta_that_is_common(n_samples, n_features):
+    private = PrivacySettings(epsilon=4.0, delta=0.01 / n_samples)
+    foretold = foretell(FitSettings(n_components=3), private, n_samples, n_features)
+    check_grid(foretold, Grid.of(n_samples, n_features))
 
 
 def test_a_guarantee_says_what_it_is_worth():

@@ -13,7 +13,7 @@ rows is public, as it is where parties agree on how many rows they have. A row t
 another moves a sum by at most twice as much: `Budget.epsilon_of_change` is the epsilon for that.
 
 **Discrete noise.** Noise is drawn on integers (`vpem.network.noise`). `Budget` keeps
-`FOR_DISCRETENESS` of delta for the difference, and `Budget.check_grid` holds the grid to it.
+a little of epsilon and of delta for the difference, and `Budget.check_grid` holds the grid to it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 
 from vpem.checks import check_number
 from vpem.errors import InputError, Setting, shorten
-from vpem.network.noise import LARGEST_SCALE, distance_to_gaussian
+from vpem.network.noise import LARGEST_SCALE, beyond_reach, ratio_to_gaussian
 from vpem.network.schema import Report
 
 __all__ = ["NEIGHBOURS", "REPEATABLE", "Budget", "Guarantee", "accountant", "bounds_of", "spent"]
@@ -42,8 +42,8 @@ NEIGHBOURS = "a row takes part, or adds nothing"
 REPEATABLE = "its noise can be repeated by who knows the seed: this gives no privacy"
 """What every output says of noise that has a seed."""
 
-FOR_DISCRETENESS = 1e-3
-"""Share of delta that is kept for noise on integers not being Gaussian."""
+OF_EPSILON, OF_DELTA = 1e-4, 1.5e-3
+"""Shares of epsilon and delta that are kept for noise on integers not being Gaussian."""
 
 LEAST_EPSILON, MOST_EPSILON = 1e-3, 20.0
 """Below, nothing is left of any data; above, nothing is promised to anybody."""
@@ -175,8 +175,8 @@ class Budget:
     @property
     def multiplier(self) -> float:
         """Noise multiplier of one release that spends all."""
-        of_gaussian = self.delta * (1 - FOR_DISCRETENESS)
-        return float(accountant().get_sigma_gaussian(self.epsilon, of_gaussian)) * UP
+        epsilon, delta = self.epsilon * (1 - OF_EPSILON), self.delta * (1 - OF_DELTA)
+        return float(accountant().get_sigma_gaussian(epsilon, delta)) * UP
 
     def multipliers(self, shares: Sequence[float]) -> list[float]:
         """Return the noise multiplier of each of several releases.
@@ -198,8 +198,9 @@ class Budget:
 
     def epsilon_of_change(self) -> float:
         """Return the epsilon for data sets that differ in what one row is, at the same delta."""
-        delta = self.delta * (1 - FOR_DISCRETENESS)
-        return float(accountant().get_epsilon_gaussian(self.multiplier / 2, delta))
+        delta = self.delta * (1 - OF_DELTA)
+        found = float(accountant().get_epsilon_gaussian(self.multiplier / 2, delta))
+        return found + OF_EPSILON * self.epsilon
 
     def check_grid(self, scale: int, n_values: int) -> None:
         """Raise InputError unless noise of this scale on integers is as good as Gaussian noise.
@@ -211,12 +212,19 @@ class Budget:
         n_values : int
             Noisy numbers of all releases together.
         """
-        distance = (1 + exp(self.epsilon)) * distance_to_gaussian(scale, n_values)
-        if distance > FOR_DISCRETENESS * self.delta:
-            needed = ceil(scale * sqrt(distance / (FOR_DISCRETENESS * self.delta)))
+        ratio, room = ratio_to_gaussian(scale, n_values), OF_EPSILON * self.epsilon / 2
+        if ratio > room:
             raise InputError(
                 f"noise of scale {scale} on the grid of sums is too coarse for ",
-                Setting("delta"), f" = {self.delta:g}: it takes {needed}; give narrower bounds"
+                Setting("epsilon"), f" = {self.epsilon:g}: it takes "
+                f"{ceil(scale * sqrt(ratio / room))}; fit to fewer rows"
+            )  # fmt: skip
+        # exp(ratio) takes at most 1e-3 of delta, as epsilon is at most MOST_EPSILON.
+        beyond = beyond_reach(n_values) * (1 + exp(self.epsilon_of_change()))
+        if beyond > (OF_DELTA - 1e-3) * self.delta:
+            raise InputError(
+                Setting("delta"), f" = {self.delta:g} is too small for noise on a grid; it must be "
+                f"{beyond / (OF_DELTA - 1e-3):.1g} or more"
             )  # fmt: skip
         if scale > LARGEST_SCALE:
             raise InputError(f"noise of scale {scale} is beyond the grid of sums")

@@ -26,6 +26,7 @@ from vpem.network.holdings import Workers
 from vpem.network.ledger import Ledger
 from vpem.settings import FitSettings, KmeansSettings
 from vpem.steps.private_em import run_private
+from vpem.steps.private_start import n_values_of_start
 from vpem.steps.releases import Releases
 from vpem.steps.runs import Progress
 from vpem.sums.connect import Network
@@ -38,7 +39,7 @@ from vpem.terms.mixture import Mixture
 from vpem.terms.residuals import Parts
 from vpem.terms.scaling import Scaling
 
-__all__ = ["check_private", "fit_private_rows"]
+__all__ = ["check_grid", "check_private", "fit_private_rows"]
 
 LEAVE_OUT: dict[str, str] = {
     "tol": "whether the log-likelihood still changes is known to nobody who has not paid for it, "
@@ -163,10 +164,10 @@ def fit_private_rows(
     network.charge_setup(ledger, workers.n_samples, 8)
     total = network.total.on(ledger)
     layout, grid = foretold.layout, Grid.of(workers.n_samples, n_features)
+    check_grid(foretold, grid)
     rows = _rows(X, workers, network, bounds, grid, feature_names)
     noisy = Noisy(at_server(total), privacy.repeatable_noise)
     releases = Releases(rows, noisy, list(foretold.multipliers))
-    _check_grid(foretold, releases)
     sent: list[int] = []
 
     def told(iteration: int) -> None:
@@ -227,12 +228,12 @@ def _rows(
     return BoundedRows([whole.part(run) for run in runs], bounds, grid)
 
 
-def _check_grid(foretold: Foretold, releases: Releases) -> None:
+def check_grid(foretold: Foretold, grid: Grid) -> None:
     """Raise InputError where noise on the grid is not as good as Gaussian noise."""
-    layout, unit = foretold.layout, releases.grid_unit
+    layout, unit = foretold.layout, grid.unit
     least = min(1.0, float(layout.deviations().min())) * min(foretold.multipliers)
-    d = layout.n_features
-    n_values = 32 * d + d * (d + 3) // 2 + (1 << 12) + foretold.n_iter * layout.size
+    n_values = n_values_of_start(foretold.n_samples, foretold.multipliers, layout)
+    n_values += foretold.n_iter * layout.size
     foretold.budget.check_grid(int(least / unit), n_values)
 
 

@@ -16,13 +16,23 @@ from numpy.typing import NDArray
 from vpem.checks import check_int
 from vpem.errors import InputError
 
-__all__ = ["LARGEST_SCALE", "Noise", "distance_to_gaussian", "distance_to_one", "share"]
+__all__ = [
+    "LARGEST_SCALE",
+    "Noise",
+    "beyond_reach",
+    "distance_to_one",
+    "ratio_to_gaussian",
+    "share",
+]
 
 Integers = NDArray[np.int64]
 Mask = NDArray[np.bool_]
 
 LARGEST_SCALE = 2**52
 """Largest standard deviation: 2^11 of them are still an int64."""
+
+REACH = 16
+"""Scales from 0 within which noise is compared with Gaussian noise; beyond lie 5e-56 of it."""
 
 SLACK = 1.05
 """Candidates drawn for each value that may still be missing after the rejections expected."""
@@ -66,7 +76,7 @@ class Noise:
         Parameters
         ----------
         scale : int
-            s, from 1 to `LARGEST_SCALE`: the standard deviation, to `distance_to_gaussian`.
+            s, from 1 to `LARGEST_SCALE`: the standard deviation, to `ratio_to_gaussian`.
         size : int
             Number of values, n.
 
@@ -228,31 +238,32 @@ def distance_to_one(scale: int, n: int) -> float:
     return 10.0 * (n - 1) * exp(-((pi * scale) ** 2)) if n > 1 else 0.0
 
 
-def distance_to_gaussian(scale: int, n_values: int) -> float:
-    """Bound the total variation between so many values of the noise and rounded Gaussian noise.
+def ratio_to_gaussian(scale: int, n_values: int) -> float:
+    """Bound how far so many values of the noise are from rounded Gaussian noise.
 
     A Gaussian of standard deviation s that is rounded to integers has at y the probability
-    ``q(y)``, the integral of its density f over ``y +- 1/2``. By the midpoint rule
-    ``sum |q - f| <= (1/24) sum_y max |f''|``, where the maximum is over that interval, and the sum
-    of maxima is at most the integral of ``|f''|``, ``4 f(s) < 0.97 / s^2``, and the variation of
-    ``f''``, less than ``4 / s^3``. The discrete Gaussian is f divided by its sum over the integers,
-    which is 1 to ``3 exp(-2 pi^2 s^2)``. Hence for s of 64 or more both differ by less than
-    ``0.03 / s^2`` in total variation, and n of them by at most n times that.
+    ``q(y)``, the integral of its density f over ``y +- 1/2``, so that ``q(y) / f(y)`` is the mean
+    of ``cosh(y t / s^2) exp(-t^2 / 2 s^2)`` over t within a half of 0. As ``cosh x`` is from 1 to
+    ``exp(x^2 / 2)``, the logarithm of that is from ``-1 / 8 s^2`` to ``y^2 / 8 s^4``. The discrete
+    Gaussian is f divided by its sum over the integers, which is from 1 to
+    ``1 + 3 exp(-2 pi^2 s^2)``. Hence up to `REACH` scales from 0 the logarithm of the ratio of
+    both is at most ``(REACH^2 + 1) / 8 s^2``; how rarely a value lies beyond says `beyond_reach`.
 
     What is Gaussian noise on an integer, rounded, is the rounded sum: a function of the output of
-    the Gaussian mechanism. So whatever (epsilon, delta) that mechanism gives, discrete noise gives
-    with a delta that is larger by ``(1 + exp(epsilon))`` times this distance.
+    the Gaussian mechanism. Where that gives (epsilon, delta), discrete noise with a ratio of r nats
+    gives ``(epsilon + 2 r, exp(r) delta + (1 + exp(epsilon + r)) beyond)``.
 
     Parameters
     ----------
     scale : int
         s, of at least 64.
     n_values : int
-        How many values.
+        How many values, of all sums that may depend on each other.
 
     Returns
     -------
     float
+        Nats, of all values together.
 
     Raises
     ------
@@ -263,4 +274,13 @@ def distance_to_gaussian(scale: int, n_values: int) -> float:
         raise InputError(
             f"noise of scale {scale} is too coarse for its grid; a grid must be fine enough for 64"
         )
-    return n_values * 0.03 / float(scale) ** 2
+    return n_values * (REACH**2 + 1) / (8 * float(scale) ** 2)
+
+
+def beyond_reach(n_values: int) -> float:
+    """Bound the probability that one of so many values lies farther than `REACH` scales from 0.
+
+    A discrete Gaussian is subgaussian as a Gaussian is (Canonne, Kamath and Steinke 2020): both
+    tails have at most ``2 exp(-REACH^2 / 2)``, and those of a Gaussian that is rounded less.
+    """
+    return n_values * 2.0 * exp(-(REACH**2) / 2)

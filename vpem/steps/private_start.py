@@ -7,6 +7,7 @@ are searched for from as many starts as one likes, the components.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import sqrt
 
 import numpy as np
@@ -15,7 +16,7 @@ from numpy.typing import NDArray
 from vpem.steps.releases import Releases
 from vpem.terms.residuals import Parts, Residuals
 
-__all__ = ["find_start", "search_sketch", "spread_of"]
+__all__ = ["find_start", "n_values_of_start", "search_sketch", "spread_of"]
 
 Vector = NDArray[np.float64]
 
@@ -54,10 +55,8 @@ def find_start(
         return Parts(np.ones(1), centre[None], _spreads(covariance[None], kind), kind)
     scale = np.sqrt(np.diag(covariance))
     values, vectors = np.linalg.eigh(covariance / np.outer(scale, scale))
-    cells = 9 * sqrt(n_samples / releases.multipliers[0])
-    q = min(len(centre), 3 if cells > 9 * sqrt(CLEARLY) else 2)
+    q, n_bins = shape_of_sketch(n_samples, releases.multipliers[0], len(centre))
     values, vectors = values[::-1][:q], vectors[:, ::-1][:, :q]
-    n_bins = int(np.clip(round(cells ** (1 / q)), 4, MOST_BINS))
     directions = vectors / scale[:, None] / np.sqrt(values)
     counts, noise = releases.take(
         np.ones(n_bins**q),
@@ -75,6 +74,23 @@ def find_start(
     if layout.copies == 1:
         covariances[:] = np.tensordot(weights / weights.sum(), covariances, axes=1)
     return Parts(weights / weights.sum(), means, _spreads(covariances, kind), kind)
+
+
+def shape_of_sketch(n_samples: int, multiplier: float, n_features: int) -> tuple[int, int]:
+    """Return the directions of a sketch, and the cells of each: of few rows, or much noise, few."""
+    cells = 9 * sqrt(n_samples / multiplier)
+    q = min(n_features, 3 if cells > 9 * sqrt(CLEARLY) else 2)
+    return q, int(np.clip(round(cells ** (1 / q)), 4, MOST_BINS))
+
+
+def n_values_of_start(n_samples: int, multipliers: Sequence[float], layout: Residuals) -> int:
+    """Return how many noisy numbers the releases of a start have, by the multipliers of all."""
+    d = layout.n_features
+    found = N_BINS * d + Residuals("full", 1, d).size
+    if layout.n_components > 1:
+        q, n_bins = shape_of_sketch(n_samples, multipliers[2], d)
+        found += n_bins**q
+    return found
 
 
 def _spreads(covariances: Vector, kind: str) -> Vector:

@@ -35,11 +35,6 @@ class Releases:
     total: Noisy
     multipliers: list[float]
 
-    @property
-    def grid_unit(self) -> float:
-        """What is sent are multiples of it."""
-        return self.rows.grid.unit
-
     def take(
         self,
         deviations: Vector,
