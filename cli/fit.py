@@ -15,7 +15,13 @@ from .labels import LabelFile, LabelledOutput, of_workers
 from .options import Given, MemoryLimit
 from .output import Progress, Screen
 from .parties import DataFiles, PartySettings, read_data
-from .promised import check_asked, kept_of_private, tell_of_clipped, tell_what_is_left
+from .promised import (
+    check_asked,
+    kept_of_private,
+    tell_of_clipped,
+    tell_what_is_left,
+    warned_of_private,
+)
 from .results import Result
 from .shards import check_shards, write_shards
 from .tasks import Task
@@ -110,7 +116,7 @@ def fit(
             report |= {"seed": how.seed, **run.facts(data), "sample_weight": held.sample_weight}
             if alignment is not None:
                 report["alignment"] = alignment
-            return report | ran
+            return report | ran | warned_of_private(found)
 
         def write(path: Path, report: Report) -> None:
             if not run.shards:

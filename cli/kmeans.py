@@ -29,7 +29,7 @@ from .options import Given, MemoryLimit, Without
 from .output import Progress, Screen, plural
 from .own import own_features, own_rows, own_weights
 from .parties import DataFiles, PartySettings, read_data
-from .promised import check_asked, kept_of_private, tell_of_clipped
+from .promised import check_asked, kept_of_private, tell_of_clipped, warned_of_private
 from .results import Result
 from .workers import graph_of, workers_of
 
@@ -114,7 +114,7 @@ def kmeans(
             report["participation"] = how.participation
             if alignment is not None:
                 report["alignment"] = alignment
-            return report | ran
+            return report | ran | warned_of_private(found)
 
         def write(path: Path, report: Report) -> None:
             kept = {

@@ -67,6 +67,15 @@ def kept_of_private(found: Fit | Clustering) -> Report:
     return {"init": "noisy sums", "max_iter": found.n_iter, "tol": None}
 
 
+def warned_of_private(found: Fit | Clustering) -> Report:
+    """Return the warnings of a report where rows are protected: none that tells of data."""
+    if found.guarantee is None:
+        return {}
+    from vpem.fits.privacy import REPEATABLE
+
+    return {"warnings": [REPEATABLE] if found.guarantee.repeatable else []}
+
+
 def tell_of_clipped(screen: Screen, found: Fit | Clustering, names: Sequence[str]) -> None:
     """Say where rows lie how many of them were clipped to the bounds; no report has that."""
     from .output import plural

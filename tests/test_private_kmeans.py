@@ -98,3 +98,14 @@ def test_the_estimator_protects_rows_as_the_recipe_does(clusters):
     assert np.isnan(found.inertia_)
     with pytest.raises(InputError, match="over features"):
         DistributedKMeans(3, split="features", **asked).fit(X)
+
+
+def test_rows_are_clipped_to_their_own_bounds_and_counted(clusters, star):
+    X, _, workers = clusters
+    narrow = ([-9, -9, -40, -1], [9, 9, 40, 1])
+    beyond = (np.abs(X[:, 3]) > 1) | (np.abs(X[:, :2]) > 9).any(axis=1)
+    found = kmeans_rows(X, workers, star, n_clusters=3, privacy=PRIVATE.changed(bounds=narrow))
+    assert sum(found.clipped.values()) == beyond.sum()
+    one = kmeans_rows(X, workers, star, n_clusters=1, privacy=PRIVATE.changed(bounds=narrow))
+    # A mean of rows that are clipped lies inside; that of all, which is 0.33, is far above.
+    assert one.centres[0, 3] == pytest.approx(np.clip(X[:, 3], -1, 1).mean(), abs=0.02)

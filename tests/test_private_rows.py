@@ -134,6 +134,13 @@ def test_features_are_not_made_private_against_parties(capsys, data):
     assert "--release-epsilon" in run(capsys, "fit", data, "-k", 3, *ASKED).sentence
 
 
+def test_a_report_of_a_released_model_has_no_warning_of_data(capsys, data):
+    words = ("fit", data, "-k", 3, "--agents", 3, "--release-epsilon", 4, *ASKED[2:4])
+    told = done(capsys, *words, "--bounds=-1,1", "--max-iter", 2, "--json")
+    assert "were clipped" in told.err
+    assert told.json["warnings"] == []
+
+
 def test_an_estimator_is_the_same_fit(rows):
     X = rows[0]
     model = DistributedGaussianMixture(3, workers=4, **PRIVATE, secure_sum=True).fit(X)

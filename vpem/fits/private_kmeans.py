@@ -83,11 +83,8 @@ def private_kmeans(
         max_iter=FitSettings().max_iter if usual else how.max_iter, n_threads=how.n_threads,
         reg_covar=0.0,
     )  # fmt: skip
-    # Distances are in the data's units: in those of the bounds, all of one width, balls are balls.
-    middle, half = bounds.mean(axis=0), float(np.ptp(bounds, axis=0).max()) / 2
-    cube = privacy.changed(bounds=(middle - half, middle + half))
     fit = fit_private_rows(
-        X, workers, network, asked, cube, feature_names=feature_names, hard=True,
+        X, workers, network, asked, privacy, feature_names=feature_names, hard=True,
     )  # fmt: skip
     centres = np.clip(fit.mixture.assembled_means, bounds[0], bounds[1])
     labels, distances = _nearest(X, workers, network, centres, thread_count(how.n_threads))

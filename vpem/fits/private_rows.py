@@ -34,7 +34,7 @@ from vpem.sums.counted import at_server
 from vpem.sums.noisy import Noisy
 from vpem.sums.sum import Sum
 from vpem.terms.bounded_rows import BoundedRows, Grid
-from vpem.terms.matrix import arrange_rows
+from vpem.terms.matrix import Rows, arrange_rows
 from vpem.terms.mixture import Mixture
 from vpem.terms.residuals import Parts
 from vpem.terms.scaling import Scaling
@@ -135,7 +135,8 @@ def fit_private_rows(
     how, privacy
         Settings; ``max_iter`` iterations are taken, by default `USUAL_ITERATIONS`.
     hard : bool
-        Whether rows belong to one component each; see `vpem.fits.private_kmeans`.
+        Whether rows belong to one component each, by distances in the data's units; see
+        `vpem.fits.private_kmeans`.
 
     Returns
     -------
@@ -156,6 +157,7 @@ def fit_private_rows(
         raise InputError(f"the data must be 2-D (rows, features), got {len(X.shape)} dimension(s)")
     n_features = X.shape[1]
     bounds = bounds_of(privacy.bounds, n_features)
+    units = _cube(bounds) if hard else bounds
     foretold = foretell(how, privacy, workers.n_samples, n_features)
     foretold.check()
     if privacy.repeatable_noise is not None:
@@ -165,7 +167,7 @@ def fit_private_rows(
     total = network.total.on(ledger)
     layout, grid = foretold.layout, Grid.of(workers.n_samples, n_features)
     check_grid(foretold, grid)
-    rows = _rows(X, workers, network, bounds, grid, feature_names)
+    rows = BoundedRows(_rows(X, workers, network, feature_names), bounds, grid, units)
     noisy = Noisy(at_server(total), privacy.repeatable_noise)
     releases = Releases(rows, noisy, list(foretold.multipliers))
     sent: list[int] = []
@@ -180,7 +182,7 @@ def fit_private_rows(
             releases, layout, workers.n_samples, foretold.n_iter, hard=hard, seed=[how.seed, 0],
             shared=lambda start: _shared(start, total), callback=told,
         )  # fmt: skip
-    mixture = _mixture(parts, bounds, workers.n_workers, how.reg_covar)
+    mixture = _mixture(parts, units, workers.n_workers, how.reg_covar)
     return RowFit(
         mixture=mixture,
         network=network.whole,
@@ -206,13 +208,10 @@ def _rows(
     X: Any,
     workers: Workers,
     network: Network,
-    bounds: NDArray[np.float64],
-    grid: Grid,
     feature_names: Sequence[str] | None,
-) -> BoundedRows:
-    """Return the rows of this process's workers, which must be finite."""
-    here = LocalRows.of(network.total.holders, workers, X)
-    n_features = bounds.shape[1]
+) -> list[Rows]:
+    """Return the rows of each of this process's workers, which must be finite."""
+    here, n_features = LocalRows.of(network.total.holders, workers, X), X.shape[1]
     data: Any = check_data(
         X, n_features, feature_names, least_rows=int(here is None),
         finite=lambda rows, names: check_finite(rows, names, ("fill it in, or leave the row out",)),
@@ -225,7 +224,13 @@ def _rows(
     runs = workers.runs if here is None else here.own_runs
     blocks = _block(n_features, workers.n_workers)
     whole = arrange_rows(data, blocks, Scaling.none(n_features), data.dtype)
-    return BoundedRows([whole.part(run) for run in runs], bounds, grid)
+    return [whole.part(run) for run in runs]
+
+
+def _cube(bounds: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the bounds (2, d) of a cube around bounds: balls of data are balls in units of it."""
+    half = np.ptp(bounds, axis=0).max() / 2
+    return np.stack([bounds.mean(axis=0) - half, bounds.mean(axis=0) + half])
 
 
 def check_grid(foretold: Foretold, grid: Grid) -> None:

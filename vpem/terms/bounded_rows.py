@@ -111,6 +111,8 @@ class BoundedRows:
         Least and largest value of each feature: they become -1 and 1.
     grid : Grid
         Of the sums of all workers.
+    units : ndarray of shape (2, d), optional
+        What becomes -1 and 1 instead, around the bounds.
 
     Attributes
     ----------
@@ -118,9 +120,12 @@ class BoundedRows:
         Rows of each worker that had values beyond the bounds.
     """
 
-    def __init__(self, parts: Sequence[Rows], bounds: Vector, grid: Grid) -> None:
-        self._parts, self.grid = list(parts), grid
-        self._middle, self._half = bounds.mean(axis=0), np.ptp(bounds, axis=0) / 2
+    def __init__(
+        self, parts: Sequence[Rows], bounds: Vector, grid: Grid, units: Vector | None = None
+    ) -> None:
+        self._parts, self.grid, self._bounds = list(parts), grid, bounds
+        units = bounds if units is None else units
+        self._middle, self._half = units.mean(axis=0), np.ptp(units, axis=0) / 2
         self.clipped = [self._count(part, bounds) for part in self._parts]
 
     @property
@@ -148,7 +153,8 @@ class BoundedRows:
         for run in part.runs() if part.n_samples else ():
             rows = part.read(run).astype(np.float64, copy=False)
             for begin in range(0, len(rows), most):
-                some = (rows[begin : begin + most] - self._middle) / self._half
+                some = np.clip(rows[begin : begin + most], *self._bounds)
+                some = (some - self._middle) / self._half
                 yield np.clip(some, -1.0, 1.0, out=some)
 
     def histograms(self, worker: int, n_bins: int) -> Integers:
