@@ -81,6 +81,21 @@ def test_noise_is_as_large_as_its_multiplier_says(clusters, star):
     assert stats.kstest(drawn / 10.0, "norm").pvalue > 1e-3
 
 
+def test_hubs_that_round_have_noise_for_the_rounding_of_all(clusters):
+    """A row moves the numbers of all hubs by a unit more, not those of one hub alone."""
+    blocks = connect(make_graph("star", 6), contiguous(6, 6)).blocks
+    terms = FeatureTerms(clusters[0], blocks, "diag", scaling=Scaling.none(6))
+    run = NoisyEM(terms, connect(make_graph("star", 6), contiguous(6, 6)).total, blocks, 3)
+    run.grid, multiplier = Grid(12, 10, 6), 5.0
+    every = []
+    for hub, scales in scales_of_hubs(blocks.widths, "diag", 3).items():
+        deviations = Residuals("diag", 3, 1).deviations(scales)[3 * (hub > 0) :]
+        every.append((run.scales(deviations, multiplier), deviations))
+    found, deviations = (np.concatenate(some) for some in zip(*every, strict=True))
+    moved = np.sqrt(np.square(multiplier / found).sum())
+    assert (found * run.grid.unit >= multiplier * deviations * (1 + moved)).all()
+
+
 def test_a_private_model_finds_clusters_and_tells_nothing_else(clusters, star):
     X, labels = clusters
     asked = {"n_components": 3, "privacy": PrivacySettings(**PRIVATE)}

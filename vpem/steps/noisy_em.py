@@ -90,8 +90,10 @@ class NoisyEM:
 
     def least_scale(self, multiplier: float) -> int:
         """Return the least scale of noise, in units of the grid, of a noise multiplier."""
-        scales = scales_of_hubs(self.blocks.widths, self.kind, self.n_components)
-        least = min(float(one.min()) for one in scales.values()) / sqrt(2)
+        starting, going = (
+            scales_of_hubs(self.blocks.widths, self.kind, k) for k in (1, self.n_components)
+        )
+        least = min(float(one.min()) for one in (*starting.values(), *going.values())) / sqrt(2)
         return int(least * multiplier / self.grid.unit)
 
     # ---- start and iterations -------------------------------------------------------------------
@@ -245,8 +247,18 @@ class NoisyEM:
     ) -> Integers:
         """Return sums in units of the grid, as integers, with noise."""
         grid = self.grid
-        scales = scales_of(deviations, multiplier, grid.unit, rounds=grid.rounds)
+        scales = self.scales(deviations, multiplier)
         return np.rint(grid.sent(sums) / grid.unit).astype(np.int64) + noise.of_scales(scales)
+
+    def scales(self, deviations: Vector, multiplier: float) -> Integers:
+        """Return integer scales of noise (P,) of a multiplier, in units of the grid.
+
+        Where hubs round what they release, a row moves every number of all of them by up to a unit
+        more, for which noise is larger in all of them.
+        """
+        more = multiplier * sqrt(self.n_numbers) / self.least_scale(multiplier)
+        longer = 1 + more * self.grid.rounds
+        return scales_of(deviations * longer, multiplier, self.grid.unit, rounds=False)
 
     def _clipped(self, rows: slice, *, count: bool = False) -> Vector:
         """Return some rows inside the bounds, in block order."""
