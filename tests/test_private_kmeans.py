@@ -8,6 +8,7 @@ from vpem import DistributedKMeans, InputError, connect_workers, kmeans_rows
 from vpem.fits.settings import PrivacySettings
 from vpem.network.holdings import from_worker_of_row
 from vpem.network.topologies import make_graph
+from vpem.pictures.saved import SavedClusters
 
 pytestmark = pytest.mark.filterwarnings("ignore:its noise can be repeated")
 
@@ -61,6 +62,10 @@ def test_files_of_noisy_clusters_tell_nothing_of_rows(clusters, star):
     assert kept.labels.size == kept.distances.size == 0
     assert kept.ids is None
     assert not kept.report["warnings"]
+    saved = SavedClusters("clusters.h5", kept)
+    assert saved.summaries() == {"noisy rows": [f"{size:.0f}" for size in found.counts]}
+    with pytest.raises(InputError, match="its rows are protected by noise"):
+        saved.history()
 
 
 @pytest.mark.parametrize(
