@@ -28,7 +28,7 @@ from vpem.network.noise import Noise
 from vpem.network.topologies import make_graph
 from vpem.steps.noisy_em import NoisyEM
 from vpem.steps.private_em import run_private, shares_of
-from vpem.steps.releases import Releases, scales_of
+from vpem.steps.releases import Releases
 from vpem.sums.connect import connect
 from vpem.sums.noisy import Noisy
 from vpem.sums.server import ServerSum
@@ -180,7 +180,7 @@ class AuditedRelease(NoisyEM):
     ) -> Integers:
         """Add noise, and compare what comes out with what it would be without the row."""
         unit = self.grid.unit
-        scales = scales_of(deviations, multiplier, unit, rounds=self.grid.rounds) // self.too_small
+        scales = self.scales(deviations, multiplier) // self.too_small
         exact = np.rint(self.grid.sent(sums) / unit).astype(np.int64)
         noisy = exact + noise.of_scales(scales)
         change = np.rint(self.grid.sent(self._changes.pop(0)) / unit)
