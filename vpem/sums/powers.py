@@ -11,7 +11,7 @@ from vpem.sums.sum import Sum
 
 __all__ = ["powers_above"]
 
-LOOKS = 3 * (DIGIT - 1)
+LOOKS = 2 * (DIGIT - 1)
 """Powers of two of which holders say whether they have a larger one, until the largest is known."""
 
 
