@@ -1,5 +1,6 @@
 """EM over rows, every way (see test_table.py)."""
 
+from dataclasses import replace
 from functools import partial
 
 import h5py
@@ -11,7 +12,7 @@ from scipy.stats import multivariate_normal
 from vpem import connect_workers, fit_em, make_graph
 from vpem.engines.one_process import OneProcess
 from vpem.engines.placement import Placement
-from vpem.errors import InputError
+from vpem.errors import InputError, VpemWarning
 from vpem.files.matrix import FileMatrix
 from vpem.files.parties.joining import stack_parties
 from vpem.files.parties.manifest import Party
@@ -187,6 +188,7 @@ def checkpoint(folder):
 
 
 MASKED = {"secure_sum": True}
+MASKED_HOLES = MISSING | {"sample_weight": WEIGHTS, "init": "kmeans", "batch_size": 15}
 
 
 def masked(folder):
@@ -196,14 +198,29 @@ def masked(folder):
     """
     sizes = np.array([1e-6, 1e6, 1.0, 1e3])
     units = {"data": X * sizes + 5 * sizes, "reg_covar": 1e-14}
-    for how in ({}, units, {"covariance_type": "tied", **units}, {"batch_size": 9}):
+    holes = {"data": units["data"] + 0 * HOLES, "missing": "marginalize", "reg_covar": 1e-14}
+    for how in (
+        units,
+        {"covariance_type": "tied", **units},
+        {"batch_size": 9},
+        {"sample_weight": WEIGHTS, "workers": DEALT},
+        {"covariance_type": "diag", "sample_weight": 1e4 * WEIGHTS, "scale": "standard", **holes},
+        {"covariance_type": "full", "batch_size": 9, "max_iter": 4, **holes},
+    ):
         start = fit(network=MASKED, init="k-means++", **{**how, "max_iter": 1}).mixture
         found = fit(network=MASKED, **{**how, "init": start})
         wanted = fit(**{**how, "init": start})
-        apart = np.abs(found.history - wanted.history) / len(X)
+        apart = np.abs(found.history - wanted.history) / wanted.total_weight
         assert 0 < apart.max() < 1e-8
         along = fit("path", MASKED | {"sum": "tree"}, **{**how, "init": start})
         np.testing.assert_array_equal(along.history, found.history)
+    # A model of which what is expected of missing values lies far beyond all rows.
+    slope = np.eye(4)
+    slope[0, 1] = 100.0
+    start = replace(fit().mixture, covariances=np.tile((slope @ slope.T).ravel(), 3))
+    far = {"data": HOLES, "missing": "marginalize", "covariance_type": "full", "init": start}
+    found, wanted = fit(network=MASKED, **far).history, fit(**far).history
+    np.testing.assert_allclose(found / len(X), wanted / len(X), rtol=0, atol=1e-8)
     ended = {"tol": 1e-6, "max_iter": 300, "init": "kmeans"}
     drawn = [fit(network=MASKED, seed=seed, workers=DEALT, **ended) for seed in range(5)]
     usual = [fit(seed=seed, **ended).log_likelihood for seed in range(5)]
@@ -212,15 +229,17 @@ def masked(folder):
     for how, words in MASKED_REFUSED:
         with pytest.raises(InputError, match=words):
             fit(network=MASKED, **how)
-    check_resumes(lambda saver: fit(network=MASKED, init="kmeans", saver=saver))
+    blank = {"data": np.where(np.arange(len(X))[:, None] % 40 == 7, np.nan, HOLES), "max_iter": 1}
+    with pytest.warns(VpemWarning, match="3 of 120 rows have no value at all"):
+        found = fit(network=MASKED, workers=DEALT, init="kmeans", missing="marginalize", **blank)
+    assert found.total_weight == 117
+    check_resumes(lambda saver: fit(network=MASKED, **MASKED_HOLES, max_iter=2, saver=saver))
 
 
 MASKED_REFUSED = [
     ({}, "whoever holds the rows to start at would show them to all"),
     ({"init": "random"}, "take init='kmeans', which starts at means of many rows"),
-    ({"init": "kmeans", "sample_weight": WEIGHTS}, "is told of every row to all workers"),
     ({"init": "kmeans", "batch_size": 4}, "so few rows .* take at least 5"),
-    ({"init": "kmeans", **MISSING}, "for which no range can be agreed on"),
     ({"workers": Workers((*WORKERS.rows[:0], np.arange(60), np.arange(60, len(X)),
                           np.arange(0), np.arange(0)), NAMES)}, "got 2: of two each subtracts"),
 ]  # fmt: skip
@@ -245,7 +264,7 @@ OVER_RANKS = {
     "missing": MISSING | {"workers": DEALT, "batch_size": 15, "max_iter": 3},
     "weights": {"sample_weight": WEIGHTS, "workers": DEALT, "init": "kmeans"},
     "weights of rows that miss values": MISSING | {"sample_weight": WEIGHTS, "init": "k-means++"},
-    "masked": {"network": MASKED, "init": "kmeans", "workers": DEALT},
+    "masked": MASKED_HOLES | {"network": MASKED, "workers": DEALT, "max_iter": 2},
     "masked tree": {"topology": "path", "network": MASKED | {"sum": "tree"}, "init": "kmeans"},
 }
 

@@ -87,7 +87,9 @@ MASKED = {"secure_sum": True}
 
 def masked(folder):
     """As without masks, iteration by iteration; starts are at means of rows, and as good."""
-    for how in ({}, {"scale": "standard"}, {"batch_size": 37}):
+    holes = {"data": HOLES, "missing": "marginalize"}
+    weighed = {"sample_weight": 1e3 * WEIGHTS}
+    for how in ({"scale": "standard"}, {"batch_size": 37}, weighed, holes | {"batch_size": 37}):
         start = cluster(network=MASKED, init="k-means++", max_iter=1, **how).centres
         same(cluster(network=MASKED, **{**how, "init": start}), cluster(**{**how, "init": start}))
     along = cluster(topology="path", network=MASKED | {"sum": "tree"}, init="k-means++")
@@ -126,7 +128,15 @@ def in_processes(folder, compare):
         "consensus": {"topology": "cycle"},
         "missing, absent": {"data": HOLES, "missing": "marginalize", "participation": 0.5},
         "disk": {"data": stored, "init": "k-means++"},
-        "masked": {"network": MASKED, "init": "k-means++", "batch_size": 60},
+        "masked": {
+            "network": MASKED,
+            "init": "k-means++",
+            "batch_size": 60,
+            "data": HOLES,
+            "missing": "marginalize",
+            "sample_weight": WEIGHTS,
+            "scale": "standard",
+        },
     }
 
     def of_parties(engine):

@@ -72,6 +72,10 @@ HOLES = with_holes(X, 1)
 WORKERS = from_worker_of_row(np.repeat(range(3), 16))
 MIXED = X[np.random.default_rng(1).permutation(48)]
 
+HOLED = HOLES[np.random.default_rng(1).permutation(48)]
+HOLED[5] = np.nan
+"""Of which one row has no value: whose it is nobody says."""
+
 CONSTANT = X.copy()
 CONSTANT[:, 3] = 2.5
 COLLAPSED = X.copy()
@@ -89,12 +93,14 @@ def fitted(engine, data, recipe=fit_spread, network=None, **options):
     return recipe(data[:, own_columns(joined)], joined, n_threads=1, **options)
 
 
-def fitted_to_rows(engine, data, recipe=fit_em, network=None, **options):
-    """Fit over rows of three workers, a rank each."""
+def fitted_to_rows(engine, data, recipe=fit_em, network=None, weighed=False, **options):
+    """Fit over rows of three workers, a rank each, which weigh what follows from them."""
     network = {"topology": "star", **(network or {})}
     graph = make_graph(network.pop("topology"), 3)
     joined = spread_workers(connect_workers(graph, secure_sum=True, **network), engine)
     own = data[WORKERS.rows[int(joined.agents.own[0])]]
+    if weighed:
+        options["sample_weight"] = np.maximum(0.0, 2.0 + np.nan_to_num(own[:, 0]))
     return recipe(own, WORKERS, joined, n_threads=1, **options)
 
 
@@ -213,11 +219,17 @@ FITS = {
     },
     "search": {"recipe": searched, "data": CONSTANT},
     "rows": OF_ROWS | {"scale": "standard"},
-    "rows in batches": OF_ROWS | {"batch_size": 12, "dtype": "float32"},
+    "rows in batches": OF_ROWS | {
+        "batch_size": 12, "dtype": "float32", "data": HOLED, "missing": "marginalize",
+        "weighed": True, "scale": "standard",
+    },
     "rows along a tree": OF_ROWS | {"network": {"topology": "path", "sum": "tree"}},
     "rows collapsed": OF_ROWS | {"n_components": 7, "max_iter": 9, "reg_covar": 0.0},
     "k-means of rows": {**OF_KMEANS, "scale": "standard"},
-    "k-means of rows in batches": {**OF_KMEANS, "batch_size": 12, "max_iter": 2},
+    "k-means of rows in batches": {
+        **OF_KMEANS, "batch_size": 12, "max_iter": 2, "data": np.roll(HOLES, 3, axis=0),
+        "missing": "marginalize", "weighed": True,
+    },
     "search of rows": {"work": fitted_to_rows, "recipe": searched, "data": MIXED},
     "FedEM": OF_ROWS | {"recipe": fit_fedem, "tol": 0.0, "scale": "standard"},
     "VR-FedEM": OF_ROWS | {

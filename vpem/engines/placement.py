@@ -312,10 +312,9 @@ class Placement:
         Of each value all learn the largest power of two of all agents.
         """
         assert self.masks is not None
-        fixed = self.masks.fixed
         powers = np.where(values == 0, LEAST_POWER, np.frexp(values)[1])
         most = self.largest(powers.clip(LEAST_POWER, MOST_POWER), LEAST_POWER, MOST_POWER)
-        return most - (int(np.frexp(fixed.limit)[1]) - 1 - fixed.fraction_bits)
+        return most - self.masks.fixed.powers
 
     def join(self, values: NDArray[Any]) -> NDArray[Any]:
         """Return what every agent has, (N, ...), from what this process's agents have.

@@ -44,7 +44,7 @@ class Wanted:
     X : ndarray or FileMatrix of shape (M, d)
         The data.
     row_weights : ndarray of shape (M,) or None
-        Weight of each row.
+        Weight of each row; where sums are masked, of those of this process.
     rows : ndarray of shape (K,) or None
         Rows to start from.
     centres : ndarray of shape (K, d) or None
@@ -101,7 +101,7 @@ def prepare(
     n_clusters, init = how.n_clusters, how.init
     masked = here is not None and here.masked
     if here is not None and masked:
-        refuse_masked(here, how, sample_weight, how.missing, "k-means++")
+        refuse_masked(here, how, "k-means++")
     precision = precision_of(how.dtype)
     data, misses, found = _with_gaps(X, n_features, how, feature_names, here, some)
     weights = None
@@ -110,9 +110,11 @@ def prepare(
         if here is None:
             weights = check_weights(sample_weight, n_samples)
         else:
-            weights = here.everyones(check_weights(sample_weight, len(data), some=True))
-            weights = check_weights(weights, n_samples)
-        n_positive = int(np.count_nonzero(weights))
+            weights = check_weights(sample_weight, len(data), some=True)
+            if not masked:
+                weights = check_weights(here.everyones(weights), n_samples)
+        positive = weights > 0
+        n_positive = int(here.count(positive) if here is not None and masked else positive.sum())
     if n_positive < n_clusters:
         raise InputError(
             f"{n_clusters} clusters need at least as many rows, got {n_positive}"

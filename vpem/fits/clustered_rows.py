@@ -33,6 +33,8 @@ class ClusteredRows:
         Of them, those of this process.
     n_threads : int
         Threads of the kernels.
+    centre : ndarray of shape (d,), optional
+        Mean of each feature, where it is known already, in the units of clustering.
 
     Attributes
     ----------
@@ -41,7 +43,7 @@ class ClusteredRows:
     observed : ndarray of shape (m, d) or None
         1 where a value is there, where values are missing.
     every_weight : ndarray of shape (M,) or None
-        Weights of the rows of all processes, worker by worker.
+        Weights of the rows of all processes, worker by worker; None where sums are masked.
     weights : ndarray of shape (m,) or None
         Of them, those of this process.
     width : int
@@ -50,15 +52,22 @@ class ClusteredRows:
 
     parts: Sequence[Floats] | StoredParts
 
-    def __init__(self, asked: Wanted, workers: Workers, here: LocalRows, n_threads: int) -> None:
+    def __init__(
+        self,
+        asked: Wanted,
+        workers: Workers,
+        here: LocalRows,
+        n_threads: int,
+        centre: NDArray[np.float64] | None = None,
+    ) -> None:
         self.n_threads = n_threads
         self.n_here = len(asked.X)
         self.width = asked.X.shape[1]
         self.observed: NDArray[np.uint8] | None = None
         order, weights = workers.order, asked.row_weights
         apart = here.holders.apart
-        self.every_weight = None if weights is None else weights[order]
-        self.weights = None if self.every_weight is None else self.every_weight[here.rows]
+        self.every_weight = None if weights is None or here.masked else weights[order]
+        self.weights = weights if self.every_weight is None else self.every_weight[here.rows]
         in_order = apart or here.masked or bool((np.diff(order) > 0).all())
         if isinstance(asked.X, FileMatrix):
             data = asked.X if in_order else asked.X.of_rows(list(workers.rows))
@@ -68,23 +77,28 @@ class ClusteredRows:
         rows = asked.scaling.apply(asked.X if in_order else asked.X[order])
         self._rows: Floats = np.ascontiguousarray(rows, dtype=asked.dtype)
         if asked.misses:
-            self._fill(here)
+            self._fill(self._means(here) if centre is None else centre)
         self.parts = [self._rows[run] for run in here.own_runs]
 
-    def _fill(self, here: LocalRows) -> None:
+    def _fill(self, means: NDArray[np.float64]) -> None:
         """Fill what is missing by the mean of each feature over the rows of all workers."""
         there = ~np.isnan(self._rows)
         self.observed = there.astype(np.uint8)
+        self._rows = np.where(there, self._rows, means.astype(self._rows.dtype))
+
+    def _means(self, here: LocalRows) -> NDArray[np.float64]:
+        """Means (d,) of what there is of the rows of all workers."""
+        there = ~np.isnan(self._rows)
         known = np.where(there, self._rows, 0)
         weights = np.ones(self.n_here) if self.weights is None else self.weights
         sums = [
-            [weights[run] @ known[run].astype(np.float64), weights[run] @ self.observed[run]]
+            [weights[run] @ known[run].astype(np.float64), weights[run] @ there[run]]
             for run in here.own_runs
         ]
         found = here.holders.add_up(np.array(sums).reshape(len(sums), 2 * self.width))
         total, count = found.reshape(2, self.width)
-        means = total / np.where(count > 0, count, 1.0)
-        self._rows = np.where(there, self._rows, means.astype(self._rows.dtype))
+        means: NDArray[np.float64] = total / np.where(count > 0, count, 1.0)
+        return means
 
     def nearest(
         self, centres: NDArray[np.float64]

@@ -11,7 +11,7 @@ import numpy as np
 from vpem._core.threads import one_blas_thread, thread_count
 from vpem.checks import Floats, as_array
 from vpem.engines.placement import Placement
-from vpem.errors import InputError
+from vpem.errors import InputError, Setting
 from vpem.files.fingerprint import checksum, describe_run, describe_steps, start_facts
 from vpem.files.matrix import FileMatrix
 from vpem.fits.fedem_moments import ITEM, codec_of_moments
@@ -43,6 +43,23 @@ from vpem.terms.whitening import Whitening
 __all__ = ["FedFit", "fit_fedem"]
 
 
+def _refuse_masked(sample_weight: Floats | None, missing: str) -> None:
+    """Raise InputError where something would be told of rows, or has no range."""
+    secure = Setting("secure_sum", True)
+    if sample_weight is not None:
+        raise InputError(
+            Setting("sample_weight"), " is told of every row to all workers, whose means count by "
+            "what their rows weigh and from whom ", secure, " is to hide it; leave out one of the "
+            "two, or fit by EM over rows",
+        )  # fmt: skip
+    if missing == "marginalize":
+        raise InputError(
+            Setting("missing", missing), " adds what is expected of missing values, for which "
+            "corrections have no range that could be agreed on as ", secure, " needs; fill them "
+            "in first, leave it out, or fit by EM over rows",
+        )  # fmt: skip
+
+
 def _prepared(
     X: Floats | FileMatrix,
     workers: Workers,
@@ -56,6 +73,8 @@ def _prepared(
         raise InputError(f"the workers must be vpem.Workers, got {type(workers).__name__}")
     n_workers = workers.n_workers
     holders = network.total.holders if isinstance(network, Network) else Placement.here(n_workers)
+    if holders.masks is not None:
+        _refuse_masked(sample_weight, how.missing)
     given = prepare(
         X,
         n_columns(X),

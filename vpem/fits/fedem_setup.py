@@ -138,7 +138,7 @@ class Setup:
         if self.holders.masks is None:
             return None
         held = self.held
-        return agree_on_rows(held.parts(), self.total, float(held.masses.sum()), held.n_features)
+        return agree_on_rows(held.parts(), self.total, held.n_rows, held.n_features)
 
     def _add_up(self, values: Vector) -> float:
         """Add up a number of each worker (n,), of which those of this process are here."""

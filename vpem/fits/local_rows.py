@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from copy import copy
 from itertools import pairwise
 from typing import Any
 
@@ -129,6 +130,24 @@ class LocalRows:
         found[self._order] = joined
         return found
 
+    def count(self, flags: NDArray[np.bool_]) -> int:
+        """How many rows of all have a flag, of this process's (m,); masked, nobody knows whose."""
+        own = np.array([[float(flags[run].sum())] for run in self.own_runs]).reshape(-1, 1)
+        return round(float(self.holders.add(own)[0]))
+
+    def keeping(self, kept: NDArray[np.intp] | None, n_rows: int) -> LocalRows:
+        """Return the same of some rows of this process, where all have so many."""
+        if kept is None and n_rows == self.n_samples:
+            return self
+        own = self.own_runs
+        made = copy(self)
+        if kept is not None:
+            counts = self.counts.copy()
+            counts[self.own] = [((kept >= run.start) & (kept < run.stop)).sum() for run in own]
+            made = LocalRows(self.holders, counts)
+        made.n_samples = n_rows
+        return made
+
     def constant(self, own: Extremes) -> NDArray[np.bool_]:
         """Say which features (d,) have one value in all rows of all processes.
 
@@ -142,21 +161,33 @@ class LocalRows:
             return np.asarray(-lowest == highest)
         # Nobody's own value is told: how far workers' only values are from the mean of these.
         varies = self.holders.any(own[0] < own[1])
-        some = self.counts[self.own] > 0
-        only = np.where(varies | (own[0] > own[1]), 0.0, own[0])
-        total = self.holders.add_up(np.outer(some.astype(np.float64), only))
-        mean = total / np.count_nonzero(self.counts)
+        some = (self.counts[self.own] > 0).astype(np.float64)
+        has = own[0] <= own[1]
+        only = np.where(varies | ~has, 0.0, own[0])
+        total = self.holders.add_up(np.outer(some, np.concatenate([only, has])))
+        mean, count = total.reshape(2, len(only))
+        mean /= np.maximum(count, 1.0)
         apart = np.abs(only - mean) > 1e-12 * np.abs(mean)
-        return ~(varies | self.holders.any(apart & some.any()))
+        return ~(varies | self.holders.any(apart & has & bool(some.any())))
 
 
-def by_worker(X: Any, workers: Workers, holders: Placement) -> Any:
-    """Return rows, where sums are masked worker by worker, as several processes have them."""
+def by_worker(X: Any, sample_weight: Any, workers: Workers, holders: Placement) -> tuple[Any, Any]:
+    """Return rows and their weights, where sums are masked as several processes have them.
+
+    That is worker by worker. What has not as many rows is refused where it is looked at.
+    """
     if not isinstance(X, FileMatrix):
         X = as_array("data", X)
+    if sample_weight is not None:
+        sample_weight = as_array("sample weights", sample_weight)
     if holders.masks is None or holders.apart or workers.in_order:
-        return X
-    return X.of_rows(workers.rows) if isinstance(X, FileMatrix) else X[workers.order]
+        return X, sample_weight
+    if sample_weight is not None and sample_weight.shape == (workers.n_samples,):
+        sample_weight = sample_weight[workers.order]
+    if len(X) != workers.n_samples:
+        return X, sample_weight
+    X = X.of_rows(workers.rows) if isinstance(X, FileMatrix) else X[workers.order]
+    return X, sample_weight
 
 
 def check_rows_held(workers: Workers, n_samples: int) -> None:

@@ -23,6 +23,7 @@ from vpem.checks import (
 )
 from vpem.errors import InputError, OwnDataWarning, Setting, VpemWarning, shorten
 from vpem.files.matrix import FileMatrix
+from vpem.fits.used_rows import used_here, used_of_all
 from vpem.network.blocks import Blocks
 from vpem.network.masks import FEWEST
 from vpem.settings import INITS, FitSettings, KmeansSettings, MixtureSettings
@@ -30,6 +31,7 @@ from vpem.terms.features import FeatureTerms
 from vpem.terms.missing import terms_of
 from vpem.terms.missing_patterns import check_columns, check_missing, observed_scaling
 from vpem.terms.mixture import Mixture
+from vpem.terms.reach import Reach
 from vpem.terms.scaling import Scaling, alone
 
 if TYPE_CHECKING:
@@ -61,15 +63,19 @@ class Prepared:
     n_samples : int
         Rows there were, M.
     row_weights : ndarray of shape (m,) or None
-        Of all rows of positive weight, as the user numbers them; None: all alike.
+        Of all rows of positive weight, as the user numbers them; None: all alike. Where sums are
+        masked, of those of this process.
     kept : ndarray of shape (m,) or None
-        Which rows of the user's have a positive weight; None: all.
+        Which rows of the user's have a positive weight; None: all. Where sums are masked, of those
+        of this process.
     rows : ndarray of shape (K,) or None
         Rows of ``X`` to start at, where init says so.
     precision : dtype
         To compute in.
     misses : bool
         Whether values are missing.
+    n_used : int
+        Rows of positive weight, of all.
     """
 
     X: Any
@@ -79,6 +85,7 @@ class Prepared:
     rows: NDArray[np.intp] | None
     precision: np.dtype[np.floating]
     misses: bool = False
+    n_used: int = 0
 
     def number(self, rows: NDArray[np.intp] | None) -> tuple[int, ...] | None:
         """Return the user's numbers of some rows of ``X``."""
@@ -87,14 +94,8 @@ class Prepared:
         return tuple(int(row if self.kept is None else self.kept[row]) for row in rows)
 
 
-def refuse_masked(
-    here: LocalRows,
-    how: MixtureSettings | KmeansSettings,
-    sample_weight: Any,
-    missing: str | None,
-    instead: str,
-) -> None:
-    """Raise InputError where a row, or what is of one row, would be told to others.
+def refuse_masked(here: LocalRows, how: MixtureSettings | KmeansSettings, instead: str) -> None:
+    """Raise InputError where a row would be told to others.
 
     ``instead`` is a start that takes masked sums alone.
     """
@@ -111,16 +112,6 @@ def refuse_masked(
             Setting("batch_size", batch_size), " changes a sum by so few rows that they can be "
             "read in it, masks or none; beside ", secure, f" take at least {LEAST_OF_BATCH}",
         )  # fmt: skip
-    if sample_weight is not None:
-        raise InputError(
-            Setting("sample_weight"), " is told of every row to all workers, from whom ", secure,
-            " is to hide it; leave out one of the two",
-        )  # fmt: skip
-    if missing == "marginalize":
-        raise InputError(
-            Setting("missing", missing), " adds what is expected of missing values, for which no "
-            "range can be agreed on as ", secure, " needs; fill them in first, or leave it out",
-        )  # fmt: skip
     if isinstance(init, str) and init == "random":
         raise InputError(
             Setting("init", init), " starts at rows, which whoever holds them would show to all; "
@@ -133,23 +124,6 @@ def refuse_masked(
             "whoever holds the rows to start at would show them to all; with ", secure, " take ",
             Setting("init", instead), ", which starts at means of many rows, or a model",
         )  # fmt: skip
-
-
-def _without_blank(blank: NDArray[np.bool_], sample_weight: Any) -> NDArray[np.float64]:
-    """Return weights (M,) in which rows of which nobody has a value, told of, have none."""
-    n_samples = len(blank)
-    if sample_weight is None:
-        sample_weight = np.ones(n_samples)
-    weights = np.where(blank, 0.0, check_weights(sample_weight, n_samples))
-    if not weights.any():
-        raise InputError("no row that is used has a value; give data with some")
-    warnings.warn(
-        f"{int(blank.sum())} of {n_samples} rows have no value at all and take no part; the "
-        "log-likelihood per sample is of the others",
-        VpemWarning,
-        stacklevel=4,
-    )
-    return weights
 
 
 def _check_heavy(rows: NDArray[np.intp], kept: NDArray[np.intp], blank: NDArray[np.bool_]) -> None:
@@ -182,7 +156,7 @@ def prepare(
     """
     precision = precision_of(dtype)
     if here is not None and here.masked:
-        refuse_masked(here, how, sample_weight, missing, "kmeans")
+        refuse_masked(here, how, "kmeans")
     misses = False
     found: Extremes | None = None
 
@@ -200,43 +174,36 @@ def prepare(
         raise InputError(f"init must be {', '.join(INITS)}, row indices or a Mixture, got None")
     if not isinstance(init, str | Mixture):
         given = init
-    row_weights = kept = None
-    n_positive = n_samples
     any_has = some or (np.asarray if here is None else here.holders.any)
-    of_rows = some or (np.asarray if here is None else here.everyones)
+    of_rows = some or (np.asarray if here is None or here.masked else here.everyones)
     if missing == "marginalize":
         misses = bool(any_has(np.array([misses]))[0])
     blank = ~of_rows(~np.isnan(X).all(axis=1)) if misses else np.zeros(0, dtype=bool)
-    is_weighted = sample_weight is not None
-    if is_weighted and here is not None:
-        sample_weight = here.everyones(check_weights(sample_weight, len(X), some=True))
-    if blank.any():
-        sample_weight = _without_blank(blank, sample_weight)
-    if sample_weight is not None:
-        sample_weight = check_weights(sample_weight, n_samples)
-        kept = np.flatnonzero(sample_weight > 0)
-        n_positive = len(kept)
-        _check_precision(sample_weight[kept], precision)
-        if given is not None:
-            rows = check_rows(given, n_components, n_samples)
-            _check_heavy(rows, kept, blank)
-            given = np.searchsorted(kept, rows)
-        row_weights = sample_weight[kept] if is_weighted else None
-        if len(kept) < n_samples:
-            own = kept if here is None else np.flatnonzero(sample_weight[here.numbers] > 0)
-            X = X.of_rows([own]) if isinstance(X, FileMatrix) else X[own]
-            found = None
-        else:
-            kept = None
+    if sample_weight is not None and here is not None:
+        sample_weight = check_weights(sample_weight, len(X), some=True)
+    if here is not None and here.masked:
+        used = used_here(blank, sample_weight, misses, here)
+    else:
+        used = used_of_all(blank, sample_weight, n_samples, here)
+    if used.weights is not None and len(used.weights):
+        _check_precision(used.weights, precision)
+    if given is not None and used.kept is not None:
+        rows = check_rows(given, n_components, n_samples)
+        _check_heavy(rows, used.kept, blank)
+        given = np.searchsorted(used.kept, rows)
+    if used.own is not None:
+        X = X.of_rows([used.own]) if isinstance(X, FileMatrix) else X[used.own]
+        found = None
     if misses:
         check_columns(X, feature_names, elsewhere=np.asarray if here is None else any_has)
         misses = bool(any_has(np.array([np.isnan(X).any()]))[0])
-    check_count(n_components, n_positive, "" if row_weights is None else " with a positive weight")
+    kind = "" if used.weights is None else " with a positive weight"
+    check_count(n_components, used.n_rows, kind)
     if given is not None:
-        given = check_rows(given, n_components, n_positive)
+        given = check_rows(given, n_components, used.n_rows)
     found = extremes(X) if found is None else found
     _inspect(X, found, feature_names, how.reg_covar, precision, here)
-    return Prepared(X, n_samples, row_weights, kept, given, precision, misses)
+    return Prepared(X, n_samples, used.weights, used.kept, given, precision, misses, used.n_rows)
 
 
 def check_count(n_components: int, n_rows: int, kind: str = "") -> None:
@@ -291,10 +258,13 @@ def make_terms(
     given: Prepared,
     how: FitSettings,
     here: LocalRows | None = None,
+    reach: Reach | None = None,
 ) -> FeatureTerms:
     """Return the terms of a fit of a mixture, with as many threads as its settings say."""
     assert how.n_threads is not None
-    others = {"add": here.holders.allreduce} if here is not None and given.misses else {}
+    others: dict[str, Any] = {}
+    if here is not None and given.misses:
+        others = {"add": here.holders.allreduce} if reach is None else {"reach": reach}
     return terms_of(
         data,
         blocks,

@@ -121,5 +121,5 @@ def _nearest(
     In one process rows are in the user's order, else worker by worker.
     """
     holders = network.total.holders
-    rows = X if not holders.apart else by_worker(X, workers, holders)
+    rows = X if not holders.apart else by_worker(X, None, workers, holders)[0]
     return nearest(rows, centres, Scaling.none(len(centres[0])), n_threads)

@@ -152,7 +152,7 @@ def fit_private_rows(
     began = time.perf_counter()
     check_private(how, weighted=sample_weight is not None, saved=saver is not None)
     _check_sum(network)
-    X = by_worker(X, workers, network.total.holders)
+    X, _ = by_worker(X, None, workers, network.total.holders)
     if len(X.shape) != 2:
         raise InputError(f"the data must be 2-D (rows, features), got {len(X.shape)} dimension(s)")
     n_features = X.shape[1]

@@ -129,7 +129,7 @@ def kmeans_rows(
             feature_names=feature_names, saver=saver,
         )  # fmt: skip
     holders = network.total.holders
-    X = by_worker(X, workers, holders)
+    X, sample_weight = by_worker(X, sample_weight, workers, holders)
     here = LocalRows.of(holders, workers, X)
     asked = prepare(X, n_columns(X), how, sample_weight, feature_names, here)
     n_samples = len(asked.X) if here is None else here.n_samples
@@ -140,16 +140,9 @@ def kmeans_rows(
     here = here or LocalRows(holders, workers.counts)
     ledger = Ledger(network.graph)
     network.charge_setup(ledger, n_samples, asked.dtype.itemsize)
-    reach: Reach | None = None
-    if here.masked:
-        total = network.total.on(ledger)
-        with one_blas_thread():
-            reach = agree_on_rows(parts_of(asked.X, here), total, float(n_samples), n_columns(X))
-        asked = replace(asked, scaling=units_by_reach(reach, how.scale))
-        reach = reach.scaled(asked.scaling)
-    else:
-        _charge_rows(asked, workers, network.total.on(ledger), how)
-    rows = ClusteredRows(asked, workers, here, thread_count(how.n_threads))
+    asked, reach = _agreed(asked, workers, here, network.total.on(ledger), how)
+    centre = None if reach is None else reach.points.centre
+    rows = ClusteredRows(asked, workers, here, thread_count(how.n_threads), centre)
     if saver is not None:
         facts = describe_kmeans("kmeans-rows", asked, network, how)
         saver.begin({**facts, "who holds which rows": checksum(workers.order, workers.counts)})
@@ -176,6 +169,23 @@ def _check_rows(X: Any, workers: Workers, network: Network) -> None:
             f"the graph joins {network.graph.n_agents} workers, the rows are held by "
             f"{workers.n_workers}; give a graph of as many workers"
         )
+
+
+def _agreed(
+    asked: Wanted, workers: Workers, here: LocalRows, total: Sum, how: KmeansSettings
+) -> tuple[Wanted, Reach | None]:
+    """Return the data in units that workers agree on, and where rows lie if sums are masked."""
+    if not here.masked:
+        _charge_rows(asked, workers, total, how)
+        return asked, None
+    weights = asked.row_weights
+    with one_blas_thread():
+        reach = agree_on_rows(
+            parts_of(asked.X, here, weights), total, here.n_samples, n_columns(asked.X),
+            misses=asked.misses, weighted=weights is not None,
+        )  # fmt: skip
+    asked = replace(asked, scaling=units_by_reach(reach, how.scale))
+    return asked, reach.scaled(asked.scaling)
 
 
 def _charge_rows(asked: Wanted, workers: Workers, total: Sum, how: KmeansSettings) -> None:
@@ -219,7 +229,7 @@ class _OverRows:
         if self.reach is None:
             stream = PlacedStream(restart.rng, self.rows.every_weight, self.order)
         else:
-            stream = PointStream(restart.rng, self.reach)
+            stream = PointStream(restart.rng, self.reach, self.rows.weights)
         start, chosen = self._start(restart, stream)
         network, how = self.network, self.how
         more = {} if self.reach is None else {"start": start}

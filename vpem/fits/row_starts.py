@@ -17,13 +17,12 @@ from vpem.steps.held_rows import StoredParts
 from vpem.steps.lloyd import Pace
 from vpem.steps.restarts import Restart
 from vpem.steps.row_batches import fit_row_batches
-from vpem.steps.row_em import OverRows, sample_roots
+from vpem.steps.row_em import OverRows, add_messages, sample_roots
 from vpem.steps.row_lloyd import lloyd_rows
 from vpem.steps.runs import MixtureRuns, Run
 from vpem.steps.seeding import seed_rows
 from vpem.steps.starts import LLOYD_TOLERANCE, MOST_LLOYD_OF_START, Tell, step_of_lloyd, teller
 from vpem.steps.streams import ROW_BYTES, PlacedStream, PointStream, RowStream
-from vpem.sums.counted import add_vectors
 from vpem.terms.covariances import is_diagonal
 from vpem.terms.features import FeatureTerms
 from vpem.terms.matrix import MemoryRows
@@ -78,7 +77,7 @@ class RowRestart:
         self.stream = RowStream(restart.rng, own, whole.n_samples)
         self.local: RowStream = self.stream
         if terms.reach is not None:
-            self.stream = self.local = PointStream(restart.rng, terms.reach)
+            self.stream = self.local = PointStream(restart.rng, terms.reach, whole.row_weights)
         elif place is not None:
             self.local = PlacedStream(restart.rng, weights, np.argsort(place))
         self.roots: list[FeatureTerms] = []
@@ -153,11 +152,11 @@ class RowRestart:
             return self._at(self._placed(rows), rows)
         whole = self.terms.whole
         parts = self._parts()
-        if isinstance(self.local, PointStream):
-            return self._among_cells(init, parts, self.local)
         given: Report = {"n_threads": whole.n_threads}
         if isinstance(whole, MissingTerms):
             given["observed"] = whole.observed
+        if isinstance(self.local, PointStream):
+            return self._among_cells(init, parts, self.local, given)
         places = seed_rows(
             parts, self.total, self.n_components, self.local, tell=self.tell, **given
         )
@@ -168,18 +167,16 @@ class RowRestart:
         return self._from_clusters(parts, centres, given), centres, rows
 
     def _among_cells(
-        self, init: str, parts: Sequence[Floats] | StoredParts, stream: PointStream
+        self, init: str, parts: Sequence[Floats] | StoredParts, stream: PointStream, given: Report
     ) -> Started:
         """Centres among means of cells, since no row may be shown, and Lloyd's iterations."""
-        whole = self.terms.whole
-        threads = whole.n_threads
         tell_of_cells(self.tell)
-        cells = find_cells(parts, self.total, self.n_components, stream, threads)
+        cells = find_cells(parts, self.total, self.n_components, stream, given["n_threads"])
         centres = cells.draw(self.n_components, stream.rng)
         self.roots = sample_roots(self.terms, self.total, cells.points.centre)
         if init == "k-means++":
             return [root.start(centres) for root in self.roots], centres, None
-        return self._from_clusters(parts, centres, {"n_threads": threads}), centres, None
+        return self._from_clusters(parts, centres, given), centres, None
 
     def _parts(self) -> Sequence[Floats] | StoredParts:
         """Rows of the workers of this process, in memory or to be read run by run."""
@@ -214,8 +211,7 @@ class RowRestart:
             self.terms.hard(worker, found.labels[end - count : end], layout, own)
             for worker, (count, end, own) in enumerate(zip(counts, ends, known, strict=True))
         ]
-        units = self.terms.exponents(layout)
-        sums = add_vectors(self.total, layout.stacked(values), "setup", units)
+        sums = add_messages(self.terms, self.total, layout, values, "setup")
         return [
             root.update(layout.unpacked(one)[0]) for root, one in zip(self.roots, sums, strict=True)
         ]

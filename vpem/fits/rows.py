@@ -46,6 +46,7 @@ from vpem.sums.connect import Network
 from vpem.sums.last_heard import HeardByNeighbours
 from vpem.sums.sum import Sum
 from vpem.table import refusal
+from vpem.terms.features import lightest_of
 from vpem.terms.mixture import Mixture
 from vpem.terms.mixture_states import mixture_state
 from vpem.terms.row_statistics import RowTerms
@@ -115,7 +116,7 @@ def fit_em(
             X, workers, network, how, privacy, sample_weight=sample_weight,
             feature_names=feature_names, callback=callback, saver=saver,
         )  # fmt: skip
-    X = by_worker(X, workers, network.total.holders)
+    X, sample_weight = by_worker(X, sample_weight, workers, network.total.holders)
     here = LocalRows.of(network.total.holders, workers, X)
     given = prepare(
         X, n_columns(X), how, sample_weight=sample_weight, feature_names=feature_names,
@@ -128,8 +129,7 @@ def fit_em(
     steps = batches or {"accelerate": acceleration_of(how, network, over_rows=True)}
     if saver is not None:
         saver.begin(_facts(given, workers, network, how, first_restart))
-    held = workers if given.kept is None else workers.of_rows(given.kept)
-    here = None if here is None else LocalRows(here.holders, held.counts)
+    held, here = _used(workers, given, here)
     ledger, total = Ledger(network.graph), network.total
     if network.faults is not None and network.faults.agent_dropout:
         total = HeardByNeighbours(total)
@@ -179,6 +179,16 @@ def _facts(
     return describe_run("em-rows", given.X, given.row_weights, network, **facts)
 
 
+def _used(
+    workers: Workers, given: Prepared, here: LocalRows | None
+) -> tuple[Workers, LocalRows | None]:
+    """Return who holds which of the rows that are used; where sums are masked, which of all."""
+    if here is not None and here.masked:
+        return workers, here.keeping(given.kept, given.n_used)
+    held = workers if given.kept is None else workers.of_rows(given.kept)
+    return held, None if here is None else LocalRows(here.holders, held.counts)
+
+
 def _restarts(how: FitSettings, first: int) -> range:
     """Return the numbers of the restarts: of a start that is given there is one."""
     return range(first, first + how.n_init) if isinstance(how.init, str) else range(1)
@@ -197,7 +207,7 @@ def _terms(
     data, weights = given.X, given.row_weights
     blocks = Blocks((np.arange(data.shape[1]),), (0,), (tuple(range(held.n_workers)),))
     if here is not None and here.masked:
-        return _masked_terms(given, blocks, here, how, total), None
+        return _masked_terms(given, blocks, here, held.counts, how, total), None
     if not held.in_order:
         weights = None if weights is None else weights[held.order]
         if here is None:
@@ -209,23 +219,35 @@ def _terms(
     if here is None:
         return RowTerms(whole, held.runs, held.counts, whole.rows), weights
     own_rows = whole.rows
-    whole = whole.among(SharedRows(own_rows, here), here.n_samples, weights)
+    weighs = () if weights is None else (float(weights.sum()), lightest_of(weights))
+    whole = whole.among(SharedRows(own_rows, here), here.n_samples, *weighs)
     return RowTerms(whole, here.own_runs, held.counts, own_rows), weights
 
 
 def _masked_terms(
-    given: Prepared, blocks: Blocks, here: LocalRows, how: FitSettings, total: Sum
+    given: Prepared,
+    blocks: Blocks,
+    here: LocalRows,
+    counts: NDArray[np.intp],
+    how: FitSettings,
+    total: Sum,
 ) -> RowTerms:
-    """Return the terms of rows of which nothing is told but masked sums."""
-    parts = parts_of(given.X, here)
-    reach = agree_on_rows(parts, total, float(here.n_samples), blocks.n_features)
+    """Return the terms of rows of which nothing is told but masked sums.
+
+    ``counts`` are rows that each worker holds: how many of them it uses is not told either.
+    """
+    weights = given.row_weights
+    reach = agree_on_rows(
+        parts_of(given.X, here, weights), total, here.n_samples, blocks.n_features,
+        misses=given.misses, weighted=weights is not None,
+    )  # fmt: skip
     exact = given.precision.itemsize >= given.X.dtype.itemsize
     scaling = units_by_reach(reach, how.scale, exact=exact)
     reach = reach.scaled(scaling)
-    whole = make_terms(given.X, None, blocks, scaling, given, how, here)
+    whole = make_terms(given.X, weights, blocks, scaling, given, how, here, reach)
     rows = DrawnRows(whole.rows, here, reach.points)
-    whole = whole.among(rows, here.n_samples)
-    return RowTerms(whole, here.own_runs, here.counts, rows.own, reach)
+    whole = whole.among(rows, here.n_samples, reach.mass, reach.lightest)
+    return RowTerms(whole, here.own_runs, counts, rows.own, reach)
 
 
 def _charge_setup(

@@ -89,6 +89,11 @@ class FixedPoint:
         """Largest magnitude of a value without an exponent."""
         return self.limit * 2.0**-self.fraction_bits
 
+    @property
+    def powers(self) -> int:
+        """A power of two that values without an exponent may be below."""
+        return int(np.frexp(self.largest)[1]) - 1
+
     def scales(self, exponents: ArrayLike | None) -> NDArray[np.float64]:
         """Return ``2^(f - e)``: one for all values, or one for each."""
         if exponents is None:

@@ -44,12 +44,14 @@ TRIALS = 20
 
 
 class Cells:
-    """Means of cells and how many rows each has.
+    """Means of cells and what rows of each weigh.
 
     Parameters
     ----------
     means : ndarray of shape (L, d)
+        Of its rows, each of which counts as one.
     weights : ndarray of shape (L,)
+        What they weigh.
     points : Points
         What is drawn where cells are fewer than clusters.
     """
@@ -111,29 +113,30 @@ def find_cells(
     -------
     Cells
     """
-    held, rng, reach = HeldRows(parts, total), stream.rng, stream.reach
+    rng, reach = stream.rng, stream.reach
     assert reach is not None
+    held = HeldRows(parts, total, stream.row_weights, reach=reach)
     points = reach.points
-    n_samples = int(held.ends[-1])
-    count = max(1, min(CELLS_A_CLUSTER * n_clusters, MOST_CELLS, n_samples // (2 * LEAST_OF_CELL)))
+    most = held.n_rows // (2 * LEAST_OF_CELL)
+    count = max(1, min(CELLS_A_CLUSTER * n_clusters, MOST_CELLS, most))
     centres = points.near(rng, np.repeat(points.centre[None], count, axis=0), np.ones(count))
-    means, weights = points.centre[None], np.array([float(n_samples)])
+    means, weights = points.centre[None], np.array([reach.mass])
     for _ in range(ROUNDS):
         assigned = _Assigned(held, total, reach, n_threads)
-        weights, inertias = assigned.count(centres)
-        while len(weights) > 1 and weights.min() < LEAST_OF_CELL:
-            centres = centres[weights >= LEAST_OF_CELL]
+        counts, weights, inertias = assigned.count(centres)
+        while len(counts) > 1 and counts.min() < LEAST_OF_CELL:
+            centres = centres[counts >= LEAST_OF_CELL]
             if not len(centres):
                 centres = points.centre[None]
-            weights, inertias = assigned.count(centres)
-        means = assigned.means(weights)
+            counts, weights, inertias = assigned.count(centres)
+        means = assigned.means(counts)
         centres = means
         lacking = count - len(means)
         if lacking:
             # Rows of heavy and wide cells are many and apart: there is more to tell of them.
             shares = inertias + TINY
             chosen = rng.choice(len(means), lacking, p=shares / shares.sum())
-            sizes = np.sqrt(inertias / weights / max(points.variances.sum(), TINY))
+            sizes = np.sqrt(inertias / counts / max(points.variances.sum(), TINY))
             new = points.near(rng, means[chosen], sizes[chosen])
             centres = np.concatenate([means, new])
     return Cells(means, weights, points)
@@ -145,29 +148,39 @@ class _Assigned:
     def __init__(self, held: HeldRows, total: Sum, reach: Reach, n_threads: int) -> None:
         self.held, self.total, self.reach, self.n_threads = held, total, reach, n_threads
         self.labels = np.zeros(held.n_here, dtype=np.int32)
+        self.ones = np.ones(held.n_here)
+        """1 for each row that counts."""
+        if held.weighed:
+            self.ones = (held.weights > 0).astype(np.float64)
         self.centres = np.empty((0, held.width))
 
-    def count(
-        self, centres: NDArray[np.float64]
-    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Assign all rows: how many each cell (L,) has, and their squared distances."""
-        held, self.centres = self.held, np.ascontiguousarray(centres)
+    def count(self, centres: NDArray[np.float64]) -> list[NDArray[np.float64]]:
+        """Assign all rows: how many each cell (L,) has, their weight, their squared distances.
+
+        Rows of no weight count for nothing, and others as one: where one is heavy, the mean of a
+        cell would be nearly it.
+        """
+        held, reach, self.centres = self.held, self.reach, np.ascontiguousarray(centres)
         off = np.empty(held.n_here)
         for rows in held.runs_of_rows():
             nearest_rows(held.read(rows), self.centres, self.labels[rows], off[rows],
                          self.n_threads)  # fmt: skip
         size = len(centres)
+        weighed = [held.weights] if held.weighed else []
+        each = [self.ones, *weighed, self.ones * off]
         own = [
-            np.concatenate([
-                np.bincount(self.labels[run], minlength=size),
-                np.bincount(self.labels[run], off[run], minlength=size),
-            ]) for run in held.runs
-        ]  # fmt: skip
-        farthest = (self.reach.off(self.centres) ** 2).sum(axis=1)
-        units = self.reach.exponents(np.ones(size), farthest)
-        values = np.array(own).reshape(len(own), 2 * size)
-        counts, inertias = np.split(add_vectors(self.total, values, "setup", units)[0], 2)
-        return np.rint(counts), np.maximum(inertias, 0.0)
+            np.concatenate([np.bincount(self.labels[run], one[run], size) for one in each])
+            for run in held.runs
+        ]
+        farthest = (reach.off(self.centres) ** 2).sum(axis=1)
+        ones = np.ones(size)
+        heavy = [reach.exponents(ones)] if held.weighed else []
+        units = [reach.alike.exponents(ones), *heavy, reach.alike.exponents(farthest)]
+        values = np.array(own).reshape(len(own), len(units) * size)
+        sums = add_vectors(self.total, values, "setup", np.concatenate(units))[0]
+        found = sums.reshape(len(units), size)
+        counts = np.rint(found[0])
+        return [counts, found[1] if held.weighed else counts, np.maximum(found[-1], 0.0)]
 
     def means(self, counts: NDArray[np.float64]) -> NDArray[np.float64]:
         """Means (L, d) of the rows of each cell, by sums about the centres."""
@@ -178,11 +191,12 @@ class _Assigned:
             for worker in range(len(held.runs)):
                 some = slice(int(ends[worker]), int(ends[worker + 1]))
                 off = part[some] - self.centres[labels[some]]
+                off *= self.ones[rows][some, None]
                 for feature in range(held.width):
                     own[worker, :, feature] += np.bincount(
                         labels[some], off[:, feature], minlength=size
                     )
-        units = self.reach.exponents(self.reach.off(self.centres))
+        units = self.reach.alike.exponents(self.reach.off(self.centres))
         values = own.reshape(len(own), size * held.width)
         found = add_vectors(self.total, values, "setup", units)[0].reshape(size, held.width)
         moved: NDArray[np.float64] = self.centres + found / np.maximum(counts, 1.0)[:, None]

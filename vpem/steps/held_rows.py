@@ -50,7 +50,7 @@ class HeldRows:
     total : Sum
         Counted sum among the workers.
     weights : ndarray of shape (M,), optional
-        Of the rows of all workers.
+        Of the rows of all workers; where sums are masked, of those of this process.
     observed : ndarray of shape (M, d), optional
         1 where a value is there, where values are missing.
     reach : Reach, optional
@@ -81,22 +81,29 @@ class HeldRows:
         self.bounds = np.concatenate([[0], np.cumsum(counts)]).astype(np.intp)
         ends: list[int] = self.bounds.tolist()
         self.runs = [slice(begin, end) for begin, end in pairwise(ends)]
-        every = holders.join(counts)
-        self.ends = np.cumsum(every)
-        """Where the rows of each worker of all processes end."""
-        self.own = holders.own
-        self.first = int(self.ends[self.own[0]] - every[self.own[0]]) if len(self.own) else 0
+        self.own, self.first = holders.own, 0
+        if reach is None:
+            every = holders.join(counts)
+            self.ends = np.cumsum(every)
+            """Where the rows of each worker of all processes end; unknown where sums are masked."""
+            self.n_rows = int(self.ends[-1])
+            self.first = int(self.ends[self.own[0]] - every[self.own[0]]) if len(self.own) else 0
+        else:
+            self.ends, self.n_rows = np.empty(0, dtype=np.intp), reach.n_rows
         self.weights = np.empty(0)
+        self.weighed = weights is not None
+        """Whether rows have weights."""
         self.lightest = 1.0
         if weights is not None:
             here = weights[self.first : self.first + self.n_here]
             self.weights = np.ascontiguousarray(here, dtype=np.float64)
-            self.lightest = float(weights[weights > 0].min())
+            positive = weights[weights > 0]
+            self.lightest = float(positive.min()) if reach is None else reach.lightest
 
     @property
     def n_workers(self) -> int:
         """Number of workers of all processes, N."""
-        return len(self.ends)
+        return self.holders.n_agents
 
     @property
     def n_here(self) -> int:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from vpem.checks import Floats
 from vpem.steps.held_rows import CHUNK_ROWS, HeldRows
 
-__all__ = ["ClusterSums", "RowBatches", "by_cluster"]
+__all__ = ["ClusterSums", "RowBatches", "by_cluster", "with_sums"]
 
 Labels = NDArray[np.int32]
 
@@ -118,7 +118,7 @@ class RowBatches:
 
     def __init__(self, held: HeldRows, n_clusters: int, batch_size: int) -> None:
         self.held = held
-        self.n_batches = -(-int(held.ends[-1]) // batch_size)
+        self.n_batches = -(-held.n_rows // batch_size)
         self._n_clusters = n_clusters
         first = held.read(slice(0, 1)) if held.n_here else np.zeros((1, held.width))
         self._about: NDArray[np.float64] = np.asarray(first[0], dtype=np.float64)
@@ -164,3 +164,9 @@ def by_cluster(labels: Labels, weights: NDArray[np.float64], n: int) -> Any:
 
     starts = np.arange(len(labels) + 1)
     return csr_array((weights, labels, starts), shape=(len(labels), n)).T
+
+
+def with_sums(found: NDArray[np.float64], sums: NDArray[np.float64]) -> NDArray[np.float64]:
+    """What lies between the counts and the inertia, with other sums."""
+    flat = sums.reshape(len(sums), sums.shape[1] * sums.shape[2])
+    return np.concatenate([flat, found[:, flat.shape[1] :]], axis=1)

@@ -21,11 +21,10 @@ from vpem.network.schema import (
 )
 from vpem.steps.em import maximize
 from vpem.steps.reinitialise import Reinitialiser
-from vpem.steps.row_em import OverRows
+from vpem.steps.row_em import OverRows, add_messages
 from vpem.steps.runs import Progress, Run, check_finite, note_partition
 from vpem.steps.saver import STREAM, NoSaver, Saver, set_stream, stream_state
 from vpem.steps.visits import towards
-from vpem.sums.counted import add_vectors
 from vpem.terms.covariances import Factors
 from vpem.terms.features import FeatureTerms
 from vpem.terms.mixture import Mixture
@@ -337,11 +336,9 @@ class _Passes:
         step, run, total = self.step, self.run, self.step.total
         layout = step.layout(run.mixtures[0])
         values = [self._message(worker, layout) for worker in self.workers]
-        size = layout.size + int(self.exact)
         self.n_sums += 1
         try:
-            stacked = np.stack(values) if values else np.empty((0, size))
-            sums = add_vectors(total, stacked, "estep", self._units(layout))
+            sums = add_messages(step.terms, total, layout, values, "estep", int(self.exact))
         except PartitionedError as error:
             note_partition(run.partitions, self.n_sums, error)
             return None
@@ -359,11 +356,6 @@ class _Passes:
             run.free_energy.append(float(expected + sums[0, -1] + step.whole.log_constant))
         found = total.roots.join(sums[:, layout.size - 1].copy())
         return found + step.whole.log_constant
-
-    def _units(self, layout: Message) -> NDArray[np.int64] | None:
-        """Units of masked sums of what workers send; an entropy is of the size of a log-density."""
-        units = self.step.terms.exponents(layout)
-        return units if units is None or not self.exact else np.append(units, units[-1])
 
     def _message(self, worker: _Worker, layout: Message) -> NDArray[np.float64]:
         """What a worker sends: its statistics and log-likelihood, and the entropy of its rows."""

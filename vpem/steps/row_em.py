@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from vpem.steps.local_steps import LocalSteps
 from vpem.steps.reinitialise import REINITIALISED_BYTES
 from vpem.sums.counted import add_vectors
+from vpem.sums.powers import power_beyond
 from vpem.sums.sum import Sum
 from vpem.terms.covariances import Factors
 from vpem.terms.features import FeatureTerms
@@ -21,7 +22,48 @@ from vpem.terms.mixture import Mixture
 from vpem.terms.row_statistics import Message, RowTerms
 from vpem.terms.statistics import Statistics
 
-__all__ = ["OverRows", "sample_roots"]
+__all__ = ["OverRows", "add_messages", "sample_roots"]
+
+
+def add_messages(
+    terms: RowTerms,
+    total: Sum,
+    layout: Message,
+    values: Sequence[NDArray[np.float64]],
+    kind: str,
+    n_more: int = 0,
+) -> NDArray[np.float64]:
+    """Sum messages of workers, under masks in units that no sum is too large for.
+
+    What is expected of missing values may lie farther out than any row, as parameters have it. How
+    much farther no worker knows of the others, so all find out first.
+
+    Parameters
+    ----------
+    terms : RowTerms
+        The workers' rows.
+    total : Sum
+        How they are summed.
+    layout : Message
+        How messages are laid out.
+    values : sequence of ndarray of shape (P,)
+        Of the workers of this process.
+    kind : str
+        What the sum is for; see `Sum.begin`.
+    n_more : int
+        Numbers at the end of a message, of the size of its log-likelihood, that the layout has not.
+
+    Returns
+    -------
+    ndarray of shape (R, P)
+    """
+    stacked = np.stack(values) if len(values) else np.empty((0, layout.size + n_more))
+    units = terms.exponents(layout)
+    if units is not None:
+        units = np.append(units, np.repeat(units[-1], n_more))
+        if layout.expects:
+            units += power_beyond(total, stacked, units)
+    return add_vectors(total, stacked, kind, units)
 
 
 def sample_roots(terms: RowTerms, total: Sum, about: NDArray[np.float64]) -> list[FeatureTerms]:
@@ -38,10 +80,10 @@ def sample_roots(terms: RowTerms, total: Sum, about: NDArray[np.float64]) -> lis
     """
     layout = Message(terms.whole, about[None])
     values = [terms.moments(worker, layout) for worker in range(len(terms.parts))]
-    whole, units = terms.whole, terms.exponents(layout)
+    whole = terms.whole
     return [
         whole.with_sample_covariance(whole.update(layout.unpacked(message)[0]).covariances)
-        for message in add_vectors(total, layout.stacked(values), "setup", units)
+        for message in add_messages(terms, total, layout, values, "setup")
     ]
 
 
@@ -95,7 +137,6 @@ class OverRows:
             for worker in range(len(self.terms.parts))
             for at in (0 if shared else worker,)
         ]
-        units = self.terms.exponents(layout)
-        sums = add_vectors(self.total, layout.stacked(values), kind, units)
+        sums = add_messages(self.terms, self.total, layout, values, kind)
         found = self.total.roots.join(sums[:, -1].copy()) + self.whole.log_constant
         return found, [] if kind == "check" else [layout.unpacked(one)[0] for one in sums]

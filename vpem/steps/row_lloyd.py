@@ -13,12 +13,13 @@ from vpem.checks import Floats
 from vpem.steps.followed_rows import FollowedRows
 from vpem.steps.held_rows import CHUNK_ROWS, HeldRows, StoredParts
 from vpem.steps.lloyd import MOST_LLOYD, PLAIN, Lloyd, Pace, inertia_of_roots, iterate_lloyd
-from vpem.steps.lloyd_batches import ClusterSums, RowBatches
+from vpem.steps.lloyd_batches import ClusterSums, RowBatches, with_sums
 from vpem.steps.saver import Saver
 from vpem.steps.streams import RowStream
 from vpem.sums.counted import AtServer, add_vectors
 from vpem.sums.sum import Sum
 from vpem.sums.wrappers import Wrapper
+from vpem.terms.reach import Reach
 
 __all__ = ["lloyd_rows"]
 
@@ -112,7 +113,7 @@ class _Clusters:
         self.kind = kind
         self.settles = kind != "setup"
         self.n_threads = n_threads
-        self.n_samples = int(held.ends[-1])
+        self.n_samples = held.n_rows
         self.least = 0.5 * held.lightest
         self.sums = np.empty(0)
         # Kept from pass to pass: of many workers they are large.
@@ -164,10 +165,11 @@ class _Clusters:
         reach = self.held.reach
         if reach is None:
             return None
-        centres, ones = run.centres[0], np.ones(run.centres.shape[1])
-        sums = reach.radius + np.abs(reach.points.centre)
-        farthest = (reach.off(centres) ** 2).sum(axis=1).max()
-        return reach.exponents(ones, np.tile(sums, len(centres)), farthest, 1.0)
+        return reach.of_clusters(run.centres[0], self._bounds(reach, run.centres[0]))
+
+    def _bounds(self, reach: Reach, centres: NDArray[np.float64]) -> list[NDArray[np.float64]]:
+        """What a row adds at most to numbers between the counts and the inertia."""
+        return [np.tile(reach.radius + np.abs(reach.points.centre), len(centres))]
 
     def move(self, run: Lloyd) -> NDArray[np.intp]:
         before, light, silent = run.centres, run.counts < self.least, self.total.silent
@@ -272,7 +274,7 @@ class _FromStart(_Clusters):
     def _take(self, run: Lloyd) -> int:
         changed = super()._take(run)
         sums, there = self._parted(run, run.counts, self.sums)
-        self.sums = _with_sums(self.sums, sums * self.unit + there * self.about)
+        self.sums = with_sums(self.sums, sums * self.unit + there * self.about)
         run.inertia = run.inertia * (self.unit**2 * self.about.size)
         if isinstance(self.total, AtServer | Wrapper):
             # Whether a row has changed cannot be told from what a codec leaves of it.
@@ -284,16 +286,10 @@ class _FromStart(_Clusters):
         n_components = len(self.about)
         own = messages[:, n_components:-2]
         sums, there = self._parted(run, messages[:, :n_components], own)
-        messages[:, n_components:-2] = _with_sums(own, (sums - there * self.about) / self.unit)
+        messages[:, n_components:-2] = with_sums(own, (sums - there * self.about) / self.unit)
         messages[:, -2] /= self.unit**2 * self.about.size
         messages[:, -1] = 0.0
         return messages, changed
-
-
-def _with_sums(found: NDArray[np.float64], sums: NDArray[np.float64]) -> NDArray[np.float64]:
-    """What lies between the counts and the inertia, with other sums."""
-    flat = sums.reshape(len(sums), sums.shape[1] * sums.shape[2])
-    return np.concatenate([flat, found[:, flat.shape[1] :]], axis=1)
 
 
 class _Observed(_Clusters):
@@ -313,6 +309,9 @@ class _Observed(_Clusters):
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         parts = found.reshape(len(found), self.n_parts, *run.centres.shape[1:])
         return parts[:, 0], parts[:, 1]
+
+    def _bounds(self, reach: Reach, centres: NDArray[np.float64]) -> list[NDArray[np.float64]]:
+        return [*super()._bounds(reach, centres), np.ones(centres.size)]
 
     def measure(self, run: Lloyd) -> None:
         """Every pass does, but where a process has no rows."""
@@ -363,7 +362,7 @@ class _Observed(_Clusters):
             last = np.array([inertia, changes])
             messages[worker] = np.concatenate([counts, parts[: self.n_parts].ravel(), last])
             changed += changes
-        return messages, int(held.holders.allreduce(np.array([changed]))[0])
+        return messages, self._changed(changed)
 
     def _assign(
         self, run: Lloyd, centres: NDArray[np.float64], rows: slice
@@ -396,3 +395,6 @@ class _Filled(_Observed):
 
     def _points(self, centres: NDArray[np.float64]) -> NDArray[np.float64]:
         return centres
+
+    def _bounds(self, reach: Reach, centres: NDArray[np.float64]) -> list[NDArray[np.float64]]:
+        return [reach.off(centres)]

@@ -139,10 +139,17 @@ class PointStream(RowStream):
         The stream that all agents share.
     reach : Reach
         Where rows lie.
+    row_weights : ndarray of shape (m,), optional
+        Of the rows of this process; None: all alike.
     """
 
-    def __init__(self, rng: np.random.Generator, reach: Reach) -> None:
-        super().__init__(rng, None, 0)
+    def __init__(
+        self,
+        rng: np.random.Generator,
+        reach: Reach,
+        row_weights: NDArray[np.float64] | None = None,
+    ) -> None:
+        super().__init__(rng, row_weights, 0)
         self.reach = reach
 
     def draw(self, potential: NDArray[np.float64] | None = None) -> int:

@@ -23,7 +23,7 @@ from vpem.terms.mixture import Mixture
 from vpem.terms.scaling import Scaling
 from vpem.terms.statistics import BlockStatistics, Statistics
 
-__all__ = ["FeatureTerms"]
+__all__ = ["FeatureTerms", "lightest_of"]
 
 NEGLIGIBLE = 1e-22
 """Responsibilities that together weigh less than this are left out of a component's moments."""
@@ -33,6 +33,11 @@ NONE, NO_TABLE = np.zeros(0), np.zeros((0, 0))
 
 CHUNK_BYTES = 1 << 24
 """Size aimed at for the terms of one chunk of rows, over all hubs or agents."""
+
+
+def lightest_of(row_weights: NDArray[np.float64]) -> float:
+    """Return the least positive weight."""
+    return float(row_weights.min(initial=np.inf, where=row_weights > 0))
 
 
 class FeatureTerms(BlockStatistics):
@@ -86,7 +91,7 @@ class FeatureTerms(BlockStatistics):
         self.least = 0.0
         self.skips_negligible = skip_negligible
         if skip_negligible and self.n_samples:
-            lightest = 1.0 if row_weights is None else self._lightest(row_weights)
+            lightest = 1.0 if row_weights is None else lightest_of(row_weights)
             self.least = NEGLIGIBLE * lightest / self.n_samples
         self.itemsize, self.units = self.rows.dtype.itemsize, 0
         self.resolution = float(np.finfo(self.rows.dtype).eps) / 4
@@ -147,7 +152,7 @@ class FeatureTerms(BlockStatistics):
         return chosen
 
     def among(
-        self, rows: Rows, n_samples: int, row_weights: NDArray[np.float64] | None = None
+        self, rows: Rows, n_samples: int, total: float | None = None, lightest: float = 1.0
     ) -> FeatureTerms:
         """Return the terms of these rows, as some of so many that others hold the rest of.
 
@@ -157,22 +162,18 @@ class FeatureTerms(BlockStatistics):
             These, and all others where all processes ask for them.
         n_samples : int
             How many there are of all.
-        row_weights : ndarray of shape (n_samples,), optional
-            Of all of them; None: alike.
+        total : float, optional
+            What all of them weigh; None: as many as there are.
+        lightest : float
+            No row of positive weight has less.
         """
         chosen = copy(self)
         chosen.rows = rows
-        lightest, total = 1.0, float(n_samples)
-        if row_weights is not None:
-            lightest, total = self._lightest(row_weights), float(row_weights.sum())
-        chosen.n_samples, chosen.total_weight = n_samples, total
+        chosen.n_samples = n_samples
+        chosen.total_weight = float(n_samples) if total is None else total
         chosen.log_constant = float(FeatureTerms.constants(chosen).sum())
         chosen.least = NEGLIGIBLE * lightest / n_samples if self.skips_negligible else 0.0
         return chosen
-
-    @staticmethod
-    def _lightest(row_weights: NDArray[np.float64]) -> float:
-        return float(row_weights.min(initial=np.inf, where=row_weights > 0))
 
     def chunks(self, n_values: int) -> Iterator[slice]:
         """Yield runs of rows for which ``n_values`` numbers a row fit in the working memory."""

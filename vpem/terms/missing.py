@@ -28,6 +28,7 @@ from vpem.terms.matrix import Arranges, MemoryRows, Rows
 from vpem.terms.missing_patterns import Plan, marginal_terms, pattern_plan
 from vpem.terms.missing_statistics import MissingBlockStatistics, MissingFactors
 from vpem.terms.mixture import Mixture
+from vpem.terms.reach import Reach
 from vpem.terms.scaling import Add, Scaling, alone
 from vpem.terms.statistics import MissingStatistics, Statistics
 
@@ -72,6 +73,8 @@ class MissingTerms(MissingBlockStatistics, FeatureTerms):
         As for `vpem.terms.features.FeatureTerms`.
     add : callable
         Adds what every process finds of its own rows, where several have some.
+    reach : Reach, optional
+        What is known of all rows already, in units of fitting, which then nothing is added up for.
 
     Attributes
     ----------
@@ -91,19 +94,37 @@ class MissingTerms(MissingBlockStatistics, FeatureTerms):
         scaling: Scaling,
         row_weights: NDArray[np.float64] | None = None,
         add: Add = alone,
+        reach: Reach | None = None,
         **options: Any,
     ) -> None:
         super().__init__(
             X, blocks, covariance_type, scaling=scaling, row_weights=row_weights, **options
         )
         self._add = add
+        self._there: NDArray[np.float64] | None = None
         data = self.rows.read(slice(0, self.n_samples))
         self.observed = np.ascontiguousarray(~np.isnan(data), dtype=np.uint8)
-        weights = self._weights(slice(0, self.n_samples))
+        data = np.where(self.observed, data, 0)
+        if reach is None:
+            self._look(data, add)
+        else:
+            self._know(reach)
+        np.copyto(data, self.centre.astype(data.dtype), where=self.observed == 0)
+        self.rows = MemoryRows.of(data)
+        self.log_constant = float(self.constants().sum())
+        self.least_seen = LEAST_SEEN * min(1.0, self.total_weight / max(self.n_samples, 1))
+        self._found = _Found()
+        self._latest: MissingFactors | None = None
+
+    def _look(self, data: Floats, add: Add) -> None:
+        """Find shares, means and variances of what there is of the rows of all processes.
+
+        In ``data`` what is missing is 0.
+        """
+        blocks, weights = self.blocks, self._weights(slice(0, self.n_samples))
         there = add(weights @ self.observed)
         self.share = self._share_of(there, weights)
         safe = np.where(there > 0, there, 1.0)
-        data = np.where(self.observed, data, 0)
         self.centre = np.zeros(blocks.n_features)
         self.spread = np.zeros(blocks.n_features)
         for rows in super().chunks(blocks.n_features):
@@ -113,12 +134,14 @@ class MissingTerms(MissingBlockStatistics, FeatureTerms):
             away = np.square(data[rows] - self.centre) * self.observed[rows]
             self.spread += weights[rows] @ away
         self.spread = add(self.spread) / safe
-        np.copyto(data, self.centre.astype(data.dtype), where=self.observed == 0)
-        self.rows = MemoryRows.of(data)
-        self.log_constant = float(self.constants().sum())
-        self.least_seen = LEAST_SEEN * min(1.0, self.total_weight / max(self.n_samples, 1))
-        self._found = _Found()
-        self._latest: MissingFactors | None = None
+
+    def _know(self, reach: Reach) -> None:
+        """Take these from what is known; features are one block, of which every row has some."""
+        order = self.blocks.order
+        assert reach.there is not None
+        self._there = (reach.mass * reach.there)[order]
+        self.share = reach.there[order] if self._is_diagonal else np.ones(1)
+        self.centre, self.spread = reach.points.centre[order], reach.points.variances[order]
 
     def _share_of(
         self, there: NDArray[np.float64], weights: NDArray[np.float64]
@@ -135,20 +158,25 @@ class MissingTerms(MissingBlockStatistics, FeatureTerms):
 
     def constants(self) -> NDArray[np.float64]:
         """What each hub here has of `log_constant`, (B,)."""
-        blocks, weights = self.blocks, self._weights(slice(0, self.n_samples))
+        return self._constants(self._weights(slice(0, self.n_samples)) @ self.observed)
+
+    def _constants(self, there: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Sum constants over rows that have a value of each feature and weigh so much, (d,)."""
+        blocks = self.blocks
         per_feature = -0.5 * np.log(2 * np.pi) - np.log(self.scaling.scale[blocks.order])
-        found = np.bincount(
-            blocks.block_of, (weights @ self.observed) * per_feature, blocks.n_blocks
-        )
+        found = np.bincount(blocks.block_of, there * per_feature, blocks.n_blocks)
         return found.astype(np.float64, copy=False)
 
     def among(
-        self, rows: Rows, n_samples: int, row_weights: NDArray[np.float64] | None = None
+        self, rows: Rows, n_samples: int, total: float | None = None, lightest: float = 1.0
     ) -> MissingTerms:
         """Return the terms of these rows, as some of so many that others hold the rest of."""
-        chosen = super().among(rows, n_samples, row_weights)
+        chosen = super().among(rows, n_samples, total, lightest)
         assert isinstance(chosen, MissingTerms)
-        chosen.log_constant = float(self._add(np.array([self.log_constant]))[0])
+        if self._there is None:
+            chosen.log_constant = float(self._add(np.array([self.log_constant]))[0])
+        else:
+            chosen.log_constant = float(self._constants(self._there).sum())
         chosen.least_seen = LEAST_SEEN * min(1.0, chosen.total_weight / n_samples)
         return chosen
 

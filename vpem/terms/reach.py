@@ -45,8 +45,12 @@ class Reach:
     ----------
     n_parties : int
         Workers, N.
+    n_rows : int
+        Rows that are used, of all workers.
     mass : float
         What all rows weigh.
+    lightest : float
+        No row of positive weight has less; a power of two where weights are not all 1.
     points : Points
         About the mean of all rows and as wide as they spread; in the place of rows where one would
         have to be shown.
@@ -54,13 +58,23 @@ class Reach:
         No row is farther from the mean in a feature; a power of two, but for units.
     constant : ndarray of shape (d,)
         Whether all rows have one value of a feature, as far as can be told.
+    there : ndarray of shape (d,) or None
+        Part of the rows' weight that has a value of each feature; None: all have all.
     """
 
     n_parties: int
+    n_rows: int
     mass: float
+    lightest: float
     points: Points
     radius: Vector
     constant: NDArray[np.bool_]
+    there: Vector | None = None
+
+    @property
+    def alike(self) -> Reach:
+        """The same for sums in which every row counts as one."""
+        return replace(self, mass=float(self.n_rows))
 
     def scaled(self, scaling: Scaling) -> Reach:
         """Return the same in other units, those of `Scaling.apply`."""
@@ -71,6 +85,16 @@ class Reach:
     def off(self, points: Vector) -> Vector:
         """How far any row may be from points (..., d), in each feature."""
         return self.radius + np.abs(points - self.points.centre)
+
+    def of_clusters(self, centres: Vector, between: list[Vector]) -> NDArray[np.int64]:
+        """Return exponents of what is summed of clusters about centres (K, d).
+
+        Weights, numbers ``between`` of which these are the bounds in a row, the inertia, and how
+        many rows changed.
+        """
+        farthest = (self.off(centres) ** 2).sum(axis=1).max()
+        own = self.exponents(np.ones(len(centres)), *between, farthest)
+        return np.append(own, self.alike.exponents(1.0))
 
     def exponents(self, *bounds: Any) -> NDArray[np.int64]:
         """Return exponents of sums over rows, in whose rows nothing is beyond these bounds."""

@@ -57,6 +57,11 @@ class Message:
             parts.append(about.seen)
         return np.concatenate([*(part.ravel() for part in parts), [log_likelihood]])
 
+    @property
+    def expects(self) -> bool:
+        """Whether statistics are of expected values, which may lie farther out than any row."""
+        return self._misses and self._is_dense
+
     def exponents(self, reach: Reach) -> NDArray[np.int64]:
         """Return powers of two (P,) in units of which the sum of messages is in fixed point."""
         off = reach.off(self.shifts.astype(np.float64))
@@ -68,10 +73,6 @@ class Message:
         ones = np.ones(self._ends[0])
         seen = np.ones(self._ends[3] - self._ends[2])
         return reach.exponents(ones, off, second, seen, MOST_NATS)
-
-    def stacked(self, values: Sequence[NDArray[np.float64]]) -> NDArray[np.float64]:
-        """Messages of some workers, or of none, shape (n, P)."""
-        return np.stack(values) if len(values) else np.empty((0, self.size))
 
     def unpacked(self, message: NDArray[np.float64]) -> tuple[Statistics, float]:
         """Return the statistics in a message (P,), and the log-likelihood."""
