@@ -154,7 +154,11 @@ def _serve(address):
                 return None
             if file is door:
                 client, _ = door.accept()
-                given = _hear(client)
+                try:
+                    given = _hear(client)
+                except (OSError, ValueError):  # it was killed meanwhile
+                    client.close()
+                    continue
                 pid = os.fork()
                 if not pid:
                     signal.set_wakeup_fd(-1)
@@ -164,16 +168,15 @@ def _serve(address):
                     return given
                 for number in given.files.values():
                     os.close(number)
-                client.send(pid.to_bytes(8, "big"))
+                _send(client, pid)
                 clients[pid] = client
                 watched.register(client, selectors.EVENT_READ)
             elif file is woken:
                 woken.recv(4096)
                 _tell_ended(clients, watched)
             else:  # the client was killed: so is whom it stood for
-                pids = [pid for pid, client in clients.items() if client is file]
-                watched.unregister(file)
-                for pid in pids:
+                for pid in [pid for pid, client in clients.items() if client is file]:
+                    watched.unregister(file)  # which is done already where it has ended as well
                     os.kill(pid, signal.SIGKILL)
 
 
@@ -187,8 +190,14 @@ def _tell_ended(clients, watched):
         code = os.waitstatus_to_exitcode(status)
         if client in {key.fileobj for key in watched.get_map().values()}:
             watched.unregister(client)
-            client.send(code.to_bytes(8, "big", signed=True))
+            _send(client, code)
         client.close()
+
+
+def _send(client, number):
+    """Send a number to a client, if it still lives."""
+    with contextlib.suppress(OSError):
+        client.send(number.to_bytes(8, "big", signed=True))
 
 
 def _hear(client):
@@ -197,7 +206,10 @@ def _hear(client):
     head, passed, *_ = client.recvmsg(8, room)
     size, message = int.from_bytes(head, "big"), b""
     while len(message) < size:
-        message += client.recv(size - len(message))
+        part = client.recv(size - len(message))
+        if not part:
+            raise ConnectionResetError
+        message += part
     n_words, n_files, *rest = os.fsdecode(message).split("\0")
     n_words, n_files = int(n_words), int(n_files)
     got = array.array("i", passed[0][2]) if passed else []
