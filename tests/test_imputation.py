@@ -232,6 +232,23 @@ def test_log_likelihood_is_that_of_scipy(law):
     assert fit.log_likelihood == pytest.approx(total / given.n_entries, rel=1e-12)
 
 
+@each("law", LAWS)
+def test_a_fit_to_one_part_is_the_same_bits_whatever_parts_share_its_process(law):
+    given = from_matrices([draw(law, i) for i in range(4)])
+    own, entry = [given.part({i}) for i in range(4)], make_law(law)
+
+    def fits(parts):
+        found = []
+        model = ImputationModel(
+            given, entry, 2, 1.0, 4, parts=parts, add_up=lambda v: found.append(v) or v.sum()
+        )
+        point, _ = ImputationModel(given, entry, 2, 1.0, 4).maximize(given.sums()[1].ravel())
+        model.log_likelihood(point)
+        return found[-1]
+
+    np.testing.assert_array_equal(fits(own), [fits([one])[0] for one in own])
+
+
 @pytest.mark.parametrize("law", LAWS)
 def test_statistics_are_means_over_entries(law):
     given = from_matrices([draw(law, 0), draw(law, 1)])

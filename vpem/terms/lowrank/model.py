@@ -200,7 +200,10 @@ class ImputationModel:
     def log_likelihood(self, parameters: LowRank) -> float:
         """Log-likelihood of all entries seen together, in nats."""
         theta = parameters.theta.ravel()
-        fit = self._total @ theta - self._seen @ self.law.cumulant(theta)
+        cumulant = self.law.cumulant(theta)
+        # Part by part: a product with all at once rounds by how many there are in this process.
+        pairs = zip(self._total, self._seen, strict=True)
+        fit = np.array([total @ theta - seen @ cumulant for total, seen in pairs])
         return float(self._add_up(fit / self.law.dispersion + self._base))
 
     def objective(self, parameters: LowRank) -> float:
