@@ -108,6 +108,33 @@ def test_diagonal_kernels_are_their_twins(shape, copies, dtype):
         np.testing.assert_allclose(one, twin, rtol=close, atol=close)
 
 
+@over(full=[True, False], tied=[False, True])
+def test_moments_of_a_hub_are_the_same_bits_whatever_hubs_are_beside_it(full, tied):
+    blocks, mixture, observed, _, rows, shares, _rng = kernel_case(6000, [1] * 6, 3, 3, float, tied)
+    found = []
+    for n in (1, 6):
+        own = Blocks(blocks.features[:n], blocks.roots[:n], blocks.agents[:n])
+        cells, values = observed[:, :n].copy(), rows[:, :n].copy()
+        means, size = mixture.means[:, :n].copy(), n * mixture.n_copies
+        first, seen = np.zeros((3, n)), np.zeros((n, 3) if full else (3, n))
+        second = np.zeros(size if full else (mixture.n_copies, n))
+        if full:
+            plan = pattern_plan(cells, own)
+            kernels.marginal_moments_full(
+                values, cells, own.offsets, plan.tiles, plan.order, plan.pattern, shares, means,
+                mixture.covariances[:size], mixture.factors.inverse[:size], means, first, second,
+                seen, 1,
+            )  # fmt: skip
+            found.append((first[:, 0], second[: mixture.n_copies], seen[0]))
+        else:
+            kernels.marginal_moments_diag(
+                values, cells, shares, own.offsets, means, first, second, seen, 1
+            )
+            found.append((first[:, 0], second[:, 0], seen[:, 0]))
+    for alone, beside in zip(*found, strict=True):
+        np.testing.assert_array_equal(alone, beside)
+
+
 def test_a_plan_lists_every_row_that_has_something_of_a_block_once():
     rng = np.random.default_rng(0)
     observed = (rng.random((600, 12)) > 0.5).astype(np.uint8)

@@ -14,7 +14,7 @@ from libc.math cimport log, sqrt
 from vpem._core.blas cimport add_gram, multiply_lower
 from vpem._core.lapack cimport cholesky
 from vpem._core.real cimport real
-from vpem._core.shares cimport all_kept, at_once, share_begin, worth
+from vpem._core.shares cimport add_shares, all_kept, at_once, share_begin, worth
 
 cdef enum:
     TILE = 256
@@ -428,7 +428,7 @@ def marginal_moments_full(
     const real[:, ::1] rows,             # IN  (m, d)
     const unsigned char[:, ::1] observed,  # IN  (m, d)
     const Py_ssize_t[::1] offsets,       # IN  (B + 1,)
-    const int[:, ::1] tiles,             # IN  (T, 4)
+    const int[:, ::1] tiles,             # IN  (T, 4)  blocks ascending
     const int[::1] order,                # IN  (n,)
     const int[::1] pattern,              # IN  (n,)
     const real[:, :, ::1] responsibilities,    # IN  (R, m, K)
@@ -447,6 +447,7 @@ def marginal_moments_full(
     """
     cdef Py_ssize_t n_tiles = tiles.shape[0], d = rows.shape[1], n_components = means.shape[0]
     cdef Py_ssize_t widest = 1, squares = 0, t, b, left, begin, n_copies, share, n_shares
+    cdef Py_ssize_t most = 0, own, own_shares
     cdef int n
     for b in range(offsets.shape[0] - 1):
         n = <int>(offsets[b + 1] - offsets[b])
@@ -455,14 +456,19 @@ def marginal_moments_full(
     if n_tiles == 0:
         return
     n_copies = second_moment.shape[0] // squares
-    starts = np.zeros(offsets.shape[0], dtype=np.intp)
-    cdef Py_ssize_t[::1] start = starts
+    cdef Py_ssize_t[::1] start = np.zeros(offsets.shape[0], dtype=np.intp)
+    # A block's tiles are shared out by themselves: its sums do not depend on other blocks.
+    cdef Py_ssize_t[::1] tile_of = np.zeros(offsets.shape[0], dtype=np.intp)
+    for t in range(n_tiles):
+        tile_of[tiles[t, 0] + 1] += 1
     for b in range(offsets.shape[0] - 1):
         n = <int>(offsets[b + 1] - offsets[b])
         start[b + 1] = start[b] + n_copies * n * n
+        most = max(most, tile_of[b + 1])
+        tile_of[b + 1] += tile_of[b]
     cdef double work = work_of(offsets, tiles) * n_components
     n_shares = all_kept(
-        n_tiles, work, (d + seen.shape[0]) * n_components + second_moment.shape[0]
+        most, (d + seen.shape[0]) * n_components + second_moment.shape[0]
     )
     n_threads = worth(n_threads, n_shares, work)
     cdef double[:, ::1] scratch = np.empty((n_threads, (2 * TILE + 3 * widest + 1) * widest))
@@ -473,23 +479,28 @@ def marginal_moments_full(
     for share in prange(
         n_shares, nogil=True, num_threads=n_threads, schedule="dynamic", chunksize=1,
     ):
-        for t in range(
-            share_begin(share, n_shares, n_tiles), share_begin(share + 1, n_shares, n_tiles)
-        ):
-            b = tiles[t, 0]
+        for b in range(offsets.shape[0] - 1):
+            own = tile_of[b + 1] - tile_of[b]
+            own_shares = min(own, n_shares)
+            if share >= own_shares:
+                continue
             left = offsets[b]
             n = <int>(offsets[b + 1] - left)
-            begin = tiles[t, 1]
-            tile_moments(
-                &rows[0, left], &observed[0, left], d, n, &order[begin], &pattern[begin],
-                tiles[t, 2] - begin, tiles[t, 3] != 0, responsibilities, means, shifts, left,
-                &whiteners[start[b]], &covariances[start[b]], n_copies, b,
-                &firsts[share, 0, left], &seconds[share, start[b]], &seens[share, b, 0],
-                &scratch[threadid(), 0], &places[threadid(), 0],
-            )
-    np.add(first_moment, np.sum(firsts, axis=0), out=np.asarray(first_moment))
-    np.add(second_moment, np.sum(seconds, axis=0), out=np.asarray(second_moment))
-    np.add(seen, np.sum(seens, axis=0), out=np.asarray(seen))
+            for t in range(
+                tile_of[b] + share_begin(share, own_shares, own),
+                tile_of[b] + share_begin(share + 1, own_shares, own),
+            ):
+                begin = tiles[t, 1]
+                tile_moments(
+                    &rows[0, left], &observed[0, left], d, n, &order[begin], &pattern[begin],
+                    tiles[t, 2] - begin, tiles[t, 3] != 0, responsibilities, means, shifts, left,
+                    &whiteners[start[b]], &covariances[start[b]], n_copies, b,
+                    &firsts[share, 0, left], &seconds[share, start[b]], &seens[share, b, 0],
+                    &scratch[threadid(), 0], &places[threadid(), 0],
+                )
+    add_shares(&firsts[0, 0, 0], n_shares, shifts.shape[0] * d, &first_moment[0, 0])
+    add_shares(&seconds[0, 0], n_shares, second_moment.shape[0], &second_moment[0])
+    add_shares(&seens[0, 0, 0], n_shares, seen.shape[0] * n_components, &seen[0, 0])
 
 
 cdef void row_terms_diag(
@@ -599,7 +610,7 @@ def marginal_moments_diag(
     if n_rows == 0 or d == 0:
         return
     cdef double work = 2.0 * n_rows * shifts.shape[0] * d
-    n_shares = all_kept(n_tiles, work, (2 * shifts.shape[0] + n_copies) * d)
+    n_shares = all_kept(n_tiles, (2 * shifts.shape[0] + n_copies) * d)
     n_threads = worth(n_threads, n_shares, work)
     cdef double[:, :, ::1] firsts = np.zeros((n_shares, shifts.shape[0], d))
     cdef double[:, :, ::1] seconds = np.zeros((n_shares, n_copies, d))
@@ -618,6 +629,6 @@ def marginal_moments_diag(
                 data + first * d, known + first * d, count, d, responsibilities, first, offsets,
                 shifts, n_copies, &firsts[share, 0, 0], &seconds[share, 0, 0], &seens[share, 0, 0],
             )
-    np.add(first_moment, np.sum(firsts, axis=0), out=np.asarray(first_moment))
-    np.add(second_moment, np.sum(seconds, axis=0), out=np.asarray(second_moment))
-    np.add(seen, np.sum(seens, axis=0), out=np.asarray(seen))
+    add_shares(&firsts[0, 0, 0], n_shares, shifts.shape[0] * d, &first_moment[0, 0])
+    add_shares(&seconds[0, 0, 0], n_shares, n_copies * d, &second_moment[0, 0])
+    add_shares(&seens[0, 0, 0], n_shares, shifts.shape[0] * d, &seen[0, 0])

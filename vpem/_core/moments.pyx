@@ -6,7 +6,7 @@ from libc.math cimport sqrt
 
 from vpem._core.blas cimport add_gram
 from vpem._core.real cimport real
-from vpem._core.shares cimport MOST_SHARES, FEW_SHARES, kept_at_once, share_begin, worth
+from vpem._core.shares cimport add_shares, all_kept, share_begin, worth
 
 cdef enum:
     TILE = 256
@@ -84,10 +84,7 @@ def moments_full(
         return
     cdef bint tied = shifts.shape[0] > 1 and second_moment.shape[0] == squares
     work *= n_samples * shifts.shape[0]
-    n_shares = kept_at_once(
-        min(n_tiles, <Py_ssize_t>MOST_SHARES), shifts.shape[0] * d + second_moment.shape[0],
-        FEW_SHARES,
-    )
+    n_shares = all_kept(n_tiles, shifts.shape[0] * d + second_moment.shape[0])
     n_threads = worth(n_threads, n_shares, work)
     dtype = np.float64 if real is double else np.float32
     cdef real[:, ::1] scratch = np.empty((n_threads, (TILE + widest) * widest), dtype=dtype)
@@ -106,8 +103,8 @@ def moments_full(
                 data + first * d, count, d, responsibilities, first, offsets, shifts, tied,
                 &firsts[share, 0, 0], &seconds[share, 0], &scratch[threadid(), 0],
             )
-    np.add(first_moment, np.sum(firsts, axis=0), out=np.asarray(first_moment))
-    np.add(second_moment, np.sum(seconds, axis=0), out=np.asarray(second_moment))
+    add_shares(&firsts[0, 0, 0], n_shares, shifts.shape[0] * d, &first_moment[0, 0])
+    add_shares(&seconds[0, 0], n_shares, second_moment.shape[0], &second_moment[0])
 
 
 cdef void tile_moments_diag(
@@ -159,9 +156,7 @@ def moments_diag(
     if n_samples == 0 or d == 0:
         return
     work *= n_samples * shifts.shape[0]
-    n_shares = kept_at_once(
-        min(n_tiles, <Py_ssize_t>MOST_SHARES), (shifts.shape[0] + n_copies) * d, FEW_SHARES
-    )
+    n_shares = all_kept(n_tiles, (shifts.shape[0] + n_copies) * d)
     n_threads = worth(n_threads, n_shares, work)
     cdef double[:, :, ::1] firsts = np.zeros((n_shares, shifts.shape[0], d))
     cdef double[:, :, ::1] seconds = np.zeros((n_shares, n_copies, d))
@@ -178,5 +173,5 @@ def moments_diag(
                 data + first * d, count, d, responsibilities, first, offsets, shifts, n_copies,
                 &firsts[share, 0, 0], &seconds[share, 0, 0],
             )
-    np.add(first_moment, np.sum(firsts, axis=0), out=np.asarray(first_moment))
-    np.add(second_moment, np.sum(seconds, axis=0), out=np.asarray(second_moment))
+    add_shares(&firsts[0, 0, 0], n_shares, shifts.shape[0] * d, &first_moment[0, 0])
+    add_shares(&seconds[0, 0, 0], n_shares, n_copies * d, &second_moment[0, 0])

@@ -49,11 +49,28 @@ cdef inline Py_ssize_t kept_at_once(
     return min(n_shares, max(room, <Py_ssize_t>least))
 
 
-cdef inline Py_ssize_t all_kept(
-    Py_ssize_t n_tiles, double nanoseconds, Py_ssize_t n_numbers,
+cdef inline Py_ssize_t all_kept(Py_ssize_t n_tiles, Py_ssize_t n_numbers) noexcept nogil:
+    """Shares of which all sums are kept until the end: few of large sums.
+
+    They do not depend on how much work a tile is, so that sums of some features are the same bits
+    whatever features are beside them.
+    """
+    return kept_at_once(min(n_tiles, <Py_ssize_t>MOST_SHARES), n_numbers, FEW_SHARES)
+
+
+cdef inline void add_shares(
+    double* kept,                    # IN    (n_shares, n_numbers)  used up
+    Py_ssize_t n_shares,
+    Py_ssize_t n_numbers,
+    double* total,                   # INOUT (n_numbers,)
 ) noexcept nogil:
-    """Shares of which all sums are kept until the end: `shares_of`, and few of large sums."""
-    return kept_at_once(shares_of(n_tiles, nanoseconds, n_numbers), n_numbers, FEW_SHARES)
+    """Add the sums of all shares, one share after the other, also where there is one number."""
+    cdef Py_ssize_t share, i
+    for share in range(1, n_shares):
+        for i in range(n_numbers):
+            kept[i] += kept[share * n_numbers + i]
+    for i in range(n_numbers):
+        total[i] += kept[i]
 
 
 cdef inline Py_ssize_t share_begin(
