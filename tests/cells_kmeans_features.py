@@ -26,6 +26,7 @@ from .kmeans_support import (
     in_shell,
     is_at_rest,
     same,
+    tells_of_far_values,
 )
 from .resume_support import check_resumes
 from .thread_engine import together
@@ -82,6 +83,7 @@ def masked(folder):
     for how in (GRID, {"participation": 0.5}):
         with pytest.raises(InputError, match=r"^secure_sum"):
             cluster(**MASKED, **how)
+    tells_of_far_values(lambda data: cluster(data, **MASKED, init="k-means++"), 1e6)
 
 
 def disk(folder):

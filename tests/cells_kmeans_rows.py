@@ -25,6 +25,7 @@ from .kmeans_support import (
     in_shell,
     is_at_rest,
     same,
+    tells_of_far_values,
 )
 from .over_sums import pooled
 from .resume_support import check_resumes
@@ -106,6 +107,7 @@ def masked(folder):
             cluster(network=MASKED, **how)
     again = {"init": "k-means++", "max_iter": 4}
     check_resumes(lambda saver: cluster(network=MASKED, saver=saver, **again))
+    tells_of_far_values(lambda data: cluster(data, network=MASKED, **again), 1e7)
 
 
 def parties(folder):

@@ -1,10 +1,13 @@
 """What cells of k-means share: data, Lloyd's algorithm in plain NumPy, comparisons."""
 
+import warnings
 from functools import partial
 
 import numpy as np
+import pytest
 
 from vpem.engines.one_process import OneProcess
+from vpem.errors import InputError
 from vpem.table import WAYS
 
 from .cells_support import first_of, over_members, report_of
@@ -65,6 +68,19 @@ def same_optimum(found, wanted, tolerance):
     np.testing.assert_array_equal(found.labels, wanted.labels)
     np.testing.assert_allclose(found.centres, wanted.centres, tolerance, 10 * tolerance)
     np.testing.assert_allclose(found.inertia, wanted.inertia, tolerance)
+
+
+def tells_of_far_values(masked, far_for_few):
+    """Where one value takes the digits of all others, masked sums say so, and not whose it is."""
+    far = X.copy()
+    far[3, 2] = 1e9
+    with pytest.raises(InputError, match="have no digits left for these: look for a code"):
+        masked(far)
+    far[3, 2] = far_for_few
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        masked(far)
+    assert any("have few digits left for these" in str(one.message) for one in caught)
 
 
 def is_at_rest(found, data=X, weights=None):

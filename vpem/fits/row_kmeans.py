@@ -48,7 +48,8 @@ from vpem.steps.starts import teller
 from vpem.steps.streams import PlacedStream, PointStream, RowStream
 from vpem.sums.connect import Network
 from vpem.sums.sum import Sum
-from vpem.terms.nearest import weighed
+from vpem.sums.units import check_digits
+from vpem.terms.nearest import spread_rows, usual_squares, weighed
 from vpem.terms.reach import Reach
 
 __all__ = ["kmeans_rows"]
@@ -185,7 +186,21 @@ def _agreed(
             misses=asked.misses, weighted=weights is not None,
         )  # fmt: skip
     asked = replace(asked, scaling=units_by_reach(reach, how.scale))
-    return asked, reach.scaled(asked.scaling)
+    reach = reach.scaled(asked.scaling)
+    _check_inertia(asked, here, reach)
+    return asked, reach
+
+
+def _check_inertia(asked: Wanted, here: LocalRows, reach: Reach) -> None:
+    """Check that the inertia has digits beside the distance of the farthest row."""
+    sizes = np.zeros(len(here.own_runs))
+    for worker, run in enumerate(here.own_runs):
+        some = run.start + spread_rows(run.stop - run.start)
+        rows = asked.X[some] if isinstance(asked.X, np.ndarray) else asked.X.take(some)
+        squares = usual_squares(rows)
+        sizes[worker] = (squares / asked.scaling.scale**2).sum()
+    exponent = int(reach.exponents((reach.radius**2).sum())[0])
+    check_digits(here.holders, sizes, exponent, reach.mass)
 
 
 def _charge_rows(asked: Wanted, workers: Workers, total: Sum, how: KmeansSettings) -> None:

@@ -17,8 +17,8 @@ from vpem.network.ledger import Ledger
 from vpem.sums.counted import at_server
 from vpem.sums.scalars import Scalars
 from vpem.sums.sum import Sum
-from vpem.sums.units import in_common_units
-from vpem.terms.nearest import diagonals
+from vpem.sums.units import check_digits, in_common_units
+from vpem.terms.nearest import diagonals, spread_rows, usual_squares
 from vpem.terms.terms import StartTerms, Terms
 
 __all__ = [
@@ -79,13 +79,17 @@ def in_units_of_squares(terms: StartTerms, total: Sum) -> Sum:
 def agree_on_units(terms: StartTerms, total: Sum, ledger: Ledger) -> None:
     """Let hubs agree on units of squared distances, if sums are masked: on how large theirs are.
 
-    It is counted as of the setup; see `vpem.sums.units.in_common_units`.
+    It is counted as of the setup; see `vpem.sums.units.in_common_units`, and `check_digits` for the
+    error and the warning where a value lies very far away.
     """
     if total.holders.masks is not None:
         counted = at_server(total).on(ledger)
         counted.charge_as("setup")
         squares = BEYOND * diagonals(terms)[:, None]
         terms.units = int(np.max(in_common_units(counted, squares).exponents))
+        usual = usual_squares(terms.at_rows(spread_rows(terms.n_samples)))
+        of_hubs = np.bincount(terms.blocks.block_of, usual, terms.blocks.n_blocks)
+        check_digits(total.holders, of_hubs.astype(np.float64), terms.units)
 
 
 def begin_differences(total: Sum, kind: str, n_samples: int, n_numbers: int, itemsize: int) -> None:

@@ -6,18 +6,28 @@ Where none is known beforehand, holders find by masked counts how large the larg
 
 from __future__ import annotations
 
+import warnings
+
 import numpy as np
 from numpy.typing import NDArray
 
+from vpem.engines.placement import Placement
+from vpem.errors import InputError, VpemWarning
 from vpem.network.masks import Masks
 from vpem.sums.adding import MASKED_BYTES
 from vpem.sums.counted import AtServer, add_vectors
 from vpem.sums.sum import Sum
 
-__all__ = ["add_numbers", "in_common_units"]
+__all__ = ["add_numbers", "check_digits", "in_common_units"]
 
 LEAST_POWER = -480
 """Numbers below this power of two count as nothing where units are agreed on."""
+
+MOST_ROUNDING = 1e-2
+"""Of usual squared distances, beyond which rounding decides for one row in 100 or more."""
+
+MUCH_ROUNDING = 1e-5
+"""Of them, beyond which one row in 100,000 may be near enough to two centres to change clusters."""
 
 STEP = 32
 """Powers of two are found in two steps: which run of so many, and which of the run."""
@@ -52,6 +62,53 @@ def in_common_units(total: AtServer, values: NDArray[np.float64]) -> AtServer:
     run = last(powers // STEP)
     place = last(np.where(powers // STEP == run, powers % STEP, -1))
     return total.in_units(_units_below(STEP * run + place, masks))
+
+
+def check_digits(
+    holders: Placement, sizes: NDArray[np.float64], exponent: int, times: float = 1.0
+) -> None:
+    """Compare the rounding of a masked sum of squared distances with what is usual among them.
+
+    All learn whether any holder can tell what is usual, and whether any has enough digits of it or
+    many; of whom that is they learn nothing.
+
+    Parameters
+    ----------
+    holders : Placement
+        Who adds, under masks.
+    sizes : ndarray of shape (n,)
+        Squared distances that are usual at each holder of this process; 0: it cannot tell.
+    exponent : int
+        The sum is in units of 2 to this power, in fixed point.
+    times : float
+        How many such distances are added up before they are rounded.
+
+    Raises
+    ------
+    InputError
+        If rounding takes the digits of usual distances.
+
+    Warns
+    -----
+    VpemWarning
+        If it takes many of them.
+    """
+    assert holders.masks is not None
+    fixed = holders.masks.fixed
+    rounding = fixed.n_parties * 2.0 ** (exponent - fixed.fraction_bits - 1)
+    largest = times * sizes.max(initial=0.0)
+    limits = [rounding / MOST_ROUNDING, rounding / MUCH_ROUNDING]
+    known, enough, many = holders.any([largest > 0, *(largest > limit for limit in limits)])
+    if not known or many:
+        return
+    words = (
+        f"a value lies so far from all others that masked sums have {'few' if enough else 'no'} "
+        "digits left for these: look for a code such as 999999999 for unknown, and leave its rows "
+        "out or mark it as missing; or clip values before you scale them"
+    )
+    if not enough:
+        raise InputError(words)
+    warnings.warn(words, VpemWarning, stacklevel=4)
 
 
 def add_numbers(total: Sum, values: NDArray[np.float64]) -> NDArray[np.float64]:

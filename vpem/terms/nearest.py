@@ -17,7 +17,21 @@ from vpem.terms.missing import MissingTerms
 from vpem.terms.scaling import Scaling
 from vpem.terms.terms import StartTerms
 
-__all__ = ["diagonals", "distances_within", "nearest", "squares_of_observed", "weighed"]
+__all__ = [
+    "diagonals",
+    "distances_within",
+    "nearest",
+    "spread_rows",
+    "squares_of_observed",
+    "usual_squares",
+    "weighed",
+]
+
+FEWEST_ROWS = 10
+"""By fewer it is not told what is usual: one of them may be the one that is far away."""
+
+MOST_ROWS = 1000
+"""By more it is not told better."""
 
 
 def weighed(distances: NDArray[np.float64], row_weights: NDArray[np.float64] | None) -> float:
@@ -59,6 +73,25 @@ def diagonals(terms: StartTerms) -> NDArray[np.float64]:
         np.fmax(ends, [data.max(axis=0), (-data).max(axis=0)], out=ends)
     widths = np.maximum(ends.sum(axis=0), 0.0) ** 2
     return np.bincount(blocks.block_of, widths, blocks.n_blocks).astype(np.float64)
+
+
+def usual_squares(rows: Floats) -> NDArray[np.float64]:
+    """Median squared distance (d,) of rows (m, d) from their median, of those that are away at all.
+
+    A few values that lie far away do not change it. It is 0 where nothing can be told.
+    """
+    found = np.zeros(rows.shape[1])
+    for feature, column in enumerate(rows.T):
+        there = column[np.isfinite(column)]
+        if len(there) >= FEWEST_ROWS:
+            off = (there - np.median(there)) ** 2
+            found[feature] = np.median(off[off > 0]) if off.any() else 0.0
+    return found
+
+
+def spread_rows(n_rows: int) -> NDArray[np.intp]:
+    """Return numbers of rows, spread evenly, by which `usual_squares` are told."""
+    return np.linspace(0, n_rows - 1, min(n_rows, MOST_ROWS)).astype(np.intp)
 
 
 def squares_of_observed(
