@@ -25,7 +25,9 @@ from .roles import READ, Role, begin, roles_of
 from .sources import WORDS, near_file, show_config, where_from
 from .where import joined
 
-__all__ = ["Command", "Group", "dress", "finish"]
+__all__ = ["HELP_NAMES", "Command", "Group", "dress", "finish"]
+
+HELP_NAMES = ["-h", "--help"]
 
 SHOW = "vpem.show"
 """Under this name a context keeps whether the values are shown in place of work."""
@@ -263,6 +265,7 @@ def dress(app: typer.Typer) -> typer.Typer:
 
 def _finish_one(path: tuple[str, ...], command: Any) -> None:
     """Name the variables and choices of a command's options, and the command in their help."""
+    command.context_settings["help_option_names"] = HELP_NAMES  # also where it is parsed alone
     for param in command.params:
         if param.help:
             param.help = param.help.replace("{command}", " ".join(("vpem", *path)))

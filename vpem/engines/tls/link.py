@@ -386,8 +386,6 @@ class Link:
         """Close the link."""
         self._ended = True
         if self.connection is not None:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(1.0):
-                    await self.connection.close()
+            await self.connection.leave()
         if self._keeper is not None:
             self._keeper.cancel()
