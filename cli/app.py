@@ -24,7 +24,7 @@ from . import (
     topology,
     use,
 )
-from .commands import HELP_NAMES, dress, finish
+from .commands import dress, finish
 
 __all__ = ["app", "command"]
 
@@ -33,7 +33,7 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=True,
     rich_markup_mode=None,
-    context_settings={"help_option_names": HELP_NAMES, "max_content_width": 120},
+    context_settings={"max_content_width": 120},
     help=(
         "Fit one Gaussian mixture to data whose features are spread over agents that cannot pool "
         "them.\n\n"

@@ -25,9 +25,7 @@ from .roles import READ, Role, begin, roles_of
 from .sources import WORDS, near_file, show_config, where_from
 from .where import joined
 
-__all__ = ["HELP_NAMES", "Command", "Group", "dress", "finish"]
-
-HELP_NAMES = ["-h", "--help"]
+__all__ = ["Command", "Group", "dress", "finish"]
 
 SHOW = "vpem.show"
 """Under this name a context keeps whether the values are shown in place of work."""
@@ -88,6 +86,10 @@ class _Manners:
     """What commands and groups of them have in common."""
 
     help: str | None
+
+    def get_help_option_names(self, ctx: Any) -> list[str]:
+        """Return the words for help, also of a command that is parsed without those above it."""
+        return ["-h", "--help"]
 
     def format_help_text(self, ctx: Any, formatter: Any) -> None:
         """Write what the command does, and its examples in lines of their own, to be copied."""
@@ -265,7 +267,6 @@ def dress(app: typer.Typer) -> typer.Typer:
 
 def _finish_one(path: tuple[str, ...], command: Any) -> None:
     """Name the variables and choices of a command's options, and the command in their help."""
-    command.context_settings["help_option_names"] = HELP_NAMES  # also where it is parsed alone
     for param in command.params:
         if param.help:
             param.help = param.help.replace("{command}", " ".join(("vpem", *path)))
