@@ -284,7 +284,7 @@ class Placement:
         if columns is not None:
             shape = (len(values), values.shape[1] // columns, columns)
             sizes = np.abs(values).reshape(shape).max(axis=1, initial=0.0)
-        exponents = self.exponents(sizes)
+        exponents = self._exponents(sizes)
         times = values.shape[1] // max(1, sizes.shape[1])
         return self.add(values, exponents=np.tile(exponents, times))
 
@@ -306,7 +306,7 @@ class Placement:
             low = low + span * beyond.reshape(edges.shape).sum(axis=0)
         return low
 
-    def exponents(self, values: Floats) -> NDArray[np.int64]:
+    def _exponents(self, values: Floats) -> NDArray[np.integer[Any]]:
         """Binary exponents by which `add` keeps all bits that masked sums of values (n, P) can.
 
         Of each value all learn the largest power of two of all agents.
@@ -314,7 +314,7 @@ class Placement:
         assert self.masks is not None
         powers = np.where(values == 0, LEAST_POWER, np.frexp(values)[1])
         most = self.largest(powers.clip(LEAST_POWER, MOST_POWER), LEAST_POWER, MOST_POWER)
-        return np.asarray(most - self.masks.fixed.powers, dtype=np.int64)
+        return most - self.masks.fixed.powers
 
     def join(self, values: NDArray[Any]) -> NDArray[Any]:
         """Return what every agent has, (N, ...), from what this process's agents have.
