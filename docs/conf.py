@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+import latex2mathml.converter
+from docutils import nodes
+
 import vpem
 
 project = "vpem"
@@ -11,10 +14,13 @@ author = "the developers of vpem"
 copyright = "the developers of vpem"
 version = release = vpem.__version__
 
-extensions = ["myst_parser", "sphinx.ext.autodoc", "numpydoc"]
-source_suffix = {".md": "markdown"}
-exclude_patterns = ["Thumbs.db"]
-myst_enable_extensions = ["colon_fence"]
+extensions = [
+    "myst_nb", "sphinx.ext.autodoc", "sphinx.ext.autosummary", "numpydoc", "sphinx_copybutton",
+]  # fmt: skip
+templates_path = ["_templates"]
+myst_enable_extensions = ["colon_fence", "dollarmath"]
+html_math_renderer = "mathml"
+nb_execution_mode = "off"  # notebooks show what they printed; a test executes them
 myst_heading_anchors = 3
 smartquotes = False  # two dashes of an option are not one long dash
 default_role = "py:obj"  # names in docstrings become links where they lead somewhere
@@ -29,14 +35,27 @@ html_show_sourcelink = False
 autodoc_member_order = "bysource"
 autodoc_typehints = "none"  # numpydoc's sections tell shapes too
 numpydoc_show_class_members = False
-autosummary_generate = False  # numpydoc brings it; there are no pages of its kind
+
+# Of a session the button copies what is typed, of anything else all of it.
+copybutton_prompt_text = r"\$ |> "
+copybutton_prompt_is_regexp = True
 
 
 def _skip(app: object, what: str, name: str, found: object, skip: bool, options: object) -> bool:
     """Leave out what scikit-learn adds to every estimator."""
-    return skip or (name.startswith("set_") and name.endswith("_request"))
+    foreign = str(getattr(found, "__module__", "")).startswith("sklearn.")
+    return skip or foreign or (name.startswith("set_") and name.endswith("_request"))
+
+
+def _formula(translator: Any, node: Any) -> None:
+    """Write a formula as MathML, which browsers typeset without a script or a font from afar."""
+    block = node.tagname == "math_block"
+    made = latex2mathml.converter.convert(node.astext(), display="block" if block else "inline")
+    translator.body.append(f'<div class="math">{made}</div>' if block else made)
+    raise nodes.SkipNode
 
 
 def setup(app: Any) -> None:
-    """Tell Sphinx of what is left out."""
+    """Tell Sphinx of formulas, and of what is left out."""
+    app.add_html_math_renderer("mathml", (_formula, None), (_formula, None))
     app.connect("autodoc-skip-member", _skip)

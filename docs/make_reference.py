@@ -28,14 +28,19 @@ ROOMS = {
     ),
     "Data and models": (
         "vpem.files", "vpem.terms", "vpem.network.blocks", "vpem.network.holdings",
-        "vpem.network.holdings", "vpem.fits", "vpem.saem",
+        "vpem.fits", "vpem.saem",
     ),
     "Networks": ("vpem.network", "vpem.sums.connect"),
     "Parties": ("vpem.files.parties",),
     "Settings": ("vpem.settings", "vpem.fits.settings"),
     "Errors": ("vpem.errors",),
 }  # fmt: skip
-"""Headings of the page of Python, and the modules whose names they hold; the first that fits."""
+"""Headings of the page of Python, and the modules whose names they hold; the longest that fits."""
+
+HOMES = [(prefix, heading) for heading, prefixes in ROOMS.items() for prefix in prefixes]
+
+SUMMARY = ("```{eval-rst}", ".. autosummary::", "   :toctree: reference", "")
+"""What begins a list of names, each of which gets a page."""
 
 HEAD = """# Command line
 
@@ -125,23 +130,16 @@ def section(path: tuple[str, ...], member: Any) -> str:
 
 
 def python_reference() -> str:
-    """Return the page of Python: a directive for each public name, filled in by Sphinx."""
+    """Return the page of Python: lists of the public names, each with a page made by Sphinx."""
     rooms: dict[str, list[str]] = {heading: [] for heading in ROOMS}
     for name in sorted(set(vpem.__all__) - {"__version__"}, key=str.lower):
         home = getattr(vpem, name).__module__
-        heading = next(
-            heading for heading, prefixes in ROOMS.items() if home.startswith(tuple(prefixes))
-        )
-        rooms[heading].append(name)
+        fitting = [(prefix, heading) for prefix, heading in HOMES if home.startswith(prefix)]
+        rooms[max(fitting, key=lambda one: len(one[0]))[1]].append(name)
     pages = [PYTHON_HEAD]
     for heading, names in rooms.items():
-        pages += [f"## {heading}", "", "```{eval-rst}"]
-        for name in names:
-            kind = "class" if isinstance(getattr(vpem, name), type) else "function"
-            pages.append(f".. auto{kind}:: vpem.{name}")
-            if kind == "class" and not issubclass(getattr(vpem, name), Exception):
-                pages.append("   :members:")
-        pages += ["```", ""]
+        listed = [f"   vpem.{name}" for name in names]
+        pages += [f"## {heading}", "", *SUMMARY, *listed, "```", ""]
     return "\n".join(pages)
 
 

@@ -35,7 +35,7 @@ NUMBER = re.compile(r"0|[1-9][0-9]{0,17}")
 
 @dataclass(frozen=True, eq=False)
 class Graph:
-    """An undirected graph over agents ``0 .. n_agents - 1``.
+    """Agents, numbered from 0, and the undirected links between them.
 
     Parameters
     ----------
