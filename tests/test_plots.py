@@ -23,7 +23,7 @@ from vpem.pictures.assignments import matched_order
 from vpem.pictures.figure import new_figure, render, words
 from vpem.pictures.kinds import KINDS as PICTURES
 from vpem.pictures.kinds import draw, kinds_of, next_kinds
-from vpem.pictures.samples import EvaluationData, choose_rows, spread_features
+from vpem.pictures.samples import EvaluationData, choose_rows
 from vpem.pictures.saved import read_saved, saved_of
 from vpem.pictures.style import COLOURS, colour, hatch, line, marker, of_bytes, whole_numbers
 from vpem.terms.mixture import Mixture
@@ -398,11 +398,6 @@ def test_features_are_found_by_name_and_by_number(home):
         draw("pairs", saved, None, features=["age"])
     with pytest.raises(InputError, match="not for graph"):
         draw("graph", saved, None, features=["age"])
-
-
-def test_the_spread_of_features():
-    weights, means = np.array([0.5, 0.5]), np.array([[0.0, 1.0], [0.0, 3.0]])
-    np.testing.assert_allclose(spread_features(weights, means, np.ones((2, 2))), [0, 0.5])
 
 
 # ---- responsibilities, confusion ----------------------------------------------------------------

@@ -25,7 +25,7 @@ from vpem.files.hdf5 import (
 )
 from vpem.files.json_text import write_json_element
 from vpem.files.reports import report_elements
-from vpem.network.schema import COUNT, Array, ListOf, Maybe, Report
+from vpem.network.schema import COUNT, Array, ListOf, Maybe, Numbers, Report
 from vpem.terms.matrix import Arranges
 from vpem.terms.nearest import nearest
 from vpem.terms.scaling import Scaling
@@ -156,7 +156,12 @@ CLUSTERING: Elements = {
     "root_centres": Maybe(Array("f", ("roots", "clusters", "features"))),
     "shift": Maybe(Array("f", ("features",))),
     "scale": Maybe(Array("f", ("features",), positive=True)),
-    **report_elements(hubs=ListOf(ListOf(COUNT)), roots=ListOf(COUNT)),
+    **report_elements(
+        hubs=ListOf(ListOf(COUNT)),
+        roots=ListOf(COUNT),
+        cluster_sizes=Numbers(),
+        spread=Numbers(least=0),
+    ),
 }
 
 

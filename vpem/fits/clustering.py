@@ -18,6 +18,7 @@ from vpem.errors import NotConvergedWarning, VpemWarning
 from vpem.files.clusterings import StoredClustering
 from vpem.files.fingerprint import describe_run
 from vpem.files.models import current_versions
+from vpem.fits.answer import Answer, spread_of_clusters
 from vpem.fits.cluster_data import Wanted
 from vpem.fits.outcomes import warn_of_partitions
 from vpem.fits.privacy import Guarantee
@@ -95,6 +96,8 @@ class Clustering(NetworkResult):
         ``labels``.
     guarantee : Guarantee or None
         What is promised of rows; then there is no inertia, and sizes are noisy.
+    within : ndarray of shape (d,) or None
+        Variances within clusters, where noise was put on them; None: the inertia has them.
     clipped : dict of int to int
         As `vpem.fits.results.RowFit.clipped`.
     network, init_rows, best_restart, total_iterations, seconds, communication
@@ -118,6 +121,7 @@ class Clustering(NetworkResult):
     scaling: Scaling | None = None
     n_rows: int | None = None
     guarantee: Guarantee | None = None
+    within: NDArray[np.float64] | None = None
     clipped: dict[int, int] = field(default_factory=dict)
 
     @property
@@ -129,6 +133,19 @@ class Clustering(NetworkResult):
     def n_iter(self) -> int:
         """Iterations of the restart that was kept."""
         return len(self.history) if self.guarantee is None else self.total_iterations
+
+    @property
+    def spread(self) -> NDArray[np.float64]:
+        """Standard deviations (d,) of features over all rows (`vpem.fits.answer`)."""
+        within = self.within
+        if within is None:
+            values = max(float(self.counts.sum()), 1.0) * self.centres.shape[1]
+            within = np.full(self.centres.shape[1], self.inertia / values)
+        return spread_of_clusters(self.centres, self.counts, within, self.scaling)
+
+    def answer(self, feature_names: Sequence[str]) -> Answer:
+        """Return how large clusters are, and in which features each differs."""
+        return Answer.of_clusters(self.centres, self.counts, self.spread, feature_names)
 
     def describe(self, feature_names: Sequence[str], holders: Sequence[str]) -> Report:
         """Summarize the clustering in values that JSON can hold; see `NetworkResult.describe`."""
@@ -144,6 +161,7 @@ class Clustering(NetworkResult):
             "feature_names": list(feature_names),
             "n_clusters": self.n_clusters,
             "cluster_sizes": self.counts.tolist(),
+            "spread": self.spread.tolist(),
             "scale": "none" if self.scaling is None else "standard",
             "inertia": self.inertia,
             "root_inertia": self.root_inertia.tolist(),

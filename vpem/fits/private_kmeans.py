@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from vpem._core.threads import thread_count
 from vpem.checks import Floats
 from vpem.files.matrix import FileMatrix
+from vpem.fits.answer import variances_of
 from vpem.fits.clustering import Clustering
 from vpem.fits.local_rows import by_worker
 from vpem.fits.privacy import bounds_of
@@ -105,6 +106,7 @@ def private_kmeans(
         seconds=fit.seconds,
         communication=fit.communication,
         guarantee=fit.guarantee,
+        within=variances_of(fit.mixture)[0] * fit.mixture.scaling.scale**2,
         clipped=fit.clipped,
     )
 

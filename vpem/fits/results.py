@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vpem.files.models import Model, current_versions
+from vpem.fits.answer import Answer
 from vpem.fits.privacy import Guarantee
 from vpem.network.holdings import Workers
 from vpem.network.schema import Report
@@ -136,6 +137,10 @@ class MixtureResult(NetworkResult):
     def aic(self) -> float:
         """Akaike information criterion, from the mean log-likelihood over roots."""
         return self.mixture.aic(self.log_likelihood * self.total_weight)
+
+    def answer(self, feature_names: Sequence[str]) -> Answer:
+        """Return how large components are, and in which features each differs."""
+        return Answer.of_mixture(self.mixture, feature_names, self.total_weight)
 
     def kept(self, feature_names: Sequence[str], report: Report, options: Report) -> Model:
         """Return the model that a file keeps.

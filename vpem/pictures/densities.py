@@ -12,7 +12,7 @@ from vpem.checks import Labels
 from vpem.errors import InputError, did_you_mean
 from vpem.pictures.figure import Picture, legend_below, new_figure, words
 from vpem.pictures.reported import Parts, SavedFit
-from vpem.pictures.samples import EvaluationData, spread_features
+from vpem.pictures.samples import EvaluationData
 from vpem.pictures.style import BAND, PALE, colour, few_ticks, hatch, line, place_panels, tidy
 
 if TYPE_CHECKING:
@@ -85,22 +85,18 @@ def histogram(values: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray
     return heights, edges
 
 
-def _chosen(
-    saved: SavedFit, parts: Parts, asked: list[int] | None, most: int, notes: list[str]
-) -> list[int]:
+def _chosen(saved: SavedFit, asked: list[int] | None, most: int, notes: list[str]) -> list[int]:
     """Return the features to draw: those asked for, or those whose components differ most."""
     d = len(saved.feature_names)
     if asked is not None:
         return asked
     if d <= most:
         return list(range(d))
-    variances = np.ones_like(parts.means) if parts.variances is None else parts.variances
-    share = spread_features(parts.weights, parts.means, variances)
     notes.append(
         f"{most} of {d} features are drawn, in which components differ most; name features to "
         "choose"
     )
-    return sorted(np.argsort(-share, kind="stable")[:most].tolist())
+    return sorted(saved.answer.telling[:most].tolist())
 
 
 def draw_marginals(
@@ -112,7 +108,7 @@ def draw_marginals(
     notes: list[str] = []
     parts = saved.parts()
     clusters = parts.variances is None
-    columns = _chosen(saved, parts, pick_features(saved, features, MOST_PANELS), PANELS, notes)
+    columns = _chosen(saved, pick_features(saved, features, MOST_PANELS), PANELS, notes)
     X = labels = None
     if rows is not None:
         X = rows.sample(ROWS_OF_HISTOGRAM)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, ClassVar
 
 import numpy as np
@@ -14,6 +15,7 @@ from vpem.checks import Floats
 from vpem.errors import InputError
 from vpem.files.clusterings import StoredClustering
 from vpem.files.models import Model
+from vpem.fits.answer import Answer, answer_of
 from vpem.network.graph import Graph
 from vpem.network.hubs import Hub
 from vpem.network.ledger import KINDS
@@ -172,6 +174,11 @@ class SavedFit(Saved):
     def report(self) -> Report:
         """What the fit reported."""
         return self.stored.report
+
+    @cached_property
+    def answer(self) -> Answer:
+        """How large components or clusters are, and in which features each differs."""
+        return answer_of(self.stored)
 
     @property
     def feature_names(self) -> tuple[str, ...]:

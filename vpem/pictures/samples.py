@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from vpem.checks import Floats, Labels
 
-__all__ = ["EvaluationData", "choose_rows", "spread_features"]
+__all__ = ["EvaluationData", "choose_rows"]
 
 SEED = 0
 """Of the choice among many rows, so that a picture is the same every time."""
@@ -57,20 +57,3 @@ def choose_rows(n: int, most: int) -> NDArray[np.intp]:
         return np.arange(n)
     drawn = np.random.default_rng(SEED).choice(n, most, replace=False)
     return np.sort(drawn)
-
-
-def spread_features(
-    weights: NDArray[np.float64], means: NDArray[np.float64], variances: NDArray[np.float64]
-) -> NDArray[np.float64]:
-    """Share of each feature's variance that lies between components, (d,).
-
-    Parameters
-    ----------
-    weights : ndarray of shape (K,)
-        Mixing weights.
-    means, variances : ndarray of shape (K, d)
-        Of each component.
-    """
-    between = weights @ (means - weights @ means) ** 2
-    total = between + weights @ variances
-    return np.asarray(between / np.where(total > 0, total, 1.0))

@@ -13,7 +13,7 @@ from vpem.errors import InputError
 from vpem.pictures.densities import TAIL, halo, pick_features
 from vpem.pictures.figure import Picture, legend_below, new_figure, words
 from vpem.pictures.reported import Parts, SavedFit
-from vpem.pictures.samples import EvaluationData, spread_features
+from vpem.pictures.samples import EvaluationData
 from vpem.pictures.style import colour, few_ticks, line, marker, place_panels, tidy
 
 if TYPE_CHECKING:
@@ -71,10 +71,8 @@ def draw_pairs(
         notes.append("only centres are drawn; give the data to see the rows of clusters")
     if columns is None:
         most = min(PAIRED, d)
-        variances = np.ones_like(parts.means) if parts.variances is None else parts.variances
-        share = spread_features(parts.weights, parts.means, variances)
         columns = list(range(d)) if d <= most else _apart_from_each_other(
-            share, _correlation(parts, X), most
+            saved.answer.telling_shares, _correlation(parts, X), most
         )  # fmt: skip
         if d > most:
             notes.append(

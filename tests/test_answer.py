@@ -1,0 +1,88 @@
+"""Sizes of components and the features in which each differs, from parameters alone."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from sklearn.datasets import load_wine
+
+from vpem import Blocks, connect_workers, kmeans_rows, make_graph
+from vpem.files.clusterings import StoredClustering
+from vpem.fits.answer import Answer, answer_of, most_telling, standardized_means, telling_shares
+from vpem.network.holdings import evenly
+from vpem.settings import COVARIANCE_TYPES
+from vpem.terms.scaling import Scaling
+
+from .missing_support import dense, random_mixture
+
+NAMES = ("a", "b", "c", "d", "e")
+
+
+@pytest.mark.parametrize("kind", COVARIANCE_TYPES)
+def test_differences_are_in_standard_deviations_of_the_whole_mixture(kind):
+    blocks = Blocks((np.array([3, 0, 4]), np.array([2, 1])), (0, 1), ((0,), (1,)))
+    rng = np.random.default_rng(3)
+    mixture = random_mixture(rng, blocks, kind, 3)
+    mixture = replace(mixture, scaling=Scaling(rng.normal(size=5), rng.uniform(0.1, 10, size=5)))
+    weights, (means, covariances) = mixture.assembled_weights, dense(mixture)
+    whole = weights @ means
+    second = weights @ (np.diagonal(covariances, axis1=1, axis2=2) + means**2)
+    expected = (means - whole) / np.sqrt(second - whole**2)
+    found = Answer.of_mixture(mixture, NAMES, 200.0)
+    np.testing.assert_allclose(found.standardized, expected, rtol=1e-9)
+    np.testing.assert_allclose(found.means, means)
+    np.testing.assert_allclose(found.sizes, 200 * weights)
+    listed = found.describe()[1]["differs_most_in"]
+    order = np.argsort(-np.abs(expected[1]))[:3]
+    assert [one["feature"] for one in listed] == [NAMES[j] for j in order]
+    np.testing.assert_allclose([one["deviations"] for one in listed], expected[1, order])
+    np.testing.assert_allclose([one["mean"] for one in listed], means[1, order])
+
+
+def test_features_are_ordered_by_the_share_of_variance_between_components():
+    weights, means = np.array([0.5, 0.5]), np.array([[0.0, 1.0, 7.0], [0.0, 3.0, 9.0]])
+    standardized = standardized_means(weights, means, np.sqrt([1.0, 2.0, 1.0]))
+    np.testing.assert_allclose(telling_shares(weights, standardized), [0, 0.5, 1])
+    assert most_telling(weights, standardized).tolist() == [2, 1, 0]
+    # A constant feature tells nothing.
+    assert not standardized_means(weights, np.ones((2, 1)), np.zeros(1)).any()
+
+
+def clustered(scale):
+    X = load_wine().data
+    network = connect_workers(make_graph("star", 2))
+    return X, kmeans_rows(X, evenly(len(X), 2), network, n_clusters=3, scale=scale)
+
+
+def test_clusters_of_standardized_features_differ_in_their_deviations():
+    X, found = clustered("standard")
+    answer = found.answer([str(j) for j in range(13)])
+    np.testing.assert_allclose(
+        answer.standardized, (found.centres - X.mean(axis=0)) / X.std(axis=0), atol=1e-9
+    )
+    assert answer.sizes.tolist() == np.bincount(found.labels).tolist()
+
+
+def test_clusters_as_they_are_differ_where_k_means_has_looked():
+    X, found = clustered("none")
+    names = [str(j) for j in range(13)]
+    answer = found.answer(names)
+    assert answer.differences(1)[0].feature == "12", "proline has all the spread"
+    within = sum(((X[found.labels == k] - found.centres[k]) ** 2).sum() for k in range(3)) / X.size
+    shares = np.bincount(found.labels) / len(X)
+    between = shares @ (found.centres - X.mean(axis=0)) ** 2
+    expected = (found.centres - X.mean(axis=0)) / np.sqrt(between + within)
+    np.testing.assert_allclose(answer.standardized, expected, atol=1e-9)
+    # A file has the same answer, also where it has no labels, or nothing but these.
+    kept = found.kept(names, found.describe(names, ["u", "w"]), {})
+    bare = StoredClustering(kept.centres, kept.labels[:0], kept.distances[:0], kept.feature_names)
+    for one in (kept, replace(bare, report=kept.report), replace(kept, report={})):
+        np.testing.assert_allclose(answer_of(one).standardized, expected, atol=1e-9)
+
+
+def test_a_size_with_noise_below_zero_is_nobodys():
+    answer = Answer.of_clusters(np.eye(2), np.array([-3.0, 10.0]), np.ones(2), ("a", "b"))
+    assert answer.weights.tolist() == [0, 1]
+    assert answer.sizes.tolist() == [-3, 10]
+    assert [str(one) for one in answer.differences(0)] == ["a +1.0 sd", "b -1.0 sd"]
+    assert answer.differences(1) == []

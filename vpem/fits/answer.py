@@ -1,0 +1,286 @@
+"""The answer of a fit: how large components or clusters are, and in which features each differs.
+
+Differences are counted in standard deviations of all rows together, so that features in any units
+can be compared. They follow from the parameters alone, which whoever has the result has anyway.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vpem.files.clusterings import StoredClustering
+from vpem.files.models import Model
+from vpem.network.schema import Report
+from vpem.terms.mixture import Mixture
+from vpem.terms.scaling import Scaling
+
+__all__ = [
+    "NAMED",
+    "Answer",
+    "Difference",
+    "answer_of",
+    "most_telling",
+    "spread_of_clusters",
+    "spread_of_mixture",
+    "standardized_means",
+    "telling_shares",
+    "variances_of",
+]
+
+Vector = NDArray[np.float64]
+
+NAMED = 3
+"""Features that are named of each component, those in which it differs most."""
+
+SEEN = 0.05
+"""Standard deviations from which on a difference is told: less is written as 0.0."""
+
+
+def standardized_means(weights: Vector, means: Vector, spread: Vector) -> Vector:
+    """Return how far each component's mean lies from that of all rows, in standard deviations.
+
+    Parameters
+    ----------
+    weights : ndarray of shape (K,)
+        Mixing weights, or shares of the rows.
+    means : ndarray of shape (K, d)
+        Means of components, or centres of clusters.
+    spread : ndarray of shape (d,)
+        Standard deviation of each feature over all rows, in the units of ``means``.
+
+    Returns
+    -------
+    ndarray of shape (K, d)
+        0 where a feature is constant.
+    """
+    with np.errstate(all="ignore"):
+        away = (means - weights @ means) / spread
+    return np.where(np.isfinite(away), away, 0.0)
+
+
+def telling_shares(weights: Vector, standardized: Vector) -> Vector:
+    """Return how well each feature tells components apart: the share of its variance between them.
+
+    It is the weighted mean square of `standardized_means`: 0 where all means are the same, 1 where
+    rows of a component do not differ.
+
+    Parameters
+    ----------
+    weights : ndarray of shape (K,)
+        Mixing weights, or shares of the rows.
+    standardized : ndarray of shape (K, d)
+        From `standardized_means`.
+
+    Returns
+    -------
+    ndarray of shape (d,)
+    """
+    return weights @ standardized**2
+
+
+def most_telling(weights: Vector, standardized: Vector) -> NDArray[np.intp]:
+    """Return the columns (d,) in order of `telling_shares`, the most telling feature first."""
+    return np.argsort(-telling_shares(weights, standardized), kind="stable")
+
+
+def variances_of(mixture: Mixture) -> Vector:
+    """Return the variances (K, d) of each component, in the user's order and in units of fitting.
+
+    They are the diagonals of covariances, which are not put together for that.
+    """
+    shape = mixture.means.shape
+    if mixture.is_diagonal:
+        found = np.broadcast_to(mixture.covariances, shape)
+    else:
+        blocks = [np.diagonal(view, axis1=1, axis2=2) for view in mixture.covariance_blocks]
+        found = np.broadcast_to(np.concatenate(blocks, axis=1), shape)
+    return found[:, mixture.blocks.position]
+
+
+def spread_of_mixture(mixture: Mixture) -> Vector:
+    """Return the standard deviations (d,) of features over the whole mixture, in units of fitting.
+
+    The variance of a mixture is that between the means of its components, and that within them.
+    """
+    means = mixture.means[:, mixture.blocks.position]
+    return _spread(mixture.assembled_weights, means, variances_of(mixture))
+
+
+def spread_of_clusters(
+    centres: Vector, sizes: Vector, within: float | Vector, scaling: Scaling | None
+) -> Vector:
+    """Return the standard deviations (d,) of features over all rows of a clustering.
+
+    Standardized features have theirs from the start. Of others nobody has told it: variances
+    between centres are known, and within clusters k-means takes one for all features.
+
+    Parameters
+    ----------
+    centres : ndarray of shape (K, d)
+        In the user's units.
+    sizes : ndarray of shape (K,)
+        Rows of each, or their weight.
+    within : float or ndarray of shape (d,)
+        Variance within clusters: of a feature of its own, or of all alike.
+    scaling : Scaling or None
+        Units of distances, where features were standardized.
+
+    Returns
+    -------
+    ndarray of shape (d,)
+    """
+    if scaling is not None:
+        return scaling.scale
+    return _spread(_shares(sizes), centres, np.broadcast_to(within, centres.shape))
+
+
+def _spread(weights: Vector, means: Vector, variances: Vector) -> Vector:
+    with np.errstate(over="ignore", invalid="ignore"):
+        between = weights @ (means - weights @ means) ** 2
+        return np.asarray(np.sqrt(between + weights @ variances))
+
+
+def _shares(sizes: Vector) -> Vector:
+    """Return shares (K,) of the rows; sizes with noise may be below 0, and those are of nobody."""
+    sizes = np.maximum(sizes, 0.0)
+    total = sizes.sum()
+    return sizes / total if total > 0 else np.full(len(sizes), 1.0 / len(sizes))
+
+
+@dataclass(frozen=True)
+class Difference:
+    """How a component differs from all rows in one feature.
+
+    Attributes
+    ----------
+    feature : str
+        Its name.
+    deviations : float
+        Mean of the component less that of all rows, in standard deviations of all rows.
+    mean : float
+        Of the component, in the data's units.
+    """
+
+    feature: str
+    deviations: float
+    mean: float
+
+    def __str__(self) -> str:
+        return f"{self.feature} {self.deviations:+.1f} sd"
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What the components of a mixture, or the clusters of rows, are.
+
+    Attributes
+    ----------
+    feature_names : tuple of str
+        Names of the features (d,).
+    weights : ndarray of shape (K,)
+        Share of the rows of each component.
+    sizes : ndarray of shape (K,) or None
+        Rows of each, or their weight: expected of a mixture, counted of clusters, with noise where
+        rows are protected; None where a file does not say of how many rows it is.
+    means : ndarray of shape (K, d)
+        In the data's units.
+    standardized : ndarray of shape (K, d)
+        See `standardized_means`.
+    """
+
+    feature_names: tuple[str, ...]
+    weights: Vector
+    sizes: Vector | None
+    means: Vector
+    standardized: Vector
+
+    @classmethod
+    def of_mixture(
+        cls, mixture: Mixture, feature_names: Sequence[str], total_weight: float | None = None
+    ) -> Answer:
+        """Return that of a mixture fitted to rows of so much weight in all."""
+        weights, spread = mixture.assembled_weights, spread_of_mixture(mixture)
+        means = mixture.means[:, mixture.blocks.position]
+        return cls(
+            tuple(feature_names),
+            weights,
+            None if total_weight is None else weights * total_weight,
+            mixture.assembled_means,
+            standardized_means(weights, means, spread),
+        )
+
+    @classmethod
+    def of_clusters(
+        cls, centres: Vector, sizes: Vector, spread: Vector, feature_names: Sequence[str]
+    ) -> Answer:
+        """Return that of clusters; ``spread`` is from `spread_of_clusters`."""
+        shares = _shares(sizes)
+        standardized = standardized_means(shares, centres, spread)
+        return cls(tuple(feature_names), shares, sizes, centres, standardized)
+
+    @property
+    def telling(self) -> NDArray[np.intp]:
+        """Columns of the features (d,), those that tell components apart best first."""
+        return most_telling(self.weights, self.standardized)
+
+    @property
+    def telling_shares(self) -> Vector:
+        """Share (d,) of each feature's variance that lies between components."""
+        return telling_shares(self.weights, self.standardized)
+
+    def differences(self, component: int, most: int = NAMED) -> list[Difference]:
+        """Return the features in which a component differs most from all rows, most first."""
+        away = self.standardized[component]
+        order = np.argsort(-np.abs(away), kind="stable")[:most]
+        return [
+            Difference(self.feature_names[j], float(away[j]), float(self.means[component, j]))
+            for j in order
+            if abs(away[j]) >= SEEN
+        ]
+
+    def describe(self) -> list[Report]:
+        """Return what JSON tells of each component."""
+        return [
+            {
+                "component": k,
+                "share": float(weight),
+                "size": None if self.sizes is None else float(self.sizes[k]),
+                "differs_most_in": [asdict(one) for one in self.differences(k)],
+            }
+            for k, weight in enumerate(self.weights)
+        ]
+
+
+def answer_of(stored: Model | StoredClustering) -> Answer:
+    """Return the answer that a file holds.
+
+    Parameters
+    ----------
+    stored : Model or StoredClustering
+        What is in the file, whose report may lack anything.
+
+    Returns
+    -------
+    Answer
+    """
+    report = stored.report
+    if isinstance(stored, Model):
+        total = report.get("total_weight") or report.get("n_samples")
+        return Answer.of_mixture(stored.mixture, stored.feature_names, total)
+    sizes = _vector(report.get("cluster_sizes"), len(stored.centres))
+    if sizes is None:
+        sizes = np.bincount(stored.labels, minlength=len(stored.centres)).astype(np.float64)
+    spread = _vector(report.get("spread"), len(stored.feature_names))
+    if spread is None:
+        within = stored.distances.mean() / len(stored.feature_names) if len(stored.labels) else 0.0
+        spread = spread_of_clusters(stored.centres, sizes, float(within), stored.scaling)
+    return Answer.of_clusters(stored.centres, sizes, spread, stored.feature_names)
+
+
+def _vector(listed: list[float] | None, n: int) -> Vector | None:
+    """Return what a report lists, if there are so many."""
+    return np.array(listed, dtype=np.float64) if listed and len(listed) == n else None
