@@ -8,7 +8,7 @@ SOURCES := setup.py pyproject.toml $(wildcard vpem/_core/*.pyx vpem/_core/*.pxd 
 .PHONY: help demo test sanitize lint bench docs clean
 
 help:
-	@echo "make demo   build in $(VENV) and fit a real dataset"
+	@echo "make demo   build in $(VENV) and show what it does on real data"
 	@echo "make test   build and run every test"
 	@echo "make sanitize  the kernels' tests, stopping at any wrong access (gcc; ten minutes)"
 	@echo "make lint   ruff, mypy, cython-lint"
@@ -44,8 +44,7 @@ $(VENV)/with-%: $(VENV)/built
 	@touch $@
 
 demo: $(VENV)/built
-	$(BIN)/vpem fit data/breast_cancer.h5 --topology cycle --hops 1 --seed 0 --output demo-model.h5 --force
-	$(BIN)/vpem evaluate demo-model.h5 data/breast_cancer.h5
+	$(BIN)/vpem demo
 
 # Threads that wait give way: the tests run in a process for each processor. Byte code is kept, for
 # hundreds of commands in processes of their own.

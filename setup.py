@@ -125,7 +125,7 @@ def extensions() -> list[Extension]:
 
 if __name__ == "__main__":  # processes that translate kernels load this file too
     setup(
-        packages=[*find_packages(include=["vpem", "vpem.*"]), "vpem_cli"],
+        packages=[*find_packages(include=["vpem", "vpem.*"]), "vpem_cli", "vpem.examples"],
         ext_modules=extensions(),
         cmdclass={"build_ext": BuildCore},
     )

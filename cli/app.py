@@ -9,6 +9,7 @@ import typer
 from . import (
     check,
     data,
+    demo,
     doctor,
     fedem,
     fit,
@@ -77,6 +78,7 @@ app.command("plot")(plot.plot)
 app.command("report")(plot.report)
 app.command("relay")(relay.relay)
 app.command("doctor")(doctor.doctor)
+app.command("demo")(demo.demo)
 app.add_typer(data.app, name="data")
 app.add_typer(model.app, name="model")
 app.add_typer(topology.app, name="topology")

@@ -11,6 +11,7 @@ import typer
 from vpem.records import Settings, changed, setting
 from vpem.settings import HoldingSettings
 
+from . import examples
 from .choices import partition_of
 from .fetch import fetch
 from .options import Without
@@ -192,6 +193,8 @@ def repack(
         screen.say(f"wrote {output}")
 
 
+app.command("list")(examples.list_)
+app.command("copy")(examples.copy)
 app.command("fetch")(fetch)
 app.command("split")(split)
 

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from .demo import demo
 from .new_study import NewStudy
 from .options import Json
 from .party import As, facts_of
 from .policy import refusals
 from .roles import READ
+from .study_demo import demo
 from .study_shown import report_of, show_study
 
 if TYPE_CHECKING:

@@ -89,7 +89,7 @@ def installed(tmp_path_factory):
     """A source distribution, unpacked and installed from its folder: one kernel, to be quick."""
     folder = tmp_path_factory.mktemp("clone")
     skipped = shutil.ignore_patterns("*.so", "*.pyd", "*.c", "__pycache__")
-    for name in ("vpem", "cli"):
+    for name in ("vpem", "cli", "data"):
         shutil.copytree(ROOT / name, folder / name, ignore=skipped)
     for name in ("setup.py", "pyproject.toml", "MANIFEST.in", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, folder)
@@ -125,3 +125,17 @@ def test_every_room_is_installed_and_no_module_called_cli(installed):
 
 def test_the_version_is_said_once_more_and_the_same(project):
     assert project["project"]["version"] == vpem.__version__
+
+
+DATA = "from vpem import example_path; print(example_path('wine').parent)"
+
+
+def test_what_else_is_installed(installed):
+    """Datasets, once and with what is said of them; the note that types are known."""
+    clone, site = installed
+    assert (site / "vpem" / "py.typed").is_file()
+    assert Path(ended(["-c", DATA], clone).strip()) == clone / "data"
+    folder = Path(ended(["-c", DATA], site, PYTHONPATH=str(site)).strip())
+    assert folder == site / "vpem" / "examples"
+    ours = {path.name for path in (ROOT / "data").iterdir() if path.is_file()}
+    assert ours == {path.name for path in folder.iterdir()}

@@ -119,11 +119,12 @@ def test_values_of_the_environment_do_not_disturb(completed, monkeypatch):
 
 def from_the_library():
     """What the library takes, by the names of the choices."""
-    from vpem.files import fetching
+    from vpem.files import examples, fetching
     from vpem.pictures import kinds
     from vpem_cli import model
 
     return {
+        "data copy name": examples.EXAMPLES,
         "data fetch name": fetching.OPEN,
         "kind": tuple(kinds.KINDS),
         "model best criterion": model.CRITERIA,

@@ -50,8 +50,8 @@ def examples(path):
 def test_the_commands():
     assert {" ".join(path) for path in HELP} >= {
         "", "fit", "predict", "score", "sample", "evaluate", "data", "data import",
-        "data simulate", "data describe", "model", "model show", "model export", "kmeans", "fedem",
-        "impute", "saem", "topology", "topology describe",
+        "data simulate", "data describe", "data list", "data copy", "demo", "model", "model show",
+        "model export", "kmeans", "fedem", "impute", "saem", "topology", "topology describe",
     }  # fmt: skip
 
 
@@ -156,7 +156,7 @@ def cut_in_shards(home, names):
         write_shard(shard_path(home / "model.h5", name), fit, place, names, features, {})
 
 
-SERVING = {("relay",), ("party", "check"), ("study", "demo")}
+SERVING = {("relay",), ("party", "check"), ("study", "demo"), ("demo",)}
 """Commands that need others, or run long; tests of their own run them."""
 
 

@@ -192,7 +192,7 @@ MEANT = {
     "evaluate": {"--label": "--labels", "--target": "--labels"},
     "data import": {"--labels": "--label-column", "--sep": "--delimiter"},
     "data simulate": {"--rows": "--samples", "--n-samples": "--samples", "--dim": None},
-    "": {"demo": "vpem study demo", "train": "fit", "cluster": "kmeans", "fitt": "fit",
+    "": {"train": "fit", "cluster": "kmeans", "fitt": "fit",
          "zzz": None},
 }  # fmt: skip
 

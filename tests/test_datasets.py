@@ -369,7 +369,8 @@ def test_the_summary_leaves_out_what_is_not_finite():
 
 
 def make_datasets():
-    spec = importlib.util.spec_from_file_location("make_datasets", ROOT / "data/make_datasets.py")
+    script = ROOT / "data/scripts/make_datasets.py"
+    spec = importlib.util.spec_from_file_location("make_datasets", script)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module

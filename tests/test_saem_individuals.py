@@ -136,7 +136,8 @@ def test_the_script_reads_what_r_packs():
     import lzma
     import zlib
 
-    spec = importlib.util.spec_from_file_location("make", ROOT / "data/make_longitudinal.py")
+    file = ROOT / "data/scripts/make_longitudinal.py"
+    spec = importlib.util.spec_from_file_location("make", file)
     script = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(script)
     data = b"some bytes" * 9

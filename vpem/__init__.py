@@ -43,6 +43,7 @@ _HOMES = {
     "choose_parties": "vpem.files.parties.manifest",
     "connect": "vpem.sums.connect",
     "connect_workers": "vpem.sums.connect",
+    "example_path": "vpem.files.examples",
     "find_hubs": "vpem.network.hubs",
     "fit_em": "vpem.fits.rows",
     "fit_fedem": "vpem.fits.fedem",

@@ -1,6 +1,6 @@
-"""Make the small real datasets of this folder from the copies bundled with scikit-learn.
+"""Make the small real datasets of data/ from the copies bundled with scikit-learn.
 
-Run ``python data/make_datasets.py`` (``--force`` replaces the files, ``--folder`` writes
+Run ``python data/scripts/make_datasets.py`` (``--force`` replaces the files, ``--folder`` writes
 elsewhere). The same versions of vpem and HDF5 make the same bytes.
 """
 
@@ -58,7 +58,7 @@ def wine() -> Dataset:
 def main() -> None:
     """Write both files."""
     parser = argparse.ArgumentParser(description="Make breast_cancer.h5 and wine.h5.")
-    parser.add_argument("--folder", type=Path, default=Path(__file__).parent)
+    parser.add_argument("--folder", type=Path, default=Path(__file__).parents[1])
     parser.add_argument("--force", action="store_true", help="replace existing files")
     options = parser.parse_args()
     for make in (breast_cancer, wine):

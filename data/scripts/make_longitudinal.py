@@ -1,11 +1,11 @@
-"""Make oxford_boys.csv and theophylline.csv of this folder from R's own data files.
+"""Make oxford_boys.csv and theophylline.csv of data/ from R's own data files.
 
 R is not needed, but its packages and a reader of its files::
 
     apt-get download r-cran-nlme r-base-core
     for package in r-*.deb; do dpkg-deb -x $package unpacked; done
     pip install rdata
-    python data/make_longitudinal.py unpacked/usr/lib/R/library
+    python data/scripts/make_longitudinal.py unpacked/usr/lib/R/library
 
 ``--force`` replaces the files, ``--folder`` writes elsewhere.
 """
@@ -67,7 +67,7 @@ def main() -> None:
     """Write both files."""
     parser = argparse.ArgumentParser(description="Make oxford_boys.csv and theophylline.csv.")
     parser.add_argument("library", type=Path, help="folder with the packages nlme and datasets")
-    parser.add_argument("--folder", type=Path, default=Path(__file__).parent)
+    parser.add_argument("--folder", type=Path, default=Path(__file__).parents[1])
     parser.add_argument("--force", action="store_true", help="replace existing files")
     options = parser.parse_args()
     for file, (package, name, columns) in TABLES.items():

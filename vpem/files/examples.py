@@ -1,0 +1,173 @@
+"""Small real datasets that come with the package: their names, where they lie, and copies."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+from vpem.errors import FileError, InputError, check_choice
+from vpem.files.endings import check_ending, ending_of
+from vpem.files.hdf5 import atomic_write, check_writable
+
+__all__ = ["EXAMPLES", "Example", "copy_all", "copy_example", "example_path", "folder_of_examples"]
+
+PathLike = str | os.PathLike[str]
+
+
+@dataclass(frozen=True)
+class Example:
+    """A dataset that comes with the package.
+
+    Attributes
+    ----------
+    file : str
+        Its name.
+    rows, columns : int
+        Rows, and features; of repeated measurements all columns.
+    what : str
+        What was measured.
+    source, licence : str
+        Where it is from, and under which terms.
+    """
+
+    file: str
+    rows: int
+    columns: int
+    what: str
+    source: str
+    licence: str
+
+
+_UCI = "UCI Machine Learning Repository"
+
+EXAMPLES = {
+    "breast_cancer": Example(
+        "breast_cancer.h5", 569, 30, "cell nuclei of breast masses; labels, 10 agents",
+        f"W. H. Wolberg, W. N. Street, O. L. Mangasarian, {_UCI}", "CC BY 4.0",
+    ),
+    "wine": Example(
+        "wine.h5", 178, 13, "wines of three growers; labels, 13 agents",
+        f"M. Forina and others, S. Aeberhard, {_UCI}", "CC BY 4.0",
+    ),
+    "oxford_boys": Example(
+        "oxford_boys.csv", 234, 3, "heights of 26 boys, nine each; for vpem saem",
+        "H. Goldstein (1987), table Oxboys of R's nlme", "GPL 2 or later (nlme)",
+    ),
+    "theophylline": Example(
+        "theophylline.csv", 132, 5, "a drug in 12 subjects over 24 h; for vpem saem",
+        "R. Upton, table Theoph of R's datasets", "GPL 2 or later (R)",
+    ),
+}  # fmt: skip
+"""The datasets, by name."""
+
+
+def folder_of_examples() -> Path:
+    """Return where they lie: in the installed package, or in the folder ``data/`` of a clone."""
+    package = Path(__file__).parents[1]
+    installed = package / "examples"
+    return installed if installed.is_dir() else package.parent / "data"
+
+
+def example_path(name: str) -> Path:
+    """Return the file of a small real dataset that comes with vpem.
+
+    Parameters
+    ----------
+    name : str
+        ``"breast_cancer"`` (569 rows, 30 features) or ``"wine"`` (178 rows, 13 features), for
+        `read_dataset`; ``"oxford_boys"`` (26 individuals) or ``"theophylline"`` (12 individuals),
+        for `read_individuals`.
+
+    Returns
+    -------
+    Path
+        A file to read. `vpem data copy` makes a copy to write to.
+
+    Raises
+    ------
+    InputError
+        If there is no such dataset.
+
+    Notes
+    -----
+    Sources and licences: ``vpem data list``, and the file ``README.md`` beside them.
+    """
+    check_choice("name", name, EXAMPLES)
+    return folder_of_examples() / EXAMPLES[name].file
+
+
+def copy_example(name: str, target: PathLike, force: bool = False) -> None:
+    """Copy a dataset, all or nothing; mixtures' also as a table.
+
+    Parameters
+    ----------
+    name : str
+        One of `EXAMPLES`.
+    target : path
+        The file to write. With the ending .csv it is a table: the features and, in the last
+        column, the labels.
+    force : bool
+        Replace an existing file.
+
+    Raises
+    ------
+    InputError
+        If there is no such dataset, or the ending is that of something else.
+    FileError
+        If the file exists and ``force`` is False, or cannot be written.
+    """
+    source = example_path(name)
+    if ending_of(source) == ".csv":
+        if ending_of(target) not in (".csv", ""):
+            raise InputError(f"{name} is copied to a .csv file, got {os.fspath(target)}")
+    elif check_ending(target, "results") not in (".h5", ".hdf5"):
+        _write_table(source, target, force)
+        return
+    _copy(source, target, force)
+
+
+def copy_all(folder: PathLike, force: bool = False) -> None:
+    """Copy all datasets, and what is said of their sources and licences, into a folder.
+
+    Parameters
+    ----------
+    folder : path
+        Made, if it is missing.
+    force : bool
+        Replace existing files.
+
+    Raises
+    ------
+    FileError
+        If the folder cannot be made, or a file cannot be written or exists and ``force`` is False;
+        nothing is written then.
+    """
+    home = Path(folder)
+    try:
+        home.mkdir(exist_ok=True)
+    except OSError as error:
+        raise FileError(f"{home} cannot be made: {error.strerror}; give another folder") from None
+    names = [*(example.file for example in EXAMPLES.values()), "README.md"]
+    for name in names:
+        check_writable(home / name, force)
+    for name in names:
+        _copy(folder_of_examples() / name, home / name, force)
+
+
+def _copy(source: Path, target: PathLike, force: bool) -> None:
+    with atomic_write(target, force) as temporary:
+        shutil.copyfile(source, temporary)
+
+
+def _write_table(source: Path, target: PathLike, force: bool) -> None:
+    """Write features and labels of a dataset as a table."""
+    from vpem.files.datasets import read_dataset
+    from vpem.files.tables import write_columns
+
+    dataset = read_dataset(source)
+    columns = dict(zip(dataset.feature_names, dataset.X.T, strict=True))
+    if dataset.labels is not None:
+        columns["label"] = dataset.labels
+    write_columns(target, columns, "table", force)
