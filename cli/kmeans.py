@@ -96,10 +96,10 @@ def kmeans(
         run = Run(screen, out, "clusterings", engine, checkpoints)
         labels = run.labels = LabelFile.of(out, run.where, parties.parties)
         graph = graph.seeded(how.seed)
-        options = run.options(given, data=", ".join(map(str, data)))
         _refuse_what_makes_no_sense(how, held, start)
         if parties.missing_parties:
             how = how.changed(missing="marginalize")
+        options = run.options(given, data=", ".join(map(str, data)), missing=how.missing)
         misses = how.missing == "marginalize"
         source, alignment = read_data(data, parties, held, misses, memory_limit, run)
         if start.init_rows is not None:

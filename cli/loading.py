@@ -43,7 +43,7 @@ class Loaded:
     told: Report
 
 
-def load(used: RowFile, request: Request, complete: bool, narrow: bool = False) -> Loaded:
+def load(used: RowFile, request: Request, missing: str, narrow: bool = False) -> Loaded:
     """Read data for a model.
 
     Parameters
@@ -52,8 +52,8 @@ def load(used: RowFile, request: Request, complete: bool, narrow: bool = False) 
         The model.
     request : Request
         What it is used on.
-    complete : bool
-        Whether values may not be missing.
+    missing : str
+        What is done where values are missing, one of `vpem.settings.MISSINGS`.
     narrow : bool
         Whether the model may go on with the features alone that there are.
     """
@@ -62,17 +62,21 @@ def load(used: RowFile, request: Request, complete: bool, narrow: bool = False) 
     from vpem.terms.missing_patterns import check_missing
 
     if request.processes.apart:
-        return _spread(used, request, complete, narrow)
+        return _spread(used, request, missing, narrow)
+    complete, names = missing == "refuse", used.stored.feature_names
     source, alignment = _dataset(used, request, complete)
-    columns = _columns(used, request, source, narrow)
+    columns = _columns(used, request, source, missing, narrow)
     X = source.X
     if columns is not None:
         X = X.select(columns) if isinstance(X, FileMatrix) else X[:, columns]
-    (check_finite if complete else check_missing)(X, used.stored.feature_names)
+    if complete:
+        check_finite(X, names, used.advice if narrow else ())
+    else:
+        check_missing(X, names)
     return Loaded(source, X, {} if alignment is None else {"alignment": alignment})
 
 
-def _spread(used: RowFile, request: Request, complete: bool, narrow: bool) -> Loaded:
+def _spread(used: RowFile, request: Request, missing: str, narrow: bool) -> Loaded:
     """Read what this process's parties have, and keep it here."""
     from vpem.engines.placement import Placement
     from vpem.errors import InputError
@@ -88,19 +92,18 @@ def _spread(used: RowFile, request: Request, complete: bool, narrow: bool) -> Lo
             "a row whose features one party has needs nobody else: let each party use the "
             "model on its own file, without --engine mpi"
         )
-    marks = engine.allgather(used.fingerprint)
+    marks = engine.allgather(f"{used.fingerprint} {missing}")
     for rank, mark in enumerate(marks):
         if mark != marks[0]:
             raise InputError(
                 f"{engine.names[rank]} has another model than {engine.names[0]}; give all the same"
             )
-    source, alignment = _dataset(used, request, complete)
-    columns = _columns(used, request, source, narrow) or range(len(source.feature_names))
+    source, alignment = _dataset(used, request, missing == "refuse")
+    columns = _columns(used, request, source, missing, narrow) or range(len(source.feature_names))
     assert source.partition is not None
     called = source.partition.names
     parties = Placement.evenly(engine, len(called), called)
-    missing, names = "refuse" if complete else "marginalize", used.stored.feature_names
-    masked = asked.secure_sum
+    names, masked = used.stored.feature_names, asked.secure_sum
     X = SpreadRows(source.X, source.partition, columns, parties, names, missing, masked)
     return Loaded(source, X, {"alignment": alignment})
 
@@ -109,7 +112,7 @@ def _spread(used: RowFile, request: Request, complete: bool, narrow: bool) -> Lo
 
 
 def _columns(
-    used: RowFile, request: Request, source: Dataset, narrow: bool
+    used: RowFile, request: Request, source: Dataset, missing: str, narrow: bool
 ) -> Sequence[int] | None:
     """Return the column of each of the model's features, where they differ.
 
@@ -126,7 +129,7 @@ def _columns(
     lacking = [name for name in wanted if name not in set(names)]
     named = all(each != default_names(len(each)) for each in (names, wanted))
     if narrow and lacking and there and named:
-        if request.missing == "refuse":
+        if missing == "refuse":
             raise InputError(
                 f"the data lack features of the model: {shorten(map(repr, lacking))}; integrate "
                 "them out with ",

@@ -8,6 +8,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from vpem.errors import Setting
+
 from .of_rows import RowFile
 from .output import print_json, show, table
 from .requests import Request, ResultSettings
@@ -32,6 +34,7 @@ class MixtureFile(RowFile):
     holds = "a mixture"
     needs_values = False
     goes_without = "integrated out"
+    advice = ("integrate them out with ", Setting("missing", "marginalize"))
 
     @cached_property
     def stored(self) -> Model:
@@ -105,8 +108,9 @@ class MixtureFile(RowFile):
         if isinstance(X, SpreadRows):
             scores, blank = X.posteriors(mixture)[1], X.n_blank
         else:
-            scores = mixture.score_samples(X, missing=request.missing)
-            if request.missing != "refuse":
+            missing = self.missing(request)
+            scores = mixture.score_samples(X, missing=missing)
+            if missing != "refuse":
                 blank = int(np.isnan(X).all(axis=1).sum())
         told = self.told(data)
         request.leave_it_to_the_first()

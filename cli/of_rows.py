@@ -8,6 +8,9 @@ from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from vpem.errors import Setting
+from vpem.settings import MISSINGS
+
 from .config import key_of
 from .kinds import StoredFile, reported
 from .loading import Loaded, labels_of, load
@@ -41,7 +44,9 @@ class RowFile(StoredFile):
     """A mixture, or clusters."""
 
     needs_values: ClassVar[bool]
-    """Whether rows that lack values cannot be assigned."""
+    """Whether rows that lack values are refused in pictures, unless the fit took such."""
+    advice: ClassVar[tuple[str | Setting, ...]]
+    """What else to try where values are missing."""
     goes_without: ClassVar[str]
     """What becomes of features that the data lack."""
 
@@ -60,7 +65,12 @@ class RowFile(StoredFile):
 
     def load(self, request: Request) -> Loaded:
         """Read data, features in the order of the file."""
-        return load(self, request, request.missing == "refuse", narrow=True)
+        return load(self, request, self.missing(request), narrow=True)
+
+    def missing(self, request: Request) -> str:
+        """What is done where values are missing: as in the fit, unless the command says."""
+        fitted = self.stored.options.get("missing")
+        return request.missing or (fitted if fitted in MISSINGS else MISSINGS[0])
 
     @abstractmethod
     def marginal(self, columns: Sequence[int]) -> None:
@@ -93,7 +103,8 @@ class RowFile(StoredFile):
             return None
         from vpem.pictures.samples import EvaluationData
 
-        found = load(self, request, self.needs_values)
+        missing = self.missing(request) if self.needs_values else "marginalize"
+        found = load(self, request, missing)
         named = request.rows.labels != "labels"
         labelled = request.labelled or named or found.source.labels is not None
         labels = labels_of(request, found.source) if labelled else None
@@ -109,7 +120,7 @@ class RowFile(StoredFile):
         output, tables = request.output, request.tables
         found = self.load(request)
         X, source = found.X, found.source
-        labels, more, own = self.assign(X, request.missing, request.proba)
+        labels, more, own = self.assign(X, self.missing(request), request.proba)
         told, columns = self.told(found), {"label": labels, **more}
         if tables:
             everyones = dict.fromkeys(X.parties.own.tolist(), columns)
@@ -139,7 +150,7 @@ class RowFile(StoredFile):
         data = self.load(request)
         truth = labels_of(request, data.source)
         k = self.n_labels
-        found = compare(truth, self.labels(data.X, request.missing), k)
+        found = compare(truth, self.labels(data.X, self.missing(request)), k)
         if request.output.json:
             print_json({
                 "n_samples": len(data.X),
@@ -192,6 +203,7 @@ class ClustersFile(RowFile):
     holds = "clusters"
     needs_values = True
     goes_without = "left out of distances"
+    advice = ("assign rows by what is there with ", Setting("missing", "marginalize"))
     instead: ClassVar = {
         "sample": "from which no rows are drawn; fit a mixture with 'vpem fit'",
         "model export": "which are not exported; 'vpem model show --json' prints them",

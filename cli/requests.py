@@ -54,7 +54,13 @@ class RowSettings(Settings, heading="Data", kept=False):
         "Features that marginals or pairs draw, by name or number (from 0), with commas between. "
         "Default: those in which components differ most.",
     )
-    missing: str = changed(FitSettings, "missing")
+    missing: str | None = changed(
+        FitSettings,
+        "missing",
+        None,
+        help="Where values are missing (NaN): refuse, or marginalize: integrate them out, missing "
+        "at random. Default: as fitted.",
+    )
 
 
 class IndividualSettings(Settings, heading="Individuals", kept=False):
@@ -262,6 +268,9 @@ class Request:
         return ", ".join(map(str, self.files))
 
     @property
-    def missing(self) -> str:
-        """What is done where values are missing, which they are in rows that parties lack."""
+    def missing(self) -> str | None:
+        """What is done where values are missing, which they are in rows that parties lack.
+
+        None: as the model was fitted.
+        """
         return "marginalize" if self.parties.missing_parties else self.rows.missing

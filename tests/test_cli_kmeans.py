@@ -222,3 +222,6 @@ def test_values_that_are_missing(capsys, tmp_path):
     for words in (("--workers", 2), ("--split", "features")):
         sentence = run(capsys, "kmeans", path, *words).sentence
         assert "row 3, feature 1 ('b') is NaN" in sentence
+    clusters = tmp_path / "clusters.h5"
+    done(capsys, "kmeans", path, "-k", 1, "--missing", "marginalize", "-o", clusters)
+    assert done(capsys, "predict", clusters, path, "--json").json["distances"][3] == 0

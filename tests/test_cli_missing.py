@@ -38,13 +38,11 @@ def test_fit_score_and_predict(capsys, data, tmp_path, words):
         capsys, "fit", data, *FIT, *words, "--missing", "marginalize", "-o", model, "--json"
     ).json
     assert read_model(model).options["missing"] == "marginalize"
-    scored = done(capsys, "score", model, data, "--missing", "marginalize", "--json").json
+    scored = done(capsys, "score", model, data, "--json").json  # the model knows
     close = 1e-3 if "float32" in words or "cycle" in words else 1e-9
     assert scored["log_likelihood"] == pytest.approx(report["log_likelihood"], rel=close)
     assert scored["bic"] == pytest.approx(report["bic"], rel=close)
-    predicted = done(
-        capsys, "predict", model, data, "--missing", "marginalize", "--proba", "--json"
-    ).json
+    predicted = done(capsys, "predict", model, data, "--proba", "--json").json
     np.testing.assert_allclose(np.sum(predicted["proba"], axis=1), 1)
 
 
@@ -54,11 +52,18 @@ def test_missing_values_are_refused_unless_asked_for(capsys, data, tmp_path):
     assert "is NaN" in refused.sentence
     assert "--missing marginalize" in refused.sentence
     model = tmp_path / "m.h5"
-    done(capsys, "fit", data, *FIT, "--missing", "marginalize", "-o", model)
-    for command in ("score", "predict"):
-        refused = run(capsys, command, model, data)
-        assert refused.code == 2
-        assert "is NaN" in refused.sentence
+    whole = tmp_path / "whole.h5"
+    write_dataset(whole, Dataset(np.nan_to_num(read_dataset(data).X), NAMES))
+    done(capsys, "fit", whole, *FIT, "-o", model)
+    done(capsys, "kmeans", whole, "-k", 2, "-o", tmp_path / "c.h5")
+    for fitted in (model, tmp_path / "c.h5"):
+        for command in ("score", "predict"):
+            refused = run(capsys, command, fitted, data)
+            assert refused.code == 2
+            assert "is NaN" in refused.sentence
+            assert "--missing marginalize" in refused.sentence
+    done(capsys, "fit", data, *FIT, "--missing", "marginalize", "-o", model, "--force")
+    assert "is NaN" in run(capsys, "score", model, data, "--missing", "refuse").sentence
 
 
 def test_words_that_are_no_answer(capsys, data):
