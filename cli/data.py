@@ -19,11 +19,11 @@ from .roles import READ, WRITTEN
 from .split import split
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from vpem.files.datasets import Dataset
     from vpem.network.holdings import Partition
     from vpem.network.schema import Report
+
+    from .tables import Table
 
 __all__ = ["app"]
 
@@ -359,7 +359,6 @@ def _filled(rows: Sequence[tuple[Any, ...]], *columns: str, right: tuple[str, ..
     """Return a table of the first rows, saying how many it leaves out."""
     from .output import table
 
-    made = table(rows[:MOST_ROWS], *columns, right=right)
-    if len(rows) > MOST_ROWS:
-        made.caption = f"and {len(rows) - MOST_ROWS} more; --json shows all"
-    return made
+    left = len(rows) - MOST_ROWS
+    caption = f"and {left} more; --json shows all" if left > 0 else None
+    return table(rows[:MOST_ROWS], *columns, right=right, caption=caption)

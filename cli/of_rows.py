@@ -163,10 +163,10 @@ class RowFile(StoredFile):
                 **data.told,
             })  # fmt: skip
             return
-        heads = tuple(
-            f"{c} = {found.mapping[c]}" if c in found.mapping else str(c) for c in range(k)
-        )
-        counts = ((label, *row) for label, row in zip(found.classes, found.confusion, strict=True))
+        order = found.order
+        heads = [f"{c} = {found.mapping[c]}" if c in found.mapping else str(c) for c in order]
+        labelled = zip(found.classes, found.confusion[:, order], strict=True)
+        counts = ((label, *row) for label, row in labelled)
         title = "Rows of each label in each component"
         show(table(found.facts(), "", ""), table(counts, "label", *heads, title=title, right=heads))
 

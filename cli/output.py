@@ -6,7 +6,7 @@ import json
 import re
 import sys
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -15,10 +15,9 @@ from vpem.errors import printable as clean
 
 from .naming import in_options
 from .progress import Progress, take_away
+from .tables import Table, table
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from vpem.network.schema import Report
 
 __all__ = [
@@ -86,37 +85,6 @@ def print_json(value: Any) -> None:
     sys.stdout.write(json.dumps(as_plain(value), allow_nan=False) + "\n")
 
 
-def table(
-    rows: Iterable[Iterable[object]],
-    *columns: str,
-    title: str | None = None,
-    right: tuple[str, ...] = (),
-) -> Table:
-    """Return a Rich table in the house style.
-
-    Parameters
-    ----------
-    rows : iterable of iterables
-        The cells.
-    *columns : str
-        Heads of the columns; without one that is not empty there is no line of heads.
-    title : str, optional
-        Above the table.
-    right : tuple of str
-        Columns aligned to the right.
-    """
-    from rich import box
-    from rich.table import Table
-
-    made = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left", pad_edge=False)
-    made.show_header = any(columns)
-    for column in columns:
-        made.add_column(clean(column), justify="right" if column in right else "left")
-    for row in rows:
-        made.add_row(*map(clean, row))
-    return made
-
-
 def show(*items: Table | str) -> None:
     """Print tables and lines of a command's result on stdout."""
     from rich.console import Console
@@ -125,7 +93,7 @@ def show(*items: Table | str) -> None:
     # Written by ourselves: Rich would end the process where the reader of a pipe has gone.
     with console.capture() as printed:
         for item in items:
-            console.print(item)
+            console.print(item.drawn(console) if isinstance(item, Table) else item)
     # Cells are filled up with blanks, of which none are left at the end of a line.
     sys.stdout.write("\n".join(map(_trimmed, printed.get().split("\n"))))
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -16,8 +15,6 @@ from .output import Progress, number, plural, show, table
 from .progress import span
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from vpem.fits.selection.search import Selection
     from vpem.fits.selection.trials import Outcome, Trial
     from vpem.network.schema import Report
@@ -174,26 +171,10 @@ def show_selection(found: Selection, report: Report) -> None:
     better = "higher" if held else "lower"
     title = f"Models by {NAMES[criterion]} ({better} is better)"
     heads = [head for head in heads if head not in without]
-    show(_fitting(title, heads, spare, rows), table(_facts(found, report), "", ""))
-
-
-def _fitting(title: str, heads: list[str], spare: list[str], rows: list[dict[str, str]]) -> Table:
-    """Return a table with as many columns as the terminal is wide; all of them in a pipe."""
-    from rich.console import Console
-    from rich.measure import Measurement
-
-    console = Console()
-    free = console.options.update(width=10_000, max_width=10_000)
-    heads, spare = list(heads), [head for head in spare if head in heads]
-    while True:
-        right = tuple(head for head in heads if head not in ("choice", "covariance", "status"))
-        cells = [[row.get(head, "-") for head in heads] for row in rows]
-        made = table(cells, *heads, title=title, right=right)
-        # A table that is wider all the same is not cut.
-        made.width = Measurement.get(console, free, made).maximum
-        if made.width <= console.width or not spare or not sys.stdout.isatty():
-            return made
-        heads.remove(spare.pop(0))
+    right = [head for head in heads if head not in ("choice", "covariance", "status")]
+    cells = [[row.get(head, "-") for head in heads] for row in rows]
+    models = table(cells, *heads, title=title, right=right, spare=spare)
+    show(models, table(_facts(found, report), "", ""))
 
 
 def _numbers(cell: Report, held: bool) -> dict[str, str]:

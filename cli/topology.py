@@ -16,11 +16,11 @@ from .options import Printing, Without
 from .roles import READ, WRITTEN
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from vpem.network.graph import Graph
     from vpem.network.holdings import Partition
     from vpem.network.schema import Report
+
+    from .tables import Table
 
 __all__ = ["app"]
 

@@ -90,3 +90,37 @@ def test_rows_of_workers(counts, told):
 def test_help_names_the_command_itself(capsys, command):
     text = " ".join(done(capsys, command, "--help").out.split())
     assert f"mpiexec -n 5 vpem {command} ... --engine mpi" in text
+
+
+# ---- tables in narrow terminals -----------------------------------------------------------------
+
+HUBS = [("0", "concave points", "concavity, concave points, symmetry", "9,000,000"),
+        ("1", "q" * 50, "z" * 50, "6")]  # fmt: skip
+HEADS = ("hub", "root", "agents", "features")
+RIGHT = ("hub", "features")
+
+
+@pytest.mark.parametrize("width", [200, 80, 60, 40, 24])
+def test_a_narrow_terminal_cuts_nothing(capsys, monkeypatch, width):
+    monkeypatch.setenv("COLUMNS", str(width))
+    show(table(HUBS, *HEADS, title="Hubs", right=RIGHT, caption="and more"))
+    out = capsys.readouterr().out
+    assert all(len(line) <= width for line in out.splitlines())
+    assert "…" not in out
+    assert "9,000,000" in out
+    together = "".join(out.split())
+    assert together.count("q") == together.count("z") == 50
+    # Every row has lines of its own where there is no room for columns.
+    assert out.count("features") == (2 if width <= 40 else 1)
+
+
+def test_a_narrow_terminal_goes_without_what_can_be_spared(capsys, monkeypatch):
+    cells = [("1", "12345.67", "converged")] * 2
+    made = table(cells, "K", "BIC", "status", right=("K", "BIC"), spare=("status", "BIC"))
+    monkeypatch.setenv("COLUMNS", "22")
+    for terminal in (True, False):
+        monkeypatch.setattr("sys.stdout.isatty", lambda terminal=terminal: terminal)
+        show(made)
+        out = capsys.readouterr().out
+        assert ("status" not in out) is terminal
+        assert out.count("12345.67") == 2

@@ -19,7 +19,6 @@ from vpem.files.models import Model, assembled, write_model
 from vpem.network.blocks import Blocks
 from vpem.network.ledger import KINDS
 from vpem.pictures import curves, densities, network, scatters, traffic
-from vpem.pictures.assignments import matched_order
 from vpem.pictures.figure import new_figure, render, words
 from vpem.pictures.kinds import KINDS as PICTURES
 from vpem.pictures.kinds import draw, kinds_of, next_kinds
@@ -439,7 +438,7 @@ def test_components_stand_in_the_order_of_their_labels(home):
     from vpem.fits.evaluation import compare
 
     agreement = compare([0, 0, 1, 1, 2], [3, 3, 0, 0, 2], 4)
-    assert matched_order(agreement).tolist() == [3, 0, 2, 1]
+    assert agreement.order == [3, 0, 2, 1]
 
 
 def test_what_rows_and_labels_are_needed_for(home):

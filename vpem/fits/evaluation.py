@@ -44,6 +44,16 @@ class Agreement:
     confusion: NDArray[np.intp]
     mapping: dict[int, Any]
 
+    @property
+    def order(self) -> list[int]:
+        """Clusters in the order of the labels that they are mapped to; then those without."""
+        place = {label: row for row, label in enumerate(self.classes.tolist())}
+        last = len(place)
+        return sorted(
+            range(self.confusion.shape[1]),
+            key=lambda cluster: place.get(self.mapping.get(cluster), last),
+        )
+
     def facts(self) -> list[tuple[str, str]]:
         """Return the figures as a reader wants them, each with its name."""
         return [

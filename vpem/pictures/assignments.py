@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
 from vpem.errors import InputError, Setting
 from vpem.fits.evaluation import Agreement, compare
@@ -92,18 +91,10 @@ def agreement_of(saved: SavedFit, rows: EvaluationData) -> Agreement:
     return compare(rows.labels, saved.assign(rows.X), saved.n_components)
 
 
-def matched_order(agreement: Agreement) -> NDArray[np.intp]:
-    """Return components in the order of the labels they are matched with, the others last."""
-    place = {label: row for row, label in enumerate(agreement.classes.tolist())}
-    k = agreement.confusion.shape[1]
-    keys = [place.get(agreement.mapping.get(c), len(place)) for c in range(k)]
-    return np.argsort(keys, kind="stable")
-
-
 def draw_confusion(saved: SavedFit, rows: EvaluationData) -> Picture:
     """Draw rows of each label in each component, matched one to one, with agreement figures."""
     agreement = agreement_of(saved, rows)
-    order = matched_order(agreement)
+    order = agreement.order
     counts = agreement.confusion[:, order]
     n_labels, k = counts.shape
     share = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
@@ -146,7 +137,7 @@ def draw_confusion(saved: SavedFit, rows: EvaluationData) -> Picture:
     return Picture(figure, f"Rows of {n_labels} labels in {k} {noun}s: {plain}.", notes)
 
 
-def _outline_matches(axes: Axes, agreement: Agreement, order: NDArray[np.intp]) -> None:
+def _outline_matches(axes: Axes, agreement: Agreement, order: list[int]) -> None:
     from matplotlib.patches import Rectangle
 
     place = {label: row for row, label in enumerate(agreement.classes.tolist())}
