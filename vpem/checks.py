@@ -9,7 +9,7 @@ from numbers import Integral, Real
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
 from vpem.errors import InputError, Setting, named
 
@@ -22,6 +22,7 @@ __all__ = [
     "as_kept",
     "available_memory",
     "check_data",
+    "check_dtype",
     "check_finite",
     "check_int",
     "check_memory",
@@ -184,6 +185,25 @@ def check_data(
         data = data.astype(np.float64)
     (finite or check_finite)(data, feature_names)
     return data
+
+
+def check_dtype(dtype: DTypeLike | None) -> np.dtype[np.floating] | None:
+    """Return the precision, which must be float32 or float64; None stays None.
+
+    Raises
+    ------
+    InputError
+        If it is another.
+    """
+    if dtype is None:
+        return None
+    for known in (np.dtype(np.float32), np.dtype(np.float64)):
+        try:
+            if np.dtype(dtype) == known:
+                return known
+        except TypeError:
+            break
+    raise InputError(f"dtype must be one of float32, float64, got {dtype!r}")
 
 
 def check_finite(

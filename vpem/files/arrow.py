@@ -14,16 +14,16 @@ from vpem.files.opening import check_unpacked
 from vpem.files.reading import LONGEST_STRING
 
 __all__ = [
-    "annotation_of", "check_kinds", "check_strings", "is_number", "is_text", "matrix_of",
-    "weights_of",
+    "annotation_of", "check_kinds", "check_strings", "decoded", "is_number", "is_numeric",
+    "is_text", "longest_text", "matrix_of", "plain_kind", "weights_of",
 ]  # fmt: skip
 
 
 def check_kinds(columns: list[tuple[str, pa.DataType]], source: str) -> None:
     """Raise InputError if a column is of a kind that could be neither features nor their names."""
     for name, kind in columns:
-        kind = _plain(kind)
-        known = (is_text, _is_numeric, pa.types.is_temporal, pa.types.is_null)
+        kind = plain_kind(kind)
+        known = (is_text, is_numeric, pa.types.is_temporal, pa.types.is_null)
         if not any(test(kind) for test in known):
             raise InputError(
                 f"{source}: column {name!r} holds {str(kind)[:80]}, not text or numbers; "
@@ -34,12 +34,9 @@ def check_kinds(columns: list[tuple[str, pa.DataType]], source: str) -> None:
 
 def check_strings(name: str, column: pa.ChunkedArray, source: str) -> None:
     """Raise FileError if text is longer than names are or takes far more than its file."""
-    if not is_text(_plain(column.type)):
+    if not is_text(plain_kind(column.type)):
         return
-    longest = 0
-    for chunk in column.chunks:
-        texts = chunk.dictionary if hasattr(chunk, "dictionary") else chunk
-        longest = max(longest, pc.max(pc.binary_length(texts)).as_py() or 0)
+    longest = longest_text(column)
     if longest > 4 * LONGEST_STRING:
         raise FileError(
             f"{source}: column {name!r} holds a text of {longest} bytes, more than "
@@ -49,9 +46,18 @@ def check_strings(name: str, column: pa.ChunkedArray, source: str) -> None:
     check_unpacked(4 * longest * len(column), source)  # as numpy has text
 
 
+def longest_text(column: pa.ChunkedArray) -> int:
+    """Return the bytes of the longest text of a column, dictionaries not unpacked."""
+    longest = 0
+    for chunk in column.chunks:
+        texts = chunk.dictionary if hasattr(chunk, "dictionary") else chunk
+        longest = max(longest, pc.max(pc.binary_length(texts)).as_py() or 0)
+    return longest
+
+
 def matrix_of(columns: list[tuple[str, pa.ChunkedArray]], n_rows: int, source: str) -> Floats:
     """Return the feature columns side by side, float32 if they all are, float64 otherwise."""
-    plain = [(name, _decoded(column)) for name, column in columns]
+    plain = [(name, decoded(column)) for name, column in columns]
     for refusal, test in (
         ("text", is_text),
         ("dates or times", pa.types.is_temporal),
@@ -85,7 +91,7 @@ def matrix_of(columns: list[tuple[str, pa.ChunkedArray]], n_rows: int, source: s
 def annotation_of(name: str, column: pa.ChunkedArray, source: str) -> Labels:
     """Return ids or labels as an array of integers, floats or strings."""
     check_strings(name, column, source)
-    values = _decoded(column)
+    values = decoded(column)
     if pa.types.is_temporal(values.type) and not pa.types.is_duration(values.type):
         values = values.cast(pa.string())
     text = _is_string(values.type)
@@ -98,7 +104,7 @@ def annotation_of(name: str, column: pa.ChunkedArray, source: str) -> Labels:
                 f"{source}: row {int(np.argmax(broken.to_numpy()))} (counted from 0) has a line "
                 f"break in column {name!r}; is a quotation mark left open?"
             )
-    elif _is_numeric(values.type):
+    elif is_numeric(values.type):
         missing = pc.is_null(values, nan_is_null=True)
     else:
         raise InputError(f"{source}: column {name!r} holds {values.type}, not text or numbers")
@@ -122,19 +128,19 @@ def annotation_of(name: str, column: pa.ChunkedArray, source: str) -> Labels:
 
 def weights_of(name: str, column: pa.ChunkedArray, source: str) -> NDArray[np.float64]:
     """Return the weights of the rows."""
-    values = _decoded(column)
-    if not _is_numeric(values.type):
+    values = decoded(column)
+    if not is_numeric(values.type):
         raise InputError(f"{source}: column {name!r} holds {values.type}, but weights are numbers")
     plain = values.cast(pa.float64(), safe=False).to_numpy()
     return as_weights(plain, len(plain), f"{source}, column {name!r}")
 
 
-def _decoded(column: pa.ChunkedArray) -> pa.ChunkedArray:
+def decoded(column: pa.ChunkedArray) -> pa.ChunkedArray:
     """Replace dictionary codes by their values."""
-    return column.cast(_plain(column.type)) if pa.types.is_dictionary(column.type) else column
+    return column.cast(plain_kind(column.type)) if pa.types.is_dictionary(column.type) else column
 
 
-def _plain(kind: pa.DataType) -> pa.DataType:
+def plain_kind(kind: pa.DataType) -> pa.DataType:
     """Return the type of values, whether or not they are in a dictionary."""
     return kind.value_type if pa.types.is_dictionary(kind) else kind
 
@@ -151,7 +157,7 @@ def is_text(kind: pa.DataType) -> bool:
     return _is_string(kind) or any(test(kind) for test in tests)
 
 
-def _is_numeric(kind: pa.DataType) -> bool:
+def is_numeric(kind: pa.DataType) -> bool:
     """Tell whether a column holds numbers or true/false values."""
     tests = (pa.types.is_integer, pa.types.is_floating, pa.types.is_boolean, pa.types.is_decimal)
     return any(test(kind) for test in tests)

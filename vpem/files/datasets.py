@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
-from vpem.checks import Floats, Labels
+from vpem.checks import Floats, Labels, check_dtype
 from vpem.errors import FileError, InputError, shorten
 from vpem.files.about import write_about
 from vpem.files.annotations import STORED, as_column, as_weights, read_weights
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     import h5py
 
     from vpem.files.parties.homes import Home
+    from vpem.files.table_settings import TableSettings
 
 __all__ = [
     "Dataset",
@@ -82,6 +83,10 @@ class Dataset:
         Where the data come from, as the user named it; used in messages.
     homes : dict of int to Home
         Where the rows come from, by party, of the parties that live in this process.
+    left_out : dict of str to str
+        Columns of a plain table that are no features, with the reason: text, dates, constant, ...
+    table : TableSettings, optional
+        How a table was read, with the column of ids that was found; None of HDF5.
 
     Raises
     ------
@@ -99,6 +104,8 @@ class Dataset:
     sample_weight: NDArray[np.float64] | None = None
     source: str = "data"
     homes: dict[int, Home] = field(default_factory=dict)
+    left_out: dict[str, str] = field(default_factory=dict)
+    table: TableSettings | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.X, FileMatrix):
@@ -130,6 +137,11 @@ class Dataset:
         if self.edges is not None:
             n_agents = None if self.partition is None else self.partition.n_agents
             self.edges = _as_edges(self.edges, n_agents, self.source)
+
+    @property
+    def plain(self) -> bool:
+        """Whether nothing says who holds what: neither agents nor workers nor a graph."""
+        return self.partition is None and self.workers is None and self.edges is None
 
     @property
     def n_samples(self) -> int:
@@ -226,7 +238,7 @@ def read_dataset(
         If the elements do not fit each other.
     """
     source = os.fspath(path)
-    precision = _check_dtype(dtype)
+    precision = check_dtype(dtype)
     with open_read(path) as file:
         name = "X" if dataset is None else dataset
         kind = check_encoding(file, ENCODING, VERSION) if dataset is None else None
@@ -250,19 +262,6 @@ def read_dataset(
             sample_weight=weights,
             source=source,
         )
-
-
-def _check_dtype(dtype: DTypeLike | None) -> np.dtype[np.floating] | None:
-    """Return the precision asked for, which must be float32 or float64."""
-    if dtype is None:
-        return None
-    for known in (np.dtype(np.float32), np.dtype(np.float64)):
-        try:
-            if np.dtype(dtype) == known:
-                return known
-        except TypeError:
-            break
-    raise InputError(f"dtype must be one of float32, float64, got {dtype!r}")
 
 
 def _read_names(file: h5py.File, n_features: int) -> tuple[str, ...]:

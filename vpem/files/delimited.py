@@ -16,7 +16,15 @@ from vpem.files.arrow import is_number
 from vpem.files.columns import Chosen, Roles, kept_columns, roles_of
 from vpem.files.opening import EXPANSION, advice, open_unzipped, read_limit
 
-__all__ = ["delimiter_of", "kinds_of", "read_delimited"]
+__all__ = [
+    "BLOCK_BYTES",
+    "check_width",
+    "delimiter_of",
+    "explain",
+    "kinds_of",
+    "numbered",
+    "read_delimited",
+]
 
 OF_A_COLUMN = 3000  # bytes that reading a column takes, however short it is
 BLOCK_BYTES = 1 << 24  # the longest row of a CSV file, and how much of it is parsed at once
@@ -39,7 +47,7 @@ def delimiter_of(file: Path, source: str, candidates: str, delimiter: str | None
     return max(candidates, key=lambda mark: lines[0].count(mark.encode()))
 
 
-def _check_width(file: Path, source: str, delimiter: str) -> None:
+def check_width(file: Path, source: str, delimiter: str) -> None:
     """Raise FileError if the columns of a CSV file take far more memory than the file."""
     with open_unzipped(file) as stream:
         line = stream.readline(BLOCK_BYTES)
@@ -60,7 +68,7 @@ def kinds_of(file: Path, source: str, delimiter: str) -> dict[str, pa.DataType]:
     FileError
         If it cannot be read.
     """
-    _check_width(file, source, delimiter)
+    check_width(file, source, delimiter)
     reading = csv.ReadOptions(use_threads=False, block_size=BLOCK_BYTES)
     parsing = csv.ParseOptions(delimiter=delimiter, newlines_in_values=True)
     try:
@@ -72,14 +80,14 @@ def kinds_of(file: Path, source: str, delimiter: str) -> dict[str, pa.DataType]:
     except UnicodeDecodeError as error:
         raise FileError(f"{source} is not UTF-8 text; save it as UTF-8") from error
     except (pa.ArrowException, OSError, ValueError, MemoryError) as error:
-        _explain(str(error), source, True, error)
+        explain(str(error), source, True, error)
 
 
 def read_delimited(
     file: Path, source: str, header: bool, delimiter: str, chosen: Chosen
 ) -> tuple[list[str], Roles, pa.Table]:
     """Read a CSV file: first the names, then the columns that are used."""
-    _check_width(file, source, delimiter)
+    check_width(file, source, delimiter)
     # One thread, since only then pyarrow says in which row it found an error.
     reading = csv.ReadOptions(
         use_threads=False, block_size=BLOCK_BYTES, autogenerate_column_names=not header
@@ -91,7 +99,7 @@ def read_delimited(
             csv.open_csv(stream, read_options=reading, parse_options=parsing) as reader,
         ):
             raw = list(reader.schema.names)
-        names = [name.strip() for name in raw] if header else _numbered(len(raw))
+        names = [name.strip() for name in raw] if header else numbered(len(raw))
         if any("\n" in name for name in names):
             raise FileError(
                 f"{source}: a column name has a line break; is a quotation mark left open?"
@@ -120,11 +128,11 @@ def read_delimited(
     except UnicodeDecodeError as error:
         raise FileError(f"{source} is not UTF-8 text; save it as UTF-8") from error
     except (pa.ArrowException, OSError, ValueError, MemoryError) as error:
-        _explain(str(error), source, header, error)
+        explain(str(error), source, header, error)
     return names, roles, table
 
 
-def _explain(message: str, source: str, header: bool, error: BaseException) -> NoReturn:
+def explain(message: str, source: str, header: bool, error: BaseException) -> NoReturn:
     """Raise FileError with a sentence for what pyarrow says of a CSV file."""
     ragged = re.search(r"(?:Row #(\d+): )?Expected (\d+) columns, got (\d+)", message)
     if ragged:
@@ -142,6 +150,6 @@ def _explain(message: str, source: str, header: bool, error: BaseException) -> N
     raise FileError(f"{source}: {sentence}") from error
 
 
-def _numbered(n_columns: int) -> list[str]:
+def numbered(n_columns: int) -> list[str]:
     """Return names for the columns of a table that has none."""
     return [f"column {column}" for column in range(n_columns)]

@@ -1,0 +1,69 @@
+"""Parquet, Feather and Arrow files as frames: their columns are looked at before they are read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import pyarrow as pa
+from pyarrow import parquet
+
+from vpem.errors import FileError, VpemError
+from vpem.files.arrow import is_text
+from vpem.files.frames import Frame
+from vpem.files.opening import check_unpacked
+
+__all__ = ["parquet_frame"]
+
+
+def parquet_frame(file: Path, source: str) -> Frame:
+    """Open a Parquet file.
+
+    Raises
+    ------
+    FileError
+        If it cannot be read.
+    """
+    with _said(source, "Parquet"), parquet.ParquetFile(file) as opened:
+        schema = opened.schema_arrow
+    names = list(schema.names)
+    text = [field.name for field in schema if is_text(field.type)]
+
+    def read(kept: Sequence[int], as_text: Sequence[int]) -> list[pa.ChunkedArray]:
+        with _said(source, "Parquet"):
+            chosen = [names[column] for column in kept]
+            # Text that is many times the same stays in a dictionary until it is known to be short.
+            with parquet.ParquetFile(file, read_dictionary=text) as opened:
+                check_unpacked(_declared(opened.metadata, set(chosen)), file)
+                return list(opened.read(columns=chosen).columns)
+
+    return Frame(source, tuple(names), tuple(schema.types), read, _index(schema))
+
+
+def _index(schema: pa.Schema) -> frozenset[int]:
+    """Return the columns that pandas calls an index of the rows."""
+    stored = (schema.pandas_metadata or {}).get("index_columns", [])
+    index = {name for name in stored if isinstance(name, str)}
+    return frozenset(n for n, name in enumerate(schema.names) if name in index)
+
+
+@contextmanager
+def _said(source: str, kind: str) -> Iterator[None]:
+    """Turn what pyarrow raises into a sentence."""
+    try:
+        yield
+    except VpemError:
+        raise
+    except (pa.ArrowException, OSError, ValueError, MemoryError) as error:
+        raise FileError(f"{source} cannot be read as {kind} ({error})") from error
+
+
+def _declared(metadata: parquet.FileMetaData, names: set[str]) -> int:
+    """Return how many bytes a Parquet file says that it unpacks to, in these columns."""
+    unpacked = 0
+    for number in range(metadata.num_row_groups):
+        group = metadata.row_group(number)
+        for part in map(group.column, range(group.num_columns)):
+            unpacked += int(part.total_uncompressed_size) if part.path_in_schema in names else 0
+    return max(int(metadata.num_rows) * len(names) * 8, unpacked)

@@ -1,0 +1,169 @@
+"""Which columns of a table are what: features, labels, ids, workers, weights."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+from vpem.errors import InputError, Setting, shorten
+from vpem.files.columns import resolve_column
+from vpem.files.table_settings import TableSettings, words_in
+
+__all__ = ["Choice", "choose", "columns_in"]
+
+NOTED = ("label", "id", "worker", "weight")
+"""What columns may hold beside features."""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What the columns of a table are, by their numbers.
+
+    Attributes
+    ----------
+    noted : dict of str to int
+        The columns of labels, ids, workers and weights, those of them that there are.
+    features : list of int
+        The features, in their order.
+    chosen : bool
+        Whether the features were named, one by one; else they are all other columns.
+    free : list of int
+        Columns that are not dropped.
+    """
+
+    noted: dict[str, int]
+    features: list[int]
+    chosen: bool
+    free: list[int]
+
+
+def choose(
+    names: Sequence[str],
+    table: TableSettings,
+    source: str,
+    *,
+    weights: str | int | None = None,
+    columns: Sequence[str] | frozenset[str] | None = None,
+    lacking: Collection[str] = (),
+) -> Choice:
+    """Say what the columns of a table are, after checking that they are there, each for one thing.
+
+    Parameters
+    ----------
+    names : sequence of str
+        Of the columns.
+    table : TableSettings
+        What the user says of them.
+    source : str
+        The file, for messages.
+    weights : str or int, optional
+        The column of weights.
+    columns : sequence of str, or frozenset of str, optional
+        The features of a model: all of these, in this order; of a set those that are there.
+    lacking : collection of str
+        What of `NOTED` may be named and not be there.
+
+    Raises
+    ------
+    InputError
+        If a column is not there, or named for two things.
+    """
+    known = list(names)
+    told = dict(zip(NOTED, (table.label_column, table.id_column, table.worker_column, weights),
+                    strict=True))  # fmt: skip
+    noted: dict[str, int] = {}
+    for what, column in told.items():
+        if column is None or (what in lacking and column not in known):
+            continue
+        place = resolve_column(f"{what} column", column, known, source)
+        assert place is not None
+        for other, taken in noted.items():
+            if taken == place:
+                raise InputError(
+                    f"{source}: column {known[place]!r} cannot hold both {other}s and {what}s"
+                )
+        noted[what] = place
+    dropped = set(columns_in("drop", table.drop, known, source))
+    for what, place in noted.items():
+        if place in dropped:
+            raise InputError(f"{source}: the {what} column {known[place]!r} is also dropped")
+    free = [n for n in range(len(known)) if n not in dropped]
+    chosen = columns is not None or table.features is not None
+    if columns is not None:
+        features = _of_a_model(columns, known, source)
+    elif table.features is not None:
+        features = columns_in("features", table.features, known, source)
+    else:
+        features = [n for n in free if n not in noted.values()]
+    _check(features, noted, dropped, known, source)
+    return Choice(noted, features, chosen, free)
+
+
+def _of_a_model(
+    columns: Sequence[str] | frozenset[str], names: list[str], source: str
+) -> list[int]:
+    """Return the columns of a model's features."""
+    if not isinstance(columns, frozenset):
+        found = (resolve_column("column", name, names, source) for name in columns)
+        return [place for place in found if place is not None]
+    there = [n for n, name in enumerate(names) if name in columns]
+    if not there:
+        raise InputError(
+            f"{source} has none of the features {shorten(map(repr, sorted(columns)))}; its "
+            f"columns are {shorten(names, 10)}"
+        )
+    return there
+
+
+def columns_in(setting: str, value: object, names: list[str], source: str) -> list[int]:
+    """Return the columns that a list of names, places and ranges of places names, in its order.
+
+    Raises
+    ------
+    InputError
+        If there is no such column.
+    """
+    # A column may have a comma in its name.
+    words = (value,) if isinstance(value, str) and value in names else words_in(setting, value)
+    found: list[int] = []
+    for word in words:
+        ends = re.fullmatch(r"(\d{1,9})-(\d{1,9})", word) if isinstance(word, str) else None
+        if ends is not None and word not in names:
+            low, high = (int(end) for end in ends.groups())
+            if not low <= high < len(names):
+                raise InputError(
+                    f"{source}: there are no columns {word}; the {len(names)} columns are "
+                    f"numbered from 0 to {len(names) - 1}"
+                )
+            found += range(low, high + 1)
+            continue
+        place = resolve_column("column", word, names, source)
+        assert place is not None
+        found.append(place)
+    return found
+
+
+def _check(
+    features: list[int], noted: dict[str, int], dropped: set[int], names: list[str], source: str
+) -> None:
+    """Raise InputError where a feature is named twice, is something else too, or there is none."""
+    holders = {place: what for what, place in noted.items()}
+    seen: set[int] = set()
+    for place in features:
+        why = f"holds {holders[place]}s" if place in holders else ""
+        why = why or ("is dropped" if place in dropped else "is one already" * (place in seen))
+        if why:
+            raise InputError(f"{source}: {names[place]!r} cannot be a feature: it {why}")
+        seen.add(place)
+    first: dict[str, int] = {}
+    for place, name in enumerate(names):
+        if first.setdefault(name, place) != place:
+            raise InputError(
+                f"{source}: columns {first[name]} and {place} are both called {name!r}; rename "
+                "one, or pass ",
+                Setting("no_header", True),
+                " if the first row is data",
+            )
+    if not features:
+        raise InputError(f"{source}: no column is left for the features")

@@ -1,0 +1,197 @@
+"""The door for data: whatever a dataset is read from, in whichever format it is."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from numpy.typing import DTypeLike
+
+from vpem.checks import check_dtype
+from vpem.errors import InputError, Setting
+from vpem.files import datasets
+from vpem.files.datasets import Dataset
+from vpem.files.opening import check_readable
+from vpem.files.table_settings import TableSettings
+
+__all__ = ["read_data", "read_dataset"]
+
+TEXT_SUFFIXES = {
+    ".csv": ",;\t|",
+    ".tsv": "\t",
+    ".txt": "\t,;| ",
+    ".dat": "\t,;| ",
+    ".data": ",;\t| ",
+}
+PARQUET_SUFFIXES = (".parquet", ".pq")
+
+
+def read_data(
+    path: str | os.PathLike[str],
+    table: TableSettings | None = None,
+    *,
+    kept: TableSettings | None = None,
+    dataset: str | None = None,
+    dtype: DTypeLike | None = None,
+    memory_limit: int | None = None,
+    sample_weight: str | int | None = None,
+    weights_needed: bool = True,
+    columns: Sequence[str] | frozenset[str] | None = None,
+    keep_constant: bool = False,
+) -> Dataset:
+    """Read a dataset from a table or an HDF5 file.
+
+    Parameters
+    ----------
+    path : path
+        The file; ``-`` is standard input.
+    table : TableSettings, optional
+        How it is read, as the user says.
+    kept : TableSettings, optional
+        How a model's own data were read: in place of what `table` has by default. Columns that it
+        names need not be there.
+    dataset : str, optional
+        Path of a two-dimensional dataset inside an HDF5 file.
+    dtype : {"float32", "float64"}, optional
+        Precision in memory; by default that of the file, float64 for integers.
+    memory_limit : int, optional
+        In bytes: where two copies of the values would be larger, those of HDF5 stay on disk, as a
+        `FileMatrix`, and tables are refused. By default all are read.
+    sample_weight : str or int, optional
+        Weights of the rows: a column of a table, or a path inside an HDF5 file.
+    weights_needed : bool
+        Whether these must be there.
+    columns : sequence of str, or frozenset of str, optional
+        The features of a model: all of these, in this order; of a set those that are there, in the
+        order of the table.
+    keep_constant : bool
+        Whether columns of a plain table with one value, or none, are features all the same: others
+        may have more rows of them.
+
+    Returns
+    -------
+    Dataset
+        The data; not checked for values that are not finite (`vpem.checks.check_finite`).
+        ``left_out`` has the columns of a plain table that are no features, with the reason.
+
+    Raises
+    ------
+    FileError
+        If the file cannot be read or parsed.
+    InputError
+        If a column that is named is not there or holds something else, or its numbers are written
+        in another way than `table` says, with what would help.
+    """
+    given = TableSettings.of(table)
+    asked = given if kept is None else given.with_defaults_of(kept.without_choice())
+    file = check_readable(path)
+    source = os.fspath(path)
+    ending = _ending(file)
+    if ending not in TEXT_SUFFIXES and ending not in PARQUET_SUFFIXES:
+        return datasets.read_dataset(
+            path,
+            dataset,
+            dtype,
+            memory_limit=memory_limit,
+            sample_weight=None if sample_weight is None else str(sample_weight),
+            weights_needed=weights_needed,
+        )
+    from vpem.files.arrow_frames import parquet_frame
+    from vpem.files.tabular import dataset_of, refuse_large
+    from vpem.files.text_tables import text_frame
+
+    if dataset is not None:
+        raise InputError(Setting("dataset"), f" is a path inside HDF5, which {source} is not")
+    refuse_large(os.stat(file).st_size, memory_limit, source)
+    if ending in TEXT_SUFFIXES:
+        frame = text_frame(file, source, asked, TEXT_SUFFIXES[ending])
+    else:
+        frame = parquet_frame(file, source)
+    named = zip(NAMED, ("label", "id", "worker"), strict=True)
+    lacking = [what for name, what in named if kept is not None and _is_kept(name, given, kept)]
+    found = dataset_of(
+        frame,
+        asked,
+        weights=sample_weight,
+        columns=columns,
+        lacking=lacking if weights_needed else [*lacking, "weight"],
+        keep_constant=keep_constant,
+        memory_limit=memory_limit,
+    )
+    precision = check_dtype(dtype)
+    if precision is not None:
+        found.X = found.X.astype(precision, copy=False)
+    return found
+
+
+NAMED = ("label_column", "id_column", "worker_column")
+
+
+def _is_kept(name: str, given: TableSettings, kept: TableSettings) -> bool:
+    """Whether a column is named by what a model keeps, not by the user."""
+    return getattr(given, name) is None and getattr(kept, name) is not None
+
+
+def _ending(file: Path) -> str:
+    """Return what a name ends in, without that of what packs it."""
+    packed = file.suffix.lower() == ".gz"
+    return (file.with_suffix("").suffix if packed else file.suffix).lower()
+
+
+def read_dataset(
+    path: str | os.PathLike[str],
+    dataset: str | None = None,
+    dtype: DTypeLike | None = None,
+    *,
+    table: TableSettings | None = None,
+    memory_limit: int | None = None,
+    sample_weight: str | int | None = None,
+    **changes: Any,
+) -> Dataset:
+    """Read a dataset from a table or an HDF5 file; see docs/file-formats.md for all formats.
+
+    Parameters
+    ----------
+    path : path
+        The file.
+    dataset : str, optional
+        Path inside an HDF5 file of a two-dimensional numeric dataset. Then only its values are
+        read; by default ``X`` is, with everything stored beside it.
+    dtype : {"float32", "float64"}, optional
+        Precision in memory; by default that of the file, float64 for integers.
+    table : TableSettings, optional
+        How a table is read.
+    memory_limit : int, optional
+        In bytes: where two copies of the values would be larger, those of HDF5 stay on disk, as a
+        `FileMatrix`, and tables are refused. By default all are read.
+    sample_weight : str or int, optional
+        Weights of the rows: a column of a table, or a path inside an HDF5 file; by default
+        ``sample_weight`` of an HDF5 file, if it is there.
+    **changes
+        Settings of `TableSettings`: ``features``, ``drop``, ``id_column``, ``label_column``,
+        ``worker_column``, ``na``, ``decimal``, ``thousands``, ``encoding``, ``delimiter``,
+        ``no_header``.
+
+    Returns
+    -------
+    Dataset
+        The data; not checked for values that are not finite. ``left_out`` has the columns of a
+        plain table that are no features, with the reason.
+
+    Raises
+    ------
+    FileError
+        If the file cannot be read, or is not what it must be.
+    InputError
+        If its parts do not fit each other, or a column that is named is not there.
+    """
+    return read_data(
+        path,
+        TableSettings.of(table, **changes),
+        dataset=dataset,
+        dtype=dtype,
+        memory_limit=memory_limit,
+        sample_weight=sample_weight,
+    )

@@ -1,0 +1,185 @@
+"""What of a plain table is no feature, and why: one word a column."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from vpem.errors import InputError, Setting, VpemWarning, shorten
+from vpem.files.arrow import decoded, is_number, is_numeric, is_text, longest_text, plain_kind
+from vpem.files.frames import Frame
+from vpem.files.reading import LONGEST_STRING
+from vpem.files.table_settings import TableSettings
+from vpem.files.text_numbers import LONGEST_NUMBER, check_writing, numbers_of
+
+__all__ = ["ID_NAMES", "find_ids", "nothing_left", "sort_columns", "warn_of_numbers"]
+
+ID_NAMES = ("id", "ids")
+"""Of columns that are hardly meant to be features, in any case of letters."""
+
+MOST = 20
+"""Columns of text among which ids are looked for."""
+
+UNTELLING = ("constant", "no values")
+"""Why columns of numbers are no features, which may be otherwise in other rows."""
+
+
+def sort_columns(
+    frame: Frame, columns: dict[int, pa.ChunkedArray], table: TableSettings, keep_constant: bool
+) -> tuple[dict[int, pa.ChunkedArray], dict[str, str]]:
+    """Tell features from columns that are none.
+
+    Parameters
+    ----------
+    frame : Frame
+        The table.
+    columns : dict of int to pyarrow.ChunkedArray
+        Those of its columns that nobody gave a meaning, by number.
+    table : TableSettings
+        How it is read.
+    keep_constant : bool
+        Whether columns with one value, or none at all, are features.
+
+    Returns
+    -------
+    features : dict of int to pyarrow.ChunkedArray
+        Columns of numbers, by number.
+    left_out : dict of str to str
+        Why others are none, by name.
+
+    Raises
+    ------
+    InputError
+        If a column is meant to hold numbers that do not read as such.
+    """
+    features: dict[int, pa.ChunkedArray] = {}
+    left_out: dict[str, str] = {
+        frame.names[n]: "lists" for n, kind in enumerate(frame.kinds) if pa.types.is_nested(kind)
+    }
+    texts: dict[str, pa.ChunkedArray] = {}
+    for place, values in columns.items():
+        name = frame.names[place]
+        is_named = name.casefold() in ID_NAMES
+        if is_text(plain_kind(values.type)) and place not in frame.index and not is_named:
+            numbers = numbers_of(values, table)
+            if numbers is None and not _is_blank(values):
+                texts[name], left_out[name] = values, "text"
+                continue
+            values = pa.chunked_array([pa.nulls(len(values))]) if numbers is None else numbers
+        values = values if is_text(plain_kind(values.type)) else decoded(values)
+        if place in frame.index:
+            why = "index"
+        elif is_named:
+            why = "ids that repeat"
+        else:
+            why = _why_not(values)
+        if why and not (keep_constant and why in UNTELLING):
+            left_out[name] = why
+        else:
+            features[place] = values
+    check_writing(texts, table, frame.source)
+    return features, {name: left_out[name] for name in frame.names if name in left_out}
+
+
+def _why_not(values: pa.ChunkedArray) -> str:
+    """Return why a column is no feature; nothing if it is one."""
+    kind = values.type
+    if pa.types.is_null(kind) or values.null_count == len(values):
+        return "no values"
+    if pa.types.is_temporal(kind):
+        return "dates"
+    if not is_numeric(kind):
+        return "no numbers"
+    ends = pc.min_max(values)
+    same = len(values) > 1 and not values.null_count and ends["min"].is_valid
+    return "constant" if same and ends["min"].as_py() == ends["max"].as_py() else ""
+
+
+def _is_blank(values: pa.ChunkedArray) -> bool:
+    """Whether a column of text has nothing but white space."""
+    if longest_text(values) > LONGEST_NUMBER:
+        return False
+    return not pc.any(pc.not_equal(pc.utf8_trim_whitespace(decoded(values)), "")).as_py()
+
+
+def find_ids(frame: Frame, columns: dict[int, pa.ChunkedArray]) -> int | None:
+    """Return the column that names the rows where nobody has named one.
+
+    That is the one called ``id`` or ``ids``, an index that does more than count, or else the only
+    one of text that has no value twice and none empty.
+
+    Parameters
+    ----------
+    frame : Frame
+        The table.
+    columns : dict of int to pyarrow.ChunkedArray
+        Those of its columns that nobody gave a meaning, by number.
+    """
+    names = frame.names
+    called = [place for place in columns if names[place].casefold() in ID_NAMES]
+    if called:
+        return called[0] if len(called) == 1 and _all_differ(columns[called[0]]) else None
+    index = [place for place in columns if place in frame.index]
+    for place in index:
+        if _all_differ(columns[place]) and not _counts(columns[place]):
+            return place
+    text = [n for n in columns if is_text(plain_kind(columns[n].type)) and n not in frame.index]
+    if not 0 < len(text) <= MOST:
+        return None
+    different = [place for place in text if _all_differ(columns[place])]
+    return different[0] if len(different) == 1 else None
+
+
+def _all_differ(column: pa.ChunkedArray) -> bool:
+    """Whether a column of text or whole numbers has no value twice, and none empty."""
+    kind = plain_kind(column.type)
+    if column.null_count or not (is_text(kind) or pa.types.is_integer(kind)):
+        return False
+    coded = pa.types.is_dictionary(column.type)
+    if coded and sum(len(chunk.dictionary) for chunk in column.chunks) < len(column):
+        return False
+    if is_text(kind):
+        if longest_text(column) > 4 * LONGEST_STRING:
+            return False
+        values = pc.utf8_trim_whitespace(decoded(column).cast(pa.large_string()))
+        if pc.any(pc.equal(values, "")).as_py():
+            return False
+    else:
+        values = decoded(column)
+    return bool(pc.count_distinct(values).as_py() == len(values))
+
+
+def _counts(column: pa.ChunkedArray) -> bool:
+    """Whether a column only counts the rows, from 0 or 1."""
+    values = decoded(column)
+    if is_text(values.type):
+        return False
+    plain = values.cast(pa.int64()).to_numpy()
+    return bool(plain[0] in (0, 1) and np.array_equal(plain, plain[0] + np.arange(len(plain))))
+
+
+def nothing_left(frame: Frame, left_out: dict[str, str]) -> InputError:
+    """Return the error of a table without features."""
+    listed = shorten((f"{name} ({why})" for name, why in left_out.items()), 10)
+    return InputError(
+        f"{frame.source}: no column is left for the features: {listed or 'it has ids alone'}; name "
+        "those that are with ",
+        Setting("features"),
+    )
+
+
+def warn_of_numbers(frame: Frame, features: Sequence[int]) -> None:
+    """Warn where the names of features look like a row of data."""
+    if frame.header and features and all(is_number(frame.names[one]) for one in features):
+        warnings.warn(
+            VpemWarning(
+                f"{frame.source}: the first row was taken for names although it holds numbers; if "
+                "it is data, pass ",
+                Setting("no_header", True),
+            ),
+            stacklevel=3,
+        )

@@ -1,0 +1,118 @@
+"""How a table is read: what its columns are, and how its numbers are written."""
+
+from __future__ import annotations
+
+import codecs
+import csv
+from collections.abc import Sequence
+from typing import Any
+
+from vpem.errors import InputError, Setting, shorten
+from vpem.records import Settings, setting
+
+__all__ = ["OF_ONE_FIT", "TableSettings", "words_in"]
+
+OF_ONE_FIT = ("features", "drop")
+"""Settings by which features are chosen: a model knows its own."""
+
+DECIMALS = (".", ",")
+THOUSANDS = (",", ".", "'", "\u2019", " ", "\u00a0", "\u202f", "_")
+
+
+# fmt: off
+class TableSettings(Settings, heading="Data"):
+    """What the columns of a table are, and how its numbers are written."""
+
+    features: Any = setting(None, "Only these columns are features, with commas: names, or places "
+        "from 0, also a range: 3-7.", local=True)
+    drop: Any = setting(None, "Columns to leave out, with commas: names, places, or a range.",
+        local=True)
+    id_column: Any = setting(None, "Column that names the rows: its name or place. Default: one "
+        "called id or ids, or the only one of text in which no value stands twice.", local=True)
+    label_column: Any = setting(None, "Column of known classes: its name or place (-1 is the "
+        "last); no feature, but used by evaluate. Of .h5ad a column of obs.", local=True)
+    worker_column: Any = setting(None, "Column that says which worker holds each row: its name or "
+        "place.", local=True)
+    na: Any = setting(None, "What else stands for a missing value, with commas: '?,-999'. Empty "
+        "cells, NA, N/A, NaN, null and None do without.", local=True)
+    decimal: str = setting(".", "Decimal mark of numbers in text: . or ,", choices=DECIMALS,
+        local=True)
+    thousands: str | None = setting(None, "Mark between thousands of numbers in text: . or , or ' "
+        "or a blank.", local=True)
+    encoding: str | None = setting(None, "Encoding of text: latin-1, cp1252, utf-16. Default: "
+        "UTF-8, or what a byte order mark says.", local=True)
+    delimiter: str | None = setting(None, "Character between fields, or 'tab'; found in the first "
+        "line if absent.", local=True)
+    no_header: bool = setting(False, "The first row is data, not names.", local=True)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.thousands is not None and self.thousands not in THOUSANDS:
+            raise InputError(Setting("thousands"), " must be one of . , ' _ or a blank, got "
+                f"{self.thousands!r}")
+        if self.thousands == self.decimal:
+            raise InputError(Setting("thousands", self.thousands), " and ",
+                Setting("decimal", self.decimal), " are the same mark; give two")
+        if self.encoding is not None:
+            _check_encoding(self.encoding)
+        for name in ("features", "drop", "na"):
+            words_in(name, getattr(self, name))
+
+    @property
+    def marks(self) -> tuple[str, ...]:
+        """What stands for missing values beside the usual marks."""
+        return tuple(str(word) for word in words_in("na", self.na))
+
+    def with_defaults_of(self, other: TableSettings) -> TableSettings:
+        """Return the record with values of another in place of all that are defaults here."""
+        changes = {
+            one.name: getattr(other, one.name)
+            for one in self.fields()
+            if getattr(self, one.name) == one.default
+        }
+        return self.changed(**changes)
+
+    def without_choice(self) -> TableSettings:
+        """Return the record as whoever uses a model needs it, which has features of its own."""
+        return self.changed(**dict.fromkeys(OF_ONE_FIT))
+# fmt: on
+
+
+def words_in(name: str, value: Any) -> tuple[str | int, ...]:
+    """Return the words of a list: with commas between, quoted where they have some, or a sequence.
+
+    Parameters
+    ----------
+    name : str
+        The setting.
+    value : str, int, sequence of str or int, or None
+        Its value.
+
+    Raises
+    ------
+    InputError
+        If it is something else.
+    """
+    if value is None:
+        return ()
+    if isinstance(value, str):
+        rows = list(csv.reader([value], skipinitialspace=True))
+        return tuple(word.strip() for word in rows[0]) if rows else ()
+    if isinstance(value, int) and not isinstance(value, bool):
+        return (value,)
+    items = list(value) if isinstance(value, Sequence) else None
+    if items is None or not all(isinstance(one, str | int | float) for one in items):
+        raise InputError(Setting(name), f" must be words with commas, or a list, got {value!r}")
+    return tuple(one if isinstance(one, int) else str(one) for one in items)
+
+
+def _check_encoding(encoding: str) -> None:
+    """Raise InputError if Python knows no text encoding of this name."""
+    try:
+        known = codecs.lookup(encoding)
+        text = getattr(known, "_is_text_encoding", True)
+    except (LookupError, ValueError):
+        text = False
+    if not text:
+        usual = shorten(("utf-8", "latin-1", "cp1252", "utf-16", "mac-roman", "shift-jis"), 6)
+        raise InputError(Setting("encoding"), f" must be one of {usual}, ..., got {encoding!r}")

@@ -1,0 +1,169 @@
+"""Datasets of frames: columns of a table become features and what is noted of the rows."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from vpem.checks import Floats
+from vpem.errors import InputError
+from vpem.files.arrow import (
+    annotation_of,
+    check_kinds,
+    is_number,
+    is_text,
+    matrix_of,
+    plain_kind,
+    weights_of,
+)
+from vpem.files.choosing import Choice, choose
+from vpem.files.datasets import Dataset
+from vpem.files.frames import Frame
+from vpem.files.leaving_out import (
+    ID_NAMES,
+    find_ids,
+    nothing_left,
+    sort_columns,
+    warn_of_numbers,
+)
+from vpem.files.table_settings import TableSettings
+from vpem.files.text_numbers import check_writing, numbers_of
+from vpem.network.holdings import from_worker_of_row
+
+__all__ = ["blank_marks", "dataset_of", "refuse_large"]
+
+Columns = dict[int, pa.ChunkedArray]
+"""Columns that were read, by their number in the table."""
+
+
+def dataset_of(
+    frame: Frame,
+    table: TableSettings,
+    *,
+    weights: str | int | None = None,
+    columns: Sequence[str] | frozenset[str] | None = None,
+    lacking: Collection[str] = (),
+    keep_constant: bool = False,
+    memory_limit: int | None = None,
+) -> Dataset:
+    """Read a frame.
+
+    Parameters
+    ----------
+    frame : Frame
+        The table.
+    table : TableSettings
+        How it is read.
+    weights, columns, lacking
+        As of `vpem.files.choosing.choose`.
+    keep_constant : bool
+        Whether columns with one value, or none at all, are features.
+    memory_limit : int, optional
+        In bytes.
+
+    Raises
+    ------
+    FileError
+        If the file cannot be read or parsed.
+    InputError
+        If a column is not there, or is not what it must be.
+    """
+    names = frame.names
+    choice = choose(names, table, frame.source, weights=weights, columns=columns, lacking=lacking)
+    found = _read(frame, choice, table)
+    n_rows = len(next(iter(found.values())))
+    if n_rows == 0:
+        raise InputError(f"{frame.source} has no rows")
+    rest = {n: values for n, values in found.items() if n not in choice.noted.values()}
+    left_out: dict[str, str] = {}
+    if choice.chosen:
+        features = _numbers(frame, {n: found[n] for n in choice.features}, table)
+        rest = {n: values for n, values in rest.items() if n not in choice.features}
+    else:
+        features, left_out = sort_columns(frame, rest, table, keep_constant)
+    ids = choice.noted.get("id")
+    if ids is None and (ids := find_ids(frame, rest)) is not None:
+        features.pop(ids, None)
+        left_out.pop(names[ids], None)
+    if not features:
+        raise nothing_left(frame, left_out)
+    warn_of_numbers(frame, list(features))
+    refuse_large(n_rows * len(features) * 8, memory_limit, frame.source)
+    X = matrix_of([(names[n], values) for n, values in features.items()], n_rows, frame.source)
+    noted = _noted(frame, choice.noted | ({} if ids is None else {"id": ids}), found)
+    return Dataset(
+        blank_marks(X, table),
+        tuple(names[n] for n in features),
+        **noted,
+        source=frame.source,
+        left_out=left_out,
+        table=table if ids is None else table.changed(id_column=names[ids]),
+    )
+
+
+def _read(frame: Frame, choice: Choice, table: TableSettings) -> Columns:
+    """Read the columns that are used, and those that may name the rows."""
+    names, noted = frame.names, choice.noted
+    called = []
+    if "id" not in noted:
+        free = set(choice.free) - {*noted.values(), *(choice.features if choice.chosen else ())}
+        called = [n for n in sorted(free) if names[n].casefold() in ID_NAMES or n in frame.index]
+    asked = [*choice.features] if choice.chosen else []
+    check_kinds([(names[n], frame.kinds[n]) for n in (*noted.values(), *asked)], frame.source)
+    kept = sorted({*choice.features, *noted.values(), *called})
+    # What is nested could become anything, and is no feature.
+    kept = [n for n in kept if not pa.types.is_nested(frame.kinds[n])]
+    # "007" is to stay "007".
+    texts = [n for what, n in noted.items() if what != "weight"]
+    texts += [n for n in called if n not in frame.index]
+    return dict(zip(kept, frame.read(kept, texts), strict=True))
+
+
+def _numbers(frame: Frame, columns: Columns, table: TableSettings) -> Columns:
+    """Return columns that are features because somebody says so: text must read as numbers."""
+    found, texts = dict(columns), {}
+    for place, column in columns.items():
+        if not is_text(plain_kind(column.type)):
+            continue
+        numbers = numbers_of(column, table)
+        if numbers is None:
+            texts[frame.names[place]] = column
+        else:
+            found[place] = numbers
+    check_writing(texts, table, frame.source)
+    return found
+
+
+def _noted(frame: Frame, noted: dict[str, int], found: Columns) -> dict[str, Any]:
+    """Return what is noted of the rows, as `Dataset` takes it."""
+    values: dict[str, Any] = {}
+    for what, place in noted.items():
+        name, column = frame.names[place], found[place]
+        if what == "weight":
+            values["sample_weight"] = weights_of(name, column, frame.source)
+        elif what == "worker":
+            values["workers"] = from_worker_of_row(annotation_of(name, column, frame.source))
+        else:
+            values[f"{what}s"] = annotation_of(name, column, frame.source)
+    return values
+
+
+def blank_marks(X: Floats, table: TableSettings) -> Floats:
+    """Make NaN of numbers that stand for missing values, in place."""
+    for mark in table.marks:
+        if is_number(mark):
+            np.putmask(X, np.equal(X, float(mark)), np.nan)
+    return X
+
+
+def refuse_large(n_bytes: int, memory_limit: int | None, source: str) -> None:
+    """Raise InputError if a table takes more memory than it may."""
+    if memory_limit is not None and 2 * n_bytes > memory_limit:
+        raise InputError(
+            f"{source} takes {2 * n_bytes / 1e6:.4g} MB, more than the memory limit of "
+            f"{memory_limit / 1e6:.4g} MB; 'vpem data import' makes an HDF5 file of it, which is "
+            "read in parts"
+        )

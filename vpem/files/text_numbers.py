@@ -1,0 +1,148 @@
+"""Text that stands for numbers: how these are written, and what is none among them."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from vpem.errors import InputError, Setting, printable, shorten
+from vpem.files.arrow import decoded, longest_text
+from vpem.files.table_settings import TableSettings
+
+__all__ = ["MISSING_MARKS", "check_writing", "numbers_of"]
+
+MISSING_MARKS = (
+    "", "#N/A", "#N/A N/A", "#NA", "-1.#IND", "-1.#QNAN", "-NaN", "-nan", "1.#IND", "1.#QNAN",
+    "<NA>", "N/A", "NA", "NAN", "NULL", "NaN", "None", "Null", "n/a", "na", "nan", "none", "null",
+)  # fmt: skip
+"""What stands for a missing value in text without anybody saying so."""
+
+WRITINGS = (
+    (",", None), (".", ","), (",", "."), (".", " "), (",", " "), (".", "'"), (",", "'"),
+    (",", "\u00a0"), (",", "\u202f"), (".", "\u2019"), (".", "_"),
+)  # fmt: skip
+"""Decimal marks and marks of thousands that are tried where a column does not read as numbers."""
+
+LONGEST_NUMBER = 64
+"""Bytes of a number, or of what stands among numbers."""
+
+MOSTLY = 0.8
+"""Share of numbers from which a column of text is meant to be one of numbers."""
+
+
+def numbers_of(column: pa.ChunkedArray, table: TableSettings) -> pa.ChunkedArray | None:
+    """Return a column of text as numbers (nulls where values are missing); None if it has others.
+
+    A column without any value is none of numbers.
+    """
+    if longest_text(column) > LONGEST_NUMBER:
+        return None
+    text = _stripped(column, table)
+    if text.null_count == len(text):
+        return None
+    found = pc.match_substring_regex(text, _pattern(table.decimal, table.thousands))
+    if not pc.all(found).as_py():
+        return None
+    if table.thousands is not None:
+        text = pc.replace_substring(text, table.thousands, "")
+    if table.decimal != ".":
+        text = pc.replace_substring(text, table.decimal, ".")
+    return text.cast(pa.float64())
+
+
+def check_writing(columns: dict[str, pa.ChunkedArray], table: TableSettings, source: str) -> None:
+    """Raise InputError where columns of text are meant to hold numbers, with what makes them some.
+
+    Parameters
+    ----------
+    columns : dict of str to pyarrow.ChunkedArray
+        Columns of text, none of which reads as numbers, by name.
+    table : TableSettings
+        How they were read.
+    source : str
+        The file.
+    """
+    texts = {
+        name: _stripped(column, table)
+        for name, column in columns.items()
+        if longest_text(column) <= LONGEST_NUMBER
+    }
+    for decimal, thousands in WRITINGS:
+        pattern = _pattern(decimal, thousands)
+        same = [
+            name
+            for name, text in texts.items()
+            if text.null_count < len(text)
+            and pc.all(pc.match_substring_regex(text, pattern)).as_py()
+        ]
+        if same:
+            raise InputError(*_other_writing(same, texts, decimal, thousands, source))
+    for name, text in texts.items():
+        _check_marks(name, text, table, source)
+
+
+def _other_writing(
+    names: list[str], texts: dict[str, Any], decimal: str, thousands: str | None, source: str
+) -> list[str | Setting]:
+    """Return the sentence about columns that read as numbers when these are written otherwise."""
+    shown = printable(_first(texts[names[0]], _pattern(".", None)))
+    columns = f"column {names[0]!r}" if len(names) == 1 else f"columns {shorten(map(repr, names))}"
+    holds = "holds" if len(names) == 1 else "hold"
+    said: list[str | Setting] = [f"{source}: {columns} {holds} numbers written as {shown!r}; pass "]
+    if decimal != ".":
+        said.append(Setting("decimal", decimal))
+    if thousands is not None:
+        said += [" and "] * (decimal != ".") + [Setting("thousands", thousands)]
+    elif all(pc.all(pc.match_substring_regex(texts[name], _pattern(".", ","))).as_py()
+             for name in names):  # fmt: skip
+        said += [", or ", Setting("thousands", ","), " if the comma stands between thousands"]
+    return said
+
+
+def _check_marks(name: str, text: pa.ChunkedArray, table: TableSettings, source: str) -> None:
+    """Raise InputError where a few words stand among numbers."""
+    known = text.drop_null()
+    numbers = pc.match_substring_regex(known, _pattern(table.decimal, table.thousands))
+    count = pc.sum(pc.cast(numbers, pa.int64())).as_py() or 0
+    others = known.filter(pc.invert(numbers))
+    words = pc.unique(others)
+    alone = len(words) == 1 and not str(words[0])[:1].isalnum()
+    if not count or (count < MOSTLY * len(known) and not alone):
+        return
+    shown = [printable(word.as_py())[:40] for word in words[:3]]
+    row = pc.index(text, words[0]).as_py()
+    listed = shorten(map(repr, shown), 3)
+    more = "" if len(words) <= 3 else " and others"
+    marks = ",".join(f'"{word}"' if "," in word else word for word in shown)
+    raise InputError(
+        f"{source}: column {name!r} holds numbers but for {len(others)} "
+        f"value{'s' * (len(others) > 1)}, {listed}{more} (first in row {row}, counted from 0); if "
+        "that stands for missing values pass ",
+        Setting("na", marks),
+        ", or leave the column out with ",
+        Setting("drop", name),
+    )
+
+
+def _stripped(column: pa.ChunkedArray, table: TableSettings) -> pa.ChunkedArray:
+    """Return text without white space around it, and null where a value is missing."""
+    text = pc.utf8_trim_whitespace(decoded(column).cast(pa.large_string()))
+    marks = pa.array([*MISSING_MARKS, *table.marks], pa.large_string())
+    return pc.if_else(pc.is_in(text, marks), pa.scalar(None, pa.large_string()), text)
+
+
+def _pattern(decimal: str, thousands: str | None) -> str:
+    """Return a regular expression of numbers with these marks."""
+    point = re.escape(decimal)
+    whole = r"\d+" if thousands is None else rf"(?:\d+|\d{{1,3}}(?:{re.escape(thousands)}\d{{3}})+)"
+    return rf"^[+-]?(?:{whole}(?:{point}\d*)?|{point}\d+)(?:[eE][+-]?\d+)?$"
+
+
+def _first(text: pa.ChunkedArray, pattern: str) -> str:
+    """Return the first value that does not read so."""
+    known = text.drop_null()
+    others = known.filter(pc.invert(pc.match_substring_regex(known, pattern)))
+    return str((others if len(others) else known)[0].as_py())[:40]
