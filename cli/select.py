@@ -112,8 +112,9 @@ def select(
     """Fit a grid of models and choose the best by a criterion.
 
     The grid has numbers of components, numbers of hops, and kinds of covariance. All other options
-    are those of 'vpem fit'. Diagonal covariances are the same models whatever the hops, and are
-    fitted once. A search that is ended goes on when the command is given again.
+    are those of 'vpem fit'. A model that is the same for several numbers of hops (the same
+    hubs, or a diagonal covariance) is fitted once. A search that is ended goes on when the command
+    is given again.
 
     Example: vpem select data/wine.h5 -k 1-4 --scale standard --jobs 1 -o best.h5
 

@@ -139,6 +139,8 @@ def _status(cell: Report) -> str:
 
 def show_selection(found: Selection, report: Report) -> None:
     """Print the table of all models, and what was chosen."""
+    from vpem.fits.selection.lists import as_ranges
+
     criterion, choice = found.criterion, found.choice
     held = criterion == "heldout"
     worst = f"worst {NAMES[criterion]}"
@@ -147,7 +149,7 @@ def show_selection(found: Selection, report: Report) -> None:
         told = {
             "choice": "best" if place == choice.best else "",
             "K": str(cell["n_components"]),
-            "hops": ", ".join(map(str, cell["stands_for_hops"])),
+            "hops": ", ".join(as_ranges(cell["stands_for_hops"])),
             "covariance": cell["covariance_type"],
             "hubs": str(cell["n_hubs"]),
             "status": _status(cell),

@@ -81,6 +81,12 @@ class Task:
             joined = stored_graph(source, self.parts, graph)
             before, self.warnings = list(heard), {}
             for number in sorted(set(hops or [sums.hops])):
+                *_, last = [None, *self.networks]
+                if last is not None and len(self.networks[last].whole.hubs) == 1:
+                    # One hub has all agents, and has them from farther away too.
+                    self.networks[number] = self.networks[last]
+                    self.warnings[number] = self.warnings[last]
+                    continue
                 n_heard = len(heard)
                 network = connect(joined, self.parts, sums, hops=number)
                 self.networks[number] = run.over(network)

@@ -532,5 +532,12 @@ def test_diagonal_models_are_fitted_once_for_all_hops(capsys, data, select):
                 assert fit["n_parameters"] == cell["n_parameters"]
     text = done(capsys, "select", data, "-k", 2, *words, "--jobs", 1).out
     assert sum(" 0, 1 " in line for line in text.splitlines()) == 2
+    # So are those of hops by which one hub has everybody.
+    star = done(
+        capsys, "select", data, "-k", 2, "--hops", "0-2,9", "--topology", "star", *words[4:]
+    )
+    assert "fits      6" in star.out
+    assert " 0-2, 9 " in star.out
+    assert star.err.count("centralizes") == 1
     # Noisy sums tell hubs apart.
     assert select("-k", 2, *words, "--compress", "qsgd:8bits")["n_fits"] == 8

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from vpem.errors import InputError, check_choice
 
-__all__ = ["MOST_NUMBERS", "parse_names", "parse_numbers"]
+__all__ = ["MOST_NUMBERS", "as_ranges", "parse_names", "parse_numbers"]
 
 MOST_NUMBERS = 10_000
 """Longest list."""
@@ -59,6 +59,18 @@ def parse_numbers(what: str, text: str, *, least: int = 0) -> list[int]:
             raise InputError(f"{what} has more than {MOST_NUMBERS} numbers, got {text!r}")
         found.update(range(first, last + 1, step))
     return sorted(found)
+
+
+def as_ranges(numbers: Iterable[int]) -> list[str]:
+    """Write ascending whole numbers, three or more in a row as a range: 0, 1 and 3-6."""
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and number == runs[-1][-1] + 1:
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    found = ([f"{run[0]}-{run[-1]}"] if len(run) > 2 else [str(one) for one in run] for run in runs)
+    return [word for words in found for word in words]
 
 
 def parse_names(what: str, text: str, choices: Iterable[str]) -> list[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
@@ -57,9 +57,10 @@ def grid(
 def without_repeats(cells: Sequence[Cell], problem: Problem) -> list[Cell]:
     """Return the cells of a grid without those that are others' models.
 
-    A covariance that is diagonal inside every hub is diagonal, whatever the hubs: diag and
-    tied-diag need one fit for all numbers of hops, that in which the fewest features travel. Sums
-    must be as good as exact at all of them, or hubs would tell by their errors.
+    Hops that give the same hubs give the same models, of which one is fitted: that in which the
+    fewest features travel. Where sums are as good as exact, so that errors do not tell hubs apart,
+    it is enough that hubs have the same agents, whoever is the root; and a covariance that is
+    diagonal inside every hub is diagonal, whatever the hubs.
 
     Parameters
     ----------
@@ -69,17 +70,25 @@ def without_repeats(cells: Sequence[Cell], problem: Problem) -> list[Cell]:
         Whose cells.
     """
     errors = [network.consensus_error for network in problem.networks.values()]
-    if not all(error is not None and error <= SumSettings.consensus_tol for error in errors):
-        return list(cells)
-    hops: dict[tuple[int, str], list[int]] = {}
+    exact = all(error is not None and error <= SumSettings.consensus_tol for error in errors)
+
+    def model_of(cell: Cell) -> Hashable:
+        """What cells of the same model have in common."""
+        hubs = problem.networks[cell.hops if problem.workers is None else 0].whole.hubs
+        blocks: Hashable = tuple(hubs)
+        if exact:
+            diagonal = cell.covariance_type in DIAGONAL
+            blocks = None if diagonal else frozenset(hub.agents for hub in hubs)
+        return cell.n_components, cell.covariance_type, blocks
+
+    alike: dict[Hashable, set[int]] = {}
     for cell in cells:
-        if cell.covariance_type in DIAGONAL:
-            hops.setdefault((cell.n_components, cell.covariance_type), []).append(cell.hops)
+        alike.setdefault(model_of(cell), set()).add(cell.hops)
     found = []
     for cell in cells:
-        alike = sorted(set(hops.get((cell.n_components, cell.covariance_type), [cell.hops])))
-        if cell.hops == alike[0]:
-            found.append(replace(cell, stands_for=tuple(alike) if len(alike) > 1 else ()))
+        hops = tuple(sorted(alike[model_of(cell)]))
+        if cell.hops == hops[0]:
+            found.append(replace(cell, stands_for=hops if len(hops) > 1 else ()))
     return found
 
 

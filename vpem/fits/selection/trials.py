@@ -30,6 +30,7 @@ from vpem.files.matrix import FileMatrix
 from vpem.fits.prepare import check_count
 from vpem.fits.results import Fit
 from vpem.fits.selection.holding import ByFeatures, ByRows, Held, Judged
+from vpem.fits.selection.lists import as_ranges
 from vpem.network.holdings import Workers
 from vpem.network.schema import COUNT, NUMBER, TEXT, Choice, ListOf, Number, Report, Schema
 from vpem.sums.connect import Network
@@ -95,8 +96,8 @@ class Cell:
 
 
 def name_hops(numbers: Sequence[int]) -> str:
-    """Write "1 hop", "0 or 1 hops"."""
-    *first, last = map(str, numbers)
+    """Write "1 hop", "0 or 1 hops", "0-3 hops"."""
+    *first, last = as_ranges(numbers)
     before = f"{', '.join(first)} or " if first else ""
     return f"{before}{last} hop{'' if list(numbers) == [1] else 's'}"
 
