@@ -27,7 +27,7 @@ $(VENV)/made:
 
 # Byte code of the few modules that are imported is written then, not of all now.
 $(VENV)/needed: $(VENV)/made pyproject.toml
-	@echo "Installing NumPy, SciPy, scikit-learn and what else vpem runs on (160 MB to fetch, then half a minute) ..."
+	@echo "Installing NumPy, SciPy, scikit-learn and what else vpem runs on (180 MB to fetch, then half a minute) ..."
 	@$(BIN)/python -c '$(REQUIRED)' >$(VENV)/needed.txt
 	@$(PIP) --no-compile --requirement $(VENV)/needed.txt
 	@touch $@

@@ -96,8 +96,7 @@ def main(words: list[str] | None = None) -> int:
             continue
         console.print(table(part, results))
         given.folder.mkdir(parents=True, exist_ok=True)
-        if why := draw(part, results, given.folder / f"{stem}-{part}.png"):
-            console.print(why, markup=False)
+        draw(part, results, given.folder / f"{stem}-{part}.png")
     if given.profile:
         profiler.disable()
         pstats.Stats(profiler).sort_stats("cumulative").print_stats(25)

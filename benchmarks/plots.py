@@ -108,16 +108,14 @@ KINDS: dict[str, Callable[..., None]] = {
 }  # fmt: skip
 
 
-def draw(part: str, results: list[dict[str, Any]], target: Path) -> str | None:
-    """Write the plot of a part; return why not, if it cannot be drawn."""
-    try:
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        return f"matplotlib is absent ({error}): no plots; pip install '.[bench]'"
+def draw(part: str, results: list[dict[str, Any]], target: Path) -> None:
+    """Write the plot of a part, if it has one."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
     timed = [dict(result) for result in results if result["median"]]
     if part not in KINDS or not timed:
-        return None
+        return
     rows = sum(len(result["median"]) for result in timed) + len(timed)
     height = 8.0 if part == "scaling" else max(2.5, 1.5 + 0.22 * rows + 0.6 * (part == "startup"))
     if part == "kernels":
@@ -126,4 +124,3 @@ def draw(part: str, results: list[dict[str, Any]], target: Path) -> str | None:
     FigureCanvasAgg(figure)
     KINDS[part](figure, timed)
     figure.savefig(target)
-    return None

@@ -55,20 +55,17 @@ def tables(title: str, rows: list[dict[str, Any]]) -> list[Table]:
     return list(kinds.values())
 
 
-def picture(found: Finding, target: Path) -> str | None:
-    """Write the picture; return why not, if it cannot be drawn."""
-    try:
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        return f"matplotlib is absent ({error}): no picture; pip install '.[bench]'"
+def picture(found: Finding, target: Path) -> None:
+    """Write the picture."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
     figure: Any = Figure(figsize=found.size, dpi=110, layout="constrained")
     FigureCanvasAgg(figure)
     found.draw(figure)
     for axes in figure.axes:
         axes.spines[["top", "right"]].set_visible(False)
     figure.savefig(target)
-    return None
 
 
 def main(words: list[str] | None = None) -> int:
@@ -99,8 +96,7 @@ def main(words: list[str] | None = None) -> int:
         stem = given.folder / f"saem-{part}-{given.size}"
         whole = {"says": found.says, "failed": found.failed, "rows": found.rows}
         stem.with_suffix(".json").write_text(json.dumps(whole, indent=1) + "\n", encoding="utf-8")
-        if why := picture(found, stem.with_suffix(".png")):
-            console.print(why, markup=False)
+        picture(found, stem.with_suffix(".png"))
         failed += [f"{part}: {what}" for what in found.failed]
     for what in failed:
         console.print(f"not as it should be: {what}", markup=False)

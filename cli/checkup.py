@@ -40,11 +40,11 @@ NEEDED = {
     "typer": "typer",
     "rich": "rich",
     "pyarrow": "pyarrow",
+    "matplotlib": "matplotlib",
 }
 """Distributions that vpem needs, and a module of each."""
 
 EXTRAS = {
-    "matplotlib": ("matplotlib", "plot", "pictures"),
     "cvxpy": ("cvxpy", "sdp", "--weights fastest"),
     "openmined-psi": ("private_set_intersection", "psi", "--align psi"),
     "dp-accounting": ("dp_accounting", "dp", "--epsilon, --release-epsilon"),

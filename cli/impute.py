@@ -57,7 +57,7 @@ class ImputeOutput(TableOutput, heading="Output", kept=False):
     )
     plot: Path | None = setting(
         None,
-        "Draw trends and convergence: .png, .svg or .pdf (needs matplotlib).",
+        "Draw trends and convergence: .png, .svg or .pdf.",
         file="written",
     )
 

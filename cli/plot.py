@@ -152,13 +152,11 @@ def report(
 
     with Screen(target.quiet) as screen:
         from vpem.files.hdf5 import check_writable
-        from vpem.pictures.figure import check_matplotlib
 
         output = target.output
         if output is None:
             output = beside(model, ".html")
         check_writable(output, target.force, "reports")
-        check_matplotlib()
         from vpem.pictures.page import write_page
 
         stored = stored_at(model)

@@ -63,7 +63,7 @@ class SelectOutput(Output, heading="Output", kept=False):
         "--output, NAME.select.h5.", heading="Checkpoints", file=Role(writes=True, files=_kept),
     )  # fmt: skip
     plot: Path | None = setting(
-        None, "Draw the criterion by components (.png, .svg, .pdf; needs matplotlib).",
+        None, "Draw the criterion by components (.png, .svg, .pdf).",
         file=WRITTEN,
     )  # fmt: skip
 

@@ -46,7 +46,7 @@ class GraphOutput(Printing, heading="Output", kept=False):
     """What is printed and drawn."""
 
     plot: Path | None = setting(
-        None, "Draw the graph coloured by hub (.png, .svg, .pdf; needs matplotlib).",
+        None, "Draw the graph coloured by hub (.png, .svg, .pdf).",
         file=WRITTEN,
     )  # fmt: skip
     force: bool = changed(Output, "force", help="Replace an existing picture.")

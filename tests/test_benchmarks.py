@@ -83,13 +83,6 @@ def test_absent_peer_is_reported(bench, monkeypatch, capsys):
     assert "absent: daal4py" in capsys.readouterr().out
 
 
-def test_absent_matplotlib_is_reported(bench, monkeypatch, capsys):
-    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    monkeypatch.setitem(sys.modules, "matplotlib.backends.backend_agg", None)
-    bench("agents")
-    assert "matplotlib is absent" in capsys.readouterr().out
-
-
 def test_absent_valgrind_is_reported(bench, monkeypatch):
     monkeypatch.setattr("shutil.which", lambda name: None)
     code, written = bench("instructions")

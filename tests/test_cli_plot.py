@@ -2,7 +2,6 @@
 
 import re
 import shutil
-import sys
 import xml.etree.ElementTree as ET
 
 import h5py
@@ -199,16 +198,6 @@ def test_another_file_of_vpem_is_told_apart(capsys, tmp_path):
         file.attrs["encoding-type"] = "vpem-imputation"
     result = run(capsys, "plot", tmp_path / "x.h5", "-o", tmp_path / "p.png")
     assert "x.h5 holds an imputation, a matrix that is completed" in result.sentence
-
-
-@pytest.mark.parametrize("words", [("plot", "-o", "p.png"), ("report", "-o", "p.html")])
-def test_without_matplotlib_it_is_said_how_to_have_it(capsys, monkeypatch, model, tmp_path, words):
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
-    command, option, name = words
-    result = run(capsys, command, model, option, tmp_path / name)
-    assert result.code == 2
-    assert "pip install 'vpem[plot]'" in result.sentence
-    assert not listing(tmp_path)
 
 
 def test_force_replaces_a_picture(capsys, model, tmp_path):

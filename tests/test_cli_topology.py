@@ -1,7 +1,6 @@
 """`vpem topology describe`: tables, JSON, pictures, and errors of one sentence."""
 
 import json
-import sys
 
 import numpy as np
 import pytest
@@ -290,14 +289,6 @@ def test_colours_differ_in_grey_from_their_numbers():
         ink = 1.0 if colour in ("#0072B2", "#D55E00", "#009E73") else 0.0
         high, low = max(light(colour), ink), min(light(colour), ink)
         assert (high + 0.05) / (low + 0.05) > 3
-
-
-def test_without_matplotlib_the_extra_is_named(capsys, monkeypatch, tmp_path):
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
-    result = run(capsys, *DESCRIBE, "cycle", "-n", "5", "--plot", tmp_path / "net.png")
-    assert result.code == 2
-    assert "pip install 'vpem[plot]'" in result.sentence
-    assert listing(tmp_path) == {}
 
 
 def test_a_picture_that_fails_leaves_nothing(capsys, monkeypatch, tmp_path):

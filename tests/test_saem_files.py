@@ -323,7 +323,6 @@ def test_files_of_other_kinds_are_refused(tmp_path):
 
 
 def test_pictures(fit, boys, path, tmp_path):
-    pytest.importorskip("matplotlib")
     some = boys.take([0, 7])
     for name, draw, words in (
         ("traces", draw_traces, ("burn-in", "residual variance")),
@@ -343,7 +342,6 @@ def test_pictures(fit, boys, path, tmp_path):
 
 
 def test_a_trace_has_the_signs_of_the_estimates():
-    pytest.importorskip("matplotlib")
     rng = np.random.default_rng(5)
     factors = rng.standard_normal((60, 3))
     loadings = np.zeros((3, 6))

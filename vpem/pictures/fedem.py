@@ -41,11 +41,6 @@ def draw_histories(
     Returns
     -------
     Picture
-
-    Raises
-    ------
-    InputError
-        If matplotlib is not installed.
     """
     figure = new_figure(9.0, 6.2)
     panels = figure.subplots(2, 2, sharey="row", sharex="col")

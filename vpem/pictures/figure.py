@@ -1,4 +1,4 @@
-"""Pictures, drawn by matplotlib where it is installed."""
+"""Pictures, drawn by matplotlib."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Literal
 
-from vpem.errors import InputError, VpemWarning, printable
+from vpem.errors import VpemWarning, printable
 from vpem.files.hdf5 import atomic_write, check_writable
 
 if TYPE_CHECKING:
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Picture",
-    "check_matplotlib",
     "check_picture",
     "legend_below",
     "new_figure",
@@ -60,33 +59,15 @@ class Picture:
 def new_figure(
     width: float, height: float, layout: Literal["constrained", "compressed"] | None = "constrained"
 ) -> Figure:
-    """Return an empty figure of this size in inches that places its parts itself.
-
-    Raises
-    ------
-    InputError
-        If matplotlib is not installed.
-    """
-    check_matplotlib()
+    """Return an empty figure of this size in inches that places its parts itself."""
     from matplotlib.figure import Figure
 
     return Figure(figsize=(width, height), layout=layout)
 
 
 def check_picture(path: str | os.PathLike[str], force: bool = False) -> None:
-    """Raise an error unless a picture can be drawn and written there."""
+    """Raise an error unless a picture can be written there."""
     check_writable(path, force, "pictures")
-    check_matplotlib()
-
-
-def check_matplotlib() -> None:
-    """Raise `InputError` unless matplotlib is installed."""
-    try:
-        import matplotlib  # noqa: F401
-    except ImportError as error:
-        raise InputError(
-            "pictures are drawn by matplotlib, which is not installed: pip install 'vpem[plot]'"
-        ) from error
 
 
 def _metadata_of(ending: str) -> dict[str, None] | None:

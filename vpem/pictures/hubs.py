@@ -48,11 +48,6 @@ def draw_hubs(graph: Graph, hubs: Sequence[Hub], names: Sequence[str] | None = N
     Returns
     -------
     Picture
-
-    Raises
-    ------
-    InputError
-        If matplotlib is not installed.
     """
     names = list(names or graph.names or map(str, range(graph.n_agents)))
     hub_of = np.full(graph.n_nodes, -1)

@@ -35,11 +35,6 @@ def draw_imputation(found: Imputation) -> Picture:
     Returns
     -------
     Picture
-
-    Raises
-    ------
-    InputError
-        If matplotlib is not installed.
     """
     figure = new_figure(10, 6.5)
     axes = figure.subplots(2, 2)

@@ -10,7 +10,6 @@ from typing import Any
 from vpem.errors import VpemError
 from vpem.files.hdf5 import atomic_write
 from vpem.pictures.contents import Contents
-from vpem.pictures.figure import check_matplotlib
 from vpem.pictures.fit_contents import contents_of_fit
 from vpem.pictures.html import as_source, fill_page, show_picture, text
 from vpem.pictures.kinds import Data, draw, kinds_of
@@ -73,11 +72,10 @@ def write_page(
     Raises
     ------
     InputError
-        If matplotlib is not installed, or the data do not fit the model.
+        If the data do not fit the model.
     FileError
         If the file exists and ``force`` is False, or cannot be written.
     """
-    check_matplotlib()
     contents = contents_of(saved, data)
     if data is None:
         lead = f"{contents.lead} No data were given to hold it against."

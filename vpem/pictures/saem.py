@@ -44,11 +44,6 @@ def draw_traces(fit: SaemFit | SavedSaem) -> Picture:
     Returns
     -------
     Picture
-
-    Raises
-    ------
-    InputError
-        If matplotlib is not installed.
     """
     saved = as_saved(fit)
     burn_in = _burn_in(saved)
@@ -159,7 +154,7 @@ def draw_curves(
     Raises
     ------
     InputError
-        If the model has no curves, the individuals do not fit it, or matplotlib is not installed.
+        If the model has no curves, or the individuals do not fit it.
     """
     saved = as_saved(fit)
     predictor = Predictor(fit, model)

@@ -50,11 +50,6 @@ def draw_selection(selection: Selection) -> Picture:
     Returns
     -------
     Picture
-
-    Raises
-    ------
-    InputError
-        If matplotlib is not installed.
     """
     criterion, cells = selection.criterion, selection.cells
     lines = list(dict.fromkeys(_line(cell) for cell in cells))
