@@ -103,6 +103,7 @@ def fedem(
 
         def tell() -> Report:
             report = found.describe(source.feature_names, workers.names)
+            report["components"] = found.answer(source.feature_names).describe()
             report |= {"seed": how.seed, **run.facts(data), "sample_weight": held.sample_weight}
             return report | ran
 
@@ -177,6 +178,7 @@ def _name(report: Report) -> str:
 
 def _show(report: Report) -> None:
     """Print what a reader wants to know."""
+    from .answers import answer
     from .output import communication, each, number, plural, show, size, table
 
     network = [
@@ -207,15 +209,15 @@ def _show(report: Report) -> None:
     field = f"{number(report['mean_field'][0], 3)} at first, {number(report['mean_field'][-1], 3)}"
     facts = [
         ("data", f"{rows} x {features}"),
-        ("network", ", ".join(network)),
-        ("algorithm", _name(report)),
         ("mixture", ", ".join(mixture)),
         ("log-likelihood", f"{report['log_likelihood']:.6f} per sample"),
-        ("squared mean field", f"{field} at last"),
         ("BIC, AIC", f"{report['bic']:.2f}, {report['aic']:.2f}"),
+        ("algorithm", _name(report)),
         ("iterations", ", ".join(iterations)),
+        ("squared mean field", f"{field} at last"),
         ("projections", plural(report["projections"], "weight or covariance")
          if report["projections"] == 1 else f"{report['projections']} weights or covariances"),
+        ("network", ", ".join(network)),
         ("sent by workers", size(report["bytes_up"][-1])),
         ("communication", communication(report["communication"], report["worker_names"])),
         ("model", report["model"] or "not kept (give --output)"),
@@ -223,6 +225,4 @@ def _show(report: Report) -> None:
     if report["sample_weight"] is not None:
         total = f"{report['sample_weight']}, {number(report['total_weight'])} in all"
         facts.insert(1, ("sample weights", total))
-    heads = ("component", "mixing weight")
-    weights = [(k, f"{weight:.4f}") for k, weight in enumerate(report["mixing_weights"])]
-    show(table(facts, "", ""), table(weights, *heads, title="Components", right=heads))
+    show(answer(report), table(facts, "", ""))

@@ -113,6 +113,11 @@ def fit(
 
         def tell() -> Report:
             report = found.describe(source.feature_names, task.names)
+            report["components"] = found.answer(source.feature_names).describe()
+            if run.shards:  # means stay where they are
+                report["components"] = [
+                    one | {"differs_most_in": None} for one in report["components"]
+                ]
             report |= {"seed": how.seed, **run.facts(data), "sample_weight": held.sample_weight}
             if alignment is not None:
                 report["alignment"] = alignment
@@ -213,6 +218,7 @@ def _check_shards_asked(run: Run, held: HoldingSettings) -> None:
 
 def _show(report: Report, names: Sequence[str]) -> None:
     """Print what a reader wants to know."""
+    from .answers import answer
     from .output import communication, each, number, plural, show, table
 
     over_rows = report["algorithm"] == "em-rows"
@@ -239,20 +245,18 @@ def _show(report: Report, names: Sequence[str]) -> None:
     rows, features = plural(report["n_samples"], "row"), plural(report["n_features"], "feature")
     facts = [
         ("data", f"{rows} x {features}"),
-        ("network", ", ".join(network)),
-        ("sum", how),
         ("mixture", ", ".join(mixture)),
         *_judged(report),
         ("iterations", ", ".join(iterations)),
+        ("network", ", ".join(network)),
+        ("sum", how),
         ("communication", communication(report["communication"], names)),
         ("model", report["model"] or "not kept (give --output)"),
     ]
     if report["sample_weight"] is not None:
         total = f"{report['sample_weight']}, {number(report['total_weight'])} in all"
         facts.insert(1, ("sample weights", total))
-    heads = ("component", "mixing weight")
-    weights = [(k, f"{weight:.4f}") for k, weight in enumerate(report["mixing_weights"])]
-    tables = [table(facts, "", ""), table(weights, *heads, title="Components", right=heads)]
+    tables = [answer(report), table(facts, "", "")]
     if hubs <= 20 and not over_rows:
         listing = [
             (

@@ -110,6 +110,7 @@ def kmeans(
 
         def tell() -> Report:
             report = found.describe(source.feature_names, names)
+            report["clusters"] = found.answer(source.feature_names).describe("cluster")
             report |= {"seed": how.seed, **run.facts(data), "sample_weight": held.sample_weight}
             report["participation"] = how.participation
             if alignment is not None:
@@ -238,6 +239,7 @@ def _judged(report: Report, units: str) -> list[tuple[str, str]]:
 
 def _show(report: Report, names: Sequence[str]) -> None:
     """Print what a reader wants to know."""
+    from .answers import answer
     from .output import communication, number, show, table
 
     over_rows = report["split"] == "rows"
@@ -252,27 +254,25 @@ def _show(report: Report, names: Sequence[str]) -> None:
     units = " (of standardized features)" if report["scale"] == "standard" else ""
     facts = [
         ("data", f"{rows} x {features}"),
-        ("network", ", ".join(network)),
-        ("sum", _summed(report)),
         *_judged(report, units),
         ("iterations", ", ".join(iterations)),
+        ("network", ", ".join(network)),
+        ("sum", _summed(report)),
         ("communication", communication(report["communication"], names)),
         ("model", report["model"] or "not kept (give --output)"),
     ]
     if one_shot is not None:
         ratio = one_shot["inertia_over_lower_bound"]
         facts[2:5] = [
-            ("method", f"one shot, {plural(one_shot['n_cells'], 'cell')}"),
-            ("inertia", number(report["inertia"], 10) + units),
             ("proven", f"at most {one_shot['factor']:g} times the least inertia there is, where "
              "each k-means of the shot is solved"),
             ("agents' own", f"{number(one_shot['lower_bound'], 10)}, a lower bound where each is "
              f"solved: the inertia is {number(ratio, 4)} times that"),
             ("time", f"{number(report['seconds'], 3)} s"),
+            ("network", ", ".join(network)),
+            ("method", f"one shot, {plural(one_shot['n_cells'], 'cell')}"),
         ]  # fmt: skip
     if weighted is not None:
         total = f"{weighted}, {number(sum(report['cluster_sizes']))} in all"
         facts.insert(1, ("sample weights", total))
-    sizes = [(k, number(size, 10)) for k, size in enumerate(report["cluster_sizes"])]
-    heads = ("cluster", "size")
-    show(table(facts, "", ""), table(sizes, *heads, title="Clusters", right=heads))
+    show(answer(report, "cluster"), table(facts, "", ""))

@@ -169,7 +169,10 @@ class MixtureFile(RowFile):
         write(output, self.stored, force)
 
     def as_json(self) -> Report:
-        """Return the assembled mixture, hubs, and what was reported."""
+        """Return components, the assembled mixture, hubs, and what was reported."""
         from vpem.files.models import model_as_json
+        from vpem.fits.answer import answer_of
 
-        return {**model_as_json(self.stored), "history": self.stored.history}
+        found = self.stored
+        components = answer_of(found).describe()
+        return {"components": components, **model_as_json(found), "history": found.history}

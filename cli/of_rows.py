@@ -294,15 +294,17 @@ class ClustersFile(RowFile):
         show(table(zip(names, values, strict=True), "", ""))
 
     def as_json(self) -> Report:
-        """Return centres, sizes, and what was reported."""
-        import numpy as np
+        """Return clusters, centres, and what was reported."""
+        from vpem.fits.answer import answer_of
 
         found = self.stored
+        answer = answer_of(found)
         return {
+            "clusters": answer.describe("cluster"),
             "encoding": "vpem-clustering",
             "feature_names": list(found.feature_names),
             "centres": found.centres.tolist(),
-            "cluster_sizes": np.bincount(found.labels, minlength=self.n_labels).tolist(),
+            "cluster_sizes": answer.sizes,
             "inertia": reported(found.report, "inertia", float),
             "report": found.report,
             "options": found.options,

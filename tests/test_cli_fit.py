@@ -390,7 +390,7 @@ def test_a_clean_run_leaves_stderr_empty(capsys, data, tmp_path):
 def test_tables_without_json(capsys, data, tmp_path):
     out = done(capsys, "fit", data, "-o", tmp_path / "m.h5").out
     for said in ("150 rows x 6 features", "3 agents", "metropolis", "per sample", "clinic",
-                 "0.", "mixing weight"):  # fmt: skip
+                 "0.", "differs most in"):  # fmt: skip
         assert said in out
     assert "exact at the server" in done(capsys, "fit", data, "--topology", "star").out
 

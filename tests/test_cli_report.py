@@ -95,7 +95,8 @@ def test_the_page_says_what_the_model_says(home, written):
 def test_what_did_not_converge_is_warned_of(home, written):
     assert "has not converged: it still changed after 6 iterations" in Page(written[0]).words
     saved = read_saved(fitted(home, "one"))
-    assert contents_of(saved).sections[0].items == ["No warnings were given."]
+    said = {section.name: section.items for section in contents_of(saved).sections}
+    assert said["warnings"] == ["No warnings were given."]
 
 
 def test_the_page_needs_nothing_else(written):

@@ -23,6 +23,7 @@ __all__ = [
     "Answer",
     "Difference",
     "answer_of",
+    "as_table",
     "most_telling",
     "spread_of_clusters",
     "spread_of_mixture",
@@ -242,11 +243,11 @@ class Answer:
             if abs(away[j]) >= SEEN
         ]
 
-    def describe(self) -> list[Report]:
-        """Return what JSON tells of each component."""
+    def describe(self, noun: str = "component") -> list[Report]:
+        """Return what JSON tells of each component; ``noun`` is what they are called."""
         return [
             {
-                "component": k,
+                noun: k,
                 "share": float(weight),
                 "size": None if self.sizes is None else float(self.sizes[k]),
                 "differs_most_in": [asdict(one) for one in self.differences(k)],
@@ -279,6 +280,45 @@ def answer_of(stored: Model | StoredClustering) -> Answer:
         within = stored.distances.mean() / len(stored.feature_names) if len(stored.labels) else 0.0
         spread = spread_of_clusters(stored.centres, sizes, float(within), stored.scaling)
     return Answer.of_clusters(stored.centres, sizes, spread, stored.feature_names)
+
+
+def as_table(
+    described: Sequence[Report], noun: str = "component", noisy: bool = False
+) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+    """Return heads and rows of a table for a reader.
+
+    Parameters
+    ----------
+    described : list of dict
+        From `Answer.describe`, whose differences are None where nobody has all parameters.
+    noun : str
+        What they are called.
+    noisy : bool
+        Whether sizes have noise, since rows are protected.
+
+    Returns
+    -------
+    heads : tuple of str
+    rows : list of tuple of str
+    """
+    heads = (noun, f"{'noisy ' if noisy else ''}size", "share", "differs most in")
+    rows: list[tuple[str, ...]] = []
+    for one in described:
+        size, named = one["size"], one["differs_most_in"]
+        rows.append((
+            str(one[noun]),
+            "-" if size is None else _size(size),
+            f"{one['share']:.1%}",
+            ", ".join(str(Difference(**each)) for each in named or ()) or "-",
+        ))  # fmt: skip
+    if any(one["differs_most_in"] is not None for one in described):
+        return heads, rows
+    return heads[:3], [row[:3] for row in rows]
+
+
+def _size(size: float) -> str:
+    """Write rows, or their weight, for a reader: whole numbers as such, many without fractions."""
+    return f"{size:.0f}" if size == round(size) or abs(size) >= 1000 else f"{size:.4g}"
 
 
 def _vector(listed: list[float] | None, n: int) -> Vector | None:

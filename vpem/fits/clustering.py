@@ -205,13 +205,15 @@ class Clustering(NetworkResult):
         feature_names : sequence of str
             Names of the features (d,).
         report, options : dict
-            From `describe`, with what else there is to say; and how the fit was asked for.
+            From `describe`, with what else there is to say, of which ``clusters`` follow from the
+            rest and are left out; and how the fit was asked for.
         ids : ndarray of shape (M,), optional
             What the rows are called; where rows are protected neither this nor labels are kept.
         """
         told = slice(None if self.guarantee is None else 0)
         if self.guarantee is not None:
             report, ids = {**report, "warnings": []}, None
+        report = {name: value for name, value in report.items() if name != "clusters"}
         return StoredClustering(
             self.centres,
             self.labels[told],

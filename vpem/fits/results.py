@@ -150,13 +150,14 @@ class MixtureResult(NetworkResult):
         feature_names : sequence of str
             Names of the features (d,).
         report : dict
-            From `describe`, with what else there is to say; its ``history`` is left out, and where
-            rows are protected so are warnings, which tell of them.
+            From `describe`, with what else there is to say; its ``history`` is left out, as are
+            ``components``, which follow from the parameters, and where rows are protected warnings,
+            which tell of them.
         options : dict
             How the fit was asked for.
         """
         history = self.history
-        untold = ("history", "warnings") if "privacy" in report else ("history",)
+        untold = {"history", "components"} | ({"warnings"} if "privacy" in report else set())
         roots = history.shape[1] > self.mixture.blocks.n_blocks
         return Model(
             self.mixture,

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vpem.errors import VpemError, shorten
+from vpem.fits.answer import as_table
 from vpem.pictures.assignments import agreement_of
 from vpem.pictures.contents import (
     Contents,
@@ -42,6 +43,7 @@ Items = list[Table | Listing | str]
 def contents_of_fit(saved: SavedFit, rows: EvaluationData | None) -> Contents:
     """Return what there is to say of a fit, and of rows that it is held against."""
     sections = [
+        Section("components", f"{saved.noun.capitalize()}s", [_components(saved)]),
         Section("warnings", "Warnings", _warnings(saved)),
         Section("fitted", "What was fitted", [facts(_fitted(saved))]),
         Section("privacy", "Privacy of rows", _privacy(saved)),
@@ -71,6 +73,12 @@ def _lead(saved: SavedFit) -> str:
     if algorithm == "k-means":
         kind += f" over split {saved.report.get('split', 'data')}"
     return f"Fitted by {kind}."
+
+
+def _components(saved: SavedFit) -> Table:
+    """Say how large components are, and in which features each differs."""
+    heads, rows = as_table(saved.answer.describe(), noisy="privacy" in saved.report)
+    return Table(rows, (saved.noun, *heads[1:]), numbers=False)
 
 
 def _number(value: object, digits: int = 7) -> str:

@@ -160,8 +160,7 @@ class SavedClusters(SavedFit):
 
     def parts(self) -> Parts:
         """Return shares of the rows, and centres."""
-        sizes = self._sizes()
-        return Parts(sizes / max(int(sizes.sum()), 1), self.stored.centres)
+        return Parts(self.answer.weights, self.stored.centres)
 
     def assign(self, X: Floats) -> NDArray[np.intp]:
         """Cluster of the nearest centre of each row, (M,)."""
@@ -177,15 +176,9 @@ class SavedClusters(SavedFit):
 
     def summaries(self) -> dict[str, list[str]]:
         """Return the rows of each cluster."""
-        noisy = "privacy" in self.report
-        return {"noisy rows" if noisy else "rows": [f"{size:.0f}" for size in self._sizes()]}
-
-    def _sizes(self) -> NDArray[np.float64]:
-        """Return the rows of each cluster (K,): with noise where each row's cluster is private."""
-        noisy = numbers(self.report.get("cluster_sizes"))
-        if "privacy" in self.report and noisy is not None and noisy.shape == (self.n_components,):
-            return np.maximum(noisy, 0.0)
-        return np.bincount(self.stored.labels, minlength=self.n_components).astype(np.float64)
+        name, sizes = "noisy rows" if "privacy" in self.report else "rows", self.answer.sizes
+        assert sizes is not None
+        return {name: [f"{max(size, 0.0):.0f}" for size in sizes]}
 
     def history(self) -> History:
         """Return the inertia by iteration."""
