@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from .output import table
+from .tables import table
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from vpem.network.schema import Report
+
+    from .tables import Table
 
 __all__ = ["answer"]
 

@@ -239,7 +239,9 @@ class ClustersFile(RowFile):
         return self._nearest(X)[0].astype(np.intp)
 
     def _nearest(self, X: Any) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
-        """Nearest centre of each row by what is there of it, and its squared distance."""
+        """Nearest centre of each row by what is there of it, and its distance."""
+        import numpy as np
+
         from vpem.fits.spread_use import SpreadRows
         from vpem.terms.missing_patterns import check_values
         from vpem.terms.scaling import Scaling
@@ -248,7 +250,9 @@ class ClustersFile(RowFile):
         if not isinstance(X, SpreadRows):
             check_values(X)
             return found.assign(X)
-        return X.nearest(found.centres, found.scaling or Scaling.none(len(found.feature_names)))
+        scaling = found.scaling or Scaling.none(len(found.feature_names))
+        labels, squares = X.nearest(found.centres, scaling)
+        return labels, np.sqrt(squares)
 
     @property
     def fingerprint(self) -> str:
@@ -259,8 +263,6 @@ class ClustersFile(RowFile):
 
     def assign(self, X: Any, missing: str, proba: bool) -> Assigned:
         """Nearest centre of each row, and its distance."""
-        import numpy as np
-
         from vpem.errors import InputError
 
         if proba:
@@ -268,16 +270,17 @@ class ClustersFile(RowFile):
                 f"{self.path} holds clusters, whose rows have no responsibilities; leave out "
                 "--proba, or fit a mixture with 'vpem fit'"
             )
-        labels, squared = self._nearest(X)
-        distances = np.sqrt(squared)
+        labels, distances = self._nearest(X)
         return labels, {"distance": distances}, {"distances": distances}
 
     def score(self, request: Request) -> None:
         """Print the inertia of rows."""
+        import numpy as np
+
         self.refuse_individuals(request)
         data = self.load(request)
         X = data.X
-        inertia = float(self._nearest(X)[1].sum())
+        inertia = float(np.square(self._nearest(X)[1]).sum())
         told = self.told(data)
         request.leave_it_to_the_first()
         report = {

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import sys
+import textwrap
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -122,9 +124,25 @@ class Table:
             justify: Any = "right" if head in one.right else "left"
             made.add_column(head, justify=justify, width=width, overflow="fold")
         for row in one.rows:
-            made.add_row(*row)
+            made.add_row(*map(_between_items, row, widths))
         made.width, made.caption, made.caption_justify = _total(widths), one.caption, "left"
         return made
+
+
+def _between_items(text: str, width: int) -> str:
+    """Break text of several items between them, where that leaves no line nearly empty."""
+    if len(text) <= width or not text.isascii():
+        return text
+    lines = [""]
+    for item in re.split(r"(?<=[,;]) ", text):
+        joined = f"{lines[-1]} {item}" if lines[-1] else item
+        if len(joined) <= width:
+            lines[-1] = joined
+        elif len(item) <= width <= 3 * len(lines[-1]):
+            lines.append(item)
+        else:
+            lines[-1:] = textwrap.wrap(joined, width, break_on_hyphens=False)
+    return "\n".join(lines)
 
 
 def _total(widths: Sequence[int]) -> int:

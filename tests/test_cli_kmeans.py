@@ -93,8 +93,8 @@ def test_output_holds_centres_and_labels(capsys, data, tmp_path, X):
     report = done(capsys, *words, "--json").json
     found = read_clustering(path)
     off = X - found.centres[found.labels]
-    np.testing.assert_allclose((off**2).sum(axis=1), found.distances, rtol=1e-4)
-    assert found.distances.sum() == pytest.approx(report["inertia"], rel=1e-12)
+    np.testing.assert_allclose(np.linalg.norm(off, axis=1), found.distances, rtol=1e-4)
+    assert np.square(found.distances).sum() == pytest.approx(report["inertia"], rel=1e-12)
     assert found.root_centres.shape == (4, 3, 4)
     assert found.feature_names == ("height", "weight", "pulse", "age")
     assert found.ids[:2].tolist() == ["p0", "p1"]

@@ -124,3 +124,12 @@ def test_a_narrow_terminal_goes_without_what_can_be_spared(capsys, monkeypatch):
         out = capsys.readouterr().out
         assert ("status" not in out) is terminal
         assert out.count("12345.67") == 2
+
+
+def test_lists_are_broken_between_their_items(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "40")
+    show(table([("in", "worst area +1.0 sd, mean texture -0.7 sd, age +0.1 sd")], "", ""))
+    lines = capsys.readouterr().out.split("\n")
+    assert [line.split("   ")[-1] for line in lines if line] == [
+        "worst area +1.0 sd,", "mean texture -0.7 sd, age +0.1 sd"
+    ]  # fmt: skip

@@ -183,8 +183,8 @@ def test_clusters_of_features(folder, n_ranks, seats):
 
     homes, (stored, sent) = on_engines(work, n_ranks, seats)
     source, _ = join_parties(parties, "ids")
-    labels, squared = stored.assign(source.X)
-    wanted = {"label": labels, "distance": np.sqrt(squared)}
+    labels, distances = stored.assign(source.X)
+    wanted = {"label": labels, "distance": distances}
     check([party.path for party in parties], homes, source.ids, wanted)
     assert sent == {"messages": 6, "bytes": 6 * 8 * len(source.X), "rounds": 2}
 
@@ -224,8 +224,8 @@ def test_rows(folder, kind, how, n_ranks, seats):
     homes, models = on_engines(work, n_ranks, seats)
     source = stack_parties(parties)
     if kind == "k-means":
-        labels, squared = models.assign(source.X)
-        wanted = {"label": labels, "distance": np.sqrt(squared)}
+        labels, distances = models.assign(source.X)
+        wanted = {"label": labels, "distance": distances}
     else:
         own = [models[w if len(models) > 1 else 0].predict_proba(source.X[rows])
                for w, rows in enumerate(source.workers.rows)]  # fmt: skip

@@ -49,7 +49,7 @@ class StoredClustering:
     labels : ndarray of shape (M,)
         Cluster of each row.
     distances : ndarray of shape (M,)
-        Squared distance of each row to the centre of its cluster.
+        Distance of each row to the centre of its cluster.
     feature_names : tuple of str
         Names of the features (d,).
     ids : ndarray of shape (M,) or None
@@ -76,7 +76,7 @@ class StoredClustering:
     def assign(
         self, X: Floats | Arranges, n_threads: int | None = None
     ) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
-        """Nearest centre of each row, and its squared distance.
+        """Nearest centre of each row, and its distance.
 
         Parameters
         ----------
@@ -93,7 +93,8 @@ class StoredClustering:
             In the units of ``scaling``.
         """
         scaling = self.scaling or Scaling.none(self.centres.shape[1])
-        return nearest(X, self.centres, scaling, thread_count(n_threads))
+        labels, squares = nearest(X, self.centres, scaling, thread_count(n_threads))
+        return labels, np.sqrt(squares)
 
 
 def write_clustering(path: PathLike, stored: Any, force: bool = False) -> None:

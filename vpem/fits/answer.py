@@ -277,8 +277,9 @@ def answer_of(stored: Model | StoredClustering) -> Answer:
         sizes = np.bincount(stored.labels, minlength=len(stored.centres)).astype(np.float64)
     spread = _vector(report.get("spread"), len(stored.feature_names))
     if spread is None:
-        within = stored.distances.mean() / len(stored.feature_names) if len(stored.labels) else 0.0
-        spread = spread_of_clusters(stored.centres, sizes, float(within), stored.scaling)
+        squares = np.square(stored.distances).mean() if len(stored.labels) else 0.0
+        within = float(squares) / len(stored.feature_names)
+        spread = spread_of_clusters(stored.centres, sizes, within, stored.scaling)
     return Answer.of_clusters(stored.centres, sizes, spread, stored.feature_names)
 
 

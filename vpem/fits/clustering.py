@@ -66,9 +66,10 @@ class Clustering(NetworkResult):
     labels : ndarray of shape (M,)
         Cluster of each row: the nearest of ``centres``; in one shot that of the row's cell.
     distances : ndarray of shape (M,)
-        Squared distance of each row to the centre of its cluster, in the units of ``scaling``.
+        Distance of each row to the centre of its cluster, in the units of ``scaling``.
     inertia : float
-        Sum of ``distances`` times row weights: of ``centres``, whatever roots found on the way.
+        Sum of squared ``distances`` times row weights: of ``centres``, whatever roots found
+        on the way.
     root_inertia : ndarray of shape (R,)
         The inertia as each root finds it by consensus; R is 1 where all share one sum.
     disagreement : float

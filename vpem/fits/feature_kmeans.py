@@ -231,7 +231,7 @@ def _clustering(
     return Clustering(
         centres=centres,
         labels=labels,
-        distances=distances,
+        distances=np.sqrt(distances),
         inertia=weighed(distances, asked.row_weights),
         root_inertia=inertia,
         counts=counts,

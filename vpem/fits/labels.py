@@ -223,7 +223,7 @@ def columns_of_clusters(
     dict of int to dict
         Columns by worker or agent of this process.
     """
-    table = {"label": found.labels, "distance": np.sqrt(found.distances)}
+    table: dict[str, NDArray[Any]] = {"label": found.labels, "distance": found.distances}
     if workers is None:
         return dict.fromkeys(holders.own.tolist(), table)
     return of_each(table, workers, holders)

@@ -166,7 +166,7 @@ def one_shot(asked: Wanted, network: Network, ledger: Ledger, how: KmeansSetting
     return Clustering(
         centres=centres,
         labels=labels,
-        distances=distances,
+        distances=np.sqrt(distances),
         inertia=inertia,
         root_inertia=np.array([inertia]),
         counts=np.bincount(labels, asked.row_weights, how.n_clusters).astype(np.float64),

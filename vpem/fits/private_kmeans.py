@@ -88,11 +88,11 @@ def private_kmeans(
         X, workers, network, asked, privacy, feature_names=feature_names, hard=True,
     )  # fmt: skip
     centres = np.clip(fit.mixture.assembled_means, bounds[0], bounds[1])
-    labels, distances = _nearest(X, workers, network, centres, thread_count(how.n_threads))
+    labels, squares = _nearest(X, workers, network, centres, thread_count(how.n_threads))
     return Clustering(
         centres=centres,
         labels=labels,
-        distances=distances,
+        distances=np.sqrt(squares),
         inertia=np.nan,
         n_rows=workers.n_samples,
         root_inertia=np.full(1, np.nan),

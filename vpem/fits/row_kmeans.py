@@ -313,7 +313,7 @@ class _OverRows:
         return Clustering(
             centres=asked.scaling.undo(centres),
             labels=labels,
-            distances=distances,
+            distances=np.sqrt(distances),
             inertia=found,
             n_rows=n_samples,
             root_inertia=inertia,

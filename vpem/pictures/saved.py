@@ -168,7 +168,7 @@ class SavedClusters(SavedFit):
 
     def score(self, X: Floats) -> tuple[str, float]:
         """Inertia."""
-        return "inertia", float(self.stored.assign(X)[1].sum())
+        return "inertia", float(np.square(self.stored.assign(X)[1]).sum())
 
     def size(self) -> list[tuple[str, object]]:
         """Return the number of clusters."""
