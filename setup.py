@@ -1,6 +1,7 @@
 """Build the compiled core: every compiler directive of the project stands here, once."""
 
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -87,8 +88,21 @@ class BuildCore(build_ext):
         super().copy_extensions_to_source()
         self.force = force
 
+    def take_clang(self) -> list[str]:
+        """Compile by Clang in the place of Microsoft's compiler, which has no types of vectors."""
+        found = shutil.which("clang-cl") or r"C:\Program Files\LLVM\bin\clang-cl.exe"
+        self.compiler.initialize(self.plat_name)
+        self.compiler.cc = found
+        self.compiler.compile_options = [
+            option for option in self.compiler.compile_options if option != "/GL"
+        ]  # what that one alone understands
+        return [found]
+
     def build_extensions(self) -> None:
-        compiler = list(getattr(self.compiler, "compiler", None) or ["cc"])
+        if self.compiler.compiler_type == "msvc":
+            compiler, optimise = self.take_clang(), [f"/clang:{flag}" for flag in OPTIMISE]
+        else:
+            compiler, optimise = list(self.compiler.compiler), OPTIMISE
         flag = None if os.environ.get("VPEM_NO_OPENMP") else openmp_flag(compiler)
         if flag:
             print(f"vpem: kernels are built with OpenMP threads ({flag})")
@@ -103,7 +117,7 @@ class BuildCore(build_ext):
         )
         for extension, in_c in zip(self.extensions, translated, strict=True):
             extension.sources = in_c.sources
-            extension.extra_compile_args += [] if sys.platform == "win32" else OPTIMISE
+            extension.extra_compile_args += optimise
             if os.environ.get("VPEM_SANITIZE"):
                 extension.extra_compile_args += SANITIZE
                 extension.extra_link_args += SANITIZE[:1]

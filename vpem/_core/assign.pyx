@@ -13,35 +13,48 @@ from vpem._core.simd cimport vpem_instruction_set
 cdef extern from "simd/nearest.h" nogil:
     enum:
         VPEM_STEP
-    double vpem_apart_d(int, const double*, const double*, long)
-    double vpem_apart_f(int, const float*, const double*, long)
-    void vpem_apart_from_four_d(int, const double*, long, long, const double*, double*, long)
-    void vpem_apart_from_four_f(int, const float*, long, long, const double*, double*, long)
+    double vpem_apart_d(int, const double*, const double*, Py_ssize_t)
+    double vpem_apart_f(int, const float*, const double*, Py_ssize_t)
+    void vpem_apart_from_four_d(
+        int, const double*, Py_ssize_t, Py_ssize_t, const double*, double*, Py_ssize_t)
+    void vpem_apart_from_four_f(
+        int, const float*, Py_ssize_t, Py_ssize_t, const double*, double*, Py_ssize_t)
     double vpem_measure_d(
-        int, const double*, long, long, const double*, const double*, const int*, double*)
+        int, const double*, Py_ssize_t, Py_ssize_t, const double*, const double*, const int*,
+        double*)
     double vpem_measure_f(
-        int, const float*, long, long, const double*, const double*, const int*, double*)
-    void vpem_enter_d(int, const double*, long, double, double*, double*)
-    void vpem_enter_f(int, const float*, long, double, double*, double*)
+        int, const float*, Py_ssize_t, Py_ssize_t, const double*, const double*, const int*,
+        double*)
+    void vpem_enter_d(int, const double*, Py_ssize_t, double, double*, double*)
+    void vpem_enter_f(int, const float*, Py_ssize_t, double, double*, double*)
     void vpem_squares_d(
-        int, const double*, const long*, long, const double*, long, const double*, double*, double*)
+        int, const double*, const Py_ssize_t*, Py_ssize_t, const double*, Py_ssize_t,
+        const double*, double*, double*)
     void vpem_squares_f(
-        int, const float*, const long*, long, const double*, long, const double*, double*, double*)
-    void vpem_fetch_d(int, const double*, const long*, long, long)
-    void vpem_fetch_f(int, const float*, const long*, long, long)
+        int, const float*, const Py_ssize_t*, Py_ssize_t, const double*, Py_ssize_t, const double*,
+        double*, double*)
+    void vpem_fetch_d(int, const double*, const Py_ssize_t*, Py_ssize_t, Py_ssize_t)
+    void vpem_fetch_f(int, const float*, const Py_ssize_t*, Py_ssize_t, Py_ssize_t)
     void vpem_turn_d(
-        int, const double*, const long*, long, long, const double*, long, double*, double*)
-    void vpem_turn_f(int, const float*, const long*, long, long, const float*, long, float*, float*)
+        int, const double*, const Py_ssize_t*, Py_ssize_t, Py_ssize_t, const double*, Py_ssize_t,
+        double*, double*)
+    void vpem_turn_f(
+        int, const float*, const Py_ssize_t*, Py_ssize_t, Py_ssize_t, const float*, Py_ssize_t,
+        float*, float*)
     void vpem_products_d(
-        int, const double*, long, const double*, long, long, const double*, double*)
+        int, const double*, Py_ssize_t, const double*, Py_ssize_t, Py_ssize_t, const double*,
+        double*)
     void vpem_products_f(
-        int, const float*, long, const float*, long, long, const float*, float*)
+        int, const float*, Py_ssize_t, const float*, Py_ssize_t, Py_ssize_t, const float*, float*)
     void vpem_least_d(
-        int, const double*, const double*, long, double, double, double*, int*, char*, float*,
-        float*)
+        int, const double*, const double*, Py_ssize_t, double, double, double*, int*, char*,
+        float*, float*)
     void vpem_least_f(
-        int, const float*, const float*, long, double, double, float*, int*, char*, float*, float*)
-    long vpem_doubtful(int, const int*, float*, float*, long, const float*, long, long, long*)
+        int, const float*, const float*, Py_ssize_t, double, double, float*, int*, char*, float*,
+        float*)
+    Py_ssize_t vpem_doubtful(
+        int, const int*, float*, float*, Py_ssize_t, const float*, Py_ssize_t, Py_ssize_t,
+        Py_ssize_t*)
 
 cdef enum:
     STEP = 64               # rows that are looked at together, as simd/nearest.h has it
@@ -115,7 +128,7 @@ cdef void place_centres(
 cdef void look_at(
     const Pass* plan,
     const real* rows,        # IN    (M, d)
-    long* at,                # INOUT (known,)  rows of which the first are taken, STEP at most;
+    Py_ssize_t* at,          # INOUT (known,)  rows of which the first are taken, STEP at most;
                              #                 up to there places beyond get the last of them
     Py_ssize_t known,        # IN              how many, at least 1
     const double* centres,   # IN    (K, d)
@@ -252,7 +265,7 @@ cdef void label_rows(
     real* scratch,           # WORK (STEP, panel + K + 2)
 ) noexcept nogil:
     cdef Py_ssize_t m, n
-    cdef long at[STEP]
+    cdef Py_ssize_t at[STEP]
     cdef Nearest found
     while first < last:
         n = min(<Py_ssize_t>STEP, last - first)
@@ -355,7 +368,7 @@ cdef inline void add_row(
 cdef void reassign(
     const Pass* plan,
     const real* rows,        # IN  (M, d)
-    const long* at,          # IN  (n_rows,)  which rows
+    const Py_ssize_t* at,    # IN  (n_rows,)  which rows
     const int* owner,        # IN  (n_rows,)  which of the totals they belong to
     Py_ssize_t n_rows,
     const Nearest* found,    # IN
@@ -427,7 +440,7 @@ cdef void follow_chunk(
     """Rows of one chunk: those in doubt are collected, and looked at some at a time."""
     cdef Py_ssize_t d = plan.d, k = plan.n_centres, size = k * d, width = size + k + d
     cdef Py_ssize_t piece, first, last, stop, n = 0, more, done, i, root = 0
-    cdef long at[GLANCE + STEP + 1]
+    cdef Py_ssize_t at[GLANCE + STEP + 1]
     cdef int owner[GLANCE + STEP + 1]
     cdef Nearest found
     cdef const real* place = placed

@@ -69,15 +69,15 @@ cdef struct Work:
     # The tile that is worked on.
     Py_ssize_t n_rows                  # its rows
     Py_ssize_t stride                  # and as many as make up whole vectors
-    long* order                        # (n_rows,) which rows they are
-    long* guesses                      # (n_rows,) components that they may be from, ascending
+    Py_ssize_t* order                  # (n_rows,) which rows they are
+    Py_ssize_t* guesses                # (n_rows,) components that they may be from, ascending
     double done                        # numbers of factors used so far, once a run of rows
     # Scratch, one a thread.
-    long* in_order                     # (tile,)
-    long* window                       # (WINDOW, tile) rows sorted by
-    long* guessed                      # (WINDOW, tile) components
-    long* begins                       # (K + 1,)
-    long* ends                         # (K + 1,)
+    Py_ssize_t* in_order               # (tile,)
+    Py_ssize_t* window                 # (WINDOW, tile) rows sorted by
+    Py_ssize_t* guessed                # (WINDOW, tile) components
+    Py_ssize_t* begins                 # (K + 1,)
+    Py_ssize_t* ends                   # (K + 1,)
     void* x                            # (d, stride)
     void* terms                        # (B, K, stride), where R > 1
     void* sums                         # (ROOTS_AT_ONCE, K, stride), or (1, K, stride)
@@ -658,15 +658,15 @@ cdef void place_scratch(Work* work, const Py_ssize_t* sizes, char* place) noexce
     place += sizes[5]
     work.packed = place
     place += sizes[6]
-    work.in_order = <long*>place
+    work.in_order = <Py_ssize_t*>place
     place += sizes[7]
-    work.window = <long*>place
+    work.window = <Py_ssize_t*>place
     place += sizes[8]
-    work.guessed = <long*>place
+    work.guessed = <Py_ssize_t*>place
     place += sizes[9]
-    work.begins = <long*>place
+    work.begins = <Py_ssize_t*>place
     place += sizes[10]
-    work.ends = <long*>place
+    work.ends = <Py_ssize_t*>place
 
 
 def sweep(
@@ -784,10 +784,10 @@ def sweep(
         at_once * plan.n_components * plan.tile, plan.tile, plan.tile, n_centred, n_packed,
         plan.tile, in_window, in_window, plan.n_components + 1, plan.n_components + 1,
     ]
-    cdef Py_ssize_t a_thread = 0
+    cdef Py_ssize_t number, a_thread = 0
     for v in range(12):
-        sizes[v] = round_up(sizes[v] * <Py_ssize_t>(sizeof(real) if v < 7 else sizeof(long)),
-                            2 * LINE)
+        number = sizeof(real) if v < 7 else sizeof(Py_ssize_t)
+        sizes[v] = round_up(sizes[v] * number, 2 * LINE)
         a_thread += sizes[v]
     cdef Py_ssize_t[4] parts
     parts[:] = [

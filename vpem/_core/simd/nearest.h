@@ -12,11 +12,14 @@
     ((NAME(four))_mm256_fmadd_pd((__m256d)(a), (__m256d)(b), (__m256d)(c)))
 #endif
 
-/* Rounding must not be optimised away where what it loses is kept. */
-#if defined(__GNUC__) && !defined(__clang__)
-#define VPEM_AS_WRITTEN __attribute__((optimize("fp-contract=off")))
-#else
+/* Rounding must not be optimised away where what it loses is kept: an attribute of the function to
+ * GCC, to Clang a line at the top of its body. */
+#if defined(__clang__)
 #define VPEM_AS_WRITTEN
+#define VPEM_EACH_ROUNDED _Pragma("clang fp contract(off)")
+#else
+#define VPEM_AS_WRITTEN __attribute__((optimize("fp-contract=off")))
+#define VPEM_EACH_ROUNDED
 #endif
 
 enum { VPEM_STEP = 64 }; /* rows that are multiplied together: a multiple of GROUP * LANES of all */
@@ -46,7 +49,7 @@ enum { VPEM_STEP = 64 }; /* rows that are multiplied together: a multiple of GRO
 #define NOT_BELOW(a, b) (255u ^ (unsigned)_mm256_movemask_ps( \
     _mm256_cmp_ps((__m256)(a), (__m256)(b), _CMP_LT_OQ)))
 #define SUFFIX _d_avx2
-#define TARGET __attribute__((target("avx2,fma")))
+#define TARGET VPEM_AVX2
 #define LANES 4
 #define GROUP 2
 #define MOST_CENTRES 6
@@ -64,7 +67,7 @@ enum { VPEM_STEP = 64 }; /* rows that are multiplied together: a multiple of GRO
 #define LARGER(a, b) ((NAME(floats))_mm512_max_ps((__m512)(a), (__m512)(b)))
 #define NOT_BELOW(a, b) (65535u ^ (unsigned)_mm512_cmp_ps_mask((__m512)(a), (__m512)(b), _CMP_LT_OQ))
 #define SUFFIX _d_avx512
-#define TARGET __attribute__((target("avx512f,avx512dq,avx2,fma,prefer-vector-width=512")))
+#define TARGET VPEM_AVX512
 #define LANES 8
 #define GROUP 4
 #define MOST_CENTRES 6
@@ -95,7 +98,7 @@ enum { VPEM_STEP = 64 }; /* rows that are multiplied together: a multiple of GRO
     (__m256)(y), (__m256)(x), _mm256_cmp_ps((__m256)(a), (__m256)(b), _CMP_LT_OQ)))
 #define FUSED VPEM_FUSED
 #define SUFFIX _f_avx2
-#define TARGET __attribute__((target("avx2,fma")))
+#define TARGET VPEM_AVX2
 #define LANES 8
 #define GROUP 2
 #define MOST_CENTRES 6
@@ -105,7 +108,7 @@ enum { VPEM_STEP = 64 }; /* rows that are multiplied together: a multiple of GRO
 #define PICK(a, b, x, y) ((NAME(lanes))_mm512_mask_blend_ps( \
     _mm512_cmp_ps_mask((__m512)(a), (__m512)(b), _CMP_LT_OQ), (__m512)(y), (__m512)(x)))
 #define SUFFIX _f_avx512
-#define TARGET __attribute__((target("avx512f,avx512dq,avx2,fma,prefer-vector-width=512")))
+#define TARGET VPEM_AVX512
 #define LANES 16
 #define GROUP 4
 #define MOST_CENTRES 6
@@ -119,31 +122,31 @@ enum { VPEM_STEP = 64 }; /* rows that are multiplied together: a multiple of GRO
 #undef REAL_SQRT
 
 #define VPEM_NEAREST(type, REAL) \
-    static double vpem_apart_##type(int set, const REAL *row, const double *centre, long d) \
+    static double vpem_apart_##type(int set, const REAL *row, const double *centre, isize d) \
     { return VPEM_CHOOSE(apart, type, set, (row, centre, d)); } \
-    static void vpem_apart_from_four_##type(int set, const REAL *rows, long n_rows, long d, \
-        const double *points, double *out, long stride) \
+    static void vpem_apart_from_four_##type(int set, const REAL *rows, isize n_rows, isize d, \
+        const double *points, double *out, isize stride) \
     { VPEM_CHOOSE(apart_from_four, type, set, (rows, n_rows, d, points, out, stride)); } \
-    static double vpem_measure_##type(int set, const REAL *rows, long n_rows, long d, \
+    static double vpem_measure_##type(int set, const REAL *rows, isize n_rows, isize d, \
         const double *weights, const double *centres, const int *labels, double *distances) \
     { return VPEM_CHOOSE(measure, type, set, (rows, n_rows, d, weights, centres, labels, \
         distances)); } \
-    static void vpem_enter_##type(int set, const REAL *row, long d, double weight, double *high, \
+    static void vpem_enter_##type(int set, const REAL *row, isize d, double weight, double *high, \
         double *low) \
     { VPEM_CHOOSE(enter, type, set, (row, d, weight, high, low)); } \
-    static void vpem_squares_##type(int set, const REAL *rows, const long *at, long n_rows, \
-        const double *about, long d, const double *weights, double *high, double *low) \
+    static void vpem_squares_##type(int set, const REAL *rows, const isize *at, isize n_rows, \
+        const double *about, isize d, const double *weights, double *high, double *low) \
     { VPEM_CHOOSE(squares, type, set, (rows, at, n_rows, about, d, weights, high, low)); } \
-    static void vpem_fetch_##type(int set, const REAL *rows, const long *at, long n_rows, long d) \
+    static void vpem_fetch_##type(int set, const REAL *rows, const isize *at, isize n_rows, isize d) \
     { VPEM_CHOOSE(fetch, type, set, (rows, at, n_rows, d)); } \
-    static void vpem_turn_##type(int set, const REAL *rows, const long *at, long known, \
-        long stride, const REAL *shift, long width, REAL *out, REAL *lengths) \
+    static void vpem_turn_##type(int set, const REAL *rows, const isize *at, isize known, \
+        isize stride, const REAL *shift, isize width, REAL *out, REAL *lengths) \
     { VPEM_CHOOSE(turn, type, set, (rows, at, known, stride, shift, width, out, lengths)); } \
-    static void vpem_products_##type(int set, const REAL *near, long width, const REAL *centres, \
-        long n_centres, long stride, const REAL *norms, REAL *values) \
+    static void vpem_products_##type(int set, const REAL *near, isize width, const REAL *centres, \
+        isize n_centres, isize stride, const REAL *norms, REAL *values) \
     { VPEM_CHOOSE(products, type, set, (near, width, centres, n_centres, stride, norms, values)); } \
     static void vpem_least_##type(int set, const REAL *values, const REAL *lengths, \
-        long n_centres, double rounding, double reach, REAL *limits, int *place, char *tied, \
+        isize n_centres, double rounding, double reach, REAL *limits, int *place, char *tied, \
         float *upper, float *lower) \
     { VPEM_CHOOSE(least, type, set, (values, lengths, n_centres, rounding, reach, limits, place, \
         tied, upper, lower)); }
@@ -151,8 +154,8 @@ enum { VPEM_STEP = 64 }; /* rows that are multiplied together: a multiple of GRO
 VPEM_NEAREST(d, double)
 VPEM_NEAREST(f, float)
 
-static long vpem_doubtful(int set, const int *labels, float *upper, float *lower, long n_rows,
-    const float *moves, long n_centres, long first, long *at)
+static isize vpem_doubtful(int set, const int *labels, float *upper, float *lower, isize n_rows,
+    const float *moves, isize n_centres, isize first, isize *at)
 { return VPEM_CHOOSE(doubtful, d, set, (labels, upper, lower, n_rows, moves, n_centres, first, at)); }
 
 #endif
