@@ -19,7 +19,17 @@ from typing import Any
 
 import networkx as nx
 
-GROUND = ("__init__", "errors", "checks", "idle", "records", "settings", "table")
+GROUND = (
+    "__init__",
+    "errors",
+    "checks",
+    "convergence",
+    "idle",
+    "records",
+    "settings",
+    "shown",
+    "table",
+)
 """Modules of ``vpem/`` on which every room may stand: no arrows lead to them."""
 
 ALLOWED = {

@@ -297,7 +297,7 @@ BAD_OPTIONS = [
     ("--tol -1", "tol must be a finite number of at least 0, got -1"),
     ("--tol nan", "tol must be a finite number of at least 0, got nan"),
     ("--tol inf", "tol must be a finite number of at least 0, got inf"),
-    ("--max-iter 0", "--max-iter must be an integer of at least 1, got 0"),
+    ("--max-iter -1", "--max-iter must be an integer of at least 0, got -1"),
     ("--reg-covar -1e-6", "--reg-covar must be a finite number of at least 0, got -1e-06"),
     ("--reg-covar nan", "--reg-covar must be a finite number of at least 0, got nan"),
     ("--threads 0", "threads must be an integer of at least 1"),

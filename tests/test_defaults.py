@@ -106,7 +106,9 @@ ALONE = {
         error first groups no_precondition random sampler_steps slopes spread step_decay target
     """,
     "of noise, which recipes take as a record of its own": "privacy repeatable_noise",
-    "scikit-learn's": "warm_start",
+    "scikit-learn's": """
+        init_params means_init precisions_init verbose verbose_interval warm_start weights_init
+    """,
     "of rounding, which estimators leave as it is": "every_weight",
     "of searches, which do restarts one by one": "first_restart",
 }

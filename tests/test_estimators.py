@@ -256,7 +256,7 @@ def test_graphs(X):
         ({"covariance_type": "ful"}, "did you mean 'full'"),
         ({"init": "k-mean"}, "did you mean"),
         ({"tol": -1}, "tol"),
-        ({"max_iter": 0}, "max_iter"),
+        ({"max_iter": -1}, "max_iter"),
         ({"reg_covar": -1e-9}, "reg_covar"),
         ({"n_init": 0}, "n_init"),
         ({"scale": "robust"}, "scale must be one of"),

@@ -29,7 +29,7 @@ _HOMES = {
     "SaemSettings": "vpem.settings",
     "Mixture": "vpem.terms.mixture",
     "Model": "vpem.files.models",
-    "NotConvergedWarning": "vpem.errors",
+    "NotConvergedWarning": "vpem.convergence",
     "NumericalError": "vpem.errors",
     "Partition": "vpem.network.holdings",
     "Party": "vpem.files.parties.manifest",

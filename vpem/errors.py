@@ -7,6 +7,7 @@ try. The command line prints it and exits with the code of the class.
 from __future__ import annotations
 
 import difflib
+import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -25,6 +26,7 @@ __all__ = [
     "check_choice",
     "did_you_mean",
     "named",
+    "not_converged",
     "printable",
     "shorten",
 ]
@@ -144,8 +146,11 @@ class Interrupted(VpemError):
         )
 
 
-class NumericalError(VpemError, ArithmeticError):
-    """A computation that has no finite answer, even after every remedy was tried."""
+class NumericalError(VpemError, ArithmeticError, ValueError):
+    """A computation that has no finite answer, even after every remedy was tried.
+
+    It is a ValueError too, as in scikit-learn: the data and the parameters do not go together.
+    """
 
 
 class PartitionedError(VpemError):
@@ -161,7 +166,23 @@ class OwnDataWarning(VpemWarning):
 
 
 class NotConvergedWarning(VpemWarning):
-    """The log-likelihood was still changing when the iterations ran out."""
+    """The log-likelihood was still changing when the iterations ran out.
+
+    Python programs know `vpem.convergence.NotConvergedWarning`, which is this and scikit-learn's.
+    """
+
+
+def not_converged(*parts: str | Setting) -> NotConvergedWarning:
+    """Return the warning that a fit has not converged.
+
+    It is scikit-learn's too wherever that is loaded. Where it is not nobody can have a filter for
+    it, and a command need not wait for it.
+    """
+    if "sklearn.exceptions" in sys.modules:
+        from vpem import convergence
+
+        return convergence.NotConvergedWarning(*parts)
+    return NotConvergedWarning(*parts)
 
 
 def did_you_mean(name: str, choices: Iterable[str]) -> str:

@@ -215,7 +215,8 @@ class FitSettings(MixtureSettings, heading="Model"):
         "rounding (slower).", heading="Method")
     tol: float = setting(1e-7, "Stop when the log-likelihood per sample changes by less at all "
         "roots.", heading="Stopping", least=0.0)
-    max_iter: int = setting(1000, "Most iterations.", heading="Stopping", least=1)
+    max_iter: int = setting(1000, "Most iterations; 0: the start alone.", heading="Stopping",
+        least=0)
     dtype: Any = setting("float64", "Precision: float64 or float32.", heading="Running",
         choices=DTYPES)
 
@@ -249,7 +250,7 @@ class KmeansSettings(Settings, heading="Model"):
     batch_size: int | None = changed(FitSettings, "batch_size", help="Rows of a batch, after which "
         "the centres follow (incremental Lloyd); an iteration is then a pass over all rows. "
         "Default: all rows at once.", idle=None)
-    max_iter: int = changed(FitSettings, "max_iter", 300)
+    max_iter: int = changed(FitSettings, "max_iter", 300, help="Most iterations.", least=1)
     dtype: Any = changed(FitSettings, "dtype")
     n_threads: int | None = changed(SumSettings, "n_threads")
 
@@ -384,5 +385,5 @@ class FedMixtureSettings(MixtureSettings, FedSettings, heading="Model"):
         "Default: 1e-4, and 0 where nothing is noisy, which is EM.", least=0.0, most=1.0)
     seed: int = changed(MixtureSettings, "seed", help="Seeds start, workers, batches, codec, and "
         "random graphs.")
-    max_iter: int = changed(FitSettings, "max_iter")
+    max_iter: int = changed(FitSettings, "max_iter", help="Most iterations.", least=1)
 # fmt: on

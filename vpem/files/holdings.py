@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -11,7 +12,7 @@ from vpem.errors import InputError, did_you_mean, shorten
 from vpem.files.json_text import read_json_file
 from vpem.network.holdings import Partition, Workers, from_lists, from_worker_of_row
 
-__all__ = ["read_holders", "read_partition", "read_workers"]
+__all__ = ["numbered", "read_holders", "read_partition", "read_workers"]
 
 
 def read_partition(
@@ -50,13 +51,13 @@ def read_partition(
             f"{path} must hold an object of lists of features, one an agent, or a list of lists"
         )
     try:
-        numbers = _numbers(lists, feature_names)
+        numbers = numbered(lists, feature_names)
         return from_lists(numbers, n_features, names)
     except InputError as error:
         raise InputError(f"{path}: {error}") from None
 
 
-def _numbers(lists: list[list[object]], feature_names: Sequence[str] | None) -> list[list[object]]:
+def numbered(lists: Sequence[Any], feature_names: Sequence[str] | None) -> list[Any]:
     """Replace feature names by their column numbers; leave everything else as it is."""
     names = list(feature_names or [])
     number = {name: column for column, name in enumerate(names)}
@@ -71,7 +72,12 @@ def _numbers(lists: list[list[object]], feature_names: Sequence[str] | None) -> 
             raise InputError(f"several features are called {feature!r}; give their numbers")
         return number[feature]
 
-    return [[resolve(feature) for feature in part] for part in lists]
+    return [
+        [resolve(feature) for feature in part]
+        if isinstance(part, Iterable) and not isinstance(part, str | bytes)
+        else part
+        for part in lists
+    ]
 
 
 def read_workers(path: str | os.PathLike[str], n_samples: int) -> Workers:

@@ -14,7 +14,7 @@ from vpem._core.threads import thread_count
 from vpem.checks import (
     Labels,
 )
-from vpem.errors import NotConvergedWarning, VpemWarning
+from vpem.errors import VpemWarning, not_converged
 from vpem.files.clusterings import StoredClustering
 from vpem.files.fingerprint import describe_run
 from vpem.files.models import current_versions
@@ -241,8 +241,9 @@ def warn_of_outcome(found: Clustering, max_iter: int) -> None:
     """
     if not found.converged:
         warnings.warn(
-            f"rows still changed their clusters after {max_iter} iterations; try more",
-            NotConvergedWarning,
+            not_converged(
+                f"rows still changed their clusters after {max_iter} iterations; try more"
+            ),
             stacklevel=3,
         )
     warn_of_partitions(found.partitions)

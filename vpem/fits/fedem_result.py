@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from vpem.errors import NotConvergedWarning, VpemWarning
+from vpem.errors import VpemWarning, not_converged
 from vpem.fits.results import MixtureResult
 from vpem.network.codecs import Codec
 from vpem.network.holdings import Workers
@@ -136,9 +136,10 @@ def warn_of_noise(run: FedRun, how: FedMixtureSettings, codec: Codec | None) -> 
         )
     if how.tol > 0 and not run.converged:
         warnings.warn(
-            f"not converged within {run.n_iter} iterations: corrections are still above tol="
-            f"{how.tol:g}; {_lasting_noise(how, codec) or 'allow more iterations'}",
-            NotConvergedWarning,
+            not_converged(
+                f"not converged within {run.n_iter} iterations: corrections are still above tol="
+                f"{how.tol:g}; {_lasting_noise(how, codec) or 'allow more iterations'}"
+            ),
             stacklevel=3,
         )
 

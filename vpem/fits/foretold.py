@@ -8,7 +8,7 @@ from math import sqrt
 from typing import Any
 
 from vpem.errors import InputError, Setting
-from vpem.fits.privacy import Budget
+from vpem.fits.privacy import Budget, iterations_of
 from vpem.fits.settings import PrivacySettings
 from vpem.settings import FitSettings
 from vpem.steps.private_em import shares_of
@@ -137,7 +137,6 @@ def foretell(
         If the budget is none.
     """
     budget = Budget.of(privacy.epsilon, privacy.delta, n_samples)
-    usual = how.max_iter == FitSettings.max_iter
-    n_iter = USUAL_ITERATIONS if usual else how.max_iter
+    n_iter = iterations_of(how, FitSettings.max_iter, USUAL_ITERATIONS)
     layout = Residuals(how.covariance_type, how.n_components, n_features)
     return Foretold(budget, n_samples, layout, n_iter)

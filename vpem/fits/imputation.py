@@ -20,7 +20,7 @@ import numpy as np
 
 from vpem._core.threads import one_blas_thread, thread_count
 from vpem.checks import check_memory
-from vpem.errors import InputError, NotConvergedWarning, Setting, VpemWarning
+from vpem.errors import InputError, Setting, VpemWarning, not_converged
 from vpem.files.fingerprint import checksum, describe_steps, network_facts
 from vpem.fits.completed import Imputation
 from vpem.fits.imputation_steps import enough_iterations, safe_step
@@ -273,7 +273,7 @@ def _warn(found: Imputation, tol: float, noise_stays: bool) -> None:
                 " or all entries",
             )
         warnings.warn(
-            NotConvergedWarning(
+            not_converged(
                 f"not converged after {run.n_iter} iterations: the statistic is still corrected by "
                 f"more than {tol:g} of itself; ",
                 *advice,

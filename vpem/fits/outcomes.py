@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from vpem.errors import NotConvergedWarning, Setting, VpemWarning, shorten
+from vpem.errors import Setting, VpemWarning, not_converged, shorten
 
 if TYPE_CHECKING:
     from vpem.fits.results import Fit
@@ -46,7 +46,7 @@ def warn_of_outcome(fit: Fit, max_iter: int, tol: float) -> None:
             ),
             stacklevel=3,
         )
-    if not fit.converged:
+    if not fit.converged and max_iter:
         change = (
             ""
             if fit.n_iter < 2
@@ -54,8 +54,10 @@ def warn_of_outcome(fit: Fit, max_iter: int, tol: float) -> None:
             f"{_largest(fit.history[-1] - fit.history[-2]) / fit.total_weight:.2g}"
         )
         warnings.warn(
-            f"not converged after {max_iter} iterations{change} (tol {tol:g}); try more iterations",
-            NotConvergedWarning,
+            not_converged(
+                f"not converged after {max_iter} iterations{change} (tol {tol:g}); try more "
+                "iterations"
+            ),
             stacklevel=3,
         )
 

@@ -27,6 +27,7 @@ from vpem.fits.used_rows import used_here, used_of_all
 from vpem.network.blocks import Blocks
 from vpem.network.masks import FEWEST
 from vpem.settings import INITS, FitSettings, KmeansSettings, MixtureSettings
+from vpem.steps.given_starts import GivenStart
 from vpem.terms.features import FeatureTerms
 from vpem.terms.missing import terms_of
 from vpem.terms.missing_patterns import check_columns, check_missing, observed_scaling
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "LARGEST_VALUE", "MARGINALIZE", "Prepared", "check_count", "make_terms", "precision_of",
-    "prepare", "units_of",
+    "prepare", "restart_numbers", "started", "units_of",
 ]  # fmt: skip
 
 MARGINALIZE = ("integrate them out with ", Setting("missing", "marginalize"))
@@ -204,6 +205,20 @@ def prepare(
     found = extremes(X) if found is None else found
     _inspect(X, found, feature_names, how.reg_covar, precision, here)
     return Prepared(X, n_samples, used.weights, used.kept, given, precision, misses, used.n_rows)
+
+
+def started(how: FitSettings) -> tuple[GivenStart, FitSettings]:
+    """Return where a fit starts, and its settings: of one that is its start alone few matter."""
+    began_at = GivenStart.of(how.init)
+    how = how.changed(init=began_at.init)
+    if how.max_iter == 0:
+        how = how.changed(batch_size=None, step_size=None, accelerate=None)
+    return began_at, how
+
+
+def restart_numbers(how: FitSettings, first: int) -> range:
+    """Return the numbers of the restarts: of a start that is given there is one."""
+    return range(first, first + how.n_init) if isinstance(how.init, str) else range(1)
 
 
 def check_count(n_components: int, n_rows: int, kind: str = "") -> None:

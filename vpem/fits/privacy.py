@@ -33,8 +33,12 @@ from vpem.checks import check_number
 from vpem.errors import InputError, Setting, shorten
 from vpem.network.noise import LARGEST_SCALE, beyond_reach, ratio_to_gaussian
 from vpem.network.schema import Report
+from vpem.settings import FitSettings, KmeansSettings
 
-__all__ = ["NEIGHBOURS", "REPEATABLE", "Budget", "Guarantee", "accountant", "bounds_of", "spent"]
+__all__ = [
+    "NEIGHBOURS", "REPEATABLE", "Budget", "Guarantee", "accountant", "bounds_of",
+    "iterations_of", "spent",
+]  # fmt: skip
 
 NEIGHBOURS = "a row takes part, or adds nothing"
 """What differs between neighbouring data; see the module."""
@@ -50,6 +54,22 @@ LEAST_EPSILON, MOST_EPSILON = 1e-3, 20.0
 
 UP = 1 + 1e-9
 """By which multipliers are rounded up: more than a root is found to."""
+
+
+def iterations_of(how: FitSettings | KmeansSettings, default: int, usual: int) -> int:
+    """Return how many iterations a private fit pays for: ``usual``, where nobody says how many.
+
+    Raises
+    ------
+    InputError
+        If there are to be none.
+    """
+    if how.max_iter == 0:
+        raise InputError(
+            Setting("max_iter", 0), " is the start alone, for which a private fit does not pay by "
+            "itself; give at least 1",
+        )  # fmt: skip
+    return usual if how.max_iter == default else how.max_iter
 
 
 def accountant() -> ModuleType:

@@ -18,7 +18,7 @@ from vpem.files.matrix import FileMatrix
 from vpem.fits.labels import responsibilities_of_agents
 from vpem.fits.parts import complete, own_columns_of_hubs
 from vpem.fits.prepare import make_terms, prepare
-from vpem.fits.privacy import REPEATABLE, Budget, Guarantee, bounds_of
+from vpem.fits.privacy import REPEATABLE, Budget, Guarantee, bounds_of, iterations_of
 from vpem.fits.results import Fit
 from vpem.fits.settings import OVER_FEATURES, PrivacySettings
 from vpem.network.ledger import Ledger
@@ -93,7 +93,7 @@ def release_vpem(
         privacy.release_epsilon, privacy.delta, given.n_samples, name="release_epsilon"
     )
     bounds = bounds_of(privacy.bounds, whole.n_features)
-    n_iter = USUAL_ITERATIONS if how.max_iter == FitSettings().max_iter else how.max_iter
+    n_iter = iterations_of(how, FitSettings().max_iter, USUAL_ITERATIONS)
     multipliers = budget.multipliers([FOR_START, *[(1 - FOR_START) / n_iter] * n_iter])
     _check_noise(multipliers[-1], given.n_samples, whole.widths, how, budget, n_iter)
     if privacy.repeatable_noise is not None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +12,7 @@ from vpem.errors import InputError
 from vpem.network.schema import Report
 from vpem.steps.cells import find_cells, tell_of_cells
 from vpem.steps.em import iterate
+from vpem.steps.given_starts import GivenStart
 from vpem.steps.held_rows import StoredParts
 from vpem.steps.lloyd import Pace
 from vpem.steps.restarts import Restart
@@ -84,10 +84,11 @@ class RowRestart:
         self.tell: Tell | None = None
 
     def run(
-        self, init: Any, given: NDArray[np.intp] | None, stop: Report
+        self, began_at: GivenStart, given: NDArray[np.intp] | None, stop: Report
     ) -> tuple[Run, NDArray[np.intp] | None]:
         """Run the restart; returns also the rows that it started at."""
         self.tell = teller(stop.get("callback"))
+        init = began_at.init
         if self.restart.saved is not None:
             starts, shifts, rows = self._again()
         elif self.restart.start is not None:
@@ -98,6 +99,8 @@ class RowRestart:
             starts, shifts, rows = self._at(self._placed(given), given)
         else:
             starts, shifts, rows = self._drawn(init)
+        if self.restart.saved is None and self.restart.start is None:
+            starts = [began_at.over(start, self._over) for start in starts]
         known = [root.sample_covariance for root in self.roots]
         saver = self.restart.saver(shifts=shifts, rows=rows, covariances=known)
         step = OverRows(self.terms, self.total, self.roots, shifts)
@@ -105,7 +108,12 @@ class RowRestart:
         if "batch_size" in stop:
             order = np.random.default_rng([*self.restart.seed, ORDER_OF_BATCHES])
             return fit_row_batches(step, starts, rng=order, **how), rows
-        return iterate(step, starts, **how), rows
+        return iterate(step, starts, last=began_at.last, **how), rows
+
+    def _over(self, model: Mixture) -> Mixture:
+        """Return a model in the units of the terms."""
+        whole = self.terms.whole
+        return model.over(whole.blocks, whole.covariance_type, whole.scaling)
 
     def _draw_row(self) -> int:
         """Next row of the shared stream, by its place among the workers'."""
@@ -135,8 +143,7 @@ class RowRestart:
 
     def _at_model(self, model: Mixture) -> Started:
         """Parameters of a model, which all know."""
-        whole = self.terms.whole
-        start = model.over(whole.blocks, whole.covariance_type, whole.scaling)
+        start = self._over(model)
         if start.n_components != self.n_components:
             raise InputError(
                 f"the starting model has {start.n_components} components, {self.n_components} "

@@ -28,7 +28,14 @@ from vpem.fits.local_rows import (
     check_rows_held,
 )
 from vpem.fits.outcomes import warn_of_outcome
-from vpem.fits.prepare import Prepared, make_terms, prepare, units_of
+from vpem.fits.prepare import (
+    Prepared,
+    make_terms,
+    prepare,
+    restart_numbers,
+    started,
+    units_of,
+)
 from vpem.fits.private_rows import fit_private_rows
 from vpem.fits.results import RowFit
 from vpem.fits.row_starts import RowRestart
@@ -116,6 +123,7 @@ def fit_em(
             X, workers, network, how, privacy, sample_weight=sample_weight,
             feature_names=feature_names, callback=callback, saver=saver,
         )  # fmt: skip
+    began_at, how = started(how)
     X, sample_weight = by_worker(X, sample_weight, workers, network.total.holders)
     here = LocalRows.of(network.total.holders, workers, X)
     given = prepare(
@@ -138,18 +146,18 @@ def fit_em(
         _charge_setup(terms, given, network, ledger, how)
         kept = MixtureRuns(terms.whole, total, how.n_components, over_rows=True)
         stop = {"tol": how.tol, "max_iter": how.max_iter, "callback": callback, **steps}
-        numbers = _restarts(how, first_restart)
+        numbers = restart_numbers(how, first_restart)
         restarts = Restarts(saver, ledger, numbers, how.seed, how.max_iter, kept)
         place = None if held.in_order else np.argsort(held.order)
         start = partial(RowRestart, terms, weights, kept, place)
-        best = restarts.best(total, lambda one: start(one).run(how.init, given.rows, stop))
+        best = restarts.best(total, lambda one: start(one).run(began_at, given.rows, stop))
     run = best.run
     # Where all share one sum, on a graph that mixes in one round too, all have the same.
     roots = slice(1 if network.whole.total.n_roots == 1 else None)
     fit = RowFit(
         mixture=run.mixture,
         network=network.whole,
-        history=np.array(run.history)[:, roots],
+        history=np.array(run.history).reshape(-1, len(run.log_likelihood))[:, roots],
         root_log_likelihood=run.log_likelihood[roots],
         total_weight=terms.whole.total_weight,
         n_samples=given.n_samples,
@@ -187,11 +195,6 @@ def _used(
         return workers, here.keeping(given.kept, given.n_used)
     held = workers if given.kept is None else workers.of_rows(given.kept)
     return held, None if here is None else LocalRows(here.holders, held.counts)
-
-
-def _restarts(how: FitSettings, first: int) -> range:
-    """Return the numbers of the restarts: of a start that is given there is one."""
-    return range(first, first + how.n_init) if isinstance(how.init, str) else range(1)
 
 
 def _batches(how: FitSettings) -> Report:

@@ -65,7 +65,7 @@ class ImputeSettings(Settings, heading="Model"):
     tol: float = changed(FedSettings, "tol", 1e-5, most=1.0, help="Stop when the statistic's "
         "correction is less than this part of its norm; 0: never.")
     max_iter: int | None = changed(FitSettings, "max_iter", None, help="Most iterations. Default: "
-        "1000 where steps are whole (constant:1), as many more as they are shorter.")
+        "1000 where steps are whole (constant:1), as many more as they are shorter.", least=1)
     seed: int = changed(MixtureSettings, "seed", help="Seeds the split, the holdout, "
         "participation, batches, noise, and random graphs.")
     n_threads: int | None = changed(SumSettings, "n_threads", help="Threads of the codec. Default: "

@@ -19,7 +19,14 @@ from vpem.fits.accelerated import acceleration_of, check_rest
 from vpem.fits.labels import responsibilities_of_agents
 from vpem.fits.outcomes import warn_of_outcome
 from vpem.fits.parts import complete, own_start
-from vpem.fits.prepare import Prepared, make_terms, prepare, units_of
+from vpem.fits.prepare import (
+    Prepared,
+    make_terms,
+    prepare,
+    restart_numbers,
+    started,
+    units_of,
+)
 from vpem.fits.release import release_vpem
 from vpem.fits.results import Fit
 from vpem.fits.settings import PrivacySettings
@@ -29,6 +36,7 @@ from vpem.settings import FitSettings
 from vpem.steps import em
 from vpem.steps.accelerate import Acceleration
 from vpem.steps.batches import fit_batches
+from vpem.steps.given_starts import GivenStart
 from vpem.steps.restarts import Restart, Restarts
 from vpem.steps.runs import MixtureRuns, Progress, Run
 from vpem.steps.saver import Saver
@@ -86,8 +94,9 @@ def fit_vpem(
     **changes
         Settings that differ: see `vpem.FitSettings`. Besides the names of starts ``init`` takes a
         Mixture, or row indices (K,): means at those rows, equal weights, every covariance the
-        block's sample covariance with divisor M plus ``reg_covar``. With ``batch_size``
-        (`vpem.steps.batches.fit_batches`) ``max_iter`` and ``history`` count passes over the data.
+        block's sample covariance with divisor M plus ``reg_covar``; or a
+        `vpem.steps.given_starts.GivenStart`. With ``max_iter=0`` the fit is its start. With
+        ``batch_size`` (`vpem.steps.batches.fit_batches`) ``max_iter`` and ``history`` count passes.
 
     Returns
     -------
@@ -116,6 +125,7 @@ def fit_vpem(
             X, network, how, privacy, sample_weight=sample_weight, feature_names=feature_names,
             saver=saver, labels=labels,
         )  # fmt: skip
+    began_at, how = started(how)
     given = prepare(
         X, network.blocks.n_features, how, sample_weight=sample_weight,
         feature_names=feature_names, dtype=how.dtype, missing=how.missing,
@@ -138,9 +148,8 @@ def fit_vpem(
         network.charge_setup(ledger, given.n_samples, terms.itemsize)
         _agree_on_units(terms, network, ledger, how.init)
         kept = MixtureRuns(terms, network.total, how.n_components)
-        attempts = _Attempts(network, given, terms, kept, how, acceleration, callback)
-        numbers = range(first_restart, first_restart + how.n_init)
-        numbers = numbers if isinstance(how.init, str) else range(1)
+        attempts = _Attempts(network, given, terms, kept, how, acceleration, callback, began_at)
+        numbers = restart_numbers(how, first_restart)
         restarts = Restarts(saver, ledger, numbers, how.seed, how.max_iter, kept)
         best = restarts.best(network.total, attempts)
     run, shares = best.run, {}
@@ -149,7 +158,7 @@ def fit_vpem(
     fit = Fit(
         mixture=run.mixture,
         network=network,
-        history=_per_hub(np.array(run.history), network),
+        history=_per_hub(np.array(run.history).reshape(-1, network.total.n_roots), network),
         root_log_likelihood=_per_hub(run.log_likelihood[None], network)[0],
         total_weight=terms.total_weight,
         n_samples=given.n_samples,
@@ -186,19 +195,23 @@ class _Attempts:
     how: FitSettings
     acceleration: Acceleration | None
     callback: Callable[[Progress], None] | None
+    began_at: GivenStart
 
     def __call__(self, restart: Restart) -> tuple[Run, NDArray[np.intp] | None]:
         """Run one restart; returns also the rows that it started at."""
         terms, total = self.terms, restart.total
         stream = RowStream(restart.rng, self.given.row_weights, len(self.given.X))
         start, rows = self._start(restart, stream)
+        if restart.saved is None and restart.start is None:
+            start = self.began_at.over(start, self._own)
         size, step = self.how.batch_size, self.how.step_size
         going: Report = {
             "tol": self.how.tol, "max_iter": self.how.max_iter, "callback": self.callback,
             "draw_row": stream.draw, "saver": restart.saver(rows=rows),
         }  # fmt: skip
         if size is None:
-            return em.fit(terms, total, start, accelerate=self.acceleration, **going), rows
+            pace = {"accelerate": self.acceleration, "last": self.began_at.last}
+            return em.fit(terms, total, start, **pace, **going), rows
         order = np.random.default_rng([*restart.seed, ORDER_OF_BATCHES])
         run = fit_batches(terms, total, start, batch_size=size, step_size=step, rng=order, **going)
         return run, rows
@@ -214,7 +227,7 @@ class _Attempts:
             begun = self.kept.begun_at(restart.start)
             return begun.over(terms.blocks, terms.covariance_type, terms.scaling), None
         if isinstance(init, Mixture):
-            start = own_start(init, self.network, terms.covariance_type, terms.scaling)
+            start = self._own(init)
             if start.n_components != n_components:
                 raise InputError(
                     f"the starting model has {start.n_components} components, "
@@ -227,6 +240,11 @@ class _Attempts:
         rows = self.given.rows
         assert rows is not None
         return terms.start(terms.at_rows(rows)), rows
+
+    def _own(self, mixture: Mixture) -> Mixture:
+        """Return this process's part of a mixture of all features, as a start."""
+        terms = self.terms
+        return own_start(mixture, self.network, terms.covariance_type, terms.scaling)
 
 
 WORKING = 6

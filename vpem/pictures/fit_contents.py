@@ -103,7 +103,8 @@ def _warnings(saved: SavedFit) -> Items:
     converged = saved.reported("converged", bool)
     if converged is False and saved.report.get("participation") is None:
         steps = saved.reported("n_iter", int)
-        said.insert(0, f"The fit has not converged: it still changed after {steps} iterations.")
+        what = f"The fit has not converged: it still changed after {steps} iterations."
+        said.insert(0, what if steps else "This is where a fit starts: no iteration was run.")
     for name, what in (
         ("recoveries", "components collapsed and were placed anew"),
         ("partitions", "iterations found the network fallen apart and changed nothing"),

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vpem.checks import Floats
-from vpem.errors import FileError
+from vpem.errors import FileError, InputError
 from vpem.files import clusterings, models
 from vpem.files.clusterings import StoredClustering, read_clustering
 from vpem.files.hdf5 import open_read, read_attribute
@@ -117,6 +117,8 @@ class SavedMixture(SavedFit):
         weight = weight or self.reported("n_samples", (int, float))
         stored = self.stored
         history = stored.history if stored.root_history is None else stored.root_history
+        if not len(history) and self.reported("n_iter", int) == 0:
+            raise InputError(f"{self.path} is where a fit starts: it has no iterations to draw")
         history = np.where(np.isfinite(history), history, np.nan)
         if weight is None or not weight > 0 or np.isnan(history).all():
             what = "what the log-likelihood was in each iteration"

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from vpem.errors import NotConvergedWarning, VpemWarning
+from vpem.errors import VpemWarning, not_converged
 from vpem.network.ledger import Ledger
 from vpem.network.schema import Report
 from vpem.saem.conditional import Conditional
@@ -117,9 +117,10 @@ def warn_unless_settled(run: SaemRun, tol: float) -> None:
     """Warn where parameters had not settled."""
     if tol > 0 and not run.converged:
         warnings.warn(
-            f"SAEM has not converged in {run.n_iter} iterations: {run.grounds}; take "
-            f"{'more iterations or chains' if not run.change < tol else 'a simpler model'}",
-            NotConvergedWarning,
+            not_converged(
+                f"SAEM has not converged in {run.n_iter} iterations: {run.grounds}; take "
+                f"{'more iterations or chains' if not run.change < tol else 'a simpler model'}"
+            ),
             stacklevel=3,
         )
 

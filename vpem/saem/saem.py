@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vpem.checks import check_int
-from vpem.errors import InputError, NotConvergedWarning, NumericalError, PartitionedError, Setting
+from vpem.errors import InputError, NumericalError, PartitionedError, Setting, not_converged
 from vpem.network.holdings import Workers
 from vpem.network.schema import (
     State,
@@ -131,10 +131,11 @@ def run_saem(
     run = loop.iterate(saver or NoSaver(), callback)
     if server.codec is not None and not run.holds:
         warnings.warn(
-            f"after {run.n_iter} iterations the server's statistics are of no latents, and "
-            f"variances are as good as zero: {server.codec.name} is too coarse with feedback "
-            f"{server.feedback}; take feedback memory or error, or a finer codec",
-            NotConvergedWarning,
+            not_converged(
+                f"after {run.n_iter} iterations the server's statistics are of no latents, and "
+                f"variances are as good as zero: {server.codec.name} is too coarse with feedback "
+                f"{server.feedback}; take feedback memory or error, or a finer codec"
+            ),
             stacklevel=3,
         )
     return run

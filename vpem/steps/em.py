@@ -184,6 +184,7 @@ def iterate(
     callback: Callable[[Progress], None] | None = None,
     saver: Saver | None = None,
     accelerate: Acceleration | None = None,
+    last: NDArray[np.float64] | None = None,
 ) -> Run:
     """Run EM.
 
@@ -210,6 +211,8 @@ def iterate(
     accelerate : Acceleration, optional
         What is tried beyond M-steps; see `vpem.steps.accelerate`. Iterations whose sum was lost
         count among ``max_iter``, and have no entry in the history.
+    last : ndarray of shape (R,), optional
+        Log-likelihood per sample of the run that this one goes on from, in its last iteration.
 
     Returns
     -------
@@ -220,7 +223,7 @@ def iterate(
     NumericalError
         If a log-likelihood is not finite, or no component is left.
     """
-    run = Run(list(starts), step.over_rows)
+    run = Run(list(starts), step.over_rows, last=last)
     loop = _Loop(step, run, draw_row, accelerate)
     saver = saver or NoSaver()
     done = loop.begin(starts, saver, max_iter)

@@ -85,6 +85,8 @@ class Run:
         since; empty where sums are not exact or steps are stochastic.
     n_passes : float
         Rows that batches worked on, in multiples of all of them, without the E-step at the end.
+    last : ndarray of shape (R,) or None
+        Log-likelihood per sample before the first iteration, where the run goes on from another.
     kept : str
         What was remembered of every batch: "statistics", "responsibilities", or "nothing".
     """
@@ -101,6 +103,7 @@ class Run:
     free_energy: list[float] = field(default_factory=list)
     n_passes: float = 0.0
     kept: str = "nothing"
+    last: NDArray[np.float64] | None = None
 
     @property
     def mixture(self) -> Mixture:
@@ -125,7 +128,8 @@ class Run:
 
         Roots agree whether to stop, or whatever else the loop ``decides`` after every sum.
         """
-        change = (found - self.history[-1]) / terms.total_weight if self.history else None
+        before = self.before(terms, found)
+        change = None if before is None else (found - before) / terms.total_weight
         small = self.is_small(terms, found, tol)
         self.history.append(found)
         self.bytes_sent.append(total.bytes_sent)
@@ -139,15 +143,24 @@ class Run:
 
     def is_small(self, terms: Terms, found: NDArray[np.float64], tol: float) -> bool:
         """Whether what the roots found, (R,), is within tol, or rounding, of what they had."""
-        if not self.history or np.isinf(found).any():
+        before = self.before(terms, found)
+        if before is None or np.isinf(found).any():
             return False
-        change = np.abs(found - self.history[-1]) / terms.total_weight
+        change = np.abs(found - before) / terms.total_weight
         rounding = terms.resolution * np.abs(found) / terms.total_weight if tol > 0 else 0.0
         return bool((change < np.maximum(tol, rounding)).all())
 
+    def before(self, terms: Terms, found: NDArray[np.float64]) -> NDArray[np.float64] | None:
+        """Return what the roots had found before this, (R,); None in the first iteration of all."""
+        if self.history or self.last is None:
+            return self.history[-1] if self.history else None
+        same = self.last.shape == found.shape
+        last = self.last if same else np.full(found.shape, mean_over_roots(self.last))
+        return last * terms.total_weight
+
     def check_heard(self) -> None:
         """Raise NumericalError where there was no iteration in which anything was summed."""
-        if not self.history:
+        if not self.history and self.partitions:
             raise NumericalError(
                 f"the network fell apart in every iteration: {self.partitions[-1][1]}; try more "
                 "rounds, or links and agents that fail less often"

@@ -43,12 +43,12 @@ class DistributedKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clust
         Number of clusters, K.
     split : {"rows", "features"}, default="rows"
         What is spread: rows over workers, or features over agents.
-    workers : int, sequence or vpem.Workers, default=1
+    workers : int, sequence, dict or vpem.Workers, default=1
         With ``split="rows"``: that many contiguous nearly equal parts, the worker of each row
-        (number or name), or the workers themselves.
-    agents : None, int or list of lists of int, default=None
+        (number or name), the rows of each by its name, or the workers themselves.
+    agents : None, int, dict, list of lists or vpem.Partition, default=None
         With ``split="features"``: one feature each, that many contiguous nearly equal parts, or the
-        feature indices of each agent.
+        features of each, by name or number; see `vpem.VPEM`.
     graph : str, networkx.Graph or vpem.Graph, default="star"
         Who talks to whom. "star" sums exactly at a server; every other graph by consensus.
     method : {"lloyd", "grid"}, default="lloyd"
@@ -95,6 +95,8 @@ class DistributedKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clust
         counts with what it sent last.
     random_state : int, Generator, RandomState or None, default=0
         Seeds the graph, the start, codecs and what fails; None: another one in every fit.
+    verbose, verbose_interval : int, default=0 and 10
+        1: print how far the fit is, a line every so many iterations; 2: of every iteration.
     n_threads : int or None, default=None
         Threads of the kernels; results do not depend on it.
 
@@ -152,6 +154,8 @@ class DistributedKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clust
         bounds: Any = None,
         participation: float = 1.0,
         random_state: Any = 0,
+        verbose: int = 0,
+        verbose_interval: int = 10,
         n_threads: int | None = None,
     ) -> None:
         self.n_clusters = n_clusters
@@ -182,6 +186,8 @@ class DistributedKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clust
         self.bounds = bounds
         self.participation = participation
         self.random_state = random_state
+        self.verbose = verbose
+        self.verbose_interval = verbose_interval
         self.n_threads = n_threads
 
     def fit(
@@ -217,7 +223,9 @@ class DistributedKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clust
         privacy = self._settings(PrivacySettings)
         dtype = np.dtype(np.float64) if privacy.is_asked else data.dtype
         how = self._settings(KmeansSettings, seed=seed, dtype=dtype)
+        lines = self._lines()
         given: Report = {
+            "callback": lines,
             "sample_weight": None if sample_weight is None else np.asarray(sample_weight),
             "feature_names": None if names is None else list(names),
         }
@@ -234,6 +242,8 @@ class DistributedKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clust
             self._holders = graph.names or partition.names
             network = connect(graph, partition, sums)
             found = kmeans_features(data, network, how, **given)
+        if lines is not None:
+            lines.end(found.converged, found.n_iter)
         self.clustering_: Clustering = found
         self.cluster_centers_ = found.centres.astype(data.dtype)
         self.labels_ = found.labels
@@ -252,6 +262,14 @@ class DistributedKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clust
             raise InputError(
                 "workers are about who holds which rows; with split='features' give agents"
             )
+
+    _noun = "cluster"
+    _stored: StoredClustering
+    """The file that it was loaded from, where it was."""
+
+    def __sklearn_is_fitted__(self) -> bool:
+        """Whether `fit` was called."""
+        return hasattr(self, "cluster_centers_")
 
     def fit_predict(
         self, X: ArrayLike, y: Any = None, sample_weight: ArrayLike | None = None
@@ -272,7 +290,9 @@ class DistributedKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clust
         InputError
             If nothing was fitted.
         """
-        self._refuse_unfitted("clustering_")
+        self._refuse_unfitted("cluster_centers_")
+        if not hasattr(self, "clustering_"):
+            return self._stored
         found = self.clustering_
         names = self._names(found.centres.shape[1])
         options = self._options()

@@ -14,7 +14,9 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from vpem.errors import InputError, Setting
+from vpem.fits.answer import Answer
 from vpem.fits.completed import Imputation
+from vpem.fits.estimators.everyday import told_of
 from vpem.fits.estimators.on_graph import OnGraph
 from vpem.fits.imputation import fit_imputation
 from vpem.fits.settings import ImputeSettings
@@ -85,6 +87,8 @@ class FedMissEM(OneToOneFeatureMixin, TransformerMixin, OnGraph):
         Most iterations. Default: 1000 where steps are whole, as many more as they are shorter.
     tol : float, default=1e-5
         Stop when the statistic moves by less than this part of its norm.
+    verbose, verbose_interval : int, default=0 and 10
+        1: print how far the fit is, a line every so many iterations; 2: of every iteration.
     random_state : int, Generator, RandomState or None, default=0
         Deals out entries, draws observers, batches and noise; None: another seed in every fit.
 
@@ -150,6 +154,8 @@ class FedMissEM(OneToOneFeatureMixin, TransformerMixin, OnGraph):
         max_iter: int | None = None,
         tol: float = 1e-5,
         random_state: Any = 0,
+        verbose: int = 0,
+        verbose_interval: int = 10,
     ) -> None:
         self.rank = rank
         self.ridge = ridge
@@ -176,6 +182,8 @@ class FedMissEM(OneToOneFeatureMixin, TransformerMixin, OnGraph):
         self.max_iter = max_iter
         self.tol = tol
         self.random_state = random_state
+        self.verbose = verbose
+        self.verbose_interval = verbose_interval
 
     def __sklearn_tags__(self) -> Any:
         """Say that values may be missing."""
@@ -222,11 +230,15 @@ class FedMissEM(OneToOneFeatureMixin, TransformerMixin, OnGraph):
         of_rounds = None if central else self.compress
         sums = self._settings(SumSettings, seed=seed, compress=of_rounds)
         how = self._settings(ImputeSettings, rank=rank, seed=seed)
+        lines = self._lines()
         fit = fit_imputation(
             found,
             how if central else how.changed(compress=None),
             network=connect_workers(graph, sums),
+            callback=lines,
         )
+        if lines is not None:
+            lines.end(fit.converged, fit.run.n_iter)
         self.imputation_: Imputation = fit
         self.n_features_in_ = found.shape[1]
         self.factors_ = (fit.factors.U, fit.factors.V)
@@ -246,6 +258,19 @@ class FedMissEM(OneToOneFeatureMixin, TransformerMixin, OnGraph):
         if not hasattr(self, "imputation_"):
             raise InputError("this FedMissEM is not fitted: call fit, then write it")
         return self.imputation_
+
+    def _found(self) -> tuple[str, Answer | None]:
+        """Return what was fitted in a sentence."""
+        told = self.kept().describe()
+        rows, columns = told["n_samples"], told["n_features"]
+        return (
+            f"FedMissEM of rank {told['rank']}, {rows} x {columns}, {told['share_seen']:.1%} of it "
+            f"seen: {told_of(told, 'entry seen')}"
+        ), None
+
+    def __sklearn_is_fitted__(self) -> bool:
+        """Whether `fit` was called."""
+        return hasattr(self, "imputation_")
 
     def impute(self) -> Matrix:
         """Return the matrix fitted: as seen (mean over observers), and as foretold elsewhere.

@@ -29,9 +29,9 @@ class FedEM(FittedMixture):
     ----------
     n_components : int, default=2
         Number of components, K.
-    workers : int, sequence or vpem.Workers, default=1
+    workers : int, sequence, dict or vpem.Workers, default=1
         Who holds which rows: that many contiguous nearly equal parts, the worker of each row
-        (number or name), or the workers themselves.
+        (number or name), the rows of each worker by its name, or the workers themselves.
     graph : str, networkx.Graph or vpem.Graph, default="star"
         "star": a server. On any other graph every worker keeps a statistic of its own.
     compress : str or None, default=None
@@ -83,13 +83,15 @@ class FedEM(FittedMixture):
         Iterations from one record of the history to the next.
     random_state : int, Generator, RandomState or None, default=0
         Seeds everything that is drawn; None: another one in every fit.
+    verbose, verbose_interval : int, default=0 and 10
+        1: print how far the fit is, a line every so many iterations; 2: of every iteration.
     n_threads : int or None, default=None
         Threads of the kernels.
 
     Attributes
     ----------
-    weights_, means_, covariances_
-        Mixing weights (K,), means (K, d), and covariances.
+    weights_, means_, covariances_, precisions_, precisions_cholesky_
+        Mixing weights (K,), means (K, d), and covariances, their inverses and factors of these.
     mixture_ : Mixture
         The same.
     statistic_ : ndarray of shape (P,)
@@ -155,6 +157,8 @@ class FedEM(FittedMixture):
         secure_sum: bool = False,
         record_every: int = 1,
         random_state: Any = 0,
+        verbose: int = 0,
+        verbose_interval: int = 10,
         n_threads: int | None = None,
     ) -> None:
         self.n_components = n_components
@@ -189,6 +193,8 @@ class FedEM(FittedMixture):
         self.secure_sum = secure_sum
         self.record_every = record_every
         self.random_state = random_state
+        self.verbose = verbose
+        self.verbose_interval = verbose_interval
         self.n_threads = n_threads
 
     def fit(self, X: ArrayLike, y: Any = None, sample_weight: ArrayLike | None = None) -> FedEM:
@@ -224,6 +230,7 @@ class FedEM(FittedMixture):
         central = way_of(graph, self._settings(SumSettings, compress=None)) != "consensus"
         of_rounds = None if central else self.compress
         names = getattr(self, "feature_names_in_", None)
+        lines = self._lines()
         fit = fit_fedem(
             data,
             workers,
@@ -236,14 +243,15 @@ class FedEM(FittedMixture):
             sample_weight=None if sample_weight is None else np.asarray(sample_weight),
             known_covariance=self.known_covariance,
             feature_names=None if names is None else list(names),
+            callback=lines,
         )
+        if lines is not None:
+            lines.end(fit.converged, fit.n_iter)
         self.fit_ = fit
         self.workers_ = workers
         self._holders = workers.names
         self.graph_ = graph
-        self.mixture_ = fit.mixture
-        self.weights_ = fit.mixture.assembled_weights
-        self.means_ = fit.mixture.assembled_means
+        self._in_their_precision(fit.mixture, data.dtype)
         self.statistic_ = fit.run.statistic
         self.history_ = fit.run.history
         self.converged_ = fit.converged

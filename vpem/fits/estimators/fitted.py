@@ -26,6 +26,10 @@ class FittedMixture(DensityMixin, OnGraph):
     fit_: MixtureResult
     _holders: Sequence[str]
     """Names of the agents or workers."""
+    _dtype: np.dtype[np.floating]
+    """Of the data of the fit, in which results are given."""
+    _stored: Model
+    """The file that it was loaded from, where it was."""
 
     def kept(self) -> Model:
         """Return the model that a file keeps, as `vpem fit` and `vpem fedem` write it.
@@ -41,6 +45,8 @@ class FittedMixture(DensityMixin, OnGraph):
             If nothing was fitted.
         """
         self._refuse_unfitted("mixture_")
+        if not hasattr(self, "fit_"):
+            return self._stored
         names = self._names(self.mixture_.n_features)
         options = self._options()
         report = {**self.fit_.describe(names, self._holders), "seed": options["random_state"]}
@@ -55,12 +61,48 @@ class FittedMixture(DensityMixin, OnGraph):
         labels: NDArray[np.intp] = self.fit(X, y, sample_weight).predict(X)
         return labels
 
+    def __sklearn_is_fitted__(self) -> bool:
+        """Whether `fit` was called."""
+        return hasattr(self, "mixture_")
+
+    def _in_their_precision(self, mixture: Mixture, dtype: np.dtype[np.floating]) -> None:
+        """Take the parameters of a mixture for those of the estimator."""
+        self._dtype = dtype
+        self.mixture_ = mixture
+        self.weights_: Floats = mixture.assembled_weights.astype(dtype, copy=False)
+        self.means_: Floats = mixture.assembled_means.astype(dtype, copy=False)
+
     @property
-    def covariances_(self) -> NDArray[np.float64]:
+    def covariances_(self) -> Floats:
         """Covariances in the user's order and units; see `vpem.Mixture.assembled_covariances`."""
+        return self._assembled("covariances_").astype(self._dtype, copy=False)
+
+    @property
+    def precisions_cholesky_(self) -> Floats:
+        """Factors of the precisions, which are ``P P^T``; of variances ``1 / sqrt(v)``."""
+        return self._factors("precisions_cholesky_").astype(self._dtype, copy=False)
+
+    @property
+    def precisions_(self) -> Floats:
+        """Inverse covariances, shaped as `covariances_`."""
+        factors = self._factors("precisions_")
+        if self.mixture_.is_diagonal:
+            return (factors**2).astype(self._dtype, copy=False)
+        return (factors @ np.swapaxes(factors, -1, -2)).astype(self._dtype, copy=False)
+
+    def _assembled(self, name: str) -> NDArray[np.float64]:
+        """Return the covariances for an attribute of this name."""
         if not hasattr(self, "mixture_"):
-            raise AttributeError("covariances_ is there after fit")
+            raise AttributeError(f"{name} is there after fit")
         return self.mixture_.assembled_covariances
+
+    def _factors(self, name: str) -> NDArray[np.float64]:
+        """Return the factors of the precisions for an attribute of this name."""
+        covariances = self._assembled(name)
+        if self.mixture_.is_diagonal:
+            return 1 / np.sqrt(covariances)
+        lower = np.linalg.cholesky(covariances)
+        return np.swapaxes(np.linalg.inv(lower), -1, -2)
 
     def _fitted(self, X: ArrayLike) -> tuple[Mixture, Floats]:
         check_is_fitted(self, "mixture_")
@@ -80,15 +122,21 @@ class FittedMixture(DensityMixin, OnGraph):
         mixture, data = self._fitted(X)
         return mixture.predict(data, missing=getattr(self, "missing", "refuse"))
 
-    def predict_proba(self, X: ArrayLike) -> NDArray[np.float64]:
-        """Responsibilities of each row, shape (M, K)."""
+    def predict_proba(self, X: ArrayLike) -> Floats:
+        """Responsibilities of each row, shape (M, K), in the precision of the data."""
         mixture, data = self._fitted(X)
-        return mixture.predict_proba(data, missing=getattr(self, "missing", "refuse"))
+        found = mixture.predict_proba(data, missing=getattr(self, "missing", "refuse"))
+        return found.astype(data.dtype, copy=False)
 
-    def score_samples(self, X: ArrayLike) -> NDArray[np.float64]:
-        """Log-likelihood of each row, in nats, shape (M,)."""
+    def score_samples(self, X: ArrayLike) -> Floats:
+        """Log-likelihood of each row, in nats, shape (M,), in the precision of the data."""
+        return self._scores(X)[0]
+
+    def _scores(self, X: ArrayLike) -> tuple[Floats, float]:
+        """Return log-likelihoods of rows, and their sum, which no precision is lost of."""
         mixture, data = self._fitted(X)
-        return mixture.score_samples(data, missing=getattr(self, "missing", "refuse"))
+        found = mixture.score_samples(data, missing=getattr(self, "missing", "refuse"))
+        return found.astype(data.dtype, copy=False), float(found.sum())
 
     def score(self, X: ArrayLike, y: Any = None) -> float:
         """Log-likelihood per sample, in nats."""
@@ -96,13 +144,12 @@ class FittedMixture(DensityMixin, OnGraph):
 
     def bic(self, X: ArrayLike) -> float:
         """Bayesian information criterion on ``X``, by the parameters that are free."""
-        scores = self.score_samples(X)
-        return self.mixture_.bic(float(scores.sum()), len(scores))
+        scores, total = self._scores(X)
+        return self.mixture_.bic(total, len(scores))
 
     def aic(self, X: ArrayLike) -> float:
         """Akaike information criterion on ``X``, by the parameters that are free."""
-        scores = self.score_samples(X)
-        return self.mixture_.aic(float(scores.sum()))
+        return self.mixture_.aic(self._scores(X)[1])
 
     def sample(self, n_samples: int = 1) -> tuple[NDArray[np.float64], NDArray[np.intp]]:
         """Draw rows from the fitted mixture.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -12,22 +11,19 @@ from numpy.typing import ArrayLike
 
 from vpem.checks import Floats, check_number, check_weights
 from vpem.errors import InputError, NotConvergedWarning
-from vpem.fits.estimators.fitted import FittedMixture
-from vpem.fits.results import Fit
+from vpem.fits.estimators.by_em import FittedByEM
 from vpem.fits.settings import PrivacySettings
 from vpem.fits.stream import fit_next
 from vpem.fits.vpem import fit_vpem
 from vpem.settings import FitSettings, SumSettings
 from vpem.steps.batches import STEP_SIZE
-from vpem.steps.runs import mean_over_roots
 from vpem.sums.connect import connect
 from vpem.terms.missing_patterns import check_columns
-from vpem.terms.mixture import Mixture
 
 __all__ = ["VPEM"]
 
 
-class VPEM(FittedMixture):
+class VPEM(FittedByEM):
     """Gaussian mixture of data split by features over agents on a graph.
 
     VP-EM of Valdeira, Soares and Xavier, "Decentralized EM to Learn Gaussian Mixtures from Datasets
@@ -38,9 +34,10 @@ class VPEM(FittedMixture):
     ----------
     n_components : int, default=2
         Number of components, K.
-    agents : None, int or list of lists of int, default=None
+    agents : None, int, dict, list of lists or vpem.Partition, default=None
         Which agent holds which features: one feature each, that many contiguous nearly equal parts,
-        or the feature indices of each agent.
+        or the features of each, ``{"lab": ["ast", "alt"], ...}``: names of the columns of a data
+        frame, or numbers.
     graph : str, networkx.Graph or vpem.Graph, default="star"
         Who talks to whom. "star" sums exactly at a server; every other graph by consensus.
     hops : int, default=0
@@ -75,12 +72,17 @@ class VPEM(FittedMixture):
         "tied-spherical".
     init : {"random", "k-means++", "kmeans"} or row indices, default="kmeans"
         Where EM starts; see `vpem.fit_vpem`.
+    init_params : str, optional
+        What scikit-learn calls `init`: "kmeans", "k-means++", "random" or "random_from_data".
+    weights_init, means_init, precisions_init : array-like, optional
+        Mixing weights (K,), means (K, d) and inverse covariances to start at, these shaped as
+        `precisions_`; `init` finds what is not given.
     n_init : int, default=1
         Restarts; the best is kept.
     tol : float, default=1e-7
         Change of the log-likelihood per sample below which a root proposes to stop.
     max_iter : int, default=1000
-        Most iterations; with `batch_size` most passes over the data.
+        Most iterations; with `batch_size` most passes over the data. 0: the start alone.
     batch_size : int or None, default=None
         Rows of a batch: incremental EM, an M-step after each batch's E-step; see
         `vpem.steps.batches.fit_batches`. None: ordinary EM over all rows.
@@ -100,27 +102,33 @@ class VPEM(FittedMixture):
         What is done where values are missing (NaN): "marginalize" integrates them out, in `fit` and
         in all that is asked afterwards.
     warm_start : bool, default=False
-        Start from the last fit instead of `init`.
+        Start from the last fit instead of `init`, and judge convergence by its last iteration.
     random_state : int, Generator, RandomState or None, default=0
         Seeds the graph, the ties between hubs, and the start; None: another one in every fit.
+    verbose, verbose_interval : int, default=0 and 10
+        1: print how far the fit is, a line every so many iterations; 2: of every iteration.
     n_threads : int or None, default=None
         Threads of the kernels.
 
     Attributes
     ----------
     weights_ : ndarray of shape (K,)
-        Mixing weights, mean over roots.
+        Mixing weights, mean over roots. Parameters are in single precision where the data are.
     means_ : ndarray of shape (K, d)
         Means.
     covariances_ : ndarray
         Covariances, (K, d, d) and block-diagonal over hubs when full; see
         `vpem.Mixture.assembled_covariances` for the other types.
+    precisions_, precisions_cholesky_ : ndarray
+        Inverse covariances and their factors, shaped alike.
     converged_ : bool
         Whether all roots proposed to stop.
     n_iter_ : int
         Iterations of the best restart.
     lower_bound_ : float
         Log-likelihood per sample in the E-step of the last iteration, mean over roots.
+    lower_bounds_ : list of float
+        The same of every iteration.
     history_ : ndarray of shape (iterations, B)
         Total log-likelihood a iteration and root; the first row belongs to the start. Of a released
         model there is none, and the bound is nan.
@@ -151,7 +159,6 @@ class VPEM(FittedMixture):
     [0.5, 0.5]
     """
 
-    fit_: Fit
     n_iter_: int
     n_batches_seen_: int
     _weight_seen: float
@@ -160,7 +167,7 @@ class VPEM(FittedMixture):
     def __init__(
         self,
         n_components: int = 2,
-        agents: int | Sequence[Sequence[int]] | None = None,
+        agents: Any = None,
         graph: Any = "star",
         hops: int = 0,
         n_rounds: int | str = "auto",
@@ -180,6 +187,10 @@ class VPEM(FittedMixture):
         delta: float | None = None,
         bounds: Any = None,
         covariance_type: str = "full",
+        init_params: str | None = None,
+        weights_init: Any = None,
+        means_init: Any = None,
+        precisions_init: Any = None,
         n_init: int = 1,
         tol: float = 1e-7,
         max_iter: int = 1000,
@@ -192,6 +203,8 @@ class VPEM(FittedMixture):
         missing: str = "refuse",
         warm_start: bool = False,
         random_state: Any = 0,
+        verbose: int = 0,
+        verbose_interval: int = 10,
         n_threads: int | None = None,
     ) -> None:
         self.n_components = n_components
@@ -214,6 +227,10 @@ class VPEM(FittedMixture):
         self.bounds = bounds
         self.covariance_type = covariance_type
         self.init = init
+        self.init_params = init_params
+        self.weights_init = weights_init
+        self.means_init = means_init
+        self.precisions_init = precisions_init
         self.n_init = n_init
         self.tol = tol
         self.max_iter = max_iter
@@ -226,6 +243,8 @@ class VPEM(FittedMixture):
         self.missing = missing
         self.warm_start = warm_start
         self.random_state = random_state
+        self.verbose = verbose
+        self.verbose_interval = verbose_interval
         self.n_threads = n_threads
 
     # ---- fitting -------------------------------------------------------------------------------
@@ -255,12 +274,7 @@ class VPEM(FittedMixture):
             If a computation has no finite answer.
         """
         data = self._validate(X, reset=True)
-        init = self.init
-        if self.warm_start and hasattr(self, "mixture_"):
-            init = self.mixture_
-        return self._fit(
-            data, sample_weight, init=init, n_init=self.n_init if init is self.init else 1
-        )
+        return self._fit(data, sample_weight, **self._start(data))
 
     def partial_fit(
         self, X: ArrayLike, y: Any = None, sample_weight: ArrayLike | None = None
@@ -306,12 +320,18 @@ class VPEM(FittedMixture):
         size = STEP_SIZE if self.step_size is None else self.step_size
         size = check_number("step_size", size, least=0.5, most=1.0, above=True)
         first = not hasattr(self, "mixture_")
+        if not first and not hasattr(self, "fit_"):
+            raise InputError(
+                "a stream goes on from a fit of this program, of which a file keeps the model "
+                "alone; call fit with warm_start=True to start from it"
+            )
         data = self._validate(X, reset=first)
         if first:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", NotConvergedWarning)
-                one_step = {"n_init": 1, "tol": 0, "max_iter": 1}
-                return self._fit(data, sample_weight, **one_step, batch_size=None, step_size=None)
+                one_step: dict[str, Any] = {"n_init": 1, "tol": 0, "max_iter": 1}
+                one_step |= {"batch_size": None, "step_size": None}
+                return self._fit(data, sample_weight, **(self._start(data) | one_step))
         weights = None
         used = ~np.isnan(data).all(axis=1)
         if sample_weight is not None:
@@ -329,7 +349,8 @@ class VPEM(FittedMixture):
             n_threads=self.n_threads,
         )  # fmt: skip
         self.n_batches_seen_, self._weight_seen = t, self._weight_seen + fit.total_weight
-        self._take(fit).n_iter_ = n_iter
+        self._take(fit, self._dtype)
+        self.n_iter_ = n_iter
         return self
 
     def _fit(self, data: Floats, sample_weight: Any, **options: Any) -> VPEM:
@@ -339,14 +360,18 @@ class VPEM(FittedMixture):
         how = self._settings(SumSettings, seed=seed)
         network = connect(self._graph(partition.n_agents, seed), partition, how)
         names = getattr(self, "feature_names_in_", None)
+        lines = self._lines()
         fit = fit_vpem(
             data,
             network,
             self._settings(FitSettings, seed=seed, dtype=data.dtype, **options),
             sample_weight=None if sample_weight is None else np.asarray(sample_weight),
             feature_names=None if names is None else list(names),
+            callback=lines,
             privacy=self._settings(PrivacySettings),
         )
+        if lines is not None:
+            lines.end(fit.converged, fit.n_iter)
         self.graph_ = network.graph
         self.hubs_ = network.hubs
         self.mixing_rate_ = network.mixing_rate
@@ -355,16 +380,5 @@ class VPEM(FittedMixture):
         self._holders = network.graph.names or partition.names
         self._weight_seen = fit.total_weight
         self._draws = np.random.default_rng([seed, 0, 1])
-        return self._take(fit)
-
-    def _take(self, fit: Fit) -> VPEM:
-        self.fit_ = fit
-        self.mixture_: Mixture = fit.mixture
-        self.weights_ = fit.mixture.assembled_weights
-        self.means_ = fit.mixture.assembled_means
-        self.converged_ = fit.converged
-        self.n_iter_ = fit.n_iter
-        self.history_ = fit.history
-        last = fit.history[-1] if len(fit.history) else fit.root_log_likelihood
-        self.lower_bound_ = mean_over_roots(last) / fit.total_weight
+        self._take(fit, data.dtype)
         return self

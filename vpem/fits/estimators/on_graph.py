@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from numbers import Integral
 from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike
-from sklearn.base import BaseEstimator
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import validate_data
 
 from vpem.checks import Floats, check_data, check_int
 from vpem.errors import InputError
 from vpem.files.datasets import default_names
+from vpem.files.holdings import numbered
+from vpem.fits.estimators.everyday import Everyday
 from vpem.network.graph import Graph, from_networkx
 from vpem.network.holdings import Partition, contiguous, from_lists
 from vpem.network.schema import Report
@@ -38,7 +39,7 @@ def _plain(value: Any) -> Any:
     return value if isinstance(value, str | int | float | None) else type(value).__name__
 
 
-class OfSettings(BaseEstimator):
+class OfSettings(Everyday):
     """Estimator whose parameters are settings of a recipe."""
 
     def _settings(self, record: type[T], **changes: Any) -> T:
@@ -112,17 +113,22 @@ class OnGraph(OfSettings):
             f"graph must be a topology's name, a networkx graph or a vpem.Graph, got {self.graph!r}"
         )
 
-    @staticmethod
-    def _partition_of(agents: Any, n_features: int) -> Partition:
+    def _partition_of(self, agents: Any, n_features: int) -> Partition:
         """Who holds which features, of a parameter ``agents``."""
         if agents is None:
             return contiguous(n_features, n_features)
+        if isinstance(agents, Partition):
+            return agents
         if isinstance(agents, Integral):
             return contiguous(n_features, check_int("agents", agents, least=1))
-        parts = agents.tolist() if isinstance(agents, np.ndarray) else agents
+        called = [str(name) for name in agents] if isinstance(agents, Mapping) else None
+        parts = list(agents.values()) if isinstance(agents, Mapping) else agents
+        parts = parts.tolist() if isinstance(parts, np.ndarray) else parts
         if isinstance(parts, Sequence) and not isinstance(parts, str):
-            return from_lists(list(parts), n_features)
+            known = getattr(self, "feature_names_in_", None)
+            lists = numbered(parts, None if known is None else list(known))
+            return from_lists(lists, n_features, called)
         raise InputError(
-            f"agents must be None, a number of agents, or a list of feature-index lists, "
-            f"got {agents!r}"
+            "agents must be None, a number of agents, the features of each agent by its name, "
+            f"{{'lab': ['ast', 'alt'], ...}}, or a list of lists of features, got {agents!r}"
         )

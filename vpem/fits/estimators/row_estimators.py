@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from numbers import Integral
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from vpem.checks import check_int
 from vpem.errors import InputError
-from vpem.fits.estimators.fitted import FittedMixture
+from vpem.fits.estimators.by_em import FittedByEM
 from vpem.fits.rows import fit_em
 from vpem.fits.settings import PrivacySettings
 from vpem.network.holdings import Workers, evenly, from_worker_of_row
 from vpem.settings import FitSettings, SumSettings
-from vpem.steps.runs import mean_over_roots
 from vpem.sums.connect import connect_workers
 
 __all__ = ["DistributedGaussianMixture", "workers_of"]
@@ -28,21 +27,48 @@ def workers_of(workers: Any, n_samples: int) -> Workers:
     Raises
     ------
     InputError
-        If it is no number of workers, no list of a worker a row, and no `vpem.Workers`.
+        If it is nothing of the kind, or not every row is held once.
     """
     if isinstance(workers, Workers):
         return workers
     if isinstance(workers, Integral):
         return evenly(n_samples, check_int("workers", workers, least=1))
+    if isinstance(workers, Mapping):
+        return from_worker_of_row(_holders(workers, n_samples), list(map(str, workers)))
     if isinstance(workers, Sequence | np.ndarray) and not isinstance(workers, str | bytes):
         return from_worker_of_row(workers)
     raise InputError(
-        "workers must be a number of workers, the worker of each row, or vpem.Workers, "
-        f"got {workers!r}"
+        "workers must be a number of workers, the worker of each row, the rows of each by its "
+        f"name, or vpem.Workers, got {workers!r}"
     )
 
 
-class DistributedGaussianMixture(FittedMixture):
+def _holders(rows_of: Mapping[Any, Any], n_samples: int) -> NDArray[np.intp]:
+    """Return the number of the worker of each row (M,), of the rows that each has by its name."""
+    holders = np.full(n_samples, -1)
+    for number, (name, given) in enumerate(rows_of.items()):
+        rows = np.asarray(given)
+        if rows.ndim != 1 or (rows.size and rows.dtype.kind not in "iu"):
+            raise InputError(f"worker {name!r} must have a list of row numbers, got {given!r}")
+        rows = rows.astype(np.intp)
+        if rows.size and not 0 <= rows.min() <= rows.max() < n_samples:
+            raise InputError(
+                f"worker {name!r} has rows beyond the {n_samples} that there are, which are "
+                f"numbered 0 to {n_samples - 1}"
+            )
+        taken = rows[holders[rows] >= 0]
+        if len(taken) or len(np.unique(rows)) < len(rows):
+            first = taken[0] if len(taken) else np.sort(rows)[np.diff(np.sort(rows)) == 0][0]
+            raise InputError(f"row {first} is given twice, last to worker {name!r}")
+        holders[rows] = number
+    if (holders < 0).any():
+        raise InputError(
+            f"row {int(np.argmin(holders))} is given to no worker; every row must be held by one"
+        )
+    return holders
+
+
+class DistributedGaussianMixture(FittedByEM):
     """Gaussian mixture of rows that workers hold: distributed EM.
 
     On a star, the EM of `sklearn.mixture.GaussianMixture` on pooled rows, iteration by iteration;
@@ -52,9 +78,9 @@ class DistributedGaussianMixture(FittedMixture):
     ----------
     n_components : int, default=2
         Number of components, K.
-    workers : int, sequence or vpem.Workers, default=1
+    workers : int, sequence, dict or vpem.Workers, default=1
         Who holds which rows: that many contiguous nearly equal parts, the worker of each row
-        (number or name), or the workers themselves.
+        (number or name), the rows of each worker by its name, or the workers themselves.
     graph : str, networkx.Graph or vpem.Graph, default="star"
         Who talks to whom. "star" sums exactly at a server; every other graph by consensus.
     sum : {"server", "tree", "consensus"}, optional
@@ -80,16 +106,18 @@ class DistributedGaussianMixture(FittedMixture):
         As for `vpem.VPEM`, of each worker's rows (`vpem.steps.row_batches.fit_row_batches`).
     n_init, tol, max_iter, reg_covar, scale, missing, warm_start, random_state, n_threads
         As for `vpem.VPEM`.
+    init_params, weights_init, means_init, precisions_init, verbose, verbose_interval
+        As for `vpem.VPEM`.
 
     Attributes
     ----------
-    weights_, means_, covariances_
+    weights_, means_, covariances_, precisions_, precisions_cholesky_
         Of the first worker's model.
     mixtures_ : list of Mixture
         One where all share the sum; under consensus that of each worker.
     mixture_ : Mixture
         The first of them.
-    converged_, n_iter_, lower_bound_, history_, graph_, fit_
+    converged_, n_iter_, lower_bound_, lower_bounds_, history_, graph_, fit_
         As for `vpem.VPEM`; ``history_`` has a column a model. Of a private fit the history is
         empty, and the bound nan.
     workers_ : Workers
@@ -128,6 +156,10 @@ class DistributedGaussianMixture(FittedMixture):
         delta: float | None = None,
         bounds: Any = None,
         covariance_type: str = "full",
+        init_params: str | None = None,
+        weights_init: Any = None,
+        means_init: Any = None,
+        precisions_init: Any = None,
         n_init: int = 1,
         tol: float = 1e-7,
         max_iter: int = 1000,
@@ -139,6 +171,8 @@ class DistributedGaussianMixture(FittedMixture):
         accelerate: str | None = None,
         warm_start: bool = False,
         random_state: Any = 0,
+        verbose: int = 0,
+        verbose_interval: int = 10,
         n_threads: int | None = None,
     ) -> None:
         self.n_components = n_components
@@ -146,6 +180,10 @@ class DistributedGaussianMixture(FittedMixture):
         self.graph = graph
         self.n_rounds = n_rounds
         self.init = init
+        self.init_params = init_params
+        self.weights_init = weights_init
+        self.means_init = means_init
+        self.precisions_init = precisions_init
         self.sum = sum
         self.weights = weights
         self.acceleration = acceleration
@@ -171,6 +209,8 @@ class DistributedGaussianMixture(FittedMixture):
         self.accelerate = accelerate
         self.warm_start = warm_start
         self.random_state = random_state
+        self.verbose = verbose
+        self.verbose_interval = verbose_interval
         self.n_threads = n_threads
 
     def fit(
@@ -207,10 +247,8 @@ class DistributedGaussianMixture(FittedMixture):
             self._settings(SumSettings, seed=seed),
         )
         names = getattr(self, "feature_names_in_", None)
-        init = self.init
-        if self.warm_start and hasattr(self, "mixture_"):
-            init = self.mixture_
         privacy = self._settings(PrivacySettings)
+        lines = self._lines()
         fit = fit_em(
             data,
             workers,
@@ -219,24 +257,18 @@ class DistributedGaussianMixture(FittedMixture):
                 FitSettings,
                 seed=seed,
                 dtype=np.float64 if privacy.is_asked else data.dtype,
-                init=init,
-                n_init=self.n_init if init is self.init else 1,
+                **self._start(data),
             ),
             sample_weight=None if sample_weight is None else np.asarray(sample_weight),
             feature_names=None if names is None else list(names),
+            callback=lines,
             privacy=privacy,
         )
-        self.fit_ = fit
+        if lines is not None:
+            lines.end(fit.converged, fit.n_iter)
+        self._take(fit, data.dtype)
         self.workers_ = workers
         self._holders = workers.names
         self.graph_ = network.graph
-        self.mixture_ = fit.mixture
         self.mixtures_ = fit.mixtures
-        self.weights_ = fit.mixture.assembled_weights
-        self.means_ = fit.mixture.assembled_means
-        self.converged_ = fit.converged
-        self.n_iter_ = fit.n_iter
-        self.history_ = fit.history
-        last = fit.history[-1] if len(fit.history) else fit.root_log_likelihood
-        self.lower_bound_ = mean_over_roots(last) / fit.total_weight
         return self
