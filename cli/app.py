@@ -13,6 +13,7 @@ from . import (
     doctor,
     fedem,
     fit,
+    helping,
     impute,
     kmeans,
     model,
@@ -58,7 +59,9 @@ def _version(value: bool) -> None:
 def _options(
     version: Annotated[
         bool,
-        typer.Option("--version", callback=_version, is_eager=True, help="Print the version."),
+        typer.Option(
+            "-V", "--version", callback=_version, is_eager=True, help="Print the version."
+        ),
     ] = False,
 ) -> None:
     pass
@@ -77,6 +80,7 @@ app.command("evaluate")(use.evaluate)
 app.command("plot")(plot.plot)
 app.command("report")(plot.report)
 app.command("relay")(relay.relay)
+app.command("help")(helping.show_help)
 app.command("doctor")(doctor.doctor)
 app.command("demo")(demo.demo)
 app.add_typer(data.app, name="data")

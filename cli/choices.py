@@ -62,8 +62,8 @@ class ComponentSettings(FitSettings, heading="Model"):
 
     n_components: int | str = changed(  # type: ignore[assignment]
         FitSettings, "n_components",
-        help="Number of components; an --init-model has its own. Of several (2-6, or 2,3,5) all "
-        "are fitted, and that of lowest BIC is kept.",
+        help="Number of components, or several (2-6, or 2,3,5), of which that of lowest BIC is "
+        "kept. An --init-model has its own.",
     )  # fmt: skip
 
 

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from copy import copy
 from functools import cache
@@ -16,11 +16,21 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from .completing import complete_values
-from .config import FILE, STUDY, check_environment, is_flag, read_config, take_defaults, variables
+from .config import (
+    FILE,
+    STUDY,
+    check_environment,
+    is_flag,
+    path_of,
+    read_config,
+    take_defaults,
+    variables,
+)
 from .headings import grouped, split_examples
 from .idle import refuse_idle
 from .members import tree
 from .naming import in_options, speak_of
+from .often import often
 from .roles import READ, Role, begin, roles_of
 from .sources import WORDS, near_file, show_config, where_from
 from .where import joined
@@ -30,6 +40,9 @@ __all__ = ["Command", "Group", "dress", "finish"]
 SHOW = "vpem.show"
 """Under this name a context keeps whether the values are shown in place of work."""
 
+WHOLE = "vpem.whole"
+"""Under this name a context keeps whether its help is to show everything."""
+
 
 def _load(context: typer.Context, value: Path | None) -> Path | None:
     """Take the defaults of a command from a file."""
@@ -38,6 +51,25 @@ def _load(context: typer.Context, value: Path | None) -> Path | None:
         context.meta[FILE] = value
     return value
 
+
+def _help_all(context: typer.Context, value: bool) -> None:
+    """Print the whole help."""
+    if value and not context.resilient_parsing:
+        context.meta[WHOLE] = True
+        print(context.get_help())
+        raise typer.Exit
+
+
+HelpAll = Annotated[
+    bool,
+    typer.Option(
+        "--help-all",
+        is_eager=True,
+        expose_value=False,
+        callback=_help_all,
+        help="Show every option, or every command, and exit.",
+    ),
+]
 
 AS_JSON = " (with --json as JSON)"
 """What --show-config says where there is --json."""
@@ -67,16 +99,25 @@ def _own(
             "nothing else.",
         ),
     ] = False,
+    help_all: HelpAll = False,
 ) -> None:
     pass
 
 
+def _of_groups(help_all: HelpAll = False) -> None:
+    pass
+
+
 @cache
-def _own_params() -> list[Any]:
+def _params(function: Callable[..., None]) -> list[Any]:
+    """Return the options that a function has by its annotations."""
     maker = typer.Typer(add_completion=False, rich_markup_mode=None)
-    maker.command()(_own)
+    maker.command()(function)
     return list(typer.main.get_command(maker).params)
 
+
+EXAMPLES = 2
+"""So many of its examples the help of a command shows in brief."""
 
 KEPT = "\N{NON-BREAKING HYPHEN}"
 """What hyphens are while lines are broken, so that no name of an option is."""
@@ -94,11 +135,13 @@ class _Manners:
     def format_help_text(self, ctx: Any, formatter: Any) -> None:
         """Write what the command does, and its examples in lines of their own, to be copied."""
         text, examples = split_examples(self.help)
+        short = _chosen(ctx) is not None
         formatter.write_paragraph()
         with formatter.indentation():
-            formatter.write_text(text.replace("-", KEPT))
-            for example in examples:
-                formatter.write_paragraph()
+            formatter.write_text((text.partition("\n\n")[0] if short else text).replace("-", KEPT))
+            for place, example in enumerate(examples[:EXAMPLES] if short else examples):
+                if not short or place == 0:
+                    formatter.write_paragraph()
                 formatter.write(f"{'':{formatter.current_indent}}{example}\n")
 
     def get_help(self, ctx: Any) -> str:
@@ -117,7 +160,7 @@ class Command(_Manners, TyperCommand):
     """A command whose options may stand in a file or in the environment."""
 
     def __init__(self, *args: Any, params: list[Any] | None = None, **options: Any) -> None:
-        own = [copy(param) for param in _own_params()]
+        own = [copy(param) for param in _params(_own)]
         if not any("--json" in param.opts for param in params or []):
             for param in own:
                 param.help = param.help.replace(AS_JSON, "")
@@ -167,15 +210,18 @@ class Command(_Manners, TyperCommand):
         return parser
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
-        """Write arguments, and options under headings."""
-        params = self.get_params(ctx)
-        sections = [("Arguments", [p for p in params if p.param_type_name == "argument"])]
-        for heading, group in [*sections, *grouped(params)]:
-            rows = [param.get_help_record(ctx) for param in group]
-            if any(rows):
-                with formatter.section(heading):
-                    kept = [(row[0], row[1].replace("-", KEPT)) for row in rows if row]
-                    formatter.write_dl(kept)
+        """Write arguments and the options that most people need; or all, under headings."""
+        params: list[Any] = self.get_params(ctx)
+        arguments = [param for param in params if param.param_type_name == "argument"]
+        _write(formatter, "Arguments", [(_called(one), one.help or "") for one in arguments])
+        chosen = _chosen(ctx)
+        groups = grouped(params) if chosen is None else [("Options", chosen)]
+        for heading, group in groups:
+            _write(formatter, heading, filter(None, (one.get_help_record(ctx) for one in group)))
+        if chosen is not None:
+            others = sum(len(group) for _, group in grouped(params)) - len(chosen)
+            formatter.write_paragraph()
+            formatter.write(f"{others} more options: {ctx.command_path} --help-all\n")
 
     def roles(self) -> dict[str, Role]:
         """Return what becomes of the files that options name, by the names of parameters."""
@@ -200,11 +246,45 @@ class Command(_Manners, TyperCommand):
 class Group(_Manners, TyperGroup):
     """A group of commands."""
 
+    def __init__(self, *args: Any, params: list[Any] | None = None, **options: Any) -> None:
+        own = [copy(param) for param in _params(_of_groups)]
+        super().__init__(*args, params=[*(params or []), *own], **options)
+
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """Write names and first sentences, for which no command is made."""
-        rows = list(self.commands.helps.items())  # type: ignore[attr-defined]
+        rows = _listed(self.commands, () if WHOLE in ctx.meta else None)
         with formatter.section("Commands"):
             formatter.write_dl(rows)
+
+
+def _listed(members: Any, path: tuple[str, ...] | None) -> list[tuple[str, str]]:
+    """Return the names of commands and what they do; with the words before them also all below."""
+    found = []
+    for name, told in members.helps.items():
+        found.append((" ".join((*(path or ()), name)), told))
+        if path is not None and (below := members.groups.get(name)) is not None:
+            found += _listed(below.commands, (*path, name))
+    return found
+
+
+def _chosen(context: Any) -> list[Any] | None:
+    """Return the options that the help of a command shows, in brief; None if all."""
+    if WHOLE in context.meta or isinstance(context.command, TyperGroup):
+        return None
+    return often(" ".join(path_of(context)), context.command.params)
+
+
+def _called(argument: Any) -> str:
+    """Return an argument as its user calls it."""
+    return f"{argument.metavar or argument.name.upper()}{'...' * (argument.nargs == -1)}"
+
+
+def _write(formatter: Any, heading: str, rows: Iterable[tuple[str, str]]) -> None:
+    """Write a section of names and what they are."""
+    kept = [(name, told.replace("-", KEPT)) for name, told in rows]
+    if kept:
+        with formatter.section(heading):
+            formatter.write_dl(kept)
 
 
 @contextmanager

@@ -32,7 +32,7 @@ __all__ = [
     "variables",
 ]
 
-NOT_IN_FILES = ("config", "show-config")
+NOT_IN_FILES = ("config", "show-config", "help-all")
 
 
 FILE = "vpem.file"
@@ -78,7 +78,7 @@ def variables(path: tuple[str, ...], command: Any) -> Report:
     return {
         variable_of(path, param): param
         for param in command.params
-        if param.param_type_name == "option" and key_of(param) != "show-config"
+        if param.param_type_name == "option" and key_of(param) not in ("show-config", "help-all")
     }
 
 

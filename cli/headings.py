@@ -28,12 +28,12 @@ HEADINGS: dict[str, tuple[str, ...]] = {
     "Running": (),
     "Checkpoints": (),
     "Output": ("output", "plot", "quote-formulas", "force", "json", "quiet"),
-    "Configuration": ("config", "show-config", "help"),
+    "Configuration": ("config", "show-config", "help", "help-all"),
 }  # fmt: skip
 """Headings in their order, and the options below them that are no settings of a record, by name."""
 
 FEW = 9
-"""So many options, without --config, --show-config and --help, need no headings."""
+"""So many options, without those of the last heading, need no headings."""
 
 
 def grouped(params: Sequence[Any]) -> list[tuple[str, list[Any]]]:

@@ -27,12 +27,17 @@ class Members(MutableMapping[str, Any]):
         What makes each.
     helps : dict of str to str
         First paragraph of each one's help.
+    groups : dict of str to group
+        Those among them that are groups.
     """
 
-    def __init__(self, makers: dict[str, Callable[[], Any]], helps: dict[str, str]) -> None:
+    def __init__(
+        self, makers: dict[str, Callable[[], Any]], helps: dict[str, str], groups: Report
+    ) -> None:
         self._makers = makers
         self._made: Report = {}
         self.helps = helps
+        self.groups = groups
 
     def __getitem__(self, name: str) -> Any:
         if name not in self._made:
@@ -74,6 +79,7 @@ def tree(
     group = _alone(app, [])
     makers: dict[str, Callable[[], Any]] = {}
     helps: dict[str, str] = {}
+    groups: Report = {}
     for info in app.registered_commands:
         name = info.name or info.callback.__name__.replace("_", "-")  # type: ignore[union-attr]
         helps[name] = _first(inspect.getdoc(info.callback) if info.callback else None)
@@ -83,9 +89,10 @@ def tree(
         assert inside is not None
         made = tree(inside, finish, (*path, name))
         made.name = name
+        groups[name] = made
         helps[name] = _first(made.help)
         makers[name] = partial(_itself, made)
-    group.commands = Members(makers, helps)
+    group.commands = Members(makers, helps, groups)
     return group
 
 

@@ -41,9 +41,9 @@ class ModelSettings(Settings, heading="Model", kept=False):
     """Which model, and the options of each."""
 
     model: str = setting(
-        "linear", "linear (random intercept and slopes), one-compartment (one oral dose, absorbed "
-        "and eliminated at rates of first order), bifactor (a general and group factors; the time "
-        "of a row is its item), gmm (mixture; the time of a row is its feature).",
+        "linear", "linear (random intercept and slopes), one-compartment (one oral dose), bifactor "
+        "(general and group factors), or gmm (mixture). A dose is absorbed and eliminated at rates "
+        "of first order; the time of a row is its item (bifactor) or feature (gmm).",
         choices=SAEM_MODELS,
     )  # fmt: skip
     slopes: str | None = setting(

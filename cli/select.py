@@ -50,7 +50,9 @@ class SelectOutput(Output, heading="Output", kept=False):
     """What a search writes and prints, and its exit code."""
 
     output: Path | None = changed(
-        Output, "output", help="Write the chosen model here, as 'vpem fit' would fit it."
+        Output,
+        "output",
+        help="Write the chosen model here (HDF5). It is what 'vpem fit' would give.",
     )
     force: bool = changed(
         Output, "force", help="Replace existing outputs, and a state of other options."
@@ -91,7 +93,7 @@ class SearchedFit(FitSettings, heading="Model"):
     seed: int = changed(
         FitSettings,
         "seed",
-        help="Seeds starts and folds, and the graph unless --graph-seed is given.",
+        help="Seeds starts, folds, and the graph. For that alone there is --graph-seed.",
     )
 
 

@@ -47,6 +47,9 @@ ALLOWED = {
 }
 """The arrows that may be, by the room they come from."""
 
+COMMAND_LINE = "vpem.__main__"
+"""What stands in the library but is none of it: ``python -m vpem``."""
+
 
 @dataclass(frozen=True)
 class Module:
@@ -64,7 +67,9 @@ class Module:
     @property
     def room(self) -> str:
         """The room it is in."""
-        return "cli" if self.path.parts[0] == "cli" else Path(self.path.parts[1]).stem
+        if self.path.parts[0] == "cli" or self.name == COMMAND_LINE:
+            return "cli"
+        return Path(self.path.parts[1]).stem
 
     @cached_property
     def imports(self) -> list[str]:
@@ -111,7 +116,7 @@ class House:
         ]
         inner = {each.room for each in self.modules if each.path.parts[0] == "vpem"}
         self.folders = sorted(room for room in inner if (root / "vpem" / room).is_dir())
-        self.loose = sorted(inner - {*self.folders, "__init__"})
+        self.loose = sorted(inner - {*self.folders, "__init__", "cli"})
 
     @cached_property
     def graph(self) -> nx.DiGraph:

@@ -44,14 +44,16 @@ SUMMARY = ("```{eval-rst}", ".. autosummary::", "   :toctree: reference", "")
 
 HEAD = """# Command line
 
-Written by `make docs` from the commands themselves; `vpem COMMAND --help` shows the same.
+Written by `make docs` from the commands themselves; `vpem COMMAND --help-all` shows the
+same, and `--help` (or `vpem help COMMAND`) the options that most people need.
 
 Data and results go to standard output, messages and progress to standard error. `--json` prints one
 JSON object for programs. `NO_COLOR` is respected, `--quiet` leaves only warnings and errors.
 
-Every command also has `--help`, `--config FILE` (its options from a TOML file) and `--show-config`
-(every option's value and where it is from). Every option has an environment variable, such as
-`VPEM_FIT_COMPONENTS`. Shells complete words. See [configuration](configuration.md).
+Every command also has `--help`, `--help-all`, `--config FILE` (its options from a TOML file) and
+`--show-config` (every option's value and where it is from). Every option has an environment
+variable, such as `VPEM_FIT_COMPONENTS`. Shells complete words. See
+[configuration](configuration.md).
 
 ## Exit codes
 

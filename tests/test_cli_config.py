@@ -17,7 +17,7 @@ from .mpi_support import LAUNCHER, run_cli
 from .tables import each
 
 LEAVES = list(leaves(command()))
-OWN = {"config", "show-config"}
+OWN = {"config", "show-config", "help-all"}
 
 
 @pytest.fixture
@@ -359,7 +359,7 @@ def test_a_file_that_was_meant(capsys, folder):
 
 @each(("path", "member"), LEAVES)
 def test_json_is_promised_where_it_is_taken(capsys, folder, path, member):
-    promised = "(with --json as JSON)" in " ".join(done(capsys, *path, "--help").out.split())
+    promised = "(with --json as JSON)" in " ".join(done(capsys, *path, "--help-all").out.split())
     assert promised == any("--json" in param.opts for param in member.params)
     if promised:
         assert json.loads(done(capsys, *path, "--show-config", "--json").out)["options"]

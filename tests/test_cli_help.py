@@ -1,6 +1,7 @@
 """Help answers at once, shows an example of every command, and the examples are true."""
 
 import io
+import re
 import shlex
 import shutil
 import subprocess
@@ -16,6 +17,8 @@ from vpem.fits.shards import shard_path, write_shard
 from vpem.network.holdings import contiguous
 from vpem_cli import app
 from vpem_cli.app import command
+from vpem_cli.config import key_of
+from vpem_cli.often import OFTEN, brief
 
 from .cli_support import MAIN, ROOT, done, run
 from .study_support import folder_of, make_study
@@ -55,14 +58,50 @@ def test_the_commands():
     }  # fmt: skip
 
 
-@over(path=HELP, flag=["--help", "-h"])
+@over(path=HELP, flag=["--help", "-h", "--help-all", None])
 def test_help_has_usage_options_and_an_example(capsys, path, flag):
-    result = done(capsys, *path, flag)
+    result = done(capsys, *path, flag) if flag else done(capsys, "help", *path)
     assert result.err == ""
     assert result.out.startswith(f"Usage: {' '.join(('vpem', *path))} ")
     assert "Example: vpem " in result.out
     assert "--help" in result.out
     assert "\x1b" not in result.out
+
+
+@each("path", HELP)
+def test_help_is_short_and_all_of_it_a_flag_away(capsys, monkeypatch, path):
+    monkeypatch.setenv("COLUMNS", "80")
+    node, text = member_of(path), done(capsys, *path, "--help").out
+    whole = done(capsys, *path, "--help-all").out
+    assert done(capsys, "help", "--all", *path).out == whole
+    if path:
+        assert text.count("\n") <= 40, path
+        assert all(len(line) <= 80 or "Example: " in line for line in text.splitlines())
+    wanted = OFTEN.get(" ".join(path))
+    if not wanted:
+        assert path == () or text == whole or hasattr(node, "commands")
+        return
+    shown = re.findall(r"^  (?:-\w, )?--([\w-]+)", text, re.MULTILINE)
+    assert shown == wanted.split()
+    known = {f"--{key_of(one)}" for one in node.params if not one.hidden}
+    known -= {f"--{key_of(one)}" for one in node.params if one.param_type_name == "argument"}
+    assert set(re.findall(r"^  (?:-\w, )?(--[\w-]+)", whole, re.MULTILINE)) == {*known, "--help"}
+    assert f"{len(known) + 1 - len(shown)} more options: vpem {' '.join(path)} --help-all" in text
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [("Most iterations.", "Most iterations."),
+     ("One. Two. Default: 4. But 5.", "One.  [default: 4]"),
+     ("Up to 0.5 (e.g. here), or more. Yes.", "Up to 0.5 (e.g. here), or more.")],
+)  # fmt: skip
+def test_help_in_brief(text, told):
+    assert brief(text) == told
+
+
+def test_every_command_is_listed_somewhere(capsys):
+    rows = done(capsys, "--help-all").out.partition("Commands:\n")[2]
+    assert all(f"\n  {' '.join(path)} " in f"\n{rows}" for path in HELP if path)
 
 
 @each("group", [path for path in HELP if hasattr(member_of(path), "commands")])
@@ -92,7 +131,8 @@ def test_flags_mean_the_same_everywhere(path):
     """Short names, and what they stand for; what is alike is called alike."""
     node = member_of(path)
     short = {"-o": "--output", "-q": "--quiet", "-k": None, "-n": None, "-j": "--jobs",
-             "-h": "--help", "-r": "--rank", "-d": "--features", "-p": None}  # fmt: skip
+             "-h": "--help", "-V": "--version", "-r": "--rank", "-d": "--features",
+             "-p": None}  # fmt: skip
     for param in getattr(node, "params", []):
         for opt in param.opts:
             if opt.startswith("-") and not opt.startswith("--"):
@@ -206,7 +246,19 @@ class Terminal(io.StringIO):
 def test_the_version(capsys):
     from vpem import __version__
 
-    assert done(capsys, "--version").out == f"vpem {__version__}\n"
+    for flag in ("--version", "-V"):
+        assert done(capsys, flag).out == f"vpem {__version__}\n"
+
+
+def test_a_module_is_run_as_the_command_is():
+    told = subprocess.run(
+        [sys.executable, "-m", "vpem", "help", "modle"],
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert told.returncode == 2
+    assert told.stderr.endswith(
+        "no such command: modle (did you mean 'model'?); see 'vpem --help'\n"
+    )
 
 
 def test_an_option_that_is_not_there_points_to_the_help(capsys):

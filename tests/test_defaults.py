@@ -89,8 +89,8 @@ DIFFER = {
 ALONE = {
     "files, and what a shell prints": """
         align align_key checkpoint checkpoint_every config data dataset force init_model init_rows
-        json missing_parties output parties plot quiet resume resume_if_any show_config state strict
-        traces worker_rows device_individuals id time value covariates init_individuals
+        help_all json missing_parties output parties plot quiet resume resume_if_any show_config
+        state strict traces worker_rows device_individuals id time value covariates init_individuals
         quote_formulas id_column labels_file
     """,
     "where a command runs": "engine ranks shards timeout memory_limit study member listen log",

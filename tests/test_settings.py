@@ -16,6 +16,7 @@ from vpem.files.models import read_model
 from vpem.records import Settings, about, changed, setting
 from vpem.settings import FedMixtureSettings, GraphSettings, HoldingSettings, SaemSettings
 from vpem_cli.app import command
+from vpem_cli.choices import ComponentSettings
 from vpem_cli.commands import dress, finish
 from vpem_cli.config import key_of, leaves
 from vpem_cli.options import Given, Without, flags_of, word_of
@@ -23,7 +24,7 @@ from vpem_cli.options import Given, Without, flags_of, word_of
 from .cli_support import ROOT, done
 from .tables import each
 
-RECORDS = (SumSettings, GraphSettings, HoldingSettings, FitSettings)
+RECORDS = (SumSettings, GraphSettings, HoldingSettings, ComponentSettings)
 """Of `vpem fit`."""
 
 
@@ -37,7 +38,7 @@ def fields_of_fit():
 
 
 def test_a_field_of_a_record_of_fit_is_in_its_help_its_reference_and_its_completion(fit, capsys):
-    shown = done(capsys, "fit", "--help").out
+    shown = done(capsys, "fit", "--help-all").out
     page = (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
     section = page.partition("## vpem fit\n")[2].partition("\n## ")[0]
     params = {param.name: param for param in fit.params}

@@ -72,9 +72,9 @@ CODECS = ("natural:12bits", "natural:9bits", "qsgd:8bits", "qsgd:4bits", "blockp
 class GraphSettings(Settings, heading="Network"):
     """The graph that a command draws or reads."""
 
-    topology: str | None = setting(None, "Graph of the agents, or workers: star (around a "
-        "server), cycle, path, complete, grid, geometric, erdos-renyi, small-world, scale-free, "
-        "tree. Default: over features the graph stored in the dataset, else star.",
+    topology: str | None = setting(None, "Graph of agents, or workers: star (a server), cycle, "
+        "path, complete, grid, geometric, erdos-renyi, small-world, scale-free, tree. Default: as "
+        "stored; star.",
         choices=TOPOLOGIES)
     graph: Path | None = setting(None, "Graph from a file: edge list, GraphML, or node-link JSON.",
         file="read")
@@ -95,8 +95,8 @@ class GraphSettings(Settings, heading="Network"):
 class WorkerSettings(Settings, heading="Data"):
     """Who holds which rows."""
 
-    workers: int | None = setting(None, "Split the rows into this many contiguous, nearly equal "
-        "parts. Default: the workers stored in the dataset, or else one.", least=1,
+    workers: int | None = setting(None, "Split the rows evenly among so many workers. Parts are "
+        "contiguous. Default: as in the dataset, else one.", least=1,
         idle=idle.BY_ROWS)
     worker_rows: Path | None = setting(None, 'Rows of each worker, JSON: {"name": [row, ...], '
         '...}.', file="read", idle=idle.BY_ROWS)
@@ -113,10 +113,10 @@ class WorkerSettings(Settings, heading="Data"):
 class HoldingSettings(WorkerSettings, heading="Data"):
     """Who holds which features, or rows."""
 
-    split: str = setting("features", "What each agent holds: features of all rows, or all features "
-        "of its rows (workers).", choices=SPLITS)
-    agents: int | None = setting(None, "Split the features into this many contiguous, nearly equal "
-        "parts. Default: the partition stored in the dataset, or else one feature an agent.",
+    split: str = setting("features", "What is spread: features over agents, or rows over "
+        "workers.", choices=SPLITS)
+    agents: int | None = setting(None, "Split the features evenly among so many agents. Parts are "
+        "contiguous. Default: as in the dataset, else one a feature.",
         least=1, idle=idle.BY_FEATURES)
     partition: Path | None = setting(None, 'Features of each agent, JSON: {"name": [feature, ...], '
         '...}.', file="read", idle=idle.BY_FEATURES)
@@ -135,8 +135,8 @@ class KmeansHolding(HoldingSettings, heading="Data"):
 class SumSettings(Settings, heading="Network"):
     """How agents sum: see `vpem.connect`."""
 
-    hops: int = setting(0, "Over features: agents at most this many hops from a root send it "
-        "their features, once; 0: no agent shows its data.", least=0, idle=idle.BY_FEATURES)
+    hops: int = setting(0, "Agents at most this many hops from a root send it their features; "
+        "0: nobody does. They do so once; over features alone.", least=0, idle=idle.BY_FEATURES)
     sum: str | None = setting(None, "How they sum: at a server (server), exactly along a spanning "
         "tree (tree), or by rounds between neighbours (consensus). Default: server on a star, "
         "consensus on any other graph.", choices=SUMS)
@@ -180,16 +180,17 @@ class MixtureSettings(Settings, heading="Model"):
 
     n_components: int = setting(2, "Number of components; an --init-model has its own.",
         flags="-k --components", least=1)
-    covariance_type: str = setting("full", "Covariance inside a hub: full, diag, spherical; tied, "
-        "tied-diag, tied-spherical for one shared by all components.", flags="--covariance",
+    covariance_type: str = setting("full", "Covariance inside a hub: full, diag, spherical, tied, "
+        "tied-diag, tied-spherical. Tied ones are shared by all components.", flags="--covariance",
         choices=COVARIANCE_TYPES)
     reg_covar: float = setting(1e-6, "Added to the diagonal of every covariance.", least=0.0)
-    scale: str = setting("none", "none, or standard: features are standardized, which is undone in "
-        "outputs.", choices=SCALES)
-    init: Any = setting("kmeans", "Start: random (shared rows), k-means++, kmeans; with "
+    scale: str = setting("none", "Features as they are (none), or standardized (standard). "
+        "Outputs are in the data's units all the same.", choices=SCALES)
+    init: Any = setting("kmeans", "Start: random (shared rows), k-means++, kmeans. With "
         "--secure-sum over rows k-means++ is among means of groups of rows, and random refused.",
         heading="Start", choices=INITS, idle=idle.STARTED)
-    seed: int = setting(0, "Seeds the start, and the graph unless --graph-seed is given.",
+    seed: int = setting(0, "Seeds the start, and the graph. For that alone there is "
+        "--graph-seed.",
         heading="Start", least=0)
     n_threads: int | None = changed(SumSettings, "n_threads")
 
@@ -199,8 +200,9 @@ class FitSettings(MixtureSettings, heading="Model"):
 
     n_init: int = setting(1, "Restarts; the best is kept.", flags="--n-init --restarts",
         heading="Start", least=1, idle=idle.RESTARTED)
-    missing: str = setting("refuse", "Where values are missing (NaN): refuse, or marginalize: "
-        "integrate them out, missing at random.", heading="Data", choices=MISSINGS)
+    missing: str = setting("refuse", "What to do about missing values (NaN): refuse, or "
+        "marginalize. That integrates them out, missing at random.", heading="Data",
+        choices=MISSINGS)
     batch_size: int | None = setting(None, "Rows of an iteration, over rows of each worker, whose "
         "statistics replace those they had before. Default: all rows in every iteration.",
         heading="Method", least=1)
@@ -237,7 +239,7 @@ class KmeansSettings(Settings, heading="Model"):
     scale: str = setting("none", "none, or standard: features are standardized first; centres are "
         "written in the data's units, distances and inertia are of standardized features.",
         choices=SCALES)
-    init: Any = setting("k-means++", "Start: k-means++ (greedy), or random (shared rows); with "
+    init: Any = setting("k-means++", "Start: k-means++ (greedy), or random (shared rows). With "
         "--secure-sum over rows k-means++ is among means of groups of rows, and random refused.",
         heading="Start", choices=CLUSTER_INITS, idle=idle.STARTED)
     n_init: int = changed(FitSettings, "n_init", idle=[idle.RESTARTED, idle.FEW_STARTS])
@@ -260,20 +262,20 @@ class SelectSettings(Settings, heading="Selection", kept=False):
 
     n_components: str = setting("1-8", "Numbers of components: 1-8, 1,2,5, 2-20:3 (steps of 3).",
         flags="-k --components", heading="Model")
-    hops: str = setting("0", "Numbers of hops, as of components: 0-2. Agents at most this many "
-        "hops from a root send it their features.", heading="Network")
-    covariance_type: str = setting("full", "Covariance types, with commas: full,diag,spherical,"
-        "tied,tied-diag,tied-spherical.", flags="--covariance", heading="Model",
+    hops: str = setting("0", "Numbers of hops: 0-2. Agents at most this many hops from a root send "
+        "it their features.", heading="Network")
+    covariance_type: str = setting("full", "Covariance types, with commas: full, diag, "
+        "spherical, tied, tied-diag, tied-spherical.", flags="--covariance", heading="Model",
         words=COVARIANCE_TYPES)
-    criterion: str = setting("bic", "bic, aic or icl (BIC and the entropy of the "
-        "responsibilities): lower is better; or heldout: log-likelihood per sample of rows not "
-        "fitted to, higher is better.", choices=CRITERIA)
+    criterion: str = setting("bic", "bic, aic, icl, or heldout: log-likelihood of rows not fitted "
+        "to. That is per sample, and the higher the better; of the others, icl being BIC and the "
+        "entropy of the responsibilities, the lower.", choices=CRITERIA)
     n_folds: int = setting(5, "With --criterion heldout: parts of the rows, each held out once.",
         flags="--folds", least=2, idle=idle.HELD_OUT)
     one_standard_error: bool = setting(False, "With --criterion heldout: choose the model of "
         "fewest parameters that is at most one standard error worse than the best.",
         idle=idle.HELD_OUT)
-    n_jobs: int | None = setting(None, "Processes, a thread each, which do not change the results. "
+    n_jobs: int | None = setting(None, "Processes, a thread each. They do not change the results. "
         "Default: all processors.", flags="-j --jobs", heading="Running", least=1, most=1024)
 
 
@@ -304,9 +306,9 @@ class SaemSettings(Settings, heading="Method"):
         heading="Messages and faults", choices=FEEDBACKS)
     participation: float = setting(1.0, "Probability that a device takes part in an iteration.",
         heading="Messages and faults", least=1e-6, most=1.0)
-    missing: str = setting("refuse", "Where measurements are missing (an empty value, or for "
-        "bifactor and gmm a line that is not there): refuse, or marginalize: integrate them out, "
-        "missing at random.", heading="Individuals", choices=MISSINGS)
+    missing: str = setting("refuse", "What to do about missing measurements: refuse, or "
+        "marginalize. That integrates them out, missing at random. An empty value is missing, and "
+        "for bifactor and gmm a line that is not there.", heading="Individuals", choices=MISSINGS)
     batch_size: int | None = setting(None, "Individuals of each device that an iteration "
         "simulates, drawn anew; the latents of the others stay. Default: all.", least=1)
     tol: float = setting(0.1, "Stop when every parameter is nearer to where it settles than this "

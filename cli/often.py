@@ -1,0 +1,90 @@
+"""What `--help` shows of a command with many options: those that most people need, in brief.
+
+`--help-all` shows everything, under headings; so does the reference.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from copy import copy
+from typing import Any
+
+from .config import key_of
+
+__all__ = ["OFTEN", "brief", "often"]
+
+LAST = " output force json quiet"
+
+OFTEN: dict[str, str] = {
+    "fit": "components covariance scale split agents topology hops missing "
+    "n-init seed labels output json quiet",
+    "select": "components covariance criterion scale hops split agents topology missing n-init "
+    "seed jobs output quiet",
+    "kmeans": "clusters scale split workers agents missing n-init seed "
+    "labels output force json quiet",
+    "fedem": "components covariance scale workers missing compress "
+    "participation max-iter seed labels output json quiet",
+    "impute": "rank law workers holdout participation max-iter seed output json quiet",
+    "saem": "model components id time value covariates devices missing iterations seed labels "
+    "individuals output json quiet",
+    "predict": f"proba missing individual times latents parties{LAST}",
+    "score": "missing parties dataset json",
+    "evaluate": "labels missing parties json",
+    "plot": f"kind labels features individual parties{LAST}",
+    "report": f"labels parties{LAST}",
+    "data import": "id-column label-column worker-column delimiter no-header agents output force "
+    "quiet",
+    "topology describe": "agents topology hops sum rounds compress samples components features "
+    "json plot",
+    "study init": "command as star relay topology address data result",
+}
+"""Options that `--help` of a command shows, in their order; of other commands it shows all."""
+
+FIRST = re.compile(r"(?<=[\w)\]'])\.(?= [A-Z])")
+"""The end of a sentence after which there is another."""
+
+
+def brief(text: str) -> str:
+    """Return the first sentence of a help text, and what it says of the default.
+
+    Parameters
+    ----------
+    text : str
+        "Number of things. They are many. Default: all.".
+
+    Returns
+    -------
+    str
+        "Number of things.  [default: all]".
+    """
+    sentence, _, default = text.partition(" Default: ")
+    sentence = FIRST.split(sentence)[0].removesuffix(".")
+    default = FIRST.split(default)[0].removesuffix(".")
+    return f"{sentence}.{f'  [default: {default}]' * bool(default)}"
+
+
+def often(path: str, options: Sequence[Any]) -> list[Any] | None:
+    """Return the options that `--help` shows, with help in brief; None where that is all of them.
+
+    Parameters
+    ----------
+    path : str
+        Words that name the command.
+    options : sequence of Parameter
+        All that it has.
+    """
+    known = {key_of(one): one for one in options}
+    found = [known[name] for name in OFTEN.get(path, "").split() if name in known]
+    if not found:
+        return None
+    return [_shortened(one) for one in found]
+
+
+def _shortened(option: Any) -> Any:
+    """Return an option with help in brief, and without its second names."""
+    one = copy(option)
+    one.help = brief(one.help or "")
+    short = [word for word in one.opts if not word.startswith("--")]
+    one.opts = [*short, f"--{key_of(one)}"]
+    return one
