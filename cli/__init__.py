@@ -136,7 +136,7 @@ def _sentence(error: Exception, words: list[str]) -> str | None:
 def _usage(error: Exception, words: list[str]) -> str:
     """One sentence for options and arguments the parser refuses, with the nearest name."""
     from .idle import why_refused
-    from .naming import in_options, name_of, nearest
+    from .naming import in_options, meant, name_of
 
     context = getattr(error, "ctx", None)
     path = _command_path(words) if context is None else context.command_path
@@ -149,13 +149,12 @@ def _usage(error: Exception, words: list[str]) -> str:
         known = {word.lstrip("-"): name_of(option) for option in options for word in option.opts}
         # A long option with one dash is read as short ones: it is looked for as it was typed.
         typed = [word for word in words if word.startswith(name) and name[1] != "-"]
-        near = nearest(next(iter(typed), name), known)
-        sentence = f"no such option: {name}{_hint(near and known[near])}"
+        word = next(iter(typed), name)
+        near = [known[one] for one in meant(word, known)]
+        sentence = f"no such option: {name}{_hint(near, word)}"
     elif "No such command" in str(error) and context is not None:
         wanted = str(error).split("'")[1] if "'" in str(error) else ""
-        commands = list(getattr(context.command, "commands", {}))
-        hint = _elsewhere(wanted, context) or _hint(nearest(wanted, commands))
-        sentence = f"no such command: {wanted}{hint}"
+        sentence = f"no such command: {wanted}{_hint(_commands(wanted, context), wanted)}"
     else:
         message = error.format_message()  # type: ignore[attr-defined]
         sentence = " ".join(str(message).split()).rstrip(".")
@@ -173,17 +172,29 @@ def _usage(error: Exception, words: list[str]) -> str:
     return f"{sentence}; see '{path} --help'"
 
 
-def _hint(meant: str | None) -> str:
-    return f" (did you mean {meant!r}?)" if meant else ""
+def _hint(near: list[str], word: str) -> str:
+    """Say what was meant by a word, or what to do in its place, if either is known."""
+    from .naming import in_place_of
+
+    if near:
+        return f" (did you mean {' or '.join(map(repr, near))}?)"
+    instead = in_place_of(word)
+    return f"; {instead}" if instead else ""
 
 
-def _elsewhere(name: str, context: Any) -> str:
-    """Return a hint at a command of another group that is called so, or an empty string."""
+def _commands(word: str, context: Any) -> list[str]:
+    """Return the commands that a word may stand for: here, or of another group in full."""
     from .config import leaves
+    from .naming import meant
 
-    root = context.find_root().command
-    found = [" ".join(("vpem", *path)) for path, _ in leaves(root) if path[-1] == name]
-    return f" (did you mean {' or '.join(map(repr, found))}?)" if found else ""
+    below: dict[str, list[str]] = {}
+    for path, _ in leaves(context.find_root().command):
+        if len(path) > 1:
+            below.setdefault(path[-1], []).append(" ".join(("vpem", *path)))
+    here = meant(word, getattr(context.command, "commands", {}))
+    if word in below or not here:
+        return [path for name in meant(word, below) for path in below[name]] or here
+    return here
 
 
 def _command_path(words: list[str]) -> str:

@@ -185,14 +185,18 @@ MEANT = {
         "--output-file": "--output", "--max-iterations": "--max-iter", "--random-state": "--seed",
         "--iterations": "--max-iter", "--n_jobs": "--threads", "--missing-values": "--missing",
         "--cov": "--covariance", "--tolerance": "--tol", "--overwrite": "--force",
-        "--regcovar": "--reg-covar", "-n": None, "-v": None, "--verbose": None, "--colour": None,
+        "--regcovar": "--reg-covar", "-n": "--components' or '--n-init", "--zzz": None,
+        "--n-components": "--components", "--standardize": "--scale",
     },
-    "kmeans": {"--components": "--clusters", "--num-clusters": "--clusters", "-n": None},
+    "kmeans": {"--components": "--clusters", "--num-clusters": "--clusters",
+               "-n": "--clusters' or '--n-init"},
     "saem": {"--max-iterations": "--iterations", "--n-chains": "--chains"},
     "evaluate": {"--label": "--labels", "--target": "--labels"},
     "data import": {"--labels": "--label-column", "--sep": "--delimiter"},
     "data simulate": {"--rows": "--samples", "--n-samples": "--samples", "--dim": None},
     "": {"train": "fit", "cluster": "kmeans", "fitt": "fit",
+         "download": "vpem data fetch", "draw": "plot", "datasets": "vpem data list",
+         "show": "vpem model show' or 'vpem party show' or 'vpem study show",
          "zzz": None},
 }  # fmt: skip
 
@@ -202,7 +206,18 @@ def test_what_was_meant(capsys, path):
     for typed, meant in MEANT[path].items():
         said = run(capsys, *path.split(), typed, "3").sentence
         assert said.startswith(f"no such {'option' if path else 'command'}: {typed}")
-        assert (f"(did you mean {meant!r}?)" in said) if meant else ("did you mean" not in said)
+        assert (f"(did you mean '{meant}'?)" in said) if meant else ("did you mean" not in said)
+
+
+@each(
+    ("words", "told"),
+    [("fit --verbose", "--quiet"), ("fit -v", "--quiet"), ("fit --input d.h5", "without an option"),
+     ("fit --no-color", "NO_COLOR"), ("version", "'vpem --version'")],
+)  # fmt: skip
+def test_what_there_is_in_place_of_words_of_other_programs(capsys, words, told):
+    said = run(capsys, *words.split()).sentence
+    assert said.startswith("no such ")
+    assert told in said
 
 
 def test_a_single_letter_is_never_near_by_spelling():
