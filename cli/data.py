@@ -184,7 +184,8 @@ def repack(
 
     with Screen(quiet) as screen:
         from vpem.files.about import read_about
-        from vpem.files.datasets import read_dataset, read_truth, write_dataset
+        from vpem.files.data import read_dataset
+        from vpem.files.datasets import read_truth, write_dataset
         from vpem.files.hdf5 import check_writable
 
         check_writable(output, force, "datasets")
@@ -219,7 +220,7 @@ def describe(
 
     with Screen():
         from vpem.files.about import read_about
-        from vpem.files.datasets import read_dataset
+        from vpem.files.data import read_dataset
 
         summary = _describe(read_dataset(data, dataset)) | {"about": read_about(data)}
     if json:

@@ -186,7 +186,7 @@ def _dataset(used: RowFile, request: Request, complete: bool) -> tuple[Dataset, 
     """Read the one dataset, or join those of parties; and how these were aligned."""
     from vpem.checks import available_memory
     from vpem.errors import InputError, Setting
-    from vpem.files.datasets import read_dataset
+    from vpem.files.data import read_dataset
     from vpem.files.id_columns import columns_of
     from vpem.files.importers import is_table
     from vpem.files.parties.manifest import choose_parties

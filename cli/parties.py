@@ -163,7 +163,7 @@ def read_data(
         What the report tells of them.
     """
     from vpem.errors import InputError, Setting
-    from vpem.files.datasets import read_dataset
+    from vpem.files.data import read_dataset
 
     from .engine import place_parties
 

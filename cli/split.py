@@ -66,7 +66,7 @@ def split(
 
     with Screen(printing.quiet) as screen:
         from vpem.errors import InputError
-        from vpem.files.datasets import read_dataset
+        from vpem.files.data import read_dataset
         from vpem.files.parties.cutting import cut, file_stems
         from vpem.network.holdings import contiguous
 

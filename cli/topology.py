@@ -154,7 +154,7 @@ def _network(
             check_choice("topology", source, TOPOLOGIES)
         if features is not None:
             raise InputError("--features is for plans without a dataset, which has its own")
-        from vpem.files.datasets import read_dataset
+        from vpem.files.data import read_dataset
 
         # Values stay on disk: only their number counts.
         data = read_dataset(source, memory_limit=0)

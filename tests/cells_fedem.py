@@ -10,7 +10,8 @@ from vpem._core.threads import one_blas_thread
 from vpem.engines.one_process import OneProcess
 from vpem.engines.placement import Placement
 from vpem.errors import InputError
-from vpem.files.datasets import Dataset, read_dataset, write_dataset
+from vpem.files.data import read_dataset
+from vpem.files.datasets import Dataset, write_dataset
 from vpem.files.matrix import FileMatrix
 from vpem.files.parties.joining import stack_parties
 from vpem.files.parties.manifest import Party

@@ -8,7 +8,8 @@ import pytest
 from vpem import InputError, connect, kmeans_features, make_graph
 from vpem._core.threads import one_blas_thread
 from vpem.engines.placement import Placement
-from vpem.files.datasets import Dataset, read_dataset, write_dataset
+from vpem.files.data import read_dataset
+from vpem.files.datasets import Dataset, write_dataset
 from vpem.files.parties.joining import join_parties
 from vpem.files.parties.manifest import Party
 from vpem.fits.spread import own_columns

@@ -6,7 +6,8 @@ import pytest
 from vpem import connect_workers, kmeans_rows, make_graph
 from vpem.engines.placement import Placement
 from vpem.errors import InputError
-from vpem.files.datasets import Dataset, read_dataset, write_dataset
+from vpem.files.data import read_dataset
+from vpem.files.datasets import Dataset, write_dataset
 from vpem.files.parties.joining import stack_parties
 from vpem.files.parties.manifest import Party
 from vpem.fits.local_rows import read_rows

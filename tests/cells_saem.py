@@ -14,7 +14,8 @@ import pytest
 import vpem_cli
 from vpem import connect_workers, fit_em, fit_saem, make_graph, read_individuals
 from vpem.errors import InputError
-from vpem.files.datasets import Dataset, read_dataset, write_dataset
+from vpem.files.data import read_dataset
+from vpem.files.datasets import Dataset, write_dataset
 from vpem.network.holdings import evenly, from_worker_of_row
 from vpem.saem.formats.individuals import chain
 from vpem.saem.individuals import from_long, from_matrix

@@ -11,7 +11,8 @@ from vpem import InputError, connect, fit_vpem, make_graph
 from vpem._core.threads import one_blas_thread
 from vpem.engines.one_process import OneProcess
 from vpem.engines.placement import Placement
-from vpem.files.datasets import Dataset, read_dataset, write_dataset
+from vpem.files.data import read_dataset
+from vpem.files.datasets import Dataset, write_dataset
 from vpem.files.parties.joining import join_parties
 from vpem.files.parties.manifest import Party
 from vpem.fits.spread import fit_spread, own_columns

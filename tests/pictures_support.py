@@ -5,7 +5,8 @@ from functools import cache
 import numpy as np
 
 import vpem_cli
-from vpem.files.datasets import Dataset, read_dataset, write_dataset
+from vpem.files.data import read_dataset
+from vpem.files.datasets import Dataset, write_dataset
 from vpem.pictures.reported import SavedFit
 from vpem.pictures.samples import EvaluationData
 from vpem.pictures.saved import read_saved

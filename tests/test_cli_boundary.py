@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import vpem_cli
-from vpem.files.datasets import read_dataset
+from vpem.files.data import read_dataset
 from vpem.files.models import read_model, write_model
 from vpem.terms.scaling import Scaling
 from vpem_cli.output import clean

@@ -10,7 +10,8 @@ import pytest
 from typer import Exit
 
 from vpem.errors import FileError, InputError
-from vpem.files.datasets import Dataset, read_dataset, write_dataset
+from vpem.files.data import read_dataset
+from vpem.files.datasets import Dataset, write_dataset
 from vpem_cli.app import command
 from vpem_cli.naming import in_options
 

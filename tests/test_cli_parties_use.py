@@ -7,7 +7,8 @@ import h5py
 import numpy as np
 import pytest
 
-from vpem.files.datasets import Dataset, read_dataset, write_dataset
+from vpem.files.data import read_dataset
+from vpem.files.datasets import Dataset, write_dataset
 from vpem.pictures import page
 
 from .cli_support import HELD, NAMES, done, listing, make_data, run

@@ -8,7 +8,8 @@ import h5py
 import numpy as np
 import pytest
 
-from vpem.files.datasets import Dataset, read_dataset, write_dataset
+from vpem.files.data import read_dataset
+from vpem.files.datasets import Dataset, write_dataset
 from vpem.files.models import read_model, write_model
 from vpem.pictures.kinds import kinds_of
 from vpem.pictures.saved import read_saved

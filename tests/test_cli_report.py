@@ -10,7 +10,8 @@ from html.parser import HTMLParser
 import pytest
 
 import vpem_cli
-from vpem.files.datasets import read_dataset, write_dataset
+from vpem.files.data import read_dataset
+from vpem.files.datasets import write_dataset
 from vpem.files.models import read_model, write_model
 from vpem.fits.evaluation import compare
 from vpem.pictures.contents import Table

@@ -15,7 +15,8 @@ import pytest
 import vpem_cli
 from vpem import read_model
 from vpem.files.checkpoints import FileSaver
-from vpem.files.datasets import Dataset, read_dataset, write_dataset
+from vpem.files.data import read_dataset
+from vpem.files.datasets import Dataset, write_dataset
 from vpem.files.states import read_state
 from vpem.fits.settings import PrivacySettings
 

@@ -11,12 +11,8 @@ from sklearn.datasets import load_breast_cancer, load_wine
 
 from vpem.checks import check_finite
 from vpem.errors import FileError, InputError, VpemError, VpemWarning
-from vpem.files.datasets import (
-    Dataset,
-    default_names,
-    read_dataset,
-    write_dataset,
-)
+from vpem.files.data import read_dataset
+from vpem.files.datasets import Dataset, default_names, write_dataset
 from vpem.files.summary import summarize_features
 from vpem.network.holdings import contiguous, from_lists
 
@@ -306,11 +302,31 @@ def test_dense_anndata(tmp_path, index, nullable):
     assert read.ids.tolist() == ["cell 1", "cell 2"]
 
 
-@pytest.mark.parametrize("name", ["encoding-type", "h5sparse_format"])
-def test_sparse_anndata_is_refused(tmp_path, name):
-    path = h5ad(tmp_path / "cells.h5ad", {"data": [1.0], "indices": [0]}, **{name: "csr_matrix"})
-    with pytest.raises(FileError, match=r"X is sparse \(csr_matrix\); make it dense first"):
-        read_dataset(path)
+SPARSE = {"data": [5.0, 7.0], "indices": [2, 0], "indptr": [0, 1, 2]}
+
+
+@each(
+    ("parts", "attributes", "expected"),
+    [
+        ({}, {"encoding-type": "csr_matrix", "shape": [2, 3]}, [[0, 0, 5], [7, 0, 0]]),
+        ({}, {"h5sparse_format": "csr", "h5sparse_shape": [2, 3]}, [[0, 0, 5], [7, 0, 0]]),
+        ({"indptr": [0, 1, 1, 2], "indices": [1, 0]},
+         {"encoding-type": "csc_matrix", "shape": [2, 3]}, [[0, 0, 7], [5, 0, 0]]),
+        ({}, {"encoding-type": "csr_matrix"}, "does not say how large it is"),
+        ({}, {"encoding-type": "csr_matrix", "shape": [2, 2]}, "do not fit each other"),
+        ({"indptr": [0, 3, 2]}, {"encoding-type": "csr_matrix", "shape": [2, 3]}, "do not fit"),
+        ({"indices": [2, -1]}, {"encoding-type": "csr_matrix", "shape": [2, 3]}, "do not fit"),
+        ({"indptr": np.zeros(1001, int), "indices": np.ones(0, int), "data": np.ones(0)},
+         {"encoding-type": "csr_matrix", "shape": [1000, 10**6]}, "declares values of 8 GB"),
+    ],
+)  # fmt: skip
+def test_sparse_anndata(tmp_path, parts, attributes, expected):
+    path = h5ad(tmp_path / "cells.h5ad", SPARSE | parts, **attributes)
+    if isinstance(expected, str):
+        with pytest.raises(FileError, match=expected):
+            read_dataset(path)
+        return
+    assert read_dataset(path).X.tolist() == expected
 
 
 def test_anndata_that_does_not_fit_is_refused(tmp_path):

@@ -14,7 +14,7 @@ import pytest
 from tests.cli_support import run
 from vpem.errors import FileError, InputError
 from vpem.files import hdf5, json_text, opening, toml_text
-from vpem.files.datasets import read_dataset
+from vpem.files.data import read_dataset
 from vpem.files.graph_files import read_graph
 from vpem.files.holdings import read_partition, read_workers
 from vpem.files.importers import read_table

@@ -238,7 +238,7 @@ def test_missing_and_broken_files_are_refused(table, tmp_path):
     with pytest.raises(FileError, match="does not exist"):
         read_table(tmp_path / "none.csv")
     with pytest.raises(FileError, match="cannot be unpacked"):
-        read_table(table("a,b\n1,2\n", "t.csv.gz"))
+        read_table(table(b"\x1f\x8b" + b"a,b\n1,2\n", "t.csv.gz"))
     packed = gzip.compress(np.random.default_rng(0).bytes(100_000).hex().encode())
     with pytest.raises(FileError, match=r"t.csv.gz"):
         read_table(table(packed[:50_000], "t.csv.gz"))

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from vpem.files.datasets import read_dataset
+from vpem.files.data import read_dataset
 from vpem.files.models import read_model
 from vpem_cli.own import own_features
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from vpem.files.datasets import read_dataset
+from vpem.files.data import read_dataset
 from vpem.files.models import read_model
 
 from .cli_support import done, make_data

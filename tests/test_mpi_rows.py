@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from vpem.errors import FileError
-from vpem.files.datasets import Dataset, read_dataset, write_dataset
+from vpem.files.data import read_dataset
+from vpem.files.datasets import Dataset, write_dataset
 from vpem.files.matrix import FileMatrix
 from vpem.files.models import read_model
 from vpem.fits.local_rows import read_rows

@@ -5,7 +5,8 @@ import pytest
 
 from vpem import connect, connect_workers, fit_em, fit_vpem, make_graph
 from vpem.errors import FileError, InputError, VpemWarning
-from vpem.files.datasets import Dataset, read_dataset, write_dataset
+from vpem.files.data import read_dataset
+from vpem.files.datasets import Dataset, write_dataset
 from vpem.files.matrix import FileMatrix
 from vpem.network.holdings import contiguous, evenly
 from vpem.settings import COVARIANCE_TYPES

@@ -7,7 +7,8 @@ import pytest
 
 from vpem import InputError, make_graph
 from vpem.errors import FileError
-from vpem.files.datasets import Dataset, read_dataset, write_dataset
+from vpem.files.data import read_dataset
+from vpem.files.datasets import Dataset, write_dataset
 from vpem.files.holdings import read_workers
 from vpem.network.holdings import Workers, by_label, evenly, from_worker_of_row
 from vpem.network.ledger import Ledger

@@ -11,10 +11,11 @@ from vpem.checks import Floats, Labels, check_memory
 from vpem.errors import FileError, InputError, Setting, shorten
 from vpem.files.annotations import as_weights
 from vpem.files.opening import check_unpacked
+from vpem.files.readers.common import is_number
 from vpem.files.reading import LONGEST_STRING
 
 __all__ = [
-    "annotation_of", "check_kinds", "check_strings", "decoded", "is_number", "is_numeric",
+    "annotation_of", "check_kinds", "check_strings", "decoded", "is_numeric",
     "is_text", "longest_text", "matrix_of", "plain_kind", "weights_of",
 ]  # fmt: skip
 
@@ -161,15 +162,6 @@ def is_numeric(kind: pa.DataType) -> bool:
     """Tell whether a column holds numbers or true/false values."""
     tests = (pa.types.is_integer, pa.types.is_floating, pa.types.is_boolean, pa.types.is_decimal)
     return any(test(kind) for test in tests)
-
-
-def is_number(text: str) -> bool:
-    """Tell whether ``text`` can be read as a number."""
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
 
 
 def _example(column: pa.ChunkedArray) -> str:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -11,21 +12,24 @@ from numpy.typing import DTypeLike
 
 from vpem.checks import check_dtype
 from vpem.errors import InputError, Setting
-from vpem.files import datasets
 from vpem.files.datasets import Dataset
-from vpem.files.opening import check_readable
+from vpem.files.foreign import as_matrix
+from vpem.files.matrix import FileMatrix
+from vpem.files.readers.common import refuse_large
+from vpem.files.readers.formats import format_of
+from vpem.files.readers.frames import Wanted
 from vpem.files.table_settings import TableSettings
 
 __all__ = ["read_data", "read_dataset"]
 
-TEXT_SUFFIXES = {
-    ".csv": ",;\t|",
-    ".tsv": "\t",
-    ".txt": "\t,;| ",
-    ".dat": "\t,;| ",
-    ".data": ",;\t| ",
-}
-PARQUET_SUFFIXES = (".parquet", ".pq")
+SEPARATORS = {".csv": ",;\t|", ".tsv": "\t"}
+"""What may be between fields, by the ending of a name."""
+
+ANY = "\t;|, "
+
+NAMED = ("label_column", "id_column", "worker_column")
+
+STDIN = "-"
 
 
 def read_data(
@@ -84,49 +88,24 @@ def read_data(
         If a column that is named is not there or holds something else, or its numbers are written
         in another way than `table` says, with what would help.
     """
+    precision = check_dtype(dtype)
     given = TableSettings.of(table)
     asked = given if kept is None else given.with_defaults_of(kept.without_choice())
-    file = check_readable(path)
-    source = os.fspath(path)
-    ending = _ending(file)
-    if ending not in TEXT_SUFFIXES and ending not in PARQUET_SUFFIXES:
-        return datasets.read_dataset(
-            path,
-            dataset,
-            dtype,
-            memory_limit=memory_limit,
-            sample_weight=None if sample_weight is None else str(sample_weight),
-            weights_needed=weights_needed,
-        )
-    from vpem.files.arrow_frames import parquet_frame
-    from vpem.files.tabular import dataset_of, refuse_large
-    from vpem.files.text_tables import text_frame
-
-    if dataset is not None:
-        raise InputError(Setting("dataset"), f" is a path inside HDF5, which {source} is not")
-    refuse_large(os.stat(file).st_size, memory_limit, source)
-    if ending in TEXT_SUFFIXES:
-        frame = text_frame(file, source, asked, TEXT_SUFFIXES[ending])
-    else:
-        frame = parquet_frame(file, source)
     named = zip(NAMED, ("label", "id", "worker"), strict=True)
     lacking = [what for name, what in named if kept is not None and _is_kept(name, given, kept)]
-    found = dataset_of(
-        frame,
-        asked,
-        weights=sample_weight,
-        columns=columns,
-        lacking=lacking if weights_needed else [*lacking, "weight"],
-        keep_constant=keep_constant,
-        memory_limit=memory_limit,
-    )
-    precision = check_dtype(dtype)
+    wanted = Wanted(
+        asked, dataset, memory_limit, sample_weight, weights_needed, columns,
+        tuple(lacking), keep_constant,
+    )  # fmt: skip
+    with _local(path) as (file, source, wholly):
+        found = _read(file, source, wanted)
+        if wholly and isinstance(found.X, FileMatrix):
+            found.X = found.X[:]
     if precision is not None:
-        found.X = found.X.astype(precision, copy=False)
+        X = found.X
+        of_file = isinstance(X, FileMatrix)
+        found.X = X.in_precision(precision) if of_file else as_matrix(X, source, precision)
     return found
-
-
-NAMED = ("label_column", "id_column", "worker_column")
 
 
 def _is_kept(name: str, given: TableSettings, kept: TableSettings) -> bool:
@@ -134,9 +113,52 @@ def _is_kept(name: str, given: TableSettings, kept: TableSettings) -> bool:
     return getattr(given, name) is None and getattr(kept, name) is not None
 
 
+@contextmanager
+def _local(path: str | os.PathLike[str]) -> Iterator[tuple[Path, str, bool]]:
+    """Yield the file that is read, what messages call it, and whether it will soon be gone."""
+    if os.fspath(path) != STDIN:
+        yield Path(path), os.fspath(path), False
+        return
+    from vpem.files.standard_input import spooled
+
+    with spooled() as file:
+        yield file, "standard input", True
+
+
+def _read(file: Path, source: str, wanted: Wanted) -> Dataset:
+    """Read a file by its format."""
+    kind = format_of(file, source, wanted.table.encoding)
+    if kind == "hdf5":
+        from vpem.files.readers.hdf5_files import read_hdf5
+
+        return read_hdf5(file, source, wanted)
+    if kind in ("npy", "npz"):
+        from vpem.files.readers import numpy_files
+
+        return (numpy_files.read_npy if kind == "npy" else numpy_files.read_npz)(
+            file, source, wanted
+        )
+    if wanted.dataset is not None:
+        raise InputError(
+            Setting("dataset"), f" is a place inside HDF5 or .npz, which {source} is not"
+        )  # fmt: skip
+    from vpem.files.readers.tabular import dataset_of
+
+    refuse_large(os.stat(file).st_size // 2, wanted.memory_limit, source)
+    if kind == "text":
+        from vpem.files.readers.text_tables import text_frame
+
+        frame = text_frame(file, source, wanted.table, SEPARATORS.get(_ending(file), ANY))
+    else:
+        from vpem.files.readers.arrow_frames import arrow_frame, parquet_frame
+
+        frame = (parquet_frame if kind == "parquet" else arrow_frame)(file, source)
+    return dataset_of(frame, wanted)
+
+
 def _ending(file: Path) -> str:
     """Return what a name ends in, without that of what packs it."""
-    packed = file.suffix.lower() == ".gz"
+    packed = file.suffix.lower() in (".gz", ".bz2", ".xz", ".zip")
     return (file.with_suffix("").suffix if packed else file.suffix).lower()
 
 

@@ -12,29 +12,26 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import ArrayLike, DTypeLike, NDArray
+from numpy.typing import ArrayLike, NDArray
 
-from vpem.checks import Floats, Labels, check_dtype
-from vpem.errors import FileError, InputError, shorten
+from vpem.checks import Floats, Labels
+from vpem.errors import InputError, shorten
 from vpem.files.about import write_about
-from vpem.files.annotations import STORED, as_column, as_weights, read_weights
-from vpem.files.foreign import as_matrix, names_in, read_matrix
+from vpem.files.annotations import STORED, as_column, as_weights
+from vpem.files.foreign import as_matrix
 from vpem.files.hdf5 import (
     atomic_write,
-    check_encoding,
     create,
     describe_element,
     find,
     open_read,
     read_array,
-    read_column,
-    read_strings,
     write_array,
     write_column,
     write_strings,
 )
 from vpem.files.matrix import FileMatrix
-from vpem.network.holdings import Partition, Workers, from_agent_of_feature, from_worker_of_row
+from vpem.network.holdings import Partition, Workers
 
 if TYPE_CHECKING:
     import h5py
@@ -46,7 +43,6 @@ __all__ = [
     "Dataset",
     "check_different",
     "default_names",
-    "read_dataset",
     "read_truth",
     "write_dataset",
 ]
@@ -194,113 +190,6 @@ def _as_edges(values: ArrayLike, n_agents: int | None, source: str) -> NDArray[n
             f"{edges[np.argmax(loops), 0]} to itself"
         )
     return edges.astype(np.intp)
-
-
-def read_dataset(
-    path: str | os.PathLike[str],
-    dataset: str | None = None,
-    dtype: DTypeLike | None = None,
-    *,
-    memory_limit: int | None = None,
-    sample_weight: str | None = None,
-    weights_needed: bool = True,
-) -> Dataset:
-    """Read a dataset from a vpem file, a dense ``.h5ad``, or any HDF5 file.
-
-    Parameters
-    ----------
-    path : path
-        The file.
-    dataset : str, optional
-        Path inside the file of a two-dimensional numeric dataset. Then only its values are read;
-        by default ``X`` is, with everything stored beside it.
-    dtype : {"float32", "float64"}, optional
-        Precision in memory; by default that of the file, float64 for integers.
-    memory_limit : int, optional
-        In bytes: where two copies of the values would be larger, they stay on disk, as a
-        `FileMatrix`. By default all are read.
-    sample_weight : str, optional
-        Path inside the file of the weights of the rows; by default ``sample_weight``, if it is
-        there.
-    weights_needed : bool
-        Whether these must be there.
-
-    Returns
-    -------
-    Dataset
-        The data; not checked for values that are not finite (see `check_finite`).
-
-    Raises
-    ------
-    FileError
-        If the file cannot be read, or an element is not what it must be.
-    InputError
-        If the elements do not fit each other.
-    """
-    source = os.fspath(path)
-    precision = check_dtype(dtype)
-    with open_read(path) as file:
-        name = "X" if dataset is None else dataset
-        kind = check_encoding(file, ENCODING, VERSION) if dataset is None else None
-        X = read_matrix(file, name, source, precision, memory_limit)
-        weights = read_weights(file, sample_weight, len(X), dataset is None, weights_needed)
-        if dataset is not None:
-            names = default_names(X.shape[1])
-            return Dataset(X, names, sample_weight=weights, source=source)
-        if kind == "anndata" or (kind is None and find(file, "obs") and find(file, "var")):
-            names, ids = names_in(file, "var"), names_in(file, "obs")
-            known = np.array(ids, dtype=str)
-            return Dataset(X, names, ids=known, sample_weight=weights, source=source)
-        return Dataset(
-            X,
-            _read_names(file, X.shape[1]),
-            ids=_read_column(file, "ids"),
-            labels=_read_column(file, "labels"),
-            partition=_read_partition(file, X.shape[1]),
-            workers=_read_workers(file, X.shape[0]),
-            edges=None if find(file, "graph/edges") is None else read_array(file, "graph/edges"),
-            sample_weight=weights,
-            source=source,
-        )
-
-
-def _read_names(file: h5py.File, n_features: int) -> tuple[str, ...]:
-    """Return the stored feature names, or the default ones."""
-    if find(file, "feature_names") is None:
-        return default_names(n_features)
-    return read_strings(file, "feature_names")
-
-
-def _read_column(file: h5py.File, name: str) -> Labels | None:
-    """Return ids or labels, strings or numbers, or None."""
-    return None if find(file, name) is None else read_column(file, name)
-
-
-def _read_partition(file: h5py.File, n_features: int) -> Partition | None:
-    """Return the stored partition, or None."""
-    named = find(file, "agent_names") is not None
-    if find(file, "partition") is None:
-        if named:
-            raise FileError(f"{file.filename} has agent_names but no partition of the features")
-        return None
-    agent_of = read_array(file, "partition", kinds="iu", shape=(n_features,))
-    names = read_strings(file, "agent_names") if named else None
-    try:
-        return from_agent_of_feature(agent_of, names)
-    except InputError as error:
-        raise InputError(f"{file.filename}: {error}") from None
-
-
-def _read_workers(file: h5py.File, n_samples: int) -> Workers | None:
-    """Return who holds which rows, or None."""
-    if find(file, "workers") is None:
-        return None
-    worker_of = read_array(file, "workers", kinds="iu", shape=(n_samples,))
-    names = None if find(file, "worker_names") is None else read_strings(file, "worker_names")
-    try:
-        return from_worker_of_row(worker_of, names)
-    except InputError as error:
-        raise InputError(f"{file.filename}: {error}") from None
 
 
 def write_dataset(

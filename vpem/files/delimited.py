@@ -12,9 +12,10 @@ import pyarrow as pa
 from pyarrow import csv
 
 from vpem.errors import FileError, InputError, Setting, VpemError, VpemWarning
-from vpem.files.arrow import is_number
 from vpem.files.columns import Chosen, Roles, kept_columns, roles_of
-from vpem.files.opening import EXPANSION, advice, open_unzipped, read_limit
+from vpem.files.opening import EXPANSION, advice, read_limit
+from vpem.files.packed import open_unpacked
+from vpem.files.readers.common import is_number
 
 __all__ = [
     "BLOCK_BYTES",
@@ -34,7 +35,7 @@ WIDE_ENCODINGS = (b"\xff\xfe", b"\xfe\xff")
 
 def delimiter_of(file: Path, source: str, candidates: str, delimiter: str | None) -> str:
     """Return the delimiter given, or the one that the first line shows."""
-    with open_unzipped(file) as stream:
+    with open_unpacked(file) as stream:
         start = stream.read(1 << 16)
     if start.startswith(WIDE_ENCODINGS) or b"\0" in start:
         raise FileError(f"{source} is not UTF-8 text; save it as UTF-8")
@@ -49,7 +50,7 @@ def delimiter_of(file: Path, source: str, candidates: str, delimiter: str | None
 
 def check_width(file: Path, source: str, delimiter: str) -> None:
     """Raise FileError if the columns of a CSV file take far more memory than the file."""
-    with open_unzipped(file) as stream:
+    with open_unpacked(file) as stream:
         line = stream.readline(BLOCK_BYTES)
     n_columns = 1 + line.count(delimiter.encode())
     n_bytes, size = n_columns * OF_A_COLUMN, os.stat(file).st_size
@@ -73,7 +74,7 @@ def kinds_of(file: Path, source: str, delimiter: str) -> dict[str, pa.DataType]:
     parsing = csv.ParseOptions(delimiter=delimiter, newlines_in_values=True)
     try:
         with (
-            open_unzipped(file) as stream,
+            open_unpacked(file) as stream,
             csv.open_csv(stream, read_options=reading, parse_options=parsing) as reader,
         ):
             return {field.name.strip(): field.type for field in reader.schema}
@@ -95,7 +96,7 @@ def read_delimited(
     parsing = csv.ParseOptions(delimiter=delimiter, newlines_in_values=True)
     try:
         with (
-            open_unzipped(file) as stream,
+            open_unpacked(file) as stream,
             csv.open_csv(stream, read_options=reading, parse_options=parsing) as reader,
         ):
             raw = list(reader.schema.names)
@@ -119,7 +120,7 @@ def read_delimited(
             include_columns=[raw[column] for column in kept_columns(len(raw), roles)],
             column_types=dict.fromkeys(as_text, pa.string()),
         )
-        with open_unzipped(file) as stream:
+        with open_unpacked(file) as stream:
             table = csv.read_csv(
                 stream, read_options=reading, parse_options=parsing, convert_options=converting
             )

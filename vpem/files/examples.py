@@ -163,7 +163,7 @@ def _copy(source: Path, target: PathLike, force: bool) -> None:
 
 def _write_table(source: Path, target: PathLike, force: bool) -> None:
     """Write features and labels of a dataset as a table."""
-    from vpem.files.datasets import read_dataset
+    from vpem.files.data import read_dataset
     from vpem.files.tables import write_columns
 
     dataset = read_dataset(source)

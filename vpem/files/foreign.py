@@ -60,13 +60,6 @@ def read_matrix(
             Setting("dataset"),
             f"{hint}: {listed}",
         )
-    if isinstance(item, h5py.Group):
-        encoding = read_attribute(item, "encoding-type") or read_attribute(item, "h5sparse_format")
-        if encoding is not None and ("csr" in encoding or "csc" in encoding):
-            raise FileError(
-                f"{file.filename}: {name} is sparse ({encoding}); make it dense first "
-                "(adata.X = adata.X.toarray()) and save again"
-            )
     if memory_limit is not None and isinstance(item, h5py.Dataset):
         matrix = FileMatrix(source, name, 0)
         stored = matrix.beyond(memory_limit)

@@ -112,7 +112,7 @@ def _read_hdf5(path: PathLike, dataset: str | None, weight: str | None) -> Obser
             if not is_group(group):
                 raise FileError(f"{source}: observers must be a group with a member an observer")
             return _read_observers(file, group, source, weight)
-    from vpem.files.datasets import read_dataset
+    from vpem.files.data import read_dataset
 
     data = read_dataset(path, dataset, sample_weight=weight)
     rows = None if data.ids is None else [str(name) for name in data.ids.tolist()]

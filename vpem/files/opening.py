@@ -8,15 +8,13 @@ may come to `read_limit` bytes all the same.
 from __future__ import annotations
 
 import errno
-import gzip
 import os
 import stat
-import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
-from io import RawIOBase, TextIOWrapper
+from io import TextIOWrapper
 from pathlib import Path
-from typing import Any, BinaryIO, TextIO
+from typing import BinaryIO, TextIO
 
 from vpem.checks import check_memory, parse_bytes
 from vpem.errors import FileError, InputError
@@ -28,9 +26,9 @@ __all__ = [
     "advice",
     "check_readable",
     "check_unpacked",
+    "open_plain",
     "open_regular",
     "open_text",
-    "open_unzipped",
     "read_bytes",
     "read_limit",
     "read_text",
@@ -111,7 +109,7 @@ def open_regular(path: PathLike) -> Iterator[BinaryIO]:
     FileError
         If it is missing, a folder, a device, a pipe, or not readable.
     """
-    file = _open(path)
+    file = open_plain(path)
     with file:
         yield file
 
@@ -130,8 +128,8 @@ def open_text(path: PathLike) -> Iterator[TextIO]:
         yield text
 
 
-def _open(path: PathLike) -> BinaryIO:
-    """Open a regular file, or say in a sentence why it cannot be read."""
+def open_plain(path: PathLike) -> BinaryIO:
+    """Open a regular file to read its bytes; whoever calls closes it. See `open_regular`."""
     name = os.fspath(path)
     if not name:
         raise FileError("'' does not exist")
@@ -234,50 +232,3 @@ def check_unpacked(n_bytes: int, path: PathLike) -> None:
             f"{path} declares values of {n_bytes / 1e9:.4g} GB in {size} bytes; {advice(n_bytes)}"
         )
     check_memory(n_bytes, os.fspath(path))
-
-
-class _Counted(RawIOBase):
-    """Bytes of a gzip file, as long as there are not far more than the file has."""
-
-    def __init__(self, path: PathLike) -> None:
-        self._path = os.fspath(path)
-        self._packed = _open(path)
-        self._file = gzip.GzipFile(fileobj=self._packed, mode="rb")
-        size = os.fstat(self._packed.fileno()).st_size
-        self._most = max(read_limit(), EXPANSION * size)
-        self._found = 0
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        try:
-            count = self._file.readinto(buffer)
-        except (OSError, EOFError, zlib.error) as error:
-            raise FileError(f"{self._path} cannot be unpacked: {error}") from error
-        self._found += count
-        if self._found > self._most:
-            raise FileError(
-                f"{self._path} unpacks to more than {EXPANSION} times its size; unpack it "
-                f"yourself, or, {advice(16 * self._found)}"
-            )
-        return count
-
-    def close(self) -> None:
-        if not self.closed:
-            self._file.close()
-            self._packed.close()
-        super().close()
-
-
-def open_unzipped(path: PathLike) -> Any:
-    """Open a regular file, or what a ``.gz`` file unpacks to, to read its bytes.
-
-    Raises
-    ------
-    FileError
-        If it cannot be opened; when it is read, if it is damaged or unpacks to far more than it
-        has (`EXPANSION`, `read_limit`).
-    """
-    zipped = os.fspath(path).lower().endswith(".gz")
-    return _Counted(path) if zipped else _open(path)

@@ -25,11 +25,13 @@ __all__ = [
     "read_array",
     "read_attribute",
     "read_column",
+    "read_shape",
     "read_strings",
     "read_value",
 ]
 
 LONGEST_STRING = 4096
+LONGEST_ATTRIBUTE = 1 << 16
 RUN_BYTES = 1 << 24
 KINDS = {
     "b": "true/false values",
@@ -233,9 +235,24 @@ def read_value(item: h5py.Group | h5py.Dataset, name: str) -> Any:
         found = h5py.h5a.open(item.id, key)
         # One text of variable length is no longer than the file; others are as long as they say.
         plain = found.get_space().get_simple_extent_type() == h5py.h5s.SCALAR
-        if not plain or found.get_type().get_size() > 4 * LONGEST_STRING:
+        if not plain or found.get_type().get_size() > LONGEST_ATTRIBUTE:
             return None
         return item.attrs[name]
+
+
+def read_shape(item: h5py.Group | h5py.Dataset, name: str) -> tuple[int, int] | None:
+    """Return an attribute that is two whole numbers, not negative, or None if there is none."""
+    import h5py
+
+    with reading(f"{place_of(item, '')}: attribute {name}"):
+        key = name.encode()
+        if not h5py.h5a.exists(item.id, key):
+            return None
+        found = h5py.h5a.open(item.id, key)
+        if found.shape != (2,) or found.dtype.kind not in "iu":
+            return None
+        rows, columns = (int(count) for count in item.attrs[name])
+        return (rows, columns) if min(rows, columns) >= 0 else None
 
 
 def check_encoding(file: h5py.File, expected: str, version: str) -> str | None:

@@ -18,7 +18,8 @@ from vpem.checks import Floats, Labels
 from vpem.engines.each import for_each
 from vpem.engines.placement import Placement
 from vpem.errors import FileError, InputError, Setting, VpemError, did_you_mean, shorten
-from vpem.files.datasets import Dataset, read_dataset
+from vpem.files.data import read_data
+from vpem.files.datasets import Dataset
 from vpem.files.id_columns import id_column_of
 from vpem.files.importers import is_table, read_table
 from vpem.files.matrix import FileMatrix
@@ -204,7 +205,7 @@ def _read(
                 f"{path}: {key} = {value!r} names a column of a CSV or Parquet file; those of HDF5 "
                 f"are in its {key}"
             )
-    return read_dataset(path, memory_limit=0, sample_weight=weights, weights_needed=False)
+    return read_data(path, memory_limit=0, sample_weight=weights, weights_needed=False)
 
 
 def _arranged(dataset: Dataset, names: Sequence[str], party: Party, first: str) -> Any:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from vpem.errors import InputError, Setting, shorten
 from vpem.files.columns import resolve_column
-from vpem.files.table_settings import TableSettings, words_in
+from vpem.files.readers.frames import Wanted
+from vpem.files.table_settings import words_in
 
 __all__ = ["Choice", "choose", "columns_in"]
 
@@ -38,40 +39,28 @@ class Choice:
     free: list[int]
 
 
-def choose(
-    names: Sequence[str],
-    table: TableSettings,
-    source: str,
-    *,
-    weights: str | int | None = None,
-    columns: Sequence[str] | frozenset[str] | None = None,
-    lacking: Collection[str] = (),
-) -> Choice:
+def choose(names: Sequence[str], wanted: Wanted, source: str) -> Choice:
     """Say what the columns of a table are, after checking that they are there, each for one thing.
 
     Parameters
     ----------
     names : sequence of str
         Of the columns.
-    table : TableSettings
+    wanted : Wanted
         What the user says of them.
     source : str
         The file, for messages.
-    weights : str or int, optional
-        The column of weights.
-    columns : sequence of str, or frozenset of str, optional
-        The features of a model: all of these, in this order; of a set those that are there.
-    lacking : collection of str
-        What of `NOTED` may be named and not be there.
 
     Raises
     ------
     InputError
         If a column is not there, or named for two things.
     """
+    table, columns = wanted.table, wanted.columns
+    lacking = wanted.lacking if wanted.weights_needed else (*wanted.lacking, "weight")
     known = list(names)
-    told = dict(zip(NOTED, (table.label_column, table.id_column, table.worker_column, weights),
-                    strict=True))  # fmt: skip
+    told = dict(zip(NOTED, (table.label_column, table.id_column, table.worker_column,
+                            wanted.weights), strict=True))  # fmt: skip
     noted: dict[str, int] = {}
     for what, column in told.items():
         if column is None or (what in lacking and column not in known):

@@ -10,11 +10,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from vpem.errors import InputError, Setting, VpemWarning, shorten
-from vpem.files.arrow import decoded, is_number, is_numeric, is_text, longest_text, plain_kind
-from vpem.files.frames import Frame
+from vpem.files.arrow import decoded, is_numeric, is_text, longest_text, plain_kind
+from vpem.files.readers.common import is_number
+from vpem.files.readers.frames import Frame
+from vpem.files.readers.text_numbers import LONGEST_NUMBER, check_writing, numbers_of
 from vpem.files.reading import LONGEST_STRING
 from vpem.files.table_settings import TableSettings
-from vpem.files.text_numbers import LONGEST_NUMBER, check_writing, numbers_of
 
 __all__ = ["ID_NAMES", "find_ids", "nothing_left", "sort_columns", "warn_of_numbers"]
 
@@ -59,7 +60,7 @@ def sort_columns(
     features: dict[int, pa.ChunkedArray] = {}
     left_out: dict[str, str] = {
         frame.names[n]: "lists" for n, kind in enumerate(frame.kinds) if pa.types.is_nested(kind)
-    }
+    } | frame.unread
     texts: dict[str, pa.ChunkedArray] = {}
     for place, values in columns.items():
         name = frame.names[place]
@@ -82,7 +83,9 @@ def sort_columns(
         else:
             features[place] = values
     check_writing(texts, table, frame.source)
-    return features, {name: left_out[name] for name in frame.names if name in left_out}
+    return features, {
+        name: left_out[name] for name in (*frame.names, *frame.unread) if name in left_out
+    }
 
 
 def _why_not(values: pa.ChunkedArray) -> str:

@@ -7,14 +7,14 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pyarrow as pa
-from pyarrow import parquet
+from pyarrow import ipc, parquet
 
 from vpem.errors import FileError, VpemError
 from vpem.files.arrow import is_text
-from vpem.files.frames import Frame
-from vpem.files.opening import check_unpacked
+from vpem.files.opening import check_unpacked, open_regular
+from vpem.files.readers.frames import Frame
 
-__all__ = ["parquet_frame"]
+__all__ = ["arrow_frame", "parquet_frame"]
 
 
 def parquet_frame(file: Path, source: str) -> Frame:
@@ -39,6 +39,40 @@ def parquet_frame(file: Path, source: str) -> Frame:
                 return list(opened.read(columns=chosen).columns)
 
     return Frame(source, tuple(names), tuple(schema.types), read, _index(schema))
+
+
+def arrow_frame(file: Path, source: str) -> Frame:
+    """Open a Feather file (version 2), which is one of Arrow.
+
+    Raises
+    ------
+    FileError
+        If it cannot be read.
+    """
+    kind = "Feather or Arrow"
+    with _said(source, kind), open_regular(file) as stream, ipc.open_file(stream) as opened:
+        schema, count = opened.schema, opened.num_record_batches
+
+    def read(kept: Sequence[int], as_text: Sequence[int]) -> list[pa.ChunkedArray]:
+        options = ipc.IpcReadOptions(use_threads=False, included_fields=list(kept))
+        parts: list[list[pa.Array]] = [[] for _ in kept]
+        n_bytes = 0
+        with (
+            _said(source, kind),
+            open_regular(file) as stream,
+            ipc.open_file(stream, options=options) as opened,
+        ):
+            for number in range(count):
+                batch = opened.get_batch(number)
+                n_bytes += batch.get_total_buffer_size()
+                check_unpacked(n_bytes, file)
+                for part, column in zip(parts, batch.columns, strict=True):
+                    column.validate(full=True)
+                    part.append(column)
+        types = [schema.types[column] for column in kept]
+        return [pa.chunked_array(part, type=one) for part, one in zip(parts, types, strict=True)]
+
+    return Frame(source, tuple(schema.names), tuple(schema.types), read, _index(schema))
 
 
 def _index(schema: pa.Schema) -> frozenset[int]:

@@ -26,6 +26,9 @@ WRITINGS = (
 )  # fmt: skip
 """Decimal marks and marks of thousands that are tried where a column does not read as numbers."""
 
+SIGNED = r"^(?:[+-]?[$\x{20ac}\x{a3}\x{a5}] ?[+-]?[0-9.,]+|[+-]?[0-9.,]+ ?[%\x{20ac}\x{a3}])$"
+"""Percentages and sums of money."""
+
 LONGEST_NUMBER = 64
 """Bytes of a number, or of what stands among numbers."""
 
@@ -81,6 +84,7 @@ def check_writing(columns: dict[str, pa.ChunkedArray], table: TableSettings, sou
         if same:
             raise InputError(*_other_writing(same, texts, decimal, thousands, source))
     for name, text in texts.items():
+        _check_signs(name, text, source)
         _check_marks(name, text, table, source)
 
 
@@ -100,6 +104,17 @@ def _other_writing(
              for name in names):  # fmt: skip
         said += [", or ", Setting("thousands", ","), " if the comma stands between thousands"]
     return said
+
+
+def _check_signs(name: str, text: pa.ChunkedArray, source: str) -> None:
+    """Raise InputError where numbers have a sign of percent or of money."""
+    if text.null_count < len(text) and pc.all(pc.match_substring_regex(text, SIGNED)).as_py():
+        raise InputError(
+            f"{source}: column {name!r} holds numbers written as "
+            f"{printable(text.drop_null()[0].as_py())!r}; write them without the sign, or leave "
+            "the column out with ",
+            Setting("drop", name),
+        )
 
 
 def _check_marks(name: str, text: pa.ChunkedArray, table: TableSettings, source: str) -> None:

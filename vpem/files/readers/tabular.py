@@ -2,67 +2,49 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 
-from vpem.checks import Floats
 from vpem.errors import InputError
 from vpem.files.arrow import (
     annotation_of,
     check_kinds,
-    is_number,
     is_text,
     matrix_of,
     plain_kind,
     weights_of,
 )
-from vpem.files.choosing import Choice, choose
 from vpem.files.datasets import Dataset
-from vpem.files.frames import Frame
-from vpem.files.leaving_out import (
+from vpem.files.readers.choosing import Choice, choose
+from vpem.files.readers.common import blank_marks, refuse_large
+from vpem.files.readers.frames import Frame, Wanted
+from vpem.files.readers.leaving_out import (
     ID_NAMES,
     find_ids,
     nothing_left,
     sort_columns,
     warn_of_numbers,
 )
+from vpem.files.readers.text_numbers import check_writing, numbers_of
 from vpem.files.table_settings import TableSettings
-from vpem.files.text_numbers import check_writing, numbers_of
 from vpem.network.holdings import from_worker_of_row
 
-__all__ = ["blank_marks", "dataset_of", "refuse_large"]
+__all__ = ["dataset_of"]
 
 Columns = dict[int, pa.ChunkedArray]
 """Columns that were read, by their number in the table."""
 
 
-def dataset_of(
-    frame: Frame,
-    table: TableSettings,
-    *,
-    weights: str | int | None = None,
-    columns: Sequence[str] | frozenset[str] | None = None,
-    lacking: Collection[str] = (),
-    keep_constant: bool = False,
-    memory_limit: int | None = None,
-) -> Dataset:
+def dataset_of(frame: Frame, wanted: Wanted) -> Dataset:
     """Read a frame.
 
     Parameters
     ----------
     frame : Frame
         The table.
-    table : TableSettings
-        How it is read.
-    weights, columns, lacking
-        As of `vpem.files.choosing.choose`.
-    keep_constant : bool
-        Whether columns with one value, or none at all, are features.
-    memory_limit : int, optional
-        In bytes.
+    wanted : Wanted
+        What of it.
 
     Raises
     ------
@@ -71,9 +53,10 @@ def dataset_of(
     InputError
         If a column is not there, or is not what it must be.
     """
+    table = wanted.table
     names = frame.names
-    choice = choose(names, table, frame.source, weights=weights, columns=columns, lacking=lacking)
-    found = _read(frame, choice, table)
+    choice = choose(names, wanted, frame.source)
+    found = _read(frame, choice)
     n_rows = len(next(iter(found.values())))
     if n_rows == 0:
         raise InputError(f"{frame.source} has no rows")
@@ -83,7 +66,7 @@ def dataset_of(
         features = _numbers(frame, {n: found[n] for n in choice.features}, table)
         rest = {n: values for n, values in rest.items() if n not in choice.features}
     else:
-        features, left_out = sort_columns(frame, rest, table, keep_constant)
+        features, left_out = sort_columns(frame, rest, table, wanted.keep_constant)
     ids = choice.noted.get("id")
     if ids is None and (ids := find_ids(frame, rest)) is not None:
         features.pop(ids, None)
@@ -91,7 +74,7 @@ def dataset_of(
     if not features:
         raise nothing_left(frame, left_out)
     warn_of_numbers(frame, list(features))
-    refuse_large(n_rows * len(features) * 8, memory_limit, frame.source)
+    refuse_large(n_rows * len(features) * 8, wanted.memory_limit, frame.source)
     X = matrix_of([(names[n], values) for n, values in features.items()], n_rows, frame.source)
     noted = _noted(frame, choice.noted | ({} if ids is None else {"id": ids}), found)
     return Dataset(
@@ -104,7 +87,7 @@ def dataset_of(
     )
 
 
-def _read(frame: Frame, choice: Choice, table: TableSettings) -> Columns:
+def _read(frame: Frame, choice: Choice) -> Columns:
     """Read the columns that are used, and those that may name the rows."""
     names, noted = frame.names, choice.noted
     called = []
@@ -149,21 +132,3 @@ def _noted(frame: Frame, noted: dict[str, int], found: Columns) -> dict[str, Any
         else:
             values[f"{what}s"] = annotation_of(name, column, frame.source)
     return values
-
-
-def blank_marks(X: Floats, table: TableSettings) -> Floats:
-    """Make NaN of numbers that stand for missing values, in place."""
-    for mark in table.marks:
-        if is_number(mark):
-            np.putmask(X, np.equal(X, float(mark)), np.nan)
-    return X
-
-
-def refuse_large(n_bytes: int, memory_limit: int | None, source: str) -> None:
-    """Raise InputError if a table takes more memory than it may."""
-    if memory_limit is not None and 2 * n_bytes > memory_limit:
-        raise InputError(
-            f"{source} takes {2 * n_bytes / 1e6:.4g} MB, more than the memory limit of "
-            f"{memory_limit / 1e6:.4g} MB; 'vpem data import' makes an HDF5 file of it, which is "
-            "read in parts"
-        )

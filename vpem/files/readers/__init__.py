@@ -1,0 +1,1 @@
+"""Readers of data: a module a format, and what their columns become."""

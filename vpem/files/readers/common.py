@@ -1,0 +1,38 @@
+"""What readers of all formats do: marks of missing values, and the bound of memory."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from vpem.checks import Floats
+from vpem.errors import InputError
+from vpem.files.table_settings import TableSettings
+
+__all__ = ["blank_marks", "is_number", "refuse_large"]
+
+
+def is_number(text: str) -> bool:
+    """Tell whether ``text`` can be read as a number."""
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def blank_marks(X: Floats, table: TableSettings) -> Floats:
+    """Make NaN of numbers that stand for missing values, in place."""
+    for mark in table.marks:
+        if is_number(mark):
+            np.putmask(X, np.equal(X, float(mark)), np.nan)
+    return X
+
+
+def refuse_large(n_bytes: int, memory_limit: int | None, source: str) -> None:
+    """Raise InputError if a table takes more memory than it may."""
+    if memory_limit is not None and 2 * n_bytes > memory_limit:
+        raise InputError(
+            f"{source} takes {2 * n_bytes / 1e6:.4g} MB, more than the memory limit of "
+            f"{memory_limit / 1e6:.4g} MB; 'vpem data import' makes an HDF5 file of it, which is "
+            "read in parts"
+        )

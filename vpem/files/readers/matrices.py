@@ -1,0 +1,160 @@
+"""Datasets of matrices: which of their columns are features, and what is noted of the rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vpem.checks import Floats, Labels
+from vpem.errors import InputError, Setting
+from vpem.files.annotations import as_weights
+from vpem.files.datasets import Dataset
+from vpem.files.matrix import FileMatrix
+from vpem.files.readers.choosing import choose
+from vpem.files.readers.common import blank_marks
+from vpem.files.readers.frames import Wanted
+from vpem.network.holdings import Partition, from_agent_of_feature, from_worker_of_row
+
+__all__ = ["Matrix", "dataset_of_matrix"]
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """A matrix of a file, and what else it has of its rows.
+
+    Attributes
+    ----------
+    dataset : Dataset
+        All its columns.
+    note : callable
+        Given a name, returns what the file has of the rows by this name, shape (M,), or None.
+    strict : bool
+        Whether columns that tell nothing are features all the same.
+    """
+
+    dataset: Dataset
+    note: Callable[[str], Labels | None]
+    strict: bool
+
+
+def dataset_of_matrix(matrix: Matrix, wanted: Wanted) -> Dataset:
+    """Choose among the columns of a matrix.
+
+    Parameters
+    ----------
+    matrix : Matrix
+        All of it.
+    wanted : Wanted
+        What of it.
+
+    Raises
+    ------
+    InputError
+        If a column is not there, or is not what it must be.
+    """
+    found, table = matrix.dataset, wanted.table
+    noted: dict[str, Labels] = {}
+    for what in ("label", "id", "worker"):
+        name = getattr(table, f"{what}_column")
+        values = matrix.note(name) if isinstance(name, str) else None
+        if values is not None:
+            noted[what] = values
+            table = table.changed(**{f"{what}_column": None})
+    weights = wanted.weights
+    if isinstance(weights, str) and (values := matrix.note(weights)) is not None:
+        noted["weight"], weights = values, None
+    columns = wanted.columns
+    if columns is not None and not set(columns) & set(found.feature_names):
+        columns = None  # a matrix whose columns have no names is as wide as the model
+    asked = replace(wanted, table=table, weights=weights, columns=columns)
+    choice = choose(found.feature_names, asked, found.source)
+    for what, place in choice.noted.items():
+        noted[what] = _whole(_column(found.X, place))
+    features, left_out = choice.features, {}
+    X = _of(found.X, features)
+    if not isinstance(X, FileMatrix):
+        X = blank_marks(X, table)
+        plain = not choice.chosen and not matrix.strict and wanted.columns is None
+        if plain and not wanted.keep_constant and len(X) > 1:
+            why = _telling_nothing(X)
+            left_out = {found.feature_names[features[n]]: word for n, word in why.items()}
+            if len(why) == len(features):
+                raise InputError(f"{found.source}: no column has more than one value")
+            kept = [n for n in range(len(features)) if n not in why]
+            X, features = _of(X, kept), [features[n] for n in kept]
+    elif table.marks:
+        raise InputError(
+            Setting("na"), f" changes values, which are read from disk of {found.source}; raise "
+            "the memory limit",
+        )  # fmt: skip
+    return _with(found, X, features, noted, left_out, wanted)
+
+
+def _with(
+    found: Dataset, X: Any, features: list[int], noted: dict[str, Labels],
+    left_out: dict[str, str], wanted: Wanted,
+) -> Dataset:  # fmt: skip
+    """Return the dataset of the columns chosen, with what is noted of the rows."""
+    held = found.partition
+    whole = features == list(range(found.n_features))
+    workers = found.workers
+    if "worker" in noted:
+        workers = from_worker_of_row(noted["worker"])
+    weights = found.sample_weight
+    if "weight" in noted:
+        weights = as_weights(noted["weight"], len(X), found.source)
+    return Dataset(
+        X,
+        tuple(found.feature_names[n] for n in features),
+        ids=noted.get("id", found.ids),
+        labels=noted.get("label", found.labels),
+        partition=held if held is None or whole else _of_features(held, features, found),
+        edges=found.edges,
+        workers=workers,
+        sample_weight=weights,
+        source=found.source,
+        left_out=left_out,
+        table=wanted.table,
+    )
+
+
+def _of_features(held: Partition, features: list[int], found: Dataset) -> Partition:
+    """Return who holds the features chosen; agents without any stay where links lead to them."""
+    agents = held.agent_of[features]
+    if found.edges is not None:
+        return from_agent_of_feature(agents, held.names)
+    there, numbers = np.unique(agents, return_inverse=True)
+    return from_agent_of_feature(numbers, [held.names[agent] for agent in there])
+
+
+def _of(X: Any, columns: list[int]) -> Any:
+    """Return some columns of a matrix, in this order."""
+    if columns == list(range(X.shape[1])):
+        return X
+    return X.select(columns) if isinstance(X, FileMatrix) else np.ascontiguousarray(X[:, columns])
+
+
+def _column(X: Any, place: int) -> NDArray[np.floating]:
+    """Return a column of a matrix."""
+    if not isinstance(X, FileMatrix):
+        return np.asarray(X[:, place])
+    return np.concatenate([part[:, 0].copy() for _, part in X.select([place]).runs()])
+
+
+def _whole(values: NDArray[np.floating]) -> Labels:
+    """Return numbers as integers where they are."""
+    finite = np.isfinite(values).all() and (np.abs(values) < 2**53).all()
+    return values.astype(np.int64) if finite and (values == np.floor(values)).all() else values
+
+
+def _telling_nothing(X: Floats) -> dict[int, str]:
+    """Return the columns with one value, or none."""
+    missing = np.isnan(X)
+    none = missing.all(axis=0)
+    same = (X[:1] == X).all(axis=0)
+    words = {int(n): "no values" for n in np.flatnonzero(none)}
+    return words | {int(n): "constant" for n in np.flatnonzero(same)}

@@ -1,0 +1,206 @@
+"""Arrays of NumPy, .npy and .npz: never a pickle, and no larger than they say and have."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+from numpy.lib import format as npy
+from numpy.typing import NDArray
+
+from vpem.checks import Labels
+from vpem.errors import FileError, InputError, Setting, did_you_mean, shorten
+from vpem.files.datasets import Dataset, default_names
+from vpem.files.foreign import as_matrix
+from vpem.files.opening import check_unpacked, open_regular
+from vpem.files.packed import open_zip
+from vpem.files.readers.common import refuse_large
+from vpem.files.readers.frames import Wanted, check_fields
+from vpem.files.readers.matrices import Matrix, dataset_of_matrix
+from vpem.files.readers.sparse import dense_of
+
+__all__ = ["read_npy", "read_npz"]
+
+NOTED = {"ids": "ids", "labels": "labels", "sample_weight": "sample_weight"}
+SPARSE = {"data", "indices", "indptr", "format", "shape"}
+"""Members of what scipy.sparse.save_npz writes."""
+
+
+def read_npy(file: Path, source: str, wanted: Wanted) -> Dataset:
+    """Read a matrix, or an array of records.
+
+    Raises
+    ------
+    FileError
+        If the file is damaged, or holds Python objects.
+    InputError
+        If it is no matrix of numbers, or as `dataset_of_matrix`.
+    """
+    _no_place_inside(wanted, source)
+    with open_regular(file) as opened, _said(source):
+        array = _read(opened, os.stat(file).st_size, source, wanted)
+    return _dataset_of(array, {}, source, wanted)
+
+
+def read_npz(file: Path, source: str, wanted: Wanted) -> Dataset:
+    """Read the matrix ``X`` of an archive, or its only one, and what else it has of the rows.
+
+    Raises
+    ------
+    FileError, InputError
+        As `read_npy`.
+    """
+    found: dict[str, NDArray[Any]] = {}
+    with open_regular(file) as opened, _said(source), open_zip(opened, source) as archive:
+        members = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
+        check_unpacked(sum(info.file_size for info in members.values()), file)
+        sparse = set(members) >= SPARSE
+        name = "" if sparse else _matrix_in(list(members), wanted.dataset, source)
+        for each, info in members.items():
+            if each in (name, "feature_names", *NOTED, *(SPARSE if sparse else ())) or (
+                each in _named(wanted)
+            ):
+                with archive.open(info) as stream:
+                    found[each] = _read(stream, info.file_size, source, wanted)
+    if sparse:
+        return _dataset_of(_dense(found, file, source, wanted), {}, source, wanted)
+    return _dataset_of(found.pop(name), found, source, wanted)
+
+
+def _named(wanted: Wanted) -> set[str]:
+    """Return what the user calls annotations of the rows."""
+    table = wanted.table
+    named = (table.label_column, table.id_column, table.worker_column, wanted.weights)
+    return {str(name) for name in named if name is not None}
+
+
+def _matrix_in(members: list[str], dataset: str | None, source: str) -> str:
+    """Return the name of the matrix in an archive."""
+    listed = shorten(members, 10)
+    if dataset is not None:
+        if dataset not in members:
+            raise InputError(
+                f"{source} has no array {dataset!r}{did_you_mean(dataset, members)}; it has "
+                f"{listed}"
+            )
+        return dataset
+    if {"row", "col", "format"} <= set(members):
+        raise InputError(f"{source} holds a sparse matrix as coo; save it as csr (X.tocsr())")
+    others = [name for name in members if name not in (*NOTED, "feature_names")]
+    if "X" in members or len(others) == 1:
+        return "X" if "X" in members else others[0]
+    raise InputError(
+        f"{source} has several arrays and none is called X: {listed}; name the one that is meant "
+        "with ",
+        Setting("dataset"),
+    )
+
+
+def _dataset_of(
+    array: NDArray[Any], beside: dict[str, NDArray[Any]], source: str, wanted: Wanted
+) -> Dataset:
+    """Return the dataset of an array and of what lies beside it."""
+    if array.dtype.names is not None:
+        if array.ndim != 1:
+            raise InputError(f"{source}: records must have one dimension, got {array.ndim}")
+        from vpem.files.readers.records import frame_of_records
+        from vpem.files.readers.tabular import dataset_of
+
+        return dataset_of(frame_of_records(array, source), wanted)
+    if array.dtype.kind == "b":
+        array = array.astype(np.float64)
+    X = as_matrix(array, source)
+    names = beside.get("feature_names")
+    if names is not None and (names.ndim != 1 or names.dtype.kind not in "US"):
+        raise InputError(f"{source}: feature_names must be a list of text, got {names.dtype}")
+    called = default_names(X.shape[1]) if names is None else tuple(map(_text, names.tolist()))
+
+    def note(name: str) -> Labels | None:
+        values = beside.get(name)
+        return None if values is None else _plain(values)
+
+    noted: dict[str, Any] = {name: note(name) for name in NOTED}
+    whole = Dataset(X, called, source=source, **noted)
+    return dataset_of_matrix(Matrix(whole, note, strict=False), wanted)
+
+
+def _text(value: str | bytes) -> str:
+    """Return text that may be bytes."""
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else value
+
+
+def _plain(values: NDArray[Any]) -> Labels:
+    """Return labels or ids as text where they are bytes."""
+    return np.char.decode(values, "utf-8", "replace") if values.dtype.kind == "S" else values
+
+
+def _dense(found: dict[str, NDArray[Any]], file: Path, source: str, wanted: Wanted) -> NDArray[Any]:
+    """Return the matrix of scipy.sparse.save_npz."""
+    kind = _text(found["format"].reshape(-1)[:1].tolist()[0])
+    shape = [int(length) for length in found["shape"].reshape(-1)[:3]]
+    if kind not in ("csr", "csc") or len(shape) != 2:
+        raise InputError(f"{source} holds a sparse matrix as {kind!r}; save it as csr")
+    parts = found["data"], found["indices"], found["indptr"]
+    return dense_of(parts, (shape[0], shape[1]), kind, file, source, wanted.memory_limit)
+
+
+def _read(stream: Any, size: int, source: str, wanted: Wanted) -> NDArray[Any]:
+    """Read an array, of a stream that has so many bytes, after checking what it says it holds."""
+    shape, fortran, dtype = _header(stream)
+    if dtype.hasobject:
+        raise FileError(
+            f"{source} holds Python objects, which are pickles and are not read; save numbers and "
+            "text (astype(float), astype(str))"
+        )
+    n_bytes = math.prod(shape) * dtype.itemsize
+    if n_bytes > size:
+        raise FileError(f"{source} is cut short: it says that it holds {n_bytes} bytes")
+    if dtype.names is not None:
+        check_fields(dtype, source)
+    refuse_large(n_bytes, wanted.memory_limit, source)
+    content, have = bytearray(n_bytes), 0
+    while have < n_bytes and (count := stream.readinto(memoryview(content)[have:])):
+        have += count
+    if have < n_bytes:
+        raise FileError(f"{source} is cut short: {have} bytes of {n_bytes} are there")
+    flat: NDArray[Any] = np.frombuffer(content, dtype)
+    return flat.reshape(shape[::-1]).T if fortran else flat.reshape(shape)
+
+
+def _header(stream: BinaryIO) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+    """Return what an array says of itself."""
+    version = npy.read_magic(stream)
+    if version == (1, 0):
+        found = npy.read_array_header_1_0(stream)
+    elif version == (2, 0):
+        found = npy.read_array_header_2_0(stream)
+    else:
+        raise ValueError(f"version {version[0]}.{version[1]} of the format is not known")
+    shape, fortran, dtype = found
+    if min(shape, default=0) < 0 or dtype.itemsize == 0:
+        raise ValueError(f"shape {shape}, type {dtype}")
+    return tuple(map(int, shape)), bool(fortran), dtype
+
+
+def _no_place_inside(wanted: Wanted, source: str) -> None:
+    """Raise InputError if a place inside a file is named that has none."""
+    if wanted.dataset is not None:
+        raise InputError(
+            Setting("dataset"), f" is a place inside HDF5 or .npz, which {source} is not"
+        )  # fmt: skip
+
+
+@contextmanager
+def _said(source: str) -> Iterator[None]:
+    """Turn what NumPy and zipfile raise on damaged files into a sentence."""
+    try:
+        yield
+    except (FileError, InputError):
+        raise
+    except Exception as error:
+        raise FileError(f"{source} cannot be read; it is damaged ({error})") from error

@@ -1,0 +1,79 @@
+"""Sparse matrices made dense, after what they say of themselves is checked."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vpem.checks import Floats
+from vpem.errors import FileError
+from vpem.files.opening import check_unpacked
+from vpem.files.readers.common import refuse_large
+
+__all__ = ["dense_of"]
+
+
+def dense_of(
+    parts: tuple[NDArray[Any], NDArray[Any], NDArray[Any]],
+    shape: tuple[int, int],
+    kind: str,
+    file: Path,
+    source: str,
+    memory_limit: int | None,
+) -> Floats:
+    """Return a sparse matrix as a dense one.
+
+    Parameters
+    ----------
+    parts : (data, indices, indptr)
+        Values, their columns (rows), and where each row (column) begins.
+    shape : (int, int)
+        Rows and columns.
+    kind : {"csr", "csc"}
+        Whether rows or columns follow one another.
+    file, source : path, str
+        The file, and what messages call it.
+    memory_limit : int or None
+        In bytes.
+
+    Returns
+    -------
+    ndarray of shape (M, d)
+        float32 where the values are real numbers of at most 32 bits, float64 otherwise.
+
+    Raises
+    ------
+    FileError
+        If the parts do not fit each other, or the matrix takes far more than the file.
+    InputError
+        If it takes more memory than it may.
+    """
+    import scipy.sparse
+
+    data, indices, indptr = (np.asarray(part) for part in parts)
+    small = data.dtype.kind == "f" and data.dtype.itemsize <= 4
+    dtype = np.dtype(np.float32 if small else np.float64)
+    runs, across = shape if kind == "csr" else shape[::-1]
+    fits = (
+        data.ndim == indices.ndim == indptr.ndim == 1
+        and data.dtype.kind in "iufb"
+        and indices.dtype.kind in "iu"
+        and indptr.dtype.kind in "iu"
+        and len(data) == len(indices)
+        and len(indptr) == runs + 1
+        and indptr[0] == 0
+        and indptr[-1] == len(data)
+        and bool((indptr[1:] >= indptr[:-1]).all())
+        and (not len(indices) or (indices.min() >= 0 and indices.max() < across))
+    )
+    if not fits:
+        raise FileError(f"{source}: the parts of the sparse matrix do not fit each other")
+    n_bytes = shape[0] * shape[1] * dtype.itemsize
+    check_unpacked(n_bytes, file)
+    refuse_large(n_bytes, memory_limit, source)
+    made = scipy.sparse.csr_matrix if kind == "csr" else scipy.sparse.csc_matrix
+    sparse = made((data.astype(dtype), indices, indptr), shape=shape)
+    return np.ascontiguousarray(sparse.toarray(), dtype=dtype)

@@ -1,0 +1,255 @@
+"""Text tables as a stream of UTF-8: which character parts their fields, and what stands above."""
+
+from __future__ import annotations
+
+import codecs
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from io import BufferedReader, RawIOBase
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from vpem.errors import FileError, InputError, Setting
+from vpem.files.packed import open_unpacked
+from vpem.files.table_settings import TableSettings
+
+__all__ = ["TextTable", "look_at", "not_this_text"]
+
+START = 1 << 16
+"""Bytes that are looked at."""
+
+LOOKED_AT = 30
+"""Lines of them."""
+
+LONGEST_LINE = 1 << 24
+
+NAMED = {"tab": "\t", "\\t": "\t", "comma": ",", "semicolon": ";", "space": " ", "pipe": "|"}
+PREFERRED = "\t;|, "
+"""Delimiters that all lines have as often, the likeliest first: numbers may have a comma."""
+
+MARKS = ((codecs.BOM_UTF32_LE, "utf-32"), (codecs.BOM_UTF16_LE, "utf-16"),
+         (codecs.BOM_UTF16_BE, "utf-16"))  # fmt: skip
+"""Byte order marks of encodings but UTF-8."""
+
+
+@dataclass(frozen=True)
+class TextTable:
+    """A text table, looked at.
+
+    Attributes
+    ----------
+    file : Path
+        Where it is.
+    source : str
+        What messages call it.
+    delimiter : str
+        Between its fields.
+    encoding : str or None
+        None: UTF-8.
+    skipped : int
+        Lines above the names.
+    first : bytes or None
+        What stands in place of the line of names, in UTF-8.
+    runs : bool
+        Whether several blanks are one delimiter.
+    """
+
+    file: Path
+    source: str
+    delimiter: str
+    encoding: str | None
+    skipped: int
+    first: bytes | None
+    runs: bool
+
+    def open(self) -> BinaryIO:
+        """Open it, as UTF-8 from the line of names on."""
+        stream = open_unpacked(self.file)
+        try:
+            if self.encoding is not None:
+                decoder = codecs.getincrementaldecoder(self.encoding)()
+                stream = _changed(stream, lambda part: decoder.decode(part, not part).encode())
+            for _ in range(self.skipped + (self.first is not None)):
+                stream.readline(LONGEST_LINE)
+            if self.runs:
+                stream = _changed(stream, _Runs())
+            return stream if self.first is None else _changed(stream, _After(self.first))
+        except BaseException:
+            stream.close()
+            raise
+
+
+class _Changed(RawIOBase):
+    """A stream whose parts are changed on the way."""
+
+    def __init__(self, stream: Any, change: Callable[[bytes], bytes]) -> None:
+        self._stream, self._change = stream, change
+        self._left, self._ended = memoryview(b""), False
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        while not self._left and not self._ended:
+            part = self._stream.read(START)
+            self._ended = not part
+            self._left = memoryview(self._change(part))
+        count = min(len(buffer), len(self._left))
+        buffer[:count] = self._left[:count]
+        self._left = self._left[count:]
+        return count
+
+    def close(self) -> None:
+        if not self.closed:
+            self._stream.close()
+        super().close()
+
+
+def _changed(stream: BinaryIO, change: Callable[[bytes], bytes]) -> BinaryIO:
+    """Return a stream whose parts are changed; the last part is empty."""
+    return BufferedReader(_Changed(stream, change), START)
+
+
+class _After:
+    """Puts a line before the first part."""
+
+    def __init__(self, line: bytes) -> None:
+        self._line = line
+
+    def __call__(self, part: bytes) -> bytes:
+        found, self._line = self._line + part, b""
+        return found
+
+
+class _Runs:
+    """Makes one blank of several, and none of those at the ends of a line."""
+
+    def __init__(self) -> None:
+        self._rest = b""
+
+    def __call__(self, part: bytes) -> bytes:
+        lines = (self._rest + part).split(b"\n")
+        self._rest = b"" if not part else lines.pop()
+        if len(self._rest) > LONGEST_LINE:
+            raise ValueError("straddling object straddles two block boundaries")
+        return b"".join(b" ".join(line.split()) + b"\n" for line in lines)
+
+
+def look_at(file: Path, source: str, table: TableSettings, candidates: str) -> TextTable:
+    """Find out how a text table is written.
+
+    Parameters
+    ----------
+    file : path
+        The file, which may be packed.
+    source : str
+        What messages call it.
+    table : TableSettings
+        What the user says.
+    candidates : str
+        Characters that may be between its fields.
+
+    Raises
+    ------
+    FileError
+        If it is no text of the encoding.
+    InputError
+        If the delimiter is no character.
+    """
+    with open_unpacked(file) as stream:
+        start = stream.read(START + 1)
+    found = next((name for mark, name in MARKS if start.startswith(mark)), None)
+    encoding = found if table.encoding is None else table.encoding
+    lines = _lines(start, encoding, source)
+    delimiter = None if table.delimiter is None else _character(table.delimiter)
+    skipped = 0
+    if lines and (named := re.fullmatch(r'"?sep=(.)"?', lines[0].strip())):
+        delimiter = delimiter or named[1]
+        skipped = 1
+    header: str | None = None
+    while skipped < len(lines) and not lines[skipped].strip():
+        skipped += 1
+    while skipped < len(lines) and (line := lines[skipped]).startswith(("#", "%")):
+        header, skipped = line.lstrip("#% ").strip(), skipped + 1
+    below = [line for line in lines[skipped:] if line.strip()]
+    delimiter = delimiter or _found(below, candidates)
+    runs = delimiter == " " and not any('"' in line for line in below)
+    first = None
+    if header is not None and below and not table.no_header:
+        first = _commented(header, below[0], delimiter)
+        # The line above the data is their names, or else it is among what is skipped.
+        skipped -= first is not None
+    if first is None and not table.no_header:
+        first = _widened(below, delimiter)
+    content = None if first is None else (first + "\n").encode()
+    utf8 = encoding is None or codecs.lookup(encoding).name in ("utf-8", "utf-8-sig", "ascii")
+    return TextTable(file, source, delimiter, None if utf8 else encoding, skipped, content, runs)
+
+
+def _lines(start: bytes, encoding: str | None, source: str) -> list[str]:
+    """Return the first lines of a text."""
+    if encoding is None and start.startswith(codecs.BOM_UTF8):
+        start = start[3:]
+    decoder = codecs.getincrementaldecoder(encoding or "utf-8")("strict" if encoding else "replace")
+    try:
+        text = decoder.decode(start)
+    except UnicodeError as error:
+        raise not_this_text(source, encoding) from error
+    lines = re.split(r"\r\n|\n|\r", text)
+    if len(start) > START and len(lines) > 1:
+        lines.pop()
+    return lines[:LOOKED_AT]
+
+
+def not_this_text(source: str, encoding: str | None) -> FileError:
+    """Return the error of text in another encoding."""
+    if encoding is not None:
+        return FileError(f"{source} is no text in ", Setting("encoding", encoding), "; try another")
+    return FileError(
+        f"{source} is not UTF-8 text; name its encoding: ", Setting("encoding", "latin-1"),
+        " for most of Western Europe, or cp1252 of Windows",
+    )  # fmt: skip
+
+
+def _character(delimiter: str) -> str:
+    """Return the delimiter that a user names."""
+    character = NAMED.get(delimiter, delimiter)
+    if len(character) != 1 or not character.isascii() or character in '"\r\n\0':
+        raise InputError(f"the delimiter must be one character (or 'tab'), got {delimiter!r}")
+    return character
+
+
+def _counts(lines: list[str], mark: str) -> list[int]:
+    """Return how often a delimiter stands in each line, outside quotation marks."""
+    bare = (re.sub(r'"[^"]*"', "q", line) for line in lines)
+    if mark == " ":
+        return [max(len(line.split()) - 1, 0) for line in bare]
+    return [line.count(mark) for line in bare]
+
+
+def _found(lines: list[str], candidates: str) -> str:
+    """Return the delimiter that all lines have as often, or else the first has most often."""
+    counts = {mark: _counts(lines, mark) or [0] for mark in candidates}
+    for mark in PREFERRED:
+        # The names may be one fewer, where the rows have some.
+        same = set(counts.get(mark, [0])[1:])
+        if len(same) == 1 and counts[mark][0] and counts[mark][0] in {*same, min(same) - 1}:
+            return mark
+    return max(candidates, key=lambda mark: counts[mark][0])
+
+
+def _commented(header: str, line: str, delimiter: str) -> str | None:
+    """Return names that stand behind a sign of comments, if they are as many as the fields."""
+    [names, fields] = _counts([header, line], delimiter)
+    return header if names == fields else None
+
+
+def _widened(lines: list[str], delimiter: str) -> str | None:
+    """Return a line of names that is one short made as long as the rows."""
+    counts = _counts(lines, delimiter)
+    if len(counts) < 2 or {counts[0] + 1} != set(counts[1:]) or not lines[0].strip():
+        return None
+    if delimiter != " " and all(line.endswith(delimiter) for line in lines[1:]):
+        return lines[0] + delimiter
+    return f'""{delimiter}{lines[0]}'
