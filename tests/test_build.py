@@ -123,8 +123,20 @@ def test_every_room_is_installed_and_no_module_called_cli(installed):
         assert ours == {path.relative_to(site / home) for path in (site / home).rglob("*.py")}
 
 
-def test_the_version_is_said_once_more_and_the_same(project):
+def test_the_version_is_said_twice_more_and_the_same(project):
     assert project["project"]["version"] == vpem.__version__
+    assert f"\nversion: {vpem.__version__}\n" in (ROOT / "CITATION.cff").read_text(encoding="utf-8")
+
+
+def test_wheels_are_built_for_every_python_that_is_named_and_tried(project):
+    wheels = project["tool"]["cibuildwheel"]
+    named = [each.rpartition(" ")[2] for each in project["project"]["classifiers"]]
+    versions = [each for each in named if each.startswith("3.")]
+    assert wheels["build"] == " ".join(f"cp{each.replace('.', '')}-*" for each in versions)
+    assert project["project"]["requires-python"] == f">={versions[0]}"
+    tests = [word for word in wheels["test-command"][0].split() if word.startswith("{project}")]
+    assert tests
+    assert all(Path(word.format(project=ROOT)).is_file() for word in tests)
 
 
 DATA = "from vpem import example_path; print(example_path('wine').parent)"
