@@ -29,7 +29,7 @@ def check_kinds(columns: list[tuple[str, pa.DataType]], source: str) -> None:
             raise InputError(
                 f"{source}: column {name!r} holds {str(kind)[:80]}, not text or numbers; "
                 "leave it out with ",
-                Setting("drop_columns"),
+                Setting("drop"),
             )
 
 
@@ -42,7 +42,7 @@ def check_strings(name: str, column: pa.ChunkedArray, source: str) -> None:
         raise FileError(
             f"{source}: column {name!r} holds a text of {longest} bytes, more than "
             f"{LONGEST_STRING} characters; leave it out with ",
-            Setting("drop_columns"),
+            Setting("drop"),
         )
     check_unpacked(4 * longest * len(column), source)  # as numpy has text
 
@@ -76,7 +76,7 @@ def matrix_of(columns: list[tuple[str, pa.ChunkedArray]], n_rows: int, source: s
                 " or ",
                 Setting("id_column"),
                 ", or leave it out with ",
-                Setting("drop_columns"),
+                Setting("drop"),
             )
     small = all(column.type in (pa.float32(), pa.float16()) for _, column in plain)
     dtype = np.dtype(np.float32 if small else np.float64)
@@ -114,7 +114,7 @@ def annotation_of(name: str, column: pa.ChunkedArray, source: str) -> Labels:
         raise InputError(
             f"{source}: row {row} (counted from 0) has no value in column {name!r}, which holds "
             "labels, ids or workers; fill it in, or leave the column out with ",
-            Setting("drop_columns"),
+            Setting("drop"),
         )
     if pa.types.is_boolean(values.type):
         values = values.cast(pa.int8())

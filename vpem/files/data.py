@@ -44,6 +44,7 @@ def read_data(
     weights_needed: bool = True,
     columns: Sequence[str] | frozenset[str] | None = None,
     keep_constant: bool = False,
+    on_disk: bool = False,
 ) -> Dataset:
     """Read a dataset from a table or an HDF5 file.
 
@@ -73,6 +74,8 @@ def read_data(
     keep_constant : bool
         Whether columns of a plain table with one value, or none, are features all the same: others
         may have more rows of them.
+    on_disk : bool
+        Whether values of HDF5 stay on disk, however little memory they would take.
 
     Returns
     -------
@@ -95,7 +98,7 @@ def read_data(
     lacking = [what for name, what in named if kept is not None and _is_kept(name, given, kept)]
     wanted = Wanted(
         asked, dataset, memory_limit, sample_weight, weights_needed, columns,
-        tuple(lacking), keep_constant,
+        tuple(lacking), keep_constant, on_disk,
     )  # fmt: skip
     with _local(path) as (file, source, wholly):
         found = _read(file, source, wanted)

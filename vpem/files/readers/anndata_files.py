@@ -43,7 +43,7 @@ def read_anndata(file: h5py.File, source: str, wanted: Wanted) -> Dataset:
     item = find(file, name)
     kind = sparse_kind(item)
     if kind is None:
-        X = read_matrix(file, name, source, None, wanted.memory_limit)
+        X = read_matrix(file, name, source, None, wanted.in_memory)
     else:
         X = dense_in(item, name, kind, source, wanted)
     of_genes = name == "X" or name.startswith("layers/")

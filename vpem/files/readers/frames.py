@@ -71,6 +71,8 @@ class Wanted:
         What of labels, ids and workers ("label", "id", "worker") may be named and not be there.
     keep_constant : bool
         Whether columns with one value, or none, are features.
+    on_disk : bool
+        Whether values of HDF5 stay on disk, however few they are.
     """
 
     table: TableSettings
@@ -81,6 +83,12 @@ class Wanted:
     columns: Sequence[str] | frozenset[str] | None = None
     lacking: tuple[str, ...] = ()
     keep_constant: bool = False
+    on_disk: bool = False
+
+    @property
+    def in_memory(self) -> int | None:
+        """Bytes of which values of HDF5 are read; None: however many."""
+        return 0 if self.on_disk else self.memory_limit
 
 
 def check_fields(dtype: np.dtype[Any], source: str) -> None:

@@ -99,7 +99,7 @@ def _stored(file: h5py.File, name: str, item: Any, source: str, wanted: Wanted) 
         # MATLAB writes columns first.
         X = np.ascontiguousarray(np.asarray(read_matrix(file, name, source, None, None)).T)
     else:
-        X = read_matrix(file, name, source, None, wanted.memory_limit)
+        X = read_matrix(file, name, source, None, wanted.in_memory)
 
     def note(called: str) -> Labels | None:
         one = find(file, called) if called.strip("/") else None

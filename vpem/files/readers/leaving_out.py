@@ -17,7 +17,7 @@ from vpem.files.readers.text_numbers import LONGEST_NUMBER, check_writing, numbe
 from vpem.files.reading import LONGEST_STRING
 from vpem.files.table_settings import TableSettings
 
-__all__ = ["ID_NAMES", "find_ids", "nothing_left", "sort_columns", "warn_of_numbers"]
+__all__ = ["ID_NAMES", "MOST", "find_ids", "nothing_left", "sort_columns", "warn_of_numbers"]
 
 ID_NAMES = ("id", "ids")
 """Of columns that are hardly meant to be features, in any case of letters."""

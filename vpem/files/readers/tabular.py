@@ -21,6 +21,7 @@ from vpem.files.readers.common import blank_marks, refuse_large
 from vpem.files.readers.frames import Frame, Wanted
 from vpem.files.readers.leaving_out import (
     ID_NAMES,
+    MOST,
     find_ids,
     nothing_left,
     sort_columns,
@@ -93,7 +94,12 @@ def _read(frame: Frame, choice: Choice) -> Columns:
     called = []
     if "id" not in noted:
         free = set(choice.free) - {*noted.values(), *(choice.features if choice.chosen else ())}
-        called = [n for n in sorted(free) if names[n].casefold() in ID_NAMES or n in frame.index]
+        textual = {n for n in free if is_text(plain_kind(frame.kinds[n]))}
+        likely = textual if len(textual) <= MOST else set()
+        called = [
+            n for n in sorted(free)
+            if names[n].casefold() in ID_NAMES or n in frame.index or n in likely
+        ]  # fmt: skip
     asked = [*choice.features] if choice.chosen else []
     check_kinds([(names[n], frame.kinds[n]) for n in (*noted.values(), *asked)], frame.source)
     kept = sorted({*choice.features, *noted.values(), *called})
