@@ -204,7 +204,8 @@ def _show(report: Report) -> None:
         f"{number(report['seconds'], 3)} s",
     ]
     if report["tol"] > 0:
-        iterations.insert(1, "converged" if report["converged"] else "not converged")
+        rest = "converged to within noise" if report["in_noise"] else "converged"
+        iterations.insert(1, rest if report["converged"] else "not converged")
     rows, features = plural(report["n_samples"], "row"), plural(report["n_features"], "feature")
     field = f"{number(report['mean_field'][0], 3)} at first, {number(report['mean_field'][-1], 3)}"
     facts = [

@@ -179,6 +179,8 @@ def _show(report: Report, fit: Imputation) -> None:
     iterations = [str(report["n_iter"]), f"{number(report['seconds'], 3)} s"]
     if not report["converged"]:
         iterations.insert(1, "not converged")
+    elif report["in_noise"]:
+        iterations.insert(1, "converged to within noise")
     how = [f"participation {report['participation']:g}", f"step {report['step_size']}"]
     if report["compress"] is not None and report["sum"] == "server":
         how.append(f"compressed by {report['compress']}")

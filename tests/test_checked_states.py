@@ -101,7 +101,7 @@ RUNS = {
     "rows, restarts": rows(workers(), n_init=2, init="random"),
     "kmeans": lambda saver: kmeans_rows(X, evenly(30, 3), workers(), saver=saver, **KMEANS),
     "kmeans over features": lambda saver: kmeans_features(X, agents(), saver=saver, **KMEANS),
-    "fedem": fedem(),
+    "fedem": fedem(batch_size=5),
     "vr": fedem(variance_reduction=True, batch_size=5),
     "vr on a graph": fedem(workers("cycle", n_rounds=6), compress=None, variance_reduction=True),
     "saem": saem(codec="qsgd:8bits", participation=0.7),

@@ -23,7 +23,7 @@ from vpem.settings import COVARIANCE_TYPES
 from vpem.steps.em import fit
 from vpem.steps.fedem import first_statistics, run_fedem
 from vpem.steps.fedruns import parse_step_size
-from vpem.steps.resting import Rest, looks_needed
+from vpem.steps.resting import Drift, Rest, looks_needed
 from vpem.sums.connect import connect_workers
 from vpem.sums.server import ServerSum
 from vpem.terms.features import FeatureTerms
@@ -615,21 +615,58 @@ def test_units_do_not_matter_to_when_a_run_ends(X):
 
 
 @pytest.mark.parametrize(
-    ("options", "advice"),
+    ("options", "noise"),
     [
-        ({"batch_size": 6, "step_size": 0.1}, "noise of batches keeps them there"),
-        ({"batch_size": 6, "step_size": "decreasing:0.5"}, "noise of batches keeps them there"),
-        ({"compress": "qsgd:4bits", "memory": "none"}, "without memories noise keeps them there"),
-        ({"participation": 0.2, "memory": "none", "step_size": 0.1}, "without memories noise"),
+        ({"batch_size": 20, "step_size": 0.1}, "noise of batches"),
+        ({"compress": "qsgd:8bits", "memory": "none"}, "noise of what is sent"),
+        ({"participation": 0.5, "memory": "none", "step_size": 0.2}, "noise of what is sent"),
     ],
-    ids=["batches", "decreasing", "quantized", "absent"],
+    ids=["batches", "quantized", "absent"],
+)
+@pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.filterwarnings("ignore:weights or covariances")
+def test_a_run_ends_where_noise_alone_moves_it(X, options, noise, seed):
+    options = {**ITSELF, **options, "seed": seed}
+    with pytest.warns(VpemWarning, match=noise):
+        ours = run(X, 3, **options)
+    assert ours.run.converged
+    assert ours.run.in_noise
+    assert ours.run.n_iter < 900
+    # It would go on about here.
+    longer = run(X, 3, **{**options, "tol": 0.0, "record_every": 1, "max_iter": 800})
+    about = np.array(longer.run.history.objective[300:])
+    assert abs(ours.log_likelihood - about.mean()) < 5 * about.std()
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"batch_size": 6, "step_size": "decreasing:0.5"},  # which make noise smaller still
+        {"batch_size": 6, "max_iter": 39},
+    ],
+    ids=["decreasing", "short"],
 )
 @pytest.mark.filterwarnings("ignore:weights or covariances")
-def test_noise_that_stays_is_never_called_converged(X, options, advice):
-    with pytest.warns(NotConvergedWarning, match=advice):
-        ours = run(X, 3, **{**ITSELF, **options, "max_iter": 150})
+def test_a_run_that_noise_keeps_from_its_end_says_so(X, options):
+    with pytest.warns(NotConvergedWarning, match="noise of batches keeps them there"):
+        ours = run(X, 3, **{**ITSELF, "max_iter": 150, **options})
     assert not ours.run.converged
-    assert ours.run.n_iter == 150
+
+
+def test_drift_is_told_from_noise():
+    rng = np.random.default_rng(0)
+    noise = rng.normal(size=(400, 1, 20))
+    still, drifting = Drift((1, 20), None), Drift((1, 20), None)
+    ends = [still.is_over(one, 0.5, number) for number, one in enumerate(noise)]
+    assert ends.index(True) == 39
+    assert sum(ends) >= 3
+    moved = noise + 0.2 * np.arange(400)[:, None, None]
+    assert not any(drifting.is_over(one, 0.5, number) for number, one in enumerate(moved))
+    assert not Drift((1, 20), None).is_over(noise[0], 0.5, 0.0)
+    few, falling = Drift((1, 20), None), Drift((1, 20), None)
+    assert not any(few.is_over(one, 0.5, 0.005 * number) for number, one in enumerate(noise))
+    steps = 1 / np.arange(1, 401)
+    assert not any(map(falling.is_over, noise, steps, range(400)))
 
 
 def test_small_corrections_count_in_a_row():
@@ -638,12 +675,13 @@ def test_small_corrections_count_in_a_row():
     small, large = at * (1 + 1e-3), at * np.array([[1.0], [1.5]])
     assert rest.looks == 20
     for moved in [small] * 19 + [large] + [small] * 19:
-        assert not rest.note(rest.is_small(at, moved, 0.5))
-    assert rest.note(rest.is_small(at, small, 0.5))
-    assert not rest.is_small(at, at * (1 + 1e-2), 0.5)  # before it is multiplied by the step
+        assert rest.note(*rest.look(at, moved, 0.5, 0.0)) == (False, False)
+    assert rest.note(*rest.look(at, small, 0.5, 0.0)) == (True, False)
+    # Before it is multiplied by the step.
+    assert rest.look(at, at * (1 + 1e-2), 0.5, 0.0) == [True]
     assert looks_needed(False, 1.0, 0) == 1
     assert looks_needed(True, 1.0, 30) == 60
-    assert not Rest(0.0, 1, None).is_small(at, at, 1.0)
+    assert Rest(0.0, 1, None).look(at, at, 1.0, 0.0) == [True]
 
 
 # ---- the benchmark -------------------------------------------------------------------------------

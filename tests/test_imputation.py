@@ -317,7 +317,7 @@ def test_the_server_keeps_the_mean_of_the_memories():
 def test_batches(options):
     parts = split(from_matrices(draw("gaussian", 2)), 2, "random", np.random.default_rng(0))
     exact = quiet(parts, rank=2, ridge=1.5)
-    fit = quiet(parts, rank=2, ridge=1.5, max_iter=300, **options)
+    fit = quiet(parts, rank=2, ridge=1.5, max_iter=300, tol=0, **options)
     gap = exact.run.history.objective[-1] - fit.run.history.objective[-1]
     assert gap < 0.05 * (exact.run.history.objective[-1] - exact.run.history.objective[0])
 
@@ -408,8 +408,13 @@ def test_most_iterations_follow_from_the_steps():
     assert fit.options["max_iter"] == enough_iterations(fit.options["step_size"])
 
 
-def test_batches_that_never_rest_say_so():
+def test_batches_end_where_noise_alone_moves_them_and_say_so():
     given = split(from_matrices(draw("gaussian", 2)), 2, "random", np.random.default_rng(0))
+    with pytest.warns(VpemWarning, match="noise of entries drawn anew"):
+        found = fit_imputation(given, rank=2, batch_size=20)
+    assert found.converged
+    assert found.run.in_noise
+    assert found.run.n_iter < WHOLE_STEPS
     with pytest.warns(NotConvergedWarning, match="entries drawn anew keep it moving"):
         fit_imputation(given, rank=2, batch_size=20, max_iter=30)
     with pytest.raises(InputError, match="batch_size must be"):

@@ -363,8 +363,8 @@ class FedSettings(Settings, heading="Method"):
         "as many conditional expectations as rows are one, and the start takes one.",
         flags="--epochs", heading="Stopping", least=0.0, above=True)
     tol: float = setting(1e-10, "Stop when the squared norm of the mean correction is at most this "
-        "part of the statistic's, several times in a row where anything is drawn or quantized; 0: "
-        "never.", heading="Stopping", least=0.0)
+        "part of the statistic's, several times in a row where anything is drawn or quantized; or "
+        "when noise that stays is all that moves it. 0: never.", heading="Stopping", least=0.0)
     record_every: int = setting(1, "Iterations from one record of objective and mean field to the "
         "next; a record takes a pass over all rows, which counts as no epoch.", heading="Output",
         least=1)

@@ -144,6 +144,7 @@ class Imputation(Result):
             "row_trend": self.row_trend.tolist(),
             "column_trend": self.column_trend.tolist(),
             "converged": self.converged,
+            "in_noise": run.in_noise,
             "n_iter": self.n_iter,
             "projections": run.projections,
             "compress": self.compress,

@@ -90,6 +90,7 @@ class FedFit(MixtureResult):
             "bic": self.bic,
             "aic": self.aic,
             "converged": self.converged,
+            "in_noise": run.in_noise,
             "n_iter": self.n_iter,
             "n_epochs": run.epochs,
             "projections": run.projections,
@@ -123,7 +124,7 @@ def options_of(run: FedRun, how: FedMixtureSettings, compress: str | None) -> Re
 
 
 def warn_of_noise(run: FedRun, how: FedMixtureSettings, codec: Codec | None) -> None:
-    """Warn where noise spoiled M-steps, or kept the run from its end."""
+    """Warn where noise spoiled M-steps, stays in what was found, or kept the run from its end."""
     if run.n_iter >= FEW and run.projected_share > OFTEN:
         finer = "" if codec is None else ", more bits (such as qsgd:6bits:32 or qsgd:8bits:32)"
         warnings.warn(
@@ -131,6 +132,17 @@ def warn_of_noise(run: FedRun, how: FedMixtureSettings, codec: Codec | None) -> 
             f"half of the iterations: noise is large for what the data tell of a component, or a "
             f"component collapses; take a smaller step size{finer}, fewer components, or one "
             "covariance for all (tied)",
+            VpemWarning,
+            stacklevel=3,
+        )
+    if run.in_noise:
+        batches, steps = how.batch_size is not None, "smaller steps leave less of it"
+        of, without = ("of batches", "variance reduction") if batches else (
+            "of what is sent or who is heard", "memory first"
+        )  # fmt: skip
+        warnings.warn(
+            f"at rest after {run.n_iter} iterations but for the noise {of}, which stays in the "
+            f"result: {without} takes it away, {steps}",
             VpemWarning,
             stacklevel=3,
         )
@@ -147,7 +159,7 @@ def warn_of_noise(run: FedRun, how: FedMixtureSettings, codec: Codec | None) -> 
 def _lasting_noise(how: FedMixtureSettings, codec: Codec | None) -> str | None:
     """Say which noise stays in corrections however long a run is, and what to do about it."""
     if how.batch_size is not None and not how.variance_reduction:
-        return "the noise of batches keeps them there: take variance reduction, or tol 0"
+        return "the noise of batches keeps them there: take variance reduction, or more iterations"
     if how.memory == "none" and (codec is not None or how.participation < 1):
-        return "without memories noise keeps them there: take memory first, or tol 0"
+        return "without memories noise keeps them there: take memory first, or more iterations"
     return None

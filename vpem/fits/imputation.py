@@ -108,13 +108,13 @@ def fit_imputation(
     how = ImputeSettings.of(settings, **changes)
     law = make_law(how.law, how.variance)
     network = _network_of(network, observations)
-    _check(observations, law, how, network)
     codec = None if how.compress is None else parse_codec(how.compress)
     check_masked(network, codec, how.participation)
     # Memories take the noise of participation and codec away, and SPIDER that of batches.
     noise_stays = not how.variance_reduction and (
         how.batch_size is not None and how.batch_size < int(observations.counts.max())
     )
+    _check(observations, law, how, network, noise_stays)
     how = how.changed(step_size=_steps(observations, how, codec))
     if how.max_iter is None:
         how = how.changed(max_iter=enough_iterations(how.step_size, noise_stays))
@@ -198,7 +198,9 @@ def _model(
     return model, observers
 
 
-def _check(observations: Observations, law: Law, how: ImputeSettings, network: Network) -> None:
+def _check(
+    observations: Observations, law: Law, how: ImputeSettings, network: Network, noise_stays: bool
+) -> None:
     """Raise InputError where the observations are not for these settings."""
     small = min(observations.shape)
     shape = " x ".join(map(str, observations.shape))
@@ -212,7 +214,8 @@ def _check(observations: Observations, law: Law, how: ImputeSettings, network: N
     check_laws(observations, law, network.total.holders)
     n = observations.n_observers
     each = ON_A_GRAPH if network.whole.total.n_roots > 1 else AT_A_SERVER
-    needed = 8 * (each * n + MATRICES) * observations.shape[0] * observations.shape[1]
+    drift = 4 * network.whole.total.n_roots if noise_stays else 0
+    needed = 8 * (each * n + drift + MATRICES) * observations.shape[0] * observations.shape[1]
     check_memory(needed, f"imputing a matrix of {shape} seen by {n} observers")
 
 
@@ -262,6 +265,15 @@ def _options(run: FedRun, how: ImputeSettings) -> Report:
 def _warn(found: Imputation, tol: float, noise_stays: bool) -> None:
     """Say what should be known of a result."""
     run = found.run
+    if run.in_noise:
+        warnings.warn(
+            VpemWarning(
+                f"at rest after {run.n_iter} iterations but for the noise of entries drawn anew, "
+                "which stays in the result: ", Setting("variance_reduction", True),
+                " takes it away, smaller steps leave less of it",
+            ),
+            stacklevel=3,
+        )  # fmt: skip
     if tol > 0 and not run.converged:
         advice: tuple[str | Setting, ...] = (
             "try a larger ", Setting("tol"), " or a larger ", Setting("max_iter"),

@@ -58,7 +58,7 @@ def enough_iterations(step_size: str | float | StepSize, noise_stays: bool = Fal
         As `vpem.steps.fedruns.parse_step_size` takes it.
     noise_stays : bool
         Whether noise remains however long the fit goes on (of batches without variance reduction):
-        more iterations then bring nothing to rest.
+        it ends where noise alone moves it, which needs no more iterations where steps are short.
 
     Returns
     -------

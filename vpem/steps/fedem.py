@@ -31,8 +31,9 @@ from vpem.steps.fedruns import (
     FedRun,
     StatisticModel,
     parse_step_size,
+    weights_of,
 )
-from vpem.steps.resting import Rest, looks_needed
+from vpem.steps.resting import Drift, Rest, looks_needed, stays_noisy
 from vpem.steps.runs import note_partition
 from vpem.steps.saver import NoSaver, Saver, check_length
 from vpem.sums.connect import Network
@@ -81,8 +82,9 @@ def run_fedem(
         one epoch is counted.
     settings : FedSettings, optional
         None: the defaults. Where anything is drawn or quantized, corrections must be below ``tol``
-        in so many iterations in a row (`vpem.steps.resting.looks_needed`): noise that stays above
-        it ends nothing. Steps may be a function too (`parse_step_size`).
+        in so many iterations in a row (`vpem.steps.resting.looks_needed`). Noise that stays above
+        it ends a run of constant steps once it alone moves the statistic
+        (`vpem.steps.resting.Drift`). Steps may be a function too (`parse_step_size`).
     codec : Codec, optional
         How workers send corrections to the server; None: as float64. A codec that is biased by
         more than rounding needs memories, and takes ``alpha = 1`` and ``H`` the mean of the
@@ -120,7 +122,7 @@ def run_fedem(
         If a statistic is no longer finite, or the network falls apart for long.
     """
     how = FedSettings.of(settings, **changes)
-    weights = _weights(model, how.weighting)
+    weights = weights_of(model, how.weighting)
     n_threads = thread_count(how.n_threads)
     first = Quantizer(first_codec, model.pieces, n_threads, basis)
     later = Quantizer(codec, model.pieces, n_threads, basis)
@@ -131,26 +133,15 @@ def run_fedem(
     estimates = Estimates(model, how.batch_size, how.variance_reduction, how.inner, rng)
     noisy = later.omega > 0 or how.participation < 1 or estimates.batch_size is not None
     looks = looks_needed(noisy or keeper.is_noisy, how.participation, estimates.inner)
-    loop = _Loop(model, how, weights, keeper, estimates, Rest(how.tol, looks, basis), rng)
+    stays = how.tol > 0 and stays_noisy(how, int(model.counts.max()), later.omega)
+    drift = Drift((keeper.n_roots, model.size), basis) if stays else None
+    rest = Rest(how.tol, looks, basis, drift)
+    loop = _Loop(model, how, weights, keeper, estimates, rest, rng)
     saver = saver or NoSaver()
     if saver.saved is None:
         assert start is not None
         return loop.start(start, alpha, later.omega).iterate(saver, callback)
     return loop.resume(saver, alpha, later.omega).iterate(saver, callback)
-
-
-def _weights(model: StatisticModel, weighting: str) -> Vector:
-    """What each worker weighs in a mean (n,)."""
-    if weighting == "rows":
-        share: Vector = model.masses / model.masses.sum()
-        return share
-    counts = model.counts
-    if not counts.all():
-        raise InputError(
-            f"worker {int(np.argmin(counts))} holds no rows, so workers cannot count alike; take "
-            "weighting rows"
-        )
-    return np.full(len(counts), 1.0 / len(counts))
 
 
 def _memory_step(alpha: float | None, memory: str, quantizer: Quantizer) -> float:
@@ -317,11 +308,10 @@ class _Loop:
         except PartitionedError as error:
             note_partition(run.partitions, iteration, error, "links")
             moved, heard = run.statistics, False
-        small = self.rest.is_small(run.statistics, moved, step)
+        moving = self.rest.look(run.statistics, moved, step, self.estimates.epochs)
         # What any process finds holds for all.
-        bad, moving = self.keeper.holders.allreduce(
-            np.array([not np.isfinite(moved).all(), not small], dtype=np.uint8), "max"
-        )
+        found = np.array([not np.isfinite(moved).all(), *moving], dtype=np.uint8)
+        bad, *moving = self.keeper.holders.allreduce(found, "max")
         if bad:
             raise NumericalError(
                 f"the statistic is no longer finite at iteration {iteration}: noise outgrew "
@@ -329,14 +319,15 @@ class _Loop:
             )
         run.statistics = moved
         run.n_iter = iteration
-        run.converged = heard and self.rest.note(not moving)
+        if heard:
+            run.converged, run.in_noise = self.rest.note(*moving)
         return len(active), step
 
     def _is_last(self) -> bool:
         """Whether this is the last iteration."""
         run = self.run
-        enough = run.n_iter == self.how.max_iter or self.estimates.epochs >= self.most_epochs
-        return run.converged or enough
+        spent = run.n_iter == self.how.max_iter or self.estimates.epochs >= self.most_epochs
+        return run.converged or spent
 
     def _maximize(self) -> None:
         """Find the parameters of each root."""

@@ -51,12 +51,13 @@ def fedem_state(
         "model": model.state(),
         "links": links.state(),
         "estimates": estimates.state(),
-        "calm": rest.count,
+        "in_noise": run.in_noise,
+        "rest": rest.state(),
         "stream": stream_state(rng),
     }
 
 
-def fedem_schema(model: StatisticModel, links: Any, estimates: Any) -> Schema:
+def fedem_schema(model: StatisticModel, links: Any, estimates: Any, rest: Any) -> Schema:
     """Say what a state is."""
     n_workers = len(model.counts)
     counts, sizes = ListOf(COUNT, "H", least=1), ListOf(Number(0), "H")
@@ -79,7 +80,8 @@ def fedem_schema(model: StatisticModel, links: Any, estimates: Any) -> Schema:
         "model": model.schema(),
         "links": links.schema(),
         "estimates": estimates.schema(links.holders.apart),
-        "calm": COUNT,
+        "in_noise": FLAG,
+        "rest": rest.schema(),
         "stream": STREAM,
     }
 
@@ -95,13 +97,14 @@ def restore_fedem(
     """Put a run together again; parameters are found by the M-step that comes next."""
     state = saver.saved
     assert state is not None
-    check(fedem_schema(model, links, estimates), state, saver.place)
+    check(fedem_schema(model, links, estimates, rest), state, saver.place)
     model.restore(state["model"])
     links.restore(state["links"])
     estimates.restore(state["estimates"])
-    rest.count = state["calm"]
+    rest.restore(state["rest"])
     set_stream(rng, state["stream"])
-    same = ("memories", "memory", "projections", "projected", "converged", "partitions")
+    same = ("memories", "memory", "projections", "projected", "converged", "partitions",
+            "in_noise")  # fmt: skip
     return FedRun(
         state["statistics"].mean(axis=0),
         state["statistics"],

@@ -19,6 +19,7 @@ __all__ = [
     "StatisticModel",
     "StepSize",
     "parse_step_size",
+    "weights_of",
 ]
 
 Vector = NDArray[np.float64]
@@ -230,7 +231,9 @@ class FedRun:
     projections : int
         What was projected in all M-steps.
     converged : bool
-        Whether the change was below ``tol``.
+        Whether the run came to rest.
+    in_noise : bool
+        Whether that is since noise, which stays, was all that moved the statistic.
     alpha : float
         Step of the memories.
     omega : float
@@ -251,6 +254,7 @@ class FedRun:
     epochs: float = 0.0
     projections: int = 0
     converged: bool = False
+    in_noise: bool = False
     alpha: float = 0.0
     omega: float = 0.0
     partitions: list[tuple[int, str]] = field(default_factory=list)
@@ -262,3 +266,17 @@ class FedRun:
         half = self.n_iter // 2
         late = sum(iteration > half for iteration in self.projected)
         return late / (self.n_iter - half) if self.n_iter else 0.0
+
+
+def weights_of(model: StatisticModel, weighting: str) -> Vector:
+    """What each worker weighs in a mean (n,)."""
+    if weighting == "rows":
+        share: Vector = model.masses / model.masses.sum()
+        return share
+    counts = model.counts
+    if not counts.all():
+        raise InputError(
+            f"worker {int(np.argmin(counts))} holds no rows, so workers cannot count alike; take "
+            "weighting rows"
+        )
+    return np.full(len(counts), 1.0 / len(counts))

@@ -65,8 +65,9 @@ class FedEM(FittedMixture):
     n_epochs : float or None, default=None
         Most epochs.
     tol : float, default=1e-10
-        Squared norm of the mean correction, relative to the statistic's, at which to stop; 0:
-        never. See `vpem.fits.fedem.fit_fedem`.
+        Squared norm of the mean correction, relative to the statistic's, at which to stop. Where
+        noise stays (of batches, or without memories) a run of constant steps ends besides when
+        noise is all that moves the statistic. 0: never.
     reg_covar, floor, scale
         As for `vpem.fits.fedem.fit_fedem`.
     missing : {"refuse", "marginalize"}, default="refuse"
@@ -99,7 +100,7 @@ class FedEM(FittedMixture):
     history_ : FedHistory
         Objective, squared mean field, epochs and bytes of the iterations recorded.
     converged_ : bool
-        Whether `tol` was reached.
+        Whether the fit came to rest; ``fit_.run.in_noise`` says whether that is to within noise.
     n_iter_ : int
         Iterations.
     n_epochs_ : float
