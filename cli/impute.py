@@ -23,11 +23,13 @@ from .roles import READ
 from .workers import graph_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from vpem.fits.imputation import Imputation
     from vpem.network.schema import Report
     from vpem.terms.lowrank.observations import Observations
+
+    from .tables import Table
 
 __all__ = ["impute"]
 
@@ -53,7 +55,8 @@ class ImputeOutput(TableOutput, heading="Output", kept=False):
     output: Path | None = changed(
         TableOutput,
         "output",
-        help="Write matrices, factors and trends here (HDF5), or the completed matrix (.csv).",
+        help="Write matrices, factors and trends here (HDF5), or the completed matrix: .csv or "
+        ".parquet.",
     )
     plot: Path | None = setting(
         None,
@@ -188,18 +191,17 @@ def _show(report: Report, fit: Imputation) -> None:
         how.append(f"{report['projections']:,} means moved into the law's domain")
     facts = (
         ("matrix", f"{rows} x {columns}, {seen}"),
-        ("network", ", ".join(network)),
         ("model", f"rank {report['rank']}, ridge {number(report['ridge'])}, {law}"),
-        ("FedEM", ", ".join(how)),
         ("log-likelihood", f"{report['log_likelihood']:.6f} an entry seen"),
         ("singular values", ", ".join(number(one, 4) for one in report["singular_values"][:8])),
         ("iterations", ", ".join(iterations)),
+        ("FedEM", ", ".join(how)),
+        ("network", ", ".join(network)),
         ("communication", communication(report["communication"], report["worker_names"])),
         ("written to", report["model"] or "nothing is kept (give --output)"),
     )
-    tables: list[Any] = [table(facts, "", "")]
-    if report["holdout"] is not None:
-        tables += _holdout(report["holdout"])
+    tables: list[Any] = [] if report["holdout"] is None else _holdout(report["holdout"])
+    tables.append(table(facts, "", ""))
     names = fit.observations.column_names
     if len(names) <= LISTED:
         trend = [
@@ -226,4 +228,29 @@ def _holdout(scores: Report) -> list[Any]:
     made: list[Any] = [table(lines, "", *head, title=title, right=head)]
     if "skipped" in scores["iterative_imputer"]:
         made.append(f"iterative imputer was not run: {scores['iterative_imputer']['skipped']}")
-    return made
+    return [*made, _by_column(scores["by_column"])]
+
+
+def _by_column(scores: Sequence[Report]) -> Table:
+    """Return the table of errors in columns: of many those of which most is left to explain."""
+    from .output import number, table
+
+    title = "Error by column"
+    if len(scores) > LISTED:
+        title = (
+            f"Error by column, the largest {LISTED} of {len(scores)} beside those of column means"
+        )
+        scores = sorted(scores, key=_remaining, reverse=True)[:LISTED]
+    heads = ("hidden", "rmse", "rmse of column means")
+    lines = [
+        (one["column"], one["n_entries"], number(one["model"]["rmse"], 4),
+         number(one["column_means"]["rmse"], 4))
+        for one in scores
+    ]  # fmt: skip
+    return table(lines, "column", *heads, title=title, right=heads)
+
+
+def _remaining(score: Report) -> float:
+    """Share of the error of a column's mean that imputed values still have."""
+    means = score["column_means"]["rmse"]
+    return float(score["model"]["rmse"] / means) if means > 0 else 0.0

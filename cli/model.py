@@ -69,7 +69,9 @@ def export(
         Path,
         WRITTEN,
         typer.Option(
-            "-o", "--output", help="File to write: .npz (NumPy) or .json; .csv of an imputation."
+            "-o",
+            "--output",
+            help="File to write: .npz (NumPy) or .json; .csv or .parquet of an imputation.",
         ),
     ],
     force: Annotated[bool, typer.Option("--force", help="Replace an existing output.")] = False,
@@ -80,7 +82,7 @@ def export(
     """Write a model as a NumPy archive, as JSON, or as a table.
 
     The archive has the assembled mixture, or the arrays of a fit of SAEM; JSON has all. Of an
-    imputation (from vpem impute) the completed matrix is written, as CSV.
+    imputation (from vpem impute) the completed matrix is written, as a table.
 
     Example: vpem model export model.h5 -o model.npz
     """

@@ -148,7 +148,7 @@ class MixtureFile(RowFile):
 
         found = self.stored
         X, labels = found.mixture.sample(count, np.random.default_rng(seed))
-        if output.output is not None and ending_of(output.output) != ".csv":
+        if output.output is not None and ending_of(output.output) not in (".csv", ".parquet"):
             drawn = Dataset(X, found.feature_names, labels=labels, source=str(output.output))
             write_dataset(output.output, drawn, output.force)
             return

@@ -176,7 +176,7 @@ class ResultSettings(Printing, heading="Output", kept=False):
 
     output: Path | None = setting(
         None,
-        "Write here: .csv or .h5. Default: CSV on stdout.",
+        "Write here: .csv, .parquet or .h5. Default: CSV on stdout.",
         flags="-o --output",
         file="written",
     )

@@ -59,12 +59,12 @@ class SaemOutput(LabelledOutput, heading="Output", kept=False):
     labels_file: Path | None = changed(
         LabelledOutput,
         "labels_file",
-        help="Write the class of each individual of a mixture (gmm) here: .csv or .h5. With "
-        "--parties a file for each, named after it (classes.lab.csv).",
+        help="Write the class of each individual of a mixture (gmm) here: .csv, .parquet or .h5. "
+        "With --parties a file for each, named after it (classes.lab.csv).",
     )
     individuals: Path | None = setting(
-        None, "Write means and intervals of the individuals' latents here: .csv or .h5. With "
-        "--engine mpi devices tell them for this only.",
+        None, "Write means and intervals of the individuals' latents here: .csv, .parquet or .h5. "
+        "With --engine mpi devices tell them for this only.",
         file=WRITTEN,
     )  # fmt: skip
     traces: Path | None = setting(

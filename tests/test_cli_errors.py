@@ -204,7 +204,9 @@ def test_an_output_that_exists_is_refused_before_any_work(refused):
     words=[("predict", "m.h5", "d.h5"), ("sample", "m.h5")],
 )
 def test_results_of_another_format(refused, words, name):
-    assert "results are written to .csv, .h5 or .hdf5 files" in refused(*words, "-o", name)
+    assert "results are written to .csv, .parquet, .h5 or .hdf5 files" in refused(
+        *words, "-o", name
+    )
 
 
 # ---- who holds what, and who talks to whom -------------------------------------------------------

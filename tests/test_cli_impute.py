@@ -138,7 +138,7 @@ def test_a_table_of_imputed_values(capsys, folder, name):
     with open("filled.csv", "rb") as one, open("later.csv", "rb") as other:
         assert one.read() == other.read()
     assert run(capsys, "model", "export", "filled.h5", "-o", "later.npz").sentence.startswith(
-        "imputed values are written to .csv files"
+        "imputed values are written to .csv or .parquet files"
     )
 
 
@@ -176,6 +176,14 @@ def test_holdout(capsys, folder, words, losses):
     for name in ("model", "column_means", "iterative_imputer"):
         assert set(found[name]) == losses
         assert all(np.isfinite(list(found[name].values())))
+    by_column = found["by_column"]
+    counts = np.array([one["n_entries"] for one in by_column])
+    assert counts.sum() == found["n_entries"]
+    for name in ("model", "column_means"):
+        assert all(set(one[name]) == losses for one in by_column)
+        if found["n_values"] == found["n_entries"]:
+            squares = np.square([one[name]["rmse"] for one in by_column])
+            assert counts @ squares / counts.sum() == pytest.approx(found[name]["rmse"] ** 2)
     shown = done(capsys, "impute", *words, "--holdout", "0.1").out
     assert f"Error on {found['n_entries']} hidden entries" in shown
     assert "iterative imputer" in shown

@@ -7,7 +7,7 @@ from vpem import VPEM, DistributedKMeans, FedMissEM
 from vpem.errors import InputError
 from vpem.files.clusterings import write_clustering
 from vpem.files.datasets import Dataset, write_dataset
-from vpem.files.endings import ENDINGS, check_ending, ending_of
+from vpem.files.endings import ENDINGS, INSTEAD, check_ending, ending_of
 from vpem.files.models import read_model, write_json, write_model, write_npz
 from vpem.files.observations import write_observations
 from vpem.fits.imputed import write_imputation
@@ -131,4 +131,4 @@ def test_every_kind_lists_its_endings():
             check_ending("a.xyz", kind)
         said = str(caught.value)
         assert all(one in said for one in endings)
-        assert said.endswith("files, got a.xyz")
+        assert f"files, got a.xyz{f'; {INSTEAD[kind]}' if kind in INSTEAD else ''}" in said

@@ -4,6 +4,7 @@ import io
 import h5py
 import numpy as np
 import pytest
+from pyarrow import parquet
 
 from vpem.errors import FileError, InputError
 from vpem.files.tables import write_columns
@@ -51,9 +52,20 @@ def test_hdf5_says_what_it_is(tmp_path, name):
         np.testing.assert_array_equal(file["proba_0"][()], COLUMNS["proba_0"])
 
 
+def test_parquet_has_nulls_where_values_are_masked(tmp_path):
+    lost = {"share": np.ma.array([0.5, np.nan, 0.1, 2.0, 3.0], mask=[0, 0, 1, 0, 0])}
+    write_columns(tmp_path / "a.parquet", COLUMNS | lost, "vpem-predictions")
+    found = parquet.read_table(tmp_path / "a.parquet").to_pydict()
+    assert list(found) == [*COLUMNS, "share"]
+    for name, column in COLUMNS.items():
+        assert found[name] == column.tolist()
+    assert (found["share"][0], found["share"][2:]) == (0.5, [None, 2.0, 3.0])
+    assert np.isnan(found["share"][1])
+
+
 @pytest.mark.parametrize("name", ["a.txt", "a", "a.csv.gz", ".csv", "a.npz"])
 def test_other_endings_are_refused_before_anything_is_written(tmp_path, name):
-    with pytest.raises(InputError, match=r"written to \.csv, \.h5 or \.hdf5 files, got"):
+    with pytest.raises(InputError, match=r"written to \.csv, \.parquet, \.h5 or \.hdf5 files, got"):
         write_columns(tmp_path / name, COLUMNS, "vpem-predictions")
     assert list(tmp_path.iterdir()) == []
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from vpem.errors import InputError
 
-__all__ = ["ENDINGS", "check_ending", "ending_of"]
+__all__ = ["ENDINGS", "INSTEAD", "check_ending", "ending_of"]
 
 PathLike = str | os.PathLike[str]
 
@@ -21,15 +21,24 @@ ENDINGS: dict[str, tuple[str, ...]] = {
     "datasets": (*HDF5, ".h5ad"),
     "observations": HDF5,
     "individuals": HDF5,
-    "imputations": (*HDF5, ".csv"),
+    "imputations": (*HDF5, ".csv", ".parquet"),
     "checkpoints": (*HDF5, ".ckpt"),
-    "results": (".csv", ".h5", ".hdf5"),
+    "results": (".csv", ".parquet", ".h5", ".hdf5"),
     "pictures": (".png", ".svg", ".pdf"),
     "reports": (".html", ".htm"),
-    "imputed values": (".csv",),
+    "imputed values": (".csv", ".parquet"),
     "exported models": (".npz", ".json"),
 }
 """Kinds of files, and the endings that agree with what is in them."""
+
+ROWS = "a table of the rows and what they belong to is written by 'vpem predict MODEL DATA -o'"
+INSTEAD = {
+    "models": f"{ROWS}, parameters for other programs by 'vpem model export MODEL -o'",
+    "clusterings": f"{ROWS}, centres by 'vpem model show --json'",
+    "fits of SAEM": "curves as a table are written by 'vpem predict FIT -o', estimates by 'vpem "
+    "model export FIT -o'",
+}
+"""What whoever names a table wants of a file that is none."""
 
 
 def ending_of(path: PathLike) -> str:
@@ -58,5 +67,6 @@ def check_ending(path: PathLike, kind: str) -> str:
     if ending not in endings:
         *first, last = (one for one in endings if one)
         listed = f"{', '.join(first)} or {last}" if first else last
-        raise InputError(f"{kind} are written to {listed} files, got {os.fspath(path)}")
+        instead = f"; {INSTEAD[kind]}" if kind in INSTEAD else ""
+        raise InputError(f"{kind} are written to {listed} files, got {os.fspath(path)}{instead}")
     return ending

@@ -82,7 +82,7 @@ def read_imputed(path: PathLike) -> Imputed:
 def write_imputed(
     path: PathLike, found: Imputed, force: bool = False, quote_formulas: bool = False
 ) -> None:
-    """Write a completed matrix as a CSV table, all or nothing.
+    """Write a completed matrix as a table, all or nothing.
 
     Of observations from a long table the table is long too: row, column, value, times_seen (0
     where the value was imputed). Else it is the matrix, a line a row and its name first.
@@ -90,7 +90,7 @@ def write_imputed(
     Parameters
     ----------
     path : path
-        A .csv file.
+        A .csv or .parquet file.
     found : Imputed
         What to write.
     force : bool

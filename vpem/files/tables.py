@@ -1,4 +1,4 @@
-"""Results as columns: CSV or HDF5 files, or CSV on standard output."""
+"""Results as columns: CSV, Parquet or HDF5 files, or CSV on standard output."""
 
 from __future__ import annotations
 
@@ -38,9 +38,10 @@ def write_columns(
     Parameters
     ----------
     path : path or None
-        A .csv or .h5 file; None writes CSV to standard output.
+        A .csv, .parquet or .h5 file; None writes CSV to standard output.
     columns : dict of name to ndarray of shape (M,)
-        Masked values are empty cells of CSV; in HDF5 they are -1 of whole numbers, else NaN.
+        Masked values are empty cells of CSV and nulls of Parquet; in HDF5 they are -1 of whole
+        numbers, else NaN.
     kind : str
         ``encoding-type`` of an HDF5 file.
     force : bool
@@ -60,13 +61,27 @@ def write_columns(
         _write_csv(sys.stdout, columns, quote_formulas)
         return
     with atomic_write(path, force, "results") as temporary:
-        if ending_of(path) == ".csv":
+        ending = ending_of(path)
+        if ending == ".parquet":
+            _write_parquet(temporary, columns)
+        elif ending == ".csv":
             with open(temporary, "w", newline="", encoding="utf-8") as stream:
                 _write_csv(stream, columns, quote_formulas)
-            return
-        with create(temporary, kind, VERSION) as file:
-            for name, column in columns.items():
-                write_column(file, name, _filled(column))
+        else:
+            with create(temporary, kind, VERSION) as file:
+                for name, column in columns.items():
+                    write_column(file, name, _filled(column))
+
+
+def _write_parquet(path: PathLike, columns: dict[str, Labels]) -> None:
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    arrays = {}
+    for name, column in columns.items():
+        values = column.tolist() if column.dtype.kind in "OSU" else np.ma.getdata(column)
+        arrays[name] = pa.array(values, mask=np.ma.getmaskarray(column))
+    parquet.write_table(pa.table(arrays), os.fspath(path))
 
 
 def _filled(column: Labels) -> Labels:

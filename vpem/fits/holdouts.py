@@ -81,13 +81,14 @@ def score_holdout(
         ``share``, ``n_entries``, ``n_values`` (an entry seen by two observers has two); and for
         ``model``, ``column_means`` and ``iterative_imputer`` a dict of losses: ``rmse``, under the
         Poisson law ``deviance`` too, under the Bernoulli law ``log_loss``. Where scikit-learn's
-        imputer was not run: ``{"skipped": why}``.
+        imputer was not run: ``{"skipped": why}``. ``by_column`` has ``column``, ``n_entries`` and
+        the losses of ``model`` and ``column_means`` of every column with hidden entries.
     """
     low, high = found.law.domain()
     columns = hidden.places % found.observations.shape[1]
 
-    def losses(means: Matrix) -> dict[str, float]:
-        return found.law.losses(hidden.values, np.clip(means, low, high))
+    def losses(means: Matrix, some: slice | NDArray[np.intp] = slice(None)) -> dict[str, float]:
+        return found.law.losses(hidden.values[some], np.clip(means[some], low, high))
 
     other: Report = {"skipped": "it was not asked for"}
     if compare:
@@ -95,11 +96,24 @@ def score_holdout(
             other = losses(iterative_imputer(found.seen.mean, seed).ravel()[hidden.places])
         except InputError as error:
             other = {"skipped": str(error)}
+    fitted, means = found.fitted.ravel()[hidden.places], found.seen.column_means[columns]
+    order = np.argsort(columns, kind="stable")
+    numbers, begins = np.unique(columns[order], return_index=True)
+    by_column = [
+        {
+            "column": found.observations.column_names[number],
+            "n_entries": len(np.unique(hidden.places[some])),
+            "model": losses(fitted, some),
+            "column_means": losses(means, some),
+        }
+        for number, some in zip(numbers, np.split(order, begins)[1:], strict=True)
+    ]
     return {
         "share": share,
         "n_entries": hidden.n_places,
         "n_values": len(hidden.values),
-        "model": losses(found.fitted.ravel()[hidden.places]),
-        "column_means": losses(found.seen.column_means[columns]),
+        "model": losses(fitted),
+        "column_means": losses(means),
         "iterative_imputer": other,
+        "by_column": by_column,
     }

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from vpem.checks import as_kept
-from vpem.files.endings import check_ending
+from vpem.files.endings import ENDINGS, check_ending
 from vpem.files.hdf5 import (
     atomic_write,
     create,
@@ -41,12 +41,13 @@ def write_imputation(
     hidden: Hidden | None = None,
     quote_formulas: bool = False,
 ) -> None:
-    """Write matrices, factors and trends to HDF5, or the completed matrix to CSV.
+    """Write matrices, factors and trends to HDF5, or the completed matrix to a table.
 
     Parameters
     ----------
     path : path
-        The file, written completely or not at all; .csv for the table of `write_imputed`.
+        The file, written completely or not at all; .csv or .parquet for the table of
+        `write_imputed`.
     found : Imputation or fitted estimator
         What to write: an imputation, or a `vpem.FedMissEM` after `fit`.
     report : dict, optional
@@ -66,7 +67,7 @@ def write_imputation(
         If the file exists and ``force`` is False, or cannot be written.
     """
     found = as_kept(found, Imputation, "an imputation is written of an Imputation or a FedMissEM")
-    if check_ending(path, "imputations") == ".csv":
+    if check_ending(path, "imputations") in ENDINGS["imputed values"]:
         write_imputed(path, imputed_of(found), force, quote_formulas)
         return
     given = found.observations
