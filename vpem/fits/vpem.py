@@ -158,7 +158,7 @@ def fit_vpem(
     fit = Fit(
         mixture=run.mixture,
         network=network,
-        history=_per_hub(np.array(run.history).reshape(-1, network.total.n_roots), network),
+        history=_per_hub(np.array(run.history).reshape(-1, len(run.log_likelihood)), network),
         root_log_likelihood=_per_hub(run.log_likelihood[None], network)[0],
         total_weight=terms.total_weight,
         n_samples=given.n_samples,
