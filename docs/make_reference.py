@@ -30,6 +30,7 @@ ROOMS = {
         "vpem.files", "vpem.terms", "vpem.network.blocks", "vpem.network.holdings",
         "vpem.fits", "vpem.saem",
     ),
+    "Files and pictures": ("vpem.pictures",),
     "Networks": ("vpem.network", "vpem.sums.connect"),
     "Parties": ("vpem.files.parties",),
     "Settings": ("vpem.settings", "vpem.fits.settings"),

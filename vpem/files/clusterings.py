@@ -26,6 +26,7 @@ from vpem.files.hdf5 import (
 from vpem.files.json_text import write_json_element
 from vpem.files.reports import report_elements
 from vpem.network.schema import COUNT, Array, ListOf, Maybe, Numbers, Report
+from vpem.shown import Shown
 from vpem.terms.matrix import Arranges
 from vpem.terms.nearest import nearest
 from vpem.terms.scaling import Scaling
@@ -39,7 +40,7 @@ PathLike = str | os.PathLike[str]
 
 
 @dataclass
-class StoredClustering:
+class StoredClustering(Shown, facts="{centres.shape[0]:cluster}, {centres.shape[1]:feature}"):
     """A clustering with all that is stored beside it.
 
     Attributes

@@ -32,6 +32,7 @@ from vpem.files.hdf5 import (
 )
 from vpem.files.matrix import FileMatrix
 from vpem.network.holdings import Partition, Workers
+from vpem.shown import Shown
 
 if TYPE_CHECKING:
     import h5py
@@ -53,7 +54,7 @@ CHUNK_BYTES = 1 << 20
 
 
 @dataclass
-class Dataset:
+class Dataset(Shown, facts="{n_samples:row}, {n_features:feature}, {source}"):
     """Examples by features.
 
     Parameters

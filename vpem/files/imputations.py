@@ -17,6 +17,7 @@ from vpem.files.hdf5 import (
 )
 from vpem.files.tables import write_columns
 from vpem.network.schema import LARGEST_COUNT, TEXT, Array, Maybe
+from vpem.shown import Shown
 
 __all__ = ["Imputed", "read_imputed", "write_imputed"]
 
@@ -26,7 +27,7 @@ VERSION = "0.1.0"
 
 
 @dataclass(frozen=True)
-class Imputed:
+class Imputed(Shown, facts="{values.shape[0]:row}, {values.shape[1]:column}"):
     """A completed matrix.
 
     Attributes

@@ -33,6 +33,7 @@ from vpem.files.reports import report_elements
 from vpem.network.blocks import Blocks
 from vpem.network.schema import FLAG, Array, Choice, Integer, ListOf, Mapping, Maybe, Report
 from vpem.settings import COVARIANCE_TYPES
+from vpem.shown import Shown
 from vpem.terms.covariances import is_diagonal, is_tied
 from vpem.terms.mixture import Mixture
 from vpem.terms.scaling import Scaling
@@ -57,7 +58,7 @@ PathLike = str | os.PathLike[str]
 
 
 @dataclass
-class Model:
+class Model(Shown, facts="{mixture.n_components:component}, {mixture.n_features:feature}"):
     """A fitted mixture with all that is stored beside it.
 
     Attributes

@@ -54,7 +54,11 @@ Callback = Callable[[KMeansProgress], None]
 
 
 @dataclass(kw_only=True)
-class Clustering(NetworkResult):
+class Clustering(
+    NetworkResult,
+    facts="{n_clusters:cluster}, {converged:converged|not converged} after {n_iter:iteration}, "
+    "inertia {inertia:.6g}",
+):
     """Rows in clusters, and how that came about.
 
     Attributes

@@ -41,7 +41,11 @@ class Seen:
 
 
 @dataclass(kw_only=True)
-class Imputation(Result):
+class Imputation(
+    Result,
+    facts="rank {rank}, {observations.shape[0]:row}, {observations.shape[1]:column}, "
+    "{converged:converged|not converged} after {n_iter:iteration}",
+):
     """A matrix with nothing missing, and how it was found.
 
     Attributes

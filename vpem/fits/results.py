@@ -14,6 +14,7 @@ from vpem.fits.answer import Answer
 from vpem.fits.privacy import Guarantee
 from vpem.network.holdings import Workers
 from vpem.network.schema import Report
+from vpem.shown import Shown
 from vpem.steps.reinitialise import Recovery
 from vpem.sums.connect import Network
 from vpem.terms.mixture import Mixture
@@ -35,7 +36,7 @@ SUMMED = (
 
 
 @dataclass(kw_only=True)
-class Result(ABC):
+class Result(Shown, ABC, facts="{converged:converged|not converged}, {n_iter:iteration}"):
     """What every fit ends with.
 
     Attributes
@@ -106,7 +107,12 @@ class NetworkResult(Result):
 
 
 @dataclass(kw_only=True)
-class MixtureResult(NetworkResult):
+class MixtureResult(
+    NetworkResult,
+    facts="{mixture.n_components:component}, {mixture.n_features:feature}, "
+    "{converged:converged|not converged} after {n_iter:iteration}, "
+    "log-likelihood per sample {log_likelihood:.6g}",
+):
     """A fitted mixture, and how it came about.
 
     Attributes

@@ -15,6 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from vpem.checks import check_int
 from vpem.errors import InputError, VpemWarning, shorten
+from vpem.shown import Shown
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -34,7 +35,7 @@ NUMBER = re.compile(r"0|[1-9][0-9]{0,17}")
 
 
 @dataclass(frozen=True, eq=False)
-class Graph:
+class Graph(Shown, facts="{n_agents:agent}, {n_edges:edge}, {topology}"):
     """Agents, numbered from 0, and the undirected links between them.
 
     Parameters

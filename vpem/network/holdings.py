@@ -13,6 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from vpem.checks import check_int
 from vpem.errors import InputError, VpemWarning, shorten
+from vpem.shown import Shown
 
 __all__ = [
     "Partition", "Workers", "by_label", "contiguous", "evenly", "from_agent_of_feature",
@@ -23,7 +24,7 @@ Indices = NDArray[np.intp]
 
 
 @dataclass(frozen=True, eq=False)
-class Holdings:
+class Holdings(Shown):
     """A division of columns or rows among holders, with increasing numbers of what each has."""
 
     parts: tuple[Indices, ...]
@@ -38,17 +39,14 @@ class Holdings:
             raise InputError(f"there are {many} but {len(self.names)} {self.holder} names")
         for name in self.names if len(set(self.names)) < len(self.names) else ():
             if self.names.count(name) > 1:
-                advice = f"{self.holder} names must differ"
-                raise InputError(f"two {self.holder}s are called {name!r}; {advice}")
+                what = f"two {self.holder}s are called {name!r}"
+                raise InputError(f"{what}; {self.holder} names must differ")
         if not self.total:
             one = f"there must be at least one {self.held}"
             raise InputError(f"the {self.holder}s hold no {self.held}s; {one}")
         if not all((part[1:] > part[:-1]).all() for part in self.parts):
             raise InputError(f"the {self.held}s of each {self.holder} must be increasing")
-        seen = np.zeros(total := self.total, dtype=np.bool_)
-        for part in self.parts:
-            seen[part[(part >= 0) & (part < total)]] = True
-        if not seen.all():
+        if not np.array_equal(np.sort(self.order), np.arange(self.total)):
             raise InputError(f"each {self.held} must be held by exactly one {self.holder}")
 
     @property
@@ -81,7 +79,7 @@ class Holdings:
         return out
 
 
-class Partition(Holdings):
+class Partition(Holdings, facts="{n_agents:agent}, {n_features:feature}"):
     """A division of the features among the agents; every feature is held exactly once.
 
     Parameters
@@ -129,7 +127,7 @@ class Partition(Holdings):
         return self.holder_of
 
 
-class Workers(Holdings):
+class Workers(Holdings, facts="{n_workers:worker}, {n_samples:row}"):
     """A division of the rows among workers; every row is held exactly once.
 
     Parameters

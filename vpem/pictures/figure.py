@@ -27,6 +27,9 @@ __all__ = [
     "words",
 ]
 
+ON_SCREEN = 90
+"""Dots an inch in a notebook."""
+
 DPI = 160
 """Dots an inch of a .png file, and of what is drawn as dots in others."""
 
@@ -54,6 +57,19 @@ class Picture:
     figure: Figure
     alt: str
     notes: list[str] = field(default_factory=list)
+
+    def __repr__(self) -> str:
+        return f"Picture({printable(self.alt)!r})"
+
+    def _repr_png_(self) -> bytes:
+        """Show it in a notebook."""
+        drawn = io.BytesIO()
+        self.figure.savefig(drawn, format="png", dpi=ON_SCREEN)
+        return drawn.getvalue()
+
+    def save(self, path: str | os.PathLike[str], *, force: bool = False) -> None:
+        """Write it to a .png, .svg or .pdf file, as `save_picture`."""
+        save_picture(path, self, force=force)
 
 
 def new_figure(

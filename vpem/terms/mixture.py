@@ -13,6 +13,7 @@ from vpem.checks import Matrix, check_int
 from vpem.errors import InputError, NumericalError, check_choice
 from vpem.network.blocks import Blocks
 from vpem.settings import COVARIANCE_TYPES
+from vpem.shown import Shown
 from vpem.terms.covariances import (
     Factors,
     block_views,
@@ -28,7 +29,7 @@ __all__ = ["Mixture"]
 
 
 @dataclass(frozen=True)
-class Mixture:
+class Mixture(Shown, facts="{n_components:component}, {n_features:feature}, {covariance_type}"):
     """A Gaussian mixture whose covariances are block-diagonal over hubs.
 
     Parameters

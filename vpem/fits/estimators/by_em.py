@@ -62,10 +62,10 @@ class FittedByEM(FittedMixture):
     def _last(self) -> NDArray[np.float64] | None:
         """Return what the roots found last of the fit that is gone on from, a row of data."""
         fit = getattr(self, "fit_", None)
-        if fit is None or not len(fit.history):
-            return None
-        last: NDArray[np.float64] = fit.history[-1] / fit.total_weight
-        return last
+        if fit is None:
+            return np.array([self.lower_bound_]) if np.isfinite(self.lower_bound_) else None
+        last: NDArray[np.float64] = fit.history[-1:].ravel() / fit.total_weight
+        return last if len(last) else None
 
     def _take(self, fit: Fit, dtype: np.dtype[np.floating]) -> None:
         """Take what was fitted for the attributes."""

@@ -245,11 +245,10 @@ class DistributedKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clust
         if lines is not None:
             lines.end(found.converged, found.n_iter)
         self.clustering_: Clustering = found
-        self.cluster_centers_ = found.centres.astype(data.dtype)
+        self._place(found.centres, found.scaling, data.dtype)
         self.labels_ = found.labels
         self.inertia_ = found.inertia
         self.n_iter_ = found.n_iter
-        self._n_features_out = found.n_clusters
         return self
 
     def _refuse_the_other_split(self, over_rows: bool) -> None:
@@ -262,6 +261,14 @@ class DistributedKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clust
             raise InputError(
                 "workers are about who holds which rows; with split='features' give agents"
             )
+
+    def _place(
+        self, centres: NDArray[np.float64], scaling: Scaling | None, dtype: np.dtype[np.floating]
+    ) -> None:
+        """Take centres, and the units of distances, for those of the estimator."""
+        self._centres, self._scaling = centres, scaling
+        self.cluster_centers_ = centres.astype(dtype)
+        self._n_features_out = len(centres)
 
     _noun = "cluster"
     _stored: StoredClustering
@@ -305,9 +312,8 @@ class DistributedKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clust
         check_is_fitted(self, "cluster_centers_")
         data = self._validate(X, reset=False)
         check_values(data)
-        found = self.clustering_
-        scaling = found.scaling or Scaling.none(data.shape[1])
-        return nearest(data, found.centres, scaling, thread_count(self.n_threads))
+        scaling = self._scaling or Scaling.none(data.shape[1])
+        return nearest(data, self._centres, scaling, thread_count(self.n_threads))
 
     def predict(self, X: ArrayLike) -> NDArray[np.int32]:
         """Nearest centre of each row.
@@ -326,7 +332,7 @@ class DistributedKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clust
         """Distance of each row to each centre, shape (M, K)."""
         check_is_fitted(self, "cluster_centers_")
         data = self._validate(X, reset=False)
-        centres, scaling = self.clustering_.centres, self.clustering_.scaling
+        centres, scaling = self._centres, self._scaling
         rows = np.ascontiguousarray(data if scaling is None else scaling.apply(data))
         out = np.empty((len(centres), len(data)))
         places = centres if scaling is None else scaling.apply(centres)

@@ -12,7 +12,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import validate_data
 
 from vpem.checks import Floats, check_data, check_int
-from vpem.errors import InputError
+from vpem.errors import InputError, shorten
 from vpem.files.datasets import default_names
 from vpem.files.holdings import numbered
 from vpem.fits.estimators.everyday import Everyday
@@ -34,6 +34,8 @@ def _plain(value: Any) -> Any:
         value = value.tolist()
     if isinstance(value, list | tuple | range):
         return [_plain(item) for item in value]
+    if isinstance(value, Mapping):
+        return {str(name): _plain(item) for name, item in value.items()}
     if isinstance(value, float) and not np.isfinite(value):
         return str(value)
     return value if isinstance(value, str | int | float | None) else type(value).__name__
@@ -47,6 +49,19 @@ class OfSettings(Everyday):
         given = vars(self)
         own = {one.name: given[one.name] for one in record.fields() if one.name in given}
         return record(**{**own, **changes})
+
+
+def _check_all_held(lists: Sequence[Sequence[Any]], names: Sequence[str]) -> None:
+    """Raise InputError where nobody holds a feature that has a name."""
+    if any(isinstance(part, str) for part in lists):
+        return  # as will be told
+    held = {column for part in lists for column in part}
+    lost = [name for column, name in enumerate(names) if column not in held]
+    if lost:
+        raise InputError(
+            f"agents hold no {shorten(map(repr, lost))}; give every column of X to one of them, or "
+            "leave it out of X"
+        )
 
 
 class OnGraph(OfSettings):
@@ -127,6 +142,8 @@ class OnGraph(OfSettings):
         if isinstance(parts, Sequence) and not isinstance(parts, str):
             known = getattr(self, "feature_names_in_", None)
             lists = numbered(parts, None if known is None else list(known))
+            if known is not None and called is not None:
+                _check_all_held(lists, known)
             return from_lists(lists, n_features, called)
         raise InputError(
             "agents must be None, a number of agents, the features of each agent by its name, "

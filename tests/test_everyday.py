@@ -1,0 +1,335 @@
+"""What estimators do beside their fits, and how Python programs keep, open and draw them."""
+
+import pickle
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.mixture import GaussianMixture
+
+import vpem
+from vpem import VPEM, DistributedGaussianMixture, DistributedKMeans, FedEM, FedMissEM, InputError
+from vpem.network.holdings import evenly
+from vpem.shown import Shown
+from vpem.steps.given_starts import GivenStart
+
+from .tables import each
+
+NAMES = ("ast", "alt", "age", "bmi")
+AGENTS = {"lab": ["ast", "bmi"], "ward": ["age", "alt"]}
+
+
+@pytest.fixture(scope="module")
+def X(overlapping):
+    return overlapping(0, 120, 4)
+
+
+@pytest.fixture(scope="module")
+def frame(X):
+    """A data frame as scikit-learn knows them."""
+    return pa.table(dict(zip(NAMES, X.T, strict=True)))
+
+
+ESTIMATORS = {
+    "features": lambda: VPEM(2, AGENTS, tol=1e-3),
+    "rows": lambda: DistributedGaussianMixture(2, {"a": range(50), "b": range(50, 120)}, tol=1e-3),
+    "fedem": lambda: FedEM(2, 2, tol=1e-4),
+    "kmeans": lambda: DistributedKMeans(2, workers=[0] * 40 + [1] * 80),
+    "kmeans of features": lambda: DistributedKMeans(
+        2, "features", agents=AGENTS, scale="standard", n_init=2
+    ),
+}
+
+
+@pytest.fixture(scope="module", params=ESTIMATORS)
+def fitted(request, frame):
+    return ESTIMATORS[request.param]().fit(frame)
+
+
+# ---- files ---------------------------------------------------------------------------------------
+
+
+def test_what_is_saved_is_opened_as_it_was(fitted, frame, X, tmp_path):
+    path, again = tmp_path / "model.h5", tmp_path / "again.h5"
+    fitted.save(path)
+    opened = vpem.load(path)
+    assert type(opened) is type(fitted)
+    np.testing.assert_array_equal(opened.predict(frame), fitted.predict(frame))
+    assert opened.score(frame) == pytest.approx(fitted.score(frame), rel=1e-12)
+    assert opened.feature_names_in_.tolist() == list(NAMES)
+    assert opened.n_iter_ == fitted.n_iter_
+    assert opened.summary() == fitted.summary()
+    told, ours = opened.get_params(), fitted.get_params()
+    assert {name for name in ours if told[name] != ours[name]} <= {"workers"}
+    with pytest.raises(vpem.FileError, match="exists"):
+        fitted.save(path)
+    opened.save(again)
+    assert vpem.load(again).summary() == fitted.summary()
+    opened.fit(frame)
+
+
+def test_a_fit_goes_on_from_a_file(X, tmp_path):
+    VPEM(2, agents=1, tol=1e-6, warm_start=True).fit(X).save(tmp_path / "m.h5")
+    opened = vpem.load(tmp_path / "m.h5")
+    with pytest.raises(InputError, match="warm_start"):
+        opened.partial_fit(X)
+    assert opened.fit(X).n_iter_ == 1
+
+
+def test_any_file_of_ours_is_opened_and_others_are_refused(X, tmp_path):
+    path = tmp_path / "data.h5"
+    vpem.write_dataset(path, vpem.Dataset(X, NAMES))
+    assert isinstance(vpem.load(path), vpem.Dataset)
+    holes = X.copy()
+    holes[0, 0] = np.nan
+    imputed = FedMissEM(1, max_iter=2, tol=1.0).fit(holes)
+    imputed.save(tmp_path / "i.h5")
+    assert vpem.load(tmp_path / "i.h5").values.shape == (120, 4)
+    assert "rank 1, 120 x 4" in imputed.summary()
+    with pytest.raises(vpem.FileError):
+        vpem.load(tmp_path / "none.h5")
+    other = tmp_path / "other.h5"
+    import h5py
+
+    with h5py.File(other, "w") as file:
+        file["X"] = X
+    with pytest.raises(vpem.FileError, match="read_dataset"):
+        vpem.load(other)
+    for unfitted in (VPEM(), DistributedKMeans(), FedMissEM()):
+        with pytest.raises(InputError, match="not fitted"):
+            unfitted.save(tmp_path / "u.h5")
+        assert "nothing" not in unfitted._repr_html_()
+    assert not (tmp_path / "u.h5").exists()
+
+
+# ---- pictures ------------------------------------------------------------------------------------
+
+
+def test_fits_are_drawn_with_data_of_any_form(frame, X, tmp_path):
+    model = VPEM(2, AGENTS, tol=1e-3).fit(frame)
+    path = tmp_path / "m.h5"
+    model.save(path)
+    shuffled = vpem.Dataset(X[:, ::-1], NAMES[::-1], labels=np.arange(120) // 60)
+    drawn = [
+        vpem.plot(model, "marginals", frame, features=["age"]).alt,
+        vpem.plot(path, "marginals", shuffled, features=["age"]).alt,
+        vpem.plot(model.kept(), "marginals", X, features=[2]).alt,
+    ]
+    assert len(set(drawn)) == 1
+    assert vpem.plot(model.fit_).alt == vpem.plot(model).alt
+    assert (
+        vpem.plot(path, "confusion", shuffled).alt
+        == vpem.plot(model, "confusion", frame, np.arange(120) // 60).alt
+    )
+    assert vpem.plot(model)._repr_png_().startswith(b"\x89PNG")
+    vpem.plot(model).save(tmp_path / "p.svg")
+    assert vpem.report(model, path=tmp_path / "r.html") == tmp_path / "r.html"
+    holes = np.where(np.eye(120, 4, dtype=bool), np.nan, X)
+    assert vpem.plot(FedMissEM(1, max_iter=2, tol=1.0).fit(holes)).alt
+
+
+@each(
+    ("given", "match"),
+    [
+        ((3,), "a fitted estimator"),
+        ((VPEM(),), "not fitted"),
+        (("model", "mean"), "kind must be one of"),
+        (("model", "confusion"), "give the data"),
+        (("model", None, None, [1]), "give X too"),
+    ],
+)
+def test_what_cannot_be_drawn_is_refused(given, match, X):
+    first = VPEM(2, agents=1, tol=1.0).fit(X) if given[0] == "model" else given[0]
+    with pytest.raises(InputError, match=match):
+        vpem.plot(first, *given[1:])
+
+
+# ---- names, lines, and what is shown -------------------------------------------------------------
+
+
+@each(
+    ("agents", "match"),
+    [
+        ({"lab": ["ast", "bmj"], "ward": ["age", "alt"]}, "did you mean 'bmi'"),
+        ({"lab": ["ast"], "ward": ["age", "alt"]}, "agents hold no 'bmi'"),
+        ({"lab": "ast", "ward": ["age", "alt", "bmi"]}, "list of feature numbers"),
+    ],
+)
+def test_agents_are_checked_by_names(agents, match, frame):
+    with pytest.raises(InputError, match=match):
+        VPEM(2, agents).fit(frame)
+
+
+def test_agents_by_names_need_names(frame, X):
+    model = VPEM(2, AGENTS, tol=1e-3).fit(frame)
+    assert [one.tolist() for one in model.mixture_.blocks.features] == [[0, 3], [1, 2]]
+    assert model.kept().report["agent_names"] == ["lab", "ward"]
+    with pytest.raises(InputError, match="have no names"):
+        VPEM(2, AGENTS).fit(X)
+
+
+@each(
+    ("workers", "match"),
+    [
+        ({"a": range(60), "b": range(59, 120)}, "row 59 is given twice"),
+        ({"a": range(60)}, "row 60 is given to no worker"),
+        ({"a": range(121)}, "beyond the 120"),
+        ({"a": [0.5]}, "row numbers"),
+    ],
+)
+def test_workers_are_checked_by_names(workers, match, X):
+    with pytest.raises(InputError, match=match):
+        DistributedGaussianMixture(2, workers).fit(X)
+
+
+@each(
+    ("given", "words"),
+    [
+        ({"k": 3}, "it is called n_components"),
+        ({"seed": 3}, "it is called random_state"),
+        ({"covarance_type": "full"}, "did you mean 'covariance_type'"),
+    ],
+)
+def test_parameters_that_there_are_not_are_refused_with_the_right_name(given, words):
+    with pytest.raises(TypeError, match=words):
+        VPEM(**given)
+
+
+@each("kind", list(ESTIMATORS))
+def test_verbose_fits_say_how_far_they_are(kind, frame, capsys):
+    ESTIMATORS[kind]().set_params(verbose=1, verbose_interval=2).fit(frame)
+    some = capsys.readouterr().out
+    ESTIMATORS[kind]().set_params(verbose=2).fit(frame)
+    every = capsys.readouterr().out
+    assert "  iteration 2, " in some
+    assert "  iteration 3, " not in some
+    assert "  iteration 1, " in every
+    assert "converged after" in some.splitlines()[-1]
+    ESTIMATORS[kind]().fit(frame)
+    assert capsys.readouterr().out == ""
+
+
+def test_summaries_name_what_differs(fitted):
+    lines = fitted.summary().splitlines()
+    assert len(lines) == 5
+    assert lines[2].split()[:3] == [fitted._noun, "size", "share"]
+    assert " sd" in lines[3]
+    assert lines[3].split()[-3] in NAMES
+    shown = fitted._repr_mimebundle_()
+    assert "differs most in" in shown["text/html"]
+    assert "differs most in" in fitted._repr_html_()
+
+
+def test_objects_show_facts_and_no_arrays(X):
+    model = VPEM(2, 2, tol=1e-3).fit(X)
+    clusters = DistributedKMeans(2).fit(X)
+    facts = {
+        repr(model.graph_): "Graph(2 agents, 2 edges, star)",
+        repr(model.mixture_): "Mixture(2 components, 4 features, full)",
+        repr(model.kept()): "Model(2 components, 4 features)",
+        repr(evenly(4, 1)): "Workers(1 worker, 4 rows)",
+        repr(clusters.kept()): "StoredClustering(2 clusters, 4 features)",
+        repr(vpem.Dataset(X, NAMES)): "Dataset(120 rows, 4 features, data)",
+    }
+    assert list(facts) == list(facts.values())
+    assert repr(model.fit_).startswith("Fit(2 components, 4 features, converged after ")
+    assert "<td" in model.mixture_._repr_html_()
+
+    class Odd(Shown, facts="{name}"):
+        name = "<b>\n"
+
+    assert "<b>" not in Odd()._repr_html_()
+    assert "\n" not in repr(Odd())
+
+
+# ---- as scikit-learn's GaussianMixture -----------------------------------------------------------
+
+PRECISIONS = {
+    "full": np.stack([np.diag([1.0, 2, 3, 4])] * 2),
+    "tied": np.diag([1.0, 2, 3, 4]),
+    "diag": np.array([[1.0, 2, 3, 4]] * 2),
+    "spherical": np.array([1.0, 2]),
+}
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+@each("kind", list(PRECISIONS))
+def test_given_starts_are_those_of_scikit_learn(kind, X):
+    start = {"weights_init": [0.3, 0.7], "means_init": X[[0, 100]]}
+    start |= {"precisions_init": PRECISIONS[kind], "covariance_type": kind}
+    how = {"max_iter": 4, "tol": 0.0, **start}
+    theirs = GaussianMixture(2, **how).fit(X)
+    for ours in (VPEM(2, 1, **how), DistributedGaussianMixture(2, 3, **how)):
+        ours.fit(X)
+        for name in ("weights_", "means_", "covariances_", "precisions_", "precisions_cholesky_"):
+            np.testing.assert_allclose(getattr(ours, name), getattr(theirs, name), rtol=1e-6)
+        np.testing.assert_allclose(ours.lower_bounds_, theirs.lower_bounds_, rtol=1e-9)
+
+
+@each("graph", ["star", "cycle"])
+def test_a_start_is_given_in_part_over_hubs_and_units(graph, X):
+    how = {"graph": graph, "scale": "standard", "max_iter": 0, "covariance_type": "diag"}
+    precisions = PRECISIONS["diag"]
+    ours = VPEM(2, 4, means_init=X[[3, 4]], precisions_init=precisions, **how).fit(X)
+    drawn = VPEM(2, 4, **how).fit(X)
+    np.testing.assert_allclose(ours.means_, X[[3, 4]])
+    np.testing.assert_allclose(ours.precisions_, precisions)
+    np.testing.assert_allclose(ours.weights_, drawn.weights_)
+    assert ours.n_iter_ == 0
+    assert not ours.converged_
+    assert ours.history_.shape == (0, 4)
+    assert ours.lower_bound_ == pytest.approx(ours.score(X))
+    rows = DistributedGaussianMixture(2, 3, graph, weights_init=[0.25, 0.75], max_iter=0).fit(X)
+    np.testing.assert_allclose(rows.weights_, [0.25, 0.75])
+
+
+@each(
+    ("options", "match"),
+    [
+        ({"weights_init": [0.5, 0.6]}, "add up to 1"),
+        ({"weights_init": [1.0]}, r"shape \(2,\)"),
+        ({"means_init": [[0.0] * 3] * 2}, r"shape \(2, 4\)"),
+        ({"means_init": [[np.nan] * 4] * 2}, "finite"),
+        ({"means_init": "x"}, "must be numbers"),
+        ({"precisions_init": -PRECISIONS["full"]}, "positive definite"),
+        ({"precisions_init": -PRECISIONS["diag"], "covariance_type": "diag"}, "positive"),
+        ({"init_params": "best"}, "init_params must be one of"),
+        ({"init_params": "random", "init": "random"}, "give one of them"),
+        ({"verbose": -1}, "verbose"),
+    ],
+)
+def test_starts_that_cannot_be_are_refused(options, match, X):
+    with pytest.raises(InputError, match=match):
+        VPEM(2, 1, **options).fit(X)
+
+
+def test_private_fits_have_no_given_starts(X):
+    private = {"release_epsilon": 5.0, "delta": 1e-3, "bounds": "-9,9"}
+    with pytest.raises(InputError, match="leave init out"):
+        VPEM(2, 1, means_init=X[:2], **private).fit(X)
+    with pytest.raises(InputError, match="at least 1"):
+        VPEM(2, 1, max_iter=0, **private).fit(X)
+
+
+def test_warnings_of_fits_that_have_not_converged_are_scikit_learns(X):
+    assert issubclass(vpem.NotConvergedWarning, ConvergenceWarning)
+    for short in (VPEM(2, max_iter=1), FedEM(2, max_iter=1), DistributedKMeans(2, max_iter=1)):
+        with pytest.warns(ConvergenceWarning) as caught:
+            short.fit(X)
+        assert isinstance(caught[0].message, vpem.NotConvergedWarning)
+
+
+@each("graph", ["star", "cycle"])
+def test_single_precision_is_kept_and_survives_pickling(graph, X):
+    ours = VPEM(2, 2, graph, tol=1e-3).fit(X.astype(np.float32))
+    again = pickle.loads(pickle.dumps(ours))
+    for name in ("weights_", "means_", "covariances_", "precisions_", "precisions_cholesky_"):
+        assert getattr(again, name).dtype == np.float32, name
+    assert ours.predict_proba(X.astype(np.float32)).dtype == np.float32
+    assert ours.score_samples(X).dtype == np.float64
+
+
+def test_start_objects_are_only_what_they_are_given(X):
+    assert GivenStart.at("kmeans", "full", (2, 4)) == GivenStart("kmeans")
+    assert GivenStart.of("random").init == "random"

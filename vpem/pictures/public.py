@@ -1,0 +1,240 @@
+"""What Python programs do with fits and files of them: open, draw, report."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from vpem.checks import check_data
+from vpem.errors import FileError, InputError
+from vpem.files import clusterings, datasets, imputations, models, observations
+from vpem.files.clusterings import StoredClustering, read_clustering
+from vpem.files.data import read_dataset
+from vpem.files.datasets import Dataset, default_names
+from vpem.files.hdf5 import open_read, read_attribute
+from vpem.files.imputations import read_imputed
+from vpem.files.models import Model, match_features, read_model
+from vpem.files.observations import read_observations
+from vpem.fits.clustering import Clustering
+from vpem.fits.completed import Imputation
+from vpem.fits.results import MixtureResult
+from vpem.pictures.figure import Picture
+from vpem.pictures.imputation import draw_imputation
+from vpem.pictures.kinds import Data, draw, kinds_of
+from vpem.pictures.page import write_page
+from vpem.pictures.reported import Saved, SavedFit
+from vpem.pictures.samples import EvaluationData
+from vpem.pictures.saved import read_saved, saved_of
+from vpem.saem.formats import fits
+from vpem.saem.formats import individuals as of_individuals
+from vpem.saem.formats.fits import read_saem
+from vpem.saem.formats.individuals import read_individuals
+from vpem.saem.individuals import Individuals
+from vpem.saem.results import SaemFit
+from vpem.saem.saved import SavedSaem, as_saved
+from vpem.terms.missing_patterns import check_missing
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+__all__ = ["load", "plot", "report"]
+
+PathLike = str | os.PathLike[str]
+
+
+def load(path: PathLike) -> Any:
+    """Open a file that vpem has written: whatever it holds, ready for use.
+
+    Parameters
+    ----------
+    path : path
+        The file.
+
+    Returns
+    -------
+    VPEM, DistributedGaussianMixture, FedEM or DistributedKMeans
+        Of a model or a clustering: fitted, so that it predicts (`read_model` has what is in the
+        file). Of a fit of SAEM what `read_saem` returns, of an imputation its matrix
+        (`vpem.files.imputations.Imputed`), of data a `Dataset`, `Observations` or `Individuals`.
+
+    Raises
+    ------
+    FileError
+        If the file cannot be read, or holds nothing of the kind.
+
+    Examples
+    --------
+    >>> import vpem
+    >>> model = vpem.load("model.h5")  # doctest: +SKIP
+    >>> model.predict(X)  # doctest: +SKIP
+    """
+    with open_read(path) as file:
+        encoding = read_attribute(file, "encoding-type")
+    if encoding in (models.ENCODING, clusterings.ENCODING):
+        from vpem.fits.estimators.loaded import estimator_of
+
+        return estimator_of((read_model if encoding == models.ENCODING else read_clustering)(path))
+    readers: dict[str | None, Callable[[PathLike], Any]] = {
+        datasets.ENCODING: read_dataset, "anndata": read_dataset, fits.ENCODING: read_saem,
+        imputations.ENCODING: read_imputed, observations.ENCODING: read_observations,
+        of_individuals.ENCODING: read_individuals,
+    }  # fmt: skip
+    if encoding in readers:
+        return readers[encoding](path)
+    what = "does not say what it holds" if encoding is None else f"holds a {encoding}"
+    raise FileError(
+        f"{path} {what}, which is nothing to load: vpem.read_dataset reads data of any origin, and "
+        "a checkpoint is for the run that has written it"
+    )
+
+
+def plot(
+    model: Any,
+    kind: str | None = None,
+    X: Any = None,
+    y: Any = None,
+    *,
+    features: Any = None,
+    most: int | None = None,
+    ax: Axes | None = None,
+) -> Picture:
+    """Draw a fit, as `vpem plot` does.
+
+    Parameters
+    ----------
+    model : fitted estimator, what a recipe or a reader returns, or path
+        What to draw.
+    kind : str, optional
+        What to show of it, such as "history", "graph", "marginals" or "pairs"; any other word is
+        refused with those that there are. Default: the first that there is.
+    X : array of shape (M, d), data frame, Dataset or Individuals, optional
+        Data to hold it against; some kinds need them.
+    y : array of shape (M,), optional
+        Known classes of the rows. Default: the labels of a Dataset.
+    features : sequence of str or int, optional
+        Which to draw, where some are drawn.
+    most : int, optional
+        Individuals of "curves".
+    ax : matplotlib.axes.Axes, optional
+        Where to draw a kind that has one panel. Default: a figure of its own.
+
+    Returns
+    -------
+    Picture
+        It shows itself in notebooks; ``save(path)`` writes it, ``figure`` is matplotlib's.
+
+    Raises
+    ------
+    InputError
+        If it cannot be drawn of that fit, or needs data or labels that are not there.
+
+    Examples
+    --------
+    >>> import numpy as np, vpem
+    >>> X = np.random.default_rng(0).normal(size=(100, 2))
+    >>> model = vpem.VPEM(2, agents=1).fit(X)
+    >>> vpem.plot(model, "pairs", X).save("pairs.png")  # doctest: +SKIP
+    """
+    imputation = getattr(model, "imputation_", model)
+    if isinstance(imputation, Imputation):
+        if kind is not None or X is not None or ax is not None:
+            raise InputError("an imputation has one picture, of its own data: give nothing else")
+        return draw_imputation(imputation)
+    saved = _saved(model)
+    data = _data(model, saved, X, y)
+    kind = kind or next(iter(kinds_of(saved)))
+    features = None if features is None else list(map(str, features))
+    given = {"features": features, "most": most, "ax": ax}
+    return draw(kind, saved, data, **{name: one for name, one in given.items() if one is not None})
+
+
+def report(
+    model: Any, X: Any = None, path: PathLike = "report.html", y: Any = None, *, force: bool = False
+) -> Path:
+    """Write a page on a fit, with all pictures, as `vpem report` does.
+
+    Parameters
+    ----------
+    model, X, y
+        As for `plot`.
+    path : path
+        An .html file, which needs no network; written completely or not at all.
+    force : bool
+        Replace an existing file.
+
+    Returns
+    -------
+    Path
+        Where it is.
+
+    Raises
+    ------
+    InputError
+        If there are no pages of such fits, or the data do not fit the model.
+    FileError
+        If the file exists and ``force`` is False, or cannot be written.
+    """
+    if isinstance(getattr(model, "imputation_", model), Imputation):
+        raise InputError("there are no pages of imputations; draw it by vpem.plot")
+    saved = _saved(model)
+    write_page(path, saved, _data(model, saved, X, y), force=force)
+    return Path(path)
+
+
+def _saved(model: Any) -> Saved:
+    """Return what pictures are drawn of."""
+    if isinstance(model, str | os.PathLike):
+        return read_saved(model)
+    kept = getattr(model, "kept", None)
+    if callable(kept) and hasattr(model, "get_params"):
+        return saved_of(f"this {type(model).__name__}", kept())
+    if isinstance(model, SaemFit):
+        model = as_saved(model)
+    if isinstance(model, MixtureResult | Clustering):
+        model = _kept(model)
+    if not isinstance(model, Model | StoredClustering | SavedSaem):
+        raise InputError(
+            "pictures are of a fitted estimator, a Model, a StoredClustering, a fit of SAEM or a "
+            f"file, got {type(model).__name__}"
+        )
+    return saved_of(f"this {type(model).__name__}", model)
+
+
+def _kept(found: MixtureResult | Clustering) -> Model | StoredClustering:
+    """Return what a file would keep of what a recipe found."""
+    d = found.mixture.n_features if isinstance(found, MixtureResult) else found.centres.shape[1]
+    graph, names = found.network.graph, default_names(d)
+    holders = graph.names or [f"agent {number}" for number in range(graph.n_agents)]
+    return found.kept(names, found.describe(names, holders), {})
+
+
+def _data(model: Any, saved: Saved, X: Any, y: Any) -> Data | None:
+    """Return data in the model's order of features, with their labels."""
+    if X is None:
+        if y is not None:
+            raise InputError("y are the known classes of the rows of X; give X too")
+        return None
+    if not isinstance(saved, SavedFit):
+        if isinstance(X, Individuals):
+            return X
+        raise InputError(
+            "a fit of SAEM is held against Individuals (vpem.read_individuals), got "
+            f"{type(X).__name__}"
+        )
+    labels = y
+    if isinstance(X, Dataset):
+        labels, names, rows = X.labels if y is None else y, X.feature_names, X.X
+    elif hasattr(model, "get_params"):
+        names, rows = saved.feature_names, model._validate(X, reset=False)
+    else:
+        found = getattr(X, "columns", None)
+        names = saved.feature_names if found is None else tuple(map(str, found))
+        rows = check_data(np.asarray(X), len(names), finite=check_missing)
+    stored: Any = saved.stored
+    columns = match_features(stored, names)
+    rows = rows if columns is None else np.ascontiguousarray(rows[:, columns])
+    return EvaluationData(rows, None if labels is None else np.asarray(labels), "X")
