@@ -9,6 +9,7 @@ import pytest
 
 from vpem.engines.tls.members import Member, Roster, validity, written_address
 from vpem.errors import FileError, InputError, VpemWarning
+from vpem.files.studies import identities
 from vpem.files.studies.certificates import parse_certificate, pem_of
 from vpem.files.studies.fields import address_of, check_name
 from vpem.files.studies.identities import (
@@ -49,6 +50,12 @@ def test_a_key_is_its_owners_and_is_never_replaced(tmp_path):
 def test_a_key_that_others_can_read_is_none(tmp_path):
     made = make_identity(folder_of(tmp_path, "lab"), "lab")
     made.key.chmod(0o640)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(identities, "PRIVATE_FILES", False)
+        with pytest.raises(InputError, match="run this on Linux or macOS"):
+            key_of(made)
+        with pytest.raises(InputError, match="run this on Linux or macOS"):
+            make_identity(tmp_path, "other")
     with pytest.raises(FileError, match=r"lab.key can be read or changed by others \(mode 0640\)"):
         key_of(made)
 

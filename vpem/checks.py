@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from numbers import Integral, Real
 from typing import Any, Protocol, TypeVar
@@ -353,14 +354,25 @@ def parse_bytes(text: str) -> int:
 
 def available_memory() -> int:
     """Bytes of memory that this process may hope for: half of what the machine has."""
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
+    return _memory() // 2
 
 
 def check_memory(n_bytes: int, what: str) -> None:
     """Raise InputError if ``n_bytes`` exceed the memory of this machine."""
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    memory = _memory()
     if n_bytes > memory:
         raise InputError(
             f"{what} needs {n_bytes / 1e9:.4g} GB, but this machine has {memory / 1e9:.4g} GB of "
             "memory"
         )
+
+
+def _memory() -> int:
+    """Bytes of memory of this machine."""
+    if sys.platform != "win32":
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    import ctypes
+
+    found = (ctypes.c_ulonglong * 8)(64)  # MEMORYSTATUSEX: its length, then ullTotalPhys, ...
+    ctypes.windll.kernel32.GlobalMemoryStatusEx(found)
+    return int(found[1])

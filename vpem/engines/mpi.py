@@ -29,6 +29,9 @@ from vpem.network.messages import decode, encode
 
 __all__ = ["MpiEngine", "join"]
 
+YIELD = getattr(os, "sched_yield", lambda: time.sleep(0))
+"""Gives the processor to whoever waits for it."""
+
 SPINS = (200, 5)
 """Polls before a wait begins to sleep between them: where ranks have a processor each, and where
 they are more than processors, so that polls keep others from computing."""
@@ -197,7 +200,7 @@ class MpiEngine:
         while not request.Test():
             polls += 1
             if polls <= SPINS[self.crowded]:
-                os.sched_yield()
+                YIELD()
                 continue
             now = time.monotonic()
             time.sleep(min(max(PAUSES[0], LATER * (now - began)), PAUSES[1]))

@@ -286,7 +286,12 @@ def atomic_write(path: PathLike, force: bool = False, kind: str | None = None) -
 
 def _flush(path: Path) -> None:
     """Make the content of a file, or the names in a folder, safe on disk."""
-    descriptor = os.open(path, os.O_RDONLY)
+    if os.name == "nt":
+        if path.is_dir():  # Windows opens no folders, and keeps their names by itself
+            return
+        descriptor = os.open(path, os.O_RDWR)
+    else:
+        descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:

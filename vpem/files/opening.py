@@ -36,6 +36,9 @@ __all__ = [
 
 PathLike = str | os.PathLike[str]
 
+AS_IT_IS = getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+"""How files are opened besides: no wait for writers of pipes, no change of ends of lines."""
+
 READ_LIMIT = "VPEM_READ_LIMIT"
 """Environment variable: a size such as 2G, in place of `USUAL_LIMIT`."""
 
@@ -134,8 +137,7 @@ def open_plain(path: PathLike) -> BinaryIO:
     if not name:
         raise FileError("'' does not exist")
     try:
-        # A pipe that nobody writes to would otherwise wait here.
-        descriptor = os.open(name, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        descriptor = os.open(name, os.O_RDONLY | AS_IT_IS)
     except (OSError, ValueError) as error:
         raise FileError(_why(name, error)) from error
     mode = os.fstat(descriptor).st_mode

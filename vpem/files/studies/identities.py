@@ -49,6 +49,8 @@ SOON = timedelta(days=30)
 LARGEST = 1 << 14
 """Bytes of a file with a key or a certificate."""
 OTHERS = 0o077
+PRIVATE_FILES = os.name == "posix"
+"""Whether modes of files keep them from others."""
 
 
 def make_identity(folder: Path, name: str, days: int = 365) -> Identity:
@@ -71,6 +73,7 @@ def make_identity(folder: Path, name: str, days: int = 365) -> Identity:
         If the name or the number of days is none.
     """
     need_tls()
+    _need_private_files()
     check_name(name)
     check_days(days)
     made = _files(folder, name)
@@ -178,6 +181,7 @@ def key_of(identity: Identity) -> Ed25519PrivateKey:
     FileError
         If it is none, others than its owner can read it, or it is not that of the certificate.
     """
+    _need_private_files()
     mode = stat.S_IMODE(os.stat(identity.key).st_mode) if identity.key.exists() else 0
     content = _content(identity.key)
     if mode & OTHERS:
@@ -362,6 +366,15 @@ def _files(folder: Path, name: str) -> Identity:
 
 def _whole(identity: Identity) -> bool:
     return identity.certificate.exists() and identity.key.exists()
+
+
+def _need_private_files() -> None:
+    """Raise InputError where no mode of a file keeps a key from others."""
+    if not PRIVATE_FILES:
+        raise InputError(
+            "keys of studies are kept where a file can be its owner's alone: run this on Linux or "
+            "macOS (on Windows in its subsystem for Linux)"
+        )
 
 
 def _look_at(folder: Path) -> None:

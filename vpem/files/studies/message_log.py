@@ -19,7 +19,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from vpem.errors import FileError
-from vpem.files.opening import PathLike
+from vpem.files.opening import AS_IT_IS, PathLike
 
 if TYPE_CHECKING:
     from vpem.engines.tls.news import Sent
@@ -137,7 +137,7 @@ class MessageLog:
 
     def _open(self) -> None:
         """Open the file, or say in a sentence why it cannot be."""
-        flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK | os.O_CLOEXEC
+        flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | AS_IT_IS
         try:
             self._file = os.open(self.path, flags, 0o600)
         except OSError as error:
@@ -154,9 +154,10 @@ class MessageLog:
 
     def _looks_right(self) -> bool:
         """Whether the file is empty or begins as a log does; what is no whole line is cut off."""
-        if self._size and os.pread(self._file, len(BEGINS), 0) != BEGINS:
+        if self._size and os.read(self._file, len(BEGINS)) != BEGINS:
             return False
-        tail = os.pread(self._file, LONGEST, max(0, self._size - LONGEST))
+        os.lseek(self._file, max(0, self._size - LONGEST), os.SEEK_SET)
+        tail = os.read(self._file, LONGEST)
         rest = len(tail) - tail.rfind(b"\n") - 1
         if rest:  # the machine went down meanwhile
             self._about["cut"] = rest
@@ -192,7 +193,7 @@ class MessageLog:
             os.rename(self.path, aside)
             os.close(self._file)
             self._file = -1
-            flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+            flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_EXCL | AS_IT_IS
             self._file = os.open(self.path, flags, 0o600)
         except OSError as error:
             self._failure = error.strerror or str(error)

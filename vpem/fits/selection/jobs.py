@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+import sys
 import threading
 import traceback
 from collections.abc import Iterator, Sequence
@@ -105,15 +106,12 @@ class _Process:
         self._process = context.Process(target=_work, args=(theirs, problem), daemon=True)
         # Ctrl-C is for the first process; the others are born deaf to it. Signals wait until the
         # problem has been sent whole. The tracker's own start would let them through.
-        resource_tracker.ensure_running()
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, set(ENDINGS))
         try:
-            with _waiting() as waited:
+            with _waiting() as waited, _masked():
                 try:
                     self._process.start()
                 finally:
                     theirs.close()
-                    signal.pthread_sigmask(signal.SIG_SETMASK, before)
             for one in waited[:1]:
                 signal.raise_signal(one)
         except BaseException:
@@ -174,9 +172,26 @@ def _waiting() -> Iterator[list[int]]:
             signal.signal(one, signal.SIG_DFL if handler is None else handler)
 
 
+@contextmanager
+def _masked() -> Iterator[None]:
+    """Let processes that are started be deaf to what would end this one."""
+    if sys.platform == "win32":  # signals have no masks there
+        yield
+        return
+    resource_tracker.ensure_running()
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, set(ENDINGS))
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 def _work(questions: Any, problem: Problem) -> None:
     """Do trials in a process of its own until there are no more."""
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
+    if sys.platform == "win32":
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+    else:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
     threading.Thread(target=_end_with_parent, daemon=True).start()
     with one_thread(), suppress(EOFError, OSError):
         while True:
