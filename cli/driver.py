@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from .options import Given
     from .results import Result
 
-__all__ = ["Output", "Run", "TableOutput"]
+__all__ = ["Output", "Run", "TableOutput", "reminding"]
 
 P = TypeVar("P", bound=Progress)
 
@@ -136,12 +136,14 @@ class Run:
 
         Where the data stay on disk, it shows how much of them was read.
         """
-        unkept = None if self.out.output or self.out.json else "--output FILE"
+        out = self.out
+        kept = out.output or out.json or getattr(out, "labels_file", None)
+        unkept = None if kept else "--output FILE"
         progress = kind(self.out.quiet or not self.where.speaks, unkept)
         if hasattr(data, "observer"):
             data.observer = progress.reading
         try:
-            with catching(self._file):
+            with catching(self._file), reminding(progress):
                 yield progress
         finally:
             progress.close()
@@ -182,6 +184,26 @@ class Run:
 
     def _code(self, converged: bool) -> int:
         return 3 if self.out.strict and not converged else 0
+
+
+@contextmanager
+def reminding(progress: Progress, seconds: float = 1.0) -> Iterator[None]:
+    """Let what takes long say soon after its start that nothing of it will be kept.
+
+    It may be in its start, or its first iteration, for minutes before it says anything itself.
+    """
+    if progress.quiet or progress.unkept is None:
+        yield
+        return
+    from threading import Timer
+
+    clock = Timer(seconds, progress.remind)
+    clock.daemon = True
+    clock.start()
+    try:
+        yield
+    finally:
+        clock.cancel()
 
 
 def _show_missing(report: Report) -> None:

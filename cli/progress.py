@@ -151,11 +151,12 @@ class Progress:
     def remind(self) -> None:
         """Say of a run that takes longer, once, that nothing of it will be kept."""
         if self.unkept and not self.quiet and time.monotonic() - self.began >= 1.0:
+            # Whoever comes first: the run, or the clock (`driver.reminding`).
+            unkept, self.unkept = self.unkept, None
             take_away()
             with suppress(OSError):
-                told = f"note: the result will not be kept; to keep it give {self.unkept}"
+                told = f"note: the result will not be kept; to keep it give {unkept}"
                 print(told, file=sys.stderr, flush=True)
-            self.unkept = None
 
     def is_due(self) -> bool:
         """Whether it is time for a line."""

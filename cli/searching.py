@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from .choices import StartSettings
+from .driver import reminding
 from .engine import describe_engine
 from .parties import PartySettings, read_data
 from .results import Result
@@ -219,7 +220,7 @@ class Search:
         kept = out.kept_in or out.output or out.json
         quiet = out.quiet or not run.where.speaks
         progress = SearchProgress(quiet, None if kept else "--state FILE or --output FILE")
-        with Stopping(self._kept) as stopping:
+        with Stopping(self._kept) as stopping, reminding(progress):
             progress.start(len(self.wanted) - self.n_kept)
             try:
                 found = search(

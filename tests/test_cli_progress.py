@@ -2,11 +2,13 @@
 
 import os
 import re
+import time
 from types import SimpleNamespace
 
 import pytest
 
 from vpem_cli import progress as showing
+from vpem_cli.driver import reminding
 from vpem_cli.output import Progress, Screen, fail
 from vpem_cli.saem_report import SaemCounter
 from vpem_cli.selecting import SearchProgress
@@ -148,6 +150,16 @@ def test_a_long_run_whose_result_nobody_keeps_says_so_once_and_early(capsys, clo
     assert "note" not in capsys.readouterr().err
     run(Progress(True, "--output FILE"), clock, 60)
     assert capsys.readouterr().err == ""
+
+
+def test_a_run_that_says_nothing_yet_is_reminded_by_a_clock(capsys):
+    made = Progress(False, "--output FILE")
+    made.began -= 1
+    told, late = "", time.monotonic() + 30
+    with reminding(made, 0.001):
+        while not told and time.monotonic() < late:
+            told = capsys.readouterr().err
+    assert told.startswith("note: the result will not be kept")
 
 
 def test_the_note_stands_above_the_live_line(capsys, clock, terminal):
