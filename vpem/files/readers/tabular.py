@@ -68,6 +68,7 @@ def dataset_of(frame: Frame, wanted: Wanted) -> Dataset:
         rest = {n: values for n, values in rest.items() if n not in choice.features}
     else:
         features, left_out = sort_columns(frame, rest, table, wanted.keep_constant)
+        rest |= features
     ids = choice.noted.get("id")
     if ids is None and (ids := find_ids(frame, rest)) is not None:
         features.pop(ids, None)
@@ -95,7 +96,7 @@ def _read(frame: Frame, choice: Choice) -> Columns:
     if "id" not in noted:
         free = set(choice.free) - {*noted.values(), *(choice.features if choice.chosen else ())}
         textual = {n for n in free if is_text(plain_kind(frame.kinds[n]))}
-        likely = textual if len(textual) <= MOST else set()
+        likely = textual if choice.chosen and len(textual) <= MOST else set()
         called = [
             n for n in sorted(free)
             if names[n].casefold() in ID_NAMES or n in frame.index or n in likely
