@@ -182,7 +182,7 @@ FILES = [
     ("t.csv.bz2", bz2.compress(CSV.encode()), {}, PLAIN),
     ("t.csv.xz", lzma.compress(CSV.encode()), {}, PLAIN),
     ("t.zip", zipped({"t.csv": CSV, "__MACOSX/x": ""}), {}, PLAIN),
-    ("t.zip", zipped({"t.csv": CSV, "u.csv": CSV}), {}, "zip file of 2 files .*; unpack it, and give"),
+    ("t.zip", zipped({"t.csv": CSV, "u.csv": CSV}), {}, "zip file of 2 files .*; unpack it"),
     ("t.csv", gzip.compress(CSV.encode()), {}, PLAIN),
     ("t.npy.gz", gzip.compress(saved(np.save, MATRIX)), {}, "packed NPY; unpack it first"),
     # Other formats
