@@ -142,6 +142,7 @@ def _fit(
         # There the codec is of the rounds; elsewhere corrections are compressed, not the sum.
         sums, how = sums.changed(compress=how.compress), how.changed(compress=None)
     with run.working(_Progress) as progress:
+        progress.most = how.max_iter
         network = run.over(connect_workers(joined, sums), workers=True)
         fit = fit_imputation(found, how, network=network, callback=progress, saver=run.saver)
         return fit, describe_engine(network)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from .engine import place_parties
 from .parties import check_parties, joined, told_ids
+from .progress import what_is_read
 from .requests import Request, refuse_given
 
 if TYPE_CHECKING:
@@ -64,7 +65,8 @@ def load(used: RowFile, request: Request, missing: str, narrow: bool = False) ->
     if request.processes.apart:
         return _spread(used, request, missing, narrow)
     complete, names = missing == "refuse", used.stored.feature_names
-    source, alignment = _dataset(used, request, complete)
+    with request.screen.doing(what_is_read(request.files)):
+        source, alignment = _dataset(used, request, complete)
     columns = _columns(used, request, source, missing, narrow)
     X = source.X
     if columns is not None:

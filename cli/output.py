@@ -6,15 +6,15 @@ import json
 import re
 import sys
 import warnings
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from vpem.errors import printable as clean
 
 from .naming import in_options
-from .progress import Progress, take_away
+from .progress import Progress, alone, take_away
 from .tables import Table, table
 
 if TYPE_CHECKING:
@@ -56,8 +56,8 @@ def _trimmed(line: str) -> str:
 
 def tell(line: str) -> None:
     """Print one line on stderr; a stderr that takes nothing stops no work."""
-    take_away()
-    with suppress(OSError):
+    with alone, suppress(OSError):
+        take_away()
         print(clean(line), file=sys.stderr, flush=True)
 
 
@@ -176,6 +176,16 @@ class Screen:
         self.warnings.append(where + text)
         if not self.silent:
             tell(f"vpem: warning: {where}{text}")
+
+    @contextmanager
+    def doing(self, what: str) -> Iterator[None]:
+        """Show in a terminal what takes longer than a second, and how long it has taken."""
+        progress = Progress(self.quiet or self.silent)
+        progress.announce(what)
+        try:
+            yield
+        finally:
+            progress.close()
 
     def note(self, text: str) -> None:
         """Print what a user may want to know of a result, unless quiet."""

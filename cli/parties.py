@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
 from vpem.records import Rule, Settings, changed, setting
 from vpem.settings import ALIGNMENTS, HoldingSettings, SumSettings
 
+from .progress import what_is_read
 from .roles import READ
 
 if TYPE_CHECKING:
@@ -22,6 +24,8 @@ if TYPE_CHECKING:
     from vpem.settings import WorkerSettings
 
     from .driver import Run
+
+R = TypeVar("R")
 
 __all__ = [
     "DataFiles",
@@ -130,6 +134,18 @@ class DataParties(PartySettings, heading="Data", kept=False):
     )
 
 
+def _shown(function: Callable[..., R]) -> Callable[..., R]:
+    """Show how long a function takes that reads files for a run, its first and last arguments."""
+
+    @wraps(function)
+    def reading(files: Sequence[Path], *others: Any) -> R:
+        with others[-1].screen.doing(what_is_read(files)):
+            return function(files, *others)
+
+    return reading
+
+
+@_shown
 def read_data(
     files: Sequence[Path],
     asked: PartySettings,

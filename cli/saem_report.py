@@ -42,7 +42,8 @@ class SaemCounter(Progress):
 
     def place(self, progress: Any) -> str:
         """Say how far a run is."""
-        return f"iteration {progress.iteration} of at most {progress.n_iter}"
+        self.most = progress.n_iter
+        return super().place(progress)
 
     def facts(self, progress: Any) -> Iterator[str]:
         """Yield what is told of an iteration (`vpem.saem.saem.SaemProgress`)."""

@@ -219,7 +219,7 @@ def test_progress_calls_the_objective_by_its_name(capsys, folder, monkeypatch):
     clock = iter(range(0, 100_000, 11))
     monkeypatch.setattr("time.monotonic", lambda: float(next(clock)))
     shown = run(capsys, "impute", "birds.csv", *POISSON, "--max-iter", 3).err
-    assert "iteration 2  penalized log-likelihood an entry -" in shown
+    assert "iteration 2/3  penalized log-likelihood an entry -" in shown
     assert "per sample" not in shown
 
 

@@ -5,6 +5,7 @@ import re
 import time
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 from vpem_cli import progress as showing
@@ -24,9 +25,10 @@ def clock(monkeypatch):
 
 @pytest.fixture
 def terminal(monkeypatch):
-    """Stderr is a terminal of so many columns."""
+    """Stderr is a terminal of so many columns, on which no thread writes meanwhile."""
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setattr(showing, "is_terminal", lambda: True)
+    monkeypatch.setattr(showing, "TICK", 3600.0)
     width = SimpleNamespace(columns=80)
     monkeypatch.setattr(showing, "_columns", lambda: width.columns)
     return width
@@ -53,7 +55,7 @@ def test_a_log_has_few_lines_with_times_and_no_carriage_returns(capsys, clock):
     assert len(lines) == 6
     for line in lines:
         assert re.match(r"20\d\d-\d\d-\d\d \d\d:\d\d:\d\d \(after .+\)  iteration \d+ ", line)
-        assert "log-likelihood per sample -1.250000" in line
+        assert "log-likelihood -1.250000" in line
     assert not {"\r", "\x1b"} & set(text)
     assert "(after 1 min 00 s)" in text
     made.close()
@@ -71,7 +73,7 @@ def test_reading_is_shown_in_a_terminal_and_in_no_log(capsys, clock, terminal, m
     made = Progress(False)
     clock.time += 2
     made.reading("folder/data.h5", 0.344)
-    assert capsys.readouterr().err == "\r\x1b[Jreading data.h5: 34 %"
+    assert capsys.readouterr().err == "\r\x1b[Jreading data.h5: 34 %  0:02"
     clock.time += 1
     made(iteration(3))
     clock.time += 1
@@ -118,17 +120,17 @@ def test_a_narrow_terminal_keeps_it_in_one_row(capsys, clock, terminal):
     made = Progress(False)
     run(made, clock, 1.25)
     shown = capsys.readouterr().err.split("\r\x1b[J")[-1]
-    assert shown == "iteration 4"
+    assert shown == "iteration 4  0:01"
     made.close()
 
 
 @pytest.mark.parametrize(
     ("columns", "shown"),
     [
-        (80, "iteration 4  log-likelihood per sample -1.250000  change +1.00e-03  4/s"),
-        (68, "iteration 4  log-likelihood per sample -1.250000  change +1.00e-03"),
-        (60, "iteration 4  log-likelihood per sample -1.250000"),
-        (48, "iteration 4"), (12, "iteration 4"), (11, "..."), (3, ".."), (1, ""),
+        (80, "iteration 4  log-likelihood -1.250000  change +1e-03  0:01  4 it/s"),
+        (66, "iteration 4  log-likelihood -1.250000  0:01  4 it/s"),
+        (51, "iteration 4  0:01  4 it/s"), (25, "iteration 4  0:01"), (12, "iteration 4"),
+        (11, "..."), (3, ".."), (1, ""),
     ],
 )  # fmt: skip
 def test_no_number_is_cut(capsys, clock, terminal, columns, shown):
@@ -270,8 +272,8 @@ def test_saem_tells_where_it_is_and_what_comes_after(capsys, clock):
     made.announce("drawing latents")
     made.close()
     lines = [line.partition(")  ")[2] for line in capsys.readouterr().err.splitlines()]
-    assert lines[0] == "iteration 20 of at most 200  burn-in  2/s"
-    assert lines[-2] == "iteration 100 of at most 200  2/s"
+    assert lines[0] == "iteration 20/200  burn-in  2 it/s"
+    assert lines[-2] == "iteration 100/200  2 it/s"
     assert lines[-1] == "drawing latents"
     assert len(lines) == 6
 
@@ -281,7 +283,7 @@ def test_saem_in_a_terminal(capsys, clock, terminal):
     clock.time += 2
     made(SimpleNamespace(iteration=1, n_iter=9))
     made.announce("drawing latents")
-    assert capsys.readouterr().err.endswith("\r\x1b[Jdrawing latents")
+    assert capsys.readouterr().err.endswith("\r\x1b[Jdrawing latents  0:02")
     made.close()
     quiet = SaemCounter(True, burn_in=2)
     clock.time += 20
@@ -316,6 +318,61 @@ def test_what_comes_after_the_iterations_is_told_in_order():
     assert "7 draws of each chain" in told[4]
 
 
+def test_a_line_of_80_columns_has_restart_iteration_result_time_and_rate(capsys, clock, terminal):
+    made = Progress(False)
+    made.restarting(3, 10, 1000)
+    for number in range(1, 150):
+        clock.time += 0.5
+        made(SimpleNamespace(iteration=number, log_likelihood=-1234.123456, change=1e-12))
+    assert capsys.readouterr().err.split("\r\x1b[J")[-1] == (
+        "restart 3/10, iteration 149/1000  log-likelihood -1234.123456  1:14  2 it/s"
+    )
+    clock.time += 3600
+    made.starting("k-means, iteration 1 of at most 60")
+    told = capsys.readouterr().err.split("\r\x1b[J")[-1]
+    assert told.startswith("restart 3/10, start: k-means, iteration 1 of at most 60  1:01:14  ")
+    assert told.endswith(" s/it")
+    made.close()
+
+
+def test_time_goes_on_while_a_step_takes_long(capsys, terminal, monkeypatch):
+    monkeypatch.setattr(showing, "TICK", 0.01)
+    monkeypatch.setattr(Progress, "DRAW_EVERY", 0.0)
+    now = SimpleNamespace(time=100.0)
+    monkeypatch.setattr(showing.time, "monotonic", lambda: now.time)
+    with Screen().doing("reading table.csv"):
+        assert capsys.readouterr().err == ""
+        for second in (2, 3):
+            now.time = 100.0 + second
+            for _ in range(1000):
+                if found := capsys.readouterr().err:
+                    break
+                time.sleep(0.01)
+            assert found.endswith(f"\r\x1b[Jreading table.csv  0:0{second}")
+    with Screen(quiet=True).doing("reading table.csv"):
+        now.time += 10
+    assert capsys.readouterr().err.count("table.csv") == 0
+
+
+def test_restarts_are_told():
+    from vpem import connect, fit_vpem, make_graph
+    from vpem.network.holdings import contiguous
+
+    told = []
+
+    class Told:
+        def __call__(self, progress):
+            pass
+
+        def restarting(self, *which):
+            told.append(which)
+
+    X = np.random.default_rng(0).standard_normal((40, 4))
+    network = connect(make_graph("star", 2), contiguous(4, 2))
+    fit_vpem(X, network, n_init=3, max_iter=7, tol=0.1, callback=Told())
+    assert told == [(1, 3, 7), (2, 3, 7), (3, 3, 7)]
+
+
 def test_steps_of_a_start_are_shown_as_iterations_are(capsys, clock, terminal):
     made = Progress(False)
     made.starting("k-means++, row 2 of 6")
@@ -323,7 +380,7 @@ def test_steps_of_a_start_are_shown_as_iterations_are(capsys, clock, terminal):
     clock.time += 2
     made.starting("k-means++, row 3 of 6")
     made.starting("k-means++, row 4 of 6")
-    assert capsys.readouterr().err == "\r\x1b[Jstart: k-means++, row 3 of 6"
+    assert capsys.readouterr().err == "\r\x1b[Jstart: k-means++, row 3 of 6  0:02"
     Progress(True).starting("k-means++, row 5 of 6")
     assert capsys.readouterr().err == ""
     run(made, clock, 0.5)

@@ -154,10 +154,10 @@ def kmeans_features(
             shape, terms.n_samples, network.total,
             undo=lambda centres: asked.scaling.undo(centres[:, places]),
         )  # fmt: skip
-        restarts = Restarts(saver, ledger, range(asked.restarts), how.seed, how.max_iter, kept)
-        best = restarts.best(
-            network.total, _OverFeatures(asked, terms, network, how, kept, callback)
-        )
+        attempts = _OverFeatures(asked, terms, network, how, kept, callback)
+        numbers = range(asked.restarts)
+        restarts = Restarts(saver, ledger, numbers, how.seed, how.max_iter, kept, callback)
+        best = restarts.best(network.total, attempts)
         if labels:
             charge_clusters(network, ledger, terms.n_samples)
         found = _clustering(best, asked, terms, network, restarts.outcome(began))

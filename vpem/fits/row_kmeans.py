@@ -154,7 +154,9 @@ def kmeans_rows(
     )  # fmt: skip
     attempts = _OverRows(asked, rows, workers.order, network, how, kept, callback, reach)
     with one_blas_thread():
-        restarts = Restarts(saver, ledger, range(asked.restarts), how.seed, how.max_iter, kept)
+        restarts = Restarts(
+            saver, ledger, range(asked.restarts), how.seed, how.max_iter, kept, callback
+        )
         best = restarts.best(network.total, attempts)
         found = attempts.clustering(best, network, n_samples, restarts.outcome(began))
     warn_of_outcome(found, how.max_iter)

@@ -147,7 +147,7 @@ def fit_em(
         kept = MixtureRuns(terms.whole, total, how.n_components, over_rows=True)
         stop = {"tol": how.tol, "max_iter": how.max_iter, "callback": callback, **steps}
         numbers = restart_numbers(how, first_restart)
-        restarts = Restarts(saver, ledger, numbers, how.seed, how.max_iter, kept)
+        restarts = Restarts(saver, ledger, numbers, how.seed, how.max_iter, kept, callback)
         place = None if held.in_order else np.argsort(held.order)
         start = partial(RowRestart, terms, weights, kept, place)
         best = restarts.best(total, lambda one: start(one).run(began_at, given.rows, stop))

@@ -150,7 +150,7 @@ def fit_vpem(
         kept = MixtureRuns(terms, network.total, how.n_components)
         attempts = _Attempts(network, given, terms, kept, how, acceleration, callback, began_at)
         numbers = restart_numbers(how, first_restart)
-        restarts = Restarts(saver, ledger, numbers, how.seed, how.max_iter, kept)
+        restarts = Restarts(saver, ledger, numbers, how.seed, how.max_iter, kept, callback)
         best = restarts.best(network.total, attempts)
     run, shares = best.run, {}
     if labels is not None:

@@ -198,6 +198,9 @@ class Restarts(_Saving, Generic[R]):
         Most iterations of each.
     kept : Kept
         What is saved of its runs.
+    callback : callable, optional
+        Its method ``restarting``, if it has one, is told of each: its number from 1, how many there
+        are, and the most iterations.
 
     Attributes
     ----------
@@ -213,9 +216,12 @@ class Restarts(_Saving, Generic[R]):
         seed: int,
         max_iter: int,
         kept: Kept[R],
+        callback: Any = None,
     ) -> None:
         super().__init__(saver, ledger)
         self.numbers = list(numbers)
+        self._first, self._count = (self.numbers or [0])[0], len(self.numbers)
+        self._tell: Callable[[int, int, int], None] | None = getattr(callback, "restarting", None)
         self.seed = seed
         self.max_iter = max_iter
         self.kept = kept
@@ -299,6 +305,8 @@ class Restarts(_Saving, Generic[R]):
             Runs one restart; returns the run, and the rows that it started at.
         """
         for number in self.numbers:
+            if self._tell is not None:
+                self._tell(number - self._first + 1, self._count, self.max_iter)
             seed = [self.seed, number]
             going, self._going = self._going, None
             rng = np.random.default_rng(seed)
