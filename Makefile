@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check
 SOURCES := setup.py pyproject.toml $(wildcard vpem/_core/*.pyx vpem/_core/*.pxd vpem/_core/simd/*)
 
-.PHONY: help demo test sanitize lint bench docs clean
+.PHONY: help demo test sanitize lint bench docs wheel clean
 
 help:
 	@echo "make demo   build in $(VENV) and show what it does on real data"
@@ -14,6 +14,7 @@ help:
 	@echo "make lint   ruff, mypy, cython-lint"
 	@echo "make bench  time kernels, peers, scaling (see benchmarks/README.md)"
 	@echo "make docs   write the references from the code, and the site to build/site"
+	@echo "make wheel  the source distribution and a wheel of this Python, in dist/"
 	@echo "make clean  remove $(VENV) and everything built"
 
 # What builds the kernels and what they run with, as pyproject.toml has it, a line each.
@@ -80,6 +81,11 @@ docs: $(VENV)/with-test
 	$(BIN)/python docs/make_reference.py
 	$(BIN)/python -m sphinx -q -W --keep-going docs build/site
 	@echo "build/site/index.html"
+
+# Without tools that make it portable: wheels of releases are cibuildwheel's (.github/workflows/wheels.yml).
+wheel: $(VENV)/made
+	@$(PIP) build
+	$(BIN)/python -m build
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info vpem/_core/*.c vpem/_core/*.so

@@ -15,7 +15,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#if defined(__x86_64__) || defined(__i386__)
+/* Clang in the place of Microsoft's compiler declares no more than every machine has. */
+#if (defined(__x86_64__) || defined(__i386__)) && !defined(_MSC_VER)
 #include <immintrin.h>
 #define VPEM_X86 1
 #define VPEM_AVX2 __attribute__((target("avx2,fma")))
@@ -114,45 +115,21 @@ typedef ptrdiff_t isize;
 #undef REAL_SQRT
 #undef FAR
 
-#if VPEM_X86 && defined(_MSC_VER)
-/* What Clang's own functions need is in none of the libraries that programs for Windows have. */
-#include <intrin.h>
-__attribute__((target("xsave"))) static int vpem_best_instruction_set(void)
-{
-    int first[4], more[4];
-    __cpuid(first, 0);
-    if (first[0] < 7)
-        return 0;
-    __cpuid(first, 1);
-    __cpuidex(more, 7, 0);
-    const int fma_and_saved = 1 << 12 | 1 << 27, avx2 = 1 << 5, avx512 = 1 << 16 | 1 << 17;
-    if ((first[2] & fma_and_saved) != fma_and_saved || !(more[1] & avx2))
-        return 0;
-    const unsigned long long kept = _xgetbv(0); /* registers that the system keeps */
-    if ((kept & 0x06) != 0x06)
-        return 0;
-    return (more[1] & avx512) == avx512 && (kept & 0xe6) == 0xe6 ? 2 : 1;
-}
-#elif VPEM_X86
-static int vpem_best_instruction_set(void)
-{
-    __builtin_cpu_init();
-    if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma"))
-        return 0;
-    return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") ? 2 : 1;
-}
-#else
-static int vpem_best_instruction_set(void) { return 0; }
-#endif
-
 /* 0: what every machine has, 1: AVX2 with FMA, 2: AVX-512.
  *
  * VPEM_INSTRUCTIONS=base or avx2 keeps to a smaller set than the machine has.
  */
 static int vpem_instruction_set(void)
 {
-    const int best = vpem_best_instruction_set();
+    int best = 0;
     const char *wanted = getenv("VPEM_INSTRUCTIONS");
+#if VPEM_X86
+    __builtin_cpu_init();
+    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))
+        best = 1;
+    if (best && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq"))
+        best = 2;
+#endif
     if (wanted && strcmp(wanted, "base") == 0)
         return 0;
     if (wanted && strcmp(wanted, "avx2") == 0 && best > 1)
