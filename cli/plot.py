@@ -55,9 +55,9 @@ def plot(
     kind: Annotated[
         str | None,
         typer.Option(
-            help="history, graph, sparsity, communication; marginals and pairs, best with DATA; "
-            "responsibilities, of DATA; confusion, of DATA with labels. Fits of SAEM: traces; "
-            "curves, of DATA. Default: history, or traces."
+            help="profile, history, graph, sparsity, communication; projection, marginals and "
+            "pairs, best with DATA; responsibilities, of DATA; confusion, of DATA with labels. "
+            "Fits of SAEM: traces; curves, of DATA. Default: profile, or traces."
         ),
     ] = None,
     *,
@@ -66,11 +66,13 @@ def plot(
     individuals: Annotated[IndividualSettings, Without("times population latents")],
     target: PictureSettings,
 ) -> None:
-    """Draw a model: how the fit went, what was sent, how it fits.
+    """Draw a model: what components are, how they lie apart, how the fit went, what was sent.
 
     Colours are told apart by the colour-blind, and in grey by lines, marks, hatches or numbers.
 
-    Example: vpem plot model.h5 --kind history
+    Example: vpem plot model.h5
+
+    Example: vpem plot model.h5 data/breast_cancer.h5 --kind projection
 
     Example: vpem plot model.h5 data/breast_cancer.h5 --kind marginals -o marginals.svg
 

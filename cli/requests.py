@@ -51,8 +51,8 @@ class RowSettings(Settings, heading="Data", kept=False):
     dataset: str | None = changed(WorkerSettings, "dataset", local=True)
     features: str | None = setting(
         None,
-        "Features that marginals or pairs draw, by name or number (from 0), with commas between. "
-        "Default: those in which components differ most.",
+        "Features that profile, marginals or pairs draw, by name or number (from 0), with commas "
+        "between. Default: those in which components differ most.",
     )
     missing: str | None = changed(
         FitSettings,

@@ -48,7 +48,7 @@ def test_pictures_are_written(capsys, model, data, tmp_path, kind, ending):
 
 @pytest.mark.parametrize(
     ("words", "name"),
-    [(("plot", "fit.1.h5"), "fit.1-history.png"),
+    [(("plot", "fit.1.h5"), "fit.1-profile.png"),
      (("plot", "fit.1.h5", "--kind", "graph"), "fit.1-graph.png"),
      (("report", "fit.1.h5"), "fit.1.html")],
     ids=["plot", "plot of a kind", "report"],
@@ -79,8 +79,8 @@ def test_a_picture_beside_the_model_is_not_what_is_drawn(capsys, model, data, tm
 def test_hints_name_the_other_kinds_and_what_they_need(capsys, model, tmp_path):
     result = done(capsys, "plot", model, "--kind", "graph", "-o", tmp_path / "g.png")
     assert result.err.splitlines()[1] == (
-        "next, --kind: history, sparsity, communication; with DATA: marginals, pairs, "
-        "responsibilities; with DATA with labels: confusion"
+        "next, --kind: profile, history, sparsity, communication; with DATA: projection, "
+        "marginals, pairs, responsibilities; with DATA with labels: confusion"
     )
     found = done(capsys, "plot", model, "--kind", "graph", "-o", tmp_path / "h.png", "--json", "-q")
     assert found.err == ""
@@ -170,7 +170,8 @@ def test_an_old_file_says_what_it_lacks_and_the_rest_is_drawn(capsys, model, tmp
         (("{model}", "--kind", "confusion", "-o", "{out}/p.png"), "give the data after the model"),
         (("{model}", "--labels", "classes", "-o", "{out}/p.png"), "--labels is about the data"),
         (("{model}", "--dataset", "X", "-o", "{out}/p.png"), "--dataset is about the data"),
-        (("{model}", "--features", "age", "-o", "{out}/p.png"), "--features are for marginals"),
+        (("{model}", "--kind", "graph", "--features", "age", "-o", "{out}/p.png"),
+         "--features are for profile, marginals and pairs, not for graph"),
         (("{model}", "{out}/other.h5", "--kind", "pairs", "-o", "{out}/p.png"), "age"),
         (("{kmeans}", "--kind", "sparsity", "-o", "{out}/p.png"), "holds clusters"),
         (("{kmeans}", "{out}/holes.h5", "--kind", "pairs", "-o", "{out}/p.png"), "missing|NaN|nan"),

@@ -117,7 +117,7 @@ def test_fits_are_drawn_with_data_of_any_form(frame, X, tmp_path):
         vpem.plot(model.kept(), "marginals", X, features=[2]).alt,
     ]
     assert len(set(drawn)) == 1
-    assert vpem.plot(model.fit_).alt == vpem.plot(model).alt
+    assert vpem.plot(model.fit_, "history").alt == vpem.plot(model, "history").alt
     assert (
         vpem.plot(path, "confusion", shuffled).alt
         == vpem.plot(model, "confusion", frame, np.arange(120) // 60).alt

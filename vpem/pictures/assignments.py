@@ -8,11 +8,11 @@ import numpy as np
 
 from vpem.errors import InputError, Setting
 from vpem.fits.evaluation import Agreement, compare
-from vpem.pictures.figure import Picture, new_figure, words
+from vpem.pictures.figure import Picture, new_figure, one_panel, words
 from vpem.pictures.reported import SavedFit
 from vpem.pictures.samples import EvaluationData
 from vpem.pictures.saved import SavedMixture
-from vpem.pictures.style import SHADE, WARNING, tidy
+from vpem.pictures.style import CURVE, INK, SHADE, halo, map_of_shares, mark_components, tidy
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -43,8 +43,8 @@ def draw_responsibilities(saved: SavedMixture, rows: EvaluationData) -> Picture:
     high = float(np.clip(0.32 * k, 1.2, 5.0))
     upper, lower = figure.subplots(2, 1, sharex=True, height_ratios=[high, 1.5])
     image = upper.imshow(
-        proba[order].T, aspect="auto", cmap="cividis", vmin=0, vmax=1, interpolation="nearest",
-        extent=(0, len(X), k - 0.5, -0.5),
+        proba[order].T, aspect="auto", cmap=map_of_shares(), vmin=0, vmax=1,
+        interpolation="nearest", extent=(0, len(X), k - 0.5, -0.5),
     )  # fmt: skip
     figure.colorbar(image, ax=upper, label="responsibility", shrink=0.9, pad=0.01)
     sizes = np.bincount(best, minlength=k)
@@ -52,12 +52,13 @@ def draw_responsibilities(saved: SavedMixture, rows: EvaluationData) -> Picture:
         range(k), [f"{c} ({size} rows)" for c, size in enumerate(sizes)],
         fontsize=9 if k <= 16 else 6,
     )  # fmt: skip
+    mark_components(upper, range(k), "y")
     upper.set_ylabel("component")
     for end in np.cumsum(sizes)[:-1]:
-        for axes, shade in ((upper, "white"), (lower, SHADE)):
-            axes.axvline(end, color=shade, linewidth=0.8, linestyle="--")
+        for axes in (upper, lower):
+            axes.axvline(end, color=SHADE, linewidth=0.8, linestyle="--")
     unsure = 1 - top[order]
-    lower.fill_between(np.arange(len(X)) + 0.5, unsure, color=WARNING, step="mid", linewidth=0)
+    lower.fill_between(np.arange(len(X)) + 0.5, unsure, color=CURVE, step="mid", linewidth=0)
     lower.set_ylabel("uncertainty\n(1 - largest)")
     lower.set_xlabel("rows, sorted by component, surest first")
     lower.set_ylim(0, max(float(unsure.max(initial=0.0)) * 1.08, 1e-3))
@@ -91,7 +92,7 @@ def agreement_of(saved: SavedFit, rows: EvaluationData) -> Agreement:
     return compare(rows.labels, saved.assign(rows.X), saved.n_components)
 
 
-def draw_confusion(saved: SavedFit, rows: EvaluationData) -> Picture:
+def draw_confusion(saved: SavedFit, rows: EvaluationData, ax: Axes | None = None) -> Picture:
     """Draw rows of each label in each component, matched one to one, with agreement figures."""
     agreement = agreement_of(saved, rows)
     order = agreement.order
@@ -99,12 +100,12 @@ def draw_confusion(saved: SavedFit, rows: EvaluationData) -> Picture:
     n_labels, k = counts.shape
     share = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
     longest = max((len(words(label, 22)) for label in agreement.classes), default=1)
-    figure = new_figure(
+    figure, axes = one_panel(
+        ax,
         float(np.clip(0.62 * k + 0.09 * longest + 2.8, 5.6, 13)),
         float(np.clip(0.42 * n_labels + 2.4, 3.6, 12)),
     )
-    axes = figure.subplots()
-    image = axes.imshow(share, cmap="Blues", vmin=0, vmax=1, aspect="auto")
+    image = axes.imshow(share, cmap=map_of_shares(), vmin=0, vmax=1, aspect="auto")
     figure.colorbar(image, ax=axes, label="share of the label's rows", pad=0.02)
     noun = saved.noun
     notes = []
@@ -126,13 +127,14 @@ def draw_confusion(saved: SavedFit, rows: EvaluationData) -> Picture:
     axes.set_yticks(np.arange(n_labels + 1) - 0.5, minor=True)
     axes.grid(visible=True, which="minor", color="white", linewidth=1.0)
     axes.tick_params(which="minor", length=0)
+    mark_components(axes, order, "x")
     _outline_matches(axes, agreement, order)
     figures = (
         f"accuracy {agreement.accuracy:.4f}, adjusted Rand index "
         f"{agreement.adjusted_rand_index:.4f},\nnormalized mutual information "
         f"{agreement.normalized_mutual_information:.4f}"
     )
-    figure.suptitle(f"{figures} (outlined: matched)", fontsize=10)
+    axes.set_title(f"{figures} (outlined: matched)", fontsize=10)
     plain = figures.replace("\n", " ")
     return Picture(figure, f"Rows of {n_labels} labels in {k} {noun}s: {plain}.", notes)
 
@@ -145,4 +147,6 @@ def _outline_matches(axes: Axes, agreement: Agreement, order: list[int]) -> None
         label = agreement.mapping.get(int(component))
         if label in place:
             box = (column - 0.46, place[label] - 0.46)
-            axes.add_patch(Rectangle(box, 0.92, 0.92, fill=False, linewidth=2.0, ec=WARNING))
+            axes.add_patch(
+                Rectangle(box, 0.92, 0.92, fill=False, lw=1.6, ec=INK, path_effects=halo())
+            )

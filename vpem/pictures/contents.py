@@ -32,11 +32,12 @@ class Listing:
 
 @dataclass(frozen=True)
 class Section:
-    """Part of what is said: its name, its heading, and tables and sentences."""
+    """Part of what is said: its name and heading, tables and sentences, and kinds of pictures."""
 
     name: str
     heading: str
     items: Sequence[Table | Listing | str]
+    pictures: Sequence[str] = ()
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,18 @@ from numpy.typing import NDArray
 from vpem.network.schema import Report
 from vpem.pictures.figure import Picture, new_figure
 from vpem.pictures.reported import History, SavedFit
-from vpem.pictures.style import BAND, INK, RULE, colour, line, marker, of_bytes, tidy, whole_numbers
+from vpem.pictures.style import (
+    BAND,
+    CURVE,
+    INK,
+    RULE,
+    hub_colour,
+    line,
+    marker,
+    of_bytes,
+    tidy,
+    whole_numbers,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -23,6 +34,9 @@ MOST_LINES = 8
 
 APART = 0.004
 """Share of the panel's height below which lines of roots lie on one another."""
+
+SEEN = 1e-3
+"""Share of what the values changed by from which on a panel shows how far roots are apart."""
 
 LEAST_HEIGHT = 1e-4
 """Of a panel, relative to its values."""
@@ -47,7 +61,7 @@ def draw_history(saved: SavedFit) -> Picture:
         notes.append(f"{saved.path} does not say what was sent by which iteration")
     if history.mean_field is not None:
         panels.append(_mean_field)
-    elif np.nanmax(_spread(history.values)) > 0:
+    elif np.nanmax(_spread(history.values)) > SEEN * np.ptp(history.means()):
         panels.append(_apart)
     rows = 1 if len(panels) <= 2 else 2
     figure = new_figure(9.0, 3.4 if rows == 1 else 6.0)
@@ -81,7 +95,7 @@ def _spread(values: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def _marks(n: int, number: int = 0) -> Report:
-    return {"marker": marker(number), "markersize": 3.5} if n <= MARKED else {}
+    return {"marker": marker(number), "markersize": 4} if n <= MARKED else {}
 
 
 def _height(values: NDArray[np.float64]) -> tuple[float, float]:
@@ -100,21 +114,22 @@ def _lines(axes: Axes, across: NDArray[np.number], history: History, noun: str) 
     axes.set_ylim(middle - 0.55 * height, middle + 0.55 * height)
     axes.ticklabel_format(axis="y", useOffset=False)
     if roots == 1 or spread <= APART * height:
-        axes.plot(across, mean, color=colour(0), **_marks(n))
+        axes.plot(across, mean, color=CURVE, **_marks(n))
         if roots > 1:
             agree = "agree" if spread == 0 else f"at most {spread:.1g} apart"
             _tell(axes, f"all {roots} {noun}s, {agree}")
     elif roots <= MOST_LINES:
         for number, column in enumerate(values.T):
             axes.plot(
-                across, column, color=colour(number), linestyle=line(number),
-                label=f"{noun} {number}", **_marks(n, number),
+                across, column, color=CURVE, linestyle=line(number), linewidth=1.1,
+                label=f"{noun} {number}", markerfacecolor=hub_colour(number),
+                markeredgewidth=0.6, **_marks(n, number),
             )  # fmt: skip
         _legend_below(axes)
     else:
         low, high = np.nanmin(values, axis=1), np.nanmax(values, axis=1)
         axes.fill_between(across, low, high, color=BAND, linewidth=0, label="lowest to highest")
-        axes.plot(across, mean, color=colour(0), label=f"mean of {roots} {noun}s", **_marks(n))
+        axes.plot(across, mean, color=CURVE, label=f"mean of {roots} {noun}s", **_marks(n))
         _legend_below(axes)
 
 
@@ -125,12 +140,10 @@ def _legend_below(axes: Axes) -> None:
     )  # fmt: skip
 
 
-def _tell(axes: Axes, text: str, height: float = 0.05) -> None:
-    """Write at the right, above the foot of a panel, where curves that rise leave room."""
-    axes.text(
-        0.98, height, text, transform=axes.transAxes, ha="right", va="bottom", fontsize=8,
-        color=INK,
-    )  # fmt: skip
+def _tell(axes: Axes, text: str) -> None:
+    """Write above a panel, at the right, where no curve goes; after what is there."""
+    there = axes.get_title(loc="right")
+    axes.set_title("; ".join(filter(None, (there, text))), loc="right", fontsize=8, color=INK)
 
 
 def _x_of(history: History) -> str:
@@ -148,7 +161,7 @@ def _value(axes: Axes, history: History, saved: SavedFit) -> None:
     for at in sorted(placed):
         axes.axvline(at, color=RULE, linestyle=":", linewidth=1.0)
     if placed:
-        _tell(axes, "dotted: a component was placed anew", 0.16)
+        _tell(axes, "dotted: a component was placed anew")
 
 
 def _short(history: History) -> str:
@@ -174,9 +187,9 @@ def _against_bytes(axes: Axes, history: History, saved: SavedFit) -> None:
         axes.set_xlim(left=0)
     if 0 < setup < history.sent[-1] and not again:
         axes.axvline(setup / unit, color=RULE, linestyle=":", linewidth=1.0)
-        _tell(axes, f"dotted: setup, {100 * setup / history.sent[-1]:.2g} %", 0.16)
+        _tell(axes, f"dotted: setup, {100 * setup / history.sent[-1]:.2g} %")
     elif again:
-        _tell(axes, "with all restarts before", 0.16)
+        _tell(axes, "with all restarts before")
 
 
 def _change(axes: Axes, history: History, saved: SavedFit) -> None:
@@ -189,7 +202,7 @@ def _change(axes: Axes, history: History, saved: SavedFit) -> None:
         axes.set_yticks([])
         return
     steps = history.iteration[1:][there]
-    axes.plot(steps, change[there], color=colour(2), **_marks(len(steps)))
+    axes.plot(steps, change[there], color=CURVE, **_marks(len(steps)))
     axes.set_yscale("log")
     _whole_numbers(axes, history)
     if history.tol is not None:
@@ -204,7 +217,7 @@ def _apart(axes: Axes, history: History, saved: SavedFit) -> None:
     spread = _spread(history.values)
     there = spread > 0
     noun = "workers" if saved.over_rows else "roots"
-    axes.plot(history.iteration[there], spread[there], color=colour(4), **_marks(int(there.sum())))
+    axes.plot(history.iteration[there], spread[there], color=CURVE, **_marks(int(there.sum())))
     if spread.max() > 30 * spread[there].min():
         axes.set_yscale("log")
     else:
@@ -218,7 +231,7 @@ def _mean_field(axes: Axes, history: History, saved: SavedFit) -> None:
     assert history.mean_field is not None
     there = history.mean_field > 0
     field = history.mean_field[there]
-    axes.plot(history.iteration[there], field, color=colour(4), **_marks(len(field)))
+    axes.plot(history.iteration[there], field, color=CURVE, **_marks(len(field)))
     if len(field):
         axes.set_yscale("log")
     axes.set(xlabel=_x_of(history), ylabel="squared mean field")

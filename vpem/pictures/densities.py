@@ -13,7 +13,18 @@ from vpem.errors import InputError, did_you_mean
 from vpem.pictures.figure import Picture, legend_below, new_figure, words
 from vpem.pictures.reported import Parts, SavedFit
 from vpem.pictures.samples import EvaluationData
-from vpem.pictures.style import BAND, PALE, colour, few_ticks, hatch, line, place_panels, tidy
+from vpem.pictures.style import (
+    BAND,
+    INK,
+    PALE,
+    colour,
+    few_ticks,
+    halo,
+    hatch,
+    line,
+    place_panels,
+    tidy,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -22,7 +33,6 @@ if TYPE_CHECKING:
 __all__ = [
     "TAIL",
     "draw_marginals",
-    "halo",
     "histogram",
     "pick_features",
 ]
@@ -37,10 +47,11 @@ MOST_BINS = 400
 TAIL = 0.002
 """Share of the rows at either end that may lie beyond the axis."""
 
-BESIDE, BELOW = 0.44, 0.55
+BESIDE, BELOW = 0.48, 0.56
 """Inches at the left of each panel, for the numbers of its axis, and between rows of panels."""
 
-"""Of histograms, so that light lines are seen on them."""
+LABEL = 0.2
+"""Inches more at the left of all panels, for what their heights are."""
 
 
 def pick_features(saved: SavedFit, asked: Sequence[str] | None, most: int) -> list[int] | None:
@@ -69,17 +80,19 @@ def pick_features(saved: SavedFit, asked: Sequence[str] | None, most: int) -> li
 def histogram(values: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Return heights (n,), which integrate to 1, and edges (n + 1,) of one feature's histogram.
 
-    Widths are those of Freedman and Diaconis in the middle of the data; where tails are so long
-    that there would be too many bins, they are fewer and wider.
+    Widths are half of those of Freedman and Diaconis, who think of one hill, not of several; there
+    are 20 bins at least where rows suffice. Where tails are so long that there would be too many,
+    they are fewer and wider.
     """
     low, high = values.min(), values.max()
     if not high > low:
         half = max(abs(low), 1.0) * 0.05
         return np.array([1.0 / (2 * half)]), np.array([low - half, low + half])
     first, third = np.quantile(values, (0.25, 0.75))
-    width = 2 * (third - first) * len(values) ** (-1 / 3)
+    width = (third - first) * len(values) ** (-1 / 3)
     inner = np.quantile(values, 1 - TAIL) - np.quantile(values, TAIL)
-    width = np.clip(width, inner / 60, inner / 8) if inner > 0 else high - low
+    fewest = np.clip(1.2 * np.sqrt(len(values)), 5, 20)
+    width = np.clip(width, inner / 60, inner / fewest) if inner > 0 else high - low
     n_bins = int(np.clip(np.ceil((high - low) / width), 1, MOST_BINS))
     heights, edges = np.histogram(values, bins=n_bins, range=(low, high), density=True)
     return heights, edges
@@ -123,7 +136,8 @@ def draw_marginals(
         )
     wide = min(4, len(columns))
     high = -(-len(columns) // wide)
-    figure = new_figure(max(2.4 * wide + 0.4, 5.0), (1.95 if high > 1 else 3.0) * high + 0.9, None)
+    size = max(2.4 * wide + 0.6, 6.4), (1.95 if high > 1 else 3.0) * high + 0.7
+    figure = new_figure(*size, None)
     panels = figure.subplots(high, wide, squeeze=False)
     for place, axes in enumerate(panels.flat):
         if place >= len(columns):
@@ -131,13 +145,16 @@ def draw_marginals(
             continue
         j = columns[place]
         tidy(axes, None)
-        axes.set_title(words(saved.feature_names[j]), fontsize=9)
+        axes.set_xlabel(words(saved.feature_names[j]), fontsize=8.5)
+        if place % wide == 0:
+            axes.set_ylabel("density", fontsize=8)
         axes.tick_params(labelsize=7)
         values = None if X is None else X[:, j]
         _draw_marginal(axes, parts, j, values, labels)
         few_ticks(axes, places=3 if wide > 2 else 5)
     legend = _legend(figure, parts, X is not None)
-    place_panels(figure, (high, wide), (BESIDE, 0.2, legend + 0.4, 0.38), (BESIDE, BELOW))
+    margins = (BESIDE + LABEL, 0.2, legend + 0.55, 0.14)
+    place_panels(figure, (high, wide), margins, (BESIDE, BELOW))
     what = "Clusters in histograms" if clusters else "Densities over histograms"
     listed = ", ".join(saved.feature_names[j] for j in columns[:12])
     alt = f"{what} of {len(columns)} features: {listed}{', ...' if len(columns) > 12 else ''}."
@@ -193,13 +210,6 @@ def _draw_marginal(
         axes.set_xlim(low - pad, high + pad)
 
 
-def halo() -> list[Any]:
-    """Return what sets a line or a letter off from what it lies on."""
-    from matplotlib.patheffects import withStroke
-
-    return [withStroke(linewidth=2.8, foreground="white")]
-
-
 def _stack(
     axes: Axes,
     values: NDArray[np.float64],
@@ -248,10 +258,13 @@ def _legend(figure: Figure, parts: Parts, with_data: bool) -> float:
     entries: list[Any] = []
     if parts.variances is None:
         entries = [
-            Patch(facecolor=colour(c), hatch=hatch(c), edgecolor="white",
-                  label=f"cluster {c} (line: centre)", alpha=0.85)
+            Patch(
+                facecolor=colour(c), hatch=hatch(c), edgecolor="white", label=f"cluster {c}",
+                alpha=0.85,
+            )
             for c in range(k)
         ]  # fmt: skip
+        entries.append(Line2D([], [], color=INK, linewidth=1.5, label="lines: centres"))
     else:
         if with_data:
             entries.append(Patch(facecolor=PALE, edgecolor=BAND, label="data"))

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vpem.pictures.figure import Picture, legend_below, new_figure, words
-from vpem.pictures.style import LineStyle, colour, line, tidy
+from vpem.pictures.style import LineStyle, contender, line, tidy
 from vpem.steps.fedruns import FedHistory
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ def draw_histories(
     highs: list[float] = []
     for number, (name, runs) in enumerate(histories):
         for row, column in np.ndindex(2, 2):
-            style = (colour(number), line(number))
+            style = (contender(number), line(number))
             drawn = _draw(panels[row, column], runs, (bool(row), bool(column)), style, name)
         lows.append(float(np.quantile(drawn, 0.02)))
         highs.append(float(drawn.max()))

@@ -15,6 +15,7 @@ from vpem.files.hdf5 import atomic_write, check_writable
 
 if TYPE_CHECKING:
     from matplotlib.artist import Artist
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 __all__ = [
@@ -22,6 +23,7 @@ __all__ = [
     "check_picture",
     "legend_below",
     "new_figure",
+    "one_panel",
     "render",
     "save_picture",
     "words",
@@ -30,11 +32,16 @@ __all__ = [
 ON_SCREEN = 90
 """Dots an inch in a notebook."""
 
+Layout = Literal["constrained", "compressed"] | None
+
 DPI = 160
 """Dots an inch of a .png file, and of what is drawn as dots in others."""
 
 LONGEST = 28
 """Characters of a name that is drawn."""
+
+EDGE = 0.08
+"""Inches around what a figure places by itself."""
 
 MOST_COLUMNS = 6
 """Of a legend."""
@@ -72,13 +79,27 @@ class Picture:
         save_picture(path, self, force=force)
 
 
-def new_figure(
-    width: float, height: float, layout: Literal["constrained", "compressed"] | None = "constrained"
-) -> Figure:
+def new_figure(width: float, height: float, layout: Layout = "constrained") -> Figure:
     """Return an empty figure of this size in inches that places its parts itself."""
     from matplotlib.figure import Figure
 
-    return Figure(figsize=(width, height), layout=layout)
+    figure = Figure(figsize=(width, height), layout=layout)
+    engine = figure.get_layout_engine()
+    if engine is not None:
+        engine.set(w_pad=EDGE, h_pad=EDGE)  # type: ignore[call-arg]
+    return figure
+
+
+def one_panel(
+    ax: Axes | None, width: float, height: float, layout: Layout = "constrained"
+) -> tuple[Figure, Axes]:
+    """Return the axes that are given with their figure, or those of a new one of this size."""
+    if ax is not None:
+        whole = ax.get_figure(root=True)
+        assert whole is not None
+        return whole, ax
+    figure = new_figure(width, height, layout)
+    return figure, figure.add_subplot()
 
 
 def check_picture(path: str | os.PathLike[str], force: bool = False) -> None:
@@ -203,7 +224,11 @@ def save_picture(path: str | os.PathLike[str], picture: Picture, *, force: bool 
 
 
 def legend_below(
-    figure: Figure, handles: Sequence[Artist], size: float = 8, title: str | None = None
+    figure: Figure,
+    handles: Sequence[Artist],
+    size: float = 8,
+    title: str | None = None,
+    markerscale: float = 1.0,
 ) -> float:
     """Put a legend below all panels, in as many columns as the figure has room for.
 
@@ -219,6 +244,8 @@ def legend_below(
         Of the letters, in points.
     title : str, optional
         Above it.
+    markerscale : float
+        Size of marks, relative to those of the panels.
 
     Returns
     -------
@@ -226,13 +253,18 @@ def legend_below(
         Inches that it takes of the figure's height.
     """
     width, height = figure.get_size_inches()
-    for columns in range(min(len(handles), MOST_COLUMNS), 0, -1):
+    most = min(len(handles), MOST_COLUMNS)
+    # Rows are even: five entries stand in three columns where four have no room, or two.
+    shapes = dict.fromkeys(-(-len(handles) // rows) for rows in range(1, len(handles) + 1))
+    for columns in [one for one in shapes if one <= most]:
         legend = figure.legend(
             handles=handles, loc="outside lower center", ncols=columns, frameon=False,
             fontsize=size, handlelength=3, title=title, title_fontsize=size,
+            markerscale=markerscale,
         )  # fmt: skip
         box = legend.get_window_extent()
-        if columns == 1 or box.width <= figure.bbox.width:
+        # Letters of a finer drawing are wider by a hair.
+        if columns == 1 or box.width <= 0.97 * figure.bbox.width - 2 * EDGE * figure.dpi:
             break
         legend.remove()
     taken = float(box.height / figure.dpi)

@@ -42,16 +42,24 @@ Items = list[Table | Listing | str]
 
 def contents_of_fit(saved: SavedFit, rows: EvaluationData | None) -> Contents:
     """Return what there is to say of a fit, and of rows that it is held against."""
+    warned = Section("warnings", "Warnings", _warnings(saved))
+    told = isinstance(warned.items[0], Listing)
     sections = [
-        Section("components", f"{saved.noun.capitalize()}s", [_components(saved)]),
-        Section("warnings", "Warnings", _warnings(saved)),
-        Section("fitted", "What was fitted", [facts(_fitted(saved))]),
+        *([warned] if told else []),
+        Section(
+            "components", f"{saved.noun.capitalize()}s", [_components(saved)],
+            ("profile", "projection"),
+        ),
+        Section(
+            "quality", "How well", _quality(saved, rows), ("confusion", "responsibilities")
+        ),
+        Section("parameters", saved.heading, _means(saved), ("marginals", "pairs")),
+        Section("course", "How the fit went", [] if told else warned.items, ("history",)),
         Section("privacy", "Privacy of rows", _privacy(saved)),
-        Section("quality", "How well", _quality(saved, rows)),
-        Section("hubs", "Hubs", _hubs(saved)),
-        Section("parameters", saved.heading, _means(saved)),
-        Section("sent", "What was sent", _sent(saved)),
-    ]
+        Section("hubs", "Who took part", _hubs(saved), ("graph", "sparsity")),
+        Section("sent", "What was sent", _sent(saved), ("communication",)),
+        Section("fitted", "Settings", [facts(_fitted(saved))]),
+    ]  # fmt: skip
     name = os.path.basename(saved.path)
     k, d = saved.n_components, len(saved.feature_names)
     title = f"{name}: {k} {saved.noun}{'' if k == 1 else 's'}, {d} feature{'' if d == 1 else 's'}"

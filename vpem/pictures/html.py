@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import io
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from html import escape
 from typing import TYPE_CHECKING
 
@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 __all__ = ["as_source", "fill_page", "show_item", "show_picture", "text"]
+
+Part = tuple[str, str, str]
+"""Name, heading and HTML of a section."""
 
 LARGEST_SVG = 1 << 20
 """Bytes beyond which a drawing is kept as dots."""
@@ -33,7 +36,11 @@ h1 { font-size: 1.7rem; margin: 0.5rem 0 0; overflow-wrap: anywhere; }
 h2 { font-size: 1.25rem; margin: 2.2rem 0 0.6rem; border-bottom: 1px solid #bbb; }
 h3 { font-size: 1.05rem; margin: 1.6rem 0 0.4rem; }
 p.lead { margin: 0.2rem 0 1rem; color: #444; }
-nav ul { list-style: none; padding: 0; display: flex; flex-wrap: wrap; gap: 0.3rem 1.2rem; }
+nav { background: #f6f7f8; padding: 0.4rem 1.2rem 0.6rem; margin: 1rem 0; }
+nav h2 { margin: 0.2rem 0; border: 0; font-size: 1.05rem; }
+nav ol { margin: 0; padding-left: 1.3rem; columns: 18rem; }
+nav li { break-inside: avoid; }
+nav ul { padding-left: 1rem; margin: 0; font-size: 0.94em; }
 a { color: #00508c; }
 .wide { overflow-x: auto; }
 table { border-collapse: collapse; margin: 0.6rem 0 1rem; }
@@ -72,7 +79,7 @@ PAGE = """<!DOCTYPE html>
 <h1>{title}</h1>
 <p class="lead">{lead}</p>
 </header>
-<nav aria-label="Contents"><ul>{contents}</ul></nav>
+<nav aria-label="Contents"><h2>Contents</h2><ol>{contents}</ol></nav>
 <main>
 {sections}
 </main>
@@ -114,31 +121,62 @@ def show_item(item: Table | Listing | str) -> str:
     return f"<p>{text(item)}</p>"
 
 
-def fill_page(contents: Contents, more: Sequence[tuple[str, str, str]]) -> str:
-    """Return the page; ``more`` are sections as name, heading and HTML. Empty ones are left out."""
-    sections = [
-        (one.name, one.heading, "".join(map(show_item, one.items))) for one in contents.sections
-    ]
-    there = [section for section in [*sections, *more] if section[2]]
+def fill_page(
+    contents: Contents, pictures: Mapping[str, tuple[str, str]], more: Sequence[Part]
+) -> str:
+    """Return the page: sections with their pictures, and others. Empty ones are left out.
+
+    Parameters
+    ----------
+    contents : Contents
+        What is said.
+    pictures : mapping of str to (str, str)
+        By kind, the title and HTML of each that was drawn.
+    more : sequence of (str, str, str)
+        Other sections, which come last: name, heading and HTML.
+    """
+    parts: list[Part] = []
+    listed = []
+    for one in contents.sections:
+        drawn = {kind: pictures[kind] for kind in one.pictures if kind in pictures}
+        body = "".join([*map(show_item, one.items), *(shown for _, shown in drawn.values())])
+        if body:
+            parts.append((one.name, one.heading, body))
+            listed.append(_listed(one.name, one.heading, {f"picture-{kind}": title for kind,
+                          (title, _) in drawn.items()}))  # fmt: skip
+    for name, heading, body in more:
+        if body:
+            parts.append((name, heading, body))
+            listed.append(_listed(name, heading, {}))
     return PAGE.format(
         title=text(contents.title),
         lead=text(contents.lead),
         style=STYLE,
         version=text(vpem.__version__),
-        contents="".join(f'<li><a href="#{key}">{text(head)}</a></li>' for key, head, _ in there),
+        contents="".join(listed),
         sections="\n".join(
             f'<section id="{key}" aria-labelledby="{key}-head">'
             f'<h2 id="{key}-head">{text(head)}</h2>\n{body}\n</section>'
-            for key, head, body in there
+            for key, head, body in parts
         ),
     )
 
 
-def show_picture(title: str, source: str, alt: str, about: str, notes: Sequence[str]) -> str:
+def _listed(name: str, heading: str, below: Mapping[str, str]) -> str:
+    """Return a line of the table of contents, with those of the pictures of its section."""
+    inner = "".join(_listed(key, title, {}) for key, title in below.items())
+    inner = f"<ul>{inner}</ul>" if inner else ""
+    return f'<li><a href="#{name}">{text(heading)}</a>{inner}</li>'
+
+
+def show_picture(
+    name: str, title: str, source: str, alt: str, about: str, notes: Sequence[str]
+) -> str:
     """Return a picture of a page, with its heading and what is said below it."""
     said = f"{about[:1].upper()}{about[1:]}." + "".join(f" Note: {note}." for note in notes)
     return (
-        f"<h3>{text(title)}</h3>\n<figure><img src='{source}' alt='{text(alt)}'>"
+        f"<h3 id='picture-{name}'>{text(title)}</h3>\n"
+        f"<figure><img src='{source}' alt='{text(alt)}'>"
         f"<figcaption>{text(said)}</figcaption></figure>"
     )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -11,17 +12,17 @@ from numpy.typing import NDArray
 from vpem.network.graph import Graph
 from vpem.network.hubs import Hub
 from vpem.network.schema import Report
-from vpem.pictures.figure import Picture, new_figure, words
-from vpem.pictures.style import COLOURS, DARK, FAINT, RULE
+from vpem.pictures.figure import Picture, legend_below, one_panel, words
+from vpem.pictures.style import FAINT, LIGHT, RULE, halo, hub_colour
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.lines import Line2D
 
-__all__ = ["LISTED", "NUMBERED", "WORKED_OUT", "draw_hubs"]
+__all__ = ["NAMED", "NUMBERED", "WORKED_OUT", "draw_hubs"]
 
-LISTED = 16
-"""Hubs up to which the legend lists each."""
+NAMED = 60
+"""Agents up to which each bears its name."""
 
 NUMBERED = 150
 """Agents up to which each bears the number of its hub."""
@@ -30,11 +31,17 @@ WORKED_OUT = 400
 """Agents up to which places come from path lengths, beyond from springs."""
 
 
-def draw_hubs(graph: Graph, hubs: Sequence[Hub], names: Sequence[str] | None = None) -> Picture:
+def draw_hubs(
+    graph: Graph,
+    hubs: Sequence[Hub],
+    names: Sequence[str] | None = None,
+    ax: Axes | None = None,
+) -> Picture:
     """Draw a graph coloured by hub, roots as squares with a thick edge.
 
-    In grey the hubs differ by the numbers that agents bear, and by the links inside them,
-    which are thick. Without hubs agents are workers, which bear their own numbers.
+    Agents bear the number of their hub and, where they are few, their name. In grey the hubs differ
+    by these numbers, and by the links inside them, which are thick. Without hubs agents are
+    workers, and where every agent is a hub of its own there is nothing for colours to say.
 
     Parameters
     ----------
@@ -44,6 +51,8 @@ def draw_hubs(graph: Graph, hubs: Sequence[Hub], names: Sequence[str] | None = N
         From `vpem.find_hubs`.
     names : sequence of str, optional
         Names of the agents, by default those of the graph, or numbers.
+    ax : matplotlib.axes.Axes, optional
+        Where to draw; by default in a figure of its own.
 
     Returns
     -------
@@ -54,14 +63,21 @@ def draw_hubs(graph: Graph, hubs: Sequence[Hub], names: Sequence[str] | None = N
     for number, hub in enumerate(hubs):
         hub_of[[hub.root, *hub.agents]] = number
     places = _places(graph)
-    wide = len(hubs) <= LISTED
-    figure = new_figure(9.0 if wide else 7.5, 6.5)
-    axes = figure.add_subplot()
+    figure, axes = one_panel(ax, 7.5, 6.6)
+    shared = any(len(hub.agents) > 1 for hub in hubs)
+    looks = Looks(
+        [hub_colour(hub) if shared and hub >= 0 else LIGHT for hub in hub_of.tolist()],
+        [str(hub) if hub >= 0 else "" for hub in hub_of.tolist()] if shared else [],
+    )
+    if graph.has_server and hub_of[-1] < 0:
+        looks.fills[-1] = "white"
     _draw_links(axes, graph, hub_of, places)
-    _draw_nodes(axes, graph, hubs, hub_of, places)
+    _draw_nodes(axes, graph, hubs, looks, places)
+    if graph.n_agents <= NAMED:
+        _draw_names(axes, graph, names, places)
     axes.set_aspect("equal")
     axes.set_axis_off()
-    axes.margins(0.06)
+    axes.margins(0.12 if graph.n_agents <= NAMED else 0.06)
     low, high = places.min(axis=0), places.max(axis=0)
     # A line of nodes would leave a panel without width.
     spare = 0.25 * max(float((high - low).max()), 1.0)
@@ -70,13 +86,11 @@ def draw_hubs(graph: Graph, hubs: Sequence[Hub], names: Sequence[str] | None = N
     counts += [(len(hubs), "hub")] if hubs else []
     sizes = ", ".join(f"{count} {noun}{'' if count == 1 else 's'}" for count, noun in counts)
     axes.set_title(f"{words(graph.topology)}: {sizes}")
-    figure.legend(
-        handles=_legend(hubs, names, graph),
-        loc="outside right upper" if wide else "outside lower center",
-        ncols=1 if wide else 4,
-        frameon=False,
-        fontsize=9,
-    )
+    entries = _legend(hubs, graph, looks)
+    if ax is None:
+        legend_below(figure, entries, size=9)
+    else:
+        axes.legend(handles=entries, fontsize=7)
     alt = f"The {graph.topology} graph with {graph.n_agents} "
     if hubs:
         roots = ", ".join(_name(names, hub.root) for hub in hubs[:12])
@@ -127,16 +141,24 @@ def _draw_links(
     inside = (hub_of[one] == hub_of[two]) & (hub_of[one] >= 0)
     lines = places[graph.edges]
     axes.add_collection(LineCollection(lines[~inside], colors=FAINT, linewidths=0.7, zorder=1))
-    colours = [COLOURS[hub % len(COLOURS)] for hub in hub_of[one[inside]]]
+    # A dark edge, for pale colours on white paper.
+    axes.add_collection(
+        LineCollection(lines[inside], colors=RULE, linewidths=thick + 1.0, zorder=1.5)
+    )
+    colours = [hub_colour(hub) for hub in hub_of[one[inside]]]
     axes.add_collection(LineCollection(lines[inside], colors=colours, linewidths=thick, zorder=2))
 
 
+@dataclass(frozen=True)
+class Looks:
+    """How nodes look: ``fills`` of all, and ``numbers`` of their hubs, or none."""
+
+    fills: list[str]
+    numbers: list[str]
+
+
 def _draw_nodes(
-    axes: Axes,
-    graph: Graph,
-    hubs: Sequence[Hub],
-    hub_of: NDArray[np.intp],
-    places: NDArray[np.float64],
+    axes: Axes, graph: Graph, hubs: Sequence[Hub], looks: Looks, places: NDArray[np.float64]
 ) -> None:
     """Draw agents as discs, roots as squares, a server that is no root as a diamond."""
     many = graph.n_agents > NUMBERED
@@ -148,43 +170,53 @@ def _draw_nodes(
     for nodes, marker, scale, width in (
         (plain, "o", 1.0, 0.8),
         (roots, "s", 1.15, 1.0 if many else 2.2),
+        (server, "D", 1.0, 0.8),
     ):
         axes.scatter(
-            places[nodes, 0],
-            places[nodes, 1],
-            s=size * scale,
-            c=[COLOURS[hub % len(COLOURS)] if hubs else COLOURS[0] for hub in hub_of[nodes]],
-            marker=marker,
-            edgecolors="black",
-            linewidths=width,
-            zorder=3,
-        )
-    axes.scatter(
-        places[server, 0],
-        places[server, 1],
-        s=size,
-        c="white",
-        marker="D",
-        edgecolors="black",
-        zorder=3,
-    )
-    if graph.n_agents > NUMBERED:
+            places[nodes, 0], places[nodes, 1], s=size * scale, marker=marker,
+            c=[looks.fills[node] for node in nodes], edgecolors="black", linewidths=width, zorder=3,
+        )  # fmt: skip
+    if many or not looks.numbers:
         return
     for node in np.concatenate([plain, roots]):
-        colour = COLOURS[hub_of[node] % len(COLOURS)] if hubs else COLOURS[0]
         axes.annotate(
-            str(hub_of[node] if hubs else node),
-            places[node],
-            ha="center",
-            va="center",
+            looks.numbers[node], places[node], ha="center", va="center", zorder=4,
             fontsize=float(np.clip(0.42 * np.sqrt(size), 5, 9)),
-            color="white" if colour in DARK else "black",
-            zorder=4,
-        )
+        )  # fmt: skip
 
 
-def _legend(hubs: Sequence[Hub], names: Sequence[str], graph: Graph) -> list[Line2D]:
-    """Entries of the legend: every hub where they are few, and what the marks mean."""
+SIDES = ((0, 1), (1, 0), (0, -1), (-1, 0), (0.7, 0.7), (0.7, -0.7), (-0.7, -0.7), (-0.7, 0.7))
+"""Of a node, where its name may stand; upright ones are taken first where they are as free."""
+
+
+def _draw_names(
+    axes: Axes, graph: Graph, names: Sequence[str], places: NDArray[np.float64]
+) -> None:
+    """Write each node's name at the side where it is farthest from links, and rather outside."""
+    sides = np.array(SIDES)
+    outward = places - places.mean(axis=0)
+    reach = np.sqrt(np.clip(14000 / graph.n_nodes, 18, 420)) / 2 + 4
+    for node, place in enumerate(places):
+        ends = graph.edges[(graph.edges == node).any(axis=1)]
+        ways = places[ends[ends != node]] - place
+        if len(ways):
+            ways = ways / np.maximum(np.linalg.norm(ways, axis=1, keepdims=True), 1e-12)
+            taken = (sides @ ways.T).max(axis=1) / np.linalg.norm(sides, axis=1)
+        else:
+            taken = np.zeros(len(sides))
+        far = max(float(np.linalg.norm(outward[node])), 1e-12)
+        free = np.maximum(taken, 0.5) - 0.3 * (sides @ outward[node]) / far
+        x, y = SIDES[int(free.argmin())]
+        axes.annotate(
+            words(_name(names, node), 18), place, textcoords="offset points", zorder=5,
+            xytext=(x * reach, y * reach), fontsize=9 if graph.n_agents <= 25 else 6.5,
+            ha="center" if not x else "left" if x > 0 else "right",
+            va="center" if not y else "bottom" if y > 0 else "top", path_effects=halo(),
+        )  # fmt: skip
+
+
+def _legend(hubs: Sequence[Hub], graph: Graph, looks: Looks) -> list[Line2D]:
+    """Say what marks, lines and numbers mean."""
     from matplotlib.lines import Line2D
 
     def mark(marker: str, colour: str, label: str, width: float = 0.8) -> Line2D:
@@ -192,25 +224,17 @@ def _legend(hubs: Sequence[Hub], names: Sequence[str], graph: Graph) -> list[Lin
         edge: Report = {"markeredgecolor": "black", "markeredgewidth": width}
         return Line2D([], [], label=label, markerfacecolor=colour, **shape, **edge)
 
-    if not hubs:
-        numbered = ", with its number" if graph.n_agents <= NUMBERED else ""
-        server = [mark("D", "white", "server")] if graph.has_server else []
+    server = graph.has_server and graph.n_agents not in [hub.root for hub in hubs]
+    entries = [mark("D", "white", "server")] if server else []
+    if not hubs or not looks.numbers:
+        nodes = mark("s", LIGHT, "agent, alone in its hub", 2.2) if hubs else None
         link = Line2D([], [], color=FAINT, linewidth=0.7, label="link")
-        return [mark("o", COLOURS[0], f"worker{numbered}"), *server, link]
-    entries = [
+        return [nodes or mark("o", LIGHT, "worker"), *entries, link]
+    numbered = ", with its hub's number" if graph.n_agents <= NUMBERED else ", coloured by hub"
+    return [
+        mark("o", "white", f"agent{numbered}"),
         mark("s", "white", "root of a hub", 2.2),
+        *entries,
         Line2D([], [], color=RULE, linewidth=2.6, label="link inside a hub"),
         Line2D([], [], color=FAINT, linewidth=0.7, label="link between hubs"),
     ]
-    if len(hubs) < graph.n_agents:
-        numbered = ", with its hub's number" if graph.n_agents <= NUMBERED else ""
-        entries.insert(0, mark("o", "white", f"agent{numbered}"))
-    if graph.has_server and graph.n_agents not in [hub.root for hub in hubs]:
-        entries.insert(0, mark("D", "white", "server"))
-    if len(hubs) > LISTED:
-        return entries
-    for number, hub in enumerate(hubs):
-        count = f"{len(hub.agents)} agent{'' if len(hub.agents) == 1 else 's'}"
-        label = f"hub {number}: root {words(_name(names, hub.root), 24)}, {count}"
-        entries.append(mark("o", COLOURS[number % len(COLOURS)], label))
-    return entries

@@ -10,14 +10,14 @@ from numpy.typing import NDArray
 
 from vpem.fits.completed import Imputation
 from vpem.pictures.figure import Picture, new_figure, words
-from vpem.pictures.style import colour, tidy
+from vpem.pictures.style import CURVE, tidy
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 __all__ = ["draw_imputation"]
 
-NAMED = 12
+NAMED = 16
 """Rows or columns up to which each is named."""
 
 MARKED = 60
@@ -42,17 +42,18 @@ def draw_imputation(found: Imputation) -> Picture:
     _draw_trend(axes[0, 0], "columns", given.column_names, found.column_trend, unit)
     _draw_trend(axes[0, 1], "rows", given.row_names, found.row_trend, unit)
     history = found.run.history
-    gap = max(history.objective) - np.array(history.objective)
-    field = np.array(history.mean_field)
+    marks = "o" if len(history.epochs) <= MARKED else ""
     for drawn, along, label, values, what in (
-        (axes[1, 0], history.epochs, "epochs", gap, "objective below its best (nats an entry)"),
-        (axes[1, 1], np.array(history.bytes) / 1e6, "MB sent", field, "mean field, squared norm"),
-    ):
-        positive = np.where(values > 0, values, np.nan)
-        drawn.plot(along, positive, color=colour(0), linewidth=1.6)
-        if (values > 0).any():
-            drawn.set_yscale("log")
+        (axes[1, 0], history.epochs, "epochs", history.objective, "objective (nats an entry)"),
+        (axes[1, 1], np.array(history.bytes) / 1e6, "MB sent", history.mean_field,
+         "mean field, squared norm"),
+    ):  # fmt: skip
+        drawn.plot(along, values, color=CURVE, linewidth=1.6, marker=marks, markersize=3.5)
         drawn.set(xlabel=label, ylabel=what)
+        drawn.ticklabel_format(useOffset=False)
+    field = np.array(history.mean_field)
+    if (field > 0).all():
+        axes[1, 1].set_yscale("log")
     for drawn in axes.flat:
         tidy(drawn)
     rows, columns = given.shape
@@ -66,11 +67,14 @@ def draw_imputation(found: Imputation) -> Picture:
 def _draw_trend(
     axes: Axes, what: str, names: Sequence[str], trend: NDArray[np.float64], unit: str
 ) -> None:
-    """Draw a trend over rows or columns, by name where these are few."""
-    marker = "o" if len(trend) <= MARKED else ""
-    axes.plot(np.arange(len(trend)), trend, color=colour(2), marker=marker, markersize=3.5)
+    """Draw a trend over rows or columns, a mark each: there is nothing between two of them."""
+    places = np.arange(len(trend))
+    many = len(trend) > MARKED
+    axes.plot(places, trend, color=CURVE, marker="o", markersize=2 if many else 4.5, linestyle="")
+    if not many:
+        axes.vlines(places, min(0.0, float(trend.min())), trend, color=CURVE, linewidth=0.8)
     axes.set(xlabel=what, ylabel=f"mean fitted {unit}".replace("mean fitted mean", "mean fitted"))
-    ticks = np.arange(len(trend))
+    ticks = places
     if len(trend) > NAMED:
         ticks = np.unique(np.linspace(0, len(trend) - 1, 8).round().astype(int))
     shown = [words(names[tick], 14) for tick in ticks.tolist()]

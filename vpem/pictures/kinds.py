@@ -12,6 +12,8 @@ from vpem.pictures.curves import draw_history
 from vpem.pictures.densities import draw_marginals
 from vpem.pictures.figure import Picture
 from vpem.pictures.network import draw_graph, draw_sparsity
+from vpem.pictures.profiles import draw_profile
+from vpem.pictures.projections import draw_projection
 from vpem.pictures.reported import Saved, SavedFit
 from vpem.pictures.saem import MOST_PANELS, draw_curves, draw_traces
 from vpem.pictures.samples import EvaluationData
@@ -61,10 +63,12 @@ class Kind:
     check: Callable[[Any], None] | None = None
 
 
-def _check_pairs(saved: SavedFit) -> None:
+def _check_two(saved: SavedFit) -> None:
     d = len(saved.feature_names)
     if d < 2:
-        raise InputError(f"pairs need two features, {saved.path} has {d}; try marginals")
+        raise InputError(
+            f"pairs and projections need two features, {saved.path} has {d}; try marginals"
+        )
 
 
 def _check_curves(saved: SavedLatents) -> None:
@@ -95,20 +99,13 @@ FITS = (SavedMixture, SavedClusters)
 LATENTS = (SavedLatents,)
 
 KINDS: dict[str, Kind] = {
-    "history": Kind(
-        "How the fit went", "log-likelihood by iteration and root, and against bytes", FITS, "no",
-        draw_history,
+    "profile": Kind(
+        "What they are", "how far the mean of each lies from that of all rows", FITS, "no",
+        draw_profile, options=("features", "ax"),
     ),
-    "graph": Kind(
-        "Who took part", "agents coloured by hub, or workers, with their links", FITS, "no",
-        draw_graph,
-    ),
-    "sparsity": Kind(
-        "Blocks of the covariance", "which entries of the covariance are estimated", MIXTURES,
-        "no", draw_sparsity,
-    ),
-    "communication": Kind(
-        "What was sent", "bytes by phase, link and agent", FITS, "no", draw_communication,
+    "projection": Kind(
+        "How they lie apart", "all features at once, in the plane that separates best", FITS,
+        "optional", draw_projection, options=("ax",), check=_check_two,
     ),
     "marginals": Kind(
         "Feature by feature", "densities over histograms", FITS, "optional", draw_marginals,
@@ -116,7 +113,7 @@ KINDS: dict[str, Kind] = {
     ),
     "pairs": Kind(
         "Pairs of features", "rows with the components' ellipses", FITS, "optional", draw_pairs,
-        options=("features",), check=_check_pairs,
+        options=("features",), check=_check_two,
     ),
     "responsibilities": Kind(
         "How surely rows are assigned", "rows by component and uncertainty", MIXTURES, "needed",
@@ -124,7 +121,22 @@ KINDS: dict[str, Kind] = {
     ),
     "confusion": Kind(
         "Agreement with labels", "labels against components or clusters, matched", FITS, "needed",
-        draw_confusion, labels=True,
+        draw_confusion, options=("ax",), labels=True,
+    ),
+    "history": Kind(
+        "How the fit went", "log-likelihood by iteration and root, and against bytes", FITS, "no",
+        draw_history,
+    ),
+    "graph": Kind(
+        "Who took part", "agents coloured by hub, or workers, with their links", FITS, "no",
+        draw_graph, options=("ax",),
+    ),
+    "sparsity": Kind(
+        "Blocks of the covariance", "which entries of the covariance are estimated", MIXTURES,
+        "no", draw_sparsity,
+    ),
+    "communication": Kind(
+        "What was sent", "bytes by phase, link and agent", FITS, "no", draw_communication,
     ),
     "traces": Kind(
         "How the parameters went",
@@ -137,7 +149,7 @@ KINDS: dict[str, Kind] = {
         "needed", _curves, options=("most",), check=_check_curves,
     ),
 }  # fmt: skip
-"""All kinds, in the order in which a page has them; the first of a file is drawn by default."""
+"""All kinds; the first of a file is drawn by default."""
 
 
 def kinds_of(saved: Saved) -> dict[str, Kind]:
@@ -170,8 +182,9 @@ def draw(kind: str, saved: Saved, data: Data | None = None, **options: Any) -> P
     data : EvaluationData or Individuals, optional
         To hold it against: rows, or individuals of a fit of SAEM.
     **options
-        ``features``: names or numbers of those that "marginals" or "pairs" draw; ``most``:
-        individuals of "curves".
+        ``features``: names or numbers of those that "profile", "marginals" or "pairs" draw;
+        ``most``: individuals of "curves"; ``ax``: where "profile", "projection", "confusion" and
+        "graph", which have one panel, are drawn, by default in a figure of their own.
 
     Returns
     -------
@@ -186,12 +199,13 @@ def draw(kind: str, saved: Saved, data: Data | None = None, **options: Any) -> P
     given = {name: value for name, value in options.items() if value is not None}
     for name in given:
         if name not in found.options:
-            takers = " and ".join(one for one, other in KINDS.items() if name in other.options)
-            raise InputError(Setting(name), f" are for {takers}, not for {kind}")
+            takers = [one for one, other in KINDS.items() if name in other.options]
+            listed = ", ".join(takers[:-1]) + " and " + takers[-1] if takers[1:] else takers[0]
+            raise InputError(Setting(name), f" are for {listed}, not for {kind}")
     if found.check is not None:
         found.check(saved)
     if found.data == "no":
-        return found.draw(saved)
+        return found.draw(saved, **given)
     if data is None and found.data == "needed":
         raise InputError(f"the picture shows {saved.units}; give the data after the model")
     return found.draw(saved, data, **given)
@@ -202,7 +216,7 @@ def next_kinds(kind: str, saved: Saved, data: Data | None) -> dict[str, list[str
 
     Keys are "" (nothing but what was given), "DATA" and "DATA with labels", where there are any.
     """
-    found: dict[str, list[str]] = {}
+    found: dict[str, list[str]] = {"": []}
     for name, one in kinds_of(saved).items():
         try:
             if one.check is not None:
@@ -217,4 +231,4 @@ def next_kinds(kind: str, saved: Saved, data: Data | None) -> dict[str, list[str
         elif data is None and one.data != "no":
             needs = "DATA"
         found.setdefault(needs, []).append(name)
-    return found
+    return {needs: names for needs, names in found.items() if names}

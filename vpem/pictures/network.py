@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -13,7 +14,7 @@ from vpem.pictures.figure import Picture, new_figure, words
 from vpem.pictures.hubs import draw_hubs
 from vpem.pictures.reported import SavedFit
 from vpem.pictures.saved import SavedMixture
-from vpem.pictures.style import COLOURS, HATCHES
+from vpem.pictures.style import BAND, HATCHES, HUBS, hub_colour
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -27,10 +28,24 @@ NUMBERED = 0.028
 """Share of the panel's side from which a block bears its number."""
 
 
-def draw_graph(saved: SavedFit) -> Picture:
+NAMED_AGENTS = 16
+"""Agents up to which their blocks bear their names."""
+
+
+@dataclass(frozen=True)
+class Panel:
+    """Blocks: their features, the hub of each, and the agents that they are of, or hubs'."""
+
+    title: str
+    parts: list[NDArray[np.intp]]
+    hubs: list[int]
+    agents: Sequence[str] = ()
+
+
+def draw_graph(saved: SavedFit, ax: Axes | None = None) -> Picture:
     """Draw agents coloured by hub with their links, or workers."""
     graph, hubs = saved.graph(), saved.hubs()
-    return draw_hubs(graph, hubs, saved.node_names(graph.n_nodes))
+    return draw_hubs(graph, hubs, saved.node_names(graph.n_nodes), ax)
 
 
 def draw_sparsity(saved: SavedMixture) -> Picture:
@@ -44,13 +59,12 @@ def draw_sparsity(saved: SavedMixture) -> Picture:
     filled = [b for b in range(blocks.n_blocks) if blocks.widths[b]]
     inside = [blocks.features[b] for b in filled]
     hops = saved.reported("hops", int)
-    panels: list[tuple[str, list[NDArray[np.intp]], list[int]]] = []
     if saved.over_rows or blocks.n_blocks == 1:
         whole = "rows are split, features are not" if saved.over_rows else "one root has them all"
         title = f"one block: {whole}"
     else:
         title = f"{'?' if hops is None else hops} hop{'' if hops == 1 else 's'}"
-    panels.append((title, inside, filled))
+    panels = [Panel(title, inside, filled)]
     agents = None if saved.over_rows else saved.agents_of_features()
     if saved.over_rows:
         pass
@@ -59,23 +73,26 @@ def draw_sparsity(saved: SavedMixture) -> Picture:
             str(saved.missing("which agent holds which feature (for the blocks of 0 hops)"))
         )
     else:
-        apart = [part for columns in inside for part in _runs(columns, agents)]
+        runs = [_runs(columns, agents) for columns in inside]
+        apart = [part for own in runs for part in own]
         if len(apart) > len(inside):
-            panels.insert(0, ("0 hops", apart, [int(agents[part[0]]) for part in apart]))
+            owners = [hub for hub, own in zip(filled, runs, strict=True) for _ in own]
+            names = saved.node_names(int(agents.max()) + 1)
+            called = [names[agents[part[0]]] for part in apart]
+            panels.insert(0, Panel("0 hops", apart, owners, called))
         elif hops:
             notes.append("with 0 hops the blocks would be the same")
     figure = new_figure(4.6 * len(panels) + 0.8, 6.3, "compressed")
     order = np.concatenate(inside)
     for place, axes in enumerate(np.atleast_1d(figure.subplots(1, len(panels)))):
-        _draw_blocks(axes, *panels[place], mixture.is_diagonal, agents_named=len(panels) == 2
-                     and place == 0)  # fmt: skip
+        _draw_blocks(axes, panels[place], mixture.is_diagonal)
         _name_features(axes, [saved.feature_names[j] for j in order], names_left=place == 0)
     figure.suptitle(
         f"entries of a {mixture.covariance_type} covariance that are estimated; the rest is 0",
         fontsize=11,
     )
-    shares = [f"{name}: {_count(parts, mixture.is_diagonal)} of {len(order) ** 2} entries"
-              for name, parts, _ in panels]  # fmt: skip
+    shares = [f"{one.title}: {_count(one.parts, mixture.is_diagonal)} of {len(order) ** 2} entries"
+              for one in panels]  # fmt: skip
     if len(order) > NAMED:
         notes.append(f"names of features are left out, as there are more than {NAMED}")
     return Picture(figure, f"Blocks of the covariance. {'; '.join(shares)}.", notes)
@@ -92,24 +109,18 @@ def _count(parts: Sequence[NDArray[np.intp]], diagonal: bool) -> int:
     return sum(len(part) if diagonal else len(part) ** 2 for part in parts)
 
 
-def _draw_blocks(
-    axes: Axes,
-    title: str,
-    parts: Sequence[NDArray[np.intp]],
-    numbers: Sequence[int],
-    diagonal: bool,
-    agents_named: bool,
-) -> None:
+def _draw_blocks(axes: Axes, panel: Panel, diagonal: bool) -> None:
     from matplotlib.patches import Rectangle
 
+    parts = panel.parts
     d = sum(map(len, parts))
     begin = 0
     crowded = len(parts) > 200
-    for part, number in zip(parts, numbers, strict=True):
+    for place, (part, hub) in enumerate(zip(parts, panel.hubs, strict=True)):
         width = len(part)
         box = (begin - 0.5, begin - 0.5)
         style: Report = {
-            "facecolor": COLOURS[number % len(COLOURS)],
+            "facecolor": hub_colour(hub),
             "edgecolor": "black",
             "linewidth": 0.5,
         }
@@ -117,17 +128,26 @@ def _draw_blocks(
             # What is smaller than a dot is seen by its edge.
             style |= {"edgecolor": style["facecolor"], "linewidth": 0.8}
         if not crowded and width / d > NUMBERED:
-            style["hatch"] = HATCHES[number // len(COLOURS) % len(HATCHES)]
+            style["hatch"] = HATCHES[hub // len(HUBS) % len(HATCHES)]
         if diagonal:
-            axes.add_patch(Rectangle(box, width, width, fill=False, lw=0.5, ec=COLOURS[-1]))
+            axes.add_patch(Rectangle(box, width, width, fill=False, lw=0.5, ec=BAND))
             for at in range(begin, begin + width):
                 axes.add_patch(Rectangle((at - 0.5, at - 0.5), 1, 1, **style))
         else:
             axes.add_patch(Rectangle(box, width, width, **style))
-        if width / d > NUMBERED and len(parts) > 1:
+        middle = begin + (width - 1) / 2
+        if panel.agents and len(parts) <= NAMED_AGENTS:
+            left = middle > d / 2
+            beside = begin - 0.5 if left else begin + width - 0.5
             axes.annotate(
-                str(number), (begin + (width - 1) / 2, begin + (width - 1) / 2), ha="center",
-                va="center", fontsize=float(np.clip(90 * width / d, 5, 11)),
+                words(panel.agents[place], 18), (beside, middle),
+                xytext=(-3 if left else 3, 0), textcoords="offset points", fontsize=7,
+                ha="right" if left else "left", va="center",
+            )  # fmt: skip
+        elif width / d > NUMBERED and len(parts) > 1 and not panel.agents:
+            axes.annotate(
+                str(hub), (middle, middle), ha="center", va="center",
+                fontsize=float(np.clip(90 * width / d, 5, 11)),
                 bbox={"boxstyle": "round,pad=0.15", "fc": "white", "ec": "none", "alpha": 0.75},
             )  # fmt: skip
         begin += width
@@ -135,11 +155,14 @@ def _draw_blocks(
     axes.set_ylim(d - 0.5, -0.5)
     axes.set_aspect("equal")
     count = _count(parts, diagonal)
-    noun = "agent" if agents_named else "hub"
     kinds = f"{len(parts)} block{'' if len(parts) == 1 else 's'}"
-    who = f" (number: {noun})" if len(parts) > 1 and max(map(len, parts)) / d > NUMBERED else ""
+    if panel.agents:
+        who = " (agents, in the colours of their hubs)"
+    else:
+        numbered = len(parts) > 1 and max(map(len, parts)) / d > NUMBERED
+        who = " (number: hub)" if numbered else ""
     axes.set_title(
-        f"{title}\n{kinds}{who}, {count} of {d * d} entries ({100 * count / d**2:.3g} %)",
+        f"{panel.title}\n{kinds}{who}, {count} of {d * d} entries ({100 * count / d**2:.3g} %)",
         fontsize=9,
     )
 
@@ -150,6 +173,7 @@ def _name_features(axes: Axes, names: Sequence[str], names_left: bool) -> None:
         return
     small = 8 if len(names) <= 20 else 6.5
     shown = [words(name, 22) for name in names]
-    axes.set_xticks(range(len(names)), shown, rotation=90, fontsize=small)
+    axes.set_xticks([])
+    axes.set_xlabel("the same features", fontsize=9)
     axes.set_yticks(range(len(names)), shown if names_left else [""] * len(names), fontsize=small)
     axes.tick_params(length=2)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -81,29 +83,45 @@ def write_page(
         lead = f"{contents.lead} No data were given to hold it against."
         contents = replace(contents, lead=lead)
     pictures, left_out = _pictures(saved, data)
-    more = [("pictures", "Pictures", pictures)]
+    more = []
     if command is not None:
         said = f"<p>Paths as they were given:</p><p><code>{text(command)}</code></p>"
-        more.insert(0, ("command", "The command", said))
+        more.append(("command", "The command", said))
+    if left_out:
+        items = "".join(f"<li>{text(f'{kind}: {why}')}</li>" for kind, why in left_out.items())
+        more.append(("not-drawn", "Not drawn", f"<ul>{items}</ul>"))
     with atomic_write(path, force, "reports") as temporary:
-        temporary.write_text(fill_page(contents, more), encoding="utf-8")
+        temporary.write_text(fill_page(contents, pictures, more), encoding="utf-8")
     return left_out
 
 
-def _pictures(saved: Saved, data: Data | None) -> tuple[str, dict[str, VpemError]]:
-    """Draw every kind that can be drawn; say why of the others."""
-    made = []
+def _pictures(
+    saved: Saved, data: Data | None
+) -> tuple[dict[str, tuple[str, str]], dict[str, VpemError]]:
+    """Draw every kind that can be drawn, as title and HTML; say why of the others."""
+    made = {}
     left_out: dict[str, VpemError] = {}
-    for name, kind in kinds_of(saved).items():
-        options = {"most": MOST_CURVES} if "most" in kind.options else {}
-        try:
-            picture = draw(name, saved, data, **options)
-            source = as_source(picture.figure)
-        except VpemError as error:
-            left_out[name] = error
-            continue
-        made.append(show_picture(kind.title, source, picture.alt, kind.about, picture.notes))
-    if left_out:
-        items = "".join(f"<li>{text(f'{kind}: {why}')}</li>" for kind, why in left_out.items())
-        made.append(f"<h3>Not drawn</h3>\n<ul>{items}</ul>")
-    return "\n".join(made), left_out
+    with _uncollected():
+        for name, kind in kinds_of(saved).items():
+            options = {"most": MOST_CURVES} if "most" in kind.options else {}
+            try:
+                picture = draw(name, saved, data, **options)
+                source = as_source(picture.figure)
+            except VpemError as error:
+                left_out[name] = error
+                continue
+            shown = show_picture(name, kind.title, source, picture.alt, kind.about, picture.notes)
+            made[name] = kind.title, shown
+    return made, left_out
+
+
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """Leave cycles of objects for later: looking for them takes a quarter of the drawing."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()

@@ -109,7 +109,7 @@ def plot(
     model : fitted estimator, what a recipe or a reader returns, or path
         What to draw.
     kind : str, optional
-        What to show of it, such as "history", "graph", "marginals" or "pairs"; any other word is
+        What to show of it, such as "profile", "projection", "marginals" or "history"; any other is
         refused with those that there are. Default: the first that there is.
     X : array of shape (M, d), data frame, Dataset or Individuals, optional
         Data to hold it against; some kinds need them.

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from vpem.checks import check_int
 from vpem.pictures.figure import Picture, legend_below, new_figure, words
-from vpem.pictures.style import COLOURS, GRID, tidy, whole_numbers
+from vpem.pictures.style import CURVE, GRID, LIGHT, tidy, whole_numbers
 from vpem.saem.individuals import Individuals
 from vpem.saem.prediction import Maker, Predictor
 from vpem.saem.results import SaemFit
@@ -23,9 +23,6 @@ __all__ = ["MOST_PANELS", "draw_curves", "draw_traces"]
 
 MOST_PANELS = 36
 """Parameters, or individuals, up to which all are drawn."""
-
-DARK, LIGHT = COLOURS[6], COLOURS[5]
-"""Blue and vermilion: far apart in grey where one is broken."""
 
 BROKEN = (0, (5, 3))
 
@@ -71,20 +68,21 @@ def _draw_trace(
     """Draw one parameter."""
     steps = np.arange(saved.n_iter + 1)
     axes.axvspan(0, burn_in, color=GRID, linewidth=0, label="burn-in", zorder=0)
-    axes.plot(steps, saved.trace[:, j], color=DARK, linewidth=0.9, label="parameter", zorder=3)
+    axes.plot(steps, saved.trace[:, j], color=CURVE, linewidth=0.9, label="parameter", zorder=3)
     if len(means) > 1:
         axes.plot(
             steps[burn_in + 1 :], means, color="black", linewidth=1.3, linestyle=BROKEN,
             label="mean since the burn-in", zorder=4,
         )  # fmt: skip
     axes.plot(
-        [saved.n_iter * 1.04], [saved.theta[j]], color=LIGHT, marker="D", markersize=5.5,
-        markeredgecolor="black", markeredgewidth=0.6, linestyle="", label="estimate", zorder=5,
+        [saved.n_iter * 1.04], [saved.theta[j]], color="white", marker="D", markersize=5.5,
+        markeredgecolor="black", markeredgewidth=1.2, linestyle="", label="estimate", zorder=5,
     )  # fmt: skip
     error = saved.standard_errors[j]
     estimate = f"{saved.theta[j]:.4g}" + (f" (s.e. {error:.2g})" if error > 0 else "")
     axes.set_title(f"{words(saved.parameters[j], 32)}: {estimate}", fontsize=9)
     axes.set_xlim(0, saved.n_iter * 1.07)
+    axes.ticklabel_format(axis="y", useOffset=False)
     whole_numbers(axes.xaxis)
 
 
@@ -171,14 +169,14 @@ def draw_curves(
     for i, axes in enumerate(panels):
         part, rows = slice(i * len(times), (i + 1) * len(times)), slice(*some.first[i : i + 2])
         axes.fill_between(
-            times, given.lower[part], given.upper[part], color=COLOURS[0], alpha=0.45,
-            linewidth=0, label=f"{100 * saved.level:.3g} % interval of the curve", zorder=2,
+            times, given.lower[part], given.upper[part], color=LIGHT, linewidth=0,
+            label=f"{100 * saved.level:.3g} % interval of the curve", zorder=2,
         )  # fmt: skip
         axes.plot(
             times, typical.fitted[part], color="black", linewidth=1.1, linestyle=BROKEN,
             label="population", zorder=3,
         )  # fmt: skip
-        axes.plot(times, given.fitted[part], color=DARK, linewidth=1.6, label="fitted", zorder=4)
+        axes.plot(times, given.fitted[part], color=CURVE, linewidth=1.6, label="fitted", zorder=4)
         axes.plot(
             some.times[rows], some.values[rows], color="white", marker="o", markersize=4,
             markeredgecolor="black", linestyle="", label="measured", zorder=5,
@@ -187,6 +185,8 @@ def draw_curves(
         axes.set_ylim(low - margin, high + margin)
     for axes in panels[max(0, shown - columns) :]:
         axes.set_xlabel("time", fontsize=9)
+    for axes in panels[::columns]:
+        axes.set_ylabel("value", fontsize=9)
     _finish(figure, panels, saved, "individuals", shown, count)
     alt = (
         f"Measured values, fitted curves with {100 * saved.level:.3g} % intervals, and the "

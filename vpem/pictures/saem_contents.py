@@ -39,13 +39,16 @@ FLAT = 0.9
 def contents_of_latents(saved: SavedLatents, individuals: Individuals | None) -> Contents:
     """Return what there is to say of a fit of SAEM, and of individuals that it is held against."""
     fit = saved.stored
+    warned = Section("warnings", "Warnings", _warnings(fit))
+    told = isinstance(warned.items[0], Listing)
     sections = [
-        Section("warnings", "Warnings", _warnings(fit)),
-        Section("fitted", "What was fitted", [facts(_fitted(fit))]),
-        Section("quality", "How well", _quality(fit, individuals)),
+        *([warned] if told else []),
         Section("parameters", "Estimates", _estimates(fit)),
-        Section("latents", "Latents of individuals", _latents(fit)),
+        Section("latents", "Latents of individuals", _latents(fit), ("curves",)),
+        Section("quality", "How well", _quality(fit, individuals)),
+        Section("course", "How the fit went", [] if told else warned.items, ("traces",)),
         Section("sent", "What was sent", _sent(fit)),
+        Section("fitted", "Settings", [facts(_fitted(fit))]),
     ]
     n, p = fit.n_individuals, len(fit.parameters)
     title = (

@@ -10,17 +10,18 @@ from numpy.typing import NDArray
 
 from vpem.checks import Labels
 from vpem.errors import InputError
-from vpem.pictures.densities import TAIL, halo, pick_features
+from vpem.pictures.densities import TAIL, pick_features
 from vpem.pictures.figure import Picture, legend_below, new_figure, words
 from vpem.pictures.reported import Parts, SavedFit
 from vpem.pictures.samples import EvaluationData
-from vpem.pictures.style import colour, few_ticks, line, marker, place_panels, tidy
+from vpem.pictures.style import colour, few_ticks, halo, line, marker, place_panels, tidy
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+    from matplotlib.lines import Line2D
 
-__all__ = ["draw_pairs"]
+__all__ = ["ROWS_OF_SCATTER", "draw_pair", "draw_pairs", "legend_of_pair"]
 
 PAIRED = 4
 """Features of the pairs, unless they are chosen."""
@@ -31,6 +32,9 @@ ROWS_OF_SCATTER = 3_000
 
 DEVIATIONS = (1.0, 2.0)
 """Of the ellipses, in standard deviations along their axes."""
+
+FAR = 1.6
+"""Times the range of all but the outermost rows that an axis takes to show these too."""
 
 CROWDED = 6
 """Components beyond which each has but the inner ellipse."""
@@ -79,16 +83,20 @@ def draw_pairs(
                 f"{most} of {d} features are drawn, in which components differ and which differ "
                 "from each other; name features to choose"
             )
+    if X is not None:
+        far = int(_beyond(X, columns).sum())
+        if far:
+            notes.append(f"{far} rows lie far out, beyond the axes of a panel or more")
     n = len(columns)
     side = 2.3 if n > 3 else 2.8
-    figure = new_figure(max(side * (n - 1) + 1.6, 5.6), max(side * (n - 1) + 0.6, 4.2), None)
+    figure = new_figure(max(side * (n - 1) + 1.6, 6.4), max(side * (n - 1) + 0.6, 4.8), None)
     grid = figure.subplots(n - 1, n - 1, squeeze=False, sharex="col", sharey="row")
     for (row, column), axes in np.ndenumerate(grid):
         if column > row:
             axes.set_axis_off()
             continue
         x, y = columns[column], columns[row + 1]
-        _draw_pair(axes, parts, x, y, X, labels)
+        draw_pair(axes, parts, x, y, X, labels)
         tidy(axes, None)
         axes.tick_params(labelsize=7)
         few_ticks(axes, 4)
@@ -98,7 +106,7 @@ def draw_pairs(
         if column == 0:
             axes.set_ylabel(words(saved.feature_names[y], 26), fontsize=8)
     legend = _legend_of_pairs(figure, saved, parts, X is not None, inside=n > 2)
-    place_panels(figure, (n - 1, n - 1), (0.7, 0.2, legend + 0.5, 0.18), (0.15, 0.18))
+    place_panels(figure, (n - 1, n - 1), (0.72, 0.2, legend + 0.55, 0.18), (0.18, 0.18))
     listed = ", ".join(saved.feature_names[j] for j in columns)
     alt = f"Rows and components for every pair of {listed}."
     return Picture(figure, alt, notes)
@@ -121,7 +129,7 @@ def _correlation(parts: Parts, X: NDArray[np.float64] | None) -> NDArray[np.floa
     return np.asarray(covariance / np.outer(spread, spread))
 
 
-def _draw_pair(
+def draw_pair(
     axes: Axes,
     parts: Parts,
     x: int,
@@ -129,6 +137,21 @@ def _draw_pair(
     X: NDArray[np.float64] | None,
     labels: Labels | None,
 ) -> None:
+    """Draw rows in the marks of their components, ellipses or centres, in two features.
+
+    Parameters
+    ----------
+    axes : matplotlib.axes.Axes
+        Where to.
+    parts : Parts
+        The components.
+    x, y : int
+        Columns of the features across and up.
+    X : ndarray of shape (n, d) or None
+        Rows, in the units of ``parts``.
+    labels : ndarray of shape (n,) or None
+        Component of each row.
+    """
     from matplotlib.patches import Ellipse
 
     k = len(parts.weights)
@@ -160,20 +183,37 @@ def _draw_pair(
                 axes.update_datalim([np.subtract(centre, reach), np.add(centre, reach)])
         else:
             axes.scatter(*centre, marker="+", s=120, color="black", zorder=3, path_effects=around)
+            axes.update_datalim([centre])
         axes.annotate(
             str(c), centre, ha="center", va="center", fontsize=9, weight="bold", color=colour(c),
             zorder=4, path_effects=around,
             xytext=(0, 0) if parts.variances is not None else (7, 7), textcoords="offset points",
         )  # fmt: skip
     if X is not None:
-        for axis, j in (("x", x), ("y", y)):
-            values = X[:, j][np.isfinite(X[:, j])]
-            if len(values):
-                low, high = np.quantile(values, (TAIL, 1 - TAIL))
-                pad = 0.08 * (high - low) or max(abs(low), 1.0) * 0.08
-                (axes.set_xlim if axis == "x" else axes.set_ylim)(low - pad, high + pad)
+        axes.set_xlim(_reach(X[:, x]))
+        axes.set_ylim(_reach(X[:, y]))
     else:
+        axes.margins(0.12)
         axes.autoscale_view()
+
+
+def _reach(values: NDArray[np.float64]) -> tuple[float, float]:
+    """Return from where to where an axis goes: over all rows, or without some that lie far out."""
+    values = values[np.isfinite(values)]
+    if not len(values):
+        return 0.0, 1.0
+    low, high = np.quantile(values, (TAIL, 1 - TAIL))
+    if np.ptp(values) <= FAR * (high - low):
+        low, high = values.min(), values.max()
+    pad = 0.06 * (high - low) or max(abs(low), 1.0) * 0.08
+    return float(low - pad), float(high + pad)
+
+
+def _beyond(X: NDArray[np.float64], columns: Sequence[int]) -> NDArray[np.bool_]:
+    """Return which rows lie beyond the axes in any of these features, (n,)."""
+    ends = np.array([_reach(X[:, j]) for j in columns])
+    with np.errstate(invalid="ignore"):
+        return np.asarray(((X[:, columns] < ends[:, 0]) | (X[:, columns] > ends[:, 1])).any(axis=1))
 
 
 def _ellipse(parts: Parts, c: int, x: int, y: int, deviations: float) -> tuple[float, float, float]:
@@ -189,16 +229,13 @@ def _ellipse(parts: Parts, c: int, x: int, y: int, deviations: float) -> tuple[f
     return float(lengths[1]), float(lengths[0]), float(angle)
 
 
-def _legend_of_pairs(
-    figure: Figure, saved: SavedFit, parts: Parts, with_data: bool, inside: bool
-) -> float:
-    """Tell of the components, and return the inches that this takes below the panels."""
+def _entries(saved: SavedFit, parts: Parts, with_data: bool) -> tuple[list[Line2D], str | None]:
+    """Return an entry a component, and what is said above them."""
     from matplotlib.lines import Line2D
 
-    crowded = saved.n_components > CROWDED
     lines = parts.variances is not None
+    crowded = saved.n_components > CROWDED
     reach = "1 standard deviation" if crowded else "1 and 2 standard deviations"
-    title = f"ellipses: {reach}" if lines else None
     entries = [
         Line2D(
             [], [], color=colour(c), linestyle=line(c) if lines else "", markersize=5,
@@ -207,6 +244,25 @@ def _legend_of_pairs(
         )
         for c in range(saved.n_components)
     ]  # fmt: skip
+    return entries, f"ellipses: {reach}" if lines else None
+
+
+def legend_of_pair(
+    figure: Figure, axes: Axes, saved: SavedFit, parts: Parts, with_data: bool, own: bool
+) -> None:
+    """Tell of the components below a figure of one panel, or in a panel of somebody else's."""
+    entries, title = _entries(saved, parts, with_data)
+    if own:
+        legend_below(figure, entries, title=title)
+    else:
+        axes.legend(handles=entries, title=title, fontsize=7, title_fontsize=7, framealpha=0.8)
+
+
+def _legend_of_pairs(
+    figure: Figure, saved: SavedFit, parts: Parts, with_data: bool, inside: bool
+) -> float:
+    """Tell of the components, and return the inches that this takes below the panels."""
+    entries, title = _entries(saved, parts, with_data)
     if not inside:
         return legend_below(figure, entries, title=title)
     columns = 1 if saved.n_components <= 8 else 2

@@ -9,8 +9,8 @@ import numpy as np
 from vpem.fits.selection.search import Selection
 from vpem.fits.selection.trials import name_hops
 from vpem.network.schema import Report
-from vpem.pictures.figure import Picture, new_figure
-from vpem.pictures.style import RULE, colour, line, marker, tidy, whole_numbers
+from vpem.pictures.figure import Picture, legend_below, new_figure
+from vpem.pictures.style import RULE, contender, line, marker, tidy, whole_numbers
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -66,8 +66,8 @@ def draw_selection(selection: Selection) -> Picture:
     whole_numbers(axes.xaxis)
     tidy(axes, "y")
     title = _title(selection)
-    axes.set_title(title, fontsize=10)
-    figure.legend(loc="outside right upper", frameon=False, fontsize=9, markerscale=0.6)
+    axes.set_title(title.replace(";  bars", "\nbars"), fontsize=10, loc="left")
+    legend_below(figure, axes.get_legend_handles_labels()[0], size=9, markerscale=0.6)
     return Picture(figure, f"{LABELS[criterion]} of {len(cells)} models; {title}.")
 
 
@@ -120,7 +120,7 @@ def _draw_line(
         *(there.get(index, (cells[index]["n_components"], np.nan)) for index in own), strict=True
     )
     axes.plot(
-        across, up, color=colour(number), linewidth=1.4, linestyle=line(number),
+        across, up, color=contender(number), linewidth=1.4, linestyle=line(number),
         marker=marker(number), markersize=MARK, markeredgecolor="black", markeredgewidth=0.6,
         label=label, zorder=3,
     )  # fmt: skip
@@ -128,7 +128,7 @@ def _draw_line(
         low, high = _spread(cells[index], criterion)
         if high > low:
             axes.errorbar(
-                x, y, yerr=[[max(y - low, 0)], [max(high - y, 0)]], color=colour(number),
+                x, y, yerr=[[max(y - low, 0)], [max(high - y, 0)]], color=contender(number),
                 linewidth=1.0, capsize=2 + 1.5 * number, zorder=2,
             )  # fmt: skip
         if cells[index]["status"] != "converged":
@@ -145,7 +145,7 @@ def _mark(
     below: float = 0.0,
 ) -> None:
     """Draw the mark of one cell, open where it did not converge."""
-    own = colour(number)
+    own = contender(number)
     axes.plot(
         *place, linestyle="", marker=marker(number), markersize=MARK + more,
         markerfacecolor=own if converged else "white",

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, Literal
+import math
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.axis import Axis
+    from matplotlib.colors import Colormap
     from matplotlib.figure import Figure
+    from matplotlib.ticker import Formatter
 
 __all__ = [
     "BAND",
     "COLOURS",
-    "DARK",
+    "CURVE",
     "FAINT",
     "GRID",
     "HATCHES",
@@ -22,25 +25,37 @@ __all__ = [
     "PALE",
     "RULE",
     "SHADE",
-    "WARNING",
     "LineStyle",
     "colour",
+    "contender",
     "few_ticks",
+    "halo",
     "hatch",
+    "hub_colour",
     "line",
+    "map_of_shares",
+    "mark_components",
     "marker",
     "of_bytes",
     "place_panels",
     "said_bytes",
+    "shorten_numbers",
     "tidy",
     "whole_numbers",
 ]
 
 COLOURS = ("#56B4E9", "#E69F00", "#009E73", "#F0E442", "#CC79A7", "#D55E00", "#0072B2", "#999999")
-"""Okabe and Ito's, which the colour-blind tell apart."""
+"""Of components and clusters, and of nothing else: Okabe and Ito's, told apart by the
+colour-blind."""
 
 ORDER = (6, 1, 5, 0, 2, 4, 7, 3)
 """Of the colours: dark and light in turns, so that neighbours differ in grey too."""
+
+HUBS = ("#99DDFF", "#EEDD88", "#FFAABB", "#BBCC33", "#77AADD", "#EE8866", "#44BB99", "#DDDDDD")
+"""Of hubs: Paul Tol's light ones, on which black numbers are read."""
+
+CONTENDERS = ("#332288", "#CC6677", "#117733", "#DDCC77", "#882255", "#44AA99", "#999933")
+"""Of fits held against each other: Paul Tol's muted ones."""
 
 LineStyle = Literal["-", "--", "-.", ":"] | tuple[float, tuple[float, ...]]
 
@@ -59,11 +74,11 @@ PALE, BAND, FAINT, SHADE, RULE, INK = (
     "#333333",
 )
 """Greys from light to dark: of data, ranges, links, sums, lines that mark a place, and text."""
-LIGHT, WARNING = "#D3E8F5", COLOURS[5]
-"""Behind a curve; what is unsure or wrong."""
+CURVE, LIGHT = "#3B4A54", "#DCE3E7"
+"""A curve that is of no component, hub or contender; what lies below it or around it."""
 
-DARK = {COLOURS[number] for number in (2, 5, 6)}
-"""Colours on which text is white."""
+SHARES = ("#FFFFFF", "#1F2D36")
+"""Of shares: 0 and 1 of every map that has them."""
 
 LABELLED = (0.45, 0.24)
 """Inches from a panel to the labels of its axes, with room for short numbers between."""
@@ -102,8 +117,37 @@ def place_panels(
 
 
 def colour(number: int) -> str:
-    """Colour of a component or line."""
+    """Colour of a component or cluster, the same in every picture."""
     return COLOURS[ORDER[number % len(ORDER)]]
+
+
+def hub_colour(number: int) -> str:
+    """Colour of a hub, the same in every picture."""
+    return HUBS[number % len(HUBS)]
+
+
+def contender(number: int) -> str:
+    """Colour of one of several fits held against each other."""
+    return CONTENDERS[number % len(CONTENDERS)]
+
+
+def map_of_shares() -> Colormap:
+    """Return the colours of shares from 0, white, to 1, nearly black."""
+    from matplotlib.colors import LinearSegmentedColormap
+
+    return LinearSegmentedColormap.from_list("shares", SHARES)
+
+
+def mark_components(axes: Axes, components: Iterable[int], along: Literal["x", "y"]) -> None:
+    """Draw a patch of each component's colour at its tick, as it is in the other pictures."""
+    for place, number in enumerate(components):
+        at = (place, -0.012) if along == "x" else (-0.012, place)
+        axes.plot(
+            *at, marker="s", markersize=6, color=colour(number), linestyle="", clip_on=False,
+            markeredgecolor="black", markeredgewidth=0.4,
+            transform=axes.get_xaxis_transform() if along == "x" else axes.get_yaxis_transform(),
+        )  # fmt: skip
+    axes.tick_params(axis=along, length=0, pad=8)
 
 
 def line(number: int) -> LineStyle:
@@ -119,6 +163,13 @@ def hatch(number: int) -> str:
 def marker(number: int) -> str:
     """Mark of a component's rows."""
     return MARKERS[number % len(MARKERS)]
+
+
+def halo() -> list[Any]:
+    """Return what sets a line or a letter off from what it lies on."""
+    from matplotlib.patheffects import withStroke
+
+    return [withStroke(linewidth=2.8, foreground="white")]
 
 
 def tidy(axes: Axes, grid: Literal["both", "x", "y"] | None = "both") -> None:
@@ -152,11 +203,49 @@ def whole_numbers(axis: Axis) -> None:
 
 
 def few_ticks(axes: Axes, places: int) -> None:
-    """Let a small panel have few ticks, with powers of ten apart."""
+    """Let a small panel have few ticks, with short numbers."""
     from matplotlib.ticker import MaxNLocator
 
     axes.xaxis.set_major_locator(MaxNLocator(places))
     axes.yaxis.set_major_locator(MaxNLocator(3))
-    axes.ticklabel_format(scilimits=(-2, 4))
     for axis in (axes.xaxis, axes.yaxis):
-        axis.get_offset_text().set_fontsize(7)
+        axis.set_major_formatter(_short_numbers())
+
+
+def _short_numbers() -> Formatter:
+    from matplotlib.ticker import Formatter
+
+    class ShortNumbers(Formatter):
+        """Writes each number whole, powers of ten too, with as few digits as tell them apart."""
+
+        def __call__(self, value: float, pos: int | None = None) -> str:
+            return shorten_numbers([value])[0]
+
+        def format_ticks(self, values: Iterable[float]) -> list[str]:
+            return shorten_numbers(list(values))
+
+    return ShortNumbers()
+
+
+def shorten_numbers(values: Sequence[float]) -> list[str]:
+    """Write numbers with as few digits as tell them apart: 0.02, 1500, 2e6, -3e-4."""
+    least = 1e-9 * max(map(abs, values), default=0.0)
+    values = [0.0 if abs(value) < least else value for value in values]
+    written: list[str] = []
+    for digits in range(3, 13):
+        written = [_short(value, digits) for value in values]
+        if len(set(written)) == len(set(values)):
+            break
+    return written
+
+
+def _short(value: float, digits: int) -> str:
+    if value == 0 or 1e-3 <= abs(value) < 1e5:
+        # Digits before the point are all written, whatever their number.
+        whole = digits if value == 0 else max(digits, int(math.log10(abs(value))) + 1)
+        text = f"{value:.{whole}g}"
+    else:
+        factor, _, power = f"{value:.{digits - 1}e}".partition("e")
+        factor = factor.rstrip("0").rstrip(".") if "." in factor else factor
+        text = f"{factor}e{int(power)}"
+    return text.replace("-", "\N{MINUS SIGN}")

@@ -11,12 +11,12 @@ from vpem.errors import InputError
 from vpem.network.schema import Report
 from vpem.pictures.figure import Picture, new_figure, words
 from vpem.pictures.reported import SavedFit
-from vpem.pictures.style import COLOURS, HATCHES, LIGHT, of_bytes, said_bytes, tidy, whole_numbers
+from vpem.pictures.style import CURVE, HATCHES, LIGHT, of_bytes, said_bytes, tidy, whole_numbers
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["MEANINGS", "busiest_links", "draw_communication"]
+__all__ = ["MEANINGS", "draw_communication"]
 
 MEANINGS = {
     "setup": "setup",
@@ -28,23 +28,23 @@ MEANINGS = {
 }
 """What the ledger's kinds are, in a word or two."""
 
-SHADES = {"setup": 1, "flooding": 4, "estep": 0, "stopping": 2, "server": 6, "labels": 3}
-BARS = 15
-BARS_OF_AGENTS = 30
+SHADES = {
+    "setup": "#B9C4CB",
+    "flooding": "#F2F4F5",
+    "estep": "#5B6F7B",
+    "stopping": "#D9DFE3",
+    "server": "#5B6F7B",
+    "labels": "#8C9DA7",
+}
+"""Greys, which no component and no hub has, with a hatch each."""
 
+SENT, RECEIVED = CURVE, LIGHT
 
-def busiest_links(saved: SavedFit, most: int) -> list[tuple[str, dict[str, float]]]:
-    """Return the links that carried most: their names, and bytes by kind."""
-    links = saved.links()
-    names = saved.node_names(saved.graph().n_nodes)
-    total = links.total
-    found = []
-    for at in np.argsort(-total, kind="stable")[:most]:
-        one, two = links.ends[at]
-        carried = {kind: float(values[at]) for kind, values in links.by_kind.items() if values[at]}
-        if carried:
-            found.append((f"{words(names[one], 18)} - {words(names[two], 18)}", carried))
-    return found
+BARS = 12
+"""Links or agents that have a bar each; the others have one together."""
+
+LONGEST = 3.0
+"""Times the longest other bar up to which the one of all others is drawn whole."""
 
 
 def draw_communication(saved: SavedFit) -> Picture:
@@ -53,38 +53,17 @@ def draw_communication(saved: SavedFit) -> Picture:
     if not kinds:
         raise InputError(f"{saved.path}: nothing was sent, so there is no communication to draw")
     notes: list[str] = []
-    links: list[tuple[str, dict[str, float]]] = []
-    try:
-        links = busiest_links(saved, BARS)
-        n_links = len(saved.graph().edges)
-        if n_links > BARS:
-            notes.append(f"the {BARS} busiest of {n_links} links are drawn")
-    except InputError as error:
-        notes.append(str(error))
-    try:
-        agents = saved.sent_by_agent()
-    except InputError as error:
-        agents = None
-        notes.append(str(error))
     figure = new_figure(10.0, 7.6)
     (phase, when), (link, agent) = figure.subplots(2, 2, height_ratios=[1, 1.6])
     _phases(phase, kinds)
     _when(when, saved, kinds, notes)
-    _links(link, links, saved)
-    if agents is None:
-        _nothing(agent, "the file does not say what each agent sent")
-    else:
-        _agents(agent, saved, *agents, notes)
+    _links(link, saved, notes)
+    _agents(agent, saved, notes)
     total = sum(counted["bytes"] for counted in kinds.values())
     messages = sum(counted["messages"] for counted in kinds.values())
     figure.suptitle(f"{said_bytes(total)} in {messages:,.0f} messages", fontsize=11)
     listed = ", ".join(f"{MEANINGS.get(k, k)} {said_bytes(c['bytes'])}" for k, c in kinds.items())
     return Picture(figure, f"{said_bytes(total)} sent: {listed}.", notes)
-
-
-def _legend_below(axes: Axes) -> None:
-    """Put the legend where no bar is."""
-    axes.legend(frameon=False, fontsize=8, ncols=2, loc="upper center", bbox_to_anchor=(0.5, -0.12))
 
 
 def _nothing(axes: Axes, text: str) -> None:
@@ -93,30 +72,23 @@ def _nothing(axes: Axes, text: str) -> None:
 
 
 def _style(kind: str) -> Report:
-    number = SHADES.get(kind, 7)
     hatch = HATCHES[list(SHADES).index(kind) % len(HATCHES)] if kind in SHADES else "++"
-    return {"facecolor": COLOURS[number], "hatch": hatch, "edgecolor": "black", "linewidth": 0.4}
+    shade = SHADES.get(kind, "#FFFFFF")
+    return {"facecolor": shade, "hatch": hatch, "edgecolor": "black", "linewidth": 0.4}
 
 
 def _phases(axes: Axes, kinds: dict[str, dict[str, float]]) -> None:
     tidy(axes, "x")
     sizes = [counted["bytes"] for counted in kinds.values()]
     unit, name = of_bytes(sizes)
-    wide = max(sizes) > 200 * max(min(sizes), 1)
     for place, (kind, counted) in enumerate(kinds.items()):
         axes.barh(place, counted["bytes"] / unit, **_style(kind))
         text = f" {said_bytes(counted['bytes'])}, {counted['messages']:,.0f} messages"
         axes.annotate(text, (counted["bytes"] / unit, place), va="center", fontsize=8)
     axes.set_yticks(range(len(kinds)), [MEANINGS.get(k, words(k)) for k in kinds], fontsize=9)
     axes.invert_yaxis()
-    most = max(sizes) / unit
-    if wide:
-        axes.set_xscale("log")
-        low = max(min(size for size in sizes if size) if any(sizes) else 1.0, 1.0) / unit / 2
-        axes.set_xlim(low, most * (most / low) ** 0.7)
-    else:
-        axes.set_xlim(0, most * 1.9)
-    axes.set_xlabel(f"{name}{' (log scale)' if wide else ''}")
+    axes.set_xlim(0, (max(sizes) / unit or 1.0) * 1.9)
+    axes.set_xlabel(name)
     axes.set_title("by phase", fontsize=10)
 
 
@@ -140,7 +112,7 @@ def _when(
     sent = history.sent / unit
     style: Report = {"marker": "o", "markersize": 3} if len(sent) == 1 else {}
     axes.fill_between(history.iteration, setup / unit, sent, color=LIGHT, linewidth=0)
-    axes.plot(history.iteration, sent, color=COLOURS[6], label="all by then", **style)
+    axes.plot(history.iteration, sent, color=CURVE, label="all by then", **style)
     if setup:
         axes.fill_between(history.iteration, 0, setup / unit, **_style("setup"), label="setup")
     axes.set_ylim(0, float(sent[-1]) * 1.05 or 1.0)
@@ -150,66 +122,97 @@ def _when(
     axes.set_title("setup and iterations", fontsize=10)
 
 
-def _links(axes: Axes, links: list[tuple[str, dict[str, float]]], saved: SavedFit) -> None:
-    if not links:
+Part = tuple[str, float, Report]
+"""A part of a bar: what it is, how many bytes, how it looks."""
+
+
+def _bars(axes: Axes, bars: list[tuple[str, list[Part]]], rest: str, left: int) -> str:
+    """Draw bars on top of each other, those of all that are left in one; return the unit.
+
+    Where that one would leave no room for the others it is cut, and says how long it is.
+    """
+    tidy(axes, "x")
+    longest = max((sum(part[1] for part in parts) for _, parts in bars), default=0.0)
+    if left:
+        kept = bars[:-1]
+        longest = max((sum(part[1] for part in parts) for _, parts in kept), default=0.0)
+    unit, name = of_bytes([longest])
+    end = LONGEST * longest
+    for place, (_, parts) in enumerate(bars):
+        total = sum(part[1] for part in parts)
+        scale = min(1.0, end / total) if total > 0 else 1.0
+        begin = 0.0
+        for _, size, style in parts:
+            axes.barh(place, size * scale / unit, left=begin / unit, **style)
+            begin += size * scale
+        if left and place == len(bars) - 1:
+            cut = scale < 1
+            axes.annotate(
+                f"{' // ' if cut else ' '}{said_bytes(total)}", (begin / unit, place), va="center",
+                ha="left", fontsize=8,
+            )  # fmt: skip
+            axes.set_xlim(0, max(longest, begin) / unit * 1.28)
+    names = [text for text, _ in bars]
+    if left:
+        names[-1] = f"{left} other {rest}"
+    axes.set_yticks(range(len(bars)), names, fontsize=8)
+    axes.invert_yaxis()
+    return name
+
+
+def _links(axes: Axes, saved: SavedFit, notes: list[str]) -> None:
+    try:
+        links = saved.links()
+        names = saved.node_names(saved.graph().n_nodes)
+    except InputError as error:
+        notes.append(str(error))
         _nothing(axes, "the file does not say what each link carried")
         return
-    tidy(axes, "x")
-    unit, name = of_bytes([sum(carried.values()) for _, carried in links])
-    seen: set[str] = set()
-    for place, (_, carried) in enumerate(links):
-        left = 0.0
-        for kind, size in carried.items():
-            label = None if kind in seen else MEANINGS.get(kind, kind)
-            seen.add(kind)
-            axes.barh(place, size / unit, left=left / unit, label=label, **_style(kind))
-            left += size
-    axes.set_yticks(range(len(links)), [text for text, _ in links], fontsize=8)
-    axes.invert_yaxis()
-    axes.set_xlabel(f"{name}, both directions")
+    order = np.argsort(-links.total, kind="stable")
+    order = order[links.total[order] > 0]
+    shown = order if len(order) <= BARS + 1 else order[:BARS]
+    rest = np.setdiff1d(order, shown)
+
+    def parts(at: NDArray[np.intp]) -> list[Part]:
+        return [(kind, float(values[at].sum()), _style(kind)) for kind, values in
+                links.by_kind.items() if values[at].any()]  # fmt: skip
+
+    bars = [
+        (
+            " \N{EN DASH} ".join(words(names[end], 18) for end in links.ends[at]),
+            parts(np.array([at])),
+        )
+        for at in shown
+    ]
+    bars += [("", parts(rest))] if len(rest) else []
+    name = _bars(axes, bars, "links", len(rest))
+    axes.set_xlabel(f"{name}, both directions; phases look as above")
     axes.set_title("busiest links", fontsize=10)
-    _legend_below(axes)
 
 
-def _agents(
-    axes: Axes,
-    saved: SavedFit,
-    out: NDArray[np.float64],
-    into: NDArray[np.float64],
-    notes: list[str],
-) -> None:
-    """Draw what each agent sent and received: bars where they are few, else curves by rank."""
-    tidy(axes, "x" if len(out) <= BARS_OF_AGENTS else "both")
+def _agents(axes: Axes, saved: SavedFit, notes: list[str]) -> None:
+    """Draw what each agent sent and received, the busiest first."""
+    try:
+        out, into = saved.sent_by_agent()
+    except InputError as error:
+        notes.append(str(error))
+        _nothing(axes, "the file does not say what each agent sent")
+        return
     names = saved.node_names(len(out))
-    order = np.argsort(-(out + into), kind="stable")
-    unit, name = of_bytes(out + into)
     noun = "worker" if saved.over_rows else "agent"
-    axes.set_title(f"by {noun}", fontsize=10)
-    bars: Report = {"edgecolor": "black", "linewidth": 0.4}
-    if len(out) <= BARS_OF_AGENTS:
-        places = np.arange(len(out))
-        axes.barh(places, out[order] / unit, color=COLOURS[6], label="sent", **bars)
-        axes.barh(
-            places, into[order] / unit, left=out[order] / unit, color=COLOURS[1], hatch="////",
-            label="received", **bars,
-        )  # fmt: skip
-        size = 8 if len(out) <= 16 else 6
-        axes.set_yticks(places, [words(names[agent], 20) for agent in order], fontsize=size)
-        axes.invert_yaxis()
-        axes.set_xlabel(name)
-    else:
-        rank = np.arange(1, len(out) + 1)
-        axes.plot(rank, np.sort(out)[::-1] / unit, color=COLOURS[6], label="sent")
-        axes.plot(rank, np.sort(into)[::-1] / unit, color=COLOURS[5], ls="--", label="received")
-        positive = np.concatenate([out, into])
-        positive = positive[positive > 0]
-        if len(positive) and positive.max() > 50 * positive.min():
-            axes.set_yscale("log")
-        else:
-            axes.set_ylim(bottom=0)
-        axes.set(xlabel=f"rank of the {noun}", ylabel=name)
-        whole_numbers(axes.xaxis)
-        top = ", ".join(words(names[agent], 16) for agent in order[:3])
-        axes.text(0.97, 0.8, f"busiest: {top}", ha="right", transform=axes.transAxes, fontsize=8)
-        notes.append(f"{len(out)} nodes are drawn by rank, as names would cover each other")
-    _legend_below(axes)
+    looks: Report = {"edgecolor": "black", "linewidth": 0.4}
+    styles: list[Report] = [
+        {"color": SENT, **looks}, {"color": RECEIVED, "hatch": "////", **looks},
+    ]  # fmt: skip
+    order = np.argsort(-(out + into), kind="stable")
+    shown = order if len(order) <= BARS + 1 else order[:BARS]
+    groups = [(words(names[at], 20), np.array([at])) for at in shown]
+    left = len(order) - len(shown)
+    groups += [("", order[len(shown) :])] if left else []
+    bars = [
+        (name, [("sent", float(out[at].sum()), styles[0]),
+                ("received", float(into[at].sum()), styles[1])])
+        for name, at in groups
+    ]  # fmt: skip
+    axes.set_xlabel(_bars(axes, bars, f"{noun}s", left))
+    axes.set_title(f"by {noun}: sent (dark), received (hatched)", fontsize=10)

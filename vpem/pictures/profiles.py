@@ -1,0 +1,129 @@
+"""What components are: how far the mean of each lies from that of all rows, feature by feature."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vpem.pictures.densities import pick_features
+from vpem.pictures.figure import Picture, one_panel, words
+from vpem.pictures.reported import SavedFit
+from vpem.pictures.style import mark_components
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+__all__ = ["draw_profile"]
+
+MOST_FEATURES = 30
+"""Features that are drawn, unless they are chosen."""
+
+MOST_CHOSEN = 200
+
+WRITTEN = 14
+"""Components up to which cells bear their numbers."""
+
+BELOW = 0.5
+"""Standard deviations below the mean from which a cell without a number bears a minus."""
+
+COLOUR_MAP = "PRGn"
+"""Green above, purple below; which of them is said by a sign too, for grey."""
+
+
+def draw_profile(
+    saved: SavedFit, features: Sequence[str] | None = None, ax: Axes | None = None
+) -> Picture:
+    """Draw standardized means as a map: components beside each other, a feature a line.
+
+    Features stand by the component in which they are highest, the highest first, so that what
+    belongs together stands together.
+
+    Parameters
+    ----------
+    saved : SavedFit
+        A mixture or clusters.
+    features : sequence of str, optional
+        Names or numbers of those to draw, in their order; of more than 30 by default those that
+        tell components apart best.
+    ax : matplotlib.axes.Axes, optional
+        Where to draw; by default in a figure of its own.
+
+    Returns
+    -------
+    Picture
+
+    Raises
+    ------
+    InputError
+        If a feature is not there.
+    """
+    answer, noun = saved.answer, saved.noun
+    notes: list[str] = []
+    columns = pick_features(saved, features, MOST_CHOSEN)
+    if columns is None:
+        columns = answer.telling[:MOST_FEATURES].tolist()
+        d = len(answer.feature_names)
+        if d > len(columns):
+            notes.append(
+                f"{len(columns)} of {d} features are drawn, those that tell {noun}s apart best; "
+                "name features to choose"
+            )
+        columns = _ordered(answer.standardized, columns)
+    away = answer.standardized[:, columns].T
+    k, d = len(answer.weights), len(columns)
+    names = [words(answer.feature_names[j], 30) for j in columns]
+    longest = max(map(len, names))
+    wide = 0.62 * k if k <= WRITTEN else 0.3 * k
+    figure, axes = one_panel(
+        ax, float(np.clip(wide + 0.09 * longest + 2.2, 5.4, 16)), 0.25 * d + 1.6
+    )
+    reach = max(1.0, float(np.abs(away).max(initial=0.0)))
+    image = axes.imshow(away, aspect="auto", cmap=COLOUR_MAP, vmin=-reach, vmax=reach)
+    label = "standard deviations from the mean of all rows"
+    bar = figure.colorbar(image, ax=axes, pad=0.02, label=label if d > 9 else "standard deviations")
+    bar.outline.set_visible(False)
+    _write_cells(axes, away, reach)
+    shares = [f"{100 * share:.0f} %" for share in answer.weights]
+    small = 9 if k <= WRITTEN else 7
+    axes.set_xticks(
+        range(k), [f"{c}\n{share}" if k <= WRITTEN else str(c) for c, share in enumerate(shares)],
+        fontsize=small,
+    )  # fmt: skip
+    axes.set_yticks(range(d), names, fontsize=8.5 if d <= MOST_FEATURES else 6)
+    axes.tick_params(axis="y", length=0)
+    mark_components(axes, range(k), "x")
+    axes.spines[:].set_visible(False)
+    axes.set_xlabel(f"{noun}, and its share of the rows" if k <= WRITTEN else noun)
+    axes.set_title(f"mean of each {noun} beside that of all rows", fontsize=10, loc="left")
+    said = []
+    for c, share in enumerate(shares[:12]):
+        most = ", ".join(map(str, answer.differences(c))) or "nothing"
+        said.append(f"{noun} {c} ({share}) differs most in {most}")
+    return Picture(figure, f"Standardized means of {d} features: {'; '.join(said)}.", notes)
+
+
+def _ordered(standardized: NDArray[np.float64], columns: Sequence[int]) -> list[int]:
+    """Order features by the component in which they are highest, the highest first."""
+    highest = standardized.argmax(axis=0)
+    return sorted(columns, key=lambda j: (highest[j], -standardized[highest[j], j], j))
+
+
+def _write_cells(axes: Axes, away: NDArray[np.float64], reach: float) -> None:
+    """Write each number where there is room, else a minus where it is below the mean."""
+    d, k = away.shape
+    for (row, column), value in np.ndenumerate(away):
+        if k <= WRITTEN:
+            written = f"{value:+.1f}".replace("-", "\N{MINUS SIGN}")
+            text = "0" if abs(value) < 0.05 else written
+        elif value <= -BELOW:
+            text = "\N{MINUS SIGN}"
+        else:
+            continue
+        axes.text(
+            column, row, text, ha="center", va="center",
+            fontsize=8 if k <= WRITTEN and d <= MOST_FEATURES else 6,
+            color="white" if abs(value) > 0.72 * reach else "black",
+        )  # fmt: skip

@@ -1,0 +1,184 @@
+"""All features at once: the plane in which components lie farthest apart."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vpem.checks import Labels
+from vpem.pictures.figure import Picture, one_panel, words
+from vpem.pictures.reported import Parts, SavedFit
+from vpem.pictures.samples import EvaluationData
+from vpem.pictures.scatters import ROWS_OF_SCATTER, draw_pair, legend_of_pair
+from vpem.pictures.style import few_ticks, tidy
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+__all__ = ["draw_projection", "separating_plane"]
+
+NAMED = 3
+"""Features that are named at each axis, those that go with it most."""
+
+RIDGE = 1e-9
+"""Added to variances of standardized features, so that those that say the same can be there."""
+
+Matrix = NDArray[np.float64]
+
+
+def separating_plane(parts: Parts) -> tuple[Matrix, Matrix, float]:
+    """Return the plane in which components lie farthest apart for how wide they are.
+
+    These are Fisher's linear discriminants of the fitted mixture, from its parameters alone: with
+    ``W = sum_k w_k Sigma_k`` within components and ``B`` the covariance of their means, the two
+    directions of largest ``v' B v / v' W v``. Two components lie apart along one direction only, a
+    single one along none; the rest of the plane is then where all rows spread most, at right angles
+    (in ``W``) to it.
+
+    Parameters
+    ----------
+    parts : Parts
+        With ``variances`` of shape (K, d), and ``full`` (K, d, d) where covariances have more.
+
+    Returns
+    -------
+    directions : ndarray of shape (d, 2)
+        One unit along them is the mean standard deviation within components.
+    correlations : ndarray of shape (d, 2)
+        Of each feature with each direction, over the whole mixture.
+    share : float
+        Of what can be told between components, ``trace(W^-1 B)``, the part in this plane.
+    """
+    weights, means = parts.weights, parts.means
+    assert parts.variances is not None
+    away = means - weights @ means
+    between = away.T @ (weights[:, None] * away)
+    if parts.full is None:
+        within = np.diag(weights @ parts.variances)
+    else:
+        within = np.tensordot(weights, parts.full, axes=1)
+    spread = np.sqrt(np.diagonal(between + within))
+    unit = 1.0 / np.where(spread > 0, spread, 1.0)
+    between, within = (unit[:, None] * one * unit for one in (between, within))
+    within = within + RIDGE * np.eye(len(unit))
+    values, vectors = np.linalg.eigh(within)
+    whiten = vectors / np.sqrt(np.maximum(values, RIDGE))
+    values, vectors = np.linalg.eigh(whiten.T @ between @ whiten)
+    values, found = values[::-1], (whiten @ vectors)[:, ::-1]
+    apart = min(len(weights) - 1, 2)
+    directions = found[:, :apart]
+    if apart < 2:
+        directions = np.column_stack([directions, _widest(between + within, within @ directions,
+                                                          2 - apart)])  # fmt: skip
+        directions /= np.sqrt(np.einsum("ja,ji,ia->a", directions, within, directions))
+    total = between + within
+    spreads = np.sqrt(np.einsum("ja,ji,ia->a", directions, total, directions))
+    correlations = total @ directions / spreads
+    turn = np.sign(correlations[np.abs(correlations).argmax(axis=0), [0, 1]])
+    whole = float(values.clip(min=0).sum())
+    share = float(values[:apart].clip(min=0).sum()) / whole if whole > 0 else 0.0
+    return unit[:, None] * directions * turn, correlations * turn, share
+
+
+def _widest(total: Matrix, beside: Matrix, count: int) -> Matrix:
+    """Return directions (d, count) of the largest variance, at right angles to ``beside``."""
+    basis = np.linalg.qr(beside)[0]
+    rest = np.eye(len(total)) - basis @ basis.T
+    return np.asarray(np.linalg.eigh(rest @ total @ rest)[1][:, ::-1][:, :count])
+
+
+def draw_projection(
+    saved: SavedFit, rows: EvaluationData | None = None, ax: Axes | None = None
+) -> Picture:
+    """Draw rows and components in the plane that separates components best.
+
+    Parameters
+    ----------
+    saved : SavedFit
+        A mixture or clusters of two features at least.
+    rows : EvaluationData, optional
+        Rows to draw; without them ellipses, or centres, are drawn alone.
+    ax : matplotlib.axes.Axes, optional
+        Where to draw; by default in a figure of its own.
+
+    Returns
+    -------
+    Picture
+    """
+    notes: list[str] = []
+    parts = saved.parts()
+    origin = parts.weights @ parts.means
+    X = labels = None
+    if rows is not None:
+        X = rows.sample(ROWS_OF_SCATTER)
+        if len(X) < len(rows):
+            notes.append(f"{len(X)} of {len(rows)} rows are drawn, chosen at random")
+        labels = saved.assign(X)
+        gaps = ~np.isfinite(X)
+        if gaps.any():
+            notes.append(f"missing values stand at the mean of their row's {saved.noun}")
+            X = np.where(gaps, parts.means[labels], X)
+    elif parts.variances is None:
+        notes.append("only centres are drawn; give the data to see the rows of clusters")
+    plane = separating_plane(_with_widths(saved, parts, X, labels))
+    directions, correlations, share = plane
+    seen = None if X is None else (X - origin) @ directions
+    figure, axes = one_panel(ax, 7.0, 5.6)
+    draw_pair(axes, _seen(parts, origin, directions), 0, 1, seen, labels)
+    tidy(axes, None)
+    few_ticks(axes, 6)
+    axes.tick_params(labelsize=8)
+    names = [_name(saved, correlations[:, axis], axis) for axis in (0, 1)]
+    axes.set_xlabel(names[0], fontsize=9)
+    axes.set_ylabel(names[1], fontsize=9)
+    what = "where all rows spread most"
+    if len(parts.weights) > 1:
+        what = f"{100 * share:.3g} % of what separates {saved.noun}s"
+    axes.set_title(f"plane that separates best: {what}", fontsize=10, loc="left")
+    legend_of_pair(figure, axes, saved, parts, X is not None, own=ax is None)
+    alt = f"{saved.plural.capitalize()} in the plane that separates best: {what}. Axes: "
+    return Picture(figure, f"{alt}{'; '.join(names)}.", notes)
+
+
+def _with_widths(saved: SavedFit, parts: Parts, X: Matrix | None, labels: Labels | None) -> Parts:
+    """Return parts with variances: clusters have those of rows around their centres.
+
+    Where there are no rows, or too few, features count as if they did not depend on each other
+    within clusters, with what their spread over all rows leaves for that.
+    """
+    if parts.variances is not None:
+        return parts
+    shape = parts.means.shape
+    if X is not None and labels is not None and len(X) > 2 * shape[1]:
+        away = X - parts.means[labels]
+        full = np.broadcast_to(away.T @ away / len(X), (shape[0], shape[1], shape[1]))
+        return Parts(parts.weights, parts.means, np.diagonal(full, axis1=1, axis2=2), full)
+    between = parts.weights @ (parts.means - parts.weights @ parts.means) ** 2
+    shares = saved.answer.telling_shares
+    told = (shares > 0) & (between > 0)
+    within = np.where(told, between * np.maximum(1 / np.where(told, shares, 1.0) - 1, 0.01), 1.0)
+    return Parts(parts.weights, parts.means, np.broadcast_to(within, shape))
+
+
+def _seen(parts: Parts, origin: Matrix, directions: Matrix) -> Parts:
+    """Return the components as they are in the plane."""
+    means = (parts.means - origin) @ directions
+    if parts.variances is None:
+        return Parts(parts.weights, means)
+    if parts.full is None:
+        full = np.einsum("ja,kj,jb->kab", directions, parts.variances, directions)
+    else:
+        full = directions.T @ parts.full @ directions
+    return Parts(parts.weights, means, np.diagonal(full, axis1=1, axis2=2), full)
+
+
+def _name(saved: SavedFit, correlations: Matrix, axis: int) -> str:
+    """Say with which features an axis goes most, and which way."""
+    named = np.argsort(-np.abs(correlations), kind="stable")[:NAMED]
+    listed = ", ".join(
+        f"{words(saved.feature_names[j], 20)} {'+' if correlations[j] > 0 else chr(0x2212)}"
+        for j in named
+    )
+    return f"direction {axis + 1}: {listed}"
