@@ -17,7 +17,7 @@ from .roles import READ
 from .saem_choices import words_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from vpem.engines.engine import Engine
     from vpem.files.parties.manifest import Party
@@ -261,10 +261,11 @@ def individuals_of(
     from dataclasses import replace
 
     from vpem.errors import MissingColumnError
+    from vpem.files.long_csv import is_long_csv
     from vpem.saem.formats.individuals import read_individuals
 
     given = {name: column for name, column in columns.items() if column is not None}
-    is_table = data.suffix.lower() == ".csv"
+    is_table = is_long_csv(data)
     if given and not is_table:
         raise InputError(
             f"{', '.join(f'--{name}' for name in given)} name columns of a CSV table, and {data} "
@@ -282,18 +283,29 @@ def individuals_of(
             **(three if is_table else {}),
         )  # fmt: skip
     except MissingColumnError as error:
-        for name, column in (*three.items(), *column_of.items()):
-            if column == error.column and name not in (*given, *typed):
-                flag, advice = f"--{name}", f"give --{name} with the name that it has here"
-                if name not in three:
-                    flag, advice = repr(name), f"give --covariates {name}=COLUMN"
-                told = f"; that is {flag} of the fit" if fitted else ""
-                raise InputError(f"{error}{told}; {advice}") from None
-        raise
+        left = {
+            name: column
+            for name, column in {**three, **column_of}.items()
+            if column in error.columns and name not in (*given, *typed)
+        }
+        if not left:
+            raise
+        raise InputError(f"{error}{_advice(left, three, bool(fitted))}") from None
     named = {name: found.covariates[column] for name, column in column_of.items()}
     others = {name: column for name, column in column_of.items() if name != column}
     kept = {**found.columns, **({"covariates": others} if others else {})}
     return replace(found, covariates=named, columns=kept)
+
+
+def _advice(left: Collection[str], three: Collection[str], fitted: bool) -> str:
+    """Say which options name columns that a table calls otherwise."""
+    flags = [f"--{name} COLUMN" for name in left if name in three]
+    others = [f"{name}=COLUMN" for name in left if name not in three]
+    told = [f"--{name}" if name in three else repr(name) for name in left]
+    of_fit = f"; that is {' and '.join(told)} of the fit" if fitted else ""
+    typed = " ".join([*flags, *([f"--covariates {','.join(others)}"] if others else [])])
+    several = "the names that they have" if len(left) > 1 else "the name that it has"
+    return f"{of_fit}; give {several} here: {typed}"
 
 
 def _remembered(fitted: Mapping[str, Any]) -> tuple[dict[str, str], dict[str, str]]:

@@ -1,7 +1,10 @@
 """A fit of SAEM remembers the columns of its table: predict, score, plot and report find them."""
 
+import gzip
+
 import pytest
 
+from vpem import InputError
 from vpem.saem.formats.fits import read_saem, save_saem
 from vpem.saem.formats.individuals import read_individuals, write_individuals
 
@@ -64,8 +67,9 @@ def test_the_table_of_the_fit_needs_no_names(capsys, home, fit, command):
 @pytest.mark.parametrize(
     ("data", "told", "more"),
     [
-        ("who.csv", "that is --id of the fit; give --id with the name", ("--id", "who")),
-        ("gave.csv", "that is 'dose' of the fit; give --covariates dose=COLUMN",
+        ("who.csv", "that is --id of the fit; give the name that it has here: --id COLUMN",
+         ("--id", "who")),
+        ("gave.csv", "of the fit; give the name that it has here: --covariates dose=COLUMN",
          ("--covariates", "dose=gave")),
     ],
     ids=["id", "dose"],
@@ -80,6 +84,29 @@ def test_a_column_that_is_not_there_is_told_with_its_option(
     assert f"{data} has no column {column!r}" in result.sentence
     assert told in result.sentence
     done(capsys, command, fit, home / data, *words, *more)
+
+
+def test_all_columns_that_are_not_there_are_told_at_once(capsys, home):
+    refused = run(capsys, "saem", home / "d.csv").sentence
+    assert (
+        "no columns 'id', 'time' and 'value' in its first line; got 'patient', 'hours'" in refused
+    )
+    assert refused.endswith("here: --id COLUMN --time COLUMN --value COLUMN")
+
+
+@pytest.mark.parametrize(("name", "mark"), [("d.tsv", "\t"), ("d.txt", ";"), ("d.csv.gz", ",")])
+def test_columns_may_have_other_marks_between_and_files_be_packed(home, tmp_path, name, mark):
+    text = (home / "d.csv").read_text().replace(",", mark).encode()
+    path = tmp_path / name
+    path.write_bytes(gzip.compress(text) if name.endswith(".gz") else text)
+    named = {name: column for name, column in COLUMNS.items() if name != "covariates"}
+    found, wanted = (read_individuals(one, **named) for one in (path, home / "d.csv"))
+    assert found.names == wanted.names
+    assert found.values.tolist() == wanted.values.tolist()
+    path = tmp_path / "comma.csv"
+    path.write_text("id;time;value\na;1,5;2\n")
+    with pytest.raises(InputError, match="decimal point"):
+        read_individuals(path)
 
 
 def test_other_data_have_their_own_names(capsys, home, fit):
@@ -102,10 +129,10 @@ def test_a_fit_that_remembers_nothing_is_read_as_before(capsys, home, fit, tmp_p
     )
     result = run(capsys, "score", tmp_path / "old.h5", home / "d.csv")
     assert result.code == 2
-    assert "has no column 'id'" in result.sentence
-    assert "give --id with the name that it has here" in result.sentence
+    assert "has no columns 'id'" in result.sentence
+    assert "give the names that they have here: --id COLUMN" in result.sentence
 
 
 def test_help_of_score_does_not_speak_of_no_data(capsys):
-    assert "without DATA" not in done(capsys, "score", "--help").out
-    assert "dose=4.5" in done(capsys, "predict", "--help").out
+    assert "without DATA" not in done(capsys, "score", "--help-all").out
+    assert "dose=4.5" in done(capsys, "predict", "--help-all").out

@@ -98,19 +98,19 @@ class InputError(VpemError, ValueError):
 
 
 class MissingColumnError(InputError):
-    """A table without a column that is asked for.
+    """A table without columns that are asked for.
 
     Parameters
     ----------
     message : str
         The sentence.
-    column : str
-        Name of the column.
+    *columns : str
+        Names of the columns.
     """
 
-    def __init__(self, message: str, column: str) -> None:
+    def __init__(self, message: str, *columns: str) -> None:
         super().__init__(message)
-        self.column = column
+        self.columns = columns
 
 
 class FileError(VpemError, OSError):

@@ -8,17 +8,31 @@ import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from io import TextIOWrapper
+from itertools import chain
 
 import numpy as np
 from numpy.typing import NDArray
 
 from vpem.errors import FileError, InputError, did_you_mean, shorten
-from vpem.files.opening import PathLike, open_text
+from vpem.files.opening import PathLike, check_readable
+from vpem.files.packed import open_unpacked
 
-__all__ = ["LONGEST_NAME", "Entries", "finite_number", "read_cells", "read_entries", "sort_names"]
+__all__ = [
+    "LONGEST_NAME", "Entries", "finite_number", "is_long_csv", "read_cells", "read_entries",
+    "sort_names",
+]  # fmt: skip
 
 LONGEST_NAME = 4096
+DELIMITERS = ",;\t"
+"""Of columns: what the first line has most of."""
+ENDINGS = re.compile(r"\.(csv|tsv|txt)(\.(gz|bz2|xz|zip))?$", re.IGNORECASE)
 NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
+
+
+def is_long_csv(path: PathLike) -> bool:
+    """Whether a file's name is that of a long table, which may be packed."""
+    return ENDINGS.search(os.fspath(path)) is not None
 
 
 def finite_number(text: str) -> float | None:
@@ -35,7 +49,8 @@ def read_cells(
     Parameters
     ----------
     path : path
-        The file: UTF-8, names of the columns in its first line. Empty lines are left out.
+        The file: UTF-8, names of the columns in its first line, with commas, semicolons or tabs
+        between; it may be packed. Empty lines are left out.
     places_of : callable
         Of the header: places of the cells that are wanted, in their order.
 
@@ -48,8 +63,11 @@ def read_cells(
     """
     source = os.fspath(path)
     try:
-        with open_text(path) as stream:
-            reader = csv.reader(stream, strict=True)
+        check_readable(path)
+        with TextIOWrapper(open_unpacked(path), "utf-8-sig", newline="") as stream:
+            first = stream.readline()
+            mark = max(DELIMITERS, key=first.count)
+            reader = csv.reader(chain([first], stream), strict=True, delimiter=mark)
             header = next(reader, [])
             places = places_of(header)
             for fields in reader:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -25,7 +24,7 @@ from vpem.files.hdf5 import (
     write_array,
     write_strings,
 )
-from vpem.files.long_csv import read_entries
+from vpem.files.long_csv import is_long_csv, read_entries
 from vpem.files.opening import read_limit
 from vpem.terms.lowrank.entries import from_matrices, from_triplets
 from vpem.terms.lowrank.observations import Observations
@@ -74,7 +73,7 @@ def read_observations(
         If an observer has an entry twice, a value is not a finite number, or a row, a column or an
         observer has no entry.
     """
-    if Path(path).suffix.lower() == ".csv":
+    if is_long_csv(path):
         if dataset is not None:
             raise InputError(f"{path} is a CSV table: there is no dataset {dataset!r} inside it")
         return _read_csv(path, sample_weight)

@@ -6,7 +6,6 @@ import math
 import os
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 
@@ -24,7 +23,7 @@ from vpem.files.hdf5 import (
     write_array,
     write_strings,
 )
-from vpem.files.long_csv import LONGEST_NAME, finite_number, read_cells
+from vpem.files.long_csv import LONGEST_NAME, finite_number, is_long_csv, read_cells
 from vpem.saem.individuals import Individuals, from_long
 
 __all__ = ["chain", "read_individuals", "write_individuals"]
@@ -50,8 +49,8 @@ def read_individuals(
     Parameters
     ----------
     path : path
-        A ``.csv`` file with a line a measurement and names of the columns in its first line; or an
-        HDF5 file as `write_individuals` makes it.
+        A ``.csv``, ``.tsv`` or ``.txt`` file, also packed, with a line a measurement and names of
+        the columns in its first line; or an HDF5 file as `write_individuals` makes it.
     id, time, value : str
         Names of the three columns of a CSV table.
     covariates : sequence of str, optional
@@ -73,7 +72,7 @@ def read_individuals(
         If a column is missing or holds something else than numbers, or the rows of an individual
         are in several places.
     """
-    if Path(path).suffix.lower() == ".csv":
+    if is_long_csv(path):
         return _read_csv(path, (id, time, value), covariates, missing)
     return _read_hdf5(path, covariates, missing)
 
@@ -123,14 +122,12 @@ def _columns(
     others = [name for name in header if name not in three and name]
     if covariates is not None:
         others = list(dict.fromkeys(covariates))
-    for what in (*three, *others):
-        if what not in header:
-            have = shorten([repr(name) for name in header]) or "an empty line"
-            raise MissingColumnError(
-                f"{source} has no column {what!r}{did_you_mean(what, header)} in its first line; "
-                f"got {have}",
-                what,
-            )
+    lacking = [what for what in (*three, *others) if what not in header]
+    if lacking:
+        have = shorten([repr(name) for name in header]) or "an empty line"
+        *first, last = [f"{what!r}{did_you_mean(what, header)}" for what in lacking]
+        named = f"columns {', '.join(first)} and {last}" if first else f"column {last}"
+        raise MissingColumnError(f"{source} has no {named} in its first line; got {have}", *lacking)
     return others
 
 
@@ -141,6 +138,8 @@ def _number(text: str, column: str, may_miss: bool, where: str) -> float:
     if number is not None:
         return number
     advice = "leave out such columns" if may_miss else "leave out lines of what was not measured"
+    if finite_number(text.replace(",", ".", 1)) is not None:
+        advice = "write numbers with a decimal point"
     raise InputError(f"{where} has {text[:40]!r} for {column!r}, no finite number; {advice}")
 
 
