@@ -37,7 +37,7 @@ ESTIMATORS = {
     "fedem": lambda: FedEM(2, 2, tol=1e-4),
     "kmeans": lambda: DistributedKMeans(2, workers=[0] * 40 + [1] * 80),
     "kmeans of features": lambda: DistributedKMeans(
-        2, "features", agents=AGENTS, scale="standard", n_init=2
+        2, "features", agents=AGENTS, scale="standard", n_init="auto"
     ),
 }
 
@@ -161,6 +161,18 @@ def test_agents_are_checked_by_names(agents, match, frame):
         VPEM(2, agents).fit(frame)
 
 
+@each("kind", list(ESTIMATORS))
+def test_a_dataset_brings_names_and_weights(kind, X, frame):
+    weights = np.linspace(0.5, 2, 120)
+    whole = vpem.Dataset(X, NAMES, sample_weight=weights)
+    ours, same = ESTIMATORS[kind]().fit(whole), ESTIMATORS[kind]().fit(frame, sample_weight=weights)
+    assert ours.summary() == same.summary()
+    other = vpem.Dataset(X[:, ::-1], NAMES[::-1])
+    np.testing.assert_array_equal(ours.predict(other), same.predict(frame))
+    with pytest.raises(InputError, match="lack features of the model: 'bmi'"):
+        ours.predict(vpem.Dataset(X[:, :3], NAMES[:3]))
+
+
 def test_agents_by_names_need_names(frame, X):
     model = VPEM(2, AGENTS, tol=1e-3).fit(frame)
     assert [one.tolist() for one in model.mixture_.blocks.features] == [[0, 3], [1, 2]]
@@ -194,6 +206,8 @@ def test_workers_are_checked_by_names(workers, match, X):
 def test_parameters_that_there_are_not_are_refused_with_the_right_name(given, words):
     with pytest.raises(TypeError, match=words):
         VPEM(**given)
+    with pytest.raises(TypeError, match="'tol': it stops when no row changes"):
+        DistributedKMeans(2, tol=1e-4)
 
 
 @each("kind", list(ESTIMATORS))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -15,7 +15,7 @@ from vpem.checks import check_weights
 from vpem.errors import InputError, Setting, check_choice
 from vpem.files.clusterings import StoredClustering
 from vpem.fits.clustering import Clustering
-from vpem.fits.estimators.on_graph import OnGraph
+from vpem.fits.estimators.on_graph import OnGraph, Rows
 from vpem.fits.estimators.row_estimators import workers_of
 from vpem.fits.feature_kmeans import kmeans_features
 from vpem.fits.row_kmeans import kmeans_rows
@@ -55,8 +55,8 @@ class DistributedKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clust
         "grid" needs ``split="features"`` and a star.
     init : {"k-means++", "random"}, row indices (K,) or centres (K, d), default="k-means++"
         Where to start.
-    n_init : int, default=1
-        Restarts; the one of least inertia is kept.
+    n_init : int or "auto", default=1
+        Restarts; the one of least inertia is kept. "auto": 1 with k-means++, 10 with "random".
     max_iter : int, default=300
         Most iterations; it stops when no row changes its cluster.
     batch_size : int, optional
@@ -133,7 +133,7 @@ class DistributedKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clust
         *,
         method: str = "lloyd",
         init: Any = "k-means++",
-        n_init: int = 1,
+        n_init: int | str = 1,
         max_iter: int = 300,
         batch_size: int | None = None,
         scale: str = "none",
@@ -191,14 +191,14 @@ class DistributedKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clust
         self.n_threads = n_threads
 
     def fit(
-        self, X: ArrayLike, y: Any = None, sample_weight: ArrayLike | None = None
+        self, X: Rows, y: Any = None, sample_weight: ArrayLike | None = None
     ) -> DistributedKMeans:
         """Cluster the rows.
 
         Parameters
         ----------
-        X : array of shape (M, d)
-            One row a sample.
+        X : array of shape (M, d), data frame or Dataset
+            One row a sample; of a dataset the names of features and the weights of rows are taken.
         y : ignored
             Present by scikit-learn's convention.
         sample_weight : array of shape (M,), optional
@@ -222,11 +222,14 @@ class DistributedKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clust
         sums = self._settings(SumSettings, seed=seed)
         privacy = self._settings(PrivacySettings)
         dtype = np.dtype(np.float64) if privacy.is_asked else data.dtype
-        how = self._settings(KmeansSettings, seed=seed, dtype=dtype)
+        n_init = self.n_init
+        if n_init == "auto":
+            n_init = 10 if isinstance(self.init, str) and self.init == "random" else 1
+        how = self._settings(KmeansSettings, seed=seed, dtype=dtype, n_init=n_init)
         lines = self._lines()
         given: Report = {
             "callback": lines,
-            "sample_weight": None if sample_weight is None else np.asarray(sample_weight),
+            "sample_weight": self._weights_of(X, sample_weight),
             "feature_names": None if names is None else list(names),
         }
         if over_rows:
@@ -271,6 +274,11 @@ class DistributedKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clust
         self._n_features_out = len(centres)
 
     _noun = "cluster"
+    _without: ClassVar = {
+        "algorithm": "it is Lloyd's algorithm",
+        "copy_x": "data are never changed",
+        "tol": "it stops when no row changes its cluster",
+    }
     _stored: StoredClustering
     """The file that it was loaded from, where it was."""
 
@@ -279,7 +287,7 @@ class DistributedKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clust
         return hasattr(self, "cluster_centers_")
 
     def fit_predict(
-        self, X: ArrayLike, y: Any = None, sample_weight: ArrayLike | None = None
+        self, X: Rows, y: Any = None, sample_weight: ArrayLike | None = None
     ) -> NDArray[np.int32]:
         """Cluster the rows and return the cluster of each, shape (M,)."""
         return self.fit(X, y, sample_weight).labels_
@@ -307,7 +315,7 @@ class DistributedKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clust
         report["seed"] = options["random_state"]
         return found.kept(names, report, options)
 
-    def _assign(self, X: ArrayLike) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
+    def _assign(self, X: Rows) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
         """Nearest centre of each row and its squared distance."""
         check_is_fitted(self, "cluster_centers_")
         data = self._validate(X, reset=False)
@@ -315,7 +323,7 @@ class DistributedKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clust
         scaling = self._scaling or Scaling.none(data.shape[1])
         return nearest(data, self._centres, scaling, thread_count(self.n_threads))
 
-    def predict(self, X: ArrayLike) -> NDArray[np.int32]:
+    def predict(self, X: Rows) -> NDArray[np.int32]:
         """Nearest centre of each row.
 
         Parameters
@@ -328,7 +336,7 @@ class DistributedKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clust
         """
         return self._assign(X)[0]
 
-    def transform(self, X: ArrayLike) -> NDArray[np.float64]:
+    def transform(self, X: Rows) -> NDArray[np.float64]:
         """Distance of each row to each centre, shape (M, K)."""
         check_is_fitted(self, "cluster_centers_")
         data = self._validate(X, reset=False)
@@ -345,7 +353,7 @@ class DistributedKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clust
         found: NDArray[np.float64] = np.sqrt(out).T.astype(data.dtype)
         return found
 
-    def score(self, X: ArrayLike, y: Any = None, sample_weight: ArrayLike | None = None) -> float:
+    def score(self, X: Rows, y: Any = None, sample_weight: ArrayLike | None = None) -> float:
         """Less the weighted sum of squared distances to the nearest centres: more is better."""
         distances = self._assign(X)[1]
         if sample_weight is not None:

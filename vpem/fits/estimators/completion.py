@@ -14,10 +14,11 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from vpem.errors import InputError, Setting
+from vpem.files.datasets import Dataset
 from vpem.fits.answer import Answer
 from vpem.fits.completed import Imputation
 from vpem.fits.estimators.everyday import told_of
-from vpem.fits.estimators.on_graph import OnGraph
+from vpem.fits.estimators.on_graph import OnGraph, Rows
 from vpem.fits.imputation import fit_imputation
 from vpem.fits.settings import ImputeSettings
 from vpem.settings import SumSettings
@@ -341,9 +342,10 @@ class FedMissEM(OneToOneFeatureMixin, TransformerMixin, OnGraph):
             del self.feature_names_in_
         return X if isinstance(X, Observations) else from_matrices(X)
 
-    def _validate(self, X: ArrayLike, *, reset: bool) -> Matrix:
+    def _validate(self, X: Rows, *, reset: bool) -> Matrix:
+        given = X.X[:] if isinstance(X, Dataset) else X
         data: Matrix = validate_data(
-            self, X, reset=reset, dtype=np.float64, ensure_all_finite="allow-nan"
+            self, given, reset=reset, dtype=np.float64, ensure_all_finite="allow-nan"
         )
         return data
 

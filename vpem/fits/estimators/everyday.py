@@ -8,7 +8,7 @@ import time
 from abc import abstractmethod
 from collections.abc import Callable
 from html import escape
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 from sklearn.base import BaseEstimator
 
@@ -51,6 +51,8 @@ class Everyday(BaseEstimator):
 
     verbose: int
     verbose_interval: int
+    _without: ClassVar[dict[str, str]] = {}
+    """Parameters of scikit-learn's that there are not, and why."""
 
     def __new__(cls, *args: Any, **given: Any) -> Self:
         """Refuse parameters that there are not, with the name of the one that is meant."""
@@ -59,6 +61,7 @@ class Everyday(BaseEstimator):
             if name not in known:
                 meant = [one for one in known if name in MEANT.get(one, ())]
                 hint = f"; it is called {meant[0]}" if meant else did_you_mean(name, known)
+                hint = f": {cls._without[name]}" if name in cls._without else hint
                 raise TypeError(f"{cls.__name__} has no parameter {name!r}{hint}")
         made: Self = super().__new__(cls)
         return made

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from vpem.fits.estimators.fitted import FittedMixture
+from vpem.fits.estimators.on_graph import Rows
 from vpem.fits.estimators.row_estimators import workers_of
 from vpem.fits.fedem import fit_fedem
 from vpem.settings import FedMixtureSettings, SumSettings
@@ -198,13 +199,13 @@ class FedEM(FittedMixture):
         self.verbose_interval = verbose_interval
         self.n_threads = n_threads
 
-    def fit(self, X: ArrayLike, y: Any = None, sample_weight: ArrayLike | None = None) -> FedEM:
+    def fit(self, X: Rows, y: Any = None, sample_weight: ArrayLike | None = None) -> FedEM:
         """Fit the mixture.
 
         Parameters
         ----------
-        X : array of shape (M, d)
-            One row a sample.
+        X : array of shape (M, d), data frame or Dataset
+            One row a sample; of a dataset the names of features and the weights of rows are taken.
         y : ignored
             Present by scikit-learn's convention.
         sample_weight : array of shape (M,), optional
@@ -241,7 +242,7 @@ class FedEM(FittedMixture):
                 seed=seed,
                 compress=self.compress if central else None,
             ),
-            sample_weight=None if sample_weight is None else np.asarray(sample_weight),
+            sample_weight=self._weights_of(X, sample_weight),
             known_covariance=self.known_covariance,
             feature_names=None if names is None else list(names),
             callback=lines,
@@ -263,7 +264,7 @@ class FedEM(FittedMixture):
         return self
 
     def fit_predict(  # type: ignore[override]
-        self, X: ArrayLike, y: Any = None
+        self, X: Rows, y: Any = None
     ) -> NDArray[np.intp]:
         """Fit the mixture and return the most responsible component of each row, shape (M,)."""
         return self.fit(X, y).predict(X)

@@ -12,7 +12,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from vpem.checks import Floats, check_int
 from vpem.files.models import Model
-from vpem.fits.estimators.on_graph import OnGraph
+from vpem.fits.estimators.on_graph import OnGraph, Rows
 from vpem.fits.results import MixtureResult
 from vpem.terms.mixture import Mixture
 
@@ -55,7 +55,7 @@ class FittedMixture(DensityMixin, OnGraph):
     # ---- use -----------------------------------------------------------------------------------
 
     def fit_predict(
-        self, X: ArrayLike, y: Any = None, sample_weight: ArrayLike | None = None
+        self, X: Rows, y: Any = None, sample_weight: ArrayLike | None = None
     ) -> NDArray[np.intp]:
         """Fit the mixture and return the most responsible component of each row, shape (M,)."""
         labels: NDArray[np.intp] = self.fit(X, y, sample_weight).predict(X)
@@ -104,11 +104,11 @@ class FittedMixture(DensityMixin, OnGraph):
         lower = np.linalg.cholesky(covariances)
         return np.swapaxes(np.linalg.inv(lower), -1, -2)
 
-    def _fitted(self, X: ArrayLike) -> tuple[Mixture, Floats]:
+    def _fitted(self, X: Rows) -> tuple[Mixture, Floats]:
         check_is_fitted(self, "mixture_")
         return self.mixture_, self._validate(X, reset=False)
 
-    def predict(self, X: ArrayLike) -> NDArray[np.intp]:
+    def predict(self, X: Rows) -> NDArray[np.intp]:
         """Most responsible component of each row.
 
         Parameters
@@ -122,32 +122,32 @@ class FittedMixture(DensityMixin, OnGraph):
         mixture, data = self._fitted(X)
         return mixture.predict(data, missing=getattr(self, "missing", "refuse"))
 
-    def predict_proba(self, X: ArrayLike) -> Floats:
+    def predict_proba(self, X: Rows) -> Floats:
         """Responsibilities of each row, shape (M, K), in the precision of the data."""
         mixture, data = self._fitted(X)
         found = mixture.predict_proba(data, missing=getattr(self, "missing", "refuse"))
         return found.astype(data.dtype, copy=False)
 
-    def score_samples(self, X: ArrayLike) -> Floats:
+    def score_samples(self, X: Rows) -> Floats:
         """Log-likelihood of each row, in nats, shape (M,), in the precision of the data."""
         return self._scores(X)[0]
 
-    def _scores(self, X: ArrayLike) -> tuple[Floats, float]:
+    def _scores(self, X: Rows) -> tuple[Floats, float]:
         """Return log-likelihoods of rows, and their sum, which no precision is lost of."""
         mixture, data = self._fitted(X)
         found = mixture.score_samples(data, missing=getattr(self, "missing", "refuse"))
         return found.astype(data.dtype, copy=False), float(found.sum())
 
-    def score(self, X: ArrayLike, y: Any = None) -> float:
+    def score(self, X: Rows, y: Any = None) -> float:
         """Log-likelihood per sample, in nats."""
         return float(self.score_samples(X).mean())
 
-    def bic(self, X: ArrayLike) -> float:
+    def bic(self, X: Rows) -> float:
         """Bayesian information criterion on ``X``, by the parameters that are free."""
         scores, total = self._scores(X)
         return self.mixture_.bic(total, len(scores))
 
-    def aic(self, X: ArrayLike) -> float:
+    def aic(self, X: Rows) -> float:
         """Akaike information criterion on ``X``, by the parameters that are free."""
         return self.mixture_.aic(self._scores(X)[1])
 

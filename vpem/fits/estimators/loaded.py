@@ -128,7 +128,8 @@ def _fits(name: str, value: Any, default: Any) -> bool:
         return isinstance(value, list)
     if isinstance(default, float):
         return type(value) in (int, float)
-    return default is None or type(value) is type(default) or name in ("n_rounds", "init")
+    several = ("n_rounds", "init", "n_init")
+    return default is None or type(value) is type(default) or name in several
 
 
 def _name(made: OnGraph, feature_names: tuple[str, ...]) -> None:

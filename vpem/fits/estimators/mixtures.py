@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike
 from vpem.checks import Floats, check_number, check_weights
 from vpem.errors import InputError, NotConvergedWarning
 from vpem.fits.estimators.by_em import FittedByEM
+from vpem.fits.estimators.on_graph import Rows
 from vpem.fits.settings import PrivacySettings
 from vpem.fits.stream import fit_next
 from vpem.fits.vpem import fit_vpem
@@ -249,13 +250,13 @@ class VPEM(FittedByEM):
 
     # ---- fitting -------------------------------------------------------------------------------
 
-    def fit(self, X: ArrayLike, y: Any = None, sample_weight: ArrayLike | None = None) -> VPEM:
+    def fit(self, X: Rows, y: Any = None, sample_weight: ArrayLike | None = None) -> VPEM:
         """Fit the mixture.
 
         Parameters
         ----------
-        X : array of shape (M, d)
-            One row a sample.
+        X : array of shape (M, d), data frame or Dataset
+            One row a sample; of a dataset the names of features and the weights of rows are taken.
         y : ignored
             Present by scikit-learn's convention.
         sample_weight : array of shape (M,), optional
@@ -274,11 +275,9 @@ class VPEM(FittedByEM):
             If a computation has no finite answer.
         """
         data = self._validate(X, reset=True)
-        return self._fit(data, sample_weight, **self._start(data))
+        return self._fit(data, self._weights_of(X, sample_weight), **self._start(data))
 
-    def partial_fit(
-        self, X: ArrayLike, y: Any = None, sample_weight: ArrayLike | None = None
-    ) -> VPEM:
+    def partial_fit(self, X: Rows, y: Any = None, sample_weight: ArrayLike | None = None) -> VPEM:
         """Fit the mixture to the next batch of a stream, by stochastic EM.
 
         The first batch starts the mixture (`init` and one iteration of EM on it) and settles the
@@ -326,6 +325,7 @@ class VPEM(FittedByEM):
                 "alone; call fit with warm_start=True to start from it"
             )
         data = self._validate(X, reset=first)
+        sample_weight = self._weights_of(X, sample_weight)
         if first:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", NotConvergedWarning)
@@ -365,7 +365,7 @@ class VPEM(FittedByEM):
             data,
             network,
             self._settings(FitSettings, seed=seed, dtype=data.dtype, **options),
-            sample_weight=None if sample_weight is None else np.asarray(sample_weight),
+            sample_weight=sample_weight,
             feature_names=None if names is None else list(names),
             callback=lines,
             privacy=self._settings(PrivacySettings),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from numbers import Integral
+from types import SimpleNamespace
 from typing import Any, TypeVar
 
 import numpy as np
@@ -13,8 +14,9 @@ from sklearn.utils.validation import validate_data
 
 from vpem.checks import Floats, check_data, check_int
 from vpem.errors import InputError, shorten
-from vpem.files.datasets import default_names
+from vpem.files.datasets import Dataset, default_names
 from vpem.files.holdings import numbered
+from vpem.files.models import match_features
 from vpem.fits.estimators.everyday import Everyday
 from vpem.network.graph import Graph, from_networkx
 from vpem.network.holdings import Partition, contiguous, from_lists
@@ -23,7 +25,10 @@ from vpem.network.topologies import make_graph
 from vpem.records import Settings
 from vpem.terms.missing_patterns import check_missing
 
-__all__ = ["OfSettings", "OnGraph"]
+__all__ = ["OfSettings", "OnGraph", "Rows"]
+
+Rows = ArrayLike | Dataset
+"""What rows are given as: an array, a data frame, or a dataset."""
 
 T = TypeVar("T", bound=Settings)
 
@@ -70,19 +75,37 @@ class OnGraph(OfSettings):
     graph: Any
     random_state: Any
 
-    def _validate(self, X: ArrayLike, *, reset: bool) -> Floats:
-        data = validate_data(
-            self,
-            X,
-            reset=reset,
-            dtype=[np.float64, np.float32],
-            ensure_all_finite=False,
-            ensure_min_samples=1,
-        )
+    def _validate(self, X: Rows, *, reset: bool) -> Floats:
+        common: Any = {
+            "dtype": [np.float64, np.float32], "ensure_all_finite": False, "ensure_min_samples": 1,
+        }  # fmt: skip
+        if isinstance(X, Dataset):
+            data = self._of_dataset(X, reset, common)
+        else:
+            data = validate_data(self, X, reset=reset, **common)
         names = getattr(self, "feature_names_in_", None)
         finite = check_missing if getattr(self, "missing", "refuse") == "marginalize" else None
         names = None if names is None else list(names)
         return check_data(data, data.shape[1], names, finite=finite)
+
+    def _of_dataset(self, given: Dataset, reset: bool, common: dict[str, Any]) -> Floats:
+        """Return the rows of a dataset, whose columns are found by their names."""
+        rows: Floats = given.X[:]
+        if reset:
+            data: Floats = validate_data(self, rows, reset=True, **common)
+            if given.feature_names != default_names(given.n_features):
+                self.feature_names_in_ = np.array(given.feature_names, dtype=object)
+            return data
+        known: Any = SimpleNamespace(feature_names=self._names(self.n_features_in_))
+        columns = match_features(known, given.feature_names)
+        return rows if columns is None else np.ascontiguousarray(rows[:, columns])
+
+    @staticmethod
+    def _weights_of(X: Any, sample_weight: Any) -> Floats | None:
+        """Return the weights of the rows: those of a dataset, where no others are given."""
+        if sample_weight is None and isinstance(X, Dataset):
+            return X.sample_weight
+        return None if sample_weight is None else np.asarray(sample_weight)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from vpem.checks import check_int
 from vpem.errors import InputError
 from vpem.fits.estimators.by_em import FittedByEM
+from vpem.fits.estimators.on_graph import Rows
 from vpem.fits.rows import fit_em
 from vpem.fits.settings import PrivacySettings
 from vpem.network.holdings import Workers, evenly, from_worker_of_row
@@ -214,14 +215,14 @@ class DistributedGaussianMixture(FittedByEM):
         self.n_threads = n_threads
 
     def fit(
-        self, X: ArrayLike, y: Any = None, sample_weight: ArrayLike | None = None
+        self, X: Rows, y: Any = None, sample_weight: ArrayLike | None = None
     ) -> DistributedGaussianMixture:
         """Fit the mixture.
 
         Parameters
         ----------
-        X : array of shape (M, d)
-            One row a sample.
+        X : array of shape (M, d), data frame or Dataset
+            One row a sample; of a dataset the names of features and the weights of rows are taken.
         y : ignored
             Present by scikit-learn's convention.
         sample_weight : array of shape (M,), optional
@@ -259,7 +260,7 @@ class DistributedGaussianMixture(FittedByEM):
                 dtype=np.float64 if privacy.is_asked else data.dtype,
                 **self._start(data),
             ),
-            sample_weight=None if sample_weight is None else np.asarray(sample_weight),
+            sample_weight=self._weights_of(X, sample_weight),
             feature_names=None if names is None else list(names),
             callback=lines,
             privacy=privacy,
