@@ -1,10 +1,14 @@
 """Small files that would take the machine: refused in a sentence before it is taken."""
 
+import bz2
 import gzip
+import io
 import json
+import lzma
 import os
 import resource
 import tomllib
+import zipfile
 import zlib
 
 import h5py
@@ -17,7 +21,6 @@ from vpem.files import hdf5, json_text, opening, toml_text
 from vpem.files.data import read_dataset
 from vpem.files.graph_files import read_graph
 from vpem.files.holdings import read_partition, read_workers
-from vpem.files.importers import read_table
 from vpem.files.matrix import FileMatrix
 from vpem.files.observations import read_observations
 from vpem.files.parties.alignment import read_key
@@ -386,12 +389,28 @@ def test_what_h5py_raises_is_a_sentence_and_our_own_defects_are_not(path):
 
 # Text ---------------------------------------------------------------------------------------------
 
+
+def zipped(content):
+    """Return a zip file of one member."""
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("t.csv", content)
+    return packed.getvalue()
+
+
+def arrays(X):
+    """Return what NumPy packs."""
+    packed = io.BytesIO()
+    np.savez_compressed(packed, X=X)
+    return packed.getvalue()
+
+
 READERS = {
     "graph.txt": read_graph,
     "graph.json": read_graph,
-    "table.csv": read_table,
-    "table.csv.gz": read_table,
-    "table.parquet": read_table,
+    "table.csv": read_dataset,
+    "table.csv.gz": read_dataset,
+    "table.parquet": read_dataset,
     "observed.csv": read_observations,
     "observed.h5": read_observations,
     "people.csv": read_individuals,
@@ -538,14 +557,20 @@ def test_text_is_bounded(tmp_path, monkeypatch):
             READERS[name](tmp_path / name)
 
 
-def test_a_table_that_unpacks_to_far_more_is_refused(tmp_path, monkeypatch):
+@each(
+    ("name", "pack"),
+    [("t.csv.gz", gzip.compress), ("t.csv.bz2", bz2.compress), ("t.csv.xz", lzma.compress),
+     ("t.zip", zipped), ("t.npz", lambda content: arrays(np.frombuffer(content, "u1")))],
+)  # fmt: skip
+def test_what_unpacks_to_far_more_is_refused(tmp_path, monkeypatch, name, pack):
     monkeypatch.setenv("VPEM_READ_LIMIT", "64K")
-    table = tmp_path / "table.csv.gz"
-    table.write_bytes(gzip.compress(b"a,b\n" + b"0,0\n" * 1_000_000))
-    with pytest.raises(FileError, match=r"table.csv.gz unpacks to more than 100 times its size"):
-        read_table(table)
-    monkeypatch.setenv("VPEM_READ_LIMIT", "64M")
-    assert read_table(table).X.shape == (1_000_000, 2)
+    table = tmp_path / name
+    table.write_bytes(pack(b"a,b\n" + b"0,0\n" * 200_000 + b"1,1\n"))
+    with pytest.raises(FileError, match=f"{name} (unpacks to more than 100 times|declares values)"):
+        read_dataset(table)
+    if name != "t.npz":
+        monkeypatch.setenv("VPEM_READ_LIMIT", "64M")
+        assert read_dataset(table).X.shape == (200_001, 2)
 
 
 def test_a_parquet_file_that_declares_far_more_is_refused(tmp_path, monkeypatch):
@@ -555,32 +580,33 @@ def test_a_parquet_file_that_declares_far_more_is_refused(tmp_path, monkeypatch)
     monkeypatch.setenv("VPEM_READ_LIMIT", "64K")
     parquet.write_table(pa.table({"a": np.zeros(1_000_000)}), tmp_path / "table.parquet")
     with pytest.raises(FileError, match=r"declares values of 0.008 GB"):
-        read_table(tmp_path / "table.parquet")
+        read_dataset(tmp_path / "table.parquet")
 
 
 def test_text_of_parquet_is_bounded_before_it_is_unpacked(tmp_path, monkeypatch):
     import pyarrow as pa
     from pyarrow import parquet
 
-    numbers = np.zeros(300)
+    numbers = np.arange(300.0)
     path = tmp_path / "table.parquet"
     for kind in (pa.string(), pa.large_string(), pa.binary()):
         long = pa.array(["x" * 17_000] * 300).cast(kind)
         parquet.write_table(pa.table({"a": long, "n": numbers}), path)
-        for options in ({"label_column": "a"}, {}):
-            with pytest.raises(FileError, match="'a' holds a text of 17000 bytes, more than 4096"):
-                read_table(path, **options)
-        assert read_table(path, drop_columns=["a"]).X.shape == (300, 1)
+        with pytest.raises(FileError, match="'a' holds a text of 17000 bytes, more than 4096"):
+            read_dataset(path, label_column="a")
+        for options in ({}, {"drop": ["a"]}):
+            assert read_dataset(path, **options).X.shape == (300, 1)
     monkeypatch.setenv("VPEM_READ_LIMIT", "64K")
     parquet.write_table(pa.table({"a": ["x" * 4000] * 300, "n": numbers}), path)
     with pytest.raises(FileError, match=r"declares values of .*VPEM_READ_LIMIT=5M"):
-        read_table(path, label_column="a")
+        read_dataset(path, label_column="a")
     monkeypatch.setenv("VPEM_READ_LIMIT", "8M")
-    assert set(read_table(path, label_column="a").labels) == {"x" * 4000}
+    assert set(read_dataset(path, label_column="a").labels) == {"x" * 4000}
     nested = pa.array([["x" * 4000]] * 300)
     parquet.write_table(pa.table({"a": nested, "n": numbers}), path)
+    assert read_dataset(path).left_out == {"a": "lists"}
     with pytest.raises(InputError, match="'a' holds list<"):
-        read_table(path)
+        read_dataset(path, label_column="a")
 
 
 @pytest.mark.parametrize("name", ["wide.csv", "wide.csv.gz"])
@@ -591,9 +617,9 @@ def test_columns_are_bounded(tmp_path, monkeypatch, name):
     packed = gzip.compress(text.encode()) if name.endswith("gz") else text.encode()
     (tmp_path / name).write_bytes(packed)
     with pytest.raises(FileError, match=r"has 400 columns in \d+ bytes; .*VPEM_READ_LIMIT=2M"):
-        read_table(tmp_path / name)
+        read_dataset(tmp_path / name)
     monkeypatch.delenv("VPEM_READ_LIMIT")
-    assert read_table(tmp_path / name).X.shape == (1, n_columns)
+    assert read_dataset(tmp_path / name).X.shape == (1, n_columns)
 
 
 def test_one_long_label_does_not_fill_the_memory(tmp_path):

@@ -78,6 +78,13 @@ ON_SAEM = (
     "plot {} -o out.svg",
     "report {} -o out.html",
 )
+ON_TABLES = (
+    "data describe {} --json",
+    f"fit {{}} -k 2 --missing marginalize {QUICK} -o out.h5",
+    f"kmeans {{}} -k 2 --workers 2 {QUICK} -o out.h5",
+    "predict model.h5 {} -o out.csv",
+    f"fit {{}} right.csv --parties -k 2 {QUICK} -o out.h5",
+)
 LENGTH = "--burn-in 3 --iterations 6 -q"
 
 KINDS: dict[str, Kind] = {
@@ -163,6 +170,24 @@ KINDS: dict[str, Kind] = {
             "impute {} seen.csv --parties -r 1 -q --max-iter 5 -o out.h5",
         ),
         "text",
+    ),
+    "packed table": Kind(
+        ("table.csv.gz", "table.csv.bz2", "table.csv.xz", "table.zip"), ON_TABLES, "bytes"
+    ),
+    "table of Arrow": Kind(("table.feather", "table.parquet"), ON_TABLES, "bytes"),
+    "table of spreadsheets": Kind(
+        ("german.csv",),
+        (
+            f"fit {{}} -k 2 {QUICK} -o out.h5 --encoding latin-1 --decimal ,",
+            f"fit {{}} -k 2 {QUICK} -o out.h5 --encoding latin-1 --decimal , --thousands .",
+            "data describe {} --json",
+        ),
+        "text",
+    ),
+    "arrays": Kind(("rows.npy", "rows.npz", "sparse.npz", "records.npy"), ON_TABLES, "bytes"),
+    "table of pandas": Kind(("fixed.h5", "appendable.h5"), ON_TABLES, "hdf5"),
+    "sparse h5ad": Kind(
+        ("sparse.h5ad",), (*ON_TABLES, "data describe {} --label-column label --json"), "hdf5"
     ),
     "party": Kind(
         ("left.csv", "right.csv", "parties.toml"),

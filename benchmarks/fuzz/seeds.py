@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import bz2
 import gzip
 import json
+import lzma
+import pickle
 import re
 import shlex
+import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -153,6 +157,99 @@ def _parquet(path: Path) -> None:
     pyarrow.parquet.write_table(pyarrow.csv.read_csv(path.with_name("table.csv")), path)
 
 
+def _feather(path: Path) -> None:
+    import pyarrow.csv
+    import pyarrow.feather
+
+    pyarrow.feather.write_feather(pyarrow.csv.read_csv(path.with_name("table.csv")), path)
+
+
+def _packed(path: Path) -> None:
+    """Pack the table as the file's name says."""
+    content = path.with_name("table.csv").read_bytes()
+    if path.suffix == ".zip":
+        with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+            archive.writestr("table.csv", content)
+    else:
+        path.write_bytes((bz2 if path.suffix == ".bz2" else lzma).compress(content))
+
+
+def _german(path: Path) -> None:
+    """Write the table as spreadsheets of other countries do."""
+    lines = path.with_name("table.csv").read_text().replace(",", ";").replace(".", ",")
+    path.write_bytes(lines.replace("height", "größe").encode("latin-1"))
+
+
+def _npy(path: Path) -> None:
+    np.save(path, _rows()[0])
+
+
+def _npz(path: Path) -> None:
+    X, labels = _rows()
+    np.savez_compressed(path, X=X, feature_names=NAMES, ids=_ids(), labels=labels)
+
+
+def _sparse_npz(path: Path) -> None:
+    import scipy.sparse
+
+    X, _ = _rows()
+    scipy.sparse.save_npz(path, scipy.sparse.csr_matrix(np.where(X > 1, X, 0)))
+
+
+def _records() -> np.ndarray:
+    X, labels = _rows()
+    kinds = [("index", "S4"), ("values_block_0", "f8", (len(NAMES),)), ("label", "i8")]
+    rows = [(name.encode(), row, label) for name, row, label in zip(_ids(), X, labels, strict=True)]
+    return np.array(rows, kinds)
+
+
+def _npy_records(path: Path) -> None:
+    np.save(path, _records())
+
+
+def _sparse(path: Path) -> None:
+    """Write a sparse matrix of AnnData, with categories of its rows."""
+    import h5py
+    import scipy.sparse
+
+    X, labels = _rows()
+    _anndata(path)
+    with h5py.File(path, "r+") as file:
+        del file["X"]
+        found = scipy.sparse.csr_matrix(np.where(X > 1, X, 0))
+        file.create_group("X").attrs.update({"encoding-type": "csr_matrix", "shape": found.shape})
+        for name in ("data", "indices", "indptr"):
+            file.create_dataset(f"X/{name}", data=getattr(found, name), compression="gzip")
+        file["obs/label/codes"], file["obs/label/categories"] = labels.astype("i1"), ["ill", "well"]
+
+
+def _fixed(path: Path) -> None:
+    """Write a table as pandas does in blocks."""
+    import h5py
+
+    with h5py.File(path, "w") as file:
+        frame = file.create_group("df")
+        frame.attrs.update({"pandas_type": np.bytes_("frame"), "nblocks": 1})
+        frame["axis0"] = frame["block0_items"] = np.array(NAMES, "S")
+        frame["axis1"], frame["block0_values"] = np.array(_ids(), "S"), _rows()[0]
+        frame["axis1"].attrs["kind"] = np.bytes_("string")
+        frame["block0_values"].attrs["transposed"] = np.uint8(1)
+
+
+def _appendable(path: Path) -> None:
+    """Write a table as pandas does in records."""
+    import h5py
+
+    with h5py.File(path, "w") as file:
+        frame = file.create_group("df")
+        frame.attrs["pandas_type"] = np.bytes_("frame_table")
+        names = np.bytes_(pickle.dumps(list(NAMES), 0))
+        frame.attrs["non_index_axes"] = names
+        frame.create_dataset("table", data=_records(), compression="gzip")
+        frame["table"].attrs["values_block_0_kind"] = names
+        frame["table"].attrs["index_kind"] = np.bytes_("string")
+
+
 def _left(path: Path) -> None:
     _table(path, slice(0, 3))
 
@@ -268,6 +365,18 @@ SEEDS: dict[str, str | Callable[[Path], None]] = {
     "table.tsv": _tabs,
     "table.csv.gz": _zipped,
     "table.parquet": _parquet,
+    "table.csv.bz2": _packed,
+    "table.csv.xz": _packed,
+    "table.zip": _packed,
+    "table.feather": _feather,
+    "german.csv": _german,
+    "rows.npy": _npy,
+    "rows.npz": _npz,
+    "sparse.npz": _sparse_npz,
+    "records.npy": _npy_records,
+    "sparse.h5ad": _sparse,
+    "fixed.h5": _fixed,
+    "appendable.h5": _appendable,
     "left.csv": _left,
     "right.csv": _right,
     "parties.toml": _manifest,
@@ -344,6 +453,10 @@ NEEDED = {
     "individuals.h5": ("growth.csv",),
     "table.csv.gz": ("table.csv",),
     "table.parquet": ("table.csv",),
+    **dict.fromkeys(
+        ("table.feather", "table.csv.bz2", "table.csv.xz", "table.zip", "german.csv"),
+        ("table.csv",),
+    ),
     "parties.toml": ("left.csv", "right.csv"),
     "heart.toml": ("hub.key", "hub.crt"),
     "lab.request": ("heart.toml", "lab.key", "lab.crt"),

@@ -15,7 +15,7 @@ from vpem.files.readers.common import is_number
 from vpem.files.reading import LONGEST_STRING
 
 __all__ = [
-    "annotation_of", "check_kinds", "check_strings", "decoded", "is_numeric",
+    "annotation_of", "check_kinds", "check_strings", "decoded", "is_bytes", "is_numeric",
     "is_text", "longest_text", "matrix_of", "plain_kind", "weights_of",
 ]  # fmt: skip
 
@@ -154,8 +154,16 @@ def _is_string(kind: pa.DataType) -> bool:
 
 def is_text(kind: pa.DataType) -> bool:
     """Tell whether a column holds strings, or bytes, as pyarrow reads text that is not UTF-8."""
-    tests = (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_binary_view)
-    return _is_string(kind) or any(test(kind) for test in tests)
+    return _is_string(kind) or is_bytes(kind)
+
+
+def is_bytes(kind: pa.DataType) -> bool:
+    """Tell whether a column holds bytes."""
+    tests = (
+        pa.types.is_binary, pa.types.is_large_binary, pa.types.is_binary_view,
+        pa.types.is_fixed_size_binary,
+    )  # fmt: skip
+    return any(test(kind) for test in tests) and not pa.types.is_decimal(kind)
 
 
 def is_numeric(kind: pa.DataType) -> bool:

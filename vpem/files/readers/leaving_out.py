@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from vpem.errors import InputError, Setting, VpemWarning, shorten
-from vpem.files.arrow import decoded, is_numeric, is_text, longest_text, plain_kind
+from vpem.files.arrow import decoded, is_bytes, is_numeric, is_text, longest_text, plain_kind
 from vpem.files.readers.common import is_number
 from vpem.files.readers.frames import Frame
 from vpem.files.readers.text_numbers import LONGEST_NUMBER, check_writing, numbers_of
@@ -90,21 +90,27 @@ def sort_columns(
 
 def _why_not(values: pa.ChunkedArray) -> str:
     """Return why a column is no feature; nothing if it is one."""
-    kind = values.type
+    kind, n_rows = values.type, len(values)
     if pa.types.is_null(kind) or values.null_count == len(values):
         return "no values"
     if pa.types.is_temporal(kind):
         return "dates"
     if not is_numeric(kind):
         return "no numbers"
+    if pa.types.is_float16(kind) or pa.types.is_decimal(kind):
+        values = values.cast(pa.float64(), safe=False)
+    if pa.types.is_floating(values.type):
+        values = pc.drop_null(values).filter(pc.invert(pc.is_nan(pc.drop_null(values))))
+        if not len(values):
+            return "no values"
     ends = pc.min_max(values)
-    same = len(values) > 1 and not values.null_count and ends["min"].is_valid
-    return "constant" if same and ends["min"].as_py() == ends["max"].as_py() else ""
+    same = ends["min"].as_py() == ends["max"].as_py()
+    return "constant" if same and n_rows > 1 else ""
 
 
 def _is_blank(values: pa.ChunkedArray) -> bool:
     """Whether a column of text has nothing but white space."""
-    if longest_text(values) > LONGEST_NUMBER:
+    if is_bytes(plain_kind(values.type)) or longest_text(values) > LONGEST_NUMBER:
         return False
     return not pc.any(pc.not_equal(pc.utf8_trim_whitespace(decoded(values)), "")).as_py()
 
@@ -140,7 +146,7 @@ def find_ids(frame: Frame, columns: dict[int, pa.ChunkedArray]) -> int | None:
 def _all_differ(column: pa.ChunkedArray) -> bool:
     """Whether a column of text or whole numbers has no value twice, and none empty."""
     kind = plain_kind(column.type)
-    if column.null_count or not (is_text(kind) or pa.types.is_integer(kind)):
+    if column.null_count or is_bytes(kind) or not (is_text(kind) or pa.types.is_integer(kind)):
         return False
     coded = pa.types.is_dictionary(column.type)
     if coded and sum(len(chunk.dictionary) for chunk in column.chunks) < len(column):

@@ -155,6 +155,7 @@ def _telling_nothing(X: Floats) -> dict[int, str]:
     """Return the columns with one value, or none."""
     missing = np.isnan(X)
     none = missing.all(axis=0)
-    same = (X[:1] == X).all(axis=0)
+    first = X[missing.argmin(axis=0), np.arange(X.shape[1])]
+    same = (missing | (first == X)).all(axis=0) & ~none
     words = {int(n): "no values" for n in np.flatnonzero(none)}
     return words | {int(n): "constant" for n in np.flatnonzero(same)}

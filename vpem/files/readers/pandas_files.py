@@ -6,6 +6,7 @@ names, of which the pickle's own words are read as text.
 
 from __future__ import annotations
 
+import math
 import pickletools
 from typing import TYPE_CHECKING, Any
 
@@ -167,7 +168,7 @@ def _table(group: h5py.Group, unread: dict[str, str], where: str) -> tuple[Colum
         if kind.startswith(("datetime", "timedelta")):
             unread |= dict.fromkeys(names, "dates")
             continue
-        flat = values.reshape(len(values), -1)
+        flat = values.reshape(len(values), math.prod(values.shape[1:]))
         if flat.shape[1] != len(names):
             raise FileError(f"{where}: {field} has {flat.shape[1]} columns and {len(names)} names")
         columns |= {name: flat[:, n] for n, name in enumerate(names)}
@@ -179,7 +180,7 @@ def _table(group: h5py.Group, unread: dict[str, str], where: str) -> tuple[Colum
 def _names_of(pickled: object, field: str, values: NDArray[Any]) -> list[str]:
     """Return the names of the columns of a block; its own where they cannot be known."""
     names = _words(pickled)
-    width = int(np.prod(values.shape[1:]))
+    width = math.prod(values.shape[1:])
     if names and len(names) == width:
         return names
     return [field] if width == 1 else [f"{field} {n}" for n in range(width)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -44,7 +45,7 @@ def frame_of_records(records: NDArray[np.void], source: str) -> Frame:
         if values.ndim == 1:
             columns[name] = values
             continue
-        flat = values.reshape(len(values), -1)
+        flat = values.reshape(len(values), math.prod(values.shape[1:]))
         columns |= {f"{name} {n}": flat[:, n] for n in range(flat.shape[1])}
     return frame_of_arrays(columns, source)
 

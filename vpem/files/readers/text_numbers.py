@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from vpem.errors import InputError, Setting, printable, shorten
-from vpem.files.arrow import decoded, longest_text
+from vpem.files.arrow import decoded, is_bytes, longest_text, plain_kind
 from vpem.files.table_settings import TableSettings
 
 __all__ = ["MISSING_MARKS", "check_writing", "numbers_of"]
@@ -41,7 +41,7 @@ def numbers_of(column: pa.ChunkedArray, table: TableSettings) -> pa.ChunkedArray
 
     A column without any value is none of numbers.
     """
-    if longest_text(column) > LONGEST_NUMBER:
+    if not _is_short(column):
         return None
     text = _stripped(column, table)
     if text.null_count == len(text):
@@ -69,9 +69,7 @@ def check_writing(columns: dict[str, pa.ChunkedArray], table: TableSettings, sou
         The file.
     """
     texts = {
-        name: _stripped(column, table)
-        for name, column in columns.items()
-        if longest_text(column) <= LONGEST_NUMBER
+        name: _stripped(column, table) for name, column in columns.items() if _is_short(column)
     }
     for decimal, thousands in WRITINGS:
         pattern = _pattern(decimal, thousands)
@@ -140,6 +138,11 @@ def _check_marks(name: str, text: pa.ChunkedArray, table: TableSettings, source:
         ", or leave the column out with ",
         Setting("drop", name),
     )
+
+
+def _is_short(column: pa.ChunkedArray) -> bool:
+    """Whether a column holds text, no longer than numbers are."""
+    return not is_bytes(plain_kind(column.type)) and longest_text(column) <= LONGEST_NUMBER
 
 
 def _stripped(column: pa.ChunkedArray, table: TableSettings) -> pa.ChunkedArray:
