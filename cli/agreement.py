@@ -7,6 +7,7 @@ from typing import Any
 
 from .config import path_of
 from .naming import name_of
+from .reading import STDIN
 from .sources import in_files, source_of
 
 __all__ = ["check_alike", "command_of", "goes_on", "introduced", "is_introduction", "terms_of"]
@@ -148,6 +149,7 @@ def check_own(options: dict[str, Any]) -> None:
 
     from vpem._core.threads import thread_count
     from vpem.checks import check_number
+    from vpem.errors import InputError
     from vpem.files.endings import check_ending
     from vpem.files.opening import check_readable
 
@@ -155,8 +157,13 @@ def check_own(options: dict[str, Any]) -> None:
 
     check_number("--timeout", float(options["timeout"]), least=0.0, above=True)
     thread_count(options.get("n_threads"))
-    for file in (one for one in options.get("data") or () if not has_magic(str(one))):
-        check_readable(file)
+    for file in options.get("data") or ():
+        if str(file) == STDIN:
+            raise InputError(
+                "standard input (-) can be read once; a member of a study names a file"
+            )
+        if not has_magic(str(file)):
+            check_readable(file)
     if (labels := options.get("labels_file")) is not None:
         check_ending(labels, "results")
         writes("--labels", labels)

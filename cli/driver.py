@@ -20,6 +20,7 @@ from .output import Progress, Screen, print_json
 from .roles import Role
 
 if TYPE_CHECKING:
+    from vpem.files.table_settings import TableSettings
     from vpem.network.schema import Report
     from vpem.sums.connect import Network
 
@@ -90,6 +91,8 @@ class Run:
         What is fitted on.
     labels : LabelFile or None
         Where labels go, of a command that has any.
+    table : TableSettings or None
+        How the table of one dataset was read, with the column of ids that was found.
     """
 
     def __init__(
@@ -106,6 +109,7 @@ class Run:
         self.out = out
         self.network: Network | None = None
         self.labels: LabelFile | None = None
+        self.table: TableSettings | None = None
         engine = engine or EngineSettings()
         self.where = where_of(engine, screen)
         self.engine = self.where.engine
@@ -154,7 +158,8 @@ class Run:
 
     def options(self, given: Given, **more: Any) -> Report:
         """Return what models keep of how they were asked for."""
-        return self.where.options(given.record | more, given.files)
+        ids = {} if self.table is None else {"id_column": self.table.id_column}
+        return self.where.options(given.record | ids | more, given.files)
 
     def finish(self, result: Result) -> None:
         """Write what was found, print its report, and exit with the code of its outcome.

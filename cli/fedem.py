@@ -16,7 +16,7 @@ from .labels import LabelFile, LabelledOutput, of_workers
 from .options import Given, MemoryLimit, Without
 from .output import Progress, Screen
 from .own import own_rows, own_weights
-from .parties import DataFiles, RowParties, read_data
+from .parties import DataFiles, RowParties, gather
 from .results import Result
 from .workers import graph_of, workers_of
 
@@ -93,7 +93,7 @@ def fedem(
         if out.strict and how.tol == 0:
             raise InputError("--strict needs a --tol above 0: without it nothing can converge")
         missing = how.missing == "marginalize"
-        source, _ = read_data(data, parties, held, missing, memory_limit, run)
+        source, _ = gather(data, parties, held, missing, memory_limit, run)
         workers = workers_of(source, held, screen, held.sort_by_label)
         how = started(how, begin, source, given)
         limit = run.memory(memory_limit)

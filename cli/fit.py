@@ -14,7 +14,7 @@ from .engine import EngineSettings, describe_engine
 from .labels import LabelFile, LabelledOutput, of_workers
 from .options import Given, MemoryLimit
 from .output import Progress, Screen
-from .parties import DataFiles, PartySettings, read_data
+from .parties import DataFiles, FileSettings, gather
 from .promised import (
     check_asked,
     kept_of_private,
@@ -47,7 +47,7 @@ def fit(
     data: DataFiles,
     memory_limit: MemoryLimit = None,
     *,
-    parties: PartySettings,
+    parties: FileSettings,
     held: HoldingSettings,
     graph: GraphSettings,
     asked: FitChoices,
@@ -90,7 +90,7 @@ def fit(
             how = how.changed(missing="marginalize")
         _check_shards_asked(run, held)
         graph = graph.seeded(how.seed)
-        source, alignment = read_data(
+        source, alignment = gather(
             data, parties, held, how.missing == "marginalize", memory_limit, run
         )
         how = started(how, begin, source, given)

@@ -28,7 +28,7 @@ from .labels import LabelFile, LabelledOutput, of_clusters
 from .options import Given, MemoryLimit, Without
 from .output import Progress, Screen, plural
 from .own import own_features, own_rows, own_weights
-from .parties import DataFiles, PartySettings, read_data
+from .parties import DataFiles, FileSettings, gather
 from .promised import check_asked, kept_of_private, tell_of_clipped, warned_of_private
 from .results import Result
 from .workers import graph_of, workers_of
@@ -64,7 +64,7 @@ def kmeans(
     data: DataFiles,
     memory_limit: MemoryLimit = None,
     *,
-    parties: PartySettings,
+    parties: FileSettings,
     held: KmeansHolding,
     graph: GraphSettings,
     asked: Annotated[ClusterChoices, Without("release_epsilon")],
@@ -99,9 +99,9 @@ def kmeans(
         _refuse_what_makes_no_sense(how, held, start)
         if parties.missing_parties:
             how = how.changed(missing="marginalize")
-        options = run.options(given, data=", ".join(map(str, data)), missing=how.missing)
         misses = how.missing == "marginalize"
-        source, alignment = read_data(data, parties, held, misses, memory_limit, run)
+        source, alignment = gather(data, parties, held, misses, memory_limit, run)
+        options = run.options(given, data=", ".join(map(str, data)), missing=how.missing)
         if start.init_rows is not None:
             how = how.changed(init=_rows_of(start.init_rows, how.n_clusters))
         limit = run.memory(memory_limit)

@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .engine import place_parties
-from .parties import check_parties, joined, told_ids
+from .parties import check_parties, joined
 from .progress import what_is_read
+from .reading import kept_of, read_one, teller
 from .requests import Request, refuse_given
 
 if TYPE_CHECKING:
@@ -187,55 +188,52 @@ def _by_their_party(names: Sequence[str], wanted: Sequence[str], party: str) -> 
 def _dataset(used: RowFile, request: Request, complete: bool) -> tuple[Dataset, Report | None]:
     """Read the one dataset, or join those of parties; and how these were aligned."""
     from vpem.checks import available_memory
-    from vpem.errors import InputError, Setting
-    from vpem.files.data import read_dataset
-    from vpem.files.id_columns import columns_of
-    from vpem.files.importers import is_table
+    from vpem.errors import InputError
+    from vpem.files.datasets import default_names
     from vpem.files.parties.manifest import choose_parties
 
-    files, asked, inside = request.files, request.parties, request.rows.dataset
+    files, asked, say = request.files, request.parties, request.screen.say
     if not files and not request.where.own_users:
         raise InputError("vpem predict needs DATA: a dataset with the model's features")
     over_rows = asked.split == "rows"
     check_parties(files, asked, over_rows)
+    kept = kept_of(used.stored.options)
+    if not request.labels:
+        kept = kept.changed(label_column=None)
     if asked.parties:
         refuse_given(request.rows, "is for one file; with --parties leave it out", *OF_ALL_DATA)
-        parties = request.where.parties(files, asked.id_column)
+        parties = request.where.parties(files, asked.table, kept)
         tables = request.tables
         output = None if tables else request.output.output
         holders = place_parties(parties, output, False, request.where, tables)
-        found = joined(parties, asked, over_rows, not complete, None, holders, request.screen.say)
+        found = joined(parties, asked, over_rows, not complete, None, holders, say, True)
         request.where.watch(found[0].n_samples, over_rows, request.screen)
         return found
     [file], [party] = files, choose_parties(files)
     wanted = used.stored.feature_names
-    if is_table(file):
-        name = _whose(file, party.name, columns_of(file), wanted)
-        source = _table(file, request, wanted, name)
-    else:
-        if asked.id_column is not None:
-            raise InputError(
-                Setting("id_column"), f" names a column of a table, which {file} is not; ids of "
-                "HDF5 are in its ids",
-            )  # fmt: skip
-        source = read_dataset(file, inside, memory_limit=available_memory())
-        name = _whose(file, party.name, source.feature_names, wanted)
+    source = read_one(
+        file,
+        asked.table,
+        request.where,
+        None,
+        kept=kept,
+        dataset=request.rows.dataset,
+        memory_limit=available_memory(),
+        columns=None if wanted == default_names(len(wanted)) else _names_of(wanted),
+        keep_constant=True,
+    )
+    name = _whose(file, party.name, source.feature_names, wanted)
     source.feature_names = _by_their_party(source.feature_names, wanted, name)
+    teller(say)(source, asked.table, kept)
     return source, None
 
 
-def _table(file: Path, request: Request, wanted: Sequence[str], party: str) -> Dataset:
-    """Read the features of a model from a CSV or Parquet table."""
-    from vpem.files.id_columns import id_column_of
-    from vpem.files.importers import read_table
-
-    before = f"{party}."
-    alone = (name.removeprefix(before) for name in wanted if name.startswith(before))
-    names = frozenset((*wanted, *alone))
-    ids = request.parties.id_column
-    if ids is None and (ids := id_column_of(file, tuple(names))) is not None:
-        told_ids(request.screen.say)(str(file), ids)
-    return read_table(file, id_column=ids, columns=names, missing="keep")
+def _names_of(wanted: Sequence[str]) -> frozenset[str]:
+    """Return what a model's features may be called in a file: by themselves, or after a party."""
+    names = set(wanted)
+    for full in wanted:
+        names |= {full[dot + 1 :] for dot, letter in enumerate(full) if letter == "."}
+    return frozenset(names)
 
 
 def labels_of(request: Request, source: Dataset) -> Labels:
@@ -250,11 +248,11 @@ def labels_of(request: Request, source: Dataset) -> Labels:
         if source.labels is None:
             who = "every party" if asked.split == "rows" else "one party that has all the rows"
             raise InputError(
-                f"{request.source} has no labels; name where they are with --labels, or import the "
-                "data with --label-column"
+                f"{request.source} has no labels; name their column with --label-column, or where "
+                "else they are with --labels"
                 if not asked.parties
-                else f"{who} must have labels: in HDF5, or in a column that a manifest names; or "
-                "name a text file with --labels"
+                else f"{who} must have labels: in HDF5, or in a column that --label-column or a "
+                "manifest names; or name a text file with --labels"
             )
         return np.asarray(source.labels)
     if asked.parties and asked.align not in (None, "none"):

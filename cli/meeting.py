@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from vpem.engines.tls.members import Member
     from vpem.files.checkpoints import FileSaver
     from vpem.files.parties.manifest import Party
+    from vpem.files.table_settings import TableSettings
     from vpem.network.schema import Report
 
     from .driver import Output
@@ -197,7 +198,12 @@ class Meeting(Where):
         return self.losses.keep(saver, self.engine)
 
     def parties(
-        self, files: Sequence[Path], id_column: str | None, *, columns: bool = True
+        self,
+        files: Sequence[Path],
+        table: TableSettings,
+        kept: TableSettings | None = None,
+        *,
+        columns: bool = True,
     ) -> list[Party]:
         """Return all parties; of others only the names are known here."""
         from dataclasses import replace
@@ -208,16 +214,13 @@ class Meeting(Where):
         name = self.member.name
         own: Party | None = None
         if self.member.holds:
-            given = choose_parties(files[:1], id_column)
+            given = choose_parties(files[:1], table, kept)
             if len(given) > 1:
                 raise InputError(f"{files[0]} names {len(given)} parties, but {name} is one")
-            brought = tuple(self.study.features.get(name, ())) or None
-            own = replace(
-                given[0],
-                name=name,
-                more=tuple(map(str, files[1:])),
-                columns=(given[0].columns or brought) if columns else given[0].columns,
-            )
+            brought = self.study.features.get(name, ())
+            own = replace(given[0], name=name, more=tuple(map(str, files[1:])))
+            if columns and brought and own.table.features is None:
+                own = replace(own, table=own.table.changed(features=list(brought)))
         names = [self.engine.names[rank] for rank in self.engine.seats or ()]
         return [own if own and each == name else Party(each, each) for each in names]
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from difflib import get_close_matches
+from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 from .config import is_flag, key_of
@@ -165,7 +166,7 @@ def _typed(setting: Setting) -> str:
     if setting.value is None or is_flag(options[key]):
         return flag
     values = setting.value if isinstance(setting.value, list) else [setting.value]
-    return " ".join(f"{flag} {value}" for value in values)
+    return " ".join(f"{flag} {quote(str(value))}" for value in values)
 
 
 def _alike(word: str) -> Iterator[str]:

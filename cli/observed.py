@@ -11,7 +11,8 @@ from vpem.records import Settings, changed, setting
 from vpem.settings import DEALS, WorkerSettings
 
 from .engine import place_parties
-from .parties import PartySettings, check_parties, told_ids
+from .parties import FileSettings, PartySettings, check_parties
+from .reading import refuse_shared_stdin, teller
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -27,14 +28,14 @@ if TYPE_CHECKING:
 __all__ = ["Dealing", "Observers", "observed"]
 
 
-class Observers(PartySettings, heading="Data"):
+class Observers(FileSettings, heading="Data"):
     """Whether files are those of parties, each of whom is an observer."""
 
     parties: bool = changed(
         PartySettings,
         "parties",
         help="Each file is what one observer saw: a .csv table with the columns row, column, "
-        "value, or a matrix with gaps (HDF5, CSV, Parquet); or one .toml file names them all "
+        "value, or a matrix with gaps of any format; or one .toml file names them all "
         "(docs/parties.md).",
     )
 
@@ -117,7 +118,7 @@ def observed(
         found, holders = _of_parties(files, asked, dealing, run)
         check_laws(found, law, holders)
     else:
-        found, holders = _of_one_file(files[0], dealing, how.seed, law, run)
+        found, holders = _of_one_file(files[0], asked, dealing, (how.seed, law), run)
     if dealing.holdout is None:
         return found, None
     rng = np.random.default_rng([how.seed, 2])
@@ -133,7 +134,7 @@ def observed(
 
 
 def _of_one_file(
-    path: Path, dealing: Dealing, seed: int, law: Law, run: Run
+    path: Path, asked: Observers, dealing: Dealing, how: tuple[int, Law], run: Run
 ) -> tuple[Observations, Placement]:
     """Read the file of all observers, and keep what those of this process saw."""
     import numpy as np
@@ -143,7 +144,16 @@ def _of_one_file(
     from vpem.terms.lowrank.dealing import split
     from vpem.terms.lowrank.observations import check_law
 
-    found = read_observations(path, dealing.dataset, dealing.sample_weight)
+    seed, law = how
+    refuse_shared_stdin(path, run.where)
+    told = teller(run.screen.say)
+    found = read_observations(
+        path,
+        dealing.dataset,
+        dealing.sample_weight,
+        table=asked.table,
+        tell=lambda data: told(data, asked.table),
+    )
     check_law(found, law)
     if dealing.workers is not None:
         rng = np.random.default_rng([seed, 1])
@@ -164,8 +174,8 @@ def _of_parties(
     for name, value in dealing.values("sample_weight", "holdout").items():
         if value is not None:
             raise InputError(Setting(name), " is for one file; with --parties leave it out")
-    parties = run.where.parties(files, asked.id_column, columns=False)
+    parties = run.where.parties(files, asked.table, columns=False)
     holders = place_parties(parties, run.out.output, run.shards, run.where)
-    found = observe_parties(parties, dealing.sample_weight, holders, told_ids(run.screen.say))
+    found = observe_parties(parties, dealing.sample_weight, holders, teller(run.screen.say))
     run.where.watch(found.shape[0], True, run.screen)
     return found, holders

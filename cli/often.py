@@ -17,7 +17,7 @@ __all__ = ["OFTEN", "brief", "often"]
 LAST = " output force json quiet"
 
 OFTEN: dict[str, str] = {
-    "fit": "components covariance scale split agents topology hops missing "
+    "fit": "features components covariance scale split agents topology hops missing "
     "n-init seed labels output json quiet",
     "select": "components covariance criterion scale hops split agents topology missing n-init "
     "seed jobs output quiet",
@@ -33,8 +33,12 @@ OFTEN: dict[str, str] = {
     "evaluate": "labels missing parties json",
     "plot": f"kind labels features individual parties{LAST}",
     "report": f"labels parties{LAST}",
-    "data import": "id-column label-column worker-column delimiter no-header agents output force "
-    "quiet",
+    "data import": "features drop id-column label-column na decimal delimiter no-header agents "
+    "output force quiet",
+    "data describe": "features drop id-column label-column na decimal delimiter no-header json",
+    "data split": "agents partition shuffle drop-ids seed id-column label-column output force "
+    "json quiet",
+    "party request": "as address listen features id-column label-column na decimal",
     "topology describe": "agents topology hops sum rounds compress samples components features "
     "json plot",
     "study init": "command as star relay topology address data result",

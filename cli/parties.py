@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
+from vpem.files.table_settings import OF_ONE_FIT, TableSettings
 from vpem.records import Rule, Settings, changed, setting
 from vpem.settings import ALIGNMENTS, HoldingSettings, SumSettings
 
 from .progress import what_is_read
+from .reading import STDIN, read_one, teller
 from .roles import READ
 
 if TYPE_CHECKING:
@@ -28,21 +30,23 @@ if TYPE_CHECKING:
 R = TypeVar("R")
 
 __all__ = [
+    "OF_A_FIT",
     "DataFiles",
     "DataParties",
+    "FileSettings",
     "PartySettings",
     "RowParties",
     "check_parties",
+    "gather",
     "joined",
-    "read_data",
-    "told_ids",
 ]
 
 DataFiles = Annotated[
     list[Path],
     READ,
     typer.Argument(
-        help="Dataset (HDF5; see 'vpem data import'); with --parties a file each, or a manifest.",
+        help="Table (CSV, Parquet, Feather, .npy), HDF5 or .h5ad, or - for standard input; with "
+        "--parties a file each, or a manifest.",
     ),
 ]
 
@@ -52,8 +56,8 @@ class PartySettings(Settings, heading="Data"):
 
     parties: bool = setting(
         False,
-        "Each file is one party's (HDF5, CSV, Parquet), or one .toml file names them all "
-        "(docs/parties.md). The parties are the agents; with --split rows the workers.",
+        "Each file is one party's, or one .toml file names them all (docs/parties.md). The parties "
+        "are the agents; with --split rows the workers.",
     )
     align: str | None = setting(
         None,
@@ -68,26 +72,28 @@ class PartySettings(Settings, heading="Data"):
         False,
         "Keep rows that some parties lack, and integrate out what is missing (ids and hmac).",
     )
-    id_column: str | None = setting(
-        None,
-        "With --parties: the column with ids of rows, in CSV and Parquet. Default: 'id' or 'ids', "
-        "or the only column of text without repetitions.",
-        local=True,
-        idle=(
-            lambda given: not given["parties"],
-            (" is for files of parties; add --parties",),
-        ),
-    )
 
 
-class RowParties(PartySettings, heading="Data"):
+OF_A_FIT = " ".join((*OF_ONE_FIT, "worker_column"))
+"""Settings of tables that whoever uses a model has no options for: the model knows its features."""
+
+
+class FileSettings(TableSettings, PartySettings, heading="Data"):
+    """How files are read, and whether they are parties'."""
+
+    @property
+    def table(self) -> TableSettings:
+        """How each is read."""
+        return self.into(TableSettings)
+
+
+class RowParties(FileSettings, heading="Data"):
     """Whether files are those of parties that hold rows, which need no alignment."""
 
     parties: bool = changed(
         PartySettings,
         "parties",
-        help="Each file has one worker's rows (HDF5, CSV, Parquet), or one .toml file names them "
-        "all (docs/parties.md).",
+        help="Each file has one worker's rows, or one .toml file names them all (docs/parties.md).",
     )
 
 
@@ -100,21 +106,14 @@ IN_ONE_PLACE: Rule = (
 )
 
 
-class DataParties(PartySettings, heading="Data", kept=False):
+class DataParties(FileSettings, heading="Data", kept=False):
     """Whether data for a model are those of parties, which hold features or rows."""
 
     parties: bool = changed(
         PartySettings,
         "parties",
-        help="Each DATA is one party's (HDF5, CSV, Parquet), or one .toml file names them all "
-        "(docs/parties.md). They need not be those of the fit: features are found by name.",
-    )
-    id_column: str | None = changed(
-        PartySettings,
-        "id_column",
-        help="The column with ids of rows, where DATA is CSV or Parquet. Default: 'id' or 'ids', "
-        "or the only column of text without repetitions.",
-        idle=None,
+        help="Each DATA is one party's, or one .toml file names them all (docs/parties.md). They "
+        "need not be those of the fit: features are found by name.",
     )
     split: str = changed(
         HoldingSettings,
@@ -146,9 +145,9 @@ def _shown(function: Callable[..., R]) -> Callable[..., R]:
 
 
 @_shown
-def read_data(
+def gather(
     files: Sequence[Path],
-    asked: PartySettings,
+    asked: FileSettings,
     held: WorkerSettings,
     missing: bool,
     memory_limit: str | None,
@@ -160,8 +159,8 @@ def read_data(
     ----------
     files : sequence of path
         What the user named.
-    asked : PartySettings
-        What the user asked about parties.
+    asked : FileSettings
+        How they are read, and what the user asked about parties.
     held : WorkerSettings
         Who holds what of one dataset, which is rows if it has no ``split`` that says otherwise.
     missing : bool
@@ -179,25 +178,31 @@ def read_data(
         What the report tells of them.
     """
     from vpem.errors import InputError, Setting
-    from vpem.files.data import read_dataset
 
     from .engine import place_parties
 
     over_rows = getattr(held, "split", "rows") == "rows"
     check_parties(files, asked, over_rows)
-    limit = run.memory(memory_limit)
+    say = run.screen.say
     if not asked.parties:
-        # Each rank reads its own part.
-        limit = 0 if run.engine.apart else limit
-        weights = held.sample_weight
-        return read_dataset(files[0], held.dataset, memory_limit=limit, sample_weight=weights), None
+        source = read_one(
+            files[0],
+            asked.table,
+            run.where,
+            say,
+            dataset=held.dataset,
+            sample_weight=held.sample_weight,
+            memory_limit=run.memory(memory_limit),
+        )
+        run.table = source.table
+        return source, None
     of_one = held.values("split", "sample_weight") | {"memory_limit": memory_limit}
     for name, value in of_one.items():
         if value not in (None, False):
             raise InputError(Setting(name), " is for one file; with --parties leave it out")
-    parties = run.where.parties(files, asked.id_column)
+    parties = run.where.parties(files, asked.table)
     holders = place_parties(parties, run.out.output, run.shards, run.where, run.labels)
-    weight, say = held.sample_weight, run.screen.say
+    weight = held.sample_weight
     found = joined(parties, asked, over_rows, missing, weight, holders, say)
     run.where.watch(found[0].n_samples, over_rows, run.screen)
     return found
@@ -211,6 +216,7 @@ def joined(
     weight: str | None,
     holders: Placement | None,
     say: Callable[[str], None],
+    for_a_model: bool = False,
 ) -> tuple[Dataset, Report | None]:
     """Join the data of parties, and say what became of their rows.
 
@@ -230,6 +236,8 @@ def joined(
         Who holds which; None: this process all.
     say : callable
         Prints a line.
+    for_a_model : bool
+        Whether a model says which features are wanted, whatever their values.
 
     Returns
     -------
@@ -243,10 +251,12 @@ def joined(
     from vpem.files.parties.joining import join_parties, stack_parties
 
     common: Report = {
-        "keep_empty": missing, "sample_weight": weight, "holders": holders,
-        "found_ids": told_ids(say),
+        "keep_empty": missing, "sample_weight": weight, "holders": holders, "tell": teller(say),
     }  # fmt: skip
-    how: Report = {"key": asked.align_key, "keep_missing": asked.missing_parties}
+    how: Report = {
+        "key": asked.align_key, "keep_missing": asked.missing_parties,
+        "keep_constant": for_a_model,
+    }  # fmt: skip
     with nullcontext() if holders is None else about(holders.engine, "alignment"):
         if over_rows:
             return stack_parties(parties, **common), None
@@ -255,15 +265,6 @@ def joined(
     for line in lines_of(alignment):
         say(line)
     return together, alignment
-
-
-def told_ids(say: Callable[[str], None]) -> Callable[[str, str], None]:
-    """Return what says from which column ids of rows are taken where nobody has named one."""
-
-    def told(file: str, column: str) -> None:
-        say(f"{file}: ids of rows are taken from {column!r}; --id-column names another")
-
-    return told
 
 
 def check_parties(files: Sequence[Path], asked: PartySettings, over_rows: bool) -> None:
@@ -283,7 +284,10 @@ def check_parties(files: Sequence[Path], asked: PartySettings, over_rows: bool) 
                 f"{option} is for parties that hold features of the same rows; with --split rows "
                 "leave it out"
             )
-    if not asked.parties:
+    if asked.parties:
+        if STDIN in map(str, files):
+            raise InputError("standard input (-) is one file; with --parties name files")
+    else:
         if len(files) > 1:
             raise InputError(
                 f"one dataset is taken at a time, got {len(files)} files; add --parties if each "

@@ -7,9 +7,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from vpem.files.table_settings import TableSettings
+
 from .messages import log
-from .options import Json
+from .options import Json, Without
 from .policy import policy, refusals
+from .requests import refuse_given
 from .roles import FOLDER, READ
 
 if TYPE_CHECKING:
@@ -202,17 +205,12 @@ def request(
     features: Annotated[
         str | None,
         typer.Option(
-            help="Names of features, with commas between, in place of DATA.", show_default=False
-        ),
-    ] = None,
-    id_column: Annotated[
-        str | None,
-        typer.Option(
-            help="The column with ids of rows, in CSV and Parquet. Default: 'id' or 'ids', or the "
-            "only column of text without repetitions.",
+            help="Names of features, with commas between: in place of DATA, or only these of it.",
             show_default=False,
         ),
     ] = None,
+    *,
+    table: Annotated[TableSettings, Without("worker_column")],
 ) -> None:
     """Ask to take part in a study: write NAME.request.
 
@@ -233,7 +231,7 @@ def request(
         found = read_study(file)
         who = only_identity(found.folder, name)
         given: Report = {
-            "features": _features(data or [], features, id_column, screen.say),
+            "features": _features(data or [], table, screen.say),
             "address": None if address is None else address_of(address),
             "listen": None if listen is None else address_of(listen),
         }
@@ -300,28 +298,22 @@ def _named(features: str) -> tuple[str, ...]:
     return names
 
 
-def _features(
-    data: list[Path], features: str | None, id_column: str | None, say: Any
-) -> tuple[str, ...]:
+def _features(data: list[Path], table: TableSettings, say: Any) -> tuple[str, ...]:
     """Return the names of features that a member would bring."""
-    from vpem.errors import InputError
     from vpem.files.studies.study import MOST_FEATURES
 
     if not data:
-        if id_column is not None:
-            raise InputError("--id-column is of DATA; name the file")
-        return _named(features) if features else ()
-    if features is not None:
-        raise InputError("give DATA or --features, not both")
+        refuse_given(table, "is of DATA; name the file", "features")
+        return _named(table.features) if table.features else ()
     from vpem.files.parties.manifest import Party
     from vpem.files.parties.opening import open_party
 
-    from .parties import told_ids
+    from .reading import teller
 
     names: list[str] = []
     for file in data:
-        party = Party(file.stem, str(file), ids=id_column)
-        holding = open_party(party, keep_empty=True, found_ids=told_ids(say))
+        party = Party(file.stem, str(file), table)
+        holding = open_party(party, keep_empty=True, keep_constant=True, tell=teller(say))
         names += [one for one in holding.feature_names if one not in names]
         holding.close()
     if len(names) > MOST_FEATURES:

@@ -13,7 +13,7 @@ from .driver import Output
 from .kinds import stored_at
 from .naming import in_options
 from .options import Printing, Without
-from .parties import DataParties
+from .parties import OF_A_FIT, DataParties
 from .requests import IndividualSettings, Request, RowSettings
 from .roles import READ, writes
 from .use import DATA, FitFile
@@ -62,7 +62,7 @@ def plot(
     ] = None,
     *,
     rows: Annotated[RowSettings, Without("missing")],
-    parties: Annotated[DataParties, Without("secure_sum")],
+    parties: Annotated[DataParties, Without(f"{OF_A_FIT} secure_sum")],
     individuals: Annotated[IndividualSettings, Without("times population latents")],
     target: PictureSettings,
 ) -> None:
@@ -138,7 +138,7 @@ def report(
     data: OptionalData = None,
     *,
     rows: Annotated[RowSettings, Without("features missing")],
-    parties: Annotated[DataParties, Without("secure_sum")],
+    parties: Annotated[DataParties, Without(f"{OF_A_FIT} secure_sum")],
     individuals: Annotated[IndividualSettings, Without("individual times population latents")],
     target: PageSettings,
 ) -> None:

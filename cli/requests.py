@@ -44,7 +44,8 @@ class RowSettings(Settings, heading="Data", kept=False):
 
     labels: str = setting(
         "labels",
-        "Where the labels are: a dataset inside the HDF5 file, or a text file with one a line.",
+        "Where the labels are: a dataset inside the HDF5 file, or a text file with one a line; "
+        "those of a table are in its --label-column.",
         file="read",
         local=True,
     )
@@ -215,6 +216,8 @@ class Request:
         Whether responsibilities are wanted.
     labelled : bool
         Whether rows must have labels.
+    labels : bool
+        Whether labels are of use, if there are any.
     """
 
     files: Sequence[Path]
@@ -224,6 +227,7 @@ class Request:
     output: ResultSettings = field(default_factory=ResultSettings)
     proba: bool = False
     labelled: bool = False
+    labels: bool = True
     parties: DataParties = field(default_factory=DataParties)
     engine: EngineSettings = field(default_factory=EngineSettings)
 

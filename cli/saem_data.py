@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from vpem.errors import InputError, Setting
+from vpem.files.table_settings import TableSettings
 from vpem.records import changed, setting
 
 from .parties import PartySettings
@@ -137,7 +138,7 @@ def read_source(
         for name in ("devices", "device_individuals"):
             if getattr(asked, name) is not None:
                 raise InputError(Setting(name), " is for one file; with --parties leave it out")
-        return _of_parties(run.where.parties(files, None, columns=False), one, run)
+        return _of_parties(run.where.parties(files, TableSettings(), columns=False), one, run)
     if len(files) > 1:
         raise InputError(
             f"one file of individuals is read at a time, got {len(files)}; add --parties if each "
@@ -220,14 +221,15 @@ def _of_party(party: Party, one: tuple[Any, ...]) -> Individuals:
     from vpem.saem.formats.individuals import chain
 
     columns, *others = one
-    for name in ("columns", "labels"):
-        if getattr(party, name) is not None:
+    usual = TableSettings()
+    for name, value in party.table.values("id_column").items():
+        if value != getattr(usual, name):
             raise InputError(
                 f"party {party.name!r}: {name} is for tables of features, but these are "
                 "measurements of individuals; leave it out"
             )
-    if party.ids is not None:
-        columns = {**columns, "id": party.ids}
+    if party.table.id_column is not None:
+        columns = {**columns, "id": party.table.id_column}
     parts = [_weighed(file, columns, *others) for file in party.find()]
     found = chain(parts)
     return replace(found, names=tuple(f"{party.name}/{name}" for name in found.names))

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from .choices import StartSettings
 from .driver import reminding
 from .engine import describe_engine
-from .parties import PartySettings, read_data
+from .parties import FileSettings, gather
 from .results import Result
 from .tasks import Task
 
@@ -41,7 +41,7 @@ __all__ = ["Asked", "Search", "SearchTask", "warn_of"]
 class Asked:
     """Settings of the fits of a search."""
 
-    parties: PartySettings
+    parties: FileSettings
     held: HoldingSettings
     graph: GraphSettings
     how: FitSettings
@@ -105,7 +105,7 @@ class SearchTask:
             how = how.changed(missing="marginalize")
         self.data, self.how, self.graph, self.run = data, how, graph, run
         self.held, limit = asked.held, asked.memory_limit
-        source, self.alignment = read_data(
+        source, self.alignment = gather(
             data, asked.parties, self.held, how.missing == "marginalize", limit, run
         )
         self.task = Task(source, self.held, graph, sums.changed(n_threads=1), run, hops)

@@ -19,7 +19,7 @@ from .driver import Output, Run
 from .engine import EngineSettings
 from .options import Given, MemoryLimit, Without
 from .output import Screen
-from .parties import DataFiles, PartySettings
+from .parties import DataFiles, FileSettings
 from .roles import WRITTEN, Role
 
 if TYPE_CHECKING:
@@ -102,7 +102,7 @@ def select(
     memory_limit: MemoryLimit = None,
     *,
     asked: GridSettings,
-    parties: PartySettings,
+    parties: FileSettings,
     held: HoldingSettings,
     graph: GraphSettings,
     how: Annotated[SearchedFit, Without("n_components covariance_type n_threads")],

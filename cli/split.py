@@ -7,12 +7,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from vpem.files.table_settings import TableSettings
 from vpem.records import changed
 from vpem.settings import HoldingSettings
 
 from .choices import partition_of
 from .options import Force, Printing, Without
-from .roles import FOLDER, READ, writes
+from .reading import DataFile, read_one
+from .roles import FOLDER, writes
+from .where import Where
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -37,7 +40,7 @@ class PartyHolding(HoldingSettings, heading="Data", kept=False):
 
 
 def split(
-    source: Annotated[Path, READ, typer.Argument(help="Dataset (HDF5).")],
+    source: DataFile,
     output: Annotated[
         Path,
         FOLDER,
@@ -52,6 +55,7 @@ def split(
     seed: Annotated[int, typer.Option(help="Seeds --shuffle and --drop-ids.")] = 0,
     force: Force = False,
     *,
+    table: TableSettings,
     held: Annotated[PartyHolding, Without("split workers worker_rows sample_weight")],
     printing: Printing,
 ) -> None:
@@ -66,11 +70,10 @@ def split(
 
     with Screen(printing.quiet) as screen:
         from vpem.errors import InputError
-        from vpem.files.data import read_dataset
         from vpem.files.parties.cutting import cut, file_stems
         from vpem.network.holdings import contiguous
 
-        whole = read_dataset(source, held.dataset)
+        whole = read_one(source, table, Where(), screen.say, dataset=held.dataset)
         if held.agents is not None:
             names = [f"party{number}" for number in range(held.agents)]
             parties = contiguous(whole.n_features, held.agents, names=names)

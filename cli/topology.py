@@ -7,15 +7,19 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from vpem.files.table_settings import TableSettings
 from vpem.fits.settings import PlanSettings
 from vpem.records import changed, setting
 from vpem.settings import TOPOLOGIES, GraphSettings, HoldingSettings
 
 from .driver import Output
 from .options import Printing, Without
+from .reading import read_one
 from .roles import READ, WRITTEN
+from .where import Where
 
 if TYPE_CHECKING:
+    from vpem.files.datasets import Dataset
     from vpem.network.graph import Graph
     from vpem.network.holdings import Partition
     from vpem.network.schema import Report
@@ -78,6 +82,7 @@ def describe(
         ),
     ] = None,
     *,
+    table: Annotated[TableSettings, Without("features worker_column")],
     held: Annotated[HoldingSettings, Without("agents workers worker_rows dataset sample_weight")],
     graph: GraphSettings,
     asked: Annotated[PlanSettings, Without("consensus seed n_threads")],
@@ -106,7 +111,11 @@ def describe(
 
             check_picture(plot, force)
         graph = graph.seeded(0)
-        network, parts, stored = _network(source, held, agents, graph, features)
+        data = None
+        if _is_file(source):
+            # Values stay on disk: only their number counts.
+            data = read_one(Path(str(source)), table, Where(), screen.say, on_disk=True)
+        network, parts, stored = _network(source, data, held, agents, graph, features)
         found = plan(
             network,
             parts,
@@ -131,8 +140,20 @@ def describe(
             _show(found)
 
 
+def _is_file(source: str | None) -> bool:
+    """Whether this names a dataset, not a topology."""
+    from vpem.errors import check_choice
+
+    if source is None or source in TOPOLOGIES:
+        return False
+    if not Path(source).suffix and not Path(source).exists():
+        check_choice("topology", source, TOPOLOGIES)
+    return True
+
+
 def _network(
     source: str | None,
+    data: Dataset | None,
     held: HoldingSettings,
     agents: int | None,
     graph: GraphSettings,
@@ -142,22 +163,16 @@ def _network(
 
     All workers hold all features: the first stands for them.
     """
-    from vpem.errors import InputError, check_choice
+    from vpem.errors import InputError
     from vpem.network.holdings import contiguous
 
     from .choices import partition_of, stored_graph
     from .workers import graph_of
 
     over_rows = held.split == "rows"
-    if source is not None and source not in TOPOLOGIES:
-        if not Path(source).suffix and not Path(source).exists():
-            check_choice("topology", source, TOPOLOGIES)
+    if data is not None:
         if features is not None:
             raise InputError("--features is for plans without a dataset, which has its own")
-        from vpem.files.data import read_dataset
-
-        # Values stay on disk: only their number counts.
-        data = read_dataset(source, memory_limit=0)
         if over_rows:
             count = agents or (1 if data.workers is None else data.workers.n_workers)
             names = None if agents or data.workers is None else data.workers.names

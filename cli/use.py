@@ -10,7 +10,7 @@ import typer
 from .engine import EngineSettings
 from .kinds import stored_at
 from .options import Without
-from .parties import DataParties
+from .parties import OF_A_FIT, DataParties
 from .requests import (
     IndividualSettings,
     PredictedSettings,
@@ -42,7 +42,7 @@ def predict(
     ] = False,
     *,
     rows: Annotated[RowSettings, Without("labels features")],
-    parties: DataParties,
+    parties: Annotated[DataParties, Without(f"{OF_A_FIT} label_column")],
     individuals: PredictedSettings,
     engine: Annotated[EngineSettings, Without("shards")],
     results: ResultSettings,
@@ -67,8 +67,9 @@ def predict(
         from vpem.files.hdf5 import check_writable
 
         asked = Request(
-            data or (), screen, rows, individuals, results, proba, parties=parties, engine=engine
-        )
+            data or (), screen, rows, individuals, results, proba, parties=parties, engine=engine,
+            labels=False,
+        )  # fmt: skip
         if results.output is not None and not asked.tables and asked.where.speaks:
             check_writable(results.output, results.force, "results")
         count = stored_at(model).predict(asked)
@@ -81,7 +82,7 @@ def score(
     data: DataFile,
     *,
     rows: Annotated[RowSettings, Without("labels features")],
-    parties: DataParties,
+    parties: Annotated[DataParties, Without(f"{OF_A_FIT} label_column")],
     individuals: Annotated[IndividualSettings, Without("individual times population latents")],
     engine: Annotated[EngineSettings, Without("shards")],
     results: Annotated[ResultSettings, Without("output force quote_formulas quiet")],
@@ -96,7 +97,9 @@ def score(
     from .output import Screen
 
     with Screen() as screen:
-        asked = Request(data, screen, rows, individuals, results, parties=parties, engine=engine)
+        asked = Request(
+            data, screen, rows, individuals, results, parties=parties, engine=engine, labels=False
+        )
         stored_at(model).score(asked)
 
 
@@ -131,7 +134,7 @@ def evaluate(
     data: DataFile,
     *,
     rows: Annotated[RowSettings, Without("features")],
-    parties: DataParties,
+    parties: Annotated[DataParties, Without(OF_A_FIT)],
     results: Annotated[ResultSettings, Without("output force quote_formulas quiet")],
 ) -> None:
     """Compare components or clusters with labels.

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from vpem.engines.engine import Engine
     from vpem.files.checkpoints import FileSaver
     from vpem.files.parties.manifest import Party
+    from vpem.files.table_settings import TableSettings
     from vpem.network.schema import Report
 
     from .driver import Output
@@ -69,7 +70,12 @@ class Where:
         return saver
 
     def parties(
-        self, files: Sequence[Path], id_column: str | None, *, columns: bool = True
+        self,
+        files: Sequence[Path],
+        table: TableSettings,
+        kept: TableSettings | None = None,
+        *,
+        columns: bool = True,
     ) -> list[Party]:
         """Return all parties, of whom at least those of this process are known by their files.
 
@@ -77,14 +83,16 @@ class Where:
         ----------
         files : sequence of path
             What the user named.
-        id_column : str or None
-            What the user said about ids.
+        table : TableSettings
+            What the user said of how they are read.
+        kept : TableSettings, optional
+            How the data of a model, for which they are, were read.
         columns : bool
             Whether files are tables of features, which a study may name.
         """
         from vpem.files.parties.manifest import choose_parties
 
-        return choose_parties(files, id_column)
+        return choose_parties(files, table, kept)
 
     def anybody(self, name: str, here: bool) -> bool:
         """Whether any process was given an option that need not be given to all."""

@@ -140,17 +140,13 @@ def test_choices_are_those_of_the_library():
 
 
 def test_choices_of_settings_are_those_of_the_library():
-    from vpem.files.importers import MISSINGS
     from vpem.records import about
     from vpem.saem.models import catalogue, one_compartment
     from vpem.saem.samplers import AUTO, SAMPLERS
-    from vpem_cli.data import TableSettings
     from vpem_cli.saem_choices import ModelSettings
 
     assert tuple(catalogue.MODELS) == settings.SAEM_MODELS
     assert (AUTO, *SAMPLERS) == settings.SAMPLERS
-    missing = TableSettings.settings_by_name["missing"]
-    assert set(about(missing).choices) == set(MISSINGS)
     error = ModelSettings.settings_by_name["error"]
     assert about(error).choices == tuple(one_compartment.ERRORS)
 

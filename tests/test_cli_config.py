@@ -145,20 +145,20 @@ def test_flags_are_turned_off_again(capsys, folder, monkeypatch):
 
 
 def test_options_that_repeat(capsys, folder, monkeypatch):
-    words = ("data", "import", "t.csv", "-o", "t.h5")
-    monkeypatch.setenv("VPEM_DATA_IMPORT_DROP_COLUMN", "a b")
+    words = ("predict", "t.h5", "t.csv")
+    monkeypatch.setenv("VPEM_PREDICT_INDIVIDUAL", "a b")
     assert shown_lists(capsys, *words) == ["a", "b"]
-    monkeypatch.delenv("VPEM_DATA_IMPORT_DROP_COLUMN")
+    monkeypatch.delenv("VPEM_PREDICT_INDIVIDUAL")
     for text, wanted in (('["a", "c d"]', ["a", "c d"]), ('"a b"', ["a b"]), ("3", ["3"])):
-        written(f"[data.import]\ndrop_column = {text}\n")
+        written(f"[predict]\nindividual = {text}\n")
         assert shown_lists(capsys, *words, "--config", "c.toml") == wanted
-    assert shown_lists(capsys, *words, "--config", "c.toml", "--drop-column", "z") == ["z"]
+    assert shown_lists(capsys, *words, "--config", "c.toml", "--individual", "z") == ["z"]
 
 
 def shown_lists(capsys, *words):
-    """The columns to drop, as shown."""
+    """The individuals, as shown."""
     out = done(capsys, *words, "--show-config").out
-    return tomllib.loads(out)["data"]["import"]["drop-column"]
+    return tomllib.loads(out)["predict"]["individual"]
 
 
 def test_help_answers_whatever_the_file_holds(capsys, folder):

@@ -74,7 +74,7 @@ def test_import(csv, target):
 def test_import_without_header_and_by_number(tmp_path, target):
     source = tmp_path / "numbers.txt"
     source.write_text("1|2|3|0\n4|5|6|1\n")
-    options = ["--no-header", "--label-column", "-1", "--drop-column", "0", "--drop-column", "1"]
+    options = ["--no-header", "--label-column", "-1", "--drop", "0,1"]
     result = works("import", source, "-o", target, *options, "--delimiter", "|", "--quiet")
     assert result.output == ""
     data = read_dataset(target)
@@ -87,7 +87,7 @@ def test_import_without_header_and_by_number(tmp_path, target):
 def test_import_with_a_partition_file(csv, tmp_path, target):
     parts = tmp_path / "parts.json"
     parts.write_text('{"scale": ["height"], "registry": ["age"], "mast": []}')
-    options = ["--drop-column", "name", "--label-column", "sick", "--partition", parts]
+    options = ["--drop", "name", "--label-column", "sick", "--partition", parts]
     result = works("import", csv, "-o", target, *options)
     assert "vpem: warning: 'mast' holds no features and only relays" in result.stderr
     with pytest.warns(UserWarning, match="'mast'"):
@@ -99,7 +99,8 @@ def test_import_with_a_partition_file(csv, tmp_path, target):
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        ([], "hold text"),
+        (["--features", "age,sick"], "holds text"),
+        (["--features", "age", "--drop", "age"], "it is dropped"),
         (["--agents", "2", "--partition", "x.json"], "give agents or partition, not both"),
         (["--label-column", "sick", "--id-column", "name", "--agents", "3"], "3 agents cannot"),
         (["--label-column", "sik"], "did you mean 'sick'"),

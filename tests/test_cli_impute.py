@@ -307,7 +307,7 @@ SENTENCES = [
     ("one.h5 --parties --workers 2", "--workers is for one file; with --parties leave it out"),
     ("one.h5 --parties --sample-weight w", "party 'one' has no sample weights called 'w'"),
     ("birds.csv --sample-weight w", "has no column 'w'"),
-    ("wide.csv", "got 'a', 'b'; a matrix with empty cells is read by 'vpem data import --missing"),
+    ("wide.csv --features a,c", "there is no column 'c'"),
     ("heavy.csv --sample-weight W", "what a saw at row 'b', column 'c' weighs -1"),
     ("light.csv --sample-weight w", "nobody saw a single entry"),
 ]

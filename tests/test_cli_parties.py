@@ -11,6 +11,7 @@ import pytest
 from vpem import choose_parties, read_dataset, read_model
 from vpem.files.clusterings import StoredClustering
 from vpem.files.datasets import Dataset, write_dataset
+from vpem.files.table_settings import TableSettings
 from vpem.network.holdings import Partition
 from vpem.pictures.saved import saved_of
 
@@ -349,8 +350,9 @@ def fenced(language):
 def test_the_manifest_of_the_page(tmp_path):
     (tmp_path / "parties.toml").write_text(fenced("toml")[0])
     hospital, lab = choose_parties([tmp_path / "parties.toml"])
-    assert hospital.columns == ("pulse", "age")
-    assert (lab.file, lab.ids, lab.labels) == ("lab/20*.csv", "patient", "diagnosis")
+    assert hospital.table.features == ["pulse", "age"]
+    how = {"id_column": "patient", "label_column": "diagnosis", "na": ["?", "-999"]}
+    assert (lab.file, lab.table) == ("lab/20*.csv", TableSettings(**how, decimal=","))
 
 
 # ---- vpem data split ----------------------------------------------------------------------------

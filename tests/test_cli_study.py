@@ -92,7 +92,7 @@ def test_all_in_one_folder(capsys, hub):
         (("fit", "--study", "heart.toml", "lap.csv"), "'lap.csv' does not exist"),
         (("fit", "--study", "heart.toml", hub / "hub.crt", "--timeout", 0), "above 0, got 0.0"),
         (("fit", "--study", "heart.toml", hub / "hub.crt", "--threads", 0), "--threads must be"),
-        (("fit", "--study", "heart.toml", hub / "hub.crt", "--labels", "l.parquet"), "l.parquet"),
+        (("fit", "--study", "heart.toml", hub / "hub.crt", "--labels", "l.txt"), "l.txt"),
         (("fit", "--study", "heart.toml", hub / "a.csv", "--labels", "a.csv"), "is the input"),
     ):
         result = run(capsys, *words)  # at once, with nobody else there

@@ -240,7 +240,7 @@ def test_labels_from_elsewhere(capsys, data, model, tmp_path):
         assert done(capsys, "evaluate", model, *words, "--json").json == wanted
     lacking = run(capsys, "evaluate", model, tmp_path / "d.h5")
     assert lacking.code == 2
-    assert "has no labels; name where they are with --labels" in lacking.sentence
+    assert "has no labels; name their column with --label-column" in lacking.sentence
 
 
 def test_the_evaluation_as_tables(capsys, data, model):

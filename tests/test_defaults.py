@@ -91,7 +91,11 @@ ALONE = {
         align align_key checkpoint checkpoint_every config data dataset force init_model init_rows
         help_all json missing_parties output parties plot quiet resume resume_if_any show_config
         state strict traces worker_rows device_individuals id time value covariates init_individuals
-        quote_formulas id_column labels_file
+        quote_formulas labels_file
+    """,
+    "how tables are read, which recipes are given as arrays": """
+        features drop id_column label_column worker_column na decimal thousands encoding delimiter
+        no_header
     """,
     "where a command runs": "engine ranks shards timeout memory_limit study member listen log",
     "objects that only a program has": """
@@ -100,7 +104,7 @@ ALONE = {
         sampler_options saver server start tell whole
     """,
     "a graph that is made, which programs make by make_graph": "graph_seed mean_degree radius",
-    "who holds what, which recipes are given as objects": "agents sort_by_label features source",
+    "who holds what, which recipes are given as objects": "agents sort_by_label source",
     "a choice between recipes": "split one_standard_error holdout",
     "options of a model or a sampler, which recipes take as mappings": """
         error first groups no_precondition random sampler_steps slopes spread step_decay target

@@ -14,6 +14,7 @@ from vpem.engines.placement import Placement
 from vpem.files.datasets import Dataset, write_dataset
 from vpem.files.parties.joining import join_parties, stack_parties
 from vpem.files.parties.manifest import Party
+from vpem.files.table_settings import TableSettings
 from vpem.fits.labels import columns_of, columns_of_clusters, responsibilities_of_workers
 from vpem.fits.plan import plan
 from vpem.fits.spread import fit_spread
@@ -76,7 +77,9 @@ def table(path, names, rows, values):
 
 
 def parties_of(folder, *names):
-    return [Party(name, str(folder / f"{name}.csv"), ids="who") for name in names]
+    return [
+        Party(name, str(folder / f"{name}.csv"), TableSettings(id_column="who")) for name in names
+    ]
 
 
 def on_engines(work, n_ranks, seats):
@@ -333,7 +336,8 @@ def test_one_dataset_has_one_file(capsys, home, words):
 
 
 REFUSED = [
-    ([*FIT, "--labels", "l.json"], "results are written to .csv, .h5 or .hdf5 files, got l.json"),
+    ([*FIT, "--labels", "l.json"],
+     "results are written to .csv, .parquet, .h5 or .hdf5 files, got l.json"),
     ([*FIT, "--labels", "there.csv"], "there.lab.csv exists; pass --force to replace it"),
     (["fit", "clinic.csv", "to.clinic.csv", "--parties", "--labels", "to.csv"],
      "--labels to.clinic.csv is the input"),
@@ -343,9 +347,9 @@ REFUSED = [
     (["evaluate", "m.h5", "registry.csv"], "integrate them out with --missing marginalize"),
     (["predict", "m.h5", "other.csv", "--missing", "marginalize"],
      "other.csv has none of the features"),
-    (["predict", "m.h5", "d.h5", "--id-column", "who"], "--id-column names a column of a table"),
+    (["predict", "m.h5", "d.h5", "--id-column", "who"], "there is no id column 'who'"),
     (["fit", "gap.csv", "x.csv", "--parties", "-k", "2"],
-     "or say with --missing marginalize that they are to be kept as missing"),
+     "or integrate them out with --missing marginalize"),
     (["saem", "x.csv", "--labels", "y.csv"], "the model linear has no classes of individuals"),
 ]  # fmt: skip
 

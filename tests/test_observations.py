@@ -87,7 +87,7 @@ def test_numbers_are_ordered_by_size(tmp_path):
         ("observer,row,value\na,b,1\n", "has no column 'column'"),
         ("observer,row,colum,value\na,b,c,1\n", "(did you mean 'colum'?)"),
         ("observer,row,column,value,Value\na,b,c,1,2\n", "has the column 'value' twice"),
-        ("a,b,c,1\n", "must be a table with the columns observer, row, column, value"),
+        ("a,b,c,1\n", "has no rows"),
         (CSV + "ann,pond,2020-01,4\n", "'ann' has row 'pond', column '2020-01' twice (3 and 4)"),
         (CSV + "ann,pond\n", "line 7 has 2 fields, the header 4"),
         (CSV + "ann,sea,2020-01,\n", "line 7 has the value '', which is no finite number"),

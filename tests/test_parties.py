@@ -17,11 +17,11 @@ from vpem.engines.one_process import OneProcess
 from vpem.engines.placement import Placement
 from vpem.errors import FileError, InputError, VpemWarning
 from vpem.files.datasets import Dataset, write_dataset
-from vpem.files.id_columns import id_column_of
 from vpem.files.parties.cutting import cut, file_stems
 from vpem.files.parties.joining import align_parties, join_parties, joined_names, stack_parties
 from vpem.files.parties.manifest import Party, choose_parties, read_manifest
 from vpem.files.parties.opening import Holding, open_parties
+from vpem.files.table_settings import TableSettings
 from vpem.network.holdings import Partition, contiguous
 from vpem.network.topologies import make_graph
 from vpem.sums.connect import connect
@@ -51,6 +51,11 @@ def files(tmp_path):
     return tmp_path, X
 
 
+def of(*features, **how):
+    """How a file is read of which these are the features."""
+    return TableSettings(features=list(features), **how)
+
+
 def chosen(folder, *names):
     return choose_parties([folder / f"{name}.h5" for name in names])
 
@@ -70,13 +75,16 @@ def test_a_party_is_called_as_its_file():
 def test_a_manifest(tmp_path):
     (tmp_path / "all.toml").write_text(
         '[[party]]\nname = "clinic"\nfile = "sub/*.csv"\nids = "who"\nlabels = "class"\n'
-        'columns = ["x", "y"]\n\n[[party]]\nfile = "lab.h5"\n'
+        'columns = ["x", "y"]\n\n[[party]]\nfile = "lab.csv"\nid-column = 2\ndrop = "z"\n'
+        'na = ["?", -999]\ndecimal = ","\nno_header = true\n'
     )
-    clinic, lab = choose_parties([tmp_path / "all.toml"])
-    folder = str(tmp_path)
-    assert clinic == Party("clinic", "sub/*.csv", ("x", "y"), "who", "class", folder)
-    assert lab == Party("lab", "lab.h5", folder=folder)
-    assert lab.path == tmp_path / "lab.h5"
+    clinic, lab = choose_parties([tmp_path / "all.toml"], TableSettings(encoding="latin-1"))
+    how = {"features": ["x", "y"], "id_column": "who", "label_column": "class"}
+    assert (clinic.name, clinic.file, clinic.folder) == ("clinic", "sub/*.csv", str(tmp_path))
+    assert clinic.table == TableSettings(encoding="latin-1", **how)
+    how = {"id_column": 2, "drop": "z", "na": ["?", -999], "decimal": ",", "no_header": True}
+    assert lab.table == TableSettings(encoding="latin-1", **how)
+    assert lab.path == tmp_path / "lab.csv"
 
 
 @pytest.mark.parametrize(
@@ -90,7 +98,14 @@ def test_a_manifest(tmp_path):
         ('[[party]]\nname = "a"', InputError, "party 0 has no file"),
         ('[[party]]\nfile = "a.h5"\ncolumn = ["x"]', InputError, "did you mean 'columns'"),
         ('[[party]]\nfile = "a.h5"\ncolumns = []', InputError, "columns must be a list of names"),
-        ('[[party]]\nfile = "a.h5"\ncolumns = "x"', InputError, "columns must be a list of names"),
+        ('[[party]]\nfile = "a.h5"\nid-column = [2]', InputError, "id-column must be a string"),
+        ('[[party]]\nfile = "a.h5"\nno-header = 1', InputError, "no-header must be true or false"),
+        ('[[party]]\nfile = "a.h5"\ndecimal = ";"', InputError, "decimal must be one of"),
+        (
+            '[[party]]\nfile = "a.h5"\nids = "a"\nid_column = "b"',
+            InputError,
+            "id_column twice",
+        ),
         ("[[party]]\nfile = 3", InputError, "file must be a string, got 3"),
         ('[[party]]\nfile = "a.h5"\nname = ""', InputError, "name must be a string"),
         ('[[party]]\nfile = "a.h5"\n[[party]]\nfile = "b/a.csv"', InputError, "two parties are"),
@@ -177,15 +192,15 @@ def test_rows_are_filled_in_from_several_files_whatever_their_order(tmp_path_fac
 
 def test_columns_are_those_wanted_in_their_order(files):
     folder, X = files
-    held = open_parties([Party("h", str(folder / "hospital.h5"), ("pulse", "age"))])[0]
+    held = open_parties([Party("h", str(folder / "hospital.h5"), of("pulse", "age"))])[0]
     out = np.empty((4, 2))
     held.fill(out)
     assert held.feature_names == ("pulse", "age")
     assert np.array_equal(out, X["hospital"][:, ::-1])
-    with pytest.raises(InputError, match=r"no feature 'puls' \(did you mean 'pulse'\?\)"):
-        open_parties([Party("h", str(folder / "hospital.h5"), ("puls",))])
-    with pytest.raises(InputError, match="columns name 'age' twice"):
-        open_parties([Party("h", str(folder / "hospital.h5"), ("age", "age"))])
+    with pytest.raises(InputError, match=r"no column 'puls' \(did you mean 'pulse'\?\)"):
+        open_parties([Party("h", str(folder / "hospital.h5"), of("puls"))])
+    with pytest.raises(InputError, match="'age' cannot be a feature: it is one already"):
+        open_parties([Party("h", str(folder / "hospital.h5"), of("age", "age"))])
 
 
 TABLE = "who,city,x,class,y\n 7,Rome,1.5,ill,2\n5,Oslo,2.5,well,3\n"
@@ -199,21 +214,25 @@ def test_tables(tmp_path, suffix):
         parquet.write_table(pa.table({**columns, "class": ["ill", "well"]}), file)
     else:
         file.write_bytes(gzip.compress(TABLE.encode()) if suffix == "csv.gz" else TABLE.encode())
-    party = Party("clinic", str(file), ("y", "x"), "who", "class")
+    party = Party("clinic", str(file), of("y", "x", id_column="who", label_column="class"))
     held = open_parties([party])[0]
     assert held.ids.tolist() == [7, 5]
     assert held.labels.tolist() == ["ill", "well"]
     assert held.parts[0].tolist() == [[2, 1.5], [3, 2.5]]
-    with pytest.raises(
-        InputError,
-        match=r"party 'clinic': .*'city' .* with labels or ids, or leave it out with "
-        r"columns .keys of a manifest.$",
-    ):
-        open_parties([Party("clinic", str(file), ids="who", labels="class")])
+    told = []
+    plain = TableSettings(id_column="who", label_column="class")
+    held = open_parties([Party("clinic", str(file), plain)], tell=lambda *it: told.append(it))[0]
+    assert held.feature_names == ("x", "y")
+    [(found, *asked)] = told
+    assert (found.left_out, asked) == ({"city": "text"}, [plain, None])
     with pytest.raises(InputError, match="'who' cannot be a feature: it holds ids"):
-        open_parties([Party("clinic", str(file), ("x", "who"), "who")])
+        open_parties([Party("clinic", str(file), of("x", "who", id_column="who"))])
     with pytest.raises(InputError, match="'x' cannot be a feature: it is one already"):
-        open_parties([Party("clinic", str(file), ("x", "x"))])
+        open_parties([Party("clinic", str(file), of("x", "x"))])
+    # A model that was fitted to other names of rows is used all the same.
+    kept = TableSettings(id_column="patient", label_column="class")
+    held = open_parties([Party("clinic", str(file), of("x"), kept)])[0]
+    assert held.labels.tolist() == ["ill", "well"]
 
 
 @pytest.mark.parametrize(
@@ -234,15 +253,11 @@ def test_ids_are_found_where_nobody_has_named_them(tmp_path, table, found):
     file.write_text(table)
     parquet = tmp_path / "clinic.parquet"
     pyarrow.parquet.write_table(pyarrow.csv.read_csv(file), parquet)
-    assert id_column_of(file) == id_column_of(parquet) == found
-    [held] = open_parties(
-        [Party("c", str(file), ("x",))], found_ids=lambda *it: told.append(it)
-    ).values()
-    assert (held.ids is not None) == (found is not None)
-    assert told == ([(str(file), found)] if found else [])
-    if found:
-        assert id_column_of(file, (found,)) != found
-        assert open_parties([Party("c", str(file), ids=found, columns=("x",))])[0].ids is not None
+    for one in (file, parquet):
+        party = Party("c", str(one), of("x"))
+        [held] = open_parties([party], tell=lambda data, *_: told.append(data)).values()
+        assert (held.ids is not None) == (found is not None)
+    assert [data.table.id_column for data in told] == [found, found]
 
 
 def test_files_of_a_pattern_follow_one_another(tmp_path):
@@ -273,8 +288,8 @@ def test_a_file_may_be_called_like_a_pattern(tmp_path):
 
 def test_ids_of_hdf5_are_not_named(files):
     folder, _ = files
-    with pytest.raises(InputError, match=r"ids = 'who' names a column of a CSV or Parquet file"):
-        open_parties([Party("h", str(folder / "hospital.h5"), ids="who")])
+    with pytest.raises(InputError, match=r"party 'h': .* there is no id column 'who'"):
+        open_parties([Party("h", str(folder / "hospital.h5"), TableSettings(id_column="who"))])
 
 
 # ---- features side by side ----------------------------------------------------------------------

@@ -118,7 +118,7 @@ def test_parties_agree_on_a_rows_weight(capsys, files):
 
 def test_columns_of_tables_become_weights_of_datasets(capsys, files):
     target = files / "made.h5"
-    done(capsys, "data", "import", files / "above.csv", "--weight-column", "w", "-o", target)
+    done(capsys, "data", "import", files / "above.csv", "--sample-weight", "w", "-o", target)
     found = read_dataset(target)
     np.testing.assert_array_equal(found.sample_weight, WEIGHTS[:35])
     assert found.feature_names == NAMES
@@ -128,5 +128,5 @@ def test_columns_of_tables_become_weights_of_datasets(capsys, files):
     joined = done(capsys, "fit", *sorted(cut.iterdir()), *words).json
     assert joined["total_weight"] == WEIGHTS[:35].sum()
     (files / "text.csv").write_text("a,b,w\n1,2,x\n3,1,y\n")
-    found = run(capsys, "data", "import", files / "text.csv", "--weight-column", "w", "-o", "no.h5")
+    found = run(capsys, "data", "import", files / "text.csv", "--sample-weight", "w", "-o", "no.h5")
     assert "column 'w' holds string, but weights are numbers" in found.sentence

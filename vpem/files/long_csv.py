@@ -7,9 +7,11 @@ import math
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from io import TextIOWrapper
 from itertools import chain
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,8 +21,8 @@ from vpem.files.opening import PathLike, check_readable
 from vpem.files.packed import open_unpacked
 
 __all__ = [
-    "LONGEST_NAME", "Entries", "finite_number", "is_long_csv", "read_cells", "read_entries",
-    "sort_names",
+    "LONGEST_NAME", "Entries", "finite_number", "header_of", "is_long", "is_long_csv", "read_cells",
+    "read_entries", "sort_names",
 ]  # fmt: skip
 
 LONGEST_NAME = 4096
@@ -39,6 +41,31 @@ def finite_number(text: str) -> float | None:
     """Read a finite number as people write it; None: it is something else."""
     number = float(text) if NUMBER.fullmatch(text) else math.nan
     return number if math.isfinite(number) else None
+
+
+def header_of(path: PathLike) -> list[str]:
+    """Return the names of the columns of a table of text; of other files, or a broken one, none."""
+    if not is_long_csv(path) or not os.path.exists(path):
+        return []
+    try:
+        with _opened(path) as lines:
+            return next(lines, [])
+    except (FileError, OSError, UnicodeDecodeError, csv.Error):  # as whoever reads the rest says
+        return []
+
+
+@contextmanager
+def _opened(path: PathLike) -> Iterator[Any]:
+    """Yield a reader of the lines of a file, which may be packed."""
+    with TextIOWrapper(open_unpacked(path), "utf-8-sig", newline="") as stream:
+        first = stream.readline()
+        mark = max(DELIMITERS, key=first.count)
+        yield csv.reader(chain([first], stream), strict=True, delimiter=mark)
+
+
+def is_long(header: Sequence[str]) -> bool:
+    """Whether these are the columns of a table with a line a measurement."""
+    return {"row", "column", "value"} <= {name.strip().lower() for name in header}
 
 
 def read_cells(
@@ -64,11 +91,8 @@ def read_cells(
     source = os.fspath(path)
     try:
         check_readable(path)
-        with TextIOWrapper(open_unpacked(path), "utf-8-sig", newline="") as stream:
-            first = stream.readline()
-            mark = max(DELIMITERS, key=first.count)
-            reader = csv.reader(chain([first], stream), strict=True, delimiter=mark)
-            header = next(reader, [])
+        with _opened(path) as reader:
+            header: list[str] = next(reader, [])
             places = places_of(header)
             for fields in reader:
                 if not "".join(fields).strip() and len(fields) < 2:
@@ -121,9 +145,7 @@ class Entries:
         return names, np.array([number[text] for text in self.texts[what]], dtype=np.intp)
 
 
-def read_entries(
-    path: PathLike, kinds: Sequence[str], weight: str | None = None, advice: str = ""
-) -> Entries:
+def read_entries(path: PathLike, kinds: Sequence[str], weight: str | None = None) -> Entries:
     """Read a long table, a line an entry: of its columns ``kinds`` and ``value``.
 
     Parameters
@@ -134,8 +156,6 @@ def read_entries(
         Columns of names, such as row and column.
     weight : str, optional
         A column of weights.
-    advice : str
-        What to do about a table of another kind.
 
     Returns
     -------
@@ -153,7 +173,7 @@ def read_entries(
     columns = [*kinds, "value", *([] if weight is None else [weight.strip().lower()])]
 
     def places_of(header: list[str]) -> list[int]:
-        return _places(header, columns, source, advice)
+        return _places(header, columns, source)
 
     texts: dict[str, list[str]] = {kind: [] for kind in kinds}
     numbers: tuple[list[float], list[float]] = ([], [])
@@ -177,7 +197,7 @@ def read_entries(
     return Entries(texts, found, None if weight is None else weights)
 
 
-def _places(fields: list[str], columns: list[str], source: str, advice: str) -> list[int]:
+def _places(fields: list[str], columns: list[str], source: str) -> list[int]:
     """Places of columns in the header, which may have others."""
     found = [field.strip().lower() for field in fields]
     wrong = [name for name in columns if found.count(name) != 1]
@@ -192,5 +212,5 @@ def _places(fields: list[str], columns: list[str], source: str, advice: str) -> 
     got = shorten([repr(field) for field in fields]) or "an empty line"
     raise InputError(
         f"{source} must be a table with the columns {', '.join(columns)} named in its first line, "
-        f"but it {problem}; got {got}{'' if set(columns) & set(found) else advice}"
+        f"but it {problem}; got {got}"
     )

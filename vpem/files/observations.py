@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from vpem.errors import FileError, InputError
 from vpem.files.annotations import STORED
+from vpem.files.data import read_data
 from vpem.files.hdf5 import (
     atomic_write,
     check_encoding,
@@ -24,13 +25,16 @@ from vpem.files.hdf5 import (
     write_array,
     write_strings,
 )
-from vpem.files.long_csv import is_long_csv, read_entries
-from vpem.files.opening import read_limit
+from vpem.files.long_csv import header_of, is_long, read_entries
+from vpem.files.opening import check_readable, read_limit
 from vpem.terms.lowrank.entries import from_matrices, from_triplets
 from vpem.terms.lowrank.observations import Observations
 
 if TYPE_CHECKING:
     import h5py
+
+    from vpem.files.datasets import Dataset
+    from vpem.files.table_settings import TableSettings
 
 __all__ = ["read_observations", "write_observations"]
 
@@ -38,26 +42,36 @@ PathLike = str | os.PathLike[str]
 ENCODING = "vpem-observations"
 VERSION = "0.1.0"
 KINDS = ("observer", "row", "column")
-MATRICES = "; a matrix with empty cells is read by 'vpem data import --missing keep' first"
 MOST_OBSERVERS = 1 << 20
 
 
 def read_observations(
-    path: PathLike, dataset: str | None = None, sample_weight: str | None = None
+    path: PathLike,
+    dataset: str | None = None,
+    sample_weight: str | None = None,
+    *,
+    table: TableSettings | None = None,
+    tell: Callable[[Dataset], None] | None = None,
 ) -> Observations:
-    """Read observations from HDF5 or from a long CSV table.
+    """Read observations from HDF5, from a long CSV table, or from a matrix with gaps.
 
     Parameters
     ----------
     path : path
-        A ``.csv`` file with the columns observer, row, column and value; or an HDF5 file with the
-        group ``observers``, or with a matrix ``X``, NaN where nothing was seen.
+        A ``.csv`` file with the columns observer, row, column and value; an HDF5 file with the
+        group ``observers``; or a matrix of any format that `vpem.read_dataset` reads, empty or NaN
+        where nothing was seen.
     dataset : str, optional
         Path inside the HDF5 file of a matrix to read instead.
     sample_weight : str, optional
         What the entries weigh (`vpem.terms.lowrank.entries.weighted`): a column of a CSV table; a
         member of each observer's list of entries; a group with a matrix an observer beside
-        matrices; or a dataset with a weight a row beside ``X``. Default: all alike.
+        matrices; or of a matrix a weight a row: beside ``X``, or a column of a table. Default: all
+        alike.
+    table : TableSettings, optional
+        How a table that is a matrix is read.
+    tell : callable, optional
+        Is given the dataset that was read of a matrix.
 
     Returns
     -------
@@ -73,18 +87,26 @@ def read_observations(
         If an observer has an entry twice, a value is not a finite number, or a row, a column or an
         observer has no entry.
     """
-    if is_long_csv(path):
+    header = header_of(path)
+    if is_long(header) or "observer" in map(str.lower, header):
         if dataset is not None:
             raise InputError(f"{path} is a CSV table: there is no dataset {dataset!r} inside it")
         return _read_csv(path, sample_weight)
-    return _read_hdf5(path, dataset, sample_weight)
+    found = None if dataset is not None else _read_observers_of(path, sample_weight)
+    if found is not None:
+        return found
+    how: dict[str, Any] = {"dataset": dataset, "sample_weight": sample_weight}
+    data = read_data(path, table, keep_constant=True, **how)
+    if tell is not None:
+        tell(data)
+    return _of_matrix(data, sample_weight is not None)
 
 
 # ---- CSV ----------------------------------------------------------------------------------------
 
 
 def _read_csv(path: PathLike, weight: str | None) -> Observations:
-    found = read_entries(path, KINDS, weight, MATRICES)
+    found = read_entries(path, KINDS, weight)
     (names, observers), (row_names, rows), (column_names, columns) = map(found.numbered, KINDS)
     return from_triplets(
         observers,
@@ -102,24 +124,32 @@ def _read_csv(path: PathLike, weight: str | None) -> Observations:
 # ---- HDF5 ---------------------------------------------------------------------------------------
 
 
-def _read_hdf5(path: PathLike, dataset: str | None, weight: str | None) -> Observations:
-    source = os.fspath(path)
-    with open_read(path) as file:
-        group = None if dataset is not None else find(file, "observers")
-        if group is not None:
-            check_encoding(file, ENCODING, VERSION)
-            if not is_group(group):
-                raise FileError(f"{source}: observers must be a group with a member an observer")
-            return _read_observers(file, group, source, weight)
-    from vpem.files.data import read_dataset
+def _read_observers_of(path: PathLike, weight: str | None) -> Observations | None:
+    """Read the group of observers of an HDF5 file; None: there is none."""
+    import h5py
 
-    data = read_dataset(path, dataset, sample_weight=weight)
+    file = check_readable(path)
+    if not h5py.is_hdf5(file):
+        return None
+    with open_read(file) as stream:
+        group = find(stream, "observers")
+        if group is None:
+            return None
+        check_encoding(stream, ENCODING, VERSION)
+        if not is_group(group):
+            raise FileError(f"{path}: observers must be a group with a member an observer")
+        return _read_observers(stream, group, os.fspath(path), weight)
+
+
+def _of_matrix(data: Dataset, weighted: bool) -> Observations:
+    """Return what one observer saw, who saw what of a matrix is not missing."""
     rows = None if data.ids is None else [str(name) for name in data.ids.tolist()]
     weights = None
-    if weight is not None and data.sample_weight is not None:
+    if weighted and data.sample_weight is not None:
         weights = np.broadcast_to(data.sample_weight[:, None], data.X.shape)
+    names = data.feature_names
     return from_matrices(
-        data.X, row_names=rows, column_names=data.feature_names, source=source, weights=weights
+        data.X, row_names=rows, column_names=names, source=data.source, weights=weights
     )
 
 

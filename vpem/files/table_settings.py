@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import codecs
 import csv
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from vpem.errors import InputError, Setting, shorten
 from vpem.records import Settings, setting
 
-__all__ = ["OF_ONE_FIT", "TableSettings", "words_in"]
+__all__ = ["OF_ONE_FIT", "TableSettings", "settings_in", "words_in"]
 
 OF_ONE_FIT = ("features", "drop")
 """Settings by which features are chosen: a model knows its own."""
@@ -23,15 +23,15 @@ THOUSANDS = (",", ".", "'", "\u2019", " ", "\u00a0", "\u202f", "_")
 class TableSettings(Settings, heading="Data"):
     """What the columns of a table are, and how its numbers are written."""
 
-    features: Any = setting(None, "Only these columns are features, with commas: names, or places "
+    features: Any = setting(None, "Only these columns are features, with commas. Names, or places "
         "from 0, also a range: 3-7.", local=True)
-    drop: Any = setting(None, "Columns to leave out, with commas: names, places, or a range.",
+    drop: Any = setting(None, "Columns to leave out, with commas. Names, places, or a range.",
         local=True)
-    id_column: Any = setting(None, "Column that names the rows: its name or place. Default: one "
+    id_column: Any = setting(None, "Column that names the rows. Its name or place. Default: one "
         "called id or ids, or the only one of text in which no value stands twice.", local=True)
-    label_column: Any = setting(None, "Column of known classes: its name or place (-1 is the "
-        "last); no feature, but used by evaluate. Of .h5ad a column of obs.", local=True)
-    worker_column: Any = setting(None, "Column that says which worker holds each row: its name or "
+    label_column: Any = setting(None, "Column of known classes, no feature. Its name or place (-1 "
+        "is the last); evaluate compares with it. Of .h5ad a column of obs.", local=True)
+    worker_column: Any = setting(None, "Column that says which worker holds each row. Its name or "
         "place.", local=True)
     na: Any = setting(None, "What else stands for a missing value, with commas: '?,-999'. Empty "
         "cells, NA, N/A, NaN, null and None do without.", local=True)
@@ -104,6 +104,53 @@ def words_in(name: str, value: Any) -> tuple[str | int, ...]:
     if items is None or not all(isinstance(one, str | int | float) for one in items):
         raise InputError(Setting(name), f" must be words with commas, or a list, got {value!r}")
     return tuple(one if isinstance(one, int) else str(one) for one in items)
+
+
+LISTS = (*OF_ONE_FIT, "na")
+COLUMNS = (*LISTS, "id_column", "label_column", "worker_column")
+"""Settings that are lists of words, and those whose words may be numbers."""
+
+
+def settings_in(
+    content: Mapping[str, Any], where: str, keys: Mapping[str, str] | None = None
+) -> TableSettings:
+    """Return the settings that a file has, whatever it holds.
+
+    Parameters
+    ----------
+    content : mapping of str to object
+        By names of settings.
+    where : str
+        Of the file, for messages.
+    keys : mapping of str to str, optional
+        What the file calls them, where that is something else.
+
+    Raises
+    ------
+    InputError
+        If a value is of another type, or cannot be.
+    """
+    for name, value in content.items():
+        _check_type(name, value, f"{where}: {(keys or {}).get(name, name)}")
+    try:
+        return TableSettings(**content)
+    except InputError as error:
+        raise InputError(f"{where}: {error}") from None
+
+
+def _check_type(name: str, value: Any, what: str) -> None:
+    """Raise InputError where a file has a value of another type than a setting has."""
+    if name == "no_header":
+        right, wanted = isinstance(value, bool), "true or false"
+    else:
+        wanted = "a list of names" if name in LISTS else "a string"
+        words = value if name in LISTS and isinstance(value, list) else [value]
+        kinds = (str, int) if name in COLUMNS else str
+        right = bool(words) and all(
+            isinstance(word, kinds) and not isinstance(word, bool) and word != "" for word in words
+        )
+    if not right:
+        raise InputError(f"{what} must be {wanted}, got {value!r}")
 
 
 def _check_encoding(encoding: str) -> None:

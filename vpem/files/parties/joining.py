@@ -22,7 +22,7 @@ from vpem.files.datasets import Dataset
 from vpem.files.parties.alignment import Alignment, align, read_key
 from vpem.files.parties.homes import Home
 from vpem.files.parties.manifest import Party
-from vpem.files.parties.opening import FoundIds, Holding, open_parties
+from vpem.files.parties.opening import Holding, Tell, open_parties
 from vpem.files.parties.weights import joined_weights, stacked_weights
 from vpem.network.holdings import Partition, Workers
 from vpem.network.schema import Report
@@ -153,9 +153,10 @@ def join_parties(
     key: str | os.PathLike[str] | None = None,
     keep_missing: bool = False,
     keep_empty: bool = False,
+    keep_constant: bool = False,
     sample_weight: str | None = None,
     holders: Placement | None = None,
-    found_ids: FoundIds | None = None,
+    tell: Tell | None = None,
 ) -> tuple[Dataset, Alignment]:
     """Join parties, which hold different features of the same rows, to one dataset.
 
@@ -165,14 +166,14 @@ def join_parties(
         Who they are.
     level, key, keep_missing
         As for `align_parties`.
-    keep_empty : bool
+    keep_empty, keep_constant : bool
         As for `vpem.files.parties.opening.open_parties`.
     sample_weight : str, optional
         What weights of rows are called in the files of the parties that have them, of which there
-        is one, or they agree: a dataset of HDF5, a column of CSV and Parquet. All learn them.
+        is one, or they agree: a dataset of HDF5, a column of a table. All learn them.
     holders : Placement, optional
         Which process holds which; all call this alike.
-    found_ids : callable, optional
+    tell : callable, optional
         As for `vpem.files.parties.opening.open_parties`.
 
     Returns
@@ -191,9 +192,8 @@ def join_parties(
         In every process the same, as `open_parties`, `align_parties` and `joined_names`.
     """
     holders = holders or Placement.here(len(parties))
-    held = open_parties(
-        parties, holders, keep_empty=keep_empty, weights=sample_weight, found_ids=found_ids
-    )
+    how: Report = {"keep_empty": keep_empty, "keep_constant": keep_constant, "tell": tell}
+    held = open_parties(parties, holders, weights=sample_weight, **how)
     try:
         found = align_parties(
             parties, held, level, key=key, keep_missing=keep_missing, holders=holders
@@ -286,7 +286,7 @@ def stack_parties(
     keep_empty: bool = False,
     sample_weight: str | None = None,
     holders: Placement | None = None,
-    found_ids: FoundIds | None = None,
+    tell: Tell | None = None,
 ) -> Dataset:
     """Put parties, which hold different rows of the same features, one below the other.
 
@@ -301,7 +301,7 @@ def stack_parties(
     holders : Placement, optional
         Which process holds which; all call this alike. All learn every party's names of features
         and number of rows.
-    found_ids : callable, optional
+    tell : callable, optional
         As for `vpem.files.parties.opening.open_parties`.
 
     Returns
@@ -316,9 +316,8 @@ def stack_parties(
         In every process the same, if a file cannot be read or parties have different features.
     """
     holders = holders or Placement.here(len(parties))
-    held = open_parties(
-        parties, holders, keep_empty=keep_empty, weights=sample_weight, found_ids=found_ids
-    )
+    how: Report = {"keep_empty": keep_empty, "keep_constant": True, "tell": tell}
+    held = open_parties(parties, holders, weights=sample_weight, **how)
     try:
         facts = holders.allgather(
             {

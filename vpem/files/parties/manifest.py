@@ -6,17 +6,22 @@ import glob
 import os
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from vpem.errors import InputError, Setting, did_you_mean
+from vpem.errors import InputError, did_you_mean
 from vpem.files.opening import check_readable
+from vpem.files.table_settings import TableSettings, settings_in
 from vpem.files.toml_text import read_toml
 
 __all__ = ["Party", "choose_parties", "read_manifest"]
 
-KEYS = ("name", "file", "columns", "ids", "labels")
+ALIASES = {"columns": "features", "ids": "id_column", "labels": "label_column"}
+"""Short keys of a manifest, and the settings of tables that they stand for."""
+
+SETTINGS = tuple(TableSettings.settings_by_name)
+KEYS = ("name", "file", *ALIASES, *SETTINGS)
 
 
 @dataclass(frozen=True)
@@ -30,10 +35,10 @@ class Party:
     file : str
         Its file, or a pattern (``*``, ``?``, ``[...]``, ``**``) of several, whose rows follow one
         another in the order of their names. It is looked for only where the party is held.
-    columns : tuple of str, optional
-        The features wanted, in this order; by default all.
-    ids, labels : str, optional
-        Of CSV and Parquet: the columns that hold ids and labels.
+    table : TableSettings
+        How it is read; of HDF5 only which features are wanted, in this order.
+    kept : TableSettings, optional
+        Of a model that it is for: how the data of its fit were read.
     folder : str
         From where a relative ``file`` is looked for.
     more : tuple of str
@@ -42,9 +47,8 @@ class Party:
 
     name: str
     file: str
-    columns: tuple[str, ...] | None = None
-    ids: str | None = None
-    labels: str | None = None
+    table: TableSettings = field(default_factory=TableSettings)
+    kept: TableSettings | None = None
     folder: str = ""
     more: tuple[str, ...] = ()
 
@@ -63,7 +67,9 @@ class Party:
 
 
 def choose_parties(
-    paths: Sequence[str | os.PathLike[str]], id_column: str | None = None
+    paths: Sequence[str | os.PathLike[str]],
+    table: TableSettings | None = None,
+    kept: TableSettings | None = None,
 ) -> list[Party]:
     """Make parties of what a user names: one file each, or a manifest that ends in ``.toml``.
 
@@ -72,8 +78,10 @@ def choose_parties(
     paths : sequence of path
         The files; the name of a party is that of its file without what follows the last dot (and
         without ``.gz``).
-    id_column : str, optional
-        Of tables without a manifest, which says so itself: the column that holds ids.
+    table : TableSettings, optional
+        How their files are read, where a manifest does not say otherwise.
+    kept : TableSettings, optional
+        Of a model that they are for: how the data of its fit were read.
 
     Returns
     -------
@@ -87,17 +95,16 @@ def choose_parties(
         If two parties have one name, or a manifest stands among other files.
     """
     files = [Path(path) for path in paths]
+    table = table or TableSettings()
     manifests = [file for file in files if file.suffix.lower() == ".toml"]
     if manifests:
         if len(files) > 1:
             raise InputError(f"{manifests[0]} names all parties; give it without other files")
-        if id_column is not None:
-            raise InputError(
-                Setting("id_column"), f" is for files without a manifest; say ids = {id_column!r} "
-                f"in {manifests[0]}",
-            )  # fmt: skip
-        return read_manifest(manifests[0])
-    parties = [Party(_stem(file), str(file), ids=id_column) for file in files]
+        return [
+            replace(party, table=party.table.with_defaults_of(table), kept=kept)
+            for party in read_manifest(manifests[0])
+        ]
+    parties = [Party(_stem(file), str(file), table, kept) for file in files]
     return _checked(parties, "name them in a manifest")
 
 
@@ -135,34 +142,28 @@ def read_manifest(path: str | os.PathLike[str]) -> list[Party]:
         raise InputError(f"{path}: {error}") from None
 
 
-def _party(table: Any, number: int, folder: Path) -> Party:
+def _party(content: dict[str, Any], number: int, folder: Path) -> Party:
     """Make a party of one table of a manifest."""
-    if not isinstance(table, dict):
+    if not isinstance(content, dict):
         raise InputError(f"party {number} must be a table [[party]]")
-    for key in table:
-        if key not in KEYS:
+    found: dict[str, Any] = {}
+    keys: dict[str, str] = {}
+    for key, value in content.items():
+        plain = key.replace("-", "_")
+        if plain not in KEYS:
             raise InputError(f"party {number} has an unknown key {key!r}{did_you_mean(key, KEYS)}")
-    for key in ("name", "file", "ids", "labels"):
-        if key in table and (not isinstance(table[key], str) or not table[key]):
-            raise InputError(f"party {number}: {key} must be a string, got {table[key]!r}")
-    if "file" not in table:
+        name = ALIASES.get(plain, plain)
+        if name in found:
+            raise InputError(f"party {number} says {name} twice; leave {key!r} out")
+        found[name], keys[name] = value, key
+    for key in ("name", "file"):
+        if key in found and (not isinstance(found[key], str) or not found[key]):
+            raise InputError(f"party {number}: {key} must be a string, got {found[key]!r}")
+    if "file" not in found:
         raise InputError(f"party {number} has no file; add file = ...")
-    columns = table.get("columns")
-    if columns is not None and (
-        not isinstance(columns, list)
-        or not columns
-        or not all(isinstance(column, str) for column in columns)
-    ):
-        raise InputError(f"party {number}: columns must be a list of names, got {columns!r}")
-    file = table["file"]
-    return Party(
-        table.get("name", _stem(Path(file))),
-        file,
-        None if columns is None else tuple(columns),
-        table.get("ids"),
-        table.get("labels"),
-        str(folder),
-    )
+    file = found.pop("file")
+    name = found.pop("name", _stem(Path(file)))
+    return Party(name, file, settings_in(found, f"party {number}", keys), folder=str(folder))
 
 
 def _stem(file: Path) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -14,10 +13,9 @@ from vpem.checks import check_memory
 from vpem.engines.each import for_each
 from vpem.engines.placement import Placement
 from vpem.errors import InputError, Setting, VpemError
-from vpem.files.long_csv import read_entries, sort_names
-from vpem.files.opening import open_text
+from vpem.files.long_csv import header_of, is_long, read_entries, sort_names
 from vpem.files.parties.manifest import Party
-from vpem.files.parties.opening import FoundIds, open_party
+from vpem.files.parties.opening import Tell, open_party
 from vpem.terms.lowrank.entries import check_covered, from_triplets
 from vpem.terms.lowrank.observations import Observations
 
@@ -47,7 +45,7 @@ def observe_parties(
     parties: Sequence[Party],
     sample_weight: str | None = None,
     holders: Placement | None = None,
-    found_ids: FoundIds | None = None,
+    tell: Tell | None = None,
 ) -> Observations:
     """Read what each party saw of one matrix, of which rows and columns have names.
 
@@ -67,7 +65,7 @@ def observe_parties(
     holders : Placement, optional
         Which process holds which; all call this alike. Each has what its own parties saw
         (`Observations.part`).
-    found_ids : callable, optional
+    tell : callable, optional
         As for `vpem.files.parties.opening.open_parties`, of tables that are matrices.
 
     Returns
@@ -82,7 +80,7 @@ def observe_parties(
     """
     holders = holders or Placement.here(len(parties))
     every = range(len(parties))
-    held = for_each(holders, every, lambda party: _read(parties[party], sample_weight, found_ids))
+    held = for_each(holders, every, lambda party: _read(parties[party], sample_weight, tell))
     rows, columns, is_long = _names(parties, held, holders)
     sources = [str(party.path) for party in parties]
     source = ", ".join(sources) if is_long else f"the parties {', '.join(sources)}"
@@ -175,26 +173,29 @@ def _united(names: Sequence[Sequence[str]]) -> list[str]:
 # ---- files --------------------------------------------------------------------------------------
 
 
-def _read(party: Party, weight: str | None, found_ids: FoundIds | None) -> _Held:
+def _read(party: Party, weight: str | None, tell: Tell | None) -> _Held:
     """Read what one party saw."""
     files = party.find()
-    headers = [_header(file) for file in files]
-    if any("observer" in map(str.lower, header) and _is_long(header) for header in headers):
+    headers = [header_of(file) for file in files]
+    if any("observer" in map(str.lower, header) and is_long(header) for header in headers):
         raise InputError(
             f"party {party.name!r}: {party.path} has a column 'observer', but a party is one; "
             "leave ",
             Setting("parties", True),
             " out, or the column",
         )
-    if party.columns is None and party.ids is None and any(map(_is_long, headers)):
+    table = party.table
+    if table.features is None and table.id_column is None and any(map(is_long, headers)):
         try:
             return _read_long(files, weight)
         except VpemError as error:
             raise type(error)(f"party {party.name!r}: ", *error.parts) from None
-    if party.ids is None and headers and headers[0]:
+    if table.id_column is None and headers and headers[0]:
         called = [name for name in headers[0] if name.strip().lower() in ROW_NAMES]
-        party = replace(party, ids=called[0]) if len(called) == 1 else party
-    holding = open_party(party, keep_empty=True, weights=weight, found_ids=found_ids)
+        table = table.changed(id_column=called[0]) if len(called) == 1 else table
+    holding = open_party(
+        replace(party, table=table), True, keep_constant=True, weights=weight, tell=tell
+    )
     try:
         shape = holding.n_samples, len(holding.feature_names)
         check_memory(8 * shape[0] * shape[1], f"the matrix of party {party.name!r}")
@@ -228,19 +229,3 @@ def _read_long(files: Sequence[Any], weight: str | None) -> _Held:
     (rows, row), (columns, column) = (whole.numbered(kind) for kind in KINDS)
     shape = len(rows), len(columns)
     return _Held(rows, columns, shape, (row, column), whole.values, weights, True)
-
-
-def _header(path: Any) -> list[str]:
-    """Names of the columns of a CSV table; of other files none."""
-    if path.suffix.lower() != ".csv" or not path.exists():
-        return []
-    try:
-        with open_text(path) as stream:
-            return next(csv.reader(stream), [])
-    except (UnicodeDecodeError, csv.Error):  # as whoever reads the rest will say
-        return []
-
-
-def _is_long(header: Sequence[str]) -> bool:
-    """Whether these are the columns of a long table."""
-    return {"row", "column", "value"} <= {name.strip().lower() for name in header}

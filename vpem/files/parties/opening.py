@@ -5,7 +5,6 @@ A party's file is a dataset of its own: its features, its rows in an order of it
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,22 +13,20 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from vpem.checks import Floats, Labels
+from vpem.checks import Floats, Labels, check_finite
 from vpem.engines.each import for_each
 from vpem.engines.placement import Placement
-from vpem.errors import FileError, InputError, Setting, VpemError, did_you_mean, shorten
+from vpem.errors import FileError, InputError, Setting, VpemError, did_you_mean
 from vpem.files.data import read_data
 from vpem.files.datasets import Dataset
-from vpem.files.id_columns import id_column_of
-from vpem.files.importers import is_table, read_table
 from vpem.files.matrix import FileMatrix
 from vpem.files.parties.manifest import Party
+from vpem.files.table_settings import TableSettings
 
-__all__ = ["FoundIds", "Holding", "open_parties", "open_party"]
+__all__ = ["Holding", "Tell", "open_parties", "open_party"]
 
-FoundIds = Callable[[str, str], None]
-"""Is given a file of a table and the column from which ids of its rows are taken, which nobody has
-named."""
+Tell = Callable[[Dataset, TableSettings, TableSettings | None], None]
+"""Is given what was read of a file, and how its party, and a model, say that it is to be read."""
 
 
 @dataclass
@@ -103,8 +100,9 @@ def open_parties(
     holders: Placement | None = None,
     *,
     keep_empty: bool = False,
+    keep_constant: bool = False,
     weights: str | None = None,
-    found_ids: FoundIds | None = None,
+    tell: Tell | None = None,
 ) -> dict[int, Holding]:
     """Open the files of the parties held here; those of others are not touched.
 
@@ -115,13 +113,14 @@ def open_parties(
     holders : Placement, optional
         Who holds which; by default all are held here.
     keep_empty : bool
-        Let empty cells of CSV and Parquet be missing values (NaN), not errors.
+        Let empty cells of tables be missing values (NaN), not errors.
+    keep_constant : bool
+        Let columns of tables that have one value be features: others have more rows of them.
     weights : str, optional
-        What the weights of rows are called in the files that have them: a column of CSV and
-        Parquet, which is then no feature, or a dataset of HDF5. By default none are read.
-    found_ids : callable, optional
-        Is given a file and a column wherever no party has said which column of a table holds its
-        ids, and one was found by `vpem.files.id_columns.id_column_of`.
+        What the weights of rows are called in the files that have them: a column of a table, which
+        is then no feature, or a dataset of HDF5. By default none are read.
+    tell : callable, optional
+        Is given what was read of each file.
 
     Returns
     -------
@@ -133,38 +132,37 @@ def open_parties(
     VpemError
         In every process the same, if a file cannot be read or is not what it must be.
     """
+    how: dict[str, Any] = {"keep_constant": keep_constant, "weights": weights, "tell": tell}
     return for_each(
         holders or Placement.here(len(parties)),
         range(len(parties)),
-        lambda party: open_party(parties[party], keep_empty, weights, found_ids),
+        lambda party: open_party(parties[party], keep_empty, **how),
     )
 
 
-IN_MANIFESTS = {"label_column": "labels", "id_column": "ids", "drop_columns": "columns"}
-"""What the parameters of `vpem.files.importers.read_table` are set by where parties are read."""
-
-KEPT, MISSING = Setting("missing", "keep"), Setting("missing", "marginalize")
-"""How missing values are let in where a table is imported, and where parties' are used."""
+MARGINALIZED = ("integrate them out with ", Setting("missing", "marginalize"))
 
 
 def open_party(
     party: Party,
     keep_empty: bool = False,
+    *,
+    keep_constant: bool = False,
     weights: str | None = None,
-    found_ids: FoundIds | None = None,
+    tell: Tell | None = None,
 ) -> Holding:
     """Open one party's files, here; see `open_parties`."""
     try:
         files = party.find()
         if not files:
             raise FileError(f"no file fits {party.path}")
-        datasets = [_read(party, file, keep_empty, weights, found_ids) for file in files]
+        constant = keep_constant or len(files) > 1
+        datasets = [_read(party, file, constant, weights, tell) for file in files]
+        for dataset in [] if keep_empty else datasets:
+            _check_complete(dataset)
     except VpemError as error:
-        said = [MISSING if part == KEPT else part for part in error.parts]
-        words = [IN_MANIFESTS.get(getattr(part, "name", ""), part) for part in said]
-        hint = "" if words == said else " (keys of a manifest)"
-        raise type(error)(f"party {party.name!r}: ", *words, hint) from None
-    names = datasets[0].feature_names if party.columns is None else party.columns
+        raise type(error)(f"party {party.name!r}: ", *error.parts) from None
+    names = datasets[0].feature_names
     parts = tuple(_arranged(dataset, names, party, datasets[0].source) for dataset in datasets)
     ids = [dataset.ids for dataset in datasets]
     labels = [dataset.labels for dataset in datasets]
@@ -181,31 +179,31 @@ def open_party(
 
 
 def _read(
-    party: Party, path: Path, keep_empty: bool, weights: str | None, found_ids: FoundIds | None
+    party: Party, path: Path, keep_constant: bool, weights: str | None, tell: Tell | None
 ) -> Dataset:
     """Open one file of a party: HDF5, whose values stay there, or a table."""
-    if is_table(path):
-        ids = party.ids
-        if ids is None:
-            ids = id_column_of(path, (party.labels, weights, *(party.columns or ())))
-            if ids is not None and found_ids is not None:
-                found_ids(str(path), ids)
-        return read_table(
-            path,
-            id_column=ids,
-            label_column=party.labels,
-            weight_column=weights,
-            weights_needed=False,
-            columns=party.columns,
-            missing="keep" if keep_empty else "refuse",
-        )
-    for key, value in (("ids", party.ids), ("labels", party.labels)):
-        if value is not None:
-            raise InputError(
-                f"{path}: {key} = {value!r} names a column of a CSV or Parquet file; those of HDF5 "
-                f"are in its {key}"
-            )
-    return read_data(path, memory_limit=0, sample_weight=weights, weights_needed=False)
+    found = read_data(
+        path,
+        party.table,
+        kept=party.kept,
+        sample_weight=weights,
+        weights_needed=False,
+        keep_constant=keep_constant,
+        on_disk=True,
+    )
+    if tell is not None:
+        tell(found, party.table, party.kept)
+    return found
+
+
+def _check_complete(dataset: Dataset) -> None:
+    """Raise InputError where a value of a table is missing; whoever fits looks at those on disk."""
+    if isinstance(dataset.X, FileMatrix):
+        return
+    try:
+        check_finite(dataset.X, dataset.feature_names, MARGINALIZED)
+    except InputError as error:
+        raise InputError(f"{dataset.source}: ", *error.parts) from None
 
 
 def _arranged(dataset: Dataset, names: Sequence[str], party: Party, first: str) -> Any:
@@ -214,20 +212,17 @@ def _arranged(dataset: Dataset, names: Sequence[str], party: Party, first: str) 
     where = {name: column for column, name in enumerate(have)}
     for name in names:
         if name not in where:
-            of_first = "" if party.columns is not None else f", which {first} has"
             raise InputError(
-                f"party {party.name!r}: {dataset.source} has no feature {name!r}{of_first}"
-                f"{did_you_mean(name, have)}"
+                f"party {party.name!r}: {dataset.source} has no feature {name!r}, which {first} "
+                f"has{did_you_mean(name, have)}"
             )
-    if party.columns is None and len(have) > len(names):
+    if len(have) > len(names):
         extra = next(name for name in have if name not in names)
         raise InputError(
             f"party {party.name!r}: {dataset.source} has the feature {extra!r}, which {first} has "
-            "not; say with columns which are wanted"
+            "not; say which are wanted with ",
+            Setting("features"),
         )
-    repeated = [name for name, count in Counter(names).items() if count > 1]
-    if repeated:
-        raise InputError(f"party {party.name!r}: columns name {shorten(map(repr, repeated))} twice")
     columns = [where[name] for name in names]
     if columns == list(range(len(have))):
         return dataset.X

@@ -1,0 +1,178 @@
+"""`vpem data describe`: what is in a dataset, column by column."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from vpem.files.table_settings import TableSettings
+
+from .reading import DataFile, read_one
+from .where import Where
+
+if TYPE_CHECKING:
+    from vpem.files.datasets import Dataset
+    from vpem.network.holdings import Partition
+    from vpem.network.schema import Report
+
+    from .tables import Table
+
+__all__ = ["describe"]
+
+MOST_ROWS = 100  # rows of one table; --json has them all
+
+
+def describe(
+    data: DataFile,
+    dataset: Annotated[
+        str | None, typer.Option(help="Path of a 2-D dataset inside the file, instead of X.")
+    ] = None,
+    json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object instead of tables.")
+    ] = False,
+    *,
+    table: TableSettings,
+) -> None:
+    """Show a dataset's size, agents, labels, graph and features.
+
+    Of a table also what fits would leave out, and why.
+
+    Example: vpem data describe data/breast_cancer.h5
+    """
+    from .output import Screen, print_json, show
+
+    with Screen() as screen:
+        from vpem.files.about import read_about
+
+        found = read_one(data, table, Where(), screen.say, dataset=dataset)
+        summary = _describe(found)
+        summary["about"] = {} if found.table is not None else read_about(data)
+    if json:
+        print_json(summary)
+    else:
+        show(*_tables(summary))
+
+
+def _describe(dataset: Dataset) -> Report:
+    """Return everything that `describe` shows, as plain values."""
+    import numpy as np
+
+    from vpem.files.summary import summarize_features
+
+    held = dataset.partition
+    of = None if held is None else held.agent_of
+    statistics = summarize_features(dataset.X)
+    counts = None
+    if dataset.labels is not None:
+        values, times = np.unique(dataset.labels, return_counts=True)
+        counts = [
+            {"label": value, "count": count}
+            for value, count in zip(values.tolist(), times.tolist(), strict=True)
+        ]
+    features = [
+        {
+            "name": name,
+            "agent": None if held is None or of is None else held.names[of[column]],
+            "mean": float(statistics.mean[column]),
+            "sd": float(statistics.sd[column]),
+            "min": float(statistics.min[column]),
+            "max": float(statistics.max[column]),
+            "constant": bool(statistics.constant[column]),
+            "non_finite": int(statistics.non_finite[column]),
+            "missing": int(statistics.missing[column]),
+        }
+        for column, name in enumerate(dataset.feature_names)
+    ]
+    return {
+        "path": dataset.source,
+        "n_samples": dataset.n_samples,
+        "n_features": dataset.n_features,
+        "dtype": str(dataset.X.dtype),
+        "bytes": dataset.X.nbytes,
+        "has_ids": dataset.ids is not None,
+        "n_agents": None if held is None else held.n_agents,
+        "agents": None if held is None else _agents(held, dataset.feature_names),
+        "labels": counts,
+        "edges": None if dataset.edges is None else dataset.edges.tolist(),
+        "n_non_finite": int(statistics.non_finite.sum()),
+        "n_missing": int(statistics.missing.sum()),
+        "n_constant": int(statistics.constant.sum()),
+        "features": features,
+        "left_out": dataset.left_out,
+    }
+
+
+def _agents(partition: Partition, names: tuple[str, ...]) -> list[Report]:
+    """Return name and features of each agent."""
+    return [
+        {"name": name, "features": [names[column] for column in part]}
+        for name, part in zip(partition.names, partition.features, strict=True)
+    ]
+
+
+def _tables(summary: Report) -> list[Table]:
+    """Return the tables of `describe`: the whole, agents, labels, features."""
+    from vpem.errors import shorten
+
+    from .output import number, plural
+
+    edges, labels, agents = summary["edges"], summary["labels"], summary["agents"]
+    facts = [
+        ("file", summary["path"]),
+        *summary["about"].items(),
+        ("rows", summary["n_samples"]),
+        ("features", summary["n_features"]),
+        ("type", f"{summary['dtype']}, {summary['bytes'] / 1e6:.4g} MB"),
+        ("ids", "yes" if summary["has_ids"] else "no"),
+        ("labels", "no" if labels is None else f"{len(labels)} different"),
+        ("agents", "not assigned" if agents is None else summary["n_agents"]),
+        ("graph", "none" if edges is None else plural(len(edges), "edge")),
+        ("constant features", summary["n_constant"]),
+        ("values missing (NaN)", _share(summary)),
+        ("values infinite", summary["n_non_finite"] - summary["n_missing"]),
+    ]
+    tables = [_filled(facts, "dataset", "")]
+    if agents is not None:
+        held = [(a["name"], len(a["features"]), shorten(a["features"])) for a in agents]
+        tables.append(_filled(held, "agent", "number", "features", right=("number",)))
+    if labels is not None:
+        counts = [(item["label"], item["count"]) for item in labels]
+        tables.append(_filled(counts, "label", "rows", right=("rows",)))
+    heads = ("mean", "sd", "min", "max")
+    features = [
+        (f["name"], *(number(f[head]) for head in heads), _notes(f)) for f in summary["features"]
+    ]
+    tables.append(_filled(features, "feature", *heads, "note", right=heads))
+    if summary["left_out"]:
+        tables.append(_filled(list(summary["left_out"].items()), "left out", "why"))
+    return tables
+
+
+def _share(summary: Report) -> str:
+    """Return how many values are missing, and their share."""
+    count = summary["n_missing"]
+    if not count:
+        return "0"
+    share = count / (summary["n_samples"] * summary["n_features"])
+    return f"{count} ({100 * share:.2g} %)"
+
+
+def _notes(feature: Report) -> str:
+    """Return what is unusual about a feature."""
+    notes = ["constant"] if feature["constant"] else []
+    if feature["missing"]:
+        notes.append(f"{feature['missing']} missing")
+    if feature["non_finite"] > feature["missing"]:
+        notes.append(f"{feature['non_finite'] - feature['missing']} infinite")
+    return ", ".join(notes)
+
+
+def _filled(rows: Sequence[tuple[Any, ...]], *columns: str, right: tuple[str, ...] = ()) -> Table:
+    """Return a table of the first rows, saying how many it leaves out."""
+    from .output import table
+
+    left = len(rows) - MOST_ROWS
+    caption = f"and {left} more; --json shows all" if left > 0 else None
+    return table(rows[:MOST_ROWS], *columns, right=right, caption=caption)
