@@ -216,12 +216,17 @@ def test_verbose_fits_say_how_far_they_are(kind, frame, capsys):
     some = capsys.readouterr().out
     ESTIMATORS[kind]().set_params(verbose=2).fit(frame)
     every = capsys.readouterr().out
-    assert "  iteration 2, " in some
-    assert "  iteration 3, " not in some
-    assert "  iteration 1, " in every
+    assert "\niteration 2, " in f"\n{some}"
+    assert "\niteration 3, " not in some
+    assert "\niteration 1, " in f"\n{every}"
     assert "converged after" in some.splitlines()[-1]
     ESTIMATORS[kind]().fit(frame)
     assert capsys.readouterr().out == ""
+
+
+def test_restarts_are_counted(X, capsys):
+    VPEM(2, 1, n_init=2, tol=1.0, verbose=1, init="random").fit(X)
+    assert capsys.readouterr().out.splitlines()[:2] == ["restart 1 of 2", "restart 2 of 2"]
 
 
 def test_summaries_name_what_differs(fitted):

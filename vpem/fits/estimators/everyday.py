@@ -203,8 +203,12 @@ class Lines:
 
     def __init__(self, verbose: int, every: int) -> None:
         self.verbose, self.every = verbose, 1 if verbose > 1 else every
-        self.runs = 0
         self.began = time.perf_counter()
+
+    def restarting(self, number: int, count: int, max_iter: int) -> None:
+        """Tell which of several restarts begins."""
+        if count > 1:
+            print(f"restart {number} of {count}")
 
     def starting(self, what: str) -> None:
         """Tell of a step of the start."""
@@ -213,16 +217,12 @@ class Lines:
 
     def __call__(self, progress: Any) -> None:
         """Tell of an iteration, if it is one of those that are told."""
-        number = progress.iteration
-        if number <= 1:
-            self.runs += 1
-            print(f"run {self.runs}")
-        if number % self.every == 0:
+        if progress.iteration % self.every == 0:
             print(self.line(progress))
 
     def line(self, progress: Any) -> str:
         """Return what there is to say of an iteration."""
-        said = f"  iteration {progress.iteration}"
+        said = f"iteration {progress.iteration}"
         for name, called in (
             ("log_likelihood", "log-likelihood per sample"), ("objective", "objective"),
             ("inertia", "inertia"), ("change", "change"), ("changed", "rows that moved"),
