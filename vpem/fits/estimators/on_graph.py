@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from numbers import Integral
 from types import SimpleNamespace
 from typing import Any, TypeVar
@@ -12,12 +13,13 @@ from numpy.typing import ArrayLike
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import validate_data
 
-from vpem.checks import Floats, check_data, check_int
+from vpem.checks import Floats, check_data, check_finite, check_int
 from vpem.errors import InputError, shorten
 from vpem.files.datasets import Dataset, default_names
 from vpem.files.holdings import numbered
 from vpem.files.models import match_features
 from vpem.fits.estimators.everyday import Everyday
+from vpem.fits.prepare import MARGINALIZE
 from vpem.network.graph import Graph, from_networkx
 from vpem.network.holdings import Partition, contiguous, from_lists
 from vpem.network.schema import Report
@@ -84,7 +86,9 @@ class OnGraph(OfSettings):
         else:
             data = validate_data(self, X, reset=reset, **common)
         names = getattr(self, "feature_names_in_", None)
-        finite = check_missing if getattr(self, "missing", "refuse") == "marginalize" else None
+        finite: Any = partial(check_finite, advice=MARGINALIZE)
+        if getattr(self, "missing", "refuse") == "marginalize":
+            finite = check_missing
         names = None if names is None else list(names)
         return check_data(data, data.shape[1], names, finite=finite)
 
