@@ -278,7 +278,7 @@ def test_values_that_are_not_finite_are_named(bad, X):
     X[17, 3] = bad
     with pytest.raises(InputError, match="row 17, feature 3") as told:
         model().fit(X)
-    assert ("missing='marginalize'" in str(told.value)) is np.isnan(bad)
+    assert ("missing='marginalize'" in str(told.value)) == np.isnan(bad)
     fitted = model().fit(np.delete(X, 17, axis=0))
     with pytest.raises(InputError, match="row 17, feature 3"):
         fitted.predict(X)
