@@ -7,11 +7,16 @@ from typing import TYPE_CHECKING
 from .tables import table
 
 if TYPE_CHECKING:
+    from vpem.fits.answer import Answer
     from vpem.network.schema import Report
 
     from .tables import Table
 
-__all__ = ["answer"]
+__all__ = ["answer", "note_of_one_feature"]
+
+
+MOST_OF_IT = 0.9
+"""Share of the distances between centres from which on one feature is all that clusters are."""
 
 
 def answer(report: Report, noun: str = "component") -> Table:
@@ -20,3 +25,14 @@ def answer(report: Report, noun: str = "component") -> Table:
 
     heads, rows = as_table(report[f"{noun}s"], noun, noisy="privacy" in report)
     return table(rows, *heads, title=f"{noun.capitalize()}s", right=heads[:3])
+
+
+def note_of_one_feature(found: Answer) -> str | None:
+    """Say that one feature of large numbers decides which clusters there are, if one does."""
+    feature, share = found.leading
+    if len(found.feature_names) < 2 or share < MOST_OF_IT:
+        return None
+    return (
+        f"{feature} makes {share:.1%} of what lies between the centres, since its numbers are the "
+        "largest; --scale standard lets all features count"
+    )

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from vpem.files.datasets import Dataset
+    from vpem.fits.answer import Answer
     from vpem.fits.clustering import Clustering
     from vpem.network.schema import Report
 
@@ -107,10 +108,12 @@ def kmeans(
         limit = run.memory(memory_limit)
         found, names, ran = _cluster(source, held, graph, sums, how, privacy, run, limit)
         tell_of_clipped(screen, found, names)
+        answered = found.answer(source.feature_names)
+        _note_scale(run, how, answered, found.guarantee is not None)
 
         def tell() -> Report:
             report = found.describe(source.feature_names, names)
-            report["clusters"] = found.answer(source.feature_names).describe("cluster")
+            report["clusters"] = answered.describe("cluster")
             report |= {"seed": how.seed, **run.facts(data), "sample_weight": held.sample_weight}
             report["participation"] = how.participation
             if alignment is not None:
@@ -181,6 +184,16 @@ def _cluster(
         found = kmeans_features(X, network, how, labels=bool(run.labels), **common)
         of_clusters(run, source, found, network)
         return found, parts.names, describe_engine(network)
+
+
+def _note_scale(run: Run, how: KmeansSettings, answered: Answer, private: bool) -> None:
+    """Say where one feature decides, since its numbers are larger than those of all others."""
+    from .answers import note_of_one_feature
+
+    free = how.scale == "none" and not private
+    note = note_of_one_feature(answered) if free else None
+    if note is not None and run.where.speaks:
+        run.screen.note(note)
 
 
 def _rows_of(text: str, n_clusters: int) -> list[int]:

@@ -67,6 +67,7 @@ def test_clusters_as_they_are_differ_where_k_means_has_looked():
     X, found = clustered("none")
     names = [str(j) for j in range(13)]
     answer = found.answer(names)
+    assert answer.leading == ("12", pytest.approx(0.9995, abs=1e-4))
     assert answer.differences(1)[0].feature == "12", "proline has all the spread"
     within = sum(((X[found.labels == k] - found.centres[k]) ** 2).sum() for k in range(3)) / X.size
     shares = np.bincount(found.labels) / len(X)

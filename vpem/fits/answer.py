@@ -243,6 +243,18 @@ class Answer:
             if abs(away[j]) >= SEEN
         ]
 
+    @property
+    def leading(self) -> tuple[str, float]:
+        """The feature of which most of the distances between means is, in the data's units.
+
+        Its name, and its share of the squared distances of means from that of all rows.
+        """
+        with np.errstate(all="ignore"):
+            apart = self.weights @ (self.means - self.weights @ self.means) ** 2
+            shares = np.nan_to_num(apart / apart.sum())
+        first = int(shares.argmax())
+        return self.feature_names[first], float(shares[first])
+
     def describe(self, noun: str = "component") -> list[Report]:
         """Return what JSON tells of each component; ``noun`` is what they are called."""
         return [
