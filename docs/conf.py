@@ -20,6 +20,7 @@ extensions = [
 templates_path = ["_templates"]
 myst_enable_extensions = ["colon_fence", "dollarmath"]
 html_math_renderer = "mathml"
+nb_merge_streams = True
 nb_execution_mode = "off"  # notebooks show what they printed; a test executes them
 myst_heading_anchors = 3
 smartquotes = False  # two dashes of an option are not one long dash
