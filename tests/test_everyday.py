@@ -5,6 +5,7 @@ import pickle
 import numpy as np
 import pyarrow as pa
 import pytest
+from matplotlib.figure import Figure
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.mixture import GaussianMixture
 
@@ -122,6 +123,10 @@ def test_fits_are_drawn_with_data_of_any_form(frame, X, tmp_path):
         vpem.plot(path, "confusion", shuffled).alt
         == vpem.plot(model, "confusion", frame, np.arange(120) // 60).alt
     )
+    own = Figure().add_subplot()
+    assert vpem.plot(model, "profile", ax=own).figure is own.figure
+    with pytest.raises(InputError, match="not for history"):
+        vpem.plot(model, "history", ax=own)
     assert vpem.plot(model)._repr_png_().startswith(b"\x89PNG")
     vpem.plot(model).save(tmp_path / "p.svg")
     assert vpem.report(model, path=tmp_path / "r.html") == tmp_path / "r.html"

@@ -8,6 +8,7 @@ import h5py
 import numpy as np
 import pytest
 
+import vpem
 from vpem.errors import FileError, InputError, NotConvergedWarning
 from vpem.files.hdf5 import write_array, write_attribute, write_strings
 from vpem.pictures.figure import save_picture
@@ -363,3 +364,14 @@ def test_settings_are_those_asked_for(boys):
     assert settings["sampler_options"]["step"] == 0.3
     assert settings["sampler_options"]["codec"].startswith("qsgd")
     assert (settings["seed"], settings["tol"], settings["n_iter"]) == (7, 1e-9, 130)
+
+
+def test_a_fit_is_opened_drawn_and_shown_in_python(fit, path, boys):
+    opened = vpem.load(path)
+    assert_same(opened, read_saem(path))
+    assert vpem.plot(fit, "curves", boys, most=2).alt == vpem.plot(path, "curves", boys, most=2).alt
+    shown = (repr(boys), repr(opened), repr(fit))
+    assert shown[0].startswith("Individuals(26 individuals, 234 rows, ")
+    assert all("array(" not in one for one in shown)
+    with pytest.raises(InputError, match="held against Individuals"):
+        vpem.plot(path, "curves", boys.values)

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from vpem.checks import as_array
 from vpem.errors import InputError, did_you_mean, shorten
 from vpem.saem.together import Everyone, Together
+from vpem.shown import Shown
 
 __all__ = ["Individuals", "from_long", "from_matrix"]
 
@@ -19,7 +20,7 @@ Vector = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)
-class Individuals(Everyone):
+class Individuals(Shown, Everyone, facts="{n_individuals:individual}, {values.size:row}, {source}"):
     """Measurements in long form: the rows of an individual are a run.
 
     Parameters

@@ -17,6 +17,7 @@ from vpem.saem.likelihood import LogLikelihood
 from vpem.saem.models.model import SaemModel, Vector
 from vpem.saem.people import People
 from vpem.saem.runs import SaemRun
+from vpem.shown import Shown
 from vpem.sums.connect import Network
 
 __all__ = ["SaemFit", "network_report", "warn_of_few", "warn_unless_settled"]
@@ -26,7 +27,7 @@ FEWEST = 0.01
 
 
 @dataclass(frozen=True)
-class SaemFit:
+class SaemFit(Shown, facts="{theta.size:parameter}, {converged:converged|not converged}"):
     """A fitted model.
 
     Attributes

@@ -14,12 +14,17 @@ from vpem.network.schema import Report
 from vpem.saem.likelihood import LogLikelihood
 from vpem.saem.models.model import Vector
 from vpem.saem.results import SaemFit
+from vpem.shown import Shown
 
 __all__ = ["SavedSaem", "as_saved"]
 
 
 @dataclass(frozen=True)
-class SavedSaem:
+class SavedSaem(
+    Shown,
+    facts="{model}, {theta.size:parameter}, {converged:converged|not converged} after "
+    "{n_iter:iteration}",
+):
     """A fit as a file keeps it: all that `SaemFit` tells, without the rows.
 
     Attributes

@@ -27,6 +27,7 @@ from vpem.network.schema import State
 from vpem.network.spectrum import estimate_rate
 from vpem.network.trees import grow_tree
 from vpem.settings import SumSettings
+from vpem.shown import Shown
 from vpem.sums.combinations import settled
 from vpem.sums.compressed_server import CompressedServerSum
 from vpem.sums.compressed_tree import CompressedTreeSum
@@ -42,7 +43,7 @@ __all__ = ["Network", "along_a_tree", "connect", "connect_workers"]
 
 
 @dataclass(frozen=True)
-class Network:
+class Network(Shown, facts="{graph.n_agents:agent}, {graph.topology}, {blocks.n_blocks:hub}"):
     """Agents on a graph, grouped in hubs, and how they sum.
 
     Attributes

@@ -10,13 +10,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vpem.errors import InputError
+from vpem.shown import Shown
 from vpem.terms.lowrank.laws import Law
 
 __all__ = ["Observations", "check_law"]
 
 
 @dataclass(frozen=True)
-class Observations:
+class Observations(
+    Shown, facts="{n_observers:observer}, {n_entries} entries of {shape[0]} x {shape[1]}"
+):
     """Entries of an I x J matrix as n observers saw them; several may have seen the same one.
 
     Parameters
