@@ -18,6 +18,7 @@ from .engine import EngineSettings, describe_engine
 from .observed import Dealing, Observers, observed
 from .options import Without
 from .output import Progress, Screen
+from .reading import STDIN
 from .results import Result
 from .roles import READ
 from .workers import graph_of
@@ -116,7 +117,9 @@ def impute(
             return report | {"seed": how.seed, **run.facts(data)} | ran
 
         def write(path: Path, report: Report) -> None:
-            write_imputation(path, fit, report, out.force, hidden, out.quote_formulas)
+            again = not parties.parties and str(data[0]) != STDIN
+            table = parties.table if again else None
+            write_imputation(path, fit, report, out.force, hidden, out.quote_formulas, table)
 
         def draw(report: Report) -> Report:
             if out.plot is not None:

@@ -6,6 +6,7 @@ import json
 import h5py
 import numpy as np
 import pytest
+from pyarrow import parquet
 
 from vpem.files.datasets import Dataset, write_dataset
 from vpem.files.observations import read_observations, write_observations
@@ -140,6 +141,49 @@ def test_a_table_of_imputed_values(capsys, folder, name):
     assert run(capsys, "model", "export", "filled.h5", "-o", "later.npz").sentence.startswith(
         "imputed values are written to .csv or .parquet files"
     )
+
+
+AIR = [
+    ["day", "ozone", "site", "wind", "n"],
+    *([f"2020-01-{i + 1:02d}", f"{3 * i % 7}.5", "=n, o"[i % 2 :], f"{i % 5 - i % 3}", f"{i}"]
+      for i in range(20)),
+]  # fmt: skip
+
+
+def written(path):
+    with open(path, newline="") as stream:
+        return list(csv.reader(stream))
+
+
+@each("ending", [".csv", ".parquet"])
+def test_a_table_is_filled_and_else_as_it_was(capsys, folder, ending):
+    table = [list(row) for row in AIR]
+    gaps = {(3, 1): "NA", (8, 1): "", (8, 3): "?", (11, 4): "NaN"}
+    for (row, column), mark in gaps.items():
+        table[row][column] = mark
+    with open("air.csv", "w", newline="") as stream:
+        csv.writer(stream).writerows(table)
+    name = f"filled{ending}"
+    words = ("impute", "air.csv", "--rank", "1", "--na", "?", "--holdout", "0.2", "-q", "--force")
+    done(capsys, *words, "-o", name)
+    if ending == ".parquet":
+        columns = parquet.read_table(name)
+        assert [str(one) for one in columns.schema.types] == [
+            "string", "double", "string", "double", "double"
+        ]  # fmt: skip
+        lines = [[str(one) for one in row.values()] for row in columns.to_pylist()]
+        found = [columns.column_names, *lines]
+    else:
+        found = written(name)
+    assert len(found) == len(AIR)
+    for row, (line, was) in enumerate(zip(found, table, strict=True)):
+        for column, (cell, old) in enumerate(zip(line, was, strict=True)):
+            if (row, column) in gaps:
+                assert np.isfinite(float(cell))
+            elif row and column in (1, 3, 4):
+                assert float(cell) == float(old)
+            else:
+                assert cell == old
 
 
 def test_the_same_seed_gives_the_same_file(capsys, folder):

@@ -17,10 +17,10 @@ from vpem.files.foreign import as_matrix
 from vpem.files.matrix import FileMatrix
 from vpem.files.readers.common import refuse_large
 from vpem.files.readers.formats import format_of
-from vpem.files.readers.frames import Wanted
+from vpem.files.readers.frames import Frame, Wanted
 from vpem.files.table_settings import TableSettings
 
-__all__ = ["read_data", "read_dataset"]
+__all__ = ["STDIN", "open_frame", "read_data", "read_dataset"]
 
 SEPARATORS = {".csv": ",;\t|", ".tsv": "\t"}
 """What may be between fields, by the ending of a name."""
@@ -148,15 +148,45 @@ def _read(file: Path, source: str, wanted: Wanted) -> Dataset:
     from vpem.files.readers.tabular import dataset_of
 
     refuse_large(os.stat(file).st_size // 2, wanted.memory_limit, source)
+    return dataset_of(_frame(file, source, kind, wanted.table), wanted)
+
+
+def _frame(file: Path, source: str, kind: str, table: TableSettings) -> Frame:
+    """Open a table of text, Parquet or Arrow."""
     if kind == "text":
         from vpem.files.readers.text_tables import text_frame
 
-        frame = text_frame(file, source, wanted.table, SEPARATORS.get(_ending(file), ANY))
-    else:
-        from vpem.files.readers.arrow_frames import arrow_frame, parquet_frame
+        return text_frame(file, source, table, SEPARATORS.get(_ending(file), ANY))
+    from vpem.files.readers.arrow_frames import arrow_frame, parquet_frame
 
-        frame = (parquet_frame if kind == "parquet" else arrow_frame)(file, source)
-    return dataset_of(frame, wanted)
+    return (parquet_frame if kind == "parquet" else arrow_frame)(file, source)
+
+
+def open_frame(path: str | os.PathLike[str], table: TableSettings) -> Frame | None:
+    """Open all columns of a table, whatever they are.
+
+    Parameters
+    ----------
+    path : path
+        The file.
+    table : TableSettings
+        How it is read.
+
+    Returns
+    -------
+    Frame or None
+        None of files that hold a matrix and no table.
+
+    Raises
+    ------
+    FileError
+        If the file cannot be read or parsed.
+    """
+    source = os.fspath(path)
+    kind = format_of(path, source, table.encoding)
+    if kind not in ("text", "parquet", "arrow"):
+        return None
+    return _frame(Path(path), source, kind, table)
 
 
 def _ending(file: Path) -> str:

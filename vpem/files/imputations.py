@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from vpem.errors import FileError
 from vpem.files.elements import Elements, Strings, read_elements
-from vpem.files.endings import check_ending, ending_of
+from vpem.files.endings import check_ending
 from vpem.files.hdf5 import (
     check_encoding,
     open_read,
 )
 from vpem.files.tables import write_columns
-from vpem.network.schema import LARGEST_COUNT, TEXT, Array, Maybe
+from vpem.network.schema import FLAG, LARGEST_COUNT, TEXT, Array, Maybe
 from vpem.shown import Shown
 
 __all__ = ["Imputed", "read_imputed", "write_imputed"]
@@ -40,6 +42,8 @@ class Imputed(Shown, facts="{values.shape[0]:row}, {values.shape[1]:column}"):
         Of rows (I,) and columns (J,).
     source : str
         Where the observations were from.
+    long : bool
+        Whether that was a table with a line an entry.
     """
 
     values: NDArray[np.float64]
@@ -47,6 +51,7 @@ class Imputed(Shown, facts="{values.shape[0]:row}, {values.shape[1]:column}"):
     row_names: tuple[str, ...]
     column_names: tuple[str, ...]
     source: str
+    long: bool = False
 
 
 IMPUTATION: Elements = {
@@ -55,6 +60,7 @@ IMPUTATION: Elements = {
     "imputed": Array("f", ("rows", "columns")),
     "times_seen": Array("i", ("rows", "columns"), 0, LARGEST_COUNT),
     "@source": Maybe(TEXT),
+    "@long": Maybe(FLAG),
 }
 """What is read of the file; factors, trends and the report are for others."""
 
@@ -77,16 +83,22 @@ def read_imputed(path: PathLike) -> Imputed:
         found["row_names"],
         found["column_names"],
         found["source"] or "",
+        bool(found["long"]),
     )
 
 
 def write_imputed(
-    path: PathLike, found: Imputed, force: bool = False, quote_formulas: bool = False
+    path: PathLike,
+    found: Imputed,
+    force: bool = False,
+    quote_formulas: bool = False,
+    filled: Mapping[str, Any] | None = None,
 ) -> None:
     """Write a completed matrix as a table, all or nothing.
 
     Of observations from a long table the table is long too: row, column, value, times_seen (0
-    where the value was imputed). Else it is the matrix, a line a row and its name first.
+    where the value was imputed). Else it is the matrix, a line a row and its name first; or the
+    columns of the table that was imputed, all of them.
 
     Parameters
     ----------
@@ -98,6 +110,8 @@ def write_imputed(
         Replace an existing file.
     quote_formulas : bool
         As `vpem.files.tables.write_columns`.
+    filled : mapping, optional
+        From `vpem.files.filled.filled_columns`.
 
     Raises
     ------
@@ -108,7 +122,10 @@ def write_imputed(
     """
     check_ending(path, "imputed values")
     rows, columns = np.array(found.row_names), np.array(found.column_names)
-    if ending_of(found.source) == ".csv":
+    table: Mapping[str, Any]
+    if filled is not None:
+        table = filled
+    elif found.long:
         table = {
             "row": np.repeat(rows, len(columns)),
             "column": np.tile(columns, len(rows)),

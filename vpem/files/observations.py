@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from vpem.errors import FileError, InputError
 from vpem.files.annotations import STORED
-from vpem.files.data import read_data
+from vpem.files.data import STDIN, read_data
 from vpem.files.hdf5 import (
     atomic_write,
     check_encoding,
@@ -60,7 +61,7 @@ def read_observations(
     path : path
         A ``.csv`` file with the columns observer, row, column and value; an HDF5 file with the
         group ``observers``; or a matrix of any format that `vpem.read_dataset` reads, empty or NaN
-        where nothing was seen.
+        where nothing was seen; ``-`` is one from standard input.
     dataset : str, optional
         Path inside the HDF5 file of a matrix to read instead.
     sample_weight : str, optional
@@ -92,7 +93,8 @@ def read_observations(
         if dataset is not None:
             raise InputError(f"{path} is a CSV table: there is no dataset {dataset!r} inside it")
         return _read_csv(path, sample_weight)
-    found = None if dataset is not None else _read_observers_of(path, sample_weight)
+    matrix = dataset is not None or os.fspath(path) == STDIN
+    found = None if matrix else _read_observers_of(path, sample_weight)
     if found is not None:
         return found
     how: dict[str, Any] = {"dataset": dataset, "sample_weight": sample_weight}
@@ -108,7 +110,7 @@ def read_observations(
 def _read_csv(path: PathLike, weight: str | None) -> Observations:
     found = read_entries(path, KINDS, weight)
     (names, observers), (row_names, rows), (column_names, columns) = map(found.numbered, KINDS)
-    return from_triplets(
+    listed = from_triplets(
         observers,
         rows,
         columns,
@@ -119,6 +121,7 @@ def _read_csv(path: PathLike, weight: str | None) -> Observations:
         source=os.fspath(path),
         weights=found.weights,
     )
+    return replace(listed, long=True)
 
 
 # ---- HDF5 ---------------------------------------------------------------------------------------
@@ -249,8 +252,6 @@ def _in_order(keys: Sequence[str]) -> list[str]:
 
 
 def _renamed(found: Observations, names: Sequence[str], source: str) -> Observations:
-    from dataclasses import replace
-
     if len(set(names)) < len(names):
         twice = next(name for name in names if list(names).count(name) > 1)
         raise InputError(f"{source}: two observers are called {twice!r}; their names must differ")

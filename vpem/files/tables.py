@@ -6,7 +6,8 @@ import csv
 import os
 import sys
 import unicodedata
-from typing import TextIO
+from collections.abc import Mapping
+from typing import Any, TextIO
 
 import numpy as np
 
@@ -25,7 +26,7 @@ KEPT = "\t\n\u200c\u200d\u00ad"
 
 def write_columns(
     path: PathLike | None,
-    columns: dict[str, Labels],
+    columns: Mapping[str, Any],
     kind: str,
     force: bool = False,
     quote_formulas: bool = False,
@@ -39,7 +40,8 @@ def write_columns(
     ----------
     path : path or None
         A .csv, .parquet or .h5 file; None writes CSV to standard output.
-    columns : dict of name to ndarray of shape (M,)
+    columns : mapping of name to ndarray of shape (M,)
+        To CSV and Parquet also columns of pyarrow (ChunkedArray), as whoever read them has them.
         Masked values are empty cells of CSV and nulls of Parquet; in HDF5 they are -1 of whole
         numbers, else NaN.
     kind : str
@@ -73,12 +75,15 @@ def write_columns(
                     write_column(file, name, _filled(column))
 
 
-def _write_parquet(path: PathLike, columns: dict[str, Labels]) -> None:
+def _write_parquet(path: PathLike, columns: Mapping[str, Any]) -> None:
     import pyarrow as pa
     from pyarrow import parquet
 
     arrays = {}
     for name, column in columns.items():
+        if isinstance(column, pa.ChunkedArray):
+            arrays[name] = column
+            continue
         values = column.tolist() if column.dtype.kind in "OSU" else np.ma.getdata(column)
         arrays[name] = pa.array(values, mask=np.ma.getmaskarray(column))
     parquet.write_table(pa.table(arrays), os.fspath(path))
@@ -91,12 +96,14 @@ def _filled(column: Labels) -> Labels:
     return np.ma.filled(column, np.nan if column.dtype.kind == "f" else -1)
 
 
-def _write_csv(stream: TextIO, columns: dict[str, Labels], quote_formulas: bool) -> None:
+def _write_csv(stream: TextIO, columns: Mapping[str, Any], quote_formulas: bool) -> None:
     def plain(text: object) -> str:
         shown = _escaped(str(text))
         return f"'{shown}" if quote_formulas and shown.startswith(FORMULAS) else shown
 
-    def cells(column: Labels) -> list[object]:
+    def cells(column: Any) -> list[object]:
+        if not isinstance(column, np.ndarray):
+            return ["" if one is None else plain(one) for one in column.to_pylist()]
         # Python's own numbers print with all the digits it takes to read them back.
         values: list[object] = column.tolist()
         return values if column.dtype.kind in "biuf" else list(map(plain, values))

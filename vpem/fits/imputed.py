@@ -18,6 +18,7 @@ from vpem.files.hdf5 import (
 )
 from vpem.files.imputations import ENCODING, VERSION, Imputed, PathLike, write_imputed
 from vpem.files.json_text import write_json_element
+from vpem.files.table_settings import TableSettings
 from vpem.fits.completed import Imputation
 from vpem.network.schema import Report
 from vpem.terms.lowrank.dealing import Hidden
@@ -25,12 +26,15 @@ from vpem.terms.lowrank.dealing import Hidden
 __all__ = ["imputed_of", "write_imputation"]
 
 
-def imputed_of(found: Imputation) -> Imputed:
-    """Return the completed matrix of an imputation."""
-    given = found.observations
-    return Imputed(
-        found.imputed, found.seen.times, given.row_names, given.column_names, given.source
-    )
+def imputed_of(found: Imputation, hidden: Hidden | None = None) -> Imputed:
+    """Return the completed matrix of an imputation, with what was hidden from it as it was seen."""
+    given, values, times = found.observations, found.imputed, found.seen.times
+    if hidden is not None:
+        again = np.bincount(hidden.places, minlength=values.size).reshape(values.shape)
+        total = np.bincount(hidden.places, hidden.values, values.size).reshape(values.shape)
+        values = np.where(again > 0, total / np.maximum(again, 1), values)
+        times = times + again
+    return Imputed(values, times, given.row_names, given.column_names, given.source, given.long)
 
 
 def write_imputation(
@@ -40,6 +44,7 @@ def write_imputation(
     force: bool = False,
     hidden: Hidden | None = None,
     quote_formulas: bool = False,
+    table: TableSettings | None = None,
 ) -> None:
     """Write matrices, factors and trends to HDF5, or the completed matrix to a table.
 
@@ -55,9 +60,11 @@ def write_imputation(
     force : bool
         Replace an existing file.
     hidden : Hidden, optional
-        Entries that were kept from the fit.
+        Entries that were kept from the fit; a table has what was seen of them.
     quote_formulas : bool
         In a table, as `vpem.files.tables.write_columns`.
+    table : TableSettings, optional
+        How the one table was read that was imputed: what is written has all of its columns.
 
     Raises
     ------
@@ -68,7 +75,13 @@ def write_imputation(
     """
     found = as_kept(found, Imputation, "an imputation is written of an Imputation or a FedMissEM")
     if check_ending(path, "imputations") in ENDINGS["imputed values"]:
-        write_imputed(path, imputed_of(found), force, quote_formulas)
+        completed = imputed_of(found, hidden)
+        filled = None
+        if table is not None and not completed.long:
+            from vpem.files.filled import filled_columns
+
+            filled = filled_columns(completed.source, table, completed)
+        write_imputed(path, completed, force, quote_formulas, filled)
         return
     given = found.observations
     report = found.describe() if report is None else report
@@ -77,6 +90,7 @@ def write_imputation(
         create(temporary, ENCODING, VERSION) as file,
     ):
         write_attribute(file, "source", given.source)
+        file.attrs["long"] = given.long
         write_array(file, "imputed", found.imputed)
         write_array(file, "fitted", found.fitted)
         write_array(file, "times_seen", found.seen.times)

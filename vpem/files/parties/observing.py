@@ -83,7 +83,6 @@ def observe_parties(
     held = for_each(holders, every, lambda party: _read(parties[party], sample_weight, tell))
     rows, columns, is_long = _names(parties, held, holders)
     sources = [str(party.path) for party in parties]
-    source = ", ".join(sources) if is_long else f"the parties {', '.join(sources)}"
 
     def entries(party: int) -> Observations:
         own = held[party]
@@ -113,7 +112,8 @@ def observe_parties(
         tuple(rows),
         tuple(columns),
         tuple(party.name for party in parties),
-        source=source,
+        source=f"the parties {', '.join(sources)}",
+        long=is_long,
         weights=None
         if sample_weight is None
         else tuple(_weights(parts[one]) if one in parts else none for one in every),

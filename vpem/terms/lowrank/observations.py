@@ -41,6 +41,8 @@ class Observations(
         What each entry weighs, above 0; only their ratios matter. None: all the same.
     sizes : ndarray of shape (n,), or None
         Entries of each observer, where those of some are elsewhere (`part`) and not in ``places``.
+    long : bool
+        Whether they are from tables with a line an entry, as a table of results then has too.
     """
 
     places: tuple[NDArray[np.intp], ...]
@@ -52,6 +54,7 @@ class Observations(
     source: str = "the observations"
     weights: tuple[NDArray[np.float64], ...] | None = None
     sizes: NDArray[np.intp] | None = None
+    long: bool = False
 
     @property
     def shape(self) -> tuple[int, int]:
