@@ -155,7 +155,7 @@ def test_the_same_seed_gives_the_same_run(fedem):
     assert one["history"] == two["history"] != other["history"]
 
 
-def test_it_says_whether_it_converged(capsys, data):
+def test_it_says_whether_it_converged(capsys, data, tmp_path):
     words = ("fedem", data, "--workers", "3", "--covariance", "tied")
     told = done(capsys, *words)
     assert told.err == ""
@@ -163,8 +163,10 @@ def test_it_says_whether_it_converged(capsys, data):
     found = done(capsys, *words, "--json").json
     assert found["converged"] is True
     assert found["n_iter"] < 1000
-    noisy = done(capsys, *words, "--batch-size", "9", "--strict")
+    model = tmp_path / "m.h5"
+    noisy = done(capsys, *words, "--batch-size", "9", "--strict", "-o", model)
     assert ", converged to within noise, " in noisy.out
+    assert "yes, to within noise" in done(capsys, "model", "show", model).out
     assert "noise of batches, which stays in the result" in noisy.err
     noisy = run(capsys, *words, "--batch-size", "9", "--max-iter", "30", "--strict")
     assert noisy.code == 3

@@ -195,7 +195,8 @@ def _quality(saved: SavedFit, rows: EvaluationData | None) -> Items:
     if report.get("accelerate") is not None:
         found.append(("sums taken back", len(saved.reported("lost_sums", list) or [])))
     converged = saved.reported("converged", bool)
-    found.append(("converged", "not said" if converged is None else "yes" if converged else "no"))
+    rest = "yes, to within noise" if saved.reported("in_noise", bool) else "yes"
+    found.append(("converged", "not said" if converged is None else rest if converged else "no"))
     if isinstance(report.get("seconds"), float):
         found.append(("seconds", f"{report['seconds']:.3g}"))
     items: Items = [facts(found, "As the fit reported")]
