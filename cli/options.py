@@ -95,7 +95,7 @@ class Printing(Settings, heading="Output", kept=False):
     json: bool = setting(False, "Print one JSON object instead of tables.", local=True)
     quiet: bool = setting(
         False,
-        "No messages, progress or tables; --json is printed.",
+        "Print nothing but errors, and --json.",
         flags="-q --quiet",
         local=True,
     )
@@ -222,7 +222,7 @@ Force = Annotated[bool, typer.Option("--force", help="Replace an existing output
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")]
 Quiet = Annotated[
     bool,
-    typer.Option("-q", "--quiet", help="No messages, progress or tables; --json is printed."),
+    typer.Option("-q", "--quiet", help="Print nothing but errors, and --json."),
 ]
 InitModel = Annotated[
     Path | None,

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from vpem.errors import printable as clean
 
 from .naming import in_options
-from .progress import Progress, alone, take_away
+from .progress import Progress, alone, in_rows, take_away
 from .tables import Table, table
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ def tell(line: str) -> None:
     """Print one line on stderr; a stderr that takes nothing stops no work."""
     with alone, suppress(OSError):
         take_away()
-        print(clean(line), file=sys.stderr, flush=True)
+        print(in_rows(clean(line)), file=sys.stderr, flush=True)
 
 
 def fail(message: str, code: int = 2) -> int:
@@ -140,7 +140,7 @@ class Screen:
     Parameters
     ----------
     quiet : bool
-        Print warnings and errors only.
+        Print errors only; warnings are kept, for --json and models.
     """
 
     def __init__(self, quiet: bool = False) -> None:
@@ -172,9 +172,9 @@ class Screen:
         self._caught.__exit__(kind, error, trace)
 
     def warn(self, text: str, where: str = "") -> None:
-        """Print and keep a warning."""
+        """Print and keep a warning; unless quiet, which prints none."""
         self.warnings.append(where + text)
-        if not self.silent:
+        if not self.silent and not self.quiet:
             tell(f"vpem: warning: {where}{text}")
 
     @contextmanager

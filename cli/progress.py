@@ -4,13 +4,23 @@ from __future__ import annotations
 
 import os
 import sys
+import textwrap
 import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import Any
 
-__all__ = ["Progress", "alone", "fitting", "is_terminal", "span", "take_away", "what_is_read"]
+__all__ = [
+    "Progress",
+    "alone",
+    "fitting",
+    "in_rows",
+    "is_terminal",
+    "span",
+    "take_away",
+    "what_is_read",
+]
 
 APART = "  "
 DOTS = "..."
@@ -95,6 +105,14 @@ def fitting(parts: Sequence[str], width: int, tail: Sequence[str] = ()) -> str:
     while words and len(" ".join([*words, DOTS])) > width:
         words.pop()
     return " ".join([*words, DOTS])[: max(width, 0)]
+
+
+def in_rows(line: str) -> str:
+    """Return a message with breaks between words where a terminal would break it anywhere."""
+    columns = _columns() if is_terminal() else 0
+    if not 0 < columns < len(line):
+        return line
+    return textwrap.fill(line, columns, break_long_words=False, break_on_hyphens=False)
 
 
 def _columns() -> int:
@@ -203,7 +221,7 @@ class Progress:
                 if unkept:
                     take_away()
                     told = f"note: the result will not be kept; to keep it give {unkept}"
-                    print(told, file=sys.stderr, flush=True)
+                    print(in_rows(told), file=sys.stderr, flush=True)
 
     def is_due(self) -> bool:
         """Whether it is time for a line."""

@@ -16,8 +16,11 @@ if TYPE_CHECKING:
 
 __all__ = ["Table", "table"]
 
-LEAST = 12
+LEAST = 16
 """Text may be broken into pieces of so many columns, where words are longer."""
+
+LONGEST_NAME = 24
+"""Names of facts of so many columns are not broken."""
 
 APART = 3
 """Blanks from the text of one cell to that of the next."""
@@ -69,10 +72,10 @@ class Table:
         """Return the width of each column, of those that together take so many at most."""
         found, least = self._widths(0), self._least()
         found = [max(min(one, width), few) for one, few in zip(found, least, strict=True)]
-        while not self.is_whole and _total(found) > width:
+        while not self.is_whole and _total(found) > max(width, _total([1] * len(found))):
             room = [one if one > few else 0 for one, few in zip(found, least, strict=True)]
             if not any(room):
-                break
+                room = found
             found[room.index(max(room))] -= 1
         return found
 
@@ -94,7 +97,7 @@ class Table:
         found = self._widths(LEAST)
         # Of a list of facts the names stay in one line, where that leaves room for them.
         whole = self._widths(0)[0] if self.heads and not any(self.heads) else 0
-        return [max(whole, found[0]) if whole <= 2 * LEAST else found[0], *found[1:]]
+        return [max(whole, found[0]) if whole <= LONGEST_NAME else found[0], *found[1:]]
 
     def without(self, name: str) -> Table:
         """Return the table without a column."""
@@ -141,8 +144,20 @@ def _between_items(text: str, width: int) -> str:
         elif len(item) <= width <= 3 * len(lines[-1]):
             lines.append(item)
         else:
-            lines[-1:] = textwrap.wrap(joined, width, break_on_hyphens=False)
+            wrapped = textwrap.wrap(joined, width, break_long_words=False, break_on_hyphens=False)
+            lines[-1:] = [piece for line in wrapped for piece in _pieces(line, width)]
     return "\n".join(lines)
+
+
+def _pieces(word: str, width: int) -> list[str]:
+    """Break what is longer than a line, behind a mark such as of a path where there is one."""
+    found = []
+    while len(word) > width:
+        marks = re.finditer(r"[/_:,-]", word[:width])
+        end = max((mark.end() for mark in marks if mark.end() > width // 3), default=width)
+        found.append(word[:end])
+        word = word[end:]
+    return [*found, word]
 
 
 def _total(widths: Sequence[int]) -> int:

@@ -49,7 +49,8 @@ Written by `make docs` from the commands themselves; `vpem COMMAND --help-all` s
 same, and `--help` (or `vpem help COMMAND`) the options that most people need.
 
 Data and results go to standard output, messages and progress to standard error. `--json` prints one
-JSON object for programs. `NO_COLOR` is respected, `--quiet` leaves only warnings and errors.
+JSON object for programs. `NO_COLOR` is respected, `--quiet` leaves only errors; warnings are in
+what `--json` prints.
 
 Every command also has `--help`, `--help-all`, `--config FILE` (its options from a TOML file) and
 `--show-config` (every option's value and where it is from). Every option has an environment

@@ -47,10 +47,11 @@ def test_quiet_commands_print_what_was_asked_for_and_nothing_else(capsys, folder
     words = FITS[name].split()
     assert done(capsys, *words).out.count("\n") > 5
     assert done(capsys, *words, "-q").out == ""
-    told = done(capsys, *words, "--json").out
+    told = done(capsys, *words, "--json")
     quiet = done(capsys, *words, "--json", "--quiet")
-    assert json.loads(quiet.out).keys() == json.loads(told).keys()
-    assert all(line.startswith("vpem: warning: ") for line in quiet.err.splitlines())
+    assert json.loads(quiet.out).keys() == json.loads(told.out).keys()
+    assert json.loads(quiet.out).get("warnings", []) == json.loads(told.out).get("warnings", [])
+    assert quiet.err == ""
 
 
 def test_rows_on_stdout_are_data(capsys, folder):
@@ -88,7 +89,7 @@ def test_rows_of_workers(counts, told):
 
 @pytest.mark.parametrize("command", ["fit", "kmeans", "fedem"])
 def test_help_names_the_command_itself(capsys, command):
-    text = " ".join(done(capsys, command, "--help").out.split())
+    text = " ".join(done(capsys, command, "--help-all").out.split())
     assert f"mpiexec -n 5 vpem {command} ... --engine mpi" in text
 
 
@@ -133,3 +134,24 @@ def test_lists_are_broken_between_their_items(capsys, monkeypatch):
     assert [line.split("   ")[-1] for line in lines if line] == [
         "worst area +1.0 sd,", "mean texture -0.7 sd, age +0.1 sd"
     ]  # fmt: skip
+
+
+def test_long_words_are_broken_behind_marks(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "32")
+    show(table([("file", "/home/someone/projects/data/breast_cancer.h5")], "", ""))
+    lines = [line.split() for line in capsys.readouterr().out.splitlines() if line]
+    assert lines == [["file", "/home/someone/projects/"], ["data/breast_cancer.h5"]]
+
+
+def test_messages_are_broken_between_words_in_terminals_and_nowhere_else(capsys, monkeypatch):
+    from vpem_cli import progress
+    from vpem_cli.output import tell
+
+    sentence = "'/a/very/long/path/of/data.h5' does not exist; look there"
+    monkeypatch.setattr(progress, "_columns", lambda: 20)
+    for terminal in (True, False):
+        monkeypatch.setattr(progress, "is_terminal", lambda terminal=terminal: terminal)
+        tell(sentence)
+        lines = capsys.readouterr().err.splitlines()
+        assert " ".join(lines) == sentence
+        assert len(lines) == (3 if terminal else 1)
