@@ -36,6 +36,7 @@ app = typer.Typer(
     add_completion=True,
     rich_markup_mode=None,
     context_settings={"max_content_width": 120},
+    epilog="'vpem demo' shows the main job, 'vpem COMMAND --help' the options of a command.",
     help=(
         "Fit one Gaussian mixture to data whose features are spread over agents that cannot pool "
         "them.\n\n"

@@ -135,7 +135,7 @@ class _Manners:
     def format_help_text(self, ctx: Any, formatter: Any) -> None:
         """Write what the command does, and its examples in lines of their own, to be copied."""
         text, examples = split_examples(self.help)
-        short = _chosen(ctx) is not None
+        short = WHOLE not in ctx.meta and (ctx.parent is None or _chosen(ctx) is not None)
         formatter.write_paragraph()
         with formatter.indentation():
             formatter.write_text((text.partition("\n\n")[0] if short else text).replace("-", KEPT))

@@ -68,9 +68,9 @@ def fit(
 
     Example: vpem fit data/breast_cancer.h5 --topology cycle --hops 1 -o model.h5
 
-    Example: vpem fit data/breast_cancer.h5 --split rows --workers 7
-
     Example: vpem fit data/wine.h5 -k 2-4 --scale standard
+
+    Example: vpem fit data/breast_cancer.h5 --split rows --workers 7
     """
     with Screen(out.quiet) as screen:
         from vpem.files.endings import check_ending

@@ -46,7 +46,7 @@ class LabelledOutput(TableOutput, heading="Output", kept=False):
 
     labels_file: Path | None = setting(
         None,
-        "Write what each row belongs to here: .csv, .parquet or .h5. With --parties a file for "
+        "Write what rows belong to here: .csv, .parquet, .h5. With --parties a file for "
         "each, named after it (clusters.lab.csv), with all its rows in its own order.",
         flags="--labels",
         file=Role(writes=True, files=_of_one),

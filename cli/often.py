@@ -17,20 +17,20 @@ __all__ = ["OFTEN", "brief", "often"]
 LAST = " output force json quiet"
 
 OFTEN: dict[str, str] = {
-    "fit": "features components covariance scale split agents topology hops missing "
-    "n-init seed labels output json quiet",
+    "fit": "components covariance scale split agents topology hops features drop label-column "
+    "missing n-init seed labels output json quiet",
     "select": "components covariance criterion scale hops split agents topology missing n-init "
     "seed jobs output quiet",
-    "kmeans": "clusters scale split workers agents missing n-init seed "
+    "kmeans": "clusters scale split workers agents features drop label-column missing n-init seed "
     "labels output force json quiet",
-    "fedem": "components covariance scale workers missing compress "
+    "fedem": "components covariance scale workers features drop label-column missing compress "
     "participation max-iter seed labels output json quiet",
     "impute": "rank law workers holdout participation max-iter seed output json quiet",
     "saem": "model components id time value covariates devices missing iterations seed labels "
     "individuals output json quiet",
     "predict": f"proba missing individual times latents parties{LAST}",
     "score": "missing parties dataset json",
-    "evaluate": "labels missing parties json",
+    "evaluate": "labels label-column missing parties json",
     "plot": f"kind labels features individual parties{LAST}",
     "report": f"labels parties{LAST}",
     "data import": "features drop id-column label-column na decimal delimiter no-header agents "

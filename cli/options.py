@@ -191,6 +191,7 @@ def _option(one: Field[Any]) -> inspect.Parameter:
         help=known.help,
         rich_help_panel=known.heading,
         hidden=known.hidden,
+        metavar="<str>" if kind == list[str] else None,
     )
     hint: Any = kind | None if one.default is None else kind
     role = ROLES.get(known.file, known.file)

@@ -66,7 +66,7 @@ def plot(
     individuals: Annotated[IndividualSettings, Without("times population latents")],
     target: PictureSettings,
 ) -> None:
-    """Draw a model: what components are, how they lie apart, how the fit went, what was sent.
+    """Draw a model: its components, how they differ, how the fit went.
 
     Colours are told apart by the colour-blind, and in grey by lines, marks, hatches or numbers.
 

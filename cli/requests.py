@@ -59,8 +59,8 @@ class RowSettings(Settings, heading="Data", kept=False):
         FitSettings,
         "missing",
         None,
-        help="Where values are missing (NaN): refuse, or marginalize: integrate them out, missing "
-        "at random. Default: as fitted.",
+        help="What to do about missing values (NaN): refuse, or marginalize. That integrates them "
+        "out, missing at random. Default: as fitted.",
     )
 
 

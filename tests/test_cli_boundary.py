@@ -216,8 +216,8 @@ def test_names_in_files_do_not_reach_the_terminal_raw(capsys, folder):
         assert "\nvpem: error" not in result.out + result.err
     with h5py.File("d.h5", "a") as file:
         file["X"][:, 1] = 1.0
-    result = done(capsys, "fit", "d.h5", "-q")
-    assert result.err.startswith("vpem: warning: constant features")
+    result = done(capsys, "fit", "d.h5")
+    assert "vpem: warning: constant features" in result.err
     assert result.err.count("\n") == len(result.err.splitlines())
     with h5py.File("d.h5", "a") as file:
         file["X"][3, 1] = np.nan

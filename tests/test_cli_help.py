@@ -107,7 +107,8 @@ def test_every_command_is_listed_somewhere(capsys):
 @each("group", [path for path in HELP if hasattr(member_of(path), "commands")])
 def test_lists_of_commands_have_whole_sentences(capsys, monkeypatch, group):
     monkeypatch.setenv("COLUMNS", "80")
-    rows = done(capsys, *group, "--help").out.partition("Commands:\n")[2].splitlines()
+    rows = done(capsys, *group, "--help").out.partition("Commands:\n")[2]
+    rows = rows.partition("\n\n")[0].splitlines()
     below = [path for path in HELP if len(path) == len(group) + 1 and path[:-1] == group]
     assert len(rows) == len(below)
     for path, row in zip(below, rows, strict=True):

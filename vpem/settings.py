@@ -72,8 +72,8 @@ CODECS = ("natural:12bits", "natural:9bits", "qsgd:8bits", "qsgd:4bits", "blockp
 class GraphSettings(Settings, heading="Network"):
     """The graph that a command draws or reads."""
 
-    topology: str | None = setting(None, "Graph of agents, or workers: star (a server), cycle, "
-        "path, complete, grid, geometric, erdos-renyi, small-world, scale-free, tree. Default: as "
+    topology: str | None = setting(None, "Graph of agents: star (a server), cycle, path, complete, "
+        "grid, geometric, erdos-renyi, small-world, scale-free, tree. Or of workers. Default: as "
         "stored; star.",
         choices=TOPOLOGIES)
     graph: Path | None = setting(None, "Graph from a file: edge list, GraphML, or node-link JSON.",
@@ -178,7 +178,7 @@ class SumSettings(Settings, heading="Network"):
 class MixtureSettings(Settings, heading="Model"):
     """What every fit of a mixture is told."""
 
-    n_components: int = setting(2, "Number of components; an --init-model has its own.",
+    n_components: int = setting(2, "Number of components. An --init-model has its own.",
         flags="-k --components", least=1)
     covariance_type: str = setting("full", "Covariance inside a hub: full, diag, spherical, tied, "
         "tied-diag, tied-spherical. Tied ones are shared by all components.", flags="--covariance",
@@ -236,15 +236,16 @@ class KmeansSettings(Settings, heading="Model"):
     method: str = setting("lloyd", "lloyd: iterations until no row changes its cluster; grid: one "
         "shot over features, one message of each agent (Ding et al. 2016).", heading="Method",
         choices=METHODS)
-    scale: str = setting("none", "none, or standard: features are standardized first; centres are "
-        "written in the data's units, distances and inertia are of standardized features.",
+    scale: str = setting("none", "Features as they are (none), or standardized (standard). "
+        "Centres are in the data's units all the same; distances and inertia are of standardized "
+        "features.",
         choices=SCALES)
     init: Any = setting("k-means++", "Start: k-means++ (greedy), or random (shared rows). With "
         "--secure-sum over rows k-means++ is among means of groups of rows, and random refused.",
         heading="Start", choices=CLUSTER_INITS, idle=idle.STARTED)
     n_init: int = changed(FitSettings, "n_init", idle=[idle.RESTARTED, idle.FEW_STARTS])
-    missing: str = changed(FitSettings, "missing", help="Where values are missing (NaN): "
-        "refuse, or marginalize: distances and means are of what is there (k-POD).")
+    missing: str = changed(FitSettings, "missing", help="What to do about missing values "
+        "(NaN): refuse, or marginalize. Distances and means are then of what is there (k-POD).")
     seed: int = changed(MixtureSettings, "seed")
     participation: float = setting(1.0, "At a server: probability that a worker, or agent, takes "
         "part in an iteration. Who does not counts with what it sent last.",
@@ -374,18 +375,18 @@ class FedSettings(Settings, heading="Method"):
 class FedMixtureSettings(MixtureSettings, FedSettings, heading="Model"):
     """FedEM of a mixture: see `vpem.fit_fedem`."""
 
-    compress: str | None = changed(SumSettings, "compress", help="Codec of what workers send. "
-        "Recommended, with --step-size 1: qsgd:6bits:32, or qsgd:4bits:32 with a shared covariance "
-        "(tied). Others: qsgd:8bits, natural:12bits, blockp:64, randk:0.1, topk:0.1 (with error "
+    compress: str | None = changed(SumSettings, "compress", help="Codec of what workers send: "
+        "qsgd:6bits:32, or qsgd:4bits:32 with a tied covariance. Both are best with --step-size 1. "
+        "Others: qsgd:8bits, natural:12bits, blockp:64, randk:0.1, topk:0.1 (with error "
         "feedback), float32. The setup is then sent in few bits too. Default: numbers as they are.")
     covariance_type: str = changed(MixtureSettings, "covariance_type", help="full, diag, "
-        "spherical; tied, tied-diag, tied-spherical for one shared by all components, with far "
-        "smaller messages.")
+        "spherical, tied, tied-diag, tied-spherical. Tied ones are shared by all components, with "
+        "far smaller messages.")
     missing: str = changed(FitSettings, "missing")
     floor: float | None = setting(None, "Least variance in any direction relative to the "
         "features' own, to which smaller ones, which noise can ask for, are raised and counted. "
         "Default: 1e-4, and 0 where nothing is noisy, which is EM.", least=0.0, most=1.0)
     seed: int = changed(MixtureSettings, "seed", help="Seeds start, workers, batches, codec, and "
-        "random graphs.")
+        "graphs.")
     max_iter: int = changed(FitSettings, "max_iter", help="Most iterations.", least=1)
 # fmt: on
