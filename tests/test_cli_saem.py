@@ -319,7 +319,7 @@ def test_not_converged_says_so(capsys):
     assert "no: " in result.out
     assert "is farthest from where it settles, about" in " ".join(result.out.split())
     assert "vpem: warning: SAEM has not converged in 12 iterations" in result.err
-    result = done(capsys, "saem", BOYS, *words, "--json", "--quiet")
+    result = done(capsys, "saem", BOYS, *words, "--json")
     assert result.json["converged"] is False
     assert result.json["change"] > 1e-9
     assert "of its standard error, more than tol 1e-09" in result.json["grounds"]

@@ -119,7 +119,7 @@ def test_warnings_of_other_ranks_are_told_once(tmp_path):
 
     with h5py.File(path, "r+") as file:
         file["X"][:, 4] = 1.0
-    ended = run_cli(3, "fit", path, *CYCLE, "--max-iter", "3", "--quiet")
+    ended = run_cli(3, "fit", path, *CYCLE, "--max-iter", "3")
     lines = [line for line in ended.stderr.splitlines() if "warning" in line]
     assert len(lines) == 2, ended.stderr
     assert "not converged" in lines[0]
