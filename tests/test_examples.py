@@ -5,7 +5,6 @@ import pytest
 
 from vpem import InputError, example_path, read_dataset, read_individuals
 from vpem.files.examples import EXAMPLES
-from vpem.files.importers import read_table
 
 from .cli_support import done, listing, run
 from .pages_support import inside
@@ -51,7 +50,7 @@ def test_copies_are_the_files_themselves(capsys, tmp_path, monkeypatch):
 def test_a_copy_that_is_a_table(capsys, tmp_path):
     target = tmp_path / "wine.csv"
     done(capsys, "data", "copy", "wine", "-o", target)
-    table, stored = read_table(target, label_column="label"), read_dataset(example_path("wine"))
+    table, stored = read_dataset(target, label_column="label"), read_dataset(example_path("wine"))
     np.testing.assert_array_equal(table.X, stored.X)
     assert table.feature_names == stored.feature_names
     assert table.labels.tolist() == stored.labels.tolist()

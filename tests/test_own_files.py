@@ -249,10 +249,15 @@ def test_files_are_read_right_or_refused_with_what_helps(
 
 
 def test_standard_input_is_read_by_what_it_begins_with(monkeypatch):
-    for content in (CSV.encode(), gzip.compress(CSV.encode()), hdf5(appendable)):
+    stored = hdf5(lambda file: file.create_dataset("X", data=MATRIX))
+    named = b"id,a,b\nx,1,2\ny,3,5\n"
+    for content in (CSV.encode(), gzip.compress(named), hdf5(appendable), stored):
         monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(content)))
-        found = read_data("-", memory_limit=10**9)
+        found = read_data("-", memory_limit=10**9, on_disk=True)
         assert (found.X.shape, found.source) == ((2, 2), "standard input")
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(gzip.compress(named)[:20])))
+    with pytest.raises(VpemError, match="standard input cannot be unpacked"):
+        read_data("-")
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"")))
     with pytest.raises(VpemError, match="standard input is empty"):
         read_data("-")
@@ -274,6 +279,10 @@ def test_a_model_knows_how_its_table_was_read(tmp_path):
     with pytest.raises(VpemError, match="no column 'c'"):
         read_data(path, kept=found.table, columns=("a", "c"))
     assert read_data(path, kept=found.table, columns=frozenset("ac")).feature_names == ("a",)
+    path.write_text("a;b;c\n;1;\n;1;\n")
+    assert np.isnan(read_data(path, columns=("a",)).X).all()
+    kept = read_data(path, keep_constant=True)
+    assert (kept.feature_names, kept.left_out) == (("a", "b", "c"), {})
 
 
 def test_features_of_matrices_are_chosen_and_held_as_before(tmp_path):

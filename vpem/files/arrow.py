@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -33,7 +35,9 @@ def check_kinds(columns: list[tuple[str, pa.DataType]], source: str) -> None:
             )
 
 
-def check_strings(name: str, column: pa.ChunkedArray, source: str) -> None:
+def check_strings(
+    name: str, column: pa.ChunkedArray, source: str, file: Path | None = None
+) -> None:
     """Raise FileError if text is longer than names are or takes far more than its file."""
     if not is_text(plain_kind(column.type)):
         return
@@ -44,7 +48,11 @@ def check_strings(name: str, column: pa.ChunkedArray, source: str) -> None:
             f"{LONGEST_STRING} characters; leave it out with ",
             Setting("drop"),
         )
-    check_unpacked(4 * longest * len(column), source)  # as numpy has text
+    n_bytes = 4 * longest * len(column)  # as numpy has text
+    if file is None:
+        check_memory(n_bytes, source)
+    else:
+        check_unpacked(n_bytes, file, source)
 
 
 def longest_text(column: pa.ChunkedArray) -> int:
@@ -58,13 +66,12 @@ def longest_text(column: pa.ChunkedArray) -> int:
 
 def matrix_of(columns: list[tuple[str, pa.ChunkedArray]], n_rows: int, source: str) -> Floats:
     """Return the feature columns side by side, float32 if they all are, float64 otherwise."""
-    plain = [(name, decoded(column)) for name, column in columns]
     for refusal, test in (
         ("text", is_text),
         ("dates or times", pa.types.is_temporal),
         ("no values", pa.types.is_null),
     ):
-        bad = [(name, column) for name, column in plain if test(column.type)]
+        bad = [(name, column) for name, column in columns if test(plain_kind(column.type))]
         if bad:
             listed = shorten((repr(name) for name, _ in bad), 10)
             columns_hold = f"column {listed} holds" if len(bad) == 1 else f"columns {listed} hold"
@@ -78,6 +85,7 @@ def matrix_of(columns: list[tuple[str, pa.ChunkedArray]], n_rows: int, source: s
                 ", or leave it out with ",
                 Setting("drop"),
             )
+    plain = [(name, decoded(column)) for name, column in columns]
     small = all(column.type in (pa.float32(), pa.float16()) for _, column in plain)
     dtype = np.dtype(np.float32 if small else np.float64)
     check_memory(n_rows * len(plain) * dtype.itemsize, source)
@@ -89,9 +97,11 @@ def matrix_of(columns: list[tuple[str, pa.ChunkedArray]], n_rows: int, source: s
     return X
 
 
-def annotation_of(name: str, column: pa.ChunkedArray, source: str) -> Labels:
+def annotation_of(
+    name: str, column: pa.ChunkedArray, source: str, file: Path | None = None
+) -> Labels:
     """Return ids or labels as an array of integers, floats or strings."""
-    check_strings(name, column, source)
+    check_strings(name, column, source, file)
     values = decoded(column)
     if pa.types.is_temporal(values.type) and not pa.types.is_duration(values.type):
         values = values.cast(pa.string())

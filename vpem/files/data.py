@@ -11,7 +11,7 @@ from typing import Any
 from numpy.typing import DTypeLike
 
 from vpem.checks import check_dtype
-from vpem.errors import InputError, Setting
+from vpem.errors import FileError, InputError, Setting
 from vpem.files.datasets import Dataset
 from vpem.files.foreign import as_matrix
 from vpem.files.matrix import FileMatrix
@@ -22,10 +22,8 @@ from vpem.files.table_settings import TableSettings
 
 __all__ = ["STDIN", "open_frame", "read_data", "read_dataset"]
 
-SEPARATORS = {".csv": ",;\t|", ".tsv": "\t"}
-"""What may be between fields, by the ending of a name."""
-
-ANY = "\t;|, "
+ANY = ",;\t| "
+"""What may be between fields, but in .tsv."""
 
 NAMED = ("label_column", "id_column", "worker_column")
 
@@ -124,8 +122,17 @@ def _local(path: str | os.PathLike[str]) -> Iterator[tuple[Path, str, bool]]:
         return
     from vpem.files.standard_input import spooled
 
+    source = "standard input"
     with spooled() as file:
-        yield file, "standard input", True
+        try:
+            yield file, source, True
+        except (FileError, InputError) as error:
+            # The temporary file is nobody's business.
+            parts = (
+                part.replace(os.fspath(file), source) if isinstance(part, str) else part
+                for part in error.parts
+            )
+            raise (FileError if isinstance(error, FileError) else InputError)(*parts) from None
 
 
 def _read(file: Path, source: str, wanted: Wanted) -> Dataset:
@@ -156,7 +163,7 @@ def _frame(file: Path, source: str, kind: str, table: TableSettings) -> Frame:
     if kind == "text":
         from vpem.files.readers.text_tables import text_frame
 
-        return text_frame(file, source, table, SEPARATORS.get(_ending(file), ANY))
+        return text_frame(file, source, table, "\t" if _ending(file) == ".tsv" else ANY)
     from vpem.files.readers.arrow_frames import arrow_frame, parquet_frame
 
     return (parquet_frame if kind == "parquet" else arrow_frame)(file, source)

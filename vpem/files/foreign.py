@@ -61,7 +61,7 @@ def read_matrix(
             f"{hint}: {listed}",
         )
     if memory_limit is not None and isinstance(item, h5py.Dataset):
-        matrix = FileMatrix(source, name, 0)
+        matrix = FileMatrix(file.filename, name, 0)
         stored = matrix.beyond(memory_limit)
         if stored is not None:
             return stored

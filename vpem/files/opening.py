@@ -218,8 +218,17 @@ def read_text(path: PathLike, times: int = 1) -> str:
     return text.replace("\r\n", "\n").replace("\r", "\n")
 
 
-def check_unpacked(n_bytes: int, path: PathLike) -> None:
+def check_unpacked(n_bytes: int, path: PathLike, source: str | None = None) -> None:
     """Raise an error if what a file packs would take far more memory than its size.
+
+    Parameters
+    ----------
+    n_bytes : int
+        What it would take.
+    path : path
+        The file.
+    source : str, optional
+        What messages call it; by default its path.
 
     Raises
     ------
@@ -231,6 +240,7 @@ def check_unpacked(n_bytes: int, path: PathLike) -> None:
     size = os.stat(path).st_size
     if n_bytes > max(read_limit(), EXPANSION * size):
         raise FileError(
-            f"{path} declares values of {n_bytes / 1e9:.4g} GB in {size} bytes; {advice(n_bytes)}"
+            f"{source or path} declares values of {n_bytes / 1e9:.4g} GB in {size} bytes; "
+            f"{advice(n_bytes)}"
         )
-    check_memory(n_bytes, os.fspath(path))
+    check_memory(n_bytes, source or os.fspath(path))

@@ -35,10 +35,10 @@ def parquet_frame(file: Path, source: str) -> Frame:
             chosen = [names[column] for column in kept]
             # Text that is many times the same stays in a dictionary until it is known to be short.
             with parquet.ParquetFile(file, read_dictionary=text) as opened:
-                check_unpacked(_declared(opened.metadata, set(chosen)), file)
+                check_unpacked(_declared(opened.metadata, set(chosen)), file, source)
                 return list(opened.read(columns=chosen).columns)
 
-    return Frame(source, tuple(names), tuple(schema.types), read, _index(schema))
+    return Frame(source, tuple(names), tuple(schema.types), read, _index(schema), file=file)
 
 
 def arrow_frame(file: Path, source: str) -> Frame:
@@ -65,14 +65,14 @@ def arrow_frame(file: Path, source: str) -> Frame:
             for number in range(count):
                 batch = opened.get_batch(number)
                 n_bytes += batch.get_total_buffer_size()
-                check_unpacked(n_bytes, file)
+                check_unpacked(n_bytes, file, source)
                 for part, column in zip(parts, batch.columns, strict=True):
                     column.validate(full=True)
                     part.append(column)
         types = [schema.types[column] for column in kept]
         return [pa.chunked_array(part, type=one) for part, one in zip(parts, types, strict=True)]
 
-    return Frame(source, tuple(schema.names), tuple(schema.types), read, _index(schema))
+    return Frame(source, tuple(schema.names), tuple(schema.types), read, _index(schema), file=file)
 
 
 def _index(schema: pa.Schema) -> frozenset[int]:

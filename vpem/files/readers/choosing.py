@@ -6,12 +6,13 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from vpem.errors import InputError, Setting, shorten
-from vpem.files.columns import resolve_column
+import numpy as np
+
+from vpem.errors import InputError, Setting, did_you_mean, shorten
 from vpem.files.readers.frames import Wanted
 from vpem.files.table_settings import words_in
 
-__all__ = ["Choice", "choose", "columns_in"]
+__all__ = ["Choice", "choose", "columns_in", "resolve_column"]
 
 NOTED = ("label", "id", "worker", "weight")
 """What columns may hold beside features."""
@@ -156,3 +157,30 @@ def _check(
             )
     if not features:
         raise InputError(f"{source}: no column is left for the features")
+
+
+def resolve_column(
+    what: str, column: str | int | None, names: list[str], source: str
+) -> int | None:
+    """Return the number of a column given by name or number."""
+    if column is None:
+        return None
+    if isinstance(column, str):
+        if names.count(column) > 1:
+            raise InputError(f"{source}: several columns are called {column!r}; give a number")
+        if column in names:
+            return names.index(column)
+        if not re.fullmatch(r"-?\d{1,9}", column):
+            raise InputError(
+                f"{source}: there is no {what} {column!r}{did_you_mean(column, names)}; the "
+                f"columns are {shorten(names, 10)}"
+            )
+        column = int(column)
+    if isinstance(column, bool | np.bool_) or not isinstance(column, int | np.integer):
+        raise InputError(f"{what} must be a name or a number, got {column!r}")
+    if not -len(names) <= column < len(names):
+        raise InputError(
+            f"{source}: there is no {what} {column}; the {len(names)} columns are numbered from 0 "
+            f"to {len(names) - 1}, or from -1 backwards"
+        )
+    return int(column) % len(names)

@@ -141,7 +141,7 @@ def _refuse_other(start: bytes, source: str, file: Path, encoding: str | None) -
     if plain[:15].lower().startswith((b"<!doctype html", b"<html")):
         raise FileError(f"{source} is a web page, not a table; download the file itself")
     for mark, what in TEXTS:
-        if plain[: len(mark)].lower() == mark:
+        if plain[: len(mark)].lower() == mark or (mark[:1] == b"@" and mark in plain.lower()):
             raise FileError(f"{source} is {what}; write the table as CSV")
     if b"\0" in start and encoding is None and not start.startswith(WIDE):
         halves = {order: start[at::2] for order, at in (("le", 1), ("be", 0))}

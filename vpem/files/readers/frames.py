@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -38,6 +39,8 @@ class Frame:
         Whether the names are the file's own.
     unread : dict of str to str
         Columns that cannot be read, with the reason.
+    file : Path or None
+        Where its columns are packed; None: they are in memory.
     """
 
     source: str
@@ -47,6 +50,7 @@ class Frame:
     index: frozenset[int] = frozenset()
     header: bool = True
     unread: dict[str, str] = field(default_factory=dict)
+    file: Path | None = None
 
 
 @dataclass(frozen=True)

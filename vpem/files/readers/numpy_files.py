@@ -58,7 +58,7 @@ def read_npz(file: Path, source: str, wanted: Wanted) -> Dataset:
     found: dict[str, NDArray[Any]] = {}
     with open_regular(file) as opened, _said(source), open_zip(opened, source) as archive:
         members = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
-        check_unpacked(sum(info.file_size for info in members.values()), file)
+        check_unpacked(sum(info.file_size for info in members.values()), file, source)
         sparse = set(members) >= SPARSE
         name = "" if sparse else _matrix_in(list(members), wanted.dataset, source)
         for each, info in members.items():

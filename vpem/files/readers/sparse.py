@@ -72,7 +72,7 @@ def dense_of(
     if not fits:
         raise FileError(f"{source}: the parts of the sparse matrix do not fit each other")
     n_bytes = shape[0] * shape[1] * dtype.itemsize
-    check_unpacked(n_bytes, file)
+    check_unpacked(n_bytes, file, source)
     refuse_large(n_bytes, memory_limit, source)
     made = scipy.sparse.csr_matrix if kind == "csr" else scipy.sparse.csc_matrix
     sparse = made((data.astype(dtype), indices, indptr), shape=shape)

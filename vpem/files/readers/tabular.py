@@ -76,6 +76,9 @@ def dataset_of(frame: Frame, wanted: Wanted) -> Dataset:
     if not features:
         raise nothing_left(frame, left_out)
     warn_of_numbers(frame, list(features))
+    if wanted.columns is not None or wanted.keep_constant:
+        empty = [n for n, values in features.items() if pa.types.is_null(values.type)]
+        features |= dict.fromkeys(empty, pa.chunked_array([pa.nulls(n_rows, pa.float64())]))
     refuse_large(n_rows * len(features) * 8, wanted.memory_limit, frame.source)
     X = matrix_of([(names[n], values) for n, values in features.items()], n_rows, frame.source)
     noted = _noted(frame, choice.noted | ({} if ids is None else {"id": ids}), found)
@@ -135,7 +138,9 @@ def _noted(frame: Frame, noted: dict[str, int], found: Columns) -> dict[str, Any
         if what == "weight":
             values["sample_weight"] = weights_of(name, column, frame.source)
         elif what == "worker":
-            values["workers"] = from_worker_of_row(annotation_of(name, column, frame.source))
+            values["workers"] = from_worker_of_row(
+                annotation_of(name, column, frame.source, frame.file)
+            )
         else:
-            values[f"{what}s"] = annotation_of(name, column, frame.source)
+            values[f"{what}s"] = annotation_of(name, column, frame.source, frame.file)
     return values

@@ -236,7 +236,8 @@ def _found(lines: list[str], candidates: str) -> str:
         same = set(counts.get(mark, [0])[1:])
         if len(same) == 1 and counts[mark][0] and counts[mark][0] in {*same, min(same) - 1}:
             return mark
-    return max(candidates, key=lambda mark: counts[mark][0])
+    # Blanks stand in names, too.
+    return max(candidates.replace(" ", "") or " ", key=lambda mark: counts[mark][0])
 
 
 def _commented(header: str, line: str, delimiter: str) -> str | None:

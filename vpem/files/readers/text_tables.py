@@ -48,7 +48,9 @@ def text_frame(file: Path, source: str, table: TableSettings, candidates: str) -
     text = look_at(file, source, table, candidates)
     _check_width(text)
     header = not table.no_header
-    parsing = csv.ParseOptions(delimiter=text.delimiter, newlines_in_values=True)
+    parsing = csv.ParseOptions(
+        delimiter=text.delimiter, newlines_in_values=True, invalid_row_handler=_is_comment
+    )
     with (
         _said(text, header),
         text.open() as stream,
@@ -82,7 +84,14 @@ def text_frame(file: Path, source: str, table: TableSettings, candidates: str) -
                 raise not_this_text(source, text.encoding)
         return list(found.columns)
 
-    return Frame(source, tuple(names), tuple(kinds), read, frozenset(unnamed) & {0}, header)
+    return Frame(
+        source, tuple(names), tuple(kinds), read, frozenset(unnamed) & {0}, header, file=file
+    )
+
+
+def _is_comment(row: csv.InvalidRow) -> str:
+    """Say that a line of another length is left out if it begins with a sign of comments."""
+    return "skip" if row.text.lstrip().startswith("#") else "error"
 
 
 def _reading(
@@ -133,7 +142,10 @@ def _explain(message: str, source: str, header: bool, error: BaseException) -> N
     if ragged:
         number, expected, found = ragged.groups()
         row = f"row {int(number) - 1 - header} (counted from 0)" if number else "a row"
-        sentence = f"{row} has {found} fields instead of {expected}; check the delimiter"
+        sentence = (
+            f"{row} has {found} fields instead of {expected}; check the delimiter, and remove "
+            "what stands above the names"
+        )
     elif "Empty CSV" in message:
         sentence = "the file has no rows"
     elif "straddles" in message or "straddling" in message:
