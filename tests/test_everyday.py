@@ -214,6 +214,13 @@ def test_parameters_that_there_are_not_are_refused_with_the_right_name(given, wo
     with pytest.raises(TypeError, match="'tol': it stops when no row changes"):
         DistributedKMeans(2, tol=1e-4)
 
+    class Own(VPEM):
+        def __init__(self, colour="red", **options):
+            super().__init__(**options)
+            self.colour = colour
+
+    assert Own("blue", tol=1.0).tol == 1.0
+
 
 @each("kind", list(ESTIMATORS))
 def test_verbose_fits_say_how_far_they_are(kind, frame, capsys):

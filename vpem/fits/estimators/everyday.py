@@ -56,8 +56,10 @@ class Everyday(BaseEstimator):
 
     def __new__(cls, *args: Any, **given: Any) -> Self:
         """Refuse parameters that there are not, with the name of the one that is meant."""
-        known = [name for name in inspect.signature(cls.__init__).parameters if name != "self"]
-        for name in given:
+        parameters = inspect.signature(cls.__init__).parameters
+        known = [name for name in parameters if name != "self"]
+        takes_any = any(one.kind is one.VAR_KEYWORD for one in parameters.values())
+        for name in () if takes_any else given:
             if name not in known:
                 meant = [one for one in known if name in MEANT.get(one, ())]
                 hint = f"; it is called {meant[0]}" if meant else did_you_mean(name, known)
