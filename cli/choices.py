@@ -35,6 +35,7 @@ __all__ = [
     "start_model",
     "started",
     "stored_graph",
+    "tell_of_diagonal",
     "tell_of_tree",
 ]
 
@@ -134,6 +135,19 @@ def partition_of(source: Dataset, held: HoldingSettings) -> Partition:
     if source.partition is not None:
         return source.partition
     return contiguous(source.n_features, source.n_features, names=source.feature_names)
+
+
+def tell_of_diagonal(
+    source: Dataset, held: HoldingSettings, covariance: str, hops: int, screen: Screen
+) -> None:
+    """Say in a line where nobody holds features together that no correlations are fitted."""
+    alone = held.split == "features" and held.agents is None and held.partition is None
+    full = any(not word.endswith(("diag", "spherical")) for word in covariance.split(","))
+    if alone and source.partition is None and source.n_features > 1 and not hops and full:
+        screen.note(
+            "every feature is an agent of its own, so covariances are diagonal; --agents 1 fits "
+            "all correlations, --topology cycle --hops 1 those of neighbours"
+        )
 
 
 def stored_graph(source: Dataset, parts: Partition, graph: GraphSettings) -> Graph:

@@ -8,7 +8,14 @@ from vpem.fits.settings import PrivacySettings
 from vpem.settings import FitSettings, GraphSettings, HoldingSettings, SumSettings
 
 from .checkpoints import CheckpointSettings
-from .choices import ComponentSettings, StartSettings, counts_of, how_summed, started
+from .choices import (
+    ComponentSettings,
+    StartSettings,
+    counts_of,
+    how_summed,
+    started,
+    tell_of_diagonal,
+)
 from .driver import Run
 from .engine import EngineSettings, describe_engine
 from .labels import LabelFile, LabelledOutput, of_workers
@@ -95,6 +102,7 @@ def fit(
         )
         how = started(how, begin, source, given)
         task = Task(source, held, graph, sums, run)
+        tell_of_diagonal(source, held, how.covariance_type, sums.hops, screen)
         if run.shards and out.output is not None:
             check_shards(run, task.network, task.names)
         tell_what_is_left(screen, how, privacy, task)

@@ -15,6 +15,7 @@ from vpem.settings import (
     SumSettings,
 )
 
+from .choices import tell_of_diagonal
 from .driver import Output, Run
 from .engine import EngineSettings
 from .options import Given, MemoryLimit, Without
@@ -143,5 +144,8 @@ def select(
             check_picture(out.plot, out.force)
         fits = Asked(parties, held, graph, how, sums, memory_limit)
         task = SearchTask(data, fits, [cell.hops for cell in cells], run)
+        tell_of_diagonal(
+            task.task.source, held, asked.covariance_type, max(cell.hops for cell in cells), screen
+        )
         search = Search(task, without_repeats(cells, task.problem), asked, out)
         run.finish(search.run(given, began))

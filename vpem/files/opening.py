@@ -237,7 +237,8 @@ def check_unpacked(n_bytes: int, path: PathLike, source: str | None = None) -> N
     InputError
         If it takes more than the memory of this machine.
     """
-    size = os.stat(path).st_size
+    # Standard input is kept under another name.
+    size = os.stat(path).st_size if os.path.exists(path) else 0
     if n_bytes > max(read_limit(), EXPANSION * size):
         raise FileError(
             f"{source or path} declares values of {n_bytes / 1e9:.4g} GB in {size} bytes; "
