@@ -9,11 +9,12 @@ import typer
 
 from vpem.files.table_settings import TableSettings
 
-from .reading import DataFile, read_one
+from .reading import STDIN, DataFile, read_one
 from .where import Where
 
 if TYPE_CHECKING:
     from vpem.files.datasets import Dataset
+    from vpem.files.readers.profiles import ColumnProfile
     from vpem.network.holdings import Partition
     from vpem.network.schema import Report
 
@@ -37,18 +38,22 @@ def describe(
 ) -> None:
     """Show a dataset's size, agents, labels, graph and features.
 
-    Of a table also what fits would leave out, and why.
+    Of a table: what each column holds, and what a fit makes of it.
 
     Example: vpem data describe data/breast_cancer.h5
     """
     from .output import Screen, print_json, show
 
-    with Screen() as screen:
+    with Screen():
         from vpem.files.about import read_about
+        from vpem.files.readers.formats import format_of
 
-        found = read_one(data, table, Where(), screen.say, dataset=dataset)
+        columns: list[ColumnProfile] = []
+        found = read_one(data, table, Where(), None, dataset=dataset, profiles=columns)
         summary = _describe(found)
-        summary["about"] = {} if found.table is not None else read_about(data)
+        stored = str(data) != STDIN and format_of(data, str(data)) == "hdf5"
+        summary["about"] = read_about(data) if stored else {}
+        summary["columns"] = [vars(column) for column in columns]
     if json:
         print_json(summary)
     else:
@@ -140,14 +145,27 @@ def _tables(summary: Report) -> list[Table]:
     if labels is not None:
         counts = [(item["label"], item["count"]) for item in labels]
         tables.append(_filled(counts, "label", "rows", right=("rows",)))
+    if summary["columns"]:
+        return [*tables, _columns(summary["columns"])]
     heads = ("mean", "sd", "min", "max")
     features = [
         (f["name"], *(number(f[head]) for head in heads), _notes(f)) for f in summary["features"]
     ]
     tables.append(_filled(features, "feature", *heads, "note", right=heads))
-    if summary["left_out"]:
-        tables.append(_filled(list(summary["left_out"].items()), "left out", "why"))
     return tables
+
+
+def _columns(columns: Sequence[Report]) -> Table:
+    """Return the table of what the columns of a table hold."""
+    rows = []
+    for one in columns:
+        few = one["kind"] == "text" and one["different"] is not None
+        kind = f"text, {one['different']} different" if few else one["kind"]
+        ends = (one["least"] or "-", one["most"] or "-")
+        missing = "-" if one["missing"] is None else one["missing"]
+        rows.append((one["name"], kind, missing, *ends, one["use"]))
+    heads = ("column", "holds", "missing", "least", "most", "use")
+    return _filled(rows, *heads, right=("missing", "least", "most"))
 
 
 def _share(summary: Report) -> str:

@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from numpy.typing import DTypeLike
 
@@ -19,6 +19,9 @@ from vpem.files.readers.common import refuse_large
 from vpem.files.readers.formats import format_of
 from vpem.files.readers.frames import Frame, Wanted
 from vpem.files.table_settings import TableSettings
+
+if TYPE_CHECKING:
+    from vpem.files.readers.profiles import ColumnProfile
 
 __all__ = ["STDIN", "open_frame", "read_data", "read_dataset"]
 
@@ -43,6 +46,7 @@ def read_data(
     columns: Sequence[str] | frozenset[str] | None = None,
     keep_constant: bool = False,
     on_disk: bool = False,
+    profiles: list[ColumnProfile] | None = None,
 ) -> Dataset:
     """Read a dataset from a table or an HDF5 file.
 
@@ -74,6 +78,8 @@ def read_data(
         may have more rows of them.
     on_disk : bool
         Whether values of HDF5 stay on disk, however little memory they would take.
+    profiles : list of ColumnProfile, optional
+        Gets what each column of a table holds, in the order of the table.
 
     Returns
     -------
@@ -96,7 +102,7 @@ def read_data(
     lacking = [what for name, what in named if kept is not None and _is_kept(name, given, kept)]
     wanted = Wanted(
         asked, dataset, memory_limit, sample_weight, weights_needed, columns,
-        tuple(lacking), keep_constant, on_disk,
+        tuple(lacking), keep_constant, on_disk, profiles,
     )  # fmt: skip
     with _local(path) as (file, source, wholly):
         found = _read(file, source, wanted)

@@ -15,6 +15,8 @@ from vpem.files.table_settings import TableSettings
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from vpem.files.readers.profiles import ColumnProfile
+
 __all__ = ["Frame", "Wanted", "check_fields"]
 
 
@@ -77,6 +79,8 @@ class Wanted:
         Whether columns with one value, or none, are features.
     on_disk : bool
         Whether values of HDF5 stay on disk, however few they are.
+    profiles : list of ColumnProfile, optional
+        Gets what the columns of a table hold.
     """
 
     table: TableSettings
@@ -88,6 +92,7 @@ class Wanted:
     lacking: tuple[str, ...] = ()
     keep_constant: bool = False
     on_disk: bool = False
+    profiles: list[ColumnProfile] | None = None
 
     @property
     def in_memory(self) -> int | None:

@@ -81,15 +81,20 @@ def dataset_of(frame: Frame, wanted: Wanted) -> Dataset:
         features |= dict.fromkeys(empty, pa.chunked_array([pa.nulls(n_rows, pa.float64())]))
     refuse_large(n_rows * len(features) * 8, wanted.memory_limit, frame.source)
     X = matrix_of([(names[n], values) for n, values in features.items()], n_rows, frame.source)
-    noted = _noted(frame, choice.noted | ({} if ids is None else {"id": ids}), found)
-    return Dataset(
+    columns = choice.noted | ({} if ids is None else {"id": ids})
+    made = Dataset(
         blank_marks(X, table),
         tuple(names[n] for n in features),
-        **noted,
+        **_noted(frame, columns, found),
         source=frame.source,
         left_out=left_out,
         table=table if ids is None else table.changed(id_column=names[ids]),
     )
+    if wanted.profiles is not None:
+        from vpem.files.readers.profiles import profile_of
+
+        wanted.profiles.extend(profile_of(frame, made, found, features, columns))
+    return made
 
 
 def _read(frame: Frame, choice: Choice) -> Columns:
