@@ -21,8 +21,8 @@ STEPS = (
      "evaluate model.h5 breast_cancer.h5"),
     ("The component of each mass, and how certain that is:",
      "predict model.h5 breast_cancer.h5 --proba -o components.csv"),
-    ("A picture of the features in which components differ most:",
-     "plot model.h5 breast_cancer.h5 --kind marginals -o marginals.png"),
+    ("A picture of the features by which components are told apart:",
+     "plot model.h5 --kind profile -o profile.png"),
 )  # fmt: skip
 """What each command is for, and its words."""
 

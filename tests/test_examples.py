@@ -91,7 +91,7 @@ def test_the_demonstration(tmp_path, monkeypatch):
     assert shown.returncode == 0, shown.stderr
     assert "\n$ vpem fit breast_cancer.h5 " in shown.stdout
     assert "accuracy" in shown.stdout
-    kept = {"breast_cancer.h5", "model.h5", "components.csv", "marginals.png"}
+    kept = {"breast_cancer.h5", "model.h5", "components.csv", "profile.png"}
     assert {path.name for path in (tmp_path / "try").iterdir()} == kept
     assert {path.name for path in tmp_path.iterdir()} == {"try"}
     again = inside(["vpem", "demo", "--keep", "try"], tmp_path)
