@@ -11,6 +11,7 @@ from sklearn.mixture import GaussianMixture
 
 import vpem
 from vpem import VPEM, DistributedGaussianMixture, DistributedKMeans, FedEM, FedMissEM, InputError
+from vpem.files.states import write_state
 from vpem.network.holdings import evenly
 from vpem.shown import Shown
 from vpem.steps.given_starts import GivenStart
@@ -90,13 +91,11 @@ def test_any_file_of_ours_is_opened_and_others_are_refused(X, tmp_path):
     assert "rank 1, 120 x 4" in imputed.summary()
     with pytest.raises(vpem.FileError):
         vpem.load(tmp_path / "none.h5")
-    other = tmp_path / "other.h5"
-    import h5py
-
-    with h5py.File(other, "w") as file:
-        file["X"] = X
-    with pytest.raises(vpem.FileError, match="read_dataset"):
-        vpem.load(other)
+    (tmp_path / "t.csv").write_text("a,b\n1,2\n3,4.5\n")
+    assert vpem.load(tmp_path / "t.csv").feature_names == ("a", "b")
+    write_state(tmp_path / "c.ckpt", {})
+    with pytest.raises(vpem.FileError, match="is a checkpoint"):
+        vpem.load(tmp_path / "c.ckpt")
     for unfitted in (VPEM(), DistributedKMeans(), FedMissEM()):
         with pytest.raises(InputError, match="not fitted"):
             unfitted.save(tmp_path / "u.h5")

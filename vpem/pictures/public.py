@@ -7,11 +7,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import h5py
 import numpy as np
 
 from vpem.checks import check_data
 from vpem.errors import FileError, InputError
-from vpem.files import clusterings, datasets, imputations, models, observations
+from vpem.files import clusterings, imputations, models, observations, states
 from vpem.files.clusterings import StoredClustering, read_clustering
 from vpem.files.data import read_dataset
 from vpem.files.datasets import Dataset, default_names
@@ -47,7 +48,7 @@ PathLike = str | os.PathLike[str]
 
 
 def load(path: PathLike) -> Any:
-    """Open a file that vpem has written: whatever it holds, ready for use.
+    """Open a file: whatever it holds, ready for use.
 
     Parameters
     ----------
@@ -59,12 +60,13 @@ def load(path: PathLike) -> Any:
     VPEM, DistributedGaussianMixture, FedEM or DistributedKMeans
         Of a model or a clustering: fitted, so that it predicts (`read_model` has what is in the
         file). Of a fit of SAEM what `read_saem` returns, of an imputation its matrix
-        (`vpem.files.imputations.Imputed`), of data a `Dataset`, `Observations` or `Individuals`.
+        (`vpem.files.imputations.Imputed`), of data a `Dataset`, `Observations` or `Individuals`;
+        what vpem has not written is read as data, by `read_dataset`.
 
     Raises
     ------
     FileError
-        If the file cannot be read, or holds nothing of the kind.
+        If the file cannot be read, or is a checkpoint.
 
     Examples
     --------
@@ -72,24 +74,21 @@ def load(path: PathLike) -> Any:
     >>> model = vpem.load("model.h5")  # doctest: +SKIP
     >>> model.predict(X)  # doctest: +SKIP
     """
-    with open_read(path) as file:
-        encoding = read_attribute(file, "encoding-type")
+    encoding = None
+    if h5py.is_hdf5(path):
+        with open_read(path) as file:
+            encoding = read_attribute(file, "encoding-type")
     if encoding in (models.ENCODING, clusterings.ENCODING):
         from vpem.fits.estimators.loaded import estimator_of
 
         return estimator_of((read_model if encoding == models.ENCODING else read_clustering)(path))
-    readers: dict[str | None, Callable[[PathLike], Any]] = {
-        datasets.ENCODING: read_dataset, "anndata": read_dataset, fits.ENCODING: read_saem,
-        imputations.ENCODING: read_imputed, observations.ENCODING: read_observations,
-        of_individuals.ENCODING: read_individuals,
+    readers: dict[str, Callable[[PathLike], Any]] = {
+        fits.ENCODING: read_saem, imputations.ENCODING: read_imputed,
+        observations.ENCODING: read_observations, of_individuals.ENCODING: read_individuals,
     }  # fmt: skip
-    if encoding in readers:
-        return readers[encoding](path)
-    what = "does not say what it holds" if encoding is None else f"holds a {encoding}"
-    raise FileError(
-        f"{path} {what}, which is nothing to load: vpem.read_dataset reads data of any origin, and "
-        "a checkpoint is for the run that has written it"
-    )
+    if encoding == states.ENCODING:
+        raise FileError(f"{path} is a checkpoint, with which only its own run can go on")
+    return readers.get(encoding or "", read_dataset)(path)
 
 
 def plot(

@@ -116,8 +116,13 @@ class Everyday(BaseEstimator):
         assert not isinstance(kept, Imputation)
         report = kept.report
         size = f"{len(kept.feature_names)} features"
+        n_workers, n_agents = report.get("n_workers"), report.get("n_agents")
+        if n_workers is None and n_agents is not None and n_agents > 1:
+            size += f" of {n_agents} agents"
         if report.get("n_samples") is not None:
-            size = f"{report['n_samples']} rows, {size}"
+            rows = f"{report['n_samples']} rows"
+            rows += f" of {n_workers} workers" if n_workers is not None and n_workers > 1 else ""
+            size = f"{rows}, {size}"
         answer = answer_of(kept)
         title = f"{len(answer.weights)} {self._noun}s, {size}: {told_of(report)}"
         return f"{type(self).__name__} of {title}", answer
