@@ -18,8 +18,8 @@ __all__ = ["CHOICES", "complete_values", "listed_in", "words_of"]
 
 CHOICES: dict[str, tuple[str, ...]] = {
     "kind": (
-        "history", "graph", "sparsity", "communication", "marginals", "pairs", "responsibilities",
-        "confusion", "traces", "curves",
+        "profile", "projection", "history", "graph", "sparsity", "communication", "marginals",
+        "pairs", "responsibilities", "confusion", "traces", "curves",
     ),
     "data copy name": ("breast_cancer", "wine", "oxford_boys", "theophylline"),
     "data fetch name": ("htru2",),
