@@ -32,9 +32,8 @@ def test_python_lines_print_what_they_should(tmp_path):
     (code,) = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
     (tmp_path / "lines.py").write_text(code, encoding="utf-8")
     done = run("python -W error lines.py", tmp_path)
-    assert re.match(r"VPEM of 2 components, 569 rows, 30 features of 5 ag", done.stdout), (
-        done.stderr
-    )
+    found = "VPEM of 2 components, 569 rows, 30 features of 10 agents: converged"
+    assert done.stdout.startswith(found), done.stderr
     assert (tmp_path / "marginals.png").exists()
 
 

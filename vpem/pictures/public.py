@@ -75,20 +75,20 @@ def load(path: PathLike) -> Any:
     >>> model.predict(X)  # doctest: +SKIP
     """
     encoding = None
-    if h5py.is_hdf5(path):
+    if h5py.is_hdf5(os.fspath(path)):
         with open_read(path) as file:
             encoding = read_attribute(file, "encoding-type")
     if encoding in (models.ENCODING, clusterings.ENCODING):
         from vpem.fits.estimators.loaded import estimator_of
 
         return estimator_of((read_model if encoding == models.ENCODING else read_clustering)(path))
-    readers: dict[str, Callable[[PathLike], Any]] = {
+    readers: dict[str | None, Callable[[PathLike], Any]] = {
         fits.ENCODING: read_saem, imputations.ENCODING: read_imputed,
         observations.ENCODING: read_observations, of_individuals.ENCODING: read_individuals,
     }  # fmt: skip
     if encoding == states.ENCODING:
         raise FileError(f"{path} is a checkpoint, with which only its own run can go on")
-    return readers.get(encoding or "", read_dataset)(path)
+    return readers[encoding](path) if encoding in readers else read_dataset(path)
 
 
 def plot(
