@@ -93,6 +93,16 @@ def test_the_page_says_what_the_model_says(home, written):
         assert name in words
 
 
+def test_results_come_first_and_settings_last(written):
+    page = Page(written[0])
+    listed = [attrs["href"][1:] for attrs in page.all("a")]
+    sections = [name for name in listed if not name.startswith("picture-")]
+    assert sections == ["warnings", "components", "quality", "parameters", "course", "hubs",
+                        "sent", "fitted", "command"]  # fmt: skip
+    assert listed[2:4] == ["picture-profile", "picture-projection"]
+    assert "differs most in" in page.words
+
+
 def test_what_did_not_converge_is_warned_of(home, written):
     assert "has not converged: it still changed after 6 iterations" in Page(written[0]).words
     saved = read_saved(fitted(home, "one"))

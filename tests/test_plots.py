@@ -12,6 +12,7 @@ from matplotlib.cm import ScalarMappable
 from matplotlib.colors import to_rgb
 from matplotlib.patches import Ellipse
 from matplotlib.ticker import FixedFormatter, FixedLocator
+from scipy.linalg import eigh
 
 from vpem.errors import InputError
 from vpem.files.clusterings import StoredClustering
@@ -22,9 +23,22 @@ from vpem.pictures import curves, densities, network, scatters, traffic
 from vpem.pictures.figure import new_figure, render, words
 from vpem.pictures.kinds import KINDS as PICTURES
 from vpem.pictures.kinds import draw, kinds_of, next_kinds
+from vpem.pictures.projections import separating_plane
+from vpem.pictures.reported import Parts
 from vpem.pictures.samples import EvaluationData, choose_rows
 from vpem.pictures.saved import read_saved, saved_of
-from vpem.pictures.style import COLOURS, colour, hatch, line, marker, of_bytes, whole_numbers
+from vpem.pictures.style import (
+    COLOURS,
+    CONTENDERS,
+    HUBS,
+    colour,
+    hatch,
+    line,
+    marker,
+    of_bytes,
+    shorten_numbers,
+    whole_numbers,
+)
 from vpem.terms.mixture import Mixture
 from vpem.terms.scaling import Scaling
 
@@ -124,7 +138,8 @@ def refuse_cut(figure):
 )  # fmt: skip
 def test_nothing_is_cut_off(d, k, of_clusters):
     saved, rows = made_of(d, k, of_clusters=of_clusters)
-    for kind in ("marginals", "pairs", "responsibilities", "confusion"):
+    own = ("profile", "projection") if d in (2, 3) or of_clusters else ("profile",)[: k > 3]
+    for kind in (*own, "marginals", "pairs", "responsibilities", "confusion"):
         if (kind == "pairs" and d == 1) or kind not in kinds_of(saved):
             continue
         refuse_cut(draw(kind, saved, rows).figure)
@@ -399,6 +414,96 @@ def test_features_are_found_by_name_and_by_number(home):
         draw("graph", saved, None, features=["age"])
 
 
+# ---- profile, projection ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["star", "kmeans"])
+def test_a_profile_has_the_means_in_standard_deviations(home, name):
+    saved, rows = load(home, name)
+    picture = draw("profile", saved)
+    axes = picture.figure.axes[0]
+    shown = np.asarray(axes.images[0].get_array())
+    names = [tick.get_text().replace(r"\$", "$") for tick in axes.get_yticklabels()]
+    order = [saved.feature_names.index(one) for one in names]
+    np.testing.assert_array_equal(shown, saved.answer.standardized[:, order].T)
+    written = [float(one.get_text().replace("\N{MINUS SIGN}", "-")) for one in axes.texts]
+    np.testing.assert_allclose(np.reshape(written, shown.shape), shown, atol=0.051)
+    highest = shown.argmax(axis=1)
+    assert (np.diff(highest) >= 0).all()
+    for component in range(3):
+        assert (np.diff(shown[highest == component, component]) <= 0).all()
+    assert f"differs most in {saved.answer.differences(0)[0]}" in picture.alt
+    chosen = draw("profile", saved, rows, features=["age", "0"]).figure.axes[0]
+    assert [tick.get_text() for tick in chosen.get_yticklabels()] == ["age", "height"]
+
+
+def test_of_a_hundred_features_those_are_drawn_that_tell_most():
+    saved, _ = made_of(100, 3, names="name")
+    for kind, most in (("profile", 30), ("marginals", 24), ("pairs", 4)):
+        picture = draw(kind, saved)
+        assert f"{most} of 100 features are drawn" in picture.notes[0]
+    axes = draw("profile", saved).figure.axes[0]
+    shown = {tick.get_text() for tick in axes.get_yticklabels()}
+    assert shown == {f"name {j}" for j in saved.answer.telling[:30]}
+
+
+@pytest.mark.parametrize("k", [1, 2, 3, 5])
+def test_the_plane_is_that_of_linear_discriminants(k):
+    rng = np.random.default_rng(k)
+    d, weights = 4, rng.dirichlet(np.full(k, 5.0))
+    means, roots = 3 * rng.normal(size=(k, d)), rng.normal(size=(k, d, d))
+    full = roots @ roots.transpose(0, 2, 1) + np.eye(d)
+    parts = Parts(weights, means, np.diagonal(full, axis1=1, axis2=2), full)
+    directions, correlations, share = separating_plane(parts)
+    within = np.tensordot(weights, full, axes=1)
+    away = means - weights @ means
+    between = away.T @ np.diag(weights) @ away
+    np.testing.assert_allclose(directions.T @ within @ directions, np.eye(2), atol=1e-6)
+    best = eigh(between, within, eigvals_only=True)[::-1]
+    found = np.diagonal(directions.T @ between @ directions)
+    np.testing.assert_allclose(found, best[:2], rtol=1e-6, atol=1e-6)
+    assert share == pytest.approx(best[:2].sum() / best.sum() if k > 1 else 0.0, abs=1e-6)
+    assert np.abs(correlations).max() <= 1 + 1e-9
+    # Units of the features do not matter.
+    unit = np.array([1e-3, 1.0, 7.0, 1e4])
+    scaled = full * unit[:, None] * unit
+    other = Parts(weights, means * unit, np.diagonal(scaled, axis1=1, axis2=2), scaled)
+    np.testing.assert_allclose(separating_plane(other)[0] * unit[:, None], directions, rtol=1e-5,
+                               atol=1e-8)  # fmt: skip
+
+
+def test_rows_of_a_projection_lie_where_the_plane_has_them(home):
+    saved, rows = load(home, "star")
+    axes = draw("projection", saved, rows).figure.axes[0]
+    parts = saved.parts()
+    directions = separating_plane(parts)[0]
+    seen = (rows.X - parts.weights @ parts.means) @ directions
+    drawn = np.concatenate([np.asarray(one.get_offsets()) for one in axes.collections])
+    order = np.argsort(saved.assign(rows.X), kind="stable")
+    np.testing.assert_allclose(drawn, seen[order])
+    centres = [shape.center for shape in axes.patches if isinstance(shape, Ellipse)][::2]
+    np.testing.assert_allclose(centres, (parts.means - parts.weights @ parts.means) @ directions)
+    X = rows.X.copy()
+    X[::3, 1] = np.nan
+    holes = EvaluationData(X, None, "data.h5")
+    for name in ("graph", "star"):
+        notes = draw("projection", load(home, name)[0], holes).notes
+        assert notes == ["missing values stand at the mean of their row's component"]
+    assert "only centres are drawn" in draw("projection", load(home, "kmeans")[0]).notes[0]
+
+
+def test_pictures_of_one_panel_are_drawn_into_axes_of_others(home):
+    saved, rows = load(home, "graph")
+    whole = new_figure(10, 8)
+    for kind, axes in zip(
+        ("profile", "projection", "confusion", "graph"), whole.subplots(2, 2).flat, strict=True
+    ):
+        assert draw(kind, saved, rows, ax=axes).figure is whole
+        assert axes.get_title() or axes.get_title(loc="left")
+    with pytest.raises(InputError, match="ax are for"):
+        draw("marginals", saved, rows, ax=axes)
+
+
 # ---- responsibilities, confusion ----------------------------------------------------------------
 
 
@@ -502,6 +607,20 @@ def test_bars_of_links_are_their_bytes_busiest_first(home):
     assert all(" \N{EN DASH} " in name for name in names)
 
 
+def test_what_many_links_carry_besides_is_in_one_bar():
+    axes = new_figure(5, 3).subplots()
+    style = traffic._style("setup")
+    bars = [(f"link {j}", [("setup", 8.0, style)]) for j in range(3)]
+    traffic._bars(axes, [*bars, ("", [("setup", 16.0, style)])], "links", 5)
+    assert [box.get_width() for box in axes.patches] == [8, 8, 8, 16]
+    assert axes.texts[0].get_text() == " 16 B"
+    axes.clear()
+    traffic._bars(axes, [*bars, ("", [("setup", 900.0, style)])], "links", 99)
+    assert [box.get_width() for box in axes.patches] == [8, 8, 8, 24]
+    assert axes.texts[0].get_text() == " // 900 B"
+    assert axes.get_yticklabels()[-1].get_text() == "99 other links"
+
+
 def test_every_kind_of_the_ledger_has_a_name_and_a_look():
     assert set(traffic.MEANINGS) == set(traffic.SHADES) == set(KINDS)
     looks = {(traffic._style(kind)["facecolor"], traffic._style(kind)["hatch"]) for kind in KINDS}
@@ -589,6 +708,30 @@ def test_reports_of_anything_are_drawn_or_refused_in_a_sentence(home, name):
 
 
 # ---- style --------------------------------------------------------------------------------------
+
+
+def test_a_colour_means_one_thing():
+    colours = [*COLOURS, *HUBS, *CONTENDERS, *set(traffic.SHADES.values())]
+    assert len(set(colours)) == len(colours)
+    for grey in traffic.SHADES.values():
+        assert np.ptp(to_rgb(grey)) < 0.15
+
+
+@each(
+    ("numbers", "written"),
+    [
+        ([0.0, 0.02, 0.04], ["0", "0.02", "0.04"]),
+        ([0, 1500, 3000], ["0", "1500", "3000"]),
+        ([8e-4, 1.6e-3], ["0.0008", "0.0016"]),
+        ([2e-7, 4e-7], ["2e\N{MINUS SIGN}7", "4e\N{MINUS SIGN}7"]),
+        ([-1.5, 0.1 + 0.2 - 0.3], ["\N{MINUS SIGN}1.5", "0"]),
+        ([100000.1, 100000.2], ["1.000001e5", "1.000002e5"]),
+        ([1234.5, 1234.6], ["1234.5", "1234.6"]),
+        ([], []),
+    ],
+)
+def test_numbers_at_axes_are_short_and_told_apart(numbers, written):
+    assert shorten_numbers(numbers) == written
 
 
 def test_neighbours_differ_in_grey_or_in_line():

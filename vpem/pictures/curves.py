@@ -243,5 +243,6 @@ def _say_end(axes: Axes, history: History, saved: SavedFit) -> None:
     converged = saved.reported("converged", bool)
     end = "" if converged is None else "converged" if converged else "not converged"
     value = history.means()[-1]
-    lines = [f"last {history.quantity.split(' (')[0]}", f"{value:.7g}", end]
+    shown = f"{value:.7g}".replace("-", "\N{MINUS SIGN}")
+    lines = [f"last {history.quantity.split(' (')[0]}", shown, end]
     axes.text(0.5, 0.5, "\n".join(lines), ha="center", va="center", transform=axes.transAxes)

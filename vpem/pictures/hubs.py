@@ -185,7 +185,7 @@ def _draw_nodes(
         )  # fmt: skip
 
 
-SIDES = ((0, 1), (1, 0), (0, -1), (-1, 0), (0.7, 0.7), (0.7, -0.7), (-0.7, -0.7), (-0.7, 0.7))
+SIDES = ((0, 1), (1, 0), (0, -1), (-1, 0), (0.8, 0.8), (0.8, -0.8), (-0.8, -0.8), (-0.8, 0.8))
 """Of a node, where its name may stand; upright ones are taken first where they are as free."""
 
 
@@ -195,7 +195,7 @@ def _draw_names(
     """Write each node's name at the side where it is farthest from links, and rather outside."""
     sides = np.array(SIDES)
     outward = places - places.mean(axis=0)
-    reach = np.sqrt(np.clip(14000 / graph.n_nodes, 18, 420)) / 2 + 4
+    reach = np.sqrt(np.clip(14000 / graph.n_nodes, 18, 420)) / 2 + 6
     for node, place in enumerate(places):
         ends = graph.edges[(graph.edges == node).any(axis=1)]
         ways = places[ends[ends != node]] - place

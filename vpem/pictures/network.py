@@ -14,7 +14,7 @@ from vpem.pictures.figure import Picture, new_figure, words
 from vpem.pictures.hubs import draw_hubs
 from vpem.pictures.reported import SavedFit
 from vpem.pictures.saved import SavedMixture
-from vpem.pictures.style import BAND, HATCHES, HUBS, hub_colour
+from vpem.pictures.style import BAND, HATCHES, HUBS, LIGHT, hub_colour
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -77,12 +77,13 @@ def draw_sparsity(saved: SavedMixture) -> Picture:
         apart = [part for own in runs for part in own]
         if len(apart) > len(inside):
             owners = [hub for hub, own in zip(filled, runs, strict=True) for _ in own]
-            names = saved.node_names(int(agents.max()) + 1)
-            called = [names[agents[part[0]]] for part in apart]
-            panels.insert(0, Panel("0 hops", apart, owners, called))
-        elif hops:
+            panels.insert(0, Panel("0 hops", apart, owners, _holders(saved, apart, agents)))
+        elif len(inside) > 1:
+            # Every agent is a hub of its own: as on the graph, colours have nothing to say.
+            panels = [Panel(title, inside, [-1] * len(inside), _holders(saved, inside, agents))]
+        if hops and len(apart) == len(inside):
             notes.append("with 0 hops the blocks would be the same")
-    figure = new_figure(4.6 * len(panels) + 0.8, 6.3, "compressed")
+    figure = new_figure(4.6 * len(panels) + 1.2, 5.6, "compressed")
     order = np.concatenate(inside)
     for place, axes in enumerate(np.atleast_1d(figure.subplots(1, len(panels)))):
         _draw_blocks(axes, panels[place], mixture.is_diagonal)
@@ -96,6 +97,16 @@ def draw_sparsity(saved: SavedMixture) -> Picture:
     if len(order) > NAMED:
         notes.append(f"names of features are left out, as there are more than {NAMED}")
     return Picture(figure, f"Blocks of the covariance. {'; '.join(shares)}.", notes)
+
+
+def _holders(
+    saved: SavedMixture, parts: Sequence[NDArray[np.intp]], agents: NDArray[np.intp]
+) -> list[str]:
+    """Return who holds each of these features; nothing where the feature says it by its name."""
+    names, features = saved.node_names(int(agents.max()) + 1), saved.feature_names
+    found = [names[agents[part[0]]] for part in parts]
+    same = [name == features[part[0]] for name, part in zip(found, parts, strict=True)]
+    return ["" if one else name for name, one in zip(found, same, strict=True)]
 
 
 def _runs(columns: NDArray[np.intp], agents: NDArray[np.intp]) -> list[NDArray[np.intp]]:
@@ -120,7 +131,7 @@ def _draw_blocks(axes: Axes, panel: Panel, diagonal: bool) -> None:
         width = len(part)
         box = (begin - 0.5, begin - 0.5)
         style: Report = {
-            "facecolor": hub_colour(hub),
+            "facecolor": hub_colour(hub) if hub >= 0 else LIGHT,
             "edgecolor": "black",
             "linewidth": 0.5,
         }
@@ -128,7 +139,7 @@ def _draw_blocks(axes: Axes, panel: Panel, diagonal: bool) -> None:
             # What is smaller than a dot is seen by its edge.
             style |= {"edgecolor": style["facecolor"], "linewidth": 0.8}
         if not crowded and width / d > NUMBERED:
-            style["hatch"] = HATCHES[hub // len(HUBS) % len(HATCHES)]
+            style["hatch"] = HATCHES[max(hub, 0) // len(HUBS) % len(HATCHES)]
         if diagonal:
             axes.add_patch(Rectangle(box, width, width, fill=False, lw=0.5, ec=BAND))
             for at in range(begin, begin + width):
@@ -157,12 +168,13 @@ def _draw_blocks(axes: Axes, panel: Panel, diagonal: bool) -> None:
     count = _count(parts, diagonal)
     kinds = f"{len(parts)} block{'' if len(parts) == 1 else 's'}"
     if panel.agents:
-        who = " (agents, in the colours of their hubs)"
+        coloured = panel.hubs[0] >= 0
+        who = ", of agents" + (" in the colours of their hubs" if coloured else "")
     else:
         numbered = len(parts) > 1 and max(map(len, parts)) / d > NUMBERED
         who = " (number: hub)" if numbered else ""
     axes.set_title(
-        f"{panel.title}\n{kinds}{who}, {count} of {d * d} entries ({100 * count / d**2:.3g} %)",
+        f"{panel.title}: {kinds}{who}\n{count} of {d * d} entries ({100 * count / d**2:.3g} %)",
         fontsize=9,
     )
 

@@ -83,7 +83,10 @@ def draw_profile(
     reach = max(1.0, float(np.abs(away).max(initial=0.0)))
     image = axes.imshow(away, aspect="auto", cmap=COLOUR_MAP, vmin=-reach, vmax=reach)
     label = "standard deviations from the mean of all rows"
-    bar = figure.colorbar(image, ax=axes, pad=0.02, label=label if d > 9 else "standard deviations")
+    bar = figure.colorbar(
+        image, ax=axes, pad=0.02, aspect=25, shrink=min(1.0, 12 / d),
+        label=label if d > 9 else "standard deviations",
+    )  # fmt: skip
     bar.outline.set_visible(False)
     _write_cells(axes, away, reach)
     shares = [f"{100 * share:.0f} %" for share in answer.weights]

@@ -131,15 +131,15 @@ def draw_projection(
     few_ticks(axes, 6)
     axes.tick_params(labelsize=8)
     names = [_name(saved, correlations[:, axis], axis) for axis in (0, 1)]
-    axes.set_xlabel(names[0], fontsize=9)
-    axes.set_ylabel(names[1], fontsize=9)
+    axes.set_xlabel(names[0], fontsize=8.5)
+    axes.set_ylabel(names[1], fontsize=8.5)
     what = "where all rows spread most"
     if len(parts.weights) > 1:
         what = f"{100 * share:.3g} % of what separates {saved.noun}s"
     axes.set_title(f"plane that separates best: {what}", fontsize=10, loc="left")
     legend_of_pair(figure, axes, saved, parts, X is not None, own=ax is None)
     alt = f"{saved.plural.capitalize()} in the plane that separates best: {what}. Axes: "
-    return Picture(figure, f"{alt}{'; '.join(names)}.", notes)
+    return Picture(figure, f"{alt}{'; '.join(names)}.".replace("\n", " "), notes)
 
 
 def _with_widths(saved: SavedFit, parts: Parts, X: Matrix | None, labels: Labels | None) -> Parts:
@@ -177,8 +177,9 @@ def _seen(parts: Parts, origin: Matrix, directions: Matrix) -> Parts:
 def _name(saved: SavedFit, correlations: Matrix, axis: int) -> str:
     """Say with which features an axis goes most, and which way."""
     named = np.argsort(-np.abs(correlations), kind="stable")[:NAMED]
+    most = 18 if axis else 24
     listed = ", ".join(
-        f"{words(saved.feature_names[j], 20)} {'+' if correlations[j] > 0 else chr(0x2212)}"
+        f"{words(saved.feature_names[j], most)} {'+' if correlations[j] > 0 else chr(0x2212)}"
         for j in named
     )
-    return f"direction {axis + 1}: {listed}"
+    return f"direction {axis + 1}:\n{listed}"

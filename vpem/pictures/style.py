@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Literal
@@ -80,6 +81,9 @@ CURVE, LIGHT = "#3B4A54", "#DCE3E7"
 SHARES = ("#FFFFFF", "#1F2D36")
 """Of shares: 0 and 1 of every map that has them."""
 
+PATCH = 0.09
+"""Inches from an axis to the middle of a patch at it."""
+
 LABELLED = (0.45, 0.24)
 """Inches from a panel to the labels of its axes, with room for short numbers between."""
 
@@ -140,14 +144,20 @@ def map_of_shares() -> Colormap:
 
 def mark_components(axes: Axes, components: Iterable[int], along: Literal["x", "y"]) -> None:
     """Draw a patch of each component's colour at its tick, as it is in the other pictures."""
+    from matplotlib.transforms import ScaledTranslation
+
+    inches = axes.figure.dpi_scale_trans
+    if along == "x":
+        places = axes.get_xaxis_transform() + ScaledTranslation(0, -PATCH, inches)
+    else:
+        places = axes.get_yaxis_transform() + ScaledTranslation(-PATCH, 0, inches)
     for place, number in enumerate(components):
-        at = (place, -0.012) if along == "x" else (-0.012, place)
+        at = (place, 0.0) if along == "x" else (0.0, place)
         axes.plot(
-            *at, marker="s", markersize=6, color=colour(number), linestyle="", clip_on=False,
-            markeredgecolor="black", markeredgewidth=0.4,
-            transform=axes.get_xaxis_transform() if along == "x" else axes.get_yaxis_transform(),
+            *at, marker="s", markersize=7, color=colour(number), linestyle="", clip_on=False,
+            markeredgecolor="black", markeredgewidth=0.4, transform=places,
         )  # fmt: skip
-    axes.tick_params(axis=along, length=0, pad=8)
+    axes.tick_params(axis=along, length=0, pad=12)
 
 
 def line(number: int) -> LineStyle:
@@ -231,16 +241,19 @@ def shorten_numbers(values: Sequence[float]) -> list[str]:
     """Write numbers with as few digits as tell them apart: 0.02, 1500, 2e6, -3e-4."""
     least = 1e-9 * max(map(abs, values), default=0.0)
     values = [0.0 if abs(value) < least else value for value in values]
+    gaps = [abs(two - one) for one, two in itertools.pairwise(sorted(values)) if two != one]
+    near = 0.02 * min(gaps, default=math.inf)
     written: list[str] = []
     for digits in range(3, 13):
         written = [_short(value, digits) for value in values]
-        if len(set(written)) == len(set(values)):
+        read = [float(text.replace("\N{MINUS SIGN}", "-")) for text in written]
+        if all(abs(one - two) <= near for one, two in zip(read, values, strict=True)):
             break
     return written
 
 
 def _short(value: float, digits: int) -> str:
-    if value == 0 or 1e-3 <= abs(value) < 1e5:
+    if value == 0 or 1e-4 <= abs(value) < 1e5:
         # Digits before the point are all written, whatever their number.
         whole = digits if value == 0 else max(digits, int(math.log10(abs(value))) + 1)
         text = f"{value:.{whole}g}"
