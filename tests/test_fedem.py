@@ -617,24 +617,22 @@ def test_units_do_not_matter_to_when_a_run_ends(X):
 @pytest.mark.parametrize(
     ("options", "noise"),
     [
-        ({"batch_size": 20, "step_size": 0.1}, "noise of batches"),
-        ({"compress": "qsgd:8bits", "memory": "none"}, "noise of what is sent"),
-        ({"participation": 0.5, "memory": "none", "step_size": 0.2}, "noise of what is sent"),
+        ({"batch_size": 20, "step_size": 0.3}, "noise of batches"),
+        ({"participation": 0.5, "memory": "none"}, "noise of what is sent"),
     ],
-    ids=["batches", "quantized", "absent"],
+    ids=["batches", "absent"],
 )
-@pytest.mark.parametrize("seed", [0, 1])
 @pytest.mark.filterwarnings("ignore:weights or covariances")
-def test_a_run_ends_where_noise_alone_moves_it(X, options, noise, seed):
-    options = {**ITSELF, **options, "seed": seed}
+def test_a_run_ends_where_noise_alone_moves_it(X, options, noise):
+    options = {**ITSELF, **options}
     with pytest.warns(VpemWarning, match=noise):
         ours = run(X, 3, **options)
     assert ours.run.converged
     assert ours.run.in_noise
-    assert ours.run.n_iter < 900
+    assert ours.run.n_iter < 1000
     # It would go on about here.
-    longer = run(X, 3, **{**options, "tol": 0.0, "record_every": 1, "max_iter": 800})
-    about = np.array(longer.run.history.objective[300:])
+    longer = run(X, 3, **{**options, "tol": 0.0, "record_every": 5, "max_iter": 400})
+    about = np.array(longer.run.history.objective[40:])
     assert abs(ours.log_likelihood - about.mean()) < 5 * about.std()
 
 
@@ -665,6 +663,9 @@ def test_drift_is_told_from_noise():
     assert not Drift((1, 20), None).is_over(noise[0], 0.5, 0.0)
     few, falling = Drift((1, 20), None), Drift((1, 20), None)
     assert not any(few.is_over(one, 0.5, 0.005 * number) for number, one in enumerate(noise))
+    short = Drift((1, 20), None)  # steps that take 200 iterations to 20 whole ones
+    ends = [short.is_over(one, 0.1, number) for number, one in enumerate(noise)]
+    assert ends.index(True) == 199
     steps = 1 / np.arange(1, 401)
     assert not any(map(falling.is_over, noise, steps, range(400)))
 

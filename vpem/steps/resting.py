@@ -25,7 +25,9 @@ __all__ = ["Drift", "Rest", "looks_needed", "stays_noisy"]
 LOOKS = 10
 """Small corrections in a row that a noisy run ends with."""
 FIRST = 10
-"""Iterations of a quarter of the first window over which drift is looked for."""
+"""Fewest iterations of a quarter of the first window over which drift is looked for."""
+WHOLE_STEPS = 5.0
+"""Fewest whole steps of EM, of length 1, that it is worth: shorter steps forget more slowly."""
 GROWTH = 1.5
 """How much longer than the last a window is."""
 EPOCHS = 4.0
@@ -213,6 +215,7 @@ class Drift:
         """Take note of every root's statistic (R, P); whether a window has shown no drift."""
         if self.quarter == self.count == 0:
             self.epochs, self.step = epochs, step
+            self.length = max(self.length, ceil(WHOLE_STEPS / step))
         self.sums[self.quarter] += moved
         self.count += 1
         if self.count == self.length:
