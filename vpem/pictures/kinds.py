@@ -124,11 +124,11 @@ KINDS: dict[str, Kind] = {
         draw_confusion, options=("ax",), labels=True,
     ),
     "history": Kind(
-        "How the fit went", "log-likelihood by iteration and root, and against bytes", FITS, "no",
-        draw_history,
+        "Iteration by iteration", "log-likelihood by iteration and root, and against bytes", FITS,
+        "no", draw_history,
     ),
     "graph": Kind(
-        "Who took part", "agents coloured by hub, or workers, with their links", FITS, "no",
+        "Agents and links", "agents coloured by hub, or workers, with their links", FITS, "no",
         draw_graph, options=("ax",),
     ),
     "sparsity": Kind(
@@ -136,7 +136,7 @@ KINDS: dict[str, Kind] = {
         "no", draw_sparsity,
     ),
     "communication": Kind(
-        "What was sent", "bytes by phase, link and agent", FITS, "no", draw_communication,
+        "Bytes by phase, link and agent", "how much was sent, when, by whom and where", FITS, "no", draw_communication,
     ),
     "traces": Kind(
         "How the parameters went",
