@@ -136,7 +136,8 @@ KINDS: dict[str, Kind] = {
         "no", draw_sparsity,
     ),
     "communication": Kind(
-        "Bytes by phase, link and agent", "how much was sent, when, by whom and where", FITS, "no", draw_communication,
+        "Bytes by phase, link and agent", "how much was sent, when, by whom and where", FITS,
+        "no", draw_communication,
     ),
     "traces": Kind(
         "How the parameters went",
