@@ -240,7 +240,7 @@ def labels_of(request: Request, source: Dataset) -> Labels:
     """Read labels from the dataset, another place in its file, or a text file."""
     import numpy as np
 
-    from vpem.errors import InputError
+    from vpem.errors import InputError, Setting
     from vpem.fits.evaluation import read_labels
 
     where, asked = request.rows.labels, request.parties
@@ -259,5 +259,10 @@ def labels_of(request: Request, source: Dataset) -> Labels:
         raise InputError(
             f"--labels {where} has a label a line, but parties are aligned by their ids; give "
             "labels to one party, or align them first"
+        )
+    if source.table is not None and not Path(where).exists():
+        raise InputError(
+            f"{request.source} is a table, whose labels are a column: ",
+            Setting("label_column", where),
         )
     return read_labels(where, request.files[0], source.n_samples)

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from vpem.errors import InputError, Setting, shorten
+from vpem.idle import BY_ROWS
 from vpem.records import Settings, setting
 
 __all__ = ["OF_ONE_FIT", "TableSettings", "settings_in", "words_in"]
@@ -32,11 +33,11 @@ class TableSettings(Settings, heading="Data"):
     label_column: Any = setting(None, "Column of known classes, no feature. Its name or place (-1 "
         "is the last); evaluate compares with it. Of .h5ad a column of obs.", local=True)
     worker_column: Any = setting(None, "Column that says which worker holds each row. Its name or "
-        "place.", local=True)
+        "place.", local=True, idle=BY_ROWS)
     na: Any = setting(None, "What else stands for a missing value, with commas: '?,-999'. Empty "
         "cells, NA, N/A, NaN, null and None do without.", local=True)
-    decimal: str = setting(".", "Decimal mark of numbers in text: . or ,", choices=DECIMALS,
-        local=True)
+    decimal: str | None = setting(None, "Decimal mark of numbers in text, a comma (,) or the "
+        "point. Default: the point.", choices=DECIMALS, local=True)
     thousands: str | None = setting(None, "Mark between thousands of numbers in text: . or , or ' "
         "or a blank.", local=True)
     encoding: str | None = setting(None, "Encoding of text: latin-1, cp1252, utf-16. Default: "
@@ -50,13 +51,18 @@ class TableSettings(Settings, heading="Data"):
         if self.thousands is not None and self.thousands not in THOUSANDS:
             raise InputError(Setting("thousands"), " must be one of . , ' _ or a blank, got "
                 f"{self.thousands!r}")
-        if self.thousands == self.decimal:
+        if self.thousands == self.point:
             raise InputError(Setting("thousands", self.thousands), " and ",
-                Setting("decimal", self.decimal), " are the same mark; give two")
+                Setting("decimal", self.point), " are the same mark; give two")
         if self.encoding is not None:
             _check_encoding(self.encoding)
         for name in ("features", "drop", "na"):
             words_in(name, getattr(self, name))
+
+    @property
+    def point(self) -> str:
+        """The decimal mark."""
+        return self.decimal or "."
 
     @property
     def marks(self) -> tuple[str, ...]:

@@ -21,8 +21,8 @@ MISSING_MARKS = (
 """What stands for a missing value in text without anybody saying so."""
 
 WRITINGS = (
-    (",", None), (".", ","), (",", "."), (".", " "), (",", " "), (".", "'"), (",", "'"),
-    (",", "\u00a0"), (",", "\u202f"), (".", "\u2019"), (".", "_"),
+    (".", None), (",", None), (".", ","), (",", "."), (".", " "), (",", " "), (".", "'"),
+    (",", "'"), (",", "\u00a0"), (",", "\u202f"), (".", "\u2019"), (".", "_"),
 )  # fmt: skip
 """Decimal marks and marks of thousands that are tried where a column does not read as numbers."""
 
@@ -46,13 +46,13 @@ def numbers_of(column: pa.ChunkedArray, table: TableSettings) -> pa.ChunkedArray
     text = _stripped(column, table)
     if text.null_count == len(text):
         return None
-    found = pc.match_substring_regex(text, _pattern(table.decimal, table.thousands))
+    found = pc.match_substring_regex(text, _pattern(table.point, table.thousands))
     if not pc.all(found).as_py():
         return None
     if table.thousands is not None:
         text = pc.replace_substring(text, table.thousands, "")
-    if table.decimal != ".":
-        text = pc.replace_substring(text, table.decimal, ".")
+    if table.point != ".":
+        text = pc.replace_substring(text, table.point, ".")
     return text.cast(pa.float64())
 
 
@@ -80,26 +80,34 @@ def check_writing(columns: dict[str, pa.ChunkedArray], table: TableSettings, sou
             and pc.all(pc.match_substring_regex(text, pattern)).as_py()
         ]
         if same:
-            raise InputError(*_other_writing(same, texts, decimal, thousands, source))
+            raise InputError(
+                *_other_writing(same, texts, (decimal, thousands), table.point, source)
+            )
     for name, text in texts.items():
         _check_signs(name, text, source)
         _check_marks(name, text, table, source)
 
 
 def _other_writing(
-    names: list[str], texts: dict[str, Any], decimal: str, thousands: str | None, source: str
+    names: list[str],
+    texts: dict[str, Any],
+    writing: tuple[str, str | None],
+    point: str,
+    source: str,
 ) -> list[str | Setting]:
     """Return the sentence about columns that read as numbers when these are written otherwise."""
+    decimal, thousands = writing
     shown = printable(_first(texts[names[0]], _pattern(".", None)))
     columns = f"column {names[0]!r}" if len(names) == 1 else f"columns {shorten(map(repr, names))}"
     holds = "holds" if len(names) == 1 else "hold"
     said: list[str | Setting] = [f"{source}: {columns} {holds} numbers written as {shown!r}; pass "]
-    if decimal != ".":
+    if decimal != point:
         said.append(Setting("decimal", decimal))
     if thousands is not None:
-        said += [" and "] * (decimal != ".") + [Setting("thousands", thousands)]
-    elif all(pc.all(pc.match_substring_regex(texts[name], _pattern(".", ","))).as_py()
-             for name in names):  # fmt: skip
+        said += [" and "] * (decimal != point) + [Setting("thousands", thousands)]
+    elif decimal == "," and all(
+        pc.all(pc.match_substring_regex(texts[name], _pattern(".", ","))).as_py() for name in names
+    ):
         said += [", or ", Setting("thousands", ","), " if the comma stands between thousands"]
     return said
 
@@ -118,7 +126,7 @@ def _check_signs(name: str, text: pa.ChunkedArray, source: str) -> None:
 def _check_marks(name: str, text: pa.ChunkedArray, table: TableSettings, source: str) -> None:
     """Raise InputError where a few words stand among numbers."""
     known = text.drop_null()
-    numbers = pc.match_substring_regex(known, _pattern(table.decimal, table.thousands))
+    numbers = pc.match_substring_regex(known, _pattern(table.point, table.thousands))
     count = pc.sum(pc.cast(numbers, pa.int64())).as_py() or 0
     others = known.filter(pc.invert(numbers))
     words = pc.unique(others)

@@ -71,7 +71,7 @@ def text_frame(file: Path, source: str, table: TableSettings, candidates: str) -
             include_columns=[str(column) for column in kept],
             column_types={str(column): pa.string() for column in texts},
             null_values=[*marks, *(f" {one}" for one in marks if one)],
-            decimal_point=table.decimal,
+            decimal_point=table.point,
         )
         # By number: columns may have one name, or none.
         reading = _reading(True, [str(n) for n in range(len(raw))], header)
