@@ -33,8 +33,15 @@ def stored_at(path: Path) -> StoredFile:
     FileError
         If the file cannot be read.
     """
-    from vpem.files.hdf5 import open_read, read_attribute
+    import h5py
 
+    from vpem.errors import FileError
+    from vpem.files.hdf5 import check_readable, open_read, read_attribute
+
+    if not h5py.is_hdf5(str(check_readable(path))):
+        raise FileError(
+            f"{path} is not an HDF5 file, as fits write; give the model before the data"
+        )
     with open_read(path) as file:
         encoding = read_attribute(file, "encoding-type")
     module, name = KINDS.get(encoding or "", KINDS["vpem-model"])

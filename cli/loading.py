@@ -238,6 +238,7 @@ def _names_of(wanted: Sequence[str]) -> frozenset[str]:
 
 def labels_of(request: Request, source: Dataset) -> Labels:
     """Read labels from the dataset, another place in its file, or a text file."""
+    import h5py
     import numpy as np
 
     from vpem.errors import InputError, Setting
@@ -260,7 +261,7 @@ def labels_of(request: Request, source: Dataset) -> Labels:
             f"--labels {where} has a label a line, but parties are aligned by their ids; give "
             "labels to one party, or align them first"
         )
-    if source.table is not None and not Path(where).exists():
+    if not h5py.is_hdf5(str(request.files[0])) and not Path(where).exists():
         raise InputError(
             f"{request.source} is a table, whose labels are a column: ",
             Setting("label_column", where),

@@ -41,7 +41,6 @@ MOST_MEMBERS = 1 << 20
 MOST_LISTED = 10_000
 """Links that are looked at where a file is asked what it holds."""
 
-TABLES = (".csv", ".tsv", ".txt", ".gz", ".parquet")
 FAILURES = (
     OSError, RuntimeError, LookupError, ValueError, TypeError, AttributeError, ArithmeticError,
 )  # fmt: skip
@@ -91,9 +90,7 @@ def open_file(path: PathLike) -> h5py.File:
     check_readable(path)
     name = os.fspath(path)
     if not h5py.is_hdf5(name):
-        table = name.lower().endswith(TABLES)
-        hint = "; 'vpem data import' makes one of a table" if table else ""
-        raise FileError(f"{path} is not an HDF5 file{hint}")
+        raise FileError(f"{path} is not an HDF5 file")
     _check_heaps(path)
     try:
         # Runs of whole chunks are read once: without a cache they go where they are wanted.
