@@ -102,7 +102,6 @@ def fit(
         )
         how = started(how, begin, source, given)
         task = Task(source, held, graph, sums, run)
-        tell_of_diagonal(source, held, how.covariance_type, sums.hops, screen)
         if run.shards and out.output is not None:
             check_shards(run, task.network, task.names)
         tell_what_is_left(screen, how, privacy, task)
@@ -135,6 +134,7 @@ def fit(
             if not run.shards:
                 write_model(path, found.kept(source.feature_names, report, options), out.force)
 
+        tell_of_diagonal(source, held, how.covariance_type, sums.hops, screen)
         run.finish(Result(
             found.converged, tell, write, lambda report: _show(report, task.names),
             own=lambda _: {"labels_files": labels.written, **shards}, apart=run.shards,

@@ -144,8 +144,9 @@ def select(
             check_picture(out.plot, out.force)
         fits = Asked(parties, held, graph, how, sums, memory_limit)
         task = SearchTask(data, fits, [cell.hops for cell in cells], run)
+        search = Search(task, without_repeats(cells, task.problem), asked, out)
+        found = search.run(given, began)
         tell_of_diagonal(
             task.task.source, held, asked.covariance_type, max(cell.hops for cell in cells), screen
         )
-        search = Search(task, without_repeats(cells, task.problem), asked, out)
-        run.finish(search.run(given, began))
+        run.finish(found)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import sys
 from collections.abc import Iterator
 from difflib import get_close_matches
@@ -126,7 +127,7 @@ def where_from(context: Any, sentence: str) -> list[str]:
 
 
 def near_file(sentence: str) -> list[str]:
-    """Return a hint at a file beside one that is missing, whose name is much like it.
+    """Return a hint where a file is missing: one of much the same name, or what brings it.
 
     Parameters
     ----------
@@ -141,11 +142,20 @@ def near_file(sentence: str) -> list[str]:
         with os.scandir(wanted.parent) as entries:
             names = [entry.name for entry in islice(entries, MOST_FILES)]
     except OSError:
-        return []
+        names = []
     # An ending that all files have makes no two names alike.
     stems = {name.partition(".")[0]: name for name in sorted(names, reverse=True)}
     near = get_close_matches(wanted.name.partition(".")[0], stems, n=1, cutoff=0.75)
-    return [f"did you mean {str(wanted.with_name(stems[near[0]]))!r}?"] if near else []
+    if near:
+        return [f"did you mean {str(wanted.with_name(stems[near[0]]))!r}?"]
+    from vpem.files.examples import EXAMPLES
+
+    brought = [name for name, known in EXAMPLES.items() if known.file == wanted.name]
+    if wanted.parent == Path("data"):
+        return ["'vpem data copy' brings it" for _ in brought]
+    if not wanted.parent.is_dir():
+        return []
+    return [f"'vpem data copy {name} -o {shlex.quote(str(wanted))}' brings it" for name in brought]
 
 
 def told_apart(context: Any) -> dict[str, tuple[str, str]]:

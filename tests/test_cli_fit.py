@@ -375,7 +375,7 @@ def test_constant_features_are_named_and_fitted(capsys, data, tmp_path):
         X[:, 2] = 7
         other["X"] = X
         other["feature_names"] = list(NAMES)
-    result = done(capsys, "fit", tmp_path / "d.h5", "--json")
+    result = done(capsys, "fit", tmp_path / "d.h5", "--agents", 1, "--json")
     (warning,) = result.json["warnings"]
     assert "constant features" in warning
     assert "'pulse'" in warning

@@ -149,7 +149,8 @@ class FittedMixture(DensityMixin, OnGraph):
 
     def aic(self, X: Rows) -> float:
         """Akaike information criterion on ``X``, by the parameters that are free."""
-        return self.mixture_.aic(self._scores(X)[1])
+        total = self._scores(X)[1]
+        return self.mixture_.aic(total)
 
     def sample(self, n_samples: int = 1) -> tuple[NDArray[np.float64], NDArray[np.intp]]:
         """Draw rows from the fitted mixture.
