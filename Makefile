@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check
 SOURCES := setup.py pyproject.toml $(wildcard vpem/_core/*.pyx vpem/_core/*.pxd vpem/_core/simd/*)
 
-.PHONY: help demo test sanitize lint bench docs wheel clean
+.PHONY: help demo test sanitize lint bench docs pictures wheel clean
 
 help:
 	@echo "make demo   build in $(VENV) and show what it does on real data"
@@ -14,6 +14,7 @@ help:
 	@echo "make lint   ruff, mypy, cython-lint"
 	@echo "make bench  time kernels, peers, scaling (see benchmarks/README.md)"
 	@echo "make docs   write the references from the code, and the site to build/site"
+	@echo "make pictures  those of README and site, by the commands that the pages show"
 	@echo "make wheel  the source distribution and a wheel of this Python, in dist/"
 	@echo "make clean  remove $(VENV) and everything built"
 
@@ -81,6 +82,9 @@ docs: $(VENV)/with-test
 	$(BIN)/python docs/make_reference.py
 	$(BIN)/python -m sphinx -q -W --keep-going docs build/site
 	@echo "build/site/index.html"
+
+pictures: $(VENV)/with-test
+	$(BIN)/python -m docs.make_pictures
 
 # Without tools that make it portable: wheels of releases are cibuildwheel's (.github/workflows/wheels.yml).
 wheel: $(VENV)/made

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from vpem.network.schema import Report
 
     from .labels import Found
+    from .tables import Table
 
 __all__ = ["fit"]
 
@@ -230,8 +231,8 @@ def _show(report: Report, names: Sequence[str]) -> None:
     from .output import communication, each, number, plural, show, table
 
     over_rows = report["algorithm"] == "em-rows"
+    alone = report["n_agents"] == 1 and not over_rows
     hubs = len(report["hubs"])
-    how = how_summed(report)
     network = [
         plural(report["n_agents"], "worker" if over_rows else "agent"),
         report["topology"],
@@ -239,7 +240,7 @@ def _show(report: Report, names: Sequence[str]) -> None:
     ]
     mixture = [
         plural(report["n_components"], "component"),
-        f"{report['covariance_type']} covariance{'' if over_rows else ' in hubs'}",
+        f"{report['covariance_type']} covariance{'' if over_rows or alone else ' in hubs'}",
         plural(report["n_parameters"], "parameter"),
     ]
     if over_rows:
@@ -256,30 +257,43 @@ def _show(report: Report, names: Sequence[str]) -> None:
         ("mixture", ", ".join(mixture)),
         *_judged(report),
         ("iterations", ", ".join(iterations)),
-        ("network", ", ".join(network)),
-        ("sum", how),
-        ("communication", communication(report["communication"], names)),
+        *(
+            [("network", "1 agent, so nothing was sent")]
+            if alone
+            else [
+                ("network", ", ".join(network)),
+                ("sum", how_summed(report)),
+                ("communication", communication(report["communication"], names)),
+            ]
+        ),
         ("model", report["model"] or "not kept (give --output)"),
     ]
     if report["sample_weight"] is not None:
         total = f"{report['sample_weight']}, {number(report['total_weight'])} in all"
         facts.insert(1, ("sample weights", total))
     tables = [answer(report), table(facts, "", "")]
-    if hubs <= 20 and not over_rows:
-        listing = [
-            (
-                place,
-                "server" if hub["root"] == report["server"] else names[hub["root"]],
-                ", ".join(names[agent] for agent in hub["agents"]),
-                len(hub["features"]),
-            )
-            for place, hub in enumerate(report["hubs"])
-        ]
-        right = ("hub", "features")
-        tables.append(
-            table(listing, "hub", "root", "agents", "features", title="Hubs", right=right)
-        )
+    if hubs <= 20 and not (over_rows or alone):
+        tables += _hubs(report, names)
     show(*tables)
+
+
+def _hubs(report: Report, names: Sequence[str]) -> list[Table]:
+    """Show who is in which hub, unless each is a feature, whose name would stand there twice."""
+    from .output import table
+
+    if all(len(hub["features"]) == 1 for hub in report["hubs"]):
+        return []
+    listing = [
+        (
+            place,
+            "server" if hub["root"] == report["server"] else names[hub["root"]],
+            ", ".join(names[agent] for agent in hub["agents"]),
+            len(hub["features"]),
+        )
+        for place, hub in enumerate(report["hubs"])
+    ]
+    heads = ("hub", "root", "agents", "features")
+    return [table(listing, *heads, title="Hubs", right=("hub", "features"))]
 
 
 def _judged(report: Report) -> list[tuple[str, str]]:

@@ -27,6 +27,9 @@ BLOCK = re.compile(
     r"^```(console|python)\n(.*?)^```\n(?:\n```text\n(.*?)^```)?", flags=re.DOTALL | re.MULTILINE
 )
 
+PICTURE = re.compile(r"!\[([^\]]*)\]\(([^)]*)\)")
+"""A picture in a page: what it says to those who cannot see it, and where it lies."""
+
 PORT = ":8443"
 """Where pages listen; each has a port of its own in place of it."""
 
@@ -38,6 +41,25 @@ def sessions():
         str(page.relative_to(ROOT))
         for page in pages
         if BLOCK.search(page.read_text(encoding="utf-8"))
+    ]
+
+
+def pictures():
+    """Pictures that pages show, by where they lie: for each its pages, and what they say of it."""
+    found = {}
+    for page in (ROOT / "README.md", *sorted(ROOT.glob("docs/**/*.md"))):
+        for words, place in PICTURE.findall(page.read_text(encoding="utf-8")):
+            found.setdefault((page.parent / place).resolve(), {})[page] = words
+    return found
+
+
+def makers(picture, pages):
+    """Those of the pages that have a command which writes a picture of that name."""
+    return [
+        page
+        for page in pages
+        for _, block, _ in BLOCK.findall(page.read_text(encoding="utf-8"))
+        if f"wrote {picture.name}\n" in block
     ]
 
 

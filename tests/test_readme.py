@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from .pages_support import ROOT, agrees, check, comparable, run, sessions
+from .pages_support import ROOT, agrees, check, comparable, sessions
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 
@@ -17,6 +17,7 @@ def test_session(page, tmp_path):
 def test_the_readme_has_sessions_and_python():
     assert README.count("```console") >= 4
     assert README.count("```python") == 1
+    assert README.count("```text") == 1
 
 
 def test_what_is_printed_is_compared_with_what_is_shown():
@@ -25,16 +26,6 @@ def test_what_is_printed_is_compared_with_what_is_shown():
     assert agrees(printed, comparable("one 0.7 s\n...\nthree"))
     assert not agrees(printed, comparable("one 0.7 s\nthree"))
     assert not agrees(printed, comparable("one 0.7 s\n...\nfour"))
-
-
-def test_python_lines_print_what_they_should(tmp_path):
-    (tmp_path / "data").symlink_to(ROOT / "data")
-    (code,) = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
-    (tmp_path / "lines.py").write_text(code, encoding="utf-8")
-    done = run("python -W error lines.py", tmp_path)
-    found = "VPEM of 2 components, 569 rows, 30 features of 10 agents: converged"
-    assert done.stdout.startswith(found), done.stderr
-    assert (tmp_path / "marginals.png").exists()
 
 
 def test_the_two_commands_are_targets_of_the_makefile():

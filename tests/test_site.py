@@ -9,7 +9,7 @@ import pytest
 
 from vpem_cli.app import command
 
-from .pages_support import ROOT
+from .pages_support import ROOT, makers, pictures
 
 PAGES = [ROOT / "README.md", *sorted(ROOT.glob("docs/**/*.md"))]
 FENCES = re.compile(r"^```([a-z]*)\n(.*?)^```", flags=re.DOTALL | re.MULTILINE)
@@ -28,6 +28,16 @@ def test_site_is_built_without_warnings(tmp_path):
     for asset in tmp_path.rglob("*.html"):
         text = asset.read_text(encoding="utf-8")
         assert not re.search(r"<(?:script|link|img)[^>]+(?:src|href)=\"https?:", text), asset.name
+
+
+def test_pictures_are_small_made_by_commands_of_their_pages_and_told_in_words():
+    found = pictures()
+    assert set(found) == set((ROOT / "docs" / "pictures").iterdir())
+    assert (ROOT / "README.md") in {page for pages in found.values() for page in pages}
+    for picture, pages in found.items():
+        assert picture.stat().st_size < 80_000, picture
+        assert makers(picture, pages), f"no session of {pages} says: wrote {picture.name}"
+        assert all(len(words) > 40 for words in pages.values()), picture
 
 
 def shown(page):
