@@ -191,6 +191,11 @@ def _of_rows(command: str, values: Mapping[str, Any], receiver: str) -> Iterator
         f"In every iteration each party sends {receiver} sums over its rows ({part}). Of many rows "
         "they tell little about one; of a single row they are that row."
     )
+    if command == "kmeans":
+        yield (
+            f"To begin with, each party sends {receiver} sums over all its rows: of weights, and "
+            "of each feature's values and squares."
+        )
     yield (
         "Rows that become a start, or the place of a component without rows, are shown to all: at "
         f"least {values.get('n_components', values.get('n_clusters'))} of them."
@@ -234,7 +239,8 @@ def _at_the_end(setup: Setup, command: str, of_rows: bool) -> str:
             "In the end each party has the parameters of its own features only, and all have the "
             "report (result shards)."
         )
-    what = {"kmeans": "centres", "impute": "the filled matrix and its factors"}.get(
-        command, "parameters, so means and covariances of everybody's features"
-    )
+    what = {
+        "kmeans": "centres, and standard deviations of features",
+        "impute": "the filled matrix and its factors",
+    }.get(command, "parameters, so means and covariances of everybody's features")
     return f"In the end every member has the model ({what}) and the report (result all)."

@@ -252,6 +252,8 @@ def _judged(report: Report, units: str) -> list[tuple[str, str]]:
 
 def _show(report: Report, names: Sequence[str]) -> None:
     """Print what a reader wants to know."""
+    from vpem.fits.answer import NOT_MEASURED
+
     from .answers import answer
     from .output import communication, number, show, table
 
@@ -285,6 +287,8 @@ def _show(report: Report, names: Sequence[str]) -> None:
             ("network", ", ".join(network)),
             ("method", f"one shot, {plural(one_shot['n_cells'], 'cell')}"),
         ]  # fmt: skip
+    if not report["spread_measured"]:
+        facts.insert(1, ("differences", NOT_MEASURED))
     if weighted is not None:
         total = f"{weighted}, {number(sum(report['cluster_sizes']))} in all"
         facts.insert(1, ("sample weights", total))

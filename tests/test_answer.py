@@ -6,10 +6,17 @@ import numpy as np
 import pytest
 from sklearn.datasets import load_wine
 
-from vpem import Blocks, connect_workers, kmeans_rows, make_graph
-from vpem.files.clusterings import StoredClustering
-from vpem.fits.answer import Answer, answer_of, most_telling, standardized_means, telling_shares
-from vpem.network.holdings import evenly
+from vpem import Blocks, connect, connect_workers, kmeans_features, kmeans_rows, make_graph
+from vpem.files.clusterings import StoredClustering, read_clustering, write_clustering
+from vpem.fits.answer import (
+    NOT_MEASURED,
+    Answer,
+    answer_of,
+    most_telling,
+    standardized_means,
+    telling_shares,
+)
+from vpem.network.holdings import contiguous, evenly
 from vpem.settings import COVARIANCE_TYPES
 from vpem.terms.scaling import Scaling
 
@@ -63,11 +70,52 @@ def test_clusters_of_standardized_features_differ_in_their_deviations():
     assert answer.sizes.tolist() == np.bincount(found.labels).tolist()
 
 
-def test_clusters_as_they_are_differ_where_k_means_has_looked():
+@pytest.mark.parametrize("topology", ["star", "cycle"])
+@pytest.mark.parametrize("weighed", [False, True])
+@pytest.mark.parametrize("holed", [False, True])
+def test_clusters_in_any_units_differ_in_measured_deviations(topology, weighed, holed, tmp_path):
+    X = load_wine().data
+    weights = np.random.default_rng(0).integers(0, 3, len(X)).astype(float) if weighed else None
+    X[4:40:9, 2] = np.nan if holed else X[4:40:9, 2]
+    how = {"n_clusters": 3, "missing": "marginalize" if holed else "refuse"}
+    graph, workers = make_graph(topology, 7), evenly(len(X), 7)
+    spread = np.sqrt(_mean((X - _mean(X, weights)) ** 2, weights))
+    names = [str(j) for j in range(13)]
+    masked = topology == "star"
+    for found in (
+        kmeans_rows(X, workers, connect_workers(graph), sample_weight=weights, **how),
+        kmeans_rows(
+            X, workers, connect_workers(graph, secure_sum=masked), sample_weight=weights, **how
+        ),
+        kmeans_features(X, connect(graph, contiguous(13, 7)), sample_weight=weights, **how),
+    ):
+        np.testing.assert_allclose(found.spread, spread, rtol=1e-9)
+        answer = found.answer(names)
+        assert answer.notes == []
+        shares = found.counts / found.counts.sum()
+        expected = (found.centres - shares @ found.centres) / spread
+        np.testing.assert_allclose(answer.standardized, expected, rtol=1e-9, atol=1e-12)
+    report = found.describe(names, names[:7])
+    write_clustering(tmp_path / "clusters.h5", found.kept(names, report, {}))
+    kept = read_clustering(tmp_path / "clusters.h5")
+    np.testing.assert_array_equal(kept.deviations, found.deviations)
+    np.testing.assert_array_equal(answer_of(kept).standardized, answer.standardized)
+
+
+def _mean(X, weights):
+    """Mean of what there is of each column."""
+    weights = np.ones(len(X)) if weights is None else weights
+    there = ~np.isnan(X)
+    return weights @ np.nan_to_num(X) / (weights @ there)
+
+
+def test_without_measured_deviations_clusters_differ_where_k_means_has_looked():
     X, found = clustered("none")
     names = [str(j) for j in range(13)]
+    assert found.answer(names).leading == ("12", pytest.approx(0.9995, abs=1e-4))
+    found = replace(found, deviations=None)
     answer = found.answer(names)
-    assert answer.leading == ("12", pytest.approx(0.9995, abs=1e-4))
+    assert answer.notes == [NOT_MEASURED]
     assert answer.differences(1)[0].feature == "12", "proline has all the spread"
     within = sum(((X[found.labels == k] - found.centres[k]) ** 2).sum() for k in range(3)) / X.size
     shares = np.bincount(found.labels) / len(X)
@@ -79,6 +127,7 @@ def test_clusters_as_they_are_differ_where_k_means_has_looked():
     bare = StoredClustering(kept.centres, kept.labels[:0], kept.distances[:0], kept.feature_names)
     for one in (kept, replace(bare, report=kept.report), replace(kept, report={})):
         np.testing.assert_allclose(answer_of(one).standardized, expected, atol=1e-9)
+        assert answer_of(one).notes == [NOT_MEASURED]
 
 
 def test_a_size_with_noise_below_zero_is_nobodys():

@@ -378,8 +378,10 @@ def test_messages_over_rows_counted_by_hand():
     # Counts (2), sums (2 x 2), inertia, rows that changed: up and down, three workers, twice.
     assert kinds["server"] == {"messages": 2 * 6, "bytes": 2 * 6 * 8 * 8, "rounds": 4}
     assert kinds["stopping"] == {"messages": 2 * 3, "bytes": 2 * 3, "rounds": 2}
-    assert kinds["setup"]["messages"] == kinds["estep"]["messages"] == 0
-    assert found.communication["bytes_by_iteration"][-1] == 192 + 2 * 6 * 64 + 3
+    # Weights, values and squares, of which standard deviations are: up and down.
+    assert kinds["setup"] == {"messages": 6, "bytes": 6 * 5 * 8, "rounds": 2}
+    assert kinds["estep"]["messages"] == 0
+    assert found.communication["bytes_by_iteration"][-1] == 192 + 240 + 2 * 6 * 64 + 3
 
 
 def test_messages_of_spreading_rows_counted_by_hand(digits):
@@ -596,14 +598,17 @@ def test_standardized_features(digits, method, dtype):
         DistributedKMeans(5, scale="robust").fit(X)
 
 
-def test_what_standardizing_sends():
+@pytest.mark.parametrize("compress", [None, "natural:12bits"])
+def test_what_standard_deviations_and_units_send(compress):
     X = np.random.default_rng(0).normal(size=(40, 3))
+    network = workers_on("star", 4, compress=compress)
     plain, scaled = (
-        kmeans_rows(X, evenly(40, 4), workers_on("star", 4), n_clusters=2, init=[0, 1], scale=scale)
+        kmeans_rows(X, evenly(40, 4), network, n_clusters=2, init=[0, 1], scale=scale)
         for scale in ("none", "standard")
     )
-    assert plain.communication["by_kind"]["setup"]["bytes"] == 0
-    # Weights, values and squares up and down, then the units to all.
+    # Weights, values and squares up and down, without a codec; then the units to all.
+    assert plain.communication["by_kind"]["setup"]["bytes"] == 8 * (8 * 7)
     assert scaled.communication["by_kind"]["setup"]["bytes"] == 8 * (8 * 7) + 4 * (6 * 8)
+    np.testing.assert_allclose(plain.deviations, X.std(axis=0))
     assert plain.scaling is None
     np.testing.assert_allclose(scaled.scaling.scale, X.std(axis=0))

@@ -61,6 +61,9 @@ class StoredClustering(Shown, facts="{centres.shape[0]:cluster}, {centres.shape[
         What the run told, how it was asked for, and by which libraries.
     scaling : Scaling or None
         Units in which distances are taken, where they are not those of the data and the centres.
+    deviations : ndarray of shape (d,) or None
+        Standard deviation of each feature over the rows of the fit, in the units of the centres,
+        where it was measured.
     """
 
     centres: NDArray[np.float64]
@@ -73,6 +76,7 @@ class StoredClustering(Shown, facts="{centres.shape[0]:cluster}, {centres.shape[
     options: Report = field(default_factory=dict)
     versions: dict[str, str] = field(default_factory=dict)
     scaling: Scaling | None = None
+    deviations: NDArray[np.float64] | None = None
 
     def assign(
         self, X: Floats | Arranges, n_threads: int | None = None
@@ -139,6 +143,8 @@ def write_clustering(path: PathLike, stored: Any, force: bool = False) -> None:
         if stored.scaling is not None:
             write_array(file, "shift", stored.scaling.shift)
             write_array(file, "scale", stored.scaling.scale)
+        if stored.deviations is not None:
+            write_array(file, "deviations", stored.deviations)
         for name, value in texts.items():
             write_json_element(file, name, value)
 
@@ -158,6 +164,7 @@ CLUSTERING: Elements = {
     "root_centres": Maybe(Array("f", ("roots", "clusters", "features"))),
     "shift": Maybe(Array("f", ("features",))),
     "scale": Maybe(Array("f", ("features",), positive=True)),
+    "deviations": Maybe(Array("f", ("features",), 0)),
     **report_elements(
         hubs=ListOf(ListOf(COUNT)),
         roots=ListOf(COUNT),

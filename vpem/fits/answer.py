@@ -1,7 +1,8 @@
 """The answer of a fit: how large components or clusters are, and in which features each differs.
 
 Differences are counted in standard deviations of all rows together, so that features in any units
-can be compared. They follow from the parameters alone, which whoever has the result has anyway.
+can be compared. They follow from what whoever has the result has anyway: the parameters, and of a
+clustering the standard deviations of features, which are measured as the data are checked.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from vpem.terms.scaling import Scaling
 
 __all__ = [
     "NAMED",
+    "NOT_MEASURED",
     "Answer",
     "Difference",
     "answer_of",
@@ -36,6 +38,12 @@ Vector = NDArray[np.float64]
 
 NAMED = 3
 """Features that are named of each component, those in which it differs most."""
+
+NOT_MEASURED = (
+    "Standard deviations (sd) were not measured: within clusters one variance is taken for all "
+    "features."
+)
+"""What to know of differences that follow from centres and inertia alone."""
 
 SEEN = 0.05
 """Standard deviations from which on a difference is told: less is written as 0.0."""
@@ -114,10 +122,10 @@ def spread_of_mixture(mixture: Mixture) -> Vector:
 def spread_of_clusters(
     centres: Vector, sizes: Vector, within: float | Vector, scaling: Scaling | None
 ) -> Vector:
-    """Return the standard deviations (d,) of features over all rows of a clustering.
+    """Return standard deviations (d,) of features over all rows where they were not measured.
 
-    Standardized features have theirs from the start. Of others nobody has told it: variances
-    between centres are known, and within clusters k-means takes one for all features.
+    Standardized features have theirs from the start. Of others (`NOT_MEASURED`) variances between
+    centres are known, and within clusters k-means takes one for all features.
 
     Parameters
     ----------
@@ -191,6 +199,8 @@ class Answer:
         In the data's units.
     standardized : ndarray of shape (K, d)
         See `standardized_means`.
+    measured : bool
+        Whether standard deviations are those of the data, or of the mixture.
     """
 
     feature_names: tuple[str, ...]
@@ -198,6 +208,7 @@ class Answer:
     sizes: Vector | None
     means: Vector
     standardized: Vector
+    measured: bool = True
 
     @classmethod
     def of_mixture(
@@ -216,12 +227,22 @@ class Answer:
 
     @classmethod
     def of_clusters(
-        cls, centres: Vector, sizes: Vector, spread: Vector, feature_names: Sequence[str]
+        cls,
+        centres: Vector,
+        sizes: Vector,
+        spread: Vector,
+        feature_names: Sequence[str],
+        measured: bool = True,
     ) -> Answer:
-        """Return that of clusters; ``spread`` is from `spread_of_clusters`."""
+        """Return that of clusters; ``spread`` (d,) is measured, or from `spread_of_clusters`."""
         shares = _shares(sizes)
         standardized = standardized_means(shares, centres, spread)
-        return cls(tuple(feature_names), shares, sizes, centres, standardized)
+        return cls(tuple(feature_names), shares, sizes, centres, standardized, measured)
+
+    @property
+    def notes(self) -> list[str]:
+        """What to know of the differences."""
+        return [] if self.measured else [NOT_MEASURED]
 
     @property
     def telling(self) -> NDArray[np.intp]:
@@ -287,12 +308,15 @@ def answer_of(stored: Model | StoredClustering) -> Answer:
     sizes = _vector(report.get("cluster_sizes"), len(stored.centres))
     if sizes is None:
         sizes = np.bincount(stored.labels, minlength=len(stored.centres)).astype(np.float64)
-    spread = _vector(report.get("spread"), len(stored.feature_names))
+    measured = stored.deviations is not None or stored.scaling is not None
+    spread = stored.deviations
+    if spread is None:
+        spread = _vector(report.get("spread"), len(stored.feature_names))
     if spread is None:
         squares = np.square(stored.distances).mean() if len(stored.labels) else 0.0
         within = float(squares) / len(stored.feature_names)
         spread = spread_of_clusters(stored.centres, sizes, within, stored.scaling)
-    return Answer.of_clusters(stored.centres, sizes, spread, stored.feature_names)
+    return Answer.of_clusters(stored.centres, sizes, spread, stored.feature_names, measured)
 
 
 def as_table(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,8 +23,8 @@ from vpem.errors import InputError, Setting
 from vpem.fits.local_rows import LocalRows
 from vpem.fits.prepare import precision_of, refuse_masked
 from vpem.settings import CLUSTER_INITS, KmeansSettings
-from vpem.terms.missing_patterns import blank_row, check_columns, check_missing, observed_scaling
-from vpem.terms.scaling import Scaling, alone
+from vpem.terms.missing_patterns import blank_row, check_columns, check_missing, observed_moments
+from vpem.terms.scaling import Add, RunningMoments, Scaling, alone
 
 __all__ = ["Wanted", "prepare"]
 
@@ -33,6 +33,9 @@ OF_WHAT_IS_THERE = ("cluster by what is there with ", Setting("missing", "margin
 
 LARGEST_VALUE = {8: 1e140, 4: 1e17}
 """Largest value to be squared and summed, by bytes of the precision."""
+
+SOME_VALUES = 1 << 16
+"""Values of rows whose moments are taken at once, while they are in the cache."""
 
 
 @dataclass
@@ -59,6 +62,9 @@ class Wanted:
         Units to cluster in; X and the centres to start from are in the user's.
     misses : bool
         Whether values are missing.
+    deviations : ndarray of shape (d,) or None
+        Standard deviations of the features over the rows of all processes, in the user's units;
+        None: nobody has measured them yet.
     """
 
     X: Any
@@ -70,6 +76,7 @@ class Wanted:
     dtype: np.dtype[np.floating]
     scaling: Scaling
     misses: bool
+    deviations: NDArray[np.float64] | None
 
     @property
     def kept_scaling(self) -> Scaling | None:
@@ -103,7 +110,8 @@ def prepare(
     if here is not None and masked:
         refuse_masked(here, how, "k-means++")
     precision = precision_of(how.dtype)
-    data, misses, found = _with_gaps(X, n_features, how, feature_names, here, some)
+    watched = _Watched(n_features, sample_weight) if how.scale == "none" and not masked else None
+    data, misses, found = _with_gaps(X, n_features, how, feature_names, here, some, watched)
     weights = None
     n_samples = n_positive = len(data) if here is None else here.n_samples
     if sample_weight is not None:
@@ -124,14 +132,23 @@ def prepare(
     lowest, highest = found
     if max(-lowest.min(initial=0), highest.max(initial=0)) > most:
         _refuse_large(data, feature_names, most, precision)
-    scaling = Scaling.none(n_features)
-    if how.scale == "standard" and not masked:
+    scaling, deviations = Scaling.none(n_features), None
+    if not masked:
         add = alone if here is None else here.holders.allreduce
         own = weights if weights is None or here is None else weights[here.numbers]
-        scaling = (observed_scaling if misses else Scaling.standard)(data, own, add)
+        if misses:
+            shift, deviations = observed_moments(data, own, add)
+            scaling = Scaling.by(shift, deviations) if watched is None else scaling
+        elif watched is not None:
+            deviations = watched.deviations(add)
+        else:
+            scaling = Scaling.standard(data, own, add)
+            deviations = scaling.scale
     rows = centres = None
     if isinstance(init, str):
-        return Wanted(data, weights, None, None, init, how.n_init, precision, scaling, misses)
+        return Wanted(
+            data, weights, None, None, init, how.n_init, precision, scaling, misses, deviations
+        )
     given = np.asarray(init) if isinstance(init, Sequence | np.ndarray) else np.empty(0)
     if given.ndim == 2:
         centres = _check_centres(given, n_clusters, n_of_centres or n_features, most)
@@ -144,7 +161,49 @@ def prepare(
             f"init must be {' or '.join(CLUSTER_INITS)}, row indices, or centres of shape "
             f"({n_clusters}, {n_of_centres or n_features}), got {init!r}"
         )
-    return Wanted(data, weights, rows, centres, None, 1, precision, scaling, misses)
+    return Wanted(data, weights, rows, centres, None, 1, precision, scaling, misses, deviations)
+
+
+class _Watched:
+    """Moments of rows, taken as they are looked at for something else: nothing is read twice.
+
+    Parameters
+    ----------
+    n_features : int
+        d.
+    weights : array_like of shape (m,) or None
+        Of the rows, not checked yet; what comes of wrong ones is never asked for.
+    """
+
+    def __init__(self, n_features: int, weights: Any) -> None:
+        self._n_features = n_features
+        self._given = weights
+
+    def of(self, data: Any) -> _Watched:
+        """Return itself, a `vpem.checks.Matrix` of some rows whose moments are wanted."""
+        self._data, self.shape = data, data.shape
+        self._moments = RunningMoments(self._n_features)
+        given = np.asarray(1.0 if self._given is None else self._given)
+        wrong = given.shape not in ((), (len(data),)) or given.dtype.kind not in "iufb"
+        self._weights = np.broadcast_to(1.0 if wrong else given.astype(np.float64), len(data))
+        self._mass = float(self._weights.sum())
+        return self
+
+    def runs(self) -> Iterator[tuple[int, Floats]]:
+        """Yield (first row, rows) as `vpem.checks.row_blocks` does."""
+        step = max(1, SOME_VALUES // max(self._n_features, 1))
+        for start, rows in row_blocks(self._data):
+            yield start, rows
+            with np.errstate(all="ignore"):
+                for begin in range(0, len(rows), step):
+                    some = rows[begin : begin + step]
+                    share = self._weights[start + begin :][: len(some)] / self._mass
+                    self._moments.take(some, share)
+
+    def deviations(self, add: Add) -> NDArray[np.float64]:
+        """Return standard deviations (d,) over the rows of all processes."""
+        total = add(np.array([self._mass]))[0]
+        return self._moments.joined(add, self._mass / total)[1]
 
 
 def _with_gaps(
@@ -154,21 +213,26 @@ def _with_gaps(
     feature_names: Sequence[str] | None,
     here: LocalRows | None,
     some: Callable[[NDArray[np.bool_]], NDArray[np.bool_]] | None,
+    watched: _Watched | None,
 ) -> tuple[Any, bool, Extremes]:
     """Check the values; whether any process misses some, and each row has one; their extremes."""
     misses = False
     found: Extremes | None = None
 
+    def seen(data: Any) -> Any:
+        return data if watched is None else watched.of(data)
+
     def finite(data: Any, names: Sequence[str] | None) -> None:
         nonlocal misses, found
         if how.missing == "refuse":
-            found = check_finite(data, names, OF_WHAT_IS_THERE)
+            found = check_finite(seen(data), names, OF_WHAT_IS_THERE)
         else:
             misses = check_missing(data, names)
 
     least = int(here is None)
     data = check_data(X, n_features, feature_names, finite=finite, least_rows=least)
-    found = extremes(data) if found is None else found
+    if found is None:
+        found = extremes(data if misses else seen(data))
     any_has = some or (np.asarray if here is None else here.holders.any)
     if how.missing == "refuse" or not any_has(np.array([misses]))[0]:
         return data, False, found

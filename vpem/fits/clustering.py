@@ -96,6 +96,9 @@ class Clustering(
         What is known of a one-shot clustering (`vpem.fits.one_shot`).
     scaling : Scaling or None
         Units in which distances were taken, where features were standardized.
+    deviations : ndarray of shape (d,) or None
+        Standard deviation of each feature over all rows, in the user's units; None: not measured,
+        where rows are protected or the links of a network failed too often.
     n_rows : int or None
         Rows of all processes, of which some may know their own labels only; None: those of
         ``labels``.
@@ -124,6 +127,7 @@ class Clustering(
     partitions: list[tuple[int, str]] = field(default_factory=list)
     one_shot: OneShot | None = None
     scaling: Scaling | None = None
+    deviations: NDArray[np.float64] | None = None
     n_rows: int | None = None
     guarantee: Guarantee | None = None
     within: NDArray[np.float64] | None = None
@@ -142,6 +146,8 @@ class Clustering(
     @property
     def spread(self) -> NDArray[np.float64]:
         """Standard deviations (d,) of features over all rows (`vpem.fits.answer`)."""
+        if self.deviations is not None:
+            return self.deviations
         within = self.within
         if within is None:
             values = max(float(self.counts.sum()), 1.0) * self.centres.shape[1]
@@ -150,7 +156,8 @@ class Clustering(
 
     def answer(self, feature_names: Sequence[str]) -> Answer:
         """Return how large clusters are, and in which features each differs."""
-        return Answer.of_clusters(self.centres, self.counts, self.spread, feature_names)
+        measured = self.deviations is not None
+        return Answer.of_clusters(self.centres, self.counts, self.spread, feature_names, measured)
 
     def describe(self, feature_names: Sequence[str], holders: Sequence[str]) -> Report:
         """Summarize the clustering in values that JSON can hold; see `NetworkResult.describe`."""
@@ -167,6 +174,7 @@ class Clustering(
             "n_clusters": self.n_clusters,
             "cluster_sizes": self.counts.tolist(),
             "spread": self.spread.tolist(),
+            "spread_measured": self.deviations is not None,
             "scale": "none" if self.scaling is None else "standard",
             "inertia": self.inertia,
             "root_inertia": self.root_inertia.tolist(),
@@ -230,6 +238,7 @@ class Clustering(
             options,
             current_versions(),
             self.scaling,
+            self.deviations,
         )
 
 

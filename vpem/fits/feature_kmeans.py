@@ -214,7 +214,10 @@ def _clustering(
 ) -> Clustering:
     """Return what the best run comes to, in the user's order of features and units."""
     run, holders, roots = best.run, network.total.holders, network.total.roots
-    centres, scaling = join_centres(network, run.centres, asked.scaling)
+    assert asked.deviations is not None
+    centres, scaling, deviations = join_centres(
+        network, run.centres, asked.scaling, asked.deviations
+    )
     inertia, disagreement = run.inertia, 0.0
     if network.whole.total.n_roots > 1:
         # By the centres that are returned, not as some root finds it.
@@ -240,6 +243,7 @@ def _clustering(
         method="lloyd",
         network=network.whole,
         scaling=None if scaling.is_none else scaling,
+        deviations=deviations,
         disagreement=disagreement,
         reseeded=run.reseeded,
         partitions=run.partitions,

@@ -159,7 +159,8 @@ def one_shot(asked: Wanted, network: Network, ledger: Ledger, how: KmeansSetting
     distances = distances_of_all(holders, terms, own, labels)
     if len(told["parties"]) > 1:
         _count_messages(network, ledger, told["parties"], terms.n_samples, how.n_clusters)
-    centres, scaling = join_centres(network, own, asked.scaling)
+    assert asked.deviations is not None
+    centres, scaling, deviations = join_centres(network, own, asked.scaling, asked.deviations)
     inertia = weighed(distances, asked.row_weights)
     expected = 8.0 * (log(how.n_clusters) + 2.0)
     alone = len(told["parties"]) == 1
@@ -176,6 +177,7 @@ def one_shot(asked: Wanted, network: Network, ledger: Ledger, how: KmeansSetting
         method="grid",
         network=network.whole,
         scaling=None if scaling.is_none else scaling,
+        deviations=deviations,
         total_iterations=told["iterations"],
         communication={**ledger.summary(), "bytes_by_iteration": [ledger.bytes]},
         one_shot=OneShot(

@@ -89,8 +89,11 @@ def own_columns_of_hubs(network: Network) -> NDArray[np.intp]:
 
 
 def join_centres(
-    network: Network, centres: NDArray[np.float64], scaling: Scaling
-) -> tuple[NDArray[np.float64], Scaling]:
+    network: Network,
+    centres: NDArray[np.float64],
+    scaling: Scaling,
+    deviations: NDArray[np.float64],
+) -> tuple[NDArray[np.float64], Scaling, NDArray[np.float64]]:
     """Join the parts of centres that several processes have, in the user's order and units.
 
     Parameters
@@ -101,6 +104,8 @@ def join_centres(
         Of this process's features, in block order and in the units of clustering.
     scaling : Scaling
         These units, of this process's features.
+    deviations : ndarray of shape (d,)
+        Standard deviations of these features, in the user's units.
 
     Returns
     -------
@@ -108,26 +113,34 @@ def join_centres(
         Of all features in the first process, of its own in others.
     scaling : Scaling
         Likewise.
+    deviations : ndarray of shape (d,)
+        Likewise.
     """
     placed = np.empty_like(centres)
     placed[:, network.blocks.order] = centres
     placed = scaling.undo(placed)
     if network.part_of is None:
-        return placed, scaling
-    columns = own_columns_of_hubs(network)
-    own = {"columns": columns, "centres": placed, "shift": scaling.shift, "scale": scaling.scale}
+        return placed, scaling, deviations
+    own = {
+        "columns": own_columns_of_hubs(network),
+        "centres": placed,
+        "shift": scaling.shift,
+        "scale": scaling.scale,
+        "deviations": deviations,
+    }
     engine = network.total.holders.engine
     with about(engine, "result"):
         parts = engine.gather(own)
     if parts is None:
-        return placed, scaling
+        return placed, scaling, deviations
     d = network.part_of.blocks.n_features
-    every, shift, scale = np.empty((len(placed), d)), np.empty(d), np.empty(d)
+    every, (shift, scale, spread) = np.empty((len(placed), d)), np.empty((3, d))
     for part in parts:
         columns = part["columns"]
         every[:, columns] = part["centres"]
         shift[columns], scale[columns] = part["shift"], part["scale"]
-    return every, Scaling(shift, scale)
+        spread[columns] = part["deviations"]
+    return every, Scaling(shift, scale), spread
 
 
 def gathered(fit: Fit) -> Fit:

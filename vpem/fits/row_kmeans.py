@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -17,9 +16,9 @@ from vpem.engines.placement import Placement
 from vpem.errors import InputError, Setting
 from vpem.files.fingerprint import checksum
 from vpem.files.matrix import FileMatrix
-from vpem.fits.agreed_rows import agree_on_rows, parts_of, units_by_reach
 from vpem.fits.cluster_data import Wanted, prepare
 from vpem.fits.cluster_sums import check_network, lasting, pace_of
+from vpem.fits.cluster_units import agreed_units
 from vpem.fits.clustered_rows import ClusteredRows
 from vpem.fits.clustering import (
     Callback,
@@ -28,9 +27,9 @@ from vpem.fits.clustering import (
     progress_of,
     warn_of_outcome,
 )
-from vpem.fits.local_rows import LocalRows, by_worker, charge_weights
+from vpem.fits.local_rows import LocalRows, by_worker
 from vpem.fits.private_kmeans import private_kmeans
-from vpem.fits.rows import charge_scaling, n_columns
+from vpem.fits.rows import n_columns
 from vpem.fits.settings import PrivacySettings
 from vpem.network.holdings import Workers
 from vpem.network.ledger import Ledger
@@ -48,8 +47,7 @@ from vpem.steps.starts import teller
 from vpem.steps.streams import PlacedStream, PointStream, RowStream
 from vpem.sums.connect import Network
 from vpem.sums.sum import Sum
-from vpem.sums.units import check_digits
-from vpem.terms.nearest import spread_rows, usual_squares, weighed
+from vpem.terms.nearest import weighed
 from vpem.terms.reach import Reach
 
 __all__ = ["kmeans_rows"]
@@ -141,7 +139,7 @@ def kmeans_rows(
     here = here or LocalRows(holders, workers.counts)
     ledger = Ledger(network.graph)
     network.charge_setup(ledger, n_samples, asked.dtype.itemsize)
-    asked, reach = _agreed(asked, workers, here, network.total.on(ledger), how)
+    asked, reach = agreed_units(asked, workers, here, network, ledger, how)
     centre = None if reach is None else reach.points.centre
     rows = ClusteredRows(asked, workers, here, thread_count(how.n_threads), centre)
     if saver is not None:
@@ -172,49 +170,6 @@ def _check_rows(X: Any, workers: Workers, network: Network) -> None:
             f"the graph joins {network.graph.n_agents} workers, the rows are held by "
             f"{workers.n_workers}; give a graph of as many workers"
         )
-
-
-def _agreed(
-    asked: Wanted, workers: Workers, here: LocalRows, total: Sum, how: KmeansSettings
-) -> tuple[Wanted, Reach | None]:
-    """Return the data in units that workers agree on, and where rows lie if sums are masked."""
-    if not here.masked:
-        _charge_rows(asked, workers, total, how)
-        return asked, None
-    weights = asked.row_weights
-    with one_blas_thread():
-        reach = agree_on_rows(
-            parts_of(asked.X, here, weights), total, here.n_samples, n_columns(asked.X),
-            misses=asked.misses, weighted=weights is not None,
-        )  # fmt: skip
-    asked = replace(asked, scaling=units_by_reach(reach, how.scale))
-    reach = reach.scaled(asked.scaling)
-    _check_inertia(asked, here, reach)
-    return asked, reach
-
-
-def _check_inertia(asked: Wanted, here: LocalRows, reach: Reach) -> None:
-    """Check that the inertia has digits beside the distance of the farthest row."""
-    sizes = np.zeros(len(here.own_runs))
-    for worker, run in enumerate(here.own_runs):
-        some = run.start + spread_rows(run.stop - run.start)
-        rows = asked.X[some] if isinstance(asked.X, np.ndarray) else asked.X.take(some)
-        squares = usual_squares(rows)
-        sizes[worker] = (squares / asked.scaling.scale**2).sum()
-    exponent = int(reach.exponents((reach.radius**2).sum())[0])
-    check_digits(here.holders, sizes, exponent, reach.mass)
-
-
-def _charge_rows(asked: Wanted, workers: Workers, total: Sum, how: KmeansSettings) -> None:
-    """Count what workers tell each other of their rows before they start."""
-    d = asked.X.shape[1]
-    if how.scale == "standard":
-        charge_scaling(total, d)
-    if asked.row_weights is not None:
-        charge_weights(total, workers.counts)
-    if asked.misses:
-        # Every feature's weight and mean, by which missing values of starts are filled.
-        total.begin("setup", 1, 2 * d, 8)
 
 
 class _OverRows:
@@ -327,6 +282,7 @@ class _OverRows:
             root_centres=asked.scaling.undo(roots) if len(roots) > 1 else None,
             disagreement=disagreement,
             scaling=asked.kept_scaling,
+            deviations=asked.deviations,
             partitions=run.partitions,
             reseeded=[
                 (at, cluster, row if row == DRAWN else int(order[row]))

@@ -58,7 +58,7 @@ from vpem.terms.mixture import Mixture
 from vpem.terms.mixture_states import mixture_state
 from vpem.terms.row_statistics import RowTerms
 
-__all__ = ["charge_scaling", "fit_em", "n_columns"]
+__all__ = ["charge_moments", "charge_scaling", "fit_em", "n_columns"]
 
 
 def fit_em(
@@ -315,5 +315,10 @@ def n_columns(X: Any) -> int:
 
 def charge_scaling(total: Any, n_features: int) -> None:
     """Count what units cost: sums of weights, values and squares, then the agreed units."""
-    total.begin("setup", 1, 2 * n_features + 1, 8)
+    charge_moments(total, n_features)
     total.agree("setup", 2 * n_features * 8)
+
+
+def charge_moments(total: Any, n_features: int) -> None:
+    """Count what standard deviations cost: sums of weights, values and squares."""
+    total.begin("setup", 1, 2 * n_features + 1, 8)

@@ -47,7 +47,8 @@ def contents_of_fit(saved: SavedFit, rows: EvaluationData | None) -> Contents:
     sections = [
         *([warned] if told else []),
         Section(
-            "components", f"{saved.noun.capitalize()}s", [_components(saved)],
+            "components", f"{saved.noun.capitalize()}s",
+            [_components(saved), *saved.answer.notes],
             ("profile", "projection"),
         ),
         Section(

@@ -61,7 +61,7 @@ def draw_profile(
         If a feature is not there.
     """
     answer, noun = saved.answer, saved.noun
-    notes: list[str] = []
+    notes = list(answer.notes)
     columns = pick_features(saved, features, MOST_CHOSEN)
     if columns is None:
         columns = answer.telling[:MOST_FEATURES].tolist()

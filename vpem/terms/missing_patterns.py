@@ -12,7 +12,7 @@ from vpem._core.missing import marginal_diag, marginal_full
 from vpem.checks import Floats, Matrix, check_finite, row_blocks
 from vpem.errors import InputError
 from vpem.network.blocks import Blocks
-from vpem.terms.scaling import Add, Scaling, alone
+from vpem.terms.scaling import Add, Scaling, alone, deviations_of
 
 __all__ = [
     "Plan",
@@ -21,6 +21,7 @@ __all__ = [
     "check_missing",
     "check_values",
     "marginal_terms",
+    "observed_moments",
     "observed_scaling",
     "pattern_plan",
 ]
@@ -222,7 +223,14 @@ def check_columns(
 def observed_scaling(
     X: Matrix, row_weights: NDArray[np.float64] | None, add: Add = alone
 ) -> Scaling:
-    """Centre each feature and divide it by its standard deviation, by the values that are there.
+    """Centre each feature and divide it by its standard deviation (`observed_moments`)."""
+    return Scaling.by(*observed_moments(X, row_weights, add))
+
+
+def observed_moments(
+    X: Matrix, row_weights: NDArray[np.float64] | None, add: Add = alone
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return means and standard deviations (d,) of features, by the values that are there.
 
     Parameters
     ----------
@@ -249,6 +257,4 @@ def observed_scaling(
     for start, part in row_blocks(X):
         away = np.where(np.isnan(part), 0.0, part - shift)
         second += weights(start, part) @ np.square(away)
-    scale = np.sqrt(add(second) / np.where(total > 0, total, 1.0))
-    scale = np.where(scale > 1e-12 * np.maximum(np.abs(shift), 1.0), scale, 1.0)
-    return Scaling(shift, scale)
+    return shift, deviations_of(shift, add(second) / np.where(total > 0, total, 1.0))

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from vpem.checks import Floats, Matrix, row_blocks
 
-__all__ = ["Add", "Scaling", "alone"]
+__all__ = ["Add", "RunningMoments", "Scaling", "alone", "deviations_of"]
 
 Add = Callable[[NDArray[np.float64]], NDArray[np.float64]]
 """Adds what every process with rows has found of its own."""
@@ -20,6 +20,58 @@ Add = Callable[[NDArray[np.float64]], NDArray[np.float64]]
 def alone(values: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return the sum where one process has all rows."""
     return values
+
+
+class RunningMoments:
+    """Means and squares about them of rows that come a run at a time: one pass is enough.
+
+    Parameters
+    ----------
+    n_features : int
+        d.
+
+    Attributes
+    ----------
+    weight : float
+        Shares of all rows that have come.
+    mean, squares : ndarray of shape (d,)
+        Of each feature, by these shares: its mean, and the sum of squares about it.
+    """
+
+    def __init__(self, n_features: int) -> None:
+        self.weight, self.mean, self.squares = 0.0, np.zeros(n_features), np.zeros(n_features)
+
+    def take(self, rows: Floats, share: NDArray[np.float64]) -> None:
+        """Add rows (m, d) of some shares (m,) of all."""
+        of_all = share.sum()
+        if of_all > 0:
+            # Of some rows about their own mean, and then with those before.
+            own_mean = share @ rows.astype(np.float64, copy=False) / of_all
+            step = own_mean - self.mean
+            self.squares += share @ np.square(rows - own_mean)
+            self.squares += np.square(step) * (self.weight * of_all / (self.weight + of_all))
+            self.mean += step * (of_all / (self.weight + of_all))
+            self.weight += of_all
+
+    def joined(
+        self, add: Add = alone, part: float = 1.0
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Return means and standard deviations (d,) over the rows of all processes.
+
+        ``part`` of all is what the shares of this process's rows are of.
+        """
+        weight = part * self.weight
+        shift = add(weight * self.mean)
+        variance = part * self.squares + weight * np.square(self.mean - shift)
+        return shift, deviations_of(shift, add(variance))
+
+
+def deviations_of(
+    means: NDArray[np.float64], variances: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """Return standard deviations (d,), 0 of those that may be of rounding alone."""
+    found = np.sqrt(variances)
+    return np.where(found > 1e-12 * np.maximum(np.abs(means), 1.0), found, 0.0)
 
 
 @dataclass(frozen=True)
@@ -61,25 +113,16 @@ class Scaling:
         """
         own_total = float(len(X)) if row_weights is None else float(row_weights.sum())
         total = add(np.array([own_total]))[0]
-        weight, mean, squares = 0.0, np.zeros(X.shape[1]), np.zeros(X.shape[1])
+        moments = RunningMoments(X.shape[1])
         for start, part in row_blocks(X):
-            # Of some rows about their own mean, and then with those before: one pass is enough.
             own = np.ones(len(part)) if row_weights is None else row_weights[start:][: len(part)]
-            share = own / total
-            of_all = share.sum()
-            if of_all > 0:
-                own_mean = share @ part.astype(np.float64, copy=False) / of_all
-                step = own_mean - mean
-                squares += share @ np.square(part - own_mean)
-                squares += np.square(step) * (weight * of_all / (weight + of_all))
-                mean += step * (of_all / (weight + of_all))
-                weight += of_all
-        shift = add(weight * mean)
-        variance = squares + weight * np.square(mean - shift)
-        scale = np.sqrt(add(variance))
-        magnitude = np.maximum(np.abs(shift), 1.0)
-        scale = np.where(scale > 1e-12 * magnitude, scale, 1.0)
-        return cls(shift, scale)
+            moments.take(part, own / total)
+        return cls.by(*moments.joined(add))
+
+    @classmethod
+    def by(cls, means: NDArray[np.float64], deviations: NDArray[np.float64]) -> Scaling:
+        """Centre features of these means and divide them by standard deviations (d,), if not 0."""
+        return cls(means, np.where(deviations == 0, 1.0, deviations))
 
     @property
     def is_none(self) -> bool:

@@ -194,7 +194,7 @@ def cells_of(answer: Answer, noun: str) -> tuple[list[str], list[list[str]]]:
 def answer_as_text(answer: Answer, noun: str) -> str:
     """Return the table of components as lines."""
     heads, rows = cells_of(answer, noun)
-    return table(rows, heads)
+    return "\n\n".join([table(rows, heads), *answer.notes])
 
 
 class Lines:
