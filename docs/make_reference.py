@@ -76,20 +76,23 @@ job with the code of the launcher (MPICH: 9).
 
 TABLE_HEAD = """# What goes with what
 
-Written by `make docs` from `vpem/table.py`, by which the code refuses; a test tries every cell.
-A ✓ works as the plain algorithm; a number leads to the sentence that says why mathematics forbids
-it.
+`make docs` writes this table from `vpem/table.py`, which also decides what the code refuses; a test
+tries every cell. A ✓ works as the plain algorithm does. A number leads to the sentence below the
+table that says why mathematics forbids the combination.
 
-Columns go with each other too, and all of them with MPI and TLS, but for these pairs, each refused
-in one sentence: links or agents that fail at a server, and agents that drop out along a tree, which
-need every one of them (both have `--participation`, where it has anything); missing values in data
-on disk, of which is kept in memory which values are
-there; `--memory-limit` with `--parties`, whose rows are brought together in memory; batches of
-k-means over features with some absent, whose last terms are of other rows; masked sums with
-consensus or `--compress`, and what else [their page](secure-sum.md#what-is-refused) names. What
-goes with `vpem fit` goes with `vpem select` and with several numbers of components
-(`vpem fit -k 2-6`), but for starts at given rows or models; `vpem select` has `--state` in the
-place of `--checkpoint`.
+Columns can be combined with each other too, and all of them with MPI and TLS. The exceptions are
+each refused with one sentence:
+
+* links or agents that fail at a server, and agents that drop out along a tree, since such a sum
+  needs every one of them (`--participation` is the alternative where an algorithm has it);
+* missing values in data that stay on disk, since which values are there is kept in memory;
+* `--memory-limit` with `--parties`, whose rows are brought together in memory;
+* batches of k-means over features with absent agents, whose last terms are of other rows;
+* masked sums with consensus or `--compress`, and [a few others](secure-sum.md#what-is-refused).
+
+What works with `vpem fit` works with `vpem select` and with several numbers of components
+(`vpem fit -k 2-6`), except for starts at given rows or models. `vpem select` has `--state` in place
+of `--checkpoint`.
 """
 
 

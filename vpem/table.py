@@ -63,18 +63,18 @@ WAYS = {
 
 REFUSED: dict[tuple[str, str], tuple[str | Setting, ...]] = {
     ("em-rows", "compressed"): (
-        "second moments that a codec has rounded are of no rows, and covariances made of them need "
-        "not be positive definite; EM over rows that moves them back to some that are is FedEM: "
+        "second moments that a codec has rounded need not be those of any rows, so covariances "
+        "made of them need not be positive definite; FedEM is EM over rows that corrects this: "
         "vpem fedem --compress",
     ),
     ("fedmissem", "disk"): (
-        "what every iteration moves is the filled matrix, a number for each entry of the data: "
-        "there is no smaller statistic that could stay in memory while the data are read",
+        "every iteration changes the filled matrix, a number for each entry of the data: there is "
+        "no smaller statistic that could stay in memory while the data are read",
     ),
     ("saem", "disk"): (
-        "its state are Markov chains of every individual's latents, all of which every iteration "
-        "moves: there is no smaller statistic from which they could be drawn again; spread devices "
-        "over processes, whose memories add up",
+        "its state is a Markov chain of the latents of every individual, and every iteration moves "
+        "all of them: there is no smaller statistic from which they could be drawn again; spread "
+        "the devices over processes, whose memories add up",
     ),
 }
 """Cells that mathematics forbids, by algorithm and way, and the sentence that says why."""
