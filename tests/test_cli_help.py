@@ -1,11 +1,13 @@
 """Help answers at once, shows an example of every command, and the examples are true."""
 
+import ast
 import io
 import re
 import shlex
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -308,5 +310,12 @@ def test_public_names_are_there_and_listed():
     for name in vpem.__all__:
         assert getattr(vpem, name) is not None
     assert dir(vpem) == sorted(vpem.__all__)
+    tree = ast.parse(Path(vpem.__file__).read_text(encoding="utf-8"))
+    typed = {
+        name.name: one.module
+        for one in ast.walk(tree) if isinstance(one, ast.ImportFrom) and one.module[:5] == "vpem."
+        for name in one.names
+    }  # fmt: skip
+    assert typed == vpem._HOMES
     with pytest.raises(AttributeError, match="no attribute 'VPEN'"):
         _ = vpem.VPEN

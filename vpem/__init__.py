@@ -6,7 +6,71 @@ The public names are loaded when they are first used, so that ``import vpem`` st
 from __future__ import annotations
 
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:  # the names of `_HOMES`, for those who read types
+    from vpem.convergence import NotConvergedWarning as NotConvergedWarning
+    from vpem.errors import FileError as FileError
+    from vpem.errors import InputError as InputError
+    from vpem.errors import NumericalError as NumericalError
+    from vpem.errors import VpemError as VpemError
+    from vpem.errors import VpemWarning as VpemWarning
+    from vpem.files.data import read_dataset as read_dataset
+    from vpem.files.datasets import Dataset as Dataset
+    from vpem.files.datasets import write_dataset as write_dataset
+    from vpem.files.examples import example_path as example_path
+    from vpem.files.models import Model as Model
+    from vpem.files.models import read_model as read_model
+    from vpem.files.models import write_model as write_model
+    from vpem.files.observations import read_observations as read_observations
+    from vpem.files.observations import write_observations as write_observations
+    from vpem.files.parties.joining import join_parties as join_parties
+    from vpem.files.parties.joining import stack_parties as stack_parties
+    from vpem.files.parties.manifest import Party as Party
+    from vpem.files.parties.manifest import choose_parties as choose_parties
+    from vpem.files.parties.observing import observe_parties as observe_parties
+    from vpem.files.table_settings import TableSettings as TableSettings
+    from vpem.fits.clustering import Clustering as Clustering
+    from vpem.fits.estimators.clustering import DistributedKMeans as DistributedKMeans
+    from vpem.fits.estimators.completion import FedMissEM as FedMissEM
+    from vpem.fits.estimators.federated import FedEM as FedEM
+    from vpem.fits.estimators.mixtures import VPEM as VPEM
+    from vpem.fits.estimators.row_estimators import (
+        DistributedGaussianMixture as DistributedGaussianMixture,
+    )
+    from vpem.fits.feature_kmeans import kmeans_features as kmeans_features
+    from vpem.fits.fedem import fit_fedem as fit_fedem
+    from vpem.fits.imputation import fit_imputation as fit_imputation
+    from vpem.fits.results import Fit as Fit
+    from vpem.fits.row_kmeans import kmeans_rows as kmeans_rows
+    from vpem.fits.rows import fit_em as fit_em
+    from vpem.fits.settings import ImputeSettings as ImputeSettings
+    from vpem.fits.settings import PrivacySettings as PrivacySettings
+    from vpem.fits.vpem import fit_vpem as fit_vpem
+    from vpem.network.blocks import Blocks as Blocks
+    from vpem.network.graph import Graph as Graph
+    from vpem.network.holdings import Partition as Partition
+    from vpem.network.holdings import Workers as Workers
+    from vpem.network.hubs import find_hubs as find_hubs
+    from vpem.network.mixing import mixing_matrix as mixing_matrix
+    from vpem.network.mixing import mixing_rate as mixing_rate
+    from vpem.network.topologies import make_graph as make_graph
+    from vpem.pictures.public import load as load
+    from vpem.pictures.public import plot as plot
+    from vpem.pictures.public import report as report
+    from vpem.saem.fit import fit_saem as fit_saem
+    from vpem.saem.formats.fits import read_saem as read_saem
+    from vpem.saem.formats.fits import save_saem as save_saem
+    from vpem.saem.formats.individuals import read_individuals as read_individuals
+    from vpem.saem.models.model import SaemModel as SaemModel
+    from vpem.settings import FedMixtureSettings as FedMixtureSettings
+    from vpem.settings import FitSettings as FitSettings
+    from vpem.settings import KmeansSettings as KmeansSettings
+    from vpem.settings import SaemSettings as SaemSettings
+    from vpem.settings import SumSettings as SumSettings
+    from vpem.sums.connect import connect as connect
+    from vpem.sums.connect import connect_workers as connect_workers
+    from vpem.terms.mixture import Mixture as Mixture
 
 __version__ = "0.1.0"
 
@@ -19,7 +83,7 @@ _HOMES = {
     "FedEM": "vpem.fits.estimators.federated",
     "FedMissEM": "vpem.fits.estimators.completion",
     "FileError": "vpem.errors",
-    "Fit": "vpem.fits.vpem",
+    "Fit": "vpem.fits.results",
     "FedMixtureSettings": "vpem.settings",
     "FitSettings": "vpem.settings",
     "Graph": "vpem.network.graph",
@@ -76,12 +140,14 @@ _HOMES = {
 __all__ = sorted([*_HOMES, "__version__"])
 
 
-def __getattr__(name: str) -> Any:
-    if name in _HOMES:
-        value = getattr(import_module(_HOMES[name]), name)
-        globals()[name] = value
-        return value
-    raise AttributeError(f"module 'vpem' has no attribute {name!r}")
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> Any:
+        if name in _HOMES:
+            value = getattr(import_module(_HOMES[name]), name)
+            globals()[name] = value
+            return value
+        raise AttributeError(f"module 'vpem' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
