@@ -12,6 +12,7 @@ from sklearn.mixture import GaussianMixture
 import vpem
 from vpem import VPEM, DistributedGaussianMixture, DistributedKMeans, FedEM, FedMissEM, InputError
 from vpem.files.states import write_state
+from vpem.fits.estimators.row_estimators import workers_of
 from vpem.network.holdings import evenly
 from vpem.shown import Shown
 from vpem.steps.given_starts import GivenStart
@@ -156,8 +157,12 @@ def test_what_cannot_be_drawn_is_refused(given, match, X):
     ("agents", "match"),
     [
         ({"lab": ["ast", "bmj"], "ward": ["age", "alt"]}, "did you mean 'bmi'"),
-        ({"lab": ["ast"], "ward": ["age", "alt"]}, "agents hold no 'bmi'"),
-        ({"lab": "ast", "ward": ["age", "alt", "bmi"]}, "list of feature numbers"),
+        ({"lab": ["ast"], "ward": ["age", "alt"]}, "misses feature 'bmi'"),
+        ({"lab": ["ast", "age"], "ward": ["age", "alt", "bmi"]}, "repeats feature 'age'"),
+        ({"lab": "ast", "ward": ["age", "alt", "bmi"]}, "'lab' must have a list of features"),
+        ({"lab": slice(2), "ward": ["age", "bmi"]}, "'lab' must have a list of features"),
+        ({"lab": [["ast"]], "ward": ["age", "alt", "bmi"]}, "'lab': features are given by"),
+        ({"lab": [0, -1], "ward": [1, 2]}, "names feature -1"),
     ],
 )
 def test_agents_are_checked_by_names(agents, match, frame):
@@ -192,11 +197,22 @@ def test_agents_by_names_need_names(frame, X):
         ({"a": range(60)}, "row 60 is given to no worker"),
         ({"a": range(121)}, "beyond the 120"),
         ({"a": [0.5]}, "row numbers"),
+        ({"a": np.ones(100, bool)}, "of 120 truth values, got bool"),
     ],
 )
 def test_workers_are_checked_by_names(workers, match, X):
     with pytest.raises(InputError, match=match):
         DistributedGaussianMixture(2, workers).fit(X)
+
+
+def test_workers_are_a_column_of_names_or_masks(X):
+    site = pa.array(np.where(np.arange(120) < 50, "a", "b"))
+    column = pa.chunked_array([site])
+    masks = {name: np.asarray(site) == name for name in "ab"}
+    for workers in (column, masks, np.asarray(site)):
+        found = workers_of(workers, 120)
+        assert [len(part) for part in found.rows] == [50, 70]
+        assert found.names == ("a", "b")
 
 
 @each(
@@ -236,6 +252,11 @@ def test_verbose_fits_say_how_far_they_are(kind, frame, capsys):
 
 
 def test_restarts_are_counted(X, capsys):
+    part, whole = {"means_init": X[:2], "n_init": 2, "tol": 1e-2}, {"weights_init": [0.5, 0.5]}
+    whole["precisions_init"] = PRECISIONS["full"]
+    for given, count in (({}, 1), (whole, 0)):  # of a start that is given whole there is one
+        VPEM(2, 1, verbose=1, **part, **given).fit(X)
+        assert capsys.readouterr().out.count("restart 2 of 2") == count
     VPEM(2, 1, n_init=2, tol=1.0, verbose=1, init="random").fit(X)
     assert capsys.readouterr().out.splitlines()[:2] == ["restart 1 of 2", "restart 2 of 2"]
 
@@ -310,6 +331,8 @@ def test_a_start_is_given_in_part_over_hubs_and_units(graph, X):
     assert not ours.converged_
     assert ours.history_.shape == (0, 4)
     assert ours.lower_bound_ == pytest.approx(ours.score(X))
+    with pytest.raises(AttributeError, match="no setter"):
+        ours.means_ = X[:2]
     rows = DistributedGaussianMixture(2, 3, graph, weights_init=[0.25, 0.75], max_iter=0).fit(X)
     np.testing.assert_allclose(rows.weights_, [0.25, 0.75])
 
@@ -327,6 +350,8 @@ def test_a_start_is_given_in_part_over_hubs_and_units(graph, X):
         ({"init_params": "best"}, "init_params must be one of"),
         ({"init_params": "random", "init": "random"}, "give one of them"),
         ({"verbose": -1}, "verbose"),
+        ({"verbose": "x"}, "verbose must be"),
+        ({"warm_start": "no"}, "true or false"),
     ],
 )
 def test_starts_that_cannot_be_are_refused(options, match, X):
@@ -357,6 +382,10 @@ def test_single_precision_is_kept_and_survives_pickling(graph, X):
     for name in ("weights_", "means_", "covariances_", "precisions_", "precisions_cholesky_"):
         assert getattr(again, name).dtype == np.float32, name
     assert ours.predict_proba(X.astype(np.float32)).dtype == np.float32
+    filling = FedMissEM(max_iter=3, tol=1.0)
+    assert filling.fit_transform(X.astype(np.float32)).dtype == np.float32
+    assert filling.transform(X[:3].astype(np.float32)).dtype == np.float32
+    assert filling.transform(X[:3]).dtype == np.float64
     assert ours.score_samples(X).dtype == np.float64
 
 

@@ -61,7 +61,9 @@ STARTED: Rule = (
     (f" is how a start is found, but --init-rows or --init-model says where it is{LEAVE}",),
 )
 RESTARTED: Rule = (
-    lambda given: STARTED[0](given) or not isinstance(given["init"], str),
+    lambda given: (
+        STARTED[0](given) or not isinstance(getattr(given["init"], "init", given["init"]), str)
+    ),
     (f" starts anew from other rows, but the start is given{LEAVE}",),
 )
 IN_BATCHES: Rule = (

@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -21,6 +21,7 @@ __all__ = [
 ]  # fmt: skip
 
 Indices = NDArray[np.intp]
+Names = Sequence[str] | None
 
 
 @dataclass(frozen=True, eq=False)
@@ -179,7 +180,7 @@ class Workers(Holdings, facts="{n_workers:worker}, {n_samples:row}"):
         return Workers(_grouped(self.worker_of[kept], self.n_workers), self.names)
 
 
-def contiguous(n_features: int, n_agents: int, names: Sequence[str] | None = None) -> Partition:
+def contiguous(n_features: int, n_agents: int, names: Names = None) -> Partition:
     """Give each agent a run of neighbouring columns, as nearly equal in length as possible.
 
     Parameters
@@ -205,7 +206,7 @@ def contiguous(n_features: int, n_agents: int, names: Sequence[str] | None = Non
     return Partition(*_dealt(Partition, order, n_agents, names))
 
 
-def evenly(n_samples: int, n_workers: int, names: Sequence[str] | None = None) -> Workers:
+def evenly(n_samples: int, n_workers: int, names: Names = None) -> Workers:
     """Give each worker a run of neighbouring rows, as nearly equal in length as possible.
 
     Parameters and errors are those of `contiguous`, for rows and workers.
@@ -213,7 +214,7 @@ def evenly(n_samples: int, n_workers: int, names: Sequence[str] | None = None) -
     return Workers(*_dealt(Workers, np.arange(n_samples, dtype=np.intp), n_workers, names))
 
 
-def by_label(labels: ArrayLike, n_workers: int, names: Sequence[str] | None = None) -> Workers:
+def by_label(labels: ArrayLike, n_workers: int, names: Names = None) -> Workers:
     """Sort rows by their labels (M,) before they are dealt out evenly: workers unlike each other.
 
     Other parameters and errors are those of `evenly`.
@@ -223,7 +224,7 @@ def by_label(labels: ArrayLike, n_workers: int, names: Sequence[str] | None = No
     return Workers(tuple(np.sort(part) for part in parts), named)
 
 
-def from_agent_of_feature(agent_of: ArrayLike, names: Sequence[str] | None = None) -> Partition:
+def from_agent_of_feature(agent_of: ArrayLike, names: Names = None) -> Partition:
     """Make a partition from the agent of each feature.
 
     Parameters
@@ -264,7 +265,7 @@ def from_agent_of_feature(agent_of: ArrayLike, names: Sequence[str] | None = Non
     return _with_relays(_grouped(agents.astype(np.intp), n_agents), names)
 
 
-def from_worker_of_row(worker_of: ArrayLike, names: Sequence[str] | None = None) -> Workers:
+def from_worker_of_row(worker_of: ArrayLike, names: Names = None) -> Workers:
     """Make a division of the rows from the worker of each.
 
     Parameters
@@ -296,8 +297,7 @@ def from_worker_of_row(worker_of: ArrayLike, names: Sequence[str] | None = None)
     if values[bad := int(np.argmin(values))] < 0:
         raise InputError(f"workers are numbered from 0, but row {bad} has worker {values[bad]}")
     most = len(values if names is None else names)
-    if values.max() >= most:
-        bad = int(np.argmax(values))
+    if values[bad := int(np.argmax(values))] >= most:
         raise InputError(
             f"row {bad} is given to worker {values[bad]}, but there are {most} "
             f"{'rows' if names is None else 'names'}; number the workers from 0"
@@ -307,7 +307,7 @@ def from_worker_of_row(worker_of: ArrayLike, names: Sequence[str] | None = None)
 
 
 def from_lists(
-    lists: Iterable[Iterable[object]], n_features: int, names: Sequence[str] | None = None
+    lists: Iterable[Any], n_features: int, names: Names = None, feature_names: Names = None
 ) -> Partition:
     """Make a partition from one list of feature numbers an agent, which it sorts.
 
@@ -317,8 +317,8 @@ def from_lists(
         Features of each agent; an empty list makes a relay (warned about).
     n_features : int
         Number of features there are.
-    names : sequence of str, optional
-        Names of the agents; "agent 0", "agent 1", ... by default.
+    names, feature_names : sequence of str, optional
+        Names of the agents, "agent 0", "agent 1", ... by default, and of features in messages.
 
     Raises
     ------
@@ -328,7 +328,8 @@ def from_lists(
     n_features = check_int("n_features", n_features, least=1)
     if isinstance(lists, str | bytes) or not isinstance(lists, Iterable):
         raise InputError(f"agents must be a list of lists of feature numbers, got {lists!r}")
-    parts = [_integers(part, agent) for agent, part in enumerate(lists)]
+    called = dict(enumerate(map(repr, names or ())))
+    parts = [_integers(part, called.get(at, f"agent {at}")) for at, part in enumerate(lists)]
     if not parts:
         raise InputError("a partition needs at least one agent, got an empty list")
     held = np.concatenate(parts)
@@ -340,7 +341,8 @@ def from_lists(
         )
     times = np.bincount(held, minlength=n_features)
     wrong = (("misses", np.flatnonzero(times == 0)), ("repeats", np.flatnonzero(times > 1)))
-    faults = [f"{fault} feature {shorten(found)}" for fault, found in wrong if found.size]
+    shown = np.array([repr(one) for one in feature_names or range(n_features)])
+    faults = [f"{fault} feature {shorten(shown[found])}" for fault, found in wrong if found.size]
     if faults:
         raise InputError(
             f"the partition {' and '.join(faults)}; each of the {n_features} features must be "
@@ -349,21 +351,21 @@ def from_lists(
     return _with_relays(tuple(np.sort(part) for part in parts), names)
 
 
-def _integers(part: Iterable[object], agent: int) -> Indices:
+def _integers(part: Iterable[object], agent: str) -> Indices:
     """Return one agent's features as an array after checking that they are integers."""
     if isinstance(part, str | bytes) or not isinstance(part, Iterable):
-        raise InputError(f"agent {agent} must have a list of feature numbers, got {part!r}")
+        raise InputError(f"{agent} must have a list of features, got {part!r}")
     items = list(part)
     for item in items:
         if isinstance(item, bool | np.bool_) or not isinstance(item, int | np.integer):
-            raise InputError(f"agent {agent}: features are given by integers, got {item!r}")
+            raise InputError(f"{agent}: features are given by integers, got {item!r}")
         if abs(int(item)) > np.iinfo(np.intp).max:
-            raise InputError(f"agent {agent}: there is no feature {item}")
+            raise InputError(f"{agent}: there is no feature {item}")
     return np.array(items, dtype=np.intp)
 
 
 def _dealt(
-    kind: type[Holdings], order: Indices, n_holders: int, names: Sequence[str] | None
+    kind: type[Holdings], order: Indices, n_holders: int, names: Names
 ) -> tuple[tuple[Indices, ...], tuple[str, ...]]:
     """Cut what is held into runs as nearly equal as possible, the longer ones first; and names."""
     holder, n_held = kind.holder, len(order)
@@ -383,12 +385,12 @@ def _grouped(holder_of: NDArray[np.integer], n_holders: int) -> tuple[Indices, .
     return tuple(np.split(order, ends[:-1]))
 
 
-def _named(kind: type[Holdings], names: Sequence[str] | None, n_holders: int) -> tuple[str, ...]:
+def _named(kind: type[Holdings], names: Names, n_holders: int) -> tuple[str, ...]:
     """Return the given names, or "agent 0", "agent 1", ..."""
     return tuple(f"{kind.holder} {n}" for n in range(n_holders)) if names is None else tuple(names)
 
 
-def _with_relays(parts: tuple[Indices, ...], names: Sequence[str] | None) -> Partition:
+def _with_relays(parts: tuple[Indices, ...], names: Names) -> Partition:
     """Build a partition and warn about the agents that hold nothing."""
     partition = Partition(parts, _named(Partition, names, len(parts)))
     relays = [name for name, part in zip(partition.names, parts, strict=True) if not part.size]

@@ -42,6 +42,8 @@ class FittedByEM(FittedMixture):
 
     def _start(self, data: Floats) -> dict[str, Any]:
         """Return where to start, and how many times, as settings."""
+        if not isinstance(self.warm_start, bool | np.bool_):
+            raise InputError(f"warm_start must be true or false, got {self.warm_start!r}")
         if self.warm_start and hasattr(self, "mixture_"):
             return {"init": GivenStart(self.mixture_, last=self._last()), "n_init": 1}
         init = self.init
@@ -57,7 +59,8 @@ class FittedByEM(FittedMixture):
             return {"init": init}
         k, kind = self.n_components, self.covariance_type
         self._settings(FitSettings, seed=0)
-        return {"init": GivenStart.at(init, kind, (k, data.shape[1]), *given)}
+        start = GivenStart.at(init, kind, (k, data.shape[1]), *given)
+        return {"init": start} if isinstance(start.init, str) else {"init": start, "n_init": 1}
 
     def _last(self) -> NDArray[np.float64] | None:
         """Return what the roots found last of the fit that is gone on from, a row of data."""

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import OneToOneFeatureMixin, TransformerMixin
-from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
+from vpem.checks import Floats
 from vpem.errors import InputError, Setting
 from vpem.files.datasets import Dataset
 from vpem.fits.answer import Answer
@@ -256,8 +256,7 @@ class FedMissEM(OneToOneFeatureMixin, TransformerMixin, OnGraph):
 
     def kept(self) -> Imputation:
         """Return the imputation that a file keeps; `InputError` if nothing was fitted."""
-        if not hasattr(self, "imputation_"):
-            raise InputError("this FedMissEM is not fitted: call fit, then write it")
+        self._refuse_unfitted("imputation_")
         return self.imputation_
 
     def _found(self) -> tuple[str, Answer | None]:
@@ -273,7 +272,7 @@ class FedMissEM(OneToOneFeatureMixin, TransformerMixin, OnGraph):
         """Whether `fit` was called."""
         return hasattr(self, "imputation_")
 
-    def impute(self) -> Matrix:
+    def impute(self) -> Floats:
         """Return the matrix fitted: as seen (mean over observers), and as foretold elsewhere.
 
         Returns
@@ -281,13 +280,13 @@ class FedMissEM(OneToOneFeatureMixin, TransformerMixin, OnGraph):
         ndarray of shape (I, J)
         """
         check_is_fitted(self, "imputation_")
-        return self.imputation_.imputed
+        return self.imputation_.imputed.astype(self._dtype, copy=False)
 
-    def fit_transform(self, X: Any, y: Any = None, **options: Any) -> Matrix:
+    def fit_transform(self, X: Any, y: Any = None, **options: Any) -> Floats:
         """Fit and return `impute`, shape (I, J)."""
         return self.fit(X, y).impute()
 
-    def transform(self, X: ArrayLike) -> Matrix:
+    def transform(self, X: ArrayLike) -> Floats:
         """Impute rows, which need not have been in the fit, by the factors of the columns.
 
         Parameters
@@ -307,7 +306,8 @@ class FedMissEM(OneToOneFeatureMixin, TransformerMixin, OnGraph):
             law, or a row has none.
         """
         check_is_fitted(self, "imputation_")
-        rows = self._validate(X, reset=False)
+        given = self._validate(X, reset=False)
+        rows: Matrix = given.astype(np.float64, copy=False)
         seen = ~np.isnan(rows)
         if not seen.any(axis=1).all():
             raise InputError(
@@ -319,7 +319,8 @@ class FedMissEM(OneToOneFeatureMixin, TransformerMixin, OnGraph):
         units = self.imputation_.scaling
         scaled = (rows - units.shift) / units.scale
         theta = self._row_factors(scaled, seen, law) @ self.imputation_.factors.V.T
-        return np.where(seen, rows, law.mean(theta) * units.scale + units.shift)
+        found = np.where(seen, rows, law.mean(theta) * units.scale + units.shift)
+        return found.astype(given.dtype, copy=False)
 
     def _row_factors(self, rows: Matrix, seen: NDArray[np.bool_], law: Law) -> Matrix:
         """Factors of rows, the columns' held: each row a small convex problem."""
@@ -337,26 +338,21 @@ class FedMissEM(OneToOneFeatureMixin, TransformerMixin, OnGraph):
         # Some sparse matrices are mappings, and are for validation to refuse.
         several |= isinstance(X, Mapping) and not hasattr(X, "shape")
         if not several and not isinstance(X, Observations):
-            return from_matrices(self._validate(X, reset=True))
+            rows = self._validate(X, reset=True)
+            self._dtype = rows.dtype
+            return from_matrices(rows.astype(np.float64, copy=False))
+        self._dtype = np.dtype(np.float64)
         if hasattr(self, "feature_names_in_"):
             del self.feature_names_in_
         return X if isinstance(X, Observations) else from_matrices(X)
 
-    def _validate(self, X: Rows, *, reset: bool) -> Matrix:
+    def _validate(self, X: Rows, *, reset: bool) -> Floats:
         given = X.X[:] if isinstance(X, Dataset) else X
-        data: Matrix = validate_data(
-            self, given, reset=reset, dtype=np.float64, ensure_all_finite="allow-nan"
+        kinds = [np.float64, np.float32]
+        data: Floats = validate_data(
+            self, given, reset=reset, dtype=kinds, ensure_all_finite="allow-nan"
         )
         return data
-
-    def _seed(self) -> int:
-        if isinstance(self.random_state, Integral) and not isinstance(self.random_state, bool):
-            if self.random_state < 0:
-                raise InputError(f"random_state must not be negative, got {self.random_state}")
-            return int(self.random_state)
-        if isinstance(self.random_state, np.random.Generator):
-            return int(self.random_state.integers(2**31))
-        return int(check_random_state(self.random_state).randint(2**31 - 1))
 
 
 def _as_rows(rows: Matrix, seen: NDArray[np.bool_]) -> Observations:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from html import escape
 from typing import Any, ClassVar, Self
 
+import numpy as np
 from sklearn.base import BaseEstimator
 
 from vpem.checks import check_int
@@ -157,7 +158,8 @@ class Everyday(BaseEstimator):
 
     def _lines(self) -> Lines | None:
         """Return what prints how far a fit is, if anything is to be printed."""
-        verbose = check_int("verbose", int(self.verbose), least=0)
+        flag = isinstance(self.verbose, bool | np.bool_)
+        verbose = check_int("verbose", int(self.verbose) if flag else self.verbose, least=0)
         every = check_int("verbose_interval", self.verbose_interval, least=1)
         return Lines(verbose, every) if verbose else None
 

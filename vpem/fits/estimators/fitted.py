@@ -69,13 +69,22 @@ class FittedMixture(DensityMixin, OnGraph):
         """Take the parameters of a mixture for those of the estimator."""
         self._dtype = dtype
         self.mixture_ = mixture
-        self.weights_: Floats = mixture.assembled_weights.astype(dtype, copy=False)
-        self.means_: Floats = mixture.assembled_means.astype(dtype, copy=False)
+
+    @property
+    def weights_(self) -> Floats:
+        """Mixing weights, shape (K,)."""
+        return self._found_mixture("weights_").assembled_weights.astype(self._dtype, copy=False)
+
+    @property
+    def means_(self) -> Floats:
+        """Means in the user's order and units, shape (K, d)."""
+        return self._found_mixture("means_").assembled_means.astype(self._dtype, copy=False)
 
     @property
     def covariances_(self) -> Floats:
         """Covariances in the user's order and units; see `vpem.Mixture.assembled_covariances`."""
-        return self._assembled("covariances_").astype(self._dtype, copy=False)
+        found = self._found_mixture("covariances_").assembled_covariances
+        return found.astype(self._dtype, copy=False)
 
     @property
     def precisions_cholesky_(self) -> Floats:
@@ -90,15 +99,15 @@ class FittedMixture(DensityMixin, OnGraph):
             return (factors**2).astype(self._dtype, copy=False)
         return (factors @ np.swapaxes(factors, -1, -2)).astype(self._dtype, copy=False)
 
-    def _assembled(self, name: str) -> NDArray[np.float64]:
-        """Return the covariances for an attribute of this name."""
+    def _found_mixture(self, name: str) -> Mixture:
+        """Return the mixture for an attribute of this name."""
         if not hasattr(self, "mixture_"):
             raise AttributeError(f"{name} is there after fit")
-        return self.mixture_.assembled_covariances
+        return self.mixture_
 
     def _factors(self, name: str) -> NDArray[np.float64]:
         """Return the factors of the precisions for an attribute of this name."""
-        covariances = self._assembled(name)
+        covariances = self._found_mixture(name).assembled_covariances
         if self.mixture_.is_diagonal:
             return 1 / np.sqrt(covariances)
         lower = np.linalg.cholesky(covariances)

@@ -14,7 +14,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import validate_data
 
 from vpem.checks import Floats, check_data, check_finite, check_int
-from vpem.errors import InputError, shorten
+from vpem.errors import InputError
 from vpem.files.datasets import Dataset, default_names
 from vpem.files.holdings import numbered
 from vpem.files.models import match_features
@@ -56,19 +56,6 @@ class OfSettings(Everyday):
         given = vars(self)
         own = {one.name: given[one.name] for one in record.fields() if one.name in given}
         return record(**{**own, **changes})
-
-
-def _check_all_held(lists: Sequence[Sequence[Any]], names: Sequence[str]) -> None:
-    """Raise InputError where nobody holds a feature that has a name."""
-    if any(isinstance(part, str) for part in lists):
-        return  # as will be told
-    held = {column for part in lists for column in part}
-    lost = [name for column, name in enumerate(names) if column not in held]
-    if lost:
-        raise InputError(
-            f"agents hold no {shorten(map(repr, lost))}; give every column of X to one of them, or "
-            "leave it out of X"
-        )
 
 
 class OnGraph(OfSettings):
@@ -142,7 +129,7 @@ class OnGraph(OfSettings):
     def _refuse_unfitted(self, attribute: str) -> None:
         """Raise InputError where there is nothing yet that a file could keep."""
         if not hasattr(self, attribute):
-            raise InputError(f"this {type(self).__name__} is not fitted: call fit, then write it")
+            raise InputError(f"this {type(self).__name__} is not fitted: call fit first")
 
     def _graph(self, n_agents: int, seed: int) -> Graph:
         if isinstance(self.graph, Graph):
@@ -168,10 +155,8 @@ class OnGraph(OfSettings):
         parts = parts.tolist() if isinstance(parts, np.ndarray) else parts
         if isinstance(parts, Sequence) and not isinstance(parts, str):
             known = getattr(self, "feature_names_in_", None)
-            lists = numbered(parts, None if known is None else list(known))
-            if known is not None and called is not None:
-                _check_all_held(lists, known)
-            return from_lists(lists, n_features, called)
+            known = None if known is None else list(known)
+            return from_lists(numbered(parts, known), n_features, called, known)
         raise InputError(
             "agents must be None, a number of agents, the features of each agent by its name, "
             f"{{'lab': ['ast', 'alt'], ...}}, or a list of lists of features, got {agents!r}"

@@ -36,7 +36,8 @@ def workers_of(workers: Any, n_samples: int) -> Workers:
         return evenly(n_samples, check_int("workers", workers, least=1))
     if isinstance(workers, Mapping):
         return from_worker_of_row(_holders(workers, n_samples), list(map(str, workers)))
-    if isinstance(workers, Sequence | np.ndarray) and not isinstance(workers, str | bytes):
+    listed = isinstance(workers, Sequence) or hasattr(workers, "__array__")
+    if listed and not isinstance(workers, str | bytes):
         return from_worker_of_row(workers)
     raise InputError(
         "workers must be a number of workers, the worker of each row, the rows of each by its "
@@ -49,8 +50,13 @@ def _holders(rows_of: Mapping[Any, Any], n_samples: int) -> NDArray[np.intp]:
     holders = np.full(n_samples, -1)
     for number, (name, given) in enumerate(rows_of.items()):
         rows = np.asarray(given)
+        if rows.dtype == bool and rows.shape == (n_samples,):
+            rows = np.flatnonzero(rows)
         if rows.ndim != 1 or (rows.size and rows.dtype.kind not in "iu"):
-            raise InputError(f"worker {name!r} must have a list of row numbers, got {given!r}")
+            raise InputError(
+                f"worker {name!r} must have a list of row numbers, or of {n_samples} truth values, "
+                f"got {rows.dtype} of shape {rows.shape}"
+            )
         rows = rows.astype(np.intp)
         if rows.size and not 0 <= rows.min() <= rows.max() < n_samples:
             raise InputError(
