@@ -8,15 +8,16 @@ from .tables import table
 
 if TYPE_CHECKING:
     from vpem.fits.answer import Answer
+    from vpem.fits.completed import Imputation
     from vpem.network.schema import Report
 
     from .tables import Table
 
-__all__ = ["answer", "note_of_one_feature"]
+__all__ = ["answer", "note_of_one_column", "note_of_one_feature"]
 
 
 MOST_OF_IT = 0.9
-"""Share of the distances between centres from which on one feature is all that clusters are."""
+"""Share of all squares from which on one feature is all that clusters, or imputed values, are."""
 
 
 def answer(report: Report, noun: str = "component") -> Table:
@@ -35,4 +36,16 @@ def note_of_one_feature(found: Answer) -> str | None:
     return (
         f"{feature} makes {share:.1%} of what lies between the centres, since its numbers are the "
         "largest; --scale standard lets all features count"
+    )
+
+
+def note_of_one_column(fit: Imputation) -> str | None:
+    """Say that one column of large numbers decides what is imputed, if one does."""
+    squares = (fit.fitted**2).sum(axis=0)
+    share = squares.max() / squares.sum() if squares.any() else 0.0
+    if len(squares) < 2 or not share >= MOST_OF_IT:
+        return None
+    return (
+        f"{fit.observations.column_names[squares.argmax()]} makes {share:.1%} of all squares, "
+        "since its numbers are the largest; --scale standard lets all columns count"
     )

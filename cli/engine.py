@@ -120,6 +120,13 @@ def where_of(how: EngineSettings, screen: Screen) -> Where:
 
         where = join_job()
     elif how.engine == "simulator":
+        from .ranks import launched
+
+        if launched():
+            screen.note(
+                "a launcher started several processes, each of which does all of the work; to "
+                "share it give --engine mpi"
+            )
         return Where()
     where.prepare(how, screen)
     return where

@@ -11,6 +11,7 @@ from vpem.fits.settings import ImputeSettings
 from vpem.records import changed, setting
 from vpem.settings import GraphSettings, SumSettings
 
+from .answers import note_of_one_column
 from .checkpoints import CheckpointSettings
 from .choices import how_summed
 from .driver import Run, TableOutput
@@ -111,6 +112,10 @@ def impute(
                 screen.note(
                     "every entry was seen, so that nothing is imputed; --holdout hides some"
                 )
+            free = report["law"] == "gaussian" and how.scale == "none"
+            note = note_of_one_column(fit) if free and report["share_seen"] < 1 else None
+            if note is not None:
+                screen.note(note)
             report |= {"sample_weight": dealing.sample_weight, "holdout": None}
             if hidden is not None and dealing.holdout is not None:
                 report["holdout"] = score_holdout(fit, hidden, dealing.holdout, how.seed)

@@ -12,6 +12,7 @@ from vpem.fits.answer import (
     NOT_MEASURED,
     Answer,
     answer_of,
+    as_table,
     most_telling,
     standardized_means,
     telling_shares,
@@ -136,3 +137,18 @@ def test_a_size_with_noise_below_zero_is_nobodys():
     assert answer.sizes.tolist() == [-3, 10]
     assert [str(one) for one in answer.differences(0)] == ["a +1.0 sd", "b -1.0 sd"]
     assert answer.differences(1) == []
+
+
+def test_sizes_have_as_many_decimals_as_fit_the_largest():
+    shown = {
+        (-3, 10): ["-3", "10"],
+        (139.93, 64.001, 96.07): ["139.9", "64.0", "96.1"],
+        (1234.5, 0.4): ["1234", "0"],
+        (0.0125, 0.5): ["0.0125", "0.5000"],
+    }
+    for sizes, words in shown.items():
+        answer = Answer.of_clusters(
+            np.eye(len(sizes)), np.array(sizes, float), np.ones(len(sizes)), "abc"[: len(sizes)]
+        )
+        rows = as_table(answer.describe("cluster"), "cluster")[1]
+        assert [row[1] for row in rows] == words

@@ -145,7 +145,7 @@ def test_a_table_of_imputed_values(capsys, folder, name):
 
 AIR = [
     ["day", "ozone", "site", "wind", "n"],
-    *([f"2020-01-{i + 1:02d}", f"{3 * i % 7}.5", "=n, o"[i % 2 :], f"{i % 5 - i % 3}", f"{i}"]
+    *([f"2020-01-{i + 1:02d}", f"{3 * i % 7}.5", "=n, o"[i % 2 :], f"{i % 5 - i % 3}", f"{9 * i}"]
       for i in range(20)),
 ]  # fmt: skip
 
@@ -164,8 +164,9 @@ def test_a_table_is_filled_and_else_as_it_was(capsys, folder, ending):
     with open("air.csv", "w", newline="") as stream:
         csv.writer(stream).writerows(table)
     name = f"filled{ending}"
-    words = ("impute", "air.csv", "--rank", "1", "--na", "?", "--holdout", "0.2", "-q", "--force")
-    done(capsys, *words, "-o", name)
+    words = ("impute", "air.csv", "--rank", "1", "--na", "?", "--holdout", "0.2")
+    assert " of all squares" in done(capsys, *words, "--force", "-o", name).err
+    assert "squares" not in done(capsys, *words, "--scale", "standard").err
     if ending == ".parquet":
         columns = parquet.read_table(name)
         assert [str(one) for one in columns.schema.types] == [

@@ -92,6 +92,11 @@ def test_a_table_from_a_pipe(capsys, table, monkeypatch):
     assert done(capsys, "kmeans", "-", *HOW, "--json", "-q").json["inertia"] == wanted
 
 
+def test_processes_that_share_nothing_are_told(capsys, table, monkeypatch):
+    monkeypatch.setenv("PMI_SIZE", "2")
+    assert "share it give --engine mpi" in done(capsys, "kmeans", table.name, *HOW).err
+
+
 def test_a_table_described(capsys, table):
     found = done(capsys, "data", "describe", table.name, *HOW, "--json").json
     told = {one["name"]: (one["kind"], one["use"], one["least"]) for one in found["columns"]}

@@ -138,6 +138,9 @@ FILES = [
      {**PLAIN, "names": ("column 0", "column 1")}),
     ("t.csv", "1.5,2\n3,5\n", {}, "first row was taken for names .* no_header=True"),
     ("t.csv", "a,a\n1,2\n", {}, "columns 0 and 1 are both called 'a'"),
+    ("t.csv", '"body\n mass","b, c"\n1,2\n3,5\n', {}, {**PLAIN, "names": ("body mass", "b, c")}),
+    ("t.csv", "Sales of May\n\na,b\n1,2\n3,5\n", {}, "remove what stands above .* delimiter"),
+    ("t.csv", "a,b\nx,y\nx,y\n", {}, r"a \(text\), b \(text\); features are columns of numbers"),
     ("t.csv", "a,b,,\n1,2,,\n3,5,,\n", {},
      {**PLAIN, "left_out": {"column 2": "no values", "column 3": "no values"}}),
     ("t.csv", "a,b\n1,2,\n3,5,\n", {}, {**PLAIN, "left_out": {"column 2": "no values"}}),
@@ -276,6 +279,11 @@ def test_a_model_knows_how_its_table_was_read(tmp_path):
     assert (again.ids, again.labels) == (None, None)
     with pytest.raises(VpemError, match="no label column 'kind'"):
         read_data(path, TableSettings(label_column="kind"), kept=found.table)
+    # Where a mark is given another meaning, the model's other one makes way.
+    english, german = TableSettings(thousands=","), TableSettings(decimal=",", thousands=".")
+    assert TableSettings(decimal=".").with_defaults_of(german).thousands is None
+    assert TableSettings(decimal=",").with_defaults_of(english).thousands is None
+    assert english.with_defaults_of(german).point == "."
     with pytest.raises(VpemError, match="no column 'c'"):
         read_data(path, kept=found.table, columns=("a", "c"))
     assert read_data(path, kept=found.table, columns=frozenset("ac")).feature_names == ("a",)

@@ -70,12 +70,19 @@ class TableSettings(Settings, heading="Data"):
         return tuple(str(word) for word in words_in("na", self.na))
 
     def with_defaults_of(self, other: TableSettings) -> TableSettings:
-        """Return the record with values of another in place of all that are defaults here."""
+        """Return the record with values of another in place of all that are defaults here.
+
+        A mark that has another meaning here is not taken over, as a point between thousands where
+        the point is the decimal mark now.
+        """
         changes = {
             one.name: getattr(other, one.name)
             for one in self.fields()
             if getattr(self, one.name) == one.default
         }
+        for mine, others in (("decimal", "thousands"), ("thousands", "decimal")):
+            if mine not in changes and changes.get(others) == getattr(self, mine):
+                changes.pop(others, None)
         return self.changed(**changes)
 
     def without_choice(self) -> TableSettings:

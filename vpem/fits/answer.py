@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from math import floor, log10
 
 import numpy as np
 from numpy.typing import NDArray
@@ -340,11 +341,12 @@ def as_table(
     """
     heads = (noun, f"{'noisy ' if noisy else ''}size", "share", "differs most in")
     rows: list[tuple[str, ...]] = []
+    digits = _digits([one["size"] for one in described if one["size"] is not None])
     for one in described:
         size, named = one["size"], one["differs_most_in"]
         rows.append((
             str(one[noun]),
-            "-" if size is None else _size(size),
+            "-" if size is None else f"{size:.{digits}f}",
             f"{one['share']:.1%}",
             ", ".join(str(Difference(**each)) for each in named or ()) or "-",
         ))  # fmt: skip
@@ -353,9 +355,11 @@ def as_table(
     return heads[:3], [row[:3] for row in rows]
 
 
-def _size(size: float) -> str:
-    """Write rows, or their weight, for a reader: whole numbers as such, many without fractions."""
-    return f"{size:.0f}" if size == round(size) or abs(size) >= 1000 else f"{size:.4g}"
+def _digits(sizes: list[float]) -> int:
+    """Return how many decimals sizes have for a reader: none where they are whole, or many."""
+    if all(size == round(size) for size in sizes):
+        return 0
+    return max(0, 3 - floor(log10(max(map(abs, sizes)))))
 
 
 def _vector(listed: list[float] | None, n: int) -> Vector | None:

@@ -174,10 +174,14 @@ def _counts(column: pa.ChunkedArray) -> bool:
 def nothing_left(frame: Frame, left_out: dict[str, str]) -> InputError:
     """Return the error of a table without features."""
     listed = shorten((f"{name} ({why})" for name, why in left_out.items()), 10)
+    sentence = f"{frame.source}: no column is left for the features: {listed or 'it has ids alone'}"
+    if {*UNTELLING} & {*left_out.values()}:
+        return InputError(f"{sentence}; name those that are with ", Setting("features"))
+    if len(frame.names) - len(frame.index) > 1:
+        return InputError(f"{sentence}; features are columns of numbers")
     return InputError(
-        f"{frame.source}: no column is left for the features: {listed or 'it has ids alone'}; name "
-        "those that are with ",
-        Setting("features"),
+        f"{sentence}; remove what stands above the names, or say what is between columns with ",
+        Setting("delimiter"),
     )
 
 

@@ -19,6 +19,7 @@ __all__ = ["TextTable", "look_at", "not_this_text"]
 START = 1 << 16
 """Bytes that are looked at."""
 
+LONGEST_NAMES = 20  # lines that names may go on for
 LOOKED_AT = 30
 """Lines of them."""
 
@@ -172,7 +173,7 @@ def look_at(file: Path, source: str, table: TableSettings, candidates: str) -> T
         skipped += 1
     while skipped < len(lines) and (line := lines[skipped]).startswith(("#", "%")):
         header, skipped = line.lstrip("#% ").strip(), skipped + 1
-    below = [line for line in lines[skipped:] if line.strip()]
+    below = _whole_names([line for line in lines[skipped:] if line.strip()])
     delimiter = delimiter or _found(below, candidates)
     runs = delimiter == " " and not any('"' in line for line in below)
     first = None
@@ -180,7 +181,7 @@ def look_at(file: Path, source: str, table: TableSettings, candidates: str) -> T
         first = _commented(header, below[0], delimiter)
         # The line above the data is their names, or else it is among what is skipped.
         skipped -= first is not None
-    if first is None and not table.no_header:
+    if first is None and below and "\n" not in below[0] and not table.no_header:
         first = _widened(below, delimiter)
     content = None if first is None else (first + "\n").encode()
     utf8 = encoding is None or codecs.lookup(encoding).name in ("utf-8", "utf-8-sig", "ascii")
@@ -200,6 +201,15 @@ def _lines(start: bytes, encoding: str | None, source: str) -> list[str]:
     if len(start) > START and len(lines) > 1:
         lines.pop()
     return lines[:LOOKED_AT]
+
+
+def _whole_names(lines: list[str]) -> list[str]:
+    """Return lines of which the first goes on to where its quotation marks are closed."""
+    for count in range(1, min(len(lines), LONGEST_NAMES) + 1):
+        names = "\n".join(lines[:count])
+        if names.count('"') % 2 == 0:
+            return [names, *lines[count:]]
+    return lines
 
 
 def not_this_text(source: str, encoding: str | None) -> FileError:

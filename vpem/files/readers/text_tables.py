@@ -23,6 +23,7 @@ from vpem.files.table_settings import TableSettings
 __all__ = ["text_frame"]
 
 OF_A_COLUMN = 3000  # bytes that reading a column takes, however short it is
+LINES_OF_A_NAME = 4  # at most
 BLOCK_BYTES = 1 << 24  # the longest row of a text, and how much of it is parsed at once
 
 
@@ -57,9 +58,10 @@ def text_frame(file: Path, source: str, table: TableSettings, candidates: str) -
         csv.open_csv(stream, read_options=_reading(not header), parse_options=parsing) as reader,
     ):
         raw, kinds = list(reader.schema.names), list(reader.schema.types)
-    names = [name.strip() if header else f"column {n}" for n, name in enumerate(raw)]
-    if any("\n" in name for name in names):
+    if header and any(_swallowed(name, text.delimiter) for name in raw):
         raise FileError(f"{source}: a column name has a line break; is a quotation mark left open?")
+    # In spreadsheets long names are broken into lines.
+    names = [_one_line(name) if header else f"column {n}" for n, name in enumerate(raw)]
     unnamed = [n for n, name in enumerate(names) if not name or name == f"Unnamed: {n}"]
     for n in unnamed:
         names[n] = f"column {n}"
@@ -89,6 +91,17 @@ def text_frame(file: Path, source: str, table: TableSettings, candidates: str) -
     )
 
 
+def _swallowed(name: str, delimiter: str) -> bool:
+    """Whether a name has lines of a table in it, rather than being of several lines itself."""
+    lines = name.strip().splitlines()
+    return len(lines) > LINES_OF_A_NAME or (len(lines) > 1 and delimiter in name)
+
+
+def _one_line(name: str) -> str:
+    """Return a name without line breaks."""
+    return " ".join(line.strip() for line in name.strip().splitlines())
+
+
 def _is_comment(row: csv.InvalidRow) -> str:
     """Say that a line of another length is left out if it begins with a sign of comments."""
     return "skip" if row.text.lstrip().startswith("#") else "error"
@@ -104,7 +117,7 @@ def _reading(
         block_size=BLOCK_BYTES,
         column_names=names,
         autogenerate_column_names=made_up and names is None,
-        skip_rows=int(header and names is not None),
+        skip_rows_after_names=int(header and names is not None),
     )
 
 
