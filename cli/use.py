@@ -85,7 +85,7 @@ def score(
     parties: Annotated[DataParties, Without(f"{OF_A_FIT} label_column")],
     individuals: Annotated[IndividualSettings, Without("individual times population latents")],
     engine: Annotated[EngineSettings, Without("shards")],
-    results: Annotated[ResultSettings, Without("output force quote_formulas quiet")],
+    results: Annotated[ResultSettings, Without("output force quote_formulas")],
 ) -> None:
     """Compute log-likelihood, BIC and AIC of data under a model.
 
@@ -96,7 +96,7 @@ def score(
     """
     from .output import Screen
 
-    with Screen() as screen:
+    with Screen(results.quiet) as screen:
         asked = Request(
             data, screen, rows, individuals, results, parties=parties, engine=engine, labels=False
         )
@@ -135,7 +135,7 @@ def evaluate(
     *,
     rows: Annotated[RowSettings, Without("features")],
     parties: Annotated[DataParties, Without(OF_A_FIT)],
-    results: Annotated[ResultSettings, Without("output force quote_formulas quiet")],
+    results: Annotated[ResultSettings, Without("output force quote_formulas")],
 ) -> None:
     """Compare components or clusters with labels.
 
@@ -146,6 +146,6 @@ def evaluate(
     """
     from .output import Screen
 
-    with Screen() as screen:
+    with Screen(results.quiet) as screen:
         asked = Request(data, screen, rows, output=results, parties=parties)
         stored_at(model).evaluate(asked)

@@ -58,6 +58,7 @@ def test_rows_on_stdout_are_data(capsys, folder):
     rows = done(capsys, "predict", "k.h5", "d.h5").out
     assert rows.count("\n") == 41
     assert done(capsys, "predict", "k.h5", "d.h5", "-q").out == rows
+    assert done(capsys, "score", "k.h5", "d.h5", "-q").out.split()[:2] == ["rows", "40"]
 
 
 @over(words=[*FITS.values(), *OTHERS], colour=[False, True])
