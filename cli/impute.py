@@ -233,7 +233,8 @@ def _holdout(scores: Report) -> list[Any]:
         shown = [number(found.get(head), 5) for head in heads]
         lines.append((name.replace("_", " "), *shown))
     title = f"Error on {plural(scores['n_entries'], 'hidden entry').replace('entrys', 'entries')}"
-    head = tuple(head.replace("_", "-") for head in heads)
+    named = {"standardized_rmse": "in standard deviations"}
+    head = tuple(named.get(head, head.replace("_", "-")) for head in heads)
     made: list[Any] = [table(lines, "", *head, title=title, right=head)]
     if "skipped" in scores["iterative_imputer"]:
         made.append(f"iterative imputer was not run: {scores['iterative_imputer']['skipped']}")

@@ -358,7 +358,7 @@ def test_standard_errors_that_are_not_there(capsys, tmp_path):
 def test_a_parameter_that_does_not_vary_is_told(capsys):
     words = (
         "--model", "one-compartment", "--iterations", "90", "--chains", "1", "--tol", "0",
-        "--importance-draws", "10", "--conditional-draws", "20", "--quiet", "--json",
+        "--importance-draws", "10", "--conditional-draws", "20", "--json",
     )  # fmt: skip
     result = done(capsys, "saem", DOSES, *words)
     assert result.json["shrinkage"]["log ke"] > 0.9
@@ -502,7 +502,7 @@ def test_options_that_do_not_fit_doses(sentence, words, told):
             "at least 2 observations an individual, but '2' has fewer",
         ),
         ({"id": [1, 2, 2, 1], "time": [1, 2, 3, 4]}, "in several places"),
-        ({"value": [1, 2, "", 3]}, "has '' for 'value', no finite number"),
+        ({"value": [1, 2, "", 3]}, "value alone is missing"),
     ],
 )
 def test_data_that_are_refused(sentence, changed, told):

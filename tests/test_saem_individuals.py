@@ -64,7 +64,7 @@ def test_csv_columns_by_any_name(tmp_path):
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("\n", "no column 'id'"),
+        ("\n", "no columns 'id', 'time' and 'value'"),
         ("id,time\n1,2\n", "no column 'value'"),
         ("id,tme,value\n1,2,3\n", "did you mean 'tme'"),
         ("id,time,value\n", "a header but no rows"),

@@ -80,15 +80,23 @@ def score_holdout(
     dict
         ``share``, ``n_entries``, ``n_values`` (an entry seen by two observers has two); and for
         ``model``, ``column_means`` and ``iterative_imputer`` a dict of losses: ``rmse``, under the
-        Poisson law ``deviance`` too, under the Bernoulli law ``log_loss``. Where scikit-learn's
-        imputer was not run: ``{"skipped": why}``. ``by_column`` has ``column``, ``n_entries`` and
-        the losses of ``model`` and ``column_means`` of every column with hidden entries.
+        Poisson law ``deviance`` too, under the Bernoulli law ``log_loss``, and of standardized
+        columns ``standardized_rmse``, in which an error counts in standard deviations of its
+        column. Where scikit-learn's imputer was not run: ``{"skipped": why}``. ``by_column``
+        has ``column``, ``n_entries`` and the losses of ``model`` and ``column_means`` of every
+        column with hidden entries.
     """
     low, high = found.law.domain()
     columns = hidden.places % found.observations.shape[1]
+    units = np.broadcast_to(found.scaling.scale, found.observations.shape[1])[columns]
 
     def losses(means: Matrix, some: slice | NDArray[np.intp] = slice(None)) -> dict[str, float]:
-        return found.law.losses(hidden.values[some], np.clip(means[some], low, high))
+        kept = np.clip(means[some], low, high)
+        lost = found.law.losses(hidden.values[some], kept)
+        if found.options.get("scale", "none") != "none":
+            away = (kept - hidden.values[some]) / units[some]
+            lost["standardized_rmse"] = float(np.sqrt(np.mean(away**2)))
+        return lost
 
     other: Report = {"skipped": "it was not asked for"}
     if compare:

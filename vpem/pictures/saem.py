@@ -130,7 +130,7 @@ def draw_curves(
     """Draw the curve of each individual given its rows, over what was measured.
 
     A panel an individual: its values, its curve with the interval, and that of the population
-    with the individual's covariates.
+    with the individual's covariates; where these change in time, at the times of its rows.
 
     Parameters
     ----------
@@ -160,14 +160,19 @@ def draw_curves(
     shown = min(count, most)
     some = individuals.take(np.arange(shown))
     times = np.linspace(some.times.min(), some.times.max(), check_int("n_times", n_times, least=2))
-    given = predictor.curves(some, times)
-    typical = predictor.population(times, individuals=some)
+    at_rows = predictor.changing(some)
+    given = predictor.curves(some, None if at_rows else times)
+    typical = predictor.population(None if at_rows else times, individuals=some)
     figure, panels, columns = _grid(shown, 2.0)
-    low, high = some.values.min(), some.values.max()
-    low, high = min(low, given.lower.min()), max(high, given.upper.max())
+    low = min(some.values.min(), given.lower.min(), typical.fitted.min())
+    high = max(some.values.max(), given.upper.max(), typical.fitted.max())
     margin = 0.05 * (high - low or 1.0)
     for i, axes in enumerate(panels):
-        part, rows = slice(i * len(times), (i + 1) * len(times)), slice(*some.first[i : i + 2])
+        rows = slice(*some.first[i : i + 2])
+        part = np.arange(i * len(times), (i + 1) * len(times))
+        if at_rows:
+            part = rows.start + np.argsort(some.times[rows], kind="stable")
+            times = some.times[part]
         axes.fill_between(
             times, given.lower[part], given.upper[part], color=LIGHT, linewidth=0,
             label=f"{100 * saved.level:.3g} % interval of the curve", zorder=2,
@@ -184,9 +189,9 @@ def draw_curves(
         axes.set_title(words(some.names[i], 32), fontsize=9)
         axes.set_ylim(low - margin, high + margin)
     for axes in panels[max(0, shown - columns) :]:
-        axes.set_xlabel("time", fontsize=9)
+        axes.set_xlabel(words(str(individuals.columns.get("time", "time")), 32), fontsize=9)
     for axes in panels[::columns]:
-        axes.set_ylabel("value", fontsize=9)
+        axes.set_ylabel(words(str(individuals.columns.get("value", "value")), 32), fontsize=9)
     _finish(figure, panels, saved, "individuals", shown, count)
     alt = (
         f"Measured values, fitted curves with {100 * saved.level:.3g} % intervals, and the "

@@ -123,8 +123,21 @@ class Individuals(Shown, Everyone, facts="{n_individuals:individual}, {values.si
             )
         return values
 
-    def constant(self, name: str) -> Vector:
+    def changes(self, name: str) -> NDArray[np.intp]:
+        """Return the rows whose covariate is not that of the individual's first row."""
+        values = self.covariate(name)
+        each: Vector = values[self.first[:-1]]
+        return np.flatnonzero(values != each[self.individual_of])
+
+    def constant(self, name: str, why: str = "the model takes one value an individual") -> Vector:
         """Return a covariate (n,) that does not change within an individual.
+
+        Parameters
+        ----------
+        name : str
+            Of the covariate.
+        why : str
+            It must not, which ends the sentence of an error.
 
         Raises
         ------
@@ -133,12 +146,12 @@ class Individuals(Shown, Everyone, facts="{n_individuals:individual}, {values.si
         """
         values = self.covariate(name)
         each: Vector = values[self.first[:-1]]
-        odd = np.flatnonzero(values != each[self.individual_of])
+        odd = self.changes(name)
         if len(odd):
             who = self.individual_of[odd[0]]
             raise InputError(
                 f"{self.source}: covariate {name!r} of individual {self.names[who]!r} changes from "
-                f"{each[who]:g} to {values[odd[0]]:g}; the model takes one value an individual"
+                f"{each[who]:g} to {values[odd[0]]:g}; {why}"
             )
         return each
 

@@ -205,6 +205,15 @@ class Predictor:
         for part in np.unique(sizes):
             yield at.take(np.flatnonzero(sizes == part))
 
+    def changing(self, individuals: Individuals) -> bool:
+        """Whether covariates of the model change in time, so that there are curves at rows only."""
+        return any(len(individuals.changes(name)) for name in self._needed(individuals))
+
+    def _held(self, individuals: Individuals) -> dict[str, Vector]:
+        """Covariates for other times than those of rows, at which they must be the same."""
+        why = "there are curves at the times of its rows only, not at others"
+        return {name: individuals.constant(name, why) for name in self._needed(individuals)}
+
     def curves(self, individuals: Individuals, times: ArrayLike | None = None) -> Curves:
         """Curves of individuals given their rows.
 
@@ -218,7 +227,7 @@ class Predictor:
         self._need_continuous()
         targets = individuals
         if times is not None:
-            held = {name: individuals.constant(name) for name in self._needed(individuals)}
+            held = self._held(individuals)
             targets = at_times(individuals.names, times, held, individuals.source)
         start = 0
         found: list[tuple[Vector, ...]] = []
@@ -327,7 +336,7 @@ class Predictor:
         elif times is None:
             at = individuals
         else:
-            held = {name: individuals.constant(name) for name in self._needed(individuals)}
+            held = self._held(individuals)
             at = at_times(individuals.names, times, held, individuals.source)
         model = self.form
         found: list[tuple[Vector, ...]] = []

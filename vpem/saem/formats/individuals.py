@@ -138,6 +138,8 @@ def _number(text: str, column: str, may_miss: bool, where: str) -> float:
     if number is not None:
         return number
     advice = "leave out such columns" if may_miss else "leave out lines of what was not measured"
+    if text in _MISSING and not may_miss:
+        advice += "; --missing marginalize does so where the value alone is missing"
     if finite_number(text.replace(",", ".", 1)) is not None:
         advice = "write numbers with a decimal point"
     raise InputError(f"{where} has {text[:40]!r} for {column!r}, no finite number; {advice}")
