@@ -45,12 +45,12 @@ def test_links_between_pages_lead_somewhere():
             assert (page.parent / target).exists(), (page.name, target)
 
 
-# ---- the lines of docs/saem.md ------------------------------------------------------------------
+# ---- a model of one's own for SAEM -------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
 def saem_blocks():
-    page = (ROOT / "docs/saem.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs/how-to/saem-model.md").read_text(encoding="utf-8")
     return re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL)
 
 
@@ -60,7 +60,7 @@ def test_own_model_reaches_the_top_of_its_likelihood(saem_blocks, tmp_path, caps
     from vpem.saem.prediction import Predictor
 
     names = {}
-    exec(saem_blocks[1], names)
+    exec(saem_blocks[0], names)
     assert "variance" in capsys.readouterr().out
     fit = names["fit"]
     nodes, weights = np.polynomial.hermite_e.hermegauss(60)
