@@ -30,6 +30,8 @@ __all__ = [
 
 Problems = list[tuple[bool, str]]
 
+BUILT = (".so", ".pyd")
+
 NEEDED = {
     "numpy": "numpy",
     "scipy": "scipy.linalg",
@@ -156,9 +158,9 @@ def kernels(problems: Problems) -> Report:
     folder = Path(__file__).parent
     try:
         folder = Path(str(import_module("vpem._core").__file__)).parent
-        names = sorted(path.stem for path in folder.glob("*.pyx"))
-        names = names or sorted({path.name.split(".")[0] for path in folder.glob("*.so")})
-        for name in names:
+        sources = {path.stem for path in folder.glob("*.pyx")}  # where it is run from a clone
+        built = {path.name.split(".")[0] for path in folder.iterdir() if path.suffix in BUILT}
+        for name in sorted(sources | built):
             module = import_module(f"vpem._core.{name}")
             found["built"].append(name)
         found["waiting"] = import_module("vpem._core").waiting()

@@ -142,6 +142,7 @@ def test_fits_are_drawn_with_data_of_any_form(frame, X, tmp_path):
         (("model", "mean"), "kind must be one of"),
         (("model", "confusion"), "give the data"),
         (("model", None, None, [1]), "give X too"),
+        (("model", "pairs", "wine.csv"), r"give vpem.read_dataset\('wine.csv'\)"),
     ],
 )
 def test_what_cannot_be_drawn_is_refused(given, match, X):

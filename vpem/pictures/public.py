@@ -213,6 +213,8 @@ def _kept(found: MixtureResult | Clustering) -> Model | StoredClustering:
 
 def _data(model: Any, saved: Saved, X: Any, y: Any) -> Data | None:
     """Return data in the model's order of features, with their labels."""
+    if isinstance(X, str | os.PathLike):
+        raise InputError(f"X are rows, not the name of a file; give vpem.read_dataset({str(X)!r})")
     if X is None:
         if y is not None:
             raise InputError("y are the known classes of the rows of X; give X too")
