@@ -15,9 +15,8 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from vpem.checks import Floats
 from vpem.errors import InputError, Setting
 from vpem.files.datasets import Dataset
-from vpem.fits.answer import Answer
 from vpem.fits.completed import Imputation
-from vpem.fits.estimators.everyday import told_of
+from vpem.fits.estimators.everyday import Cells, told_of
 from vpem.fits.estimators.on_graph import OnGraph, Rows
 from vpem.fits.imputation import fit_imputation
 from vpem.fits.settings import ImputeSettings
@@ -259,7 +258,7 @@ class FedMissEM(OneToOneFeatureMixin, TransformerMixin, OnGraph):
         self._refuse_unfitted("imputation_")
         return self.imputation_
 
-    def _found(self) -> tuple[str, Answer | None]:
+    def _found(self) -> tuple[str, Cells | None]:
         """Return what was fitted in a sentence."""
         told = self.kept().describe()
         rows, columns = told["n_samples"], told["n_features"]

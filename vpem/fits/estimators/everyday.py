@@ -17,12 +17,15 @@ from vpem.checks import check_int
 from vpem.errors import did_you_mean, printable
 from vpem.files.clusterings import StoredClustering, write_clustering
 from vpem.files.models import Model, write_model
-from vpem.fits.answer import Answer, answer_of
+from vpem.fits.answer import answer_of, as_table
 from vpem.fits.completed import Imputation
 from vpem.fits.imputed import write_imputation
 from vpem.shown import html_table, table
 
-__all__ = ["Everyday", "Lines", "answer_as_text"]
+__all__ = ["Cells", "Everyday", "Lines"]
+
+Cells = tuple[tuple[str, ...], list[tuple[str, ...]]]
+"""Heads and rows of a table."""
 
 MEANT = {
     "agents": ("parties", "partition", "n_agents"),
@@ -106,13 +109,16 @@ class Everyday(BaseEstimator):
         InputError
             If nothing was fitted.
         """
-        title, answer = self._found()
-        return title if answer is None else f"{title}\n\n{answer_as_text(answer, self._noun)}"
+        title, cells = self._found()
+        if cells is None:
+            return title
+        heads, rows = cells
+        return f"{title}\n\n{table([[*map(printable, row)] for row in rows], [*heads])}"
 
     _noun = "component"
 
-    def _found(self) -> tuple[str, Answer | None]:
-        """Return what was fitted in a sentence, and what its components are."""
+    def _found(self) -> tuple[str, Cells | None]:
+        """Return what was fitted in a sentence, and the table of its components."""
         kept = self.kept()
         assert not isinstance(kept, Imputation)
         report = kept.report
@@ -126,7 +132,9 @@ class Everyday(BaseEstimator):
             size = f"{rows}, {size}"
         answer = answer_of(kept)
         title = f"{len(answer.weights)} {self._noun}s, {size}: {told_of(report)}"
-        return f"{type(self).__name__} of {title}", answer
+        noisy = report.get("privacy") is not None
+        cells = as_table(answer.describe(self._noun), self._noun, noisy)
+        return f"{type(self).__name__} of {title}", cells
 
     @property
     def _repr_html_(self) -> Callable[[], str]:
@@ -145,12 +153,14 @@ class Everyday(BaseEstimator):
         """Return what was found, or nothing before `fit`."""
         if not self.__sklearn_is_fitted__():
             return ""
-        title, answer = self._found()
+        title, cells = self._found()
         shown = f"<p>{escape(printable(title))}</p>"
-        if answer is None:
+        if cells is None:
             return shown
-        heads, rows = cells_of(answer, self._noun)
-        return shown + html_table([[escape(cell) for cell in row] for row in rows], heads)
+        heads, rows = cells
+        return shown + html_table(
+            [[escape(printable(cell)) for cell in row] for row in rows], [*heads]
+        )
 
     @abstractmethod
     def __sklearn_is_fitted__(self) -> bool:
@@ -178,25 +188,6 @@ def told_of(report: dict[str, Any], unit: str = "sample") -> str:
         if isinstance(value, float) and value == value:
             said += f", {called} {value:.6g}"
     return said
-
-
-def cells_of(answer: Answer, noun: str) -> tuple[list[str], list[list[str]]]:
-    """Return the head and the cells of a table of components."""
-    rows = []
-    for k, share in enumerate(answer.weights):
-        size = "" if answer.sizes is None else f"{answer.sizes[k]:.0f}"
-        told = ", ".join(str(one) for one in answer.differences(k)) or "nothing"
-        rows.append([str(k), size, f"{100 * share:.1f} %", printable(told)])
-    heads = [noun, "size", "share", "differs most in"]
-    if answer.sizes is None:
-        return heads[:1] + heads[2:], [row[:1] + row[2:] for row in rows]
-    return heads, rows
-
-
-def answer_as_text(answer: Answer, noun: str) -> str:
-    """Return the table of components as lines."""
-    heads, rows = cells_of(answer, noun)
-    return "\n\n".join([table(rows, heads), *answer.notes])
 
 
 class Lines:
