@@ -200,7 +200,7 @@ def fit_fedem(
             callback=None if callback is None else _Told(callback),
             saver=saving.inner(rows),
         )
-    warn_of_noise(run, how, codec)
+    warn_of_noise(run, how, codec, network.whole.compress)
     return FedFit(
         mixture=run.parameters,
         history=np.array(run.history.objective)[:, None] * model.total_weight,

@@ -13,6 +13,7 @@ from vpem.network.holdings import Workers
 from vpem.network.schema import Report
 from vpem.settings import FedMixtureSettings
 from vpem.steps.fedruns import FedRun
+from vpem.terms.covariances import is_tied
 
 __all__ = ["FedFit", "options_of", "warn_of_noise"]
 
@@ -123,15 +124,26 @@ def options_of(run: FedRun, how: FedMixtureSettings, compress: str | None) -> Re
     }
 
 
-def warn_of_noise(run: FedRun, how: FedMixtureSettings, codec: Codec | None) -> None:
-    """Warn where noise spoiled M-steps, stays in what was found, or kept the run from its end."""
+def warn_of_noise(
+    run: FedRun, how: FedMixtureSettings, codec: Codec | None, of_rounds: str | None
+) -> None:
+    """Warn where noise spoiled M-steps, stays in what was found, or kept the run from its end.
+
+    The codec is that of corrections; without a server there may be one of the network's rounds.
+    """
     if run.n_iter >= FEW and run.projected_share > OFTEN:
-        finer = "" if codec is None else ", more bits (such as qsgd:6bits:32 or qsgd:8bits:32)"
+        ways = ["a smaller step size"]
+        if codec is not None:
+            ways.append("more bits (such as qsgd:6bits:32 or qsgd:8bits:32)")
+        elif of_rounds is not None:  # whose numbers have the features' units
+            ways.append("a codec that rounds each number by itself (such as natural:12bits)")
+        ways.append("fewer components")
+        if not is_tied(how.covariance_type):
+            ways.append("one covariance for all (tied)")
         warnings.warn(
             f"weights or covariances had to be projected in {run.projected_share:.0%} of the later "
             f"half of the iterations: noise is large for what the data tell of a component, or a "
-            f"component collapses; take a smaller step size{finer}, fewer components, or one "
-            "covariance for all (tied)",
+            f"component collapses; take {', '.join(ways[:-1])} or {ways[-1]}",
             VpemWarning,
             stacklevel=3,
         )
