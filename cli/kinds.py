@@ -49,6 +49,11 @@ def stored_at(path: Path) -> StoredFile:
     return found
 
 
+def _is_number(cell: object) -> bool:
+    """Whether a cell of a table is a number, or a share, as a reader sees it."""
+    return str(cell).rstrip("%").replace(",", "").replace(".", "", 1).isdecimal()
+
+
 class StoredFile:
     """A file of a fit, as commands use it; what a kind has not is refused.
 
@@ -100,7 +105,11 @@ class StoredFile:
             for item in section.items:
                 if isinstance(item, Table):
                     title = item.caption or section.heading
-                    right = tuple(item.heads[1:]) if item.numbers else ()
+                    right = tuple(
+                        head
+                        for head, *cells in zip(item.heads, *item.rows, strict=False)
+                        if head != item.heads[0] and (item.numbers or all(map(_is_number, cells)))
+                    )
                     heads = item.heads or ("",) * len(item.rows[0])
                     printed.append(table(item.rows, *heads, title=title, right=right))
                 else:

@@ -45,6 +45,11 @@ def test_a_model_knows_how_its_table_was_read(capsys, table):
         "all correlations, --topology cycle --hops 1 those of neighbours",
     ]
     assert read_model("m.h5").options["id_column"] == "Kennung"
+    # Numbers stand as the fit printed them.
+    printed = done(capsys, "model", "show", "m.h5").out.splitlines()
+    head, _, *rows = printed[printed.index("Components") + 2 :][:4]
+    end = head.index("size") + len("size")
+    assert all(row[end - 1].isdecimal() and row[end] == " " for row in rows)
     found = done(capsys, "predict", "m.h5", table.name)
     assert found.err == ""
     assert found.out.startswith("id,label\np00,")
