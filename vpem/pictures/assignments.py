@@ -8,7 +8,7 @@ import numpy as np
 
 from vpem.errors import InputError, Setting
 from vpem.fits.evaluation import Agreement, compare
-from vpem.pictures.figure import Picture, new_figure, one_panel, words
+from vpem.pictures.figure import WIDTH, Picture, new_figure, one_panel, words
 from vpem.pictures.reported import SavedFit
 from vpem.pictures.samples import EvaluationData
 from vpem.pictures.saved import SavedMixture
@@ -39,7 +39,7 @@ def draw_responsibilities(saved: SavedMixture, rows: EvaluationData) -> Picture:
     top = proba.max(axis=1)
     order = np.lexsort((-top, best))
     k = saved.n_components
-    figure = new_figure(9.0, float(np.clip(0.32 * k + 3.6, 4.2, 8.0)))
+    figure = new_figure(WIDTH, float(np.clip(0.32 * k + 3.6, 4.2, 8.0)))
     high = float(np.clip(0.32 * k, 1.2, 5.0))
     upper, lower = figure.subplots(2, 1, sharex=True, height_ratios=[high, 1.5])
     image = upper.imshow(
@@ -50,7 +50,7 @@ def draw_responsibilities(saved: SavedMixture, rows: EvaluationData) -> Picture:
     sizes = np.bincount(best, minlength=k)
     upper.set_yticks(
         range(k), [f"{c} ({size} rows)" for c, size in enumerate(sizes)],
-        fontsize=9 if k <= 16 else 6,
+        fontsize=9 if k <= 16 else 8,
     )  # fmt: skip
     mark_components(upper, range(k), "y")
     upper.set_ylabel("component")
@@ -102,7 +102,7 @@ def draw_confusion(saved: SavedFit, rows: EvaluationData, ax: Axes | None = None
     longest = max((len(words(label, 22)) for label in agreement.classes), default=1)
     figure, axes = one_panel(
         ax,
-        float(np.clip(0.62 * k + 0.09 * longest + 2.8, 5.6, 13)),
+        float(np.clip(0.62 * k + 0.09 * longest + 2.8, 5.6, WIDTH)),
         float(np.clip(0.42 * n_labels + 2.4, 3.6, 12)),
     )
     image = axes.imshow(share, cmap=map_of_shares(), vmin=0, vmax=1, aspect="auto")
@@ -115,7 +115,7 @@ def draw_confusion(saved: SavedFit, rows: EvaluationData, ax: Axes | None = None
             dark = share[row, column] > 0.6
             axes.text(
                 column, row, str(count), ha="center", va="center",
-                fontsize=10 if small <= 12 else 7, color="white" if dark else "black",
+                fontsize=10 if small <= 12 else 8, color="white" if dark else "black",
             )  # fmt: skip
     else:
         notes.append(f"counts are left out: there are more than {COUNTED} labels or {noun}s")

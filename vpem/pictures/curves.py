@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vpem.network.schema import Report
-from vpem.pictures.figure import Picture, new_figure
+from vpem.pictures.figure import WIDTH, Picture, new_figure
 from vpem.pictures.reported import History, SavedFit
 from vpem.pictures.style import (
     BAND,
@@ -53,7 +53,9 @@ def draw_history(saved: SavedFit) -> Picture:
     """
     history = saved.history()
     notes: list[str] = []
-    panels = [_value, _change]
+    panels = [_value]
+    if _changes(history)[0].any():
+        panels.append(_change)
     if history.sent is not None:
         if history.sent[-1] > 0:
             panels.insert(1, _against_bytes)
@@ -64,7 +66,7 @@ def draw_history(saved: SavedFit) -> Picture:
     elif np.nanmax(_spread(history.values)) > SEEN * np.ptp(history.means()):
         panels.append(_apart)
     rows = 1 if len(panels) <= 2 else 2
-    figure = new_figure(9.0, 3.4 if rows == 1 else 6.0)
+    figure = new_figure(WIDTH, 3.4 if rows == 1 else 6.0)
     grid = figure.subplots(rows, 2, squeeze=False)
     for place, axes in enumerate(grid.flat):
         if place >= len(panels):
@@ -192,15 +194,15 @@ def _against_bytes(axes: Axes, history: History, saved: SavedFit) -> None:
         _tell(axes, "with all restarts before")
 
 
-def _change(axes: Axes, history: History, saved: SavedFit) -> None:
+def _changes(history: History) -> tuple[NDArray[np.bool_], NDArray[np.float64]]:
+    """Return where the value changed from one iteration to the next, and by how much."""
     change = np.abs(np.diff(history.means()))
-    there = np.isfinite(change) & (change > 0)
+    return np.isfinite(change) & (change > 0), change
+
+
+def _change(axes: Axes, history: History, saved: SavedFit) -> None:
+    there, change = _changes(history)
     axes.set(xlabel=_x_of(history), ylabel=f"change of {history.quantity.split(' per')[0]}")
-    _whole_numbers(axes, history)
-    if not there.any():
-        _tell(axes, "no change")
-        axes.set_yticks([])
-        return
     steps = history.iteration[1:][there]
     axes.plot(steps, change[there], color=CURVE, **_marks(len(steps)))
     axes.set_yscale("log")

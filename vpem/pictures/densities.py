@@ -23,6 +23,7 @@ from vpem.pictures.style import (
     hatch,
     line,
     place_panels,
+    shorten_numbers,
     tidy,
 )
 
@@ -31,13 +32,13 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 __all__ = [
-    "TAIL",
     "draw_marginals",
     "histogram",
     "pick_features",
+    "span",
 ]
 
-PANELS = 24
+PANELS = 18
 """Features of the marginals, unless they are chosen."""
 
 MOST_PANELS = 60
@@ -46,6 +47,9 @@ POINTS = 400
 MOST_BINS = 400
 TAIL = 0.002
 """Share of the rows at either end that may lie beyond the axis."""
+
+FAR = 1.6
+"""Times the range of all but these rows that an axis takes to show them too."""
 
 BESIDE, BELOW = 0.48, 0.56
 """Inches at the left of each panel, for the numbers of its axis, and between rows of panels."""
@@ -77,25 +81,38 @@ def pick_features(saved: SavedFit, asked: Sequence[str] | None, most: int) -> li
     return found
 
 
+def span(values: NDArray[np.float64]) -> tuple[float, float]:
+    """Return from where to where values lie, but for a few that lie far out."""
+    low, high = values.min(), values.max()
+    inner = (np.quantile(values, TAIL, method="higher"), np.quantile(values, 1 - TAIL,
+             method="lower"))  # fmt: skip
+    if high - low > FAR * (inner[1] - inner[0]) > 0:
+        low, high = inner
+    return float(low), float(high)
+
+
 def histogram(values: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Return heights (n,), which integrate to 1, and edges (n + 1,) of one feature's histogram.
 
     Widths are half of those of Freedman and Diaconis, who think of one hill, not of several; there
     are 20 bins at least where rows suffice. Where tails are so long that there would be too many,
-    they are fewer and wider.
+    each tail is one.
     """
-    low, high = values.min(), values.max()
+    low, high = float(values.min()), float(values.max())
     if not high > low:
         half = max(abs(low), 1.0) * 0.05
         return np.array([1.0 / (2 * half)]), np.array([low - half, low + half])
     first, third = np.quantile(values, (0.25, 0.75))
     width = (third - first) * len(values) ** (-1 / 3)
-    inner = np.quantile(values, 1 - TAIL) - np.quantile(values, TAIL)
+    ends = span(values)
+    inner = ends[1] - ends[0]
     fewest = np.clip(1.2 * np.sqrt(len(values)), 5, 20)
     width = np.clip(width, inner / 60, inner / fewest) if inner > 0 else high - low
-    n_bins = int(np.clip(np.ceil((high - low) / width), 1, MOST_BINS))
-    heights, edges = np.histogram(values, bins=n_bins, range=(low, high), density=True)
-    return heights, edges
+    if high - low <= MOST_BINS * width:
+        ends = (low, high)
+    count = int(np.clip(np.ceil((ends[1] - ends[0]) / width), 1, MOST_BINS))
+    edges = np.linspace(*ends, count + 1)
+    return np.histogram(values, np.unique([low, *edges, high]), density=True)
 
 
 def _chosen(saved: SavedFit, asked: list[int] | None, most: int, notes: list[str]) -> list[int]:
@@ -134,9 +151,9 @@ def draw_marginals(
             f"{saved.path} holds clusters, which have no density: give the data, whose histograms "
             "are drawn cluster by cluster"
         )
-    wide = min(4, len(columns))
+    wide = min(3, len(columns))
     high = -(-len(columns) // wide)
-    size = max(2.4 * wide + 0.6, 6.4), (1.95 if high > 1 else 3.0) * high + 0.7
+    size = max(2.4 * wide + 0.6, 6.4), (1.85 if high > 1 else 3.0) * high + 0.7
     figure = new_figure(*size, None)
     panels = figure.subplots(high, wide, squeeze=False)
     for place, axes in enumerate(panels.flat):
@@ -148,7 +165,7 @@ def draw_marginals(
         axes.set_xlabel(words(saved.feature_names[j]), fontsize=8.5)
         if place % wide == 0:
             axes.set_ylabel("density", fontsize=8)
-        axes.tick_params(labelsize=7)
+        axes.tick_params(labelsize=7.5)
         values = None if X is None else X[:, j]
         _draw_marginal(axes, parts, j, values, labels)
         few_ticks(axes, places=3 if wide > 2 else 5)
@@ -199,13 +216,13 @@ def _draw_marginal(
         # A component of few rows can be so narrow that nothing else would be seen.
         if tallest and peak > 3 * tallest:
             axes.set_ylim(0, 1.6 * tallest)
-            axes.text(0.98, 0.97, f"peak {peak:.2g}", transform=axes.transAxes, fontsize=7,
+            said = shorten_numbers([float(f"{peak:.2g}")])[0]
+            axes.text(0.98, 0.97, f"peak {said}", transform=axes.transAxes, fontsize=7.5,
                       ha="right", va="top")  # fmt: skip
         else:
             axes.set_ylim(bottom=0)
     if values is not None and len(values):
-        low, high = np.quantile(values, (TAIL, 1 - TAIL))
-        low, high = (low, high) if high > low else (values.min(), values.max())
+        low, high = span(values)
         pad = 0.06 * (high - low) or max(abs(low), 1.0) * 0.06
         axes.set_xlim(low - pad, high + pad)
 

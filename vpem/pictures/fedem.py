@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from vpem.pictures.figure import Picture, legend_below, new_figure, words
+from vpem.pictures.figure import WIDTH, Picture, legend_below, new_figure, words
 from vpem.pictures.style import LineStyle, contender, line, tidy
 from vpem.steps.fedruns import FedHistory
 
@@ -42,7 +42,7 @@ def draw_histories(
     -------
     Picture
     """
-    figure = new_figure(9.0, 6.2)
+    figure = new_figure(WIDTH, 6.2)
     panels = figure.subplots(2, 2, sharey="row", sharex="col")
     lows: list[float] = []
     highs: list[float] = []

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 __all__ = [
+    "WIDTH",
     "Picture",
     "check_picture",
     "legend_below",
@@ -36,6 +37,9 @@ Layout = Literal["constrained", "compressed"] | None
 
 DPI = 160
 """Dots an inch of a .png file, and of what is drawn as dots in others."""
+
+WIDTH = 8.2
+"""Inches of a wide picture: its letters of 8 points still have 6 where it is printed 16 cm wide."""
 
 LONGEST = 28
 """Characters of a name that is drawn."""
@@ -116,7 +120,9 @@ def words(text: object, most: int = LONGEST) -> str:
     """Return a name as it can be drawn: in one line, not too long, and never a formula."""
     shown = printable(text)
     if len(shown) > most:
-        shown = shown[: most - 1] + "\N{HORIZONTAL ELLIPSIS}"
+        # Names differ at their ends more often than in the middle, and units stand there.
+        tail = (most - 1) // 3
+        shown = f"{shown[: most - 1 - tail]}\N{HORIZONTAL ELLIPSIS}{shown[-tail:]}"
     # Dollars would begin a formula, and what begins with an underscore is left out of legends.
     return (" " if shown.startswith("_") else "") + shown.replace("$", r"\$")
 

@@ -24,6 +24,12 @@ __all__ = ["NAMED", "NUMBERED", "WORKED_OUT", "draw_hubs"]
 NAMED = 60
 """Agents up to which each bears its name."""
 
+UPRIGHT = 25
+"""Agents on a circle up to which names stand upright."""
+
+RINGS = ("cycle", "complete", "small-world")
+"""Graphs without a server whose agents are drawn on a circle."""
+
 NUMBERED = 150
 """Agents up to which each bears the number of its hub."""
 
@@ -63,7 +69,7 @@ def draw_hubs(
     for number, hub in enumerate(hubs):
         hub_of[[hub.root, *hub.agents]] = number
     places = _places(graph)
-    figure, axes = one_panel(ax, 7.5, 6.6)
+    figure, axes = one_panel(ax, 6.6, 6.0)
     shared = any(len(hub.agents) > 1 for hub in hubs)
     looks = Looks(
         [hub_colour(hub) if shared and hub >= 0 else LIGHT for hub in hub_of.tolist()],
@@ -77,7 +83,8 @@ def draw_hubs(
         _draw_names(axes, graph, names, places)
     axes.set_aspect("equal")
     axes.set_axis_off()
-    axes.margins(0.12 if graph.n_agents <= NAMED else 0.06)
+    upright = not _is_crowded(graph)
+    axes.margins((0.12 if upright else 0.2) if graph.n_agents <= NAMED else 0.06)
     low, high = places.min(axis=0), places.max(axis=0)
     # A line of nodes would leave a panel without width.
     spare = 0.25 * max(float((high - low).max()), 1.0)
@@ -90,7 +97,10 @@ def draw_hubs(
     if ax is None:
         legend_below(figure, entries, size=9)
     else:
-        axes.legend(handles=entries, fontsize=7)
+        axes.legend(
+            handles=entries, fontsize=7, loc="upper center", bbox_to_anchor=(0.5, 0.0), ncols=2,
+            frameon=False,
+        )  # fmt: skip
     alt = f"The {graph.topology} graph with {graph.n_agents} "
     if hubs:
         roots = ", ".join(_name(names, hub.root) for hub in hubs[:12])
@@ -116,7 +126,7 @@ def _places(graph: Graph) -> NDArray[np.float64]:
     ring = np.column_stack([np.cos(angle), np.sin(angle)])
     if graph.has_server:
         return np.vstack([ring, [[0.0, 0.0]]])
-    if n <= 2 or graph.topology in ("cycle", "complete", "small-world"):
+    if n <= 2 or graph.topology in RINGS:
         return ring
     import networkx as nx
 
@@ -181,7 +191,7 @@ def _draw_nodes(
     for node in np.concatenate([plain, roots]):
         axes.annotate(
             looks.numbers[node], places[node], ha="center", va="center", zorder=4,
-            fontsize=float(np.clip(0.42 * np.sqrt(size), 5, 9)),
+            fontsize=float(np.clip(0.42 * np.sqrt(size), 6.3, 9)),
         )  # fmt: skip
 
 
@@ -196,7 +206,11 @@ def _draw_names(
     sides = np.array(SIDES)
     outward = places - places.mean(axis=0)
     reach = np.sqrt(np.clip(14000 / graph.n_nodes, 18, 420)) / 2 + 6
+    ring = _is_crowded(graph)
     for node, place in enumerate(places):
+        if ring and np.linalg.norm(place) > 0.5:
+            _name_radially(axes, words(_name(names, node), 18), place, reach)
+            continue
         ends = graph.edges[(graph.edges == node).any(axis=1)]
         ways = places[ends[ends != node]] - place
         if len(ways):
@@ -209,10 +223,29 @@ def _draw_names(
         x, y = SIDES[int(free.argmin())]
         axes.annotate(
             words(_name(names, node), 18), place, textcoords="offset points", zorder=5,
-            xytext=(x * reach, y * reach), fontsize=9 if graph.n_agents <= 25 else 6.5,
+            xytext=(x * reach, y * reach), fontsize=9 if graph.n_agents <= UPRIGHT else 6.5,
             ha="center" if not x else "left" if x > 0 else "right",
             va="center" if not y else "bottom" if y > 0 else "top", path_effects=halo(),
         )  # fmt: skip
+
+
+def _is_crowded(graph: Graph) -> bool:
+    """Whether agents stand on a circle, where so many names have no room side by side."""
+    ring = graph.has_server or graph.topology in RINGS
+    return graph.positions is None and graph.n_agents > UPRIGHT and ring
+
+
+def _name_radially(axes: Axes, name: str, place: NDArray[np.float64], reach: float) -> None:
+    """Write a name outwards from its node, so that neighbours on a circle leave each other room."""
+    out = place / np.linalg.norm(place)
+    turn = float(np.degrees(np.arctan2(out[1], out[0])))
+    left = bool(out[0] < -1e-9)
+    axes.annotate(
+        name, (float(place[0]), float(place[1])), textcoords="offset points", fontsize=6.5, zorder=5,
+        xytext=(float(out[0] * reach), float(out[1] * reach)),
+        rotation=turn + 180 if left else turn, rotation_mode="anchor",
+        ha="right" if left else "left", va="center", path_effects=halo(),
+    )  # fmt: skip
 
 
 def _legend(hubs: Sequence[Hub], graph: Graph, looks: Looks) -> list[Line2D]:

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vpem.fits.completed import Imputation
-from vpem.pictures.figure import Picture, new_figure, words
+from vpem.pictures.figure import WIDTH, Picture, new_figure, words
 from vpem.pictures.style import CURVE, tidy
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def draw_imputation(found: Imputation) -> Picture:
     -------
     Picture
     """
-    figure = new_figure(10, 6.5)
+    figure = new_figure(WIDTH, 6.2)
     axes = figure.subplots(2, 2)
     given, unit = found.observations, found.law.unit
     _draw_trend(axes[0, 0], "columns", given.column_names, found.column_trend, unit)

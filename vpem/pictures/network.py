@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vpem.network.schema import Report
-from vpem.pictures.figure import Picture, new_figure, words
+from vpem.pictures.figure import WIDTH, Picture, new_figure, words
 from vpem.pictures.hubs import draw_hubs
 from vpem.pictures.reported import SavedFit
 from vpem.pictures.saved import SavedMixture
@@ -24,7 +24,10 @@ __all__ = ["draw_graph", "draw_sparsity"]
 NAMED = 40
 """Features up to which axes bear their names."""
 
-NUMBERED = 0.028
+NAMED_OF_TWO = 30
+"""The same, of two panels side by side."""
+
+NUMBERED = 0.033
 """Share of the panel's side from which a block bears its number."""
 
 
@@ -60,8 +63,9 @@ def draw_sparsity(saved: SavedMixture) -> Picture:
     inside = [blocks.features[b] for b in filled]
     hops = saved.reported("hops", int)
     if saved.over_rows or blocks.n_blocks == 1:
-        whole = "rows are split, features are not" if saved.over_rows else "one root has them all"
-        title = f"one block: {whole}"
+        title = (
+            "rows are split, features are not" if saved.over_rows else "one root has all features"
+        )
     else:
         title = f"{'?' if hops is None else hops} hop{'' if hops == 1 else 's'}"
     panels = [Panel(title, inside, filled)]
@@ -83,19 +87,20 @@ def draw_sparsity(saved: SavedMixture) -> Picture:
             panels = [Panel(title, inside, [-1] * len(inside), _holders(saved, inside, agents))]
         if hops and len(apart) == len(inside):
             notes.append("with 0 hops the blocks would be the same")
-    figure = new_figure(4.6 * len(panels) + 1.2, 5.6, "compressed")
+    figure = new_figure(5.8 if len(panels) == 1 else WIDTH, 5.6, "compressed")
     order = np.concatenate(inside)
+    most = NAMED if len(panels) == 1 else NAMED_OF_TWO
     for place, axes in enumerate(np.atleast_1d(figure.subplots(1, len(panels)))):
         _draw_blocks(axes, panels[place], mixture.is_diagonal)
-        _name_features(axes, [saved.feature_names[j] for j in order], names_left=place == 0)
+        _name_features(axes, [saved.feature_names[j] for j in order], most, names_left=place == 0)
     figure.suptitle(
         f"entries of a {mixture.covariance_type} covariance that are estimated; the rest is 0",
         fontsize=11,
     )
     shares = [f"{one.title}: {_count(one.parts, mixture.is_diagonal)} of {len(order) ** 2} entries"
               for one in panels]  # fmt: skip
-    if len(order) > NAMED:
-        notes.append(f"names of features are left out, as there are more than {NAMED}")
+    if len(order) > most:
+        notes.append(f"names of features are left out, as there are more than {most}")
     return Picture(figure, f"Blocks of the covariance. {'; '.join(shares)}.", notes)
 
 
@@ -152,14 +157,15 @@ def _draw_blocks(axes: Axes, panel: Panel, diagonal: bool) -> None:
             beside = begin - 0.5 if left else begin + width - 0.5
             axes.annotate(
                 words(panel.agents[place], 18), (beside, middle),
-                xytext=(-3 if left else 3, 0), textcoords="offset points", fontsize=7,
+                xytext=(-3 if left else 3, 0), textcoords="offset points", fontsize=8,
                 ha="right" if left else "left", va="center",
             )  # fmt: skip
         elif width / d > NUMBERED and len(parts) > 1 and not panel.agents:
             axes.annotate(
                 str(hub), (middle, middle), ha="center", va="center",
-                fontsize=float(np.clip(90 * width / d, 5, 11)),
-                bbox={"boxstyle": "round,pad=0.15", "fc": "white", "ec": "none", "alpha": 0.75},
+                fontsize=float(np.clip(90 * width / d, 8, 11)),
+                bbox={"boxstyle": "round,pad=0.1", "fc": "white", "ec": "none", "alpha": 0.75}
+                if hub >= len(HUBS) else None,
             )  # fmt: skip
         begin += width
     axes.set_xlim(-0.5, d - 0.5)
@@ -169,7 +175,7 @@ def _draw_blocks(axes: Axes, panel: Panel, diagonal: bool) -> None:
     kinds = f"{len(parts)} block{'' if len(parts) == 1 else 's'}"
     if panel.agents:
         coloured = panel.hubs[0] >= 0
-        who = ", of agents" + (" in the colours of their hubs" if coloured else "")
+        who = ", of agents" + ("\nin the colours of their hubs" if coloured else "")
     else:
         numbered = len(parts) > 1 and max(map(len, parts)) / d > NUMBERED
         who = " (number: hub)" if numbered else ""
@@ -179,11 +185,11 @@ def _draw_blocks(axes: Axes, panel: Panel, diagonal: bool) -> None:
     )
 
 
-def _name_features(axes: Axes, names: Sequence[str], names_left: bool) -> None:
-    if len(names) > NAMED:
+def _name_features(axes: Axes, names: Sequence[str], most: int, names_left: bool) -> None:
+    if len(names) > most:
         axes.set_xlabel("features, hub by hub")
         return
-    small = 8 if len(names) <= 20 else 6.5
+    small = 8 if len(names) <= NAMED_OF_TWO else 6.5
     shown = [words(name, 22) for name in names]
     axes.set_xticks([])
     axes.set_xlabel("the same features", fontsize=9)

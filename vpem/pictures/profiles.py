@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vpem.pictures.densities import pick_features
-from vpem.pictures.figure import Picture, one_panel, words
+from vpem.pictures.figure import WIDTH, Picture, one_panel, words
 from vpem.pictures.reported import SavedFit
 from vpem.pictures.style import mark_components
 
@@ -78,7 +78,7 @@ def draw_profile(
     longest = max(map(len, names))
     wide = 0.62 * k if k <= WRITTEN else 0.3 * k
     figure, axes = one_panel(
-        ax, float(np.clip(wide + 0.09 * longest + 2.2, 5.4, 16)), 0.25 * d + 1.6
+        ax, float(np.clip(wide + 0.09 * longest + 2.2, 5.4, WIDTH)), max(0.25 * d, 0.7) + 1.6
     )
     reach = max(1.0, float(np.abs(away).max(initial=0.0)))
     image = axes.imshow(away, aspect="auto", cmap=COLOUR_MAP, vmin=-reach, vmax=reach)
@@ -89,11 +89,10 @@ def draw_profile(
     )  # fmt: skip
     bar.outline.set_visible(False)
     _write_cells(axes, away, reach)
-    shares = [f"{100 * share:.0f} %" for share in answer.weights]
-    small = 9 if k <= WRITTEN else 7
+    shares = [f"{100 * share:.0f} %" if share >= 0.005 else "<1 %" for share in answer.weights]
     axes.set_xticks(
         range(k), [f"{c}\n{share}" if k <= WRITTEN else str(c) for c, share in enumerate(shares)],
-        fontsize=small,
+        fontsize=9 if k <= 10 else 8,
     )  # fmt: skip
     axes.set_yticks(range(d), names, fontsize=8.5 if d <= MOST_FEATURES else 6)
     axes.tick_params(axis="y", length=0)

@@ -133,12 +133,13 @@ def draw_projection(
     names = [_name(saved, correlations[:, axis], axis) for axis in (0, 1)]
     axes.set_xlabel(names[0], fontsize=8.5)
     axes.set_ylabel(names[1], fontsize=8.5)
-    what = "where all rows spread most"
+    what = "plane in which all rows spread most"
     if len(parts.weights) > 1:
-        what = f"{100 * share:.3g} % of what separates {saved.noun}s"
-    axes.set_title(f"plane that separates best: {what}", fontsize=10, loc="left")
+        part = f"{100 * share:.3g} % of what separates {saved.noun}s"
+        what = f"plane that separates best: {part}"
+    axes.set_title(what, fontsize=10, loc="left")
     legend_of_pair(figure, axes, saved, parts, X is not None, own=ax is None)
-    alt = f"{saved.plural.capitalize()} in the plane that separates best: {what}. Axes: "
+    alt = f"{saved.plural.capitalize()} in the {what}. Axes: "
     return Picture(figure, f"{alt}{'; '.join(names)}.".replace("\n", " "), notes)
 
 
@@ -182,4 +183,5 @@ def _name(saved: SavedFit, correlations: Matrix, axis: int) -> str:
         f"{words(saved.feature_names[j], most)} {'+' if correlations[j] > 0 else chr(0x2212)}"
         for j in named
     )
-    return f"direction {axis + 1}:\n{listed}"
+    inside = f" within {saved.noun}s" if saved.n_components > 1 else ""
+    return f"direction {axis + 1} (standard deviations{inside}):\n{listed}"

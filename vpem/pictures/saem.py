@@ -94,9 +94,11 @@ def _burn_in(saved: SavedSaem) -> int:
 
 def _grid(count: int, height: float) -> tuple[Figure, list[Axes], int]:
     """Figure with so many panels, the panels, and in how many columns they are."""
-    columns = min(count, 2 if count <= 4 else 3 if count <= 12 else 4)
+    columns = min(count, 2 if count <= 4 else 3)
     rows = -(-count // columns)
-    figure = new_figure(3.1 * columns + 0.4, height * rows + 1.1)
+    figure = new_figure(
+        (3.1 if columns < 3 else 2.6) * columns + 0.4, (height if rows <= 6 else 1.5) * rows + 1.1
+    )
     panels: list[Axes] = figure.subplots(rows, columns, squeeze=False).ravel().tolist()
     for axes in panels[count:]:
         axes.set_visible(False)

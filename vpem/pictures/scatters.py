@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from vpem.checks import Labels
 from vpem.errors import InputError
-from vpem.pictures.densities import TAIL, pick_features
+from vpem.pictures.densities import pick_features, span
 from vpem.pictures.figure import Picture, legend_below, new_figure, words
 from vpem.pictures.reported import Parts, SavedFit
 from vpem.pictures.samples import EvaluationData
@@ -32,9 +32,6 @@ ROWS_OF_SCATTER = 3_000
 
 DEVIATIONS = (1.0, 2.0)
 """Of the ellipses, in standard deviations along their axes."""
-
-FAR = 1.6
-"""Times the range of all but the outermost rows that an axis takes to show these too."""
 
 CROWDED = 6
 """Components beyond which each has but the inner ellipse."""
@@ -84,11 +81,11 @@ def draw_pairs(
                 "from each other; name features to choose"
             )
     if X is not None:
-        far = int(_beyond(X, columns).sum())
+        far = int(_beyond(X, parts, columns).sum())
         if far:
             notes.append(f"{far} rows lie far out, beyond the axes of a panel or more")
     n = len(columns)
-    side = 2.3 if n > 3 else 2.8
+    side = 2.0 if n > 3 else 2.8
     figure = new_figure(max(side * (n - 1) + 1.6, 6.4), max(side * (n - 1) + 0.6, 4.8), None)
     grid = figure.subplots(n - 1, n - 1, squeeze=False, sharex="col", sharey="row")
     for (row, column), axes in np.ndenumerate(grid):
@@ -98,7 +95,7 @@ def draw_pairs(
         x, y = columns[column], columns[row + 1]
         draw_pair(axes, parts, x, y, X, labels)
         tidy(axes, None)
-        axes.tick_params(labelsize=7)
+        axes.tick_params(labelsize=7.5)
         few_ticks(axes, 4)
         axes.yaxis.get_major_locator().set_params(nbins=4)
         if row == n - 2:
@@ -182,36 +179,40 @@ def draw_pair(
             if X is None:
                 axes.update_datalim([np.subtract(centre, reach), np.add(centre, reach)])
         else:
-            axes.scatter(*centre, marker="+", s=120, color="black", zorder=3, path_effects=around)
             axes.update_datalim([centre])
         axes.annotate(
-            str(c), centre, ha="center", va="center", fontsize=9, weight="bold", color=colour(c),
-            zorder=4, path_effects=around,
-            xytext=(0, 0) if parts.variances is not None else (7, 7), textcoords="offset points",
+            str(c), centre, ha="center", va="center", fontsize=8, weight="bold", zorder=4,
+            bbox={"boxstyle": "round,pad=0.15", "fc": "white", "ec": colour(c), "alpha": 0.85},
         )  # fmt: skip
     if X is not None:
-        axes.set_xlim(_reach(X[:, x]))
-        axes.set_ylim(_reach(X[:, y]))
+        axes.set_xlim(_reach(X[:, x], parts, x))
+        axes.set_ylim(_reach(X[:, y], parts, y))
     else:
         axes.margins(0.12)
         axes.autoscale_view()
 
 
-def _reach(values: NDArray[np.float64]) -> tuple[float, float]:
-    """Return from where to where an axis goes: over all rows, or without some that lie far out."""
+def _reach(values: NDArray[np.float64], parts: Parts, j: int) -> tuple[float, float]:
+    """Return from where to where an axis goes: over all rows, or without some that lie far out.
+
+    Ellipses are within it too, but such as would leave rows less than half of the room.
+    """
     values = values[np.isfinite(values)]
     if not len(values):
         return 0.0, 1.0
-    low, high = np.quantile(values, (TAIL, 1 - TAIL))
-    if np.ptp(values) <= FAR * (high - low):
-        low, high = values.min(), values.max()
+    low, high = span(values)
+    if parts.variances is not None and high > low:
+        k, room = len(parts.weights), 0.5 * (high - low)
+        reach = DEVIATIONS[0 if k > CROWDED else -1] * np.sqrt(parts.variances[:, j])
+        low = max(low - room, min(low, float((parts.means[:, j] - reach).min())))
+        high = min(high + room, max(high, float((parts.means[:, j] + reach).max())))
     pad = 0.06 * (high - low) or max(abs(low), 1.0) * 0.08
     return float(low - pad), float(high + pad)
 
 
-def _beyond(X: NDArray[np.float64], columns: Sequence[int]) -> NDArray[np.bool_]:
+def _beyond(X: NDArray[np.float64], parts: Parts, columns: Sequence[int]) -> NDArray[np.bool_]:
     """Return which rows lie beyond the axes in any of these features, (n,)."""
-    ends = np.array([_reach(X[:, j]) for j in columns])
+    ends = np.array([_reach(X[:, j], parts, j) for j in columns])
     with np.errstate(invalid="ignore"):
         return np.asarray(((X[:, columns] < ends[:, 0]) | (X[:, columns] > ends[:, 1])).any(axis=1))
 
@@ -239,12 +240,12 @@ def _entries(saved: SavedFit, parts: Parts, with_data: bool) -> tuple[list[Line2
     entries = [
         Line2D(
             [], [], color=colour(c), linestyle=line(c) if lines else "", markersize=5,
-            marker=marker(c) if with_data or not lines else "", label=f"{saved.noun} {c}",
-            markerfacecolor="none" if c % 2 else colour(c),
+            marker=marker(c) if with_data else "" if lines else "s", label=f"{saved.noun} {c}",
+            markerfacecolor="none" if c % 2 and with_data else colour(c),
         )
         for c in range(saved.n_components)
     ]  # fmt: skip
-    return entries, f"ellipses: {reach}" if lines else None
+    return entries, f"ellipses: {reach}" if lines else "numbers: centres"
 
 
 def legend_of_pair(

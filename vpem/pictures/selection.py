@@ -9,7 +9,7 @@ import numpy as np
 from vpem.fits.selection.search import Selection
 from vpem.fits.selection.trials import name_hops
 from vpem.network.schema import Report
-from vpem.pictures.figure import Picture, legend_below, new_figure
+from vpem.pictures.figure import WIDTH, Picture, legend_below, new_figure
 from vpem.pictures.style import RULE, contender, line, marker, tidy, whole_numbers
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ def draw_selection(selection: Selection) -> Picture:
     """
     criterion, cells = selection.criterion, selection.cells
     lines = list(dict.fromkeys(_line(cell) for cell in cells))
-    figure = new_figure(8.5, 5.0)
+    figure = new_figure(WIDTH, 5.0)
     axes = figure.add_subplot()
     places: dict[int, tuple[float, float]] = {}
     for number, one in enumerate(lines):

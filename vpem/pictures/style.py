@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterable, Sequence
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
@@ -121,8 +122,16 @@ def place_panels(
 
 
 def colour(number: int) -> str:
-    """Colour of a component or cluster, the same in every picture."""
-    return COLOURS[ORDER[number % len(ORDER)]]
+    """Colour of a component or cluster, the same in every picture; dark, then pale, beyond eight.
+
+    They come back after 24.
+    """
+    own = COLOURS[ORDER[number % len(ORDER)]]
+    towards = (None, 0, 255)[number // len(ORDER) % 3]
+    if towards is None:
+        return own
+    mixed = [(int(own[at : at + 2], 16) + towards) // 2 for at in (1, 3, 5)]
+    return "#{:02X}{:02X}{:02X}".format(*mixed)
 
 
 def hub_colour(number: int) -> str:
@@ -243,20 +252,31 @@ def shorten_numbers(values: Sequence[float]) -> list[str]:
     values = [0.0 if abs(value) < least else value for value in values]
     gaps = [abs(two - one) for one, two in itertools.pairwise(sorted(values)) if two != one]
     near = 0.02 * min(gaps, default=math.inf)
+    # All of an axis look alike: with powers of ten, or without where these are no longer.
+    plain = _apart(values, near, powers=False)
+    if not values or 1e-3 <= max(map(abs, values)) < 1e5:
+        return plain
+    return min(plain, _apart(values, near, powers=True), key=lambda texts: max(map(len, texts)))
+
+
+def _apart(values: Sequence[float], near: float, powers: bool) -> list[str]:
+    """Write numbers with digits enough for each to be read to within ``near``."""
     written: list[str] = []
     for digits in range(3, 13):
-        written = [_short(value, digits) for value in values]
+        written = [_short(value, digits, powers) for value in values]
         read = [float(text.replace("\N{MINUS SIGN}", "-")) for text in written]
         if all(abs(one - two) <= near for one, two in zip(read, values, strict=True)):
             break
     return written
 
 
-def _short(value: float, digits: int) -> str:
-    if value == 0 or 1e-4 <= abs(value) < 1e5:
+def _short(value: float, digits: int, powers: bool) -> str:
+    if value == 0:
+        return "0"
+    if not powers:
         # Digits before the point are all written, whatever their number.
-        whole = digits if value == 0 else max(digits, int(math.log10(abs(value))) + 1)
-        text = f"{value:.{whole}g}"
+        whole = max(digits, int(math.log10(abs(value))) + 1)
+        text = f"{Decimal(f'{value:.{whole}g}'):f}"
     else:
         factor, _, power = f"{value:.{digits - 1}e}".partition("e")
         factor = factor.rstrip("0").rstrip(".") if "." in factor else factor

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from vpem.errors import InputError
 from vpem.network.schema import Report
-from vpem.pictures.figure import Picture, new_figure, words
+from vpem.pictures.figure import WIDTH, Picture, new_figure, words
 from vpem.pictures.reported import SavedFit
 from vpem.pictures.style import CURVE, HATCHES, LIGHT, of_bytes, said_bytes, tidy, whole_numbers
 
@@ -53,7 +53,7 @@ def draw_communication(saved: SavedFit) -> Picture:
     if not kinds:
         raise InputError(f"{saved.path}: nothing was sent, so there is no communication to draw")
     notes: list[str] = []
-    figure = new_figure(10.0, 7.6)
+    figure = new_figure(WIDTH, 7.2)
     (phase, when), (link, agent) = figure.subplots(2, 2, height_ratios=[1, 1.6])
     _phases(phase, kinds)
     _when(when, saved, kinds, notes)
@@ -87,7 +87,7 @@ def _phases(axes: Axes, kinds: dict[str, dict[str, float]]) -> None:
         axes.annotate(text, (counted["bytes"] / unit, place), va="center", fontsize=8)
     axes.set_yticks(range(len(kinds)), [MEANINGS.get(k, words(k)) for k in kinds], fontsize=9)
     axes.invert_yaxis()
-    axes.set_xlim(0, (max(sizes) / unit or 1.0) * 1.9)
+    axes.set_xlim(0, (max(sizes) / unit or 1.0) * 2.6)
     axes.set_xlabel(name)
     axes.set_title("by phase", fontsize=10)
 
@@ -186,7 +186,7 @@ def _links(axes: Axes, saved: SavedFit, notes: list[str]) -> None:
     ]
     bars += [("", parts(rest))] if len(rest) else []
     name = _bars(axes, bars, "links", len(rest))
-    axes.set_xlabel(f"{name}, both directions; phases look as above")
+    axes.set_xlabel(f"{name}, both directions\n(phases look as above)", fontsize=9)
     axes.set_title("busiest links", fontsize=10)
 
 
@@ -214,5 +214,6 @@ def _agents(axes: Axes, saved: SavedFit, notes: list[str]) -> None:
                 ("received", float(into[at].sum()), styles[1])])
         for name, at in groups
     ]  # fmt: skip
-    axes.set_xlabel(_bars(axes, bars, f"{noun}s", left))
-    axes.set_title(f"by {noun}: sent (dark), received (hatched)", fontsize=10)
+    name = _bars(axes, bars, f"{noun}s", left)
+    axes.set_xlabel(f"{name}\nsent (dark), received (hatched)", fontsize=9)
+    axes.set_title(f"by {noun}", fontsize=10)
