@@ -69,7 +69,7 @@ def test_traces_are_drawn_unless_another_kind_is_asked_for(capsys, home, tmp_pat
     assert result.err.splitlines() == [f"wrote {path}", "next, --kind: with DATA: curves"]
     words = " ".join(words_of(path))
     for name, estimate in read_saem(home / "growth.h5").estimates.items():
-        assert f"{name}: {estimate:.4g}" in words
+        assert f"{name} {estimate:.4g}" in words
     named = tmp_path / "n.svg"
     told = done(capsys, "plot", home / "growth.h5", "--kind", "traces", "-o", named, "--json", "-q")
     assert (told.json["kind"], told.json["next"], told.err) == ("traces", ["curves"], "")

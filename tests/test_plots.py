@@ -396,6 +396,22 @@ def test_axes_of_ellipses_are_those_of_covariances(home, name):
         np.testing.assert_allclose(shape.center, one["means"][component, 2:])
 
 
+def test_features_of_any_two_scales_are_drawn_in_one_panel():
+    saved, rows = made_of(2, 2)
+    unit = np.array([1e-12, 1e13])
+    blocks = Blocks((np.arange(2),), (0,), ((0,),))
+    tiny = Mixture(
+        blocks, "diag", np.full((1, 2), 0.5), saved.parts().means * unit,
+        np.tile(unit**2, (2, 1)), Scaling.none(2),
+    )  # fmt: skip
+    stored = Model(tiny, saved.feature_names, {}, np.zeros((1, 1)))
+    for X in (rows.X * unit, rows.X * 0):
+        render(
+            draw("pairs", saved_of("m.h5", stored), EvaluationData(X, None, "d.h5")).figure,
+            io.BytesIO(), "png", 50,
+        )  # fmt: skip
+
+
 def test_pairs_choose_features_that_do_not_tell_the_same():
     share = np.array([0.9, 0.89, 0.3, 0.1])
     correlation = np.eye(4)

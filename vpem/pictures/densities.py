@@ -51,7 +51,7 @@ TAIL = 0.002
 FAR = 1.6
 """Times the range of all but these rows that an axis takes to show them too."""
 
-BESIDE, BELOW = 0.48, 0.56
+BESIDE, BELOW = 0.52, 0.56
 """Inches at the left of each panel, for the numbers of its axis, and between rows of panels."""
 
 LABEL = 0.2

@@ -241,8 +241,8 @@ def _name_radially(axes: Axes, name: str, place: NDArray[np.float64], reach: flo
     turn = float(np.degrees(np.arctan2(out[1], out[0])))
     left = bool(out[0] < -1e-9)
     axes.annotate(
-        name, (float(place[0]), float(place[1])), textcoords="offset points", fontsize=6.5, zorder=5,
-        xytext=(float(out[0] * reach), float(out[1] * reach)),
+        name, (float(place[0]), float(place[1])), textcoords="offset points", fontsize=6.5,
+        xytext=(float(out[0] * reach), float(out[1] * reach)), zorder=5,
         rotation=turn + 180 if left else turn, rotation_mode="anchor",
         ha="right" if left else "left", va="center", path_effects=halo(),
     )  # fmt: skip

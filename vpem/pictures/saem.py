@@ -80,7 +80,7 @@ def _draw_trace(
     )  # fmt: skip
     error = saved.standard_errors[j]
     estimate = f"{saved.theta[j]:.4g}" + (f" (s.e. {error:.2g})" if error > 0 else "")
-    axes.set_title(f"{words(saved.parameters[j], 32)}: {estimate}", fontsize=9)
+    axes.set_title(f"{words(saved.parameters[j], 32)}\n{estimate}", fontsize=9)
     axes.set_xlim(0, saved.n_iter * 1.07)
     axes.ticklabel_format(axis="y", useOffset=False)
     whole_numbers(axes.xaxis)

@@ -201,9 +201,11 @@ def _reach(values: NDArray[np.float64], parts: Parts, j: int) -> tuple[float, fl
     if not len(values):
         return 0.0, 1.0
     low, high = span(values)
-    if parts.variances is not None and high > low:
-        k, room = len(parts.weights), 0.5 * (high - low)
+    if parts.variances is not None:
+        k = len(parts.weights)
         reach = DEVIATIONS[0 if k > CROWDED else -1] * np.sqrt(parts.variances[:, j])
+        # Nor may they be so much larger than the panel that they cannot be drawn.
+        room = max(0.5 * (high - low), 0.05 * float(reach.max()))
         low = max(low - room, min(low, float((parts.means[:, j] - reach).min())))
         high = min(high + room, max(high, float((parts.means[:, j] + reach).max())))
     pad = 0.06 * (high - low) or max(abs(low), 1.0) * 0.08
@@ -224,6 +226,10 @@ def _ellipse(parts: Parts, c: int, x: int, y: int, deviations: float) -> tuple[f
         covariance = np.diag(parts.variances[c, [x, y]])
     else:
         covariance = parts.full[c][np.ix_([x, y], [x, y])]
+    if covariance[0, 1] == 0:
+        # Turned by a right angle, the rounding of one axis could be longer than the other.
+        across, up = 2 * deviations * np.sqrt(np.maximum(np.diagonal(covariance), 0))
+        return float(across), float(up), 0.0
     eigenvalues, directions = np.linalg.eigh(covariance)
     lengths = 2 * deviations * np.sqrt(np.maximum(eigenvalues, 0))
     angle = np.degrees(np.arctan2(directions[1, 1], directions[0, 1]))

@@ -85,7 +85,7 @@ SHARES = ("#FFFFFF", "#1F2D36")
 PATCH = 0.09
 """Inches from an axis to the middle of a patch at it."""
 
-LABELLED = (0.45, 0.24)
+LABELLED = (0.5, 0.24)
 """Inches from a panel to the labels of its axes, with room for short numbers between."""
 
 
