@@ -100,7 +100,7 @@ def test_empty_cells_of_a_table_are_kept(capsys, data, tmp_path):
     table, imported = with_gaps(tmp_path / "t.csv", X), tmp_path / "t.h5"
     refused = run(capsys, "data", "import", table, "-o", imported)
     assert "is NaN" in refused.sentence
-    assert "say with --missing" in refused.sentence
+    assert "say with --missing keep" in refused.sentence
     assert not imported.exists()
     told = done(capsys, "data", "import", table, "-o", imported, "--missing", "keep")
     assert f"{np.isnan(X).sum()} values missing" in told.err
@@ -125,19 +125,19 @@ def test_empty_cells_of_parties(capsys, data, tmp_path):
     words = ("fit", tmp_path / "p.toml", "--parties", "--align", "ids", *FIT, "--json")
     refused = run(capsys, *words)
     assert "is NaN" in refused.sentence
-    assert "say with --missing" in refused.sentence
+    assert "integrate them out with --missing marginalize" in refused.sentence
     found = done(capsys, *words, "--missing", "marginalize").json
     whole = done(capsys, "fit", data, "--agents", 2, *FIT, "--json", "--missing", "marginalize")
     np.testing.assert_allclose(found["history"], whole.json["history"], rtol=1e-12)
 
 
 def test_what_is_no_number_is_refused_all_the_same(capsys, tmp_path):
-    (tmp_path / "t.csv").write_text("a,b\n1,inf\n,2\n")
+    (tmp_path / "t.csv").write_text("a,b\n1,inf\n,2\n3,4\n")
     words = ("data", "import", tmp_path / "t.csv", "-o", tmp_path / "t.h5", "--missing")
     assert "is inf" in run(capsys, *words, "keep").sentence
     assert "missing must be one of refuse, keep" in run(capsys, *words, "drop").sentence
     (tmp_path / "t.csv").write_text("a,b\n1,\n2,\n")
-    assert "no values" in run(capsys, *words, "keep").sentence
+    assert "left out: b (no values)" in done(capsys, *words, "keep").err
 
 
 def test_a_row_without_values_counts_alike_in_fit_and_score(capsys, tmp_path):

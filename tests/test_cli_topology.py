@@ -1,6 +1,7 @@
 """`vpem topology describe`: tables, JSON, pictures, and errors of one sentence."""
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -173,7 +174,8 @@ def test_tables_of_batches(capsys):
 def test_tables_with_faults(capsys):
     words = ("cycle", "-n", "6", "--agent-dropout", "0.1", "--rounds", "40")
     lines = lines_of(done(capsys, *DESCRIBE, *words).out)
-    assert "sum 40 rounds, metropolis weights, mixing rate 0.6667, agent dropout" in lines
+    assert "sum 40 rounds, metropolis weights, mixing rate 0.6667," in lines
+    assert "agent dropout 0.1" in lines
     assert any(line.startswith("falls apart in ") for line in lines)
     assert "Communication: 1000 rows, 2 components, float64, means" in lines
     assert "last E-step estep 480 3.84 MB 40" in lines
@@ -260,7 +262,6 @@ def test_a_picture_tells_hubs_roots_and_names(tmp_path):
     assert "path: 10 agents, 9 links" in text
     assert "root of a hub" in text
     for number, hub in enumerate(hubs):
-        assert f"hub {number}: root " in text
         count = sum(f">{number}</text>" in line for line in text.splitlines())
         assert count == len(hub.agents)
 
@@ -292,14 +293,12 @@ def test_colours_differ_in_grey_from_their_numbers():
 
 
 def test_a_picture_that_fails_leaves_nothing(capsys, monkeypatch, tmp_path):
-    from matplotlib.backends.backend_agg import FigureCanvas
-
     def full(*_, **__):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(FigureCanvas, "print_png", full)
     path = tmp_path / "net.png"
     path.write_bytes(b"before")
+    monkeypatch.setattr(Path, "write_bytes", full)
     result = run(capsys, *DESCRIBE, "cycle", "-n", "5", "--plot", path, "--force")
     assert result.code == 2
     assert "No space left" in result.sentence
@@ -354,7 +353,7 @@ def test_a_picture_that_fails_leaves_nothing(capsys, monkeypatch, tmp_path):
         ),
         (
             ("cycle", "-n", "5", "--split", "rows", "--compress", "qsgd:8bits"),
-            "FedEM: vpem fedem --compress",
+            "corrects this: vpem fedem --compress",
         ),
         (("star", "-n", "5", "--split", "rows", "--dtype", "float32"), "--dtype is of terms"),
         (("cycle", "-n", "200", "--weights", "fastest"), "at most 150 agents"),

@@ -47,10 +47,10 @@ def test_what_is_not_hdf5_is_refused(path, content):
         pass
 
 
-def test_a_table_is_to_be_imported(tmp_path):
+def test_a_table_is_no_hdf5(tmp_path):
     table = tmp_path / "table.csv"
     table.write_text("a,b\n1,2\n")
-    with pytest.raises(FileError, match="'vpem data import' makes"), hdf5.open_read(table):
+    with pytest.raises(FileError, match="is not an HDF5 file"), hdf5.open_read(table):
         pass
 
 

@@ -359,8 +359,8 @@ def test_what_is_refused(capsys, home):
     make_data("d.h5")
     done(capsys, "fit", "d.h5", "-k", "2", "--max-iter", "3", "-o", "m.h5")
     for name in ("there.lab.csv", "to.clinic.csv", "other.csv", "x.csv"):
-        (home / name).write_text("a,b\n1,2\n")
-    (home / "gap.csv").write_text("c,d\n1,\n2,3\n")
+        (home / name).write_text("a,b\n1,2\n3,4\n5,7\n")
+    (home / "gap.csv").write_text("c,d\n1,\n2,3\n5,4\n")
     before = listing(home)
     for words, sentence in REFUSED:
         told = run(capsys, *words)
