@@ -284,7 +284,7 @@ def test_what_makes_no_sense_is_refused(overlapping):
     with pytest.raises(InputError, match=r"must come from vpem.connect_workers"):
         fit_em(X, 2, network)
     squeezed = connect_workers(make_graph("star", 3), compress="float16")
-    with pytest.raises(InputError, match="FedEM: vpem fedem --compress"):
+    with pytest.raises(InputError, match="corrects this: vpem fedem --compress"):
         fit_em(X, evenly(60, 3), squeezed)
     with pytest.raises(InputError, match="components need at least as many rows"):
         fit(X[:2], evenly(2, 2), init="random")

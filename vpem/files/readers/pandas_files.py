@@ -36,11 +36,18 @@ HARMLESS = {
 
 
 def frames_in(file: h5py.File) -> list[str]:
-    """Return the paths of the tables that pandas has written to a file."""
+    """Return the paths of the tables that pandas has written to a file, each group's once."""
+    import h5py
+
     found: list[str] = []
     groups = [("", file, 0)]
+    seen: set[int] = set()
     while groups and len(found) < MOST_BLOCKS:
         path, group, depth = groups.pop(0)
+        address = h5py.h5o.get_info(group.id).addr
+        if address in seen:
+            continue
+        seen.add(address)
         if path and (read_attribute(group, "pandas_type") or "").startswith("frame"):
             found.append(path)
         elif depth < DEEPEST:
