@@ -111,7 +111,7 @@ class FittedMixture(DensityMixin, OnGraph):
         if self.mixture_.is_diagonal:
             return 1 / np.sqrt(covariances)
         lower = np.linalg.cholesky(covariances)
-        return np.swapaxes(np.linalg.inv(lower), -1, -2)
+        return np.triu(np.swapaxes(np.linalg.inv(lower), -1, -2))
 
     def _fitted(self, X: Rows) -> tuple[Mixture, Floats]:
         check_is_fitted(self, "mixture_")
