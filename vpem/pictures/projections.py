@@ -11,7 +11,7 @@ from vpem.checks import Labels
 from vpem.pictures.figure import Picture, one_panel, words
 from vpem.pictures.reported import Parts, SavedFit
 from vpem.pictures.samples import EvaluationData
-from vpem.pictures.scatters import ROWS_OF_SCATTER, draw_pair, legend_of_pair
+from vpem.pictures.scatters import draw_pair, legend_of_pair, rows_to_scatter
 from vpem.pictures.style import few_ticks, tidy
 
 if TYPE_CHECKING:
@@ -110,18 +110,10 @@ def draw_projection(
     notes: list[str] = []
     parts = saved.parts()
     origin = parts.weights @ parts.means
-    X = labels = None
-    if rows is not None:
-        X = rows.sample(ROWS_OF_SCATTER)
-        if len(X) < len(rows):
-            notes.append(f"{len(X)} of {len(rows)} rows are drawn, chosen at random")
-        labels = saved.assign(X)
-        gaps = ~np.isfinite(X)
-        if gaps.any():
-            notes.append(f"missing values stand at the mean of their row's {saved.noun}")
-            X = np.where(gaps, parts.means[labels], X)
-    elif parts.variances is None:
-        notes.append("only centres are drawn; give the data to see the rows of clusters")
+    X, labels = rows_to_scatter(saved, parts, rows, notes)
+    if X is not None and not np.isfinite(X).all():
+        notes.append(f"missing values stand at the mean of their row's {saved.noun}")
+        X = np.where(np.isfinite(X), X, parts.means[labels])
     plane = separating_plane(_with_widths(saved, parts, X, labels))
     directions, correlations, share = plane
     seen = None if X is None else (X - origin) @ directions

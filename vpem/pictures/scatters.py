@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from matplotlib.lines import Line2D
 
-__all__ = ["ROWS_OF_SCATTER", "draw_pair", "draw_pairs", "legend_of_pair"]
+__all__ = ["draw_pair", "draw_pairs", "legend_of_pair", "rows_to_scatter"]
 
 PAIRED = 4
 """Features of the pairs, unless they are chosen."""
@@ -50,6 +50,20 @@ def _apart_from_each_other(
     return sorted(chosen)
 
 
+def rows_to_scatter(
+    saved: SavedFit, parts: Parts, rows: EvaluationData | None, notes: list[str]
+) -> tuple[NDArray[np.float64], Labels] | tuple[None, None]:
+    """Return the rows that are drawn, and their components; ``notes`` get what is to be said."""
+    if rows is None:
+        if parts.variances is None:
+            notes.append("only centres are drawn; give the data to see the rows of clusters")
+        return None, None
+    X = rows.sample(ROWS_OF_SCATTER)
+    if len(X) < len(rows):
+        notes.append(f"{len(X)} of {len(rows)} rows are drawn, chosen at random")
+    return X, saved.assign(X)
+
+
 def draw_pairs(
     saved: SavedFit,
     rows: EvaluationData | None = None,
@@ -62,14 +76,7 @@ def draw_pairs(
     columns = pick_features(saved, features, MOST_PAIRED)
     if columns is not None and len(columns) < 2:
         raise InputError("pairs need two features, one was asked for; try marginals")
-    X = labels = None
-    if rows is not None:
-        X = rows.sample(ROWS_OF_SCATTER)
-        if len(X) < len(rows):
-            notes.append(f"{len(X)} of {len(rows)} rows are drawn, chosen at random")
-        labels = saved.assign(X)
-    elif parts.variances is None:
-        notes.append("only centres are drawn; give the data to see the rows of clusters")
+    X, labels = rows_to_scatter(saved, parts, rows, notes)
     if columns is None:
         most = min(PAIRED, d)
         columns = list(range(d)) if d <= most else _apart_from_each_other(
