@@ -2,13 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Annotated
-
-import typer
-
-from .play import Play, folder
-from .roles import FOLDER
+from .play import Keep, Play, folder
 
 __all__ = ["demo"]
 
@@ -27,13 +21,7 @@ STEPS = (
 """What each command is for, and its words."""
 
 
-def demo(
-    keep: Annotated[
-        Path | None,
-        FOLDER,
-        typer.Option(help="Keep all files in this new folder.", show_default=False),
-    ] = None,
-) -> None:
+def demo(keep: Keep = None) -> None:
     """Show the main job: fit real data, compare, predict, draw.
 
     Every command is printed as it is run, in a temporary folder: nothing is written to yours. It

@@ -11,8 +11,19 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Annotated
 
-__all__ = ["Play", "folder"]
+import typer
+
+from .roles import FOLDER
+
+__all__ = ["Keep", "Play", "folder"]
+
+Keep = Annotated[
+    Path | None,
+    FOLDER,
+    typer.Option(help="Keep all files in this new folder.", show_default=False),
+]
 
 MOST_SECONDS = 300
 MAIN = "import vpem_cli; vpem_cli.main()"

@@ -6,12 +6,8 @@ import shutil
 import socket
 import subprocess
 from pathlib import Path
-from typing import Annotated, Any
 
-import typer
-
-from .play import Play, folder
-from .roles import FOLDER
+from .play import Keep, Play, folder
 
 __all__ = ["demo"]
 
@@ -24,13 +20,7 @@ ROWS = 3
 """Of labels that are shown, of each party."""
 
 
-def demo(
-    keep: Annotated[
-        Path | None,
-        FOLDER,
-        typer.Option(help="Keep all files in this new folder.", show_default=False),
-    ] = None,
-) -> None:
+def demo(keep: Keep = None) -> None:
     """Try it all: three parties and a server on this machine.
 
     Each has a folder and processes of its own, and they meet over TLS on 127.0.0.1. The breast
@@ -130,15 +120,17 @@ def _write_tables(home: Path) -> None:
     import csv
 
     import numpy as np
-    from sklearn.datasets import load_breast_cancer
 
-    data: Any = load_breast_cancer()
+    from vpem.files.data import read_dataset
+    from vpem.files.examples import example_path
+
+    data = read_dataset(example_path("breast_cancer"))
     rng = np.random.default_rng(1)
-    shares = np.array_split(np.arange(data.data.shape[1]), len(PARTIES))
+    shares = np.array_split(np.arange(data.n_features), len(PARTIES))
     for who, columns in zip(PARTIES, shares, strict=True):
         with open(home / who / f"{who}.csv", "w", newline="", encoding="utf-8") as file:
             table = csv.writer(file)
             table.writerow(["patient", *(data.feature_names[column] for column in columns)])
-            for row in rng.permutation(len(data.data))[:KNOWN]:
-                values = [f"{data.data[row, column]:.6g}" for column in columns]
+            for row in rng.permutation(data.n_samples)[:KNOWN]:
+                values = [f"{data.X[row, column]:.6g}" for column in columns]
                 table.writerow([f"P{row:03}", *values])
