@@ -1,0 +1,149 @@
+"""What a family of densities answers to, whose features are independent within a component.
+
+Parameters and statistics of such a family are tables of K rows: every feature has some cells of
+each, side by side in block order. What is done with tables whatever they mean (adding, sending,
+keeping, joining) is therefore done once, for all families; a family knows what is in the cells.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from functools import cached_property
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from vpem.checks import Floats
+from vpem.network.blocks import Blocks
+
+__all__ = ["Family", "Features", "Table", "Tables"]
+
+Table = NDArray[np.float64]
+Tables = dict[str, Table]
+"""Parameters or statistics by name, each of shape (K, C) with C cells in block order."""
+
+
+@dataclass(frozen=True)
+class Features:
+    """The features of one family, over all hubs.
+
+    Attributes
+    ----------
+    columns : ndarray of shape (n,)
+        Where they are among all features, as the user numbers them, in ascending order.
+    blocks : Blocks
+        Which of these n each hub has, in block order; of a hub without any the width is 0.
+    n_levels : ndarray of shape (n,)
+        Levels of each feature that is a category, in block order; 0 of all others.
+    """
+
+    columns: NDArray[np.intp]
+    blocks: Blocks
+    n_levels: NDArray[np.intp]
+
+    @property
+    def n_features(self) -> int:
+        """Number of features, n."""
+        return self.blocks.n_features
+
+    def cells(self, a_feature: NDArray[np.intp]) -> NDArray[np.intp]:
+        """Feature (in block order) of each cell, (C,), where a feature has so many (n,)."""
+        return np.repeat(np.arange(len(a_feature), dtype=np.intp), a_feature)
+
+    @cached_property
+    def level_offsets(self) -> NDArray[np.intp]:
+        """First cell of each feature where each has a cell a level, and the end; (n + 1,)."""
+        return np.concatenate([[0], np.cumsum(self.n_levels)]).astype(np.intp)
+
+
+class Family(ABC):
+    """Densities of features that are independent of each other within a component.
+
+    Data come a run of rows at a time, (m, n) in block order, in the user's units; NaN where a value
+    is missing, which adds nothing to a term and nothing to statistics. Responsibilities have shape
+    (R, m, K) with the weights of rows in them; R is 1 where all hubs share them, else B, and each
+    feature takes those of its own hub.
+    """
+
+    name: ClassVar[str]
+    domains: ClassVar[dict[str, str]]
+    """Parameters, and what each may be: "positive", "probability", "simplex" (the cells of a
+    feature add up to 1)."""
+
+    @abstractmethod
+    def a_feature(self, features: Features) -> dict[str, NDArray[np.intp]]:
+        """Cells that each feature (n,) has of each parameter, by its name."""
+
+    @abstractmethod
+    def n_free(self, features: Features) -> int:
+        """Free parameters of one component."""
+
+    @abstractmethod
+    def wrong(self, values: Floats) -> NDArray[np.bool_]:
+        """Which values (m,) of a feature, none of them missing, this family cannot have."""
+
+    @abstractmethod
+    def ready(self, parameters: Tables, features: Features, dtype: DTypeLike) -> dict[str, Floats]:
+        """What kernels take of the parameters: logarithms, constants; finite everywhere."""
+
+    @abstractmethod
+    def add_terms(
+        self,
+        ready: dict[str, Floats],
+        features: Features,
+        data: Floats,
+        out: Floats,
+        n_threads: int,
+    ) -> None:
+        """Add ``-2 log f`` of each hub's features to ``out`` (B, m, K), constants included."""
+
+    @abstractmethod
+    def empty(self, features: Features, n_components: int) -> Tables:
+        """Statistics of no rows, which are sums over rows.
+
+        "seen" (K, n) is among them, the responsibilities of rows that have the feature.
+        """
+
+    @abstractmethod
+    def add_moments(
+        self,
+        statistics: Tables,
+        ready: dict[str, Floats] | None,
+        features: Features,
+        data: Floats,
+        responsibilities: Floats,
+        n_threads: int,
+    ) -> None:
+        """Add some rows to the statistics.
+
+        ``ready`` is of the parameters that responsibilities were found with, for statistics that
+        are expected values under them; None where there were none yet (a start).
+        """
+
+    @abstractmethod
+    def update(self, statistics: Tables, features: Features, pooled: Tables | None) -> Tables:
+        """M-step: parameters from the statistics.
+
+        ``pooled`` (1, C) are those of all rows in one component, which a component has of a feature
+        that none of its rows has; None: these are being found, of features that some row has.
+        """
+
+    @abstractmethod
+    def at(self, centres: Table, features: Features, pooled: Tables) -> Tables:
+        """Parameters to start from near rows of the data (K, n): between them and the pooled."""
+
+    @abstractmethod
+    def means(self, parameters: Tables, features: Features) -> Table:
+        """Expected value of each feature in each component (K, n); of a category its mode."""
+
+    @abstractmethod
+    def draw(
+        self,
+        parameters: Tables,
+        features: Features,
+        labels: NDArray[np.intp],
+        rng: np.random.Generator,
+    ) -> Table:
+        """Draw rows of these components (m,), shape (m, n)."""
