@@ -42,6 +42,8 @@ EIGENVALUES = ("computed", "estimated")
 CONSENSUS = ("auto", "operator", "rounds")
 SUMS = ("server", "tree", "consensus")
 COVARIANCE_TYPES = ("full", "diag", "spherical", "tied", "tied-diag", "tied-spherical")
+FAMILY_NAMES = ("gaussian", "t", "log-normal", "categorical", "bernoulli", "poisson",
+                "negative-binomial", "exponential", "gamma")
 INITS = ("random", "k-means++", "kmeans")
 CLUSTER_INITS = ("k-means++", "random")
 SCALES = ("none", "standard")

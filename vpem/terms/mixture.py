@@ -9,11 +9,11 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from vpem.checks import Matrix, check_int
+from vpem._core.threads import thread_count
+from vpem.checks import Floats, check_int
 from vpem.errors import InputError, NumericalError, check_choice
 from vpem.network.blocks import Blocks
 from vpem.settings import COVARIANCE_TYPES
-from vpem.shown import Shown
 from vpem.terms.covariances import (
     Factors,
     block_views,
@@ -22,14 +22,15 @@ from vpem.terms.covariances import (
     is_diagonal,
     is_tied,
 )
-from vpem.terms.posteriors import posteriors
+from vpem.terms.density import Density
+from vpem.terms.missing_patterns import marginal_terms, pattern_plan
 from vpem.terms.scaling import Scaling
 
 __all__ = ["Mixture"]
 
 
 @dataclass(frozen=True)
-class Mixture(Shown, facts="{n_components:component}, {n_features:feature}, {covariance_type}"):
+class Mixture(Density, facts="{n_components:component}, {n_features:feature}, {covariance_type}"):
     """A Gaussian mixture whose covariances are block-diagonal over hubs.
 
     Parameters
@@ -77,16 +78,6 @@ class Mixture(Shown, facts="{n_components:component}, {n_features:feature}, {cov
             )
 
     @property
-    def n_components(self) -> int:
-        """Number of components, K."""
-        return int(self.weights.shape[1])
-
-    @property
-    def n_features(self) -> int:
-        """Number of features, d."""
-        return self.blocks.n_features
-
-    @property
     def is_tied(self) -> bool:
         """Whether all components share one covariance."""
         return is_tied(self.covariance_type)
@@ -100,12 +91,6 @@ class Mixture(Shown, facts="{n_components:component}, {n_features:feature}, {cov
     def n_copies(self) -> int:
         """Covariances a block: K, or 1 when tied."""
         return 1 if self.is_tied else self.n_components
-
-    @cached_property
-    def log_weights(self) -> NDArray[np.float64]:
-        """Logarithms of the mixing weights, as each root holds them."""
-        with np.errstate(divide="ignore"):
-            return np.log(self.weights)
 
     @cached_property
     def factors(self) -> Factors:
@@ -152,13 +137,6 @@ class Mixture(Shown, facts="{n_components:component}, {n_features:feature}, {cov
     # ---- the assembled view, in the user's order and units -------------------------------------
 
     @property
-    def assembled_weights(self) -> NDArray[np.float64]:
-        """Mixing weights (K,): the mean over roots, renormalised."""
-        mean = self.weights.mean(axis=0)
-        weights: NDArray[np.float64] = mean / mean.sum()
-        return weights
-
-    @property
     def assembled_means(self) -> NDArray[np.float64]:
         """Means (K, d) in the user's order and units."""
         return self.scaling.undo(self.means[:, self.blocks.position])
@@ -199,52 +177,24 @@ class Mixture(Shown, facts="{n_components:component}, {n_features:feature}, {cov
         k = self.n_components
         return k - 1 + k * self.n_features + self.n_copies * entries
 
-    def score_samples(self, X: Matrix, *, missing: str = "refuse") -> NDArray[np.float64]:
-        """Log-likelihood of each row, in nats and in the user's units.
-
-        Parameters
-        ----------
-        X : ndarray of shape (M, d)
-            In the user's order and units.
-        missing : {"refuse", "marginalize"}
-            What is done where values are missing (NaN). "marginalize" takes the density of what is
-            there; of a row with nothing that is 1, and its responsibilities are the mixing weights.
-
-        Returns
-        -------
-        ndarray of shape (M,)
-
-        Raises
-        ------
-        InputError
-            If the number of features is another.
-        """
-        scores = np.empty(len(X))
-        for rows, _, log_likelihoods in posteriors(self, X, missing):
-            scores[rows] = log_likelihoods
-        return scores
-
-    def predict_proba(self, X: Matrix, *, missing: str = "refuse") -> NDArray[np.float64]:
-        """Responsibilities of each row, shape (M, K); see `score_samples`."""
-        proba = np.empty((len(X), self.n_components))
-        for rows, responsibilities, _ in posteriors(self, X, missing):
-            proba[rows] = responsibilities
-        return proba
-
-    def predict(self, X: Matrix, *, missing: str = "refuse") -> NDArray[np.intp]:
-        """Most responsible component of each row, shape (M,)."""
-        labels = np.empty(len(X), dtype=np.intp)
-        for rows, responsibilities, _ in posteriors(self, X, missing):
-            labels[rows] = responsibilities.argmax(axis=1)
-        return labels
-
-    def bic(self, log_likelihood: float, n_samples: float) -> float:
-        """Bayesian information criterion of a total log-likelihood; lower is better."""
-        return -2 * log_likelihood + self.n_parameters * float(np.log(n_samples))
-
-    def aic(self, log_likelihood: float) -> float:
-        """Akaike information criterion of a total log-likelihood; lower is better."""
-        return -2 * log_likelihood + 2 * self.n_parameters
+    def terms_of(
+        self, values: NDArray[np.float64], there: NDArray[np.bool_]
+    ) -> tuple[Floats, NDArray[np.float64] | float]:
+        """Terms (B, m, K) of each block for some rows, and what their log-density has besides."""
+        blocks, scaling, threads = self.blocks, self.scaling, thread_count(None)
+        factors = self.factors
+        if there.all():
+            constant = -0.5 * self.n_features * np.log(2 * np.pi) - np.log(scaling.scale).sum()
+            data = blocks.arrange(scaling.apply(values), np.float64)
+            return factors.terms(data, blocks.offsets, threads), constant
+        observed = blocks.arrange(there, np.uint8)
+        plan = None if self.is_diagonal else pattern_plan(observed, blocks)
+        filled = np.where(there, scaling.apply(values), 0.0)
+        terms = marginal_terms(
+            blocks.arrange(filled, np.float64), observed, plan, blocks, factors.means,
+            self.covariances, factors.inverse, factors.log_dets, threads,
+        )  # fmt: skip
+        return terms, there @ (-0.5 * np.log(2 * np.pi) - np.log(scaling.scale))
 
     def sample(
         self, n_samples: int, rng: np.random.Generator

@@ -13,10 +13,10 @@ from vpem._core.threads import one_blas_thread, thread_count
 from vpem.checks import Floats, Matrix, as_array, check_finite
 from vpem.errors import InputError, check_choice
 from vpem.settings import MISSINGS
-from vpem.terms.missing_patterns import check_missing, marginal_terms, pattern_plan
+from vpem.terms.missing_patterns import check_missing
 
 if TYPE_CHECKING:
-    from vpem.terms.mixture import Mixture
+    from vpem.terms.density import Density
 
 __all__ = ["CHUNK_VALUES", "local_terms", "normalised", "posteriors"]
 
@@ -25,13 +25,13 @@ CHUNK_VALUES = 1 << 20
 
 
 def posteriors(
-    mixture: Mixture, X: Matrix, missing: str = "refuse"
+    mixture: Density, X: Matrix, missing: str = "refuse"
 ) -> Iterator[tuple[slice, NDArray[np.float64], NDArray[np.float64]]]:
     """Responsibilities (m, K) and log-likelihoods (m,) of the assembled mixture, chunk by chunk.
 
     Parameters
     ----------
-    mixture : Mixture
+    mixture : Density
         The mixture.
     X : ndarray or FileMatrix of shape (M, d)
         In the user's order and units.
@@ -54,30 +54,17 @@ def posteriors(
 
 
 def local_terms(
-    mixture: Mixture, X: Matrix, rows: slice, missing: str
+    mixture: Density, X: Matrix, rows: slice, missing: str
 ) -> tuple[Floats, NDArray[np.float64] | float]:
     """Terms (B, m, K) of each block for some rows, and what their density has besides, (m,)."""
     part = np.asarray(X[rows], dtype=np.float64)
     there = np.isfinite(part)
-    blocks, scaling, threads = mixture.blocks, mixture.scaling, thread_count(None)
-    factors = mixture.factors
-    if there.all():
-        constant = -0.5 * mixture.n_features * np.log(2 * np.pi) - np.log(scaling.scale).sum()
-        data = blocks.arrange(scaling.apply(part), np.float64)
-        return factors.terms(data, blocks.offsets, threads), constant
-    if missing == "refuse" or np.isinf(part).any():
+    if not there.all() and (missing == "refuse" or np.isinf(part).any()):
         (check_finite if missing == "refuse" else check_missing)(X)
-    observed = blocks.arrange(there, np.uint8)
-    plan = None if mixture.is_diagonal else pattern_plan(observed, blocks)
-    filled = np.where(there, scaling.apply(part), 0.0)
-    terms = marginal_terms(
-        blocks.arrange(filled, np.float64), observed, plan, blocks, factors.means,
-        mixture.covariances, factors.inverse, factors.log_dets, threads,
-    )  # fmt: skip
-    return terms, there @ (-0.5 * np.log(2 * np.pi) - np.log(scaling.scale))
+    return mixture.terms_of(part, there)
 
 
-def normalised(mixture: Mixture, sums: Floats) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def normalised(mixture: Density, sums: Floats) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Responsibilities (m, K) and log-densities (m,) of the sum (1, m, K) of all blocks' terms."""
     with np.errstate(divide="ignore"):
         log_weights = np.log(mixture.assembled_weights)[None, :]

@@ -1,0 +1,149 @@
+"""What all fitted mixtures have in common, whatever the densities of their components are."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vpem.checks import Floats, Matrix
+from vpem.network.blocks import Blocks
+from vpem.shown import Shown
+from vpem.terms.posteriors import posteriors
+
+__all__ = ["Density"]
+
+
+class Density(ABC, Shown, facts="{n_components:component}, {n_features:feature}"):
+    """A mixture whose log-densities are sums over hubs.
+
+    Attributes
+    ----------
+    blocks : Blocks
+        Which features lie in which hub.
+    weights : ndarray of shape (R, K)
+        Mixing weights as each root estimates them; R = 1 where all roots share one estimate.
+    means : ndarray of shape (K, d)
+        Where components lie, in block order and in the units of fitting.
+    """
+
+    blocks: Blocks
+    weights: NDArray[np.float64]
+    means: NDArray[np.float64]
+
+    @property
+    def n_components(self) -> int:
+        """Number of components, K."""
+        return int(self.weights.shape[1])
+
+    @property
+    def n_features(self) -> int:
+        """Number of features, d."""
+        return self.blocks.n_features
+
+    @cached_property
+    def log_weights(self) -> NDArray[np.float64]:
+        """Logarithms of the mixing weights, as each root holds them."""
+        with np.errstate(divide="ignore"):
+            return np.log(self.weights)
+
+    @property
+    def assembled_weights(self) -> NDArray[np.float64]:
+        """Mixing weights (K,): the mean over roots, renormalised."""
+        mean = self.weights.mean(axis=0)
+        weights: NDArray[np.float64] = mean / mean.sum()
+        return weights
+
+    def score_samples(self, X: Matrix, *, missing: str = "refuse") -> NDArray[np.float64]:
+        """Log-likelihood of each row, in nats and in the user's units.
+
+        Parameters
+        ----------
+        X : ndarray of shape (M, d)
+            In the user's order and units.
+        missing : {"refuse", "marginalize"}
+            What is done where values are missing (NaN). "marginalize" takes the density of what is
+            there; of a row with nothing that is 1, and its responsibilities are the mixing weights.
+
+        Returns
+        -------
+        ndarray of shape (M,)
+
+        Raises
+        ------
+        InputError
+            If the number of features is another.
+        """
+        scores = np.empty(len(X))
+        for rows, _, log_likelihoods in posteriors(self, X, missing):
+            scores[rows] = log_likelihoods
+        return scores
+
+    def predict_proba(self, X: Matrix, *, missing: str = "refuse") -> NDArray[np.float64]:
+        """Responsibilities of each row, shape (M, K); see `score_samples`."""
+        proba = np.empty((len(X), self.n_components))
+        for rows, responsibilities, _ in posteriors(self, X, missing):
+            proba[rows] = responsibilities
+        return proba
+
+    def predict(self, X: Matrix, *, missing: str = "refuse") -> NDArray[np.intp]:
+        """Most responsible component of each row, shape (M,)."""
+        labels = np.empty(len(X), dtype=np.intp)
+        for rows, responsibilities, _ in posteriors(self, X, missing):
+            labels[rows] = responsibilities.argmax(axis=1)
+        return labels
+
+    def bic(self, log_likelihood: float, n_samples: float) -> float:
+        """Bayesian information criterion of a total log-likelihood; lower is better."""
+        return -2 * log_likelihood + self.n_parameters * float(np.log(n_samples))
+
+    def aic(self, log_likelihood: float) -> float:
+        """Akaike information criterion of a total log-likelihood; lower is better."""
+        return -2 * log_likelihood + 2 * self.n_parameters
+
+    # ---- what each kind of mixture has of its own ------------------------------------------------
+
+    @property
+    @abstractmethod
+    def n_parameters(self) -> int:
+        """Free parameters."""
+
+    @property
+    @abstractmethod
+    def assembled_means(self) -> NDArray[np.float64]:
+        """Expected values (K, d) in the user's order and units."""
+
+    @abstractmethod
+    def terms_of(
+        self, values: NDArray[np.float64], there: NDArray[np.bool_]
+    ) -> tuple[Floats, NDArray[np.float64] | float]:
+        """Terms (B, m, K) of each hub for some rows, and what their log-density has besides, (m,).
+
+        Parameters
+        ----------
+        values : ndarray of shape (m, d)
+            In the user's order and units.
+        there : ndarray of shape (m, d)
+            Which of them are not missing.
+        """
+
+    @abstractmethod
+    def permuted(self, order: NDArray[np.intp]) -> Density:
+        """Return the same mixture with its components in another order."""
+
+    @abstractmethod
+    def sample(
+        self, n_samples: int, rng: np.random.Generator
+    ) -> tuple[NDArray[np.float64], NDArray[np.intp]]:
+        """Draw rows from the assembled mixture: (n_samples, d) in the user's units, and labels."""
+
+    @abstractmethod
+    def marginal(self, features: Sequence[int]) -> Density:
+        """Return the mixture of some features: all others are integrated out."""
+
+    @abstractmethod
+    def renumbered(self, columns: Sequence[int]) -> Density:
+        """Return the same mixture of data whose columns stand in another order."""
