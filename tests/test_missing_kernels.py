@@ -43,9 +43,10 @@ def kernel_case(m, widths, k, seed, dtype, tied=False, share=0.4, roots=1):
 )
 def test_full_kernels_are_their_twins(shape, tied, dtype):
     m, widths, k, share = shape
-    blocks, mixture, observed, plan, rows, shares, _rng = kernel_case(
+    blocks, mixture, observed, plan, rows, shares, rng = kernel_case(
         m, widths, k, 0, dtype, tied, share, roots=len(widths)
     )
+    varying = rng.random((1 if tied else len(widths), m, k)).astype(dtype)
     factors = mixture.factors
     tiles = (blocks.offsets, plan.tiles, plan.order, plan.pattern)
     found = []
@@ -59,8 +60,8 @@ def test_full_kernels_are_their_twins(shape, tied, dtype):
         first, second = np.zeros((k, blocks.n_features)), np.zeros(mixture.covariances.size)
         seen = np.zeros((blocks.n_blocks, k))
         home.marginal_moments_full(
-            rows, observed, *tiles, shares, mixture.means, mixture.covariances, factors.inverse,
-            shifts, first, second, seen, threads,
+            rows, observed, *tiles, shares, varying, mixture.means, mixture.covariances,
+            factors.inverse, shifts, first, second, seen, threads,
         )  # fmt: skip
         if home is kernels:
             copies = mixture.n_copies
@@ -121,8 +122,8 @@ def test_moments_of_a_hub_are_the_same_bits_whatever_hubs_are_beside_it(full, ti
         if full:
             plan = pattern_plan(cells, own)
             kernels.marginal_moments_full(
-                values, cells, own.offsets, plan.tiles, plan.order, plan.pattern, shares, means,
-                mixture.covariances[:size], mixture.factors.inverse[:size], means, first, second,
+                values, cells, own.offsets, plan.tiles, plan.order, plan.pattern, shares, shares,
+                means, mixture.covariances[:size], mixture.factors.inverse[:size], means, first, second,
                 seen, 1,
             )  # fmt: skip
             found.append((first[:, 0], second[: mixture.n_copies], seen[0]))

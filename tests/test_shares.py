@@ -78,8 +78,8 @@ def marginal(m, rng, threads):
     )  # fmt: skip
     out = np.zeros((K, D)), np.zeros(mixture.covariances.size), np.zeros((2, K))
     gaps.marginal_moments_full(
-        rows, observed, *tiles, weights, mixture.means, mixture.covariances, factors.inverse,
-        mixture.means, *out, threads,
+        rows, observed, *tiles, weights, weights, mixture.means, mixture.covariances,
+        factors.inverse, mixture.means, *out, threads,
     )  # fmt: skip
     return terms, *out
 

@@ -344,6 +344,7 @@ cdef void tile_moments(
     Py_ssize_t n_rows,
     bint direct,
     const real[:, :, ::1] responsibilities,    # IN  (R, m, K)
+    const real[:, :, ::1] spread_weights,      # IN  (1 or B, m, K)
     const double[:, ::1] means,      # IN  (K, d)
     const real[:, ::1] shifts,       # IN  (K, d)
     Py_ssize_t left,
@@ -359,6 +360,7 @@ cdef void tile_moments(
 ) noexcept nogil:
     cdef Py_ssize_t n_components = means.shape[0]
     cdef Py_ssize_t r = b if responsibilities.shape[0] > 1 else 0
+    cdef Py_ssize_t s = b if spread_weights.shape[0] > 1 else 0
     cdef Py_ssize_t k, c, i, first, end
     cdef double* tile = scratch
     cdef double* white = tile + TILE * n
@@ -407,7 +409,7 @@ cdef void tile_moments(
                     )
                 weight = 0
                 for i in range(first, end):
-                    weight += responsibilities[r, order[i], k]
+                    weight += spread_weights[s, order[i], k]
                 for a in range(n_missing):
                     for e in range(a + 1):
                         lower = missing[a]
@@ -432,6 +434,7 @@ def marginal_moments_full(
     const int[::1] order,                # IN  (n,)
     const int[::1] pattern,              # IN  (n,)
     const real[:, :, ::1] responsibilities,    # IN  (R, m, K)
+    const real[:, :, ::1] spread_weights,      # IN  (1 or B, m, K)  of what missing values vary by
     const double[:, ::1] means,          # IN  (K, d)  what missing values are expected from
     const double[::1] covariances,       # IN  (n_copies * sum d_b^2,)
     const double[::1] whiteners,         # IN  (n_copies * sum d_b^2,)
@@ -493,7 +496,8 @@ def marginal_moments_full(
                 begin = tiles[t, 1]
                 tile_moments(
                     &rows[0, left], &observed[0, left], d, n, &order[begin], &pattern[begin],
-                    tiles[t, 2] - begin, tiles[t, 3] != 0, responsibilities, means, shifts, left,
+                    tiles[t, 2] - begin, tiles[t, 3] != 0, responsibilities, spread_weights, means,
+                    shifts, left,
                     &whiteners[start[b]], &covariances[start[b]], n_copies, b,
                     &firsts[share, 0, left], &seconds[share, start[b]], &seens[share, b, 0],
                     &scratch[threadid(), 0], &places[threadid(), 0],

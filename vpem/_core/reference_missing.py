@@ -62,6 +62,7 @@ def marginal_moments_full(
     order: NDArray[np.intc],
     pattern: NDArray[np.intc],
     responsibilities: Floats,
+    spread_weights: Floats,
     means: Floats,
     covariances: Floats,
     whiteners: Floats,
@@ -74,8 +75,9 @@ def marginal_moments_full(
     """Add expected moments of the blocks, given what is observed of them.
 
     Missing values are filled by ``mu_m + Sigma_mo Sigma_oo^-1 (x_o - mu_o)``, and their second
-    moment has ``Sigma_mm - Sigma_mo Sigma_oo^-1 Sigma_om`` besides. ``seen`` adds responsibilities
-    of the rows in the tiles of a block.
+    moment has ``Sigma_mm - Sigma_mo Sigma_oo^-1 Sigma_om`` besides, with weights of its own: the
+    responsibilities again where what is missing is Gaussian. ``seen`` adds responsibilities of the
+    rows in the tiles of a block.
     """
     n_components = len(means)
     squares = int((np.diff(offsets).astype(np.int64) ** 2).sum())
@@ -86,6 +88,7 @@ def marginal_moments_full(
         part = slice(offsets[b], offsets[b + 1])
         for k in range(n_components):
             weight = float(responsibilities[b if len(responsibilities) > 1 else 0, row, k])
+            of_spread = float(spread_weights[b if len(spread_weights) > 1 else 0, row, k])
             own = views[b][k if n_copies > 1 else 0]
             filled = rows[row, part].astype(np.float64)
             mean = means[k, part]
@@ -98,7 +101,7 @@ def marginal_moments_full(
             away = filled - shifts[k, part]
             seen[b, k] += weight
             first_moment[k, part] += weight * away
-            change = weight * (np.outer(away, away) + spread)
+            change = weight * np.outer(away, away) + of_spread * spread
             seconds[b][k if n_copies > 1 else 0] += np.tril(change)
 
 

@@ -189,7 +189,8 @@ class MissingTerms(MissingBlockStatistics, FeatureTerms):
         chosen._found = self._found.parts.setdefault((rows.start, rows.stop), _Found())
         return chosen
 
-    def _plan(self, rows: slice) -> Plan | None:
+    def plan(self, rows: slice) -> Plan | None:
+        """In which order these rows are worked on, where covariances are full."""
         if self._is_diagonal:
             return None
         key = (rows.start, rows.stop)
@@ -210,7 +211,7 @@ class MissingTerms(MissingBlockStatistics, FeatureTerms):
         """Terms of each hub for what it has of these rows, shape (B, m, K); 0 of nothing."""
         assert isinstance(factors, MissingFactors)
         return marginal_terms(
-            self.rows.read(rows), self.observed[rows], self._plan(rows), self.blocks,
+            self.rows.read(rows), self.observed[rows], self.plan(rows), self.blocks,
             factors.means, factors.mixture.covariances, factors.inverse, factors.log_dets,
             self.n_threads,
         )  # fmt: skip
@@ -310,7 +311,7 @@ class MissingTerms(MissingBlockStatistics, FeatureTerms):
             responsibilities, log_likelihoods = self.responsibilities(mixture, sums, rows)
             found += log_likelihoods
             if statistics is not None:
-                self._summarize(statistics, responsibilities, rows, factors)
+                self.summarize_by(statistics, responsibilities, rows, factors)
         return found
 
     def summarize(self, statistics: Statistics, responsibilities: Floats, rows: slice) -> None:
@@ -318,11 +319,14 @@ class MissingTerms(MissingBlockStatistics, FeatureTerms):
 
         At a start, where there is none: by the centres and the spread of the data.
         """
-        self._summarize(statistics, responsibilities, rows, self._expecting(statistics.shifts))
+        self.summarize_by(statistics, responsibilities, rows, self._expecting(statistics.shifts))
 
-    def _summarize(
-        self, statistics: Statistics, responsibilities: Floats, rows: slice, factors: Factors
-    ) -> None:
+    def summarize_by(
+        self, statistics: Statistics, responsibilities: Floats, rows: slice, factors: Factors,
+        varying: Floats | None = None,
+    ) -> None:  # fmt: skip
+        """Add rows, missing values as ``factors`` expect them; ``varying`` weighs their spread."""
+        varying = responsibilities if varying is None else varying
         assert isinstance(statistics, MissingStatistics)
         assert isinstance(factors, MissingFactors)
         statistics.counts += responsibilities.sum(axis=1, dtype=np.float64)
@@ -333,11 +337,11 @@ class MissingTerms(MissingBlockStatistics, FeatureTerms):
                 statistics.first, statistics.second, statistics.seen, self.n_threads,
             )  # fmt: skip
             return
-        plan = self._plan(rows)
+        plan = self.plan(rows)
         assert plan is not None
         marginal_moments_full(
             data, observed, self.blocks.offsets, plan.tiles, plan.order, plan.pattern,
-            responsibilities, factors.means, factors.mixture.covariances, factors.inverse,
+            responsibilities, varying, factors.means, factors.mixture.covariances, factors.inverse,
             statistics.shifts, statistics.first, statistics.second, statistics.seen,
             self.n_threads,
         )  # fmt: skip
