@@ -18,7 +18,7 @@ from numpy.typing import DTypeLike, NDArray
 from vpem.checks import Floats
 from vpem.network.blocks import Blocks
 
-__all__ = ["Family", "Features", "Table", "Tables"]
+__all__ = ["Family", "Features", "Table", "Tables", "halfway", "where_seen"]
 
 Table = NDArray[np.float64]
 Tables = dict[str, Table]
@@ -56,6 +56,18 @@ class Features:
     def level_offsets(self) -> NDArray[np.intp]:
         """First cell of each feature where each has a cell a level, and the end; (n + 1,)."""
         return np.concatenate([[0], np.cumsum(self.n_levels)]).astype(np.intp)
+
+
+def where_seen(totals: Table, seen: Table, name: str, pooled: Tables | None) -> Table:
+    """Return totals by responsibilities, (K, C); where there are none, the pooled ``name``."""
+    some = seen > 0
+    found = np.divide(totals, seen, out=np.zeros_like(totals), where=some)
+    return found if pooled is None else np.where(some, found, pooled[name])
+
+
+def halfway(centres: Table, pooled: Table) -> Table:
+    """Return values between those of rows (K, n) and the pooled (1, n), which missing ones have."""
+    return np.where(np.isnan(centres), pooled, (centres + pooled) / 2)
 
 
 class Family(ABC):

@@ -14,6 +14,8 @@ from vpem.errors import InputError
 from vpem.network.blocks import Blocks
 from vpem.settings import FAMILY_NAMES
 from vpem.shown import Shown
+from vpem.terms.families.categories import Bernoulli, Categorical
+from vpem.terms.families.counts import Poisson
 from vpem.terms.families.family import Family, Features
 
 __all__ = ["FAMILIES", "LOCATED", "MOST_LEVELS", "Kinds"]
@@ -21,7 +23,9 @@ __all__ = ["FAMILIES", "LOCATED", "MOST_LEVELS", "Kinds"]
 LOCATED = ("gaussian", "t", "log-normal")
 """Families of which the features of a hub are joint: they have locations and scatter."""
 
-FAMILIES: dict[str, Family] = {}
+FAMILIES: dict[str, Family] = {
+    family.name: family for family in (Categorical(), Bernoulli(), Poisson())
+}
 """Families of which the features of a hub are independent within a component, by their names."""
 
 MOST_LEVELS = 1 << 20

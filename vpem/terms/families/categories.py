@@ -1,0 +1,237 @@
+"""Features with a few values: categories of named levels, and zeros and ones."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from itertools import pairwise
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from vpem._core.families import cell_moments, cell_terms
+from vpem.checks import Floats
+from vpem.terms.families.family import Family, Features, Table, Tables, halfway, where_seen
+
+__all__ = ["LEAST_PROBABILITY", "Bernoulli", "Categorical"]
+
+LEAST_PROBABILITY = 1e-300
+"""What a probability counts as in a term where it is smaller.
+
+So small that no evidence of other features brings a level back of which a component has none (as
+in textbook EM, where zero stays zero), and that what it adds to a likelihood is below rounding; the
+term, 1382, is still no larger than those of points a few dozen standard deviations away.
+"""
+
+
+class Levels(Family):
+    """Features that have one of some levels, with a probability each.
+
+    A level that no row of the fit had is as improbable in every component: it changes no
+    responsibility, and the log-likelihood tells of it.
+    """
+
+    @staticmethod
+    @abstractmethod
+    def firsts(features: Features) -> NDArray[np.intp]:
+        """First level of each feature among those of all, and the end; (n + 1,)."""
+
+    @staticmethod
+    @abstractmethod
+    def probabilities(parameters: Tables) -> Table:
+        """Probability of each level, (K, L)."""
+
+    def ready(self, parameters: Tables, features: Features, dtype: DTypeLike) -> dict[str, Floats]:
+        """Minus twice the logarithms, a row a level; one for missing values, one for no level."""
+        found = np.maximum(self.probabilities(parameters).T, LEAST_PROBABILITY)
+        table = np.full((len(found) + 2, found.shape[1]), -2 * np.log(LEAST_PROBABILITY))
+        table[:-2] = -2 * np.log(found)
+        table[-2] = 0
+        return {"table": table.astype(dtype)}
+
+    def add_terms(
+        self,
+        ready: dict[str, Floats],
+        features: Features,
+        data: Floats,
+        out: Floats,
+        n_threads: int,
+    ) -> None:
+        """Add ``-2 log p`` of each value's level."""
+        offsets, firsts = features.blocks.offsets, self.firsts(features)
+        cell_terms(data, offsets, firsts, ready["table"], out, n_threads)
+
+    def counts(
+        self, features: Features, data: Floats, responsibilities: Floats, n_threads: int
+    ) -> Table:
+        """Responsibilities of the rows that have each level, (K, L)."""
+        firsts = self.firsts(features)
+        found = np.zeros((int(firsts[-1]), responsibilities.shape[2]))
+        cell_moments(data, responsibilities, features.blocks.offsets, firsts, found, n_threads)
+        return found.T
+
+
+class Categorical(Levels):
+    """Categories: codes 0 .. L - 1 with a probability each, as in latent class analysis."""
+
+    name = "categorical"
+    domains: ClassVar[dict[str, str]] = {"probabilities": "simplex"}
+
+    @staticmethod
+    def firsts(features: Features) -> NDArray[np.intp]:
+        """First level of each feature among those of all, and the end."""
+        return features.level_offsets
+
+    @staticmethod
+    def probabilities(parameters: Tables) -> Table:
+        """Probability of each level."""
+        return parameters["probabilities"]
+
+    def a_feature(self, features: Features) -> dict[str, NDArray[np.intp]]:
+        """Probabilities: one a level."""
+        return {"probabilities": features.n_levels}
+
+    def n_free(self, features: Features) -> int:
+        """One less than its levels for each feature."""
+        return int((features.n_levels - 1).sum())
+
+    def wrong(self, values: Floats) -> NDArray[np.bool_]:
+        """Whatever is no code: negative, or no whole number."""
+        codes = np.isfinite(values) & (values >= 0) & (values == np.floor(values))
+        return np.asarray(~codes)
+
+    def empty(self, features: Features, n_components: int) -> Tables:
+        """Responsibilities by level, and together."""
+        n_cells = int(features.level_offsets[-1])
+        return {
+            "seen": np.zeros((n_components, features.n_features)),
+            "counts": np.zeros((n_components, n_cells)),
+        }
+
+    def add_moments(
+        self,
+        statistics: Tables,
+        ready: dict[str, Floats] | None,
+        features: Features,
+        data: Floats,
+        responsibilities: Floats,
+        n_threads: int,
+    ) -> None:
+        """Add responsibilities to the counts of levels."""
+        counts = self.counts(features, data, responsibilities, n_threads)
+        statistics["counts"] += counts
+        statistics["seen"] += np.add.reduceat(counts, features.level_offsets[:-1], axis=1)
+
+    def update(self, statistics: Tables, features: Features, pooled: Tables | None) -> Tables:
+        """Probabilities as levels are counted: ``p_l = counts_l / seen``."""
+        cells = features.cells(features.n_levels)
+        counts, seen = statistics["counts"], statistics["seen"][:, cells]
+        return {"probabilities": where_seen(counts, seen, "probabilities", pooled)}
+
+    def at(self, centres: Table, features: Features, pooled: Tables) -> Tables:
+        """Half of a row's own level, half of all rows'."""
+        found = np.repeat(pooled["probabilities"], len(centres), axis=0)
+        firsts = features.level_offsets
+        for k, j in np.argwhere(~np.isnan(centres)):
+            found[k, firsts[j] : firsts[j + 1]] *= 0.5
+            found[k, firsts[j] + int(centres[k, j])] += 0.5
+        return {"probabilities": found}
+
+    def means(self, parameters: Tables, features: Features) -> Table:
+        """Level that is most probable, the first of them."""
+        found = parameters["probabilities"]
+        runs = pairwise(features.level_offsets)
+        modes = np.array([found[:, i:j].argmax(axis=1) for i, j in runs], dtype=np.float64)
+        return modes.reshape(features.n_features, len(found)).T
+
+    def draw(
+        self,
+        parameters: Tables,
+        features: Features,
+        labels: NDArray[np.intp],
+        rng: np.random.Generator,
+    ) -> Table:
+        """Draw levels by inversion of each component's distribution."""
+        drawn = np.empty((len(labels), features.n_features))
+        members = [np.flatnonzero(labels == k) for k in range(len(parameters["probabilities"]))]
+        for j in range(features.n_features):
+            own = slice(*features.level_offsets[j : j + 2])
+            points = rng.random(len(labels))
+            for rows, chances in zip(members, parameters["probabilities"][:, own], strict=True):
+                below = np.cumsum(chances)[:-1] / chances.sum()
+                drawn[rows, j] = np.searchsorted(below, points[rows], side="right")
+        return drawn
+
+
+class Bernoulli(Levels):
+    """Zeros and ones, with the probability of a one."""
+
+    name = "bernoulli"
+    domains: ClassVar[dict[str, str]] = {"probabilities": "probability"}
+
+    @staticmethod
+    def firsts(features: Features) -> NDArray[np.intp]:
+        """Two levels of each feature."""
+        return 2 * np.arange(features.n_features + 1, dtype=np.intp)
+
+    @staticmethod
+    def probabilities(parameters: Tables) -> Table:
+        """Probabilities of zero and one, side by side."""
+        ones = parameters["probabilities"]
+        return np.stack([1 - ones, ones], axis=2).reshape(len(ones), -1)
+
+    def a_feature(self, features: Features) -> dict[str, NDArray[np.intp]]:
+        """One probability."""
+        return {"probabilities": np.ones(features.n_features, dtype=np.intp)}
+
+    def n_free(self, features: Features) -> int:
+        """One a feature."""
+        return features.n_features
+
+    def wrong(self, values: Floats) -> NDArray[np.bool_]:
+        """Whatever is neither 0 nor 1."""
+        return np.asarray((values != 0) & (values != 1))
+
+    def empty(self, features: Features, n_components: int) -> Tables:
+        """Responsibilities of ones, and of all."""
+        shape = n_components, features.n_features
+        return {"seen": np.zeros(shape), "ones": np.zeros(shape)}
+
+    def add_moments(
+        self,
+        statistics: Tables,
+        ready: dict[str, Floats] | None,
+        features: Features,
+        data: Floats,
+        responsibilities: Floats,
+        n_threads: int,
+    ) -> None:
+        """Add responsibilities to the counts."""
+        counts = self.counts(features, data, responsibilities, n_threads)
+        statistics["ones"] += counts[:, 1::2]
+        statistics["seen"] += counts[:, 0::2] + counts[:, 1::2]
+
+    def update(self, statistics: Tables, features: Features, pooled: Tables | None) -> Tables:
+        """Probabilities as ones are counted."""
+        ones, seen = statistics["ones"], statistics["seen"]
+        found = where_seen(ones, seen, "probabilities", pooled)
+        return {"probabilities": np.minimum(found, 1.0)}
+
+    def at(self, centres: Table, features: Features, pooled: Tables) -> Tables:
+        """Half of a row's own value, half of all rows'."""
+        return {"probabilities": halfway(centres, pooled["probabilities"])}
+
+    def means(self, parameters: Tables, features: Features) -> Table:
+        """Probabilities of a one."""
+        return parameters["probabilities"]
+
+    def draw(
+        self,
+        parameters: Tables,
+        features: Features,
+        labels: NDArray[np.intp],
+        rng: np.random.Generator,
+    ) -> Table:
+        """Draw zeros and ones."""
+        chances = parameters["probabilities"][labels]
+        return (rng.random(chances.shape) < chances).astype(np.float64)

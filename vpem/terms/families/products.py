@@ -1,0 +1,74 @@
+"""Families whose log-density is linear in a few functions of a value: exponential families."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from vpem._core.families import product_moments, product_terms
+from vpem.checks import Floats
+from vpem.terms.families.family import Family, Features, Table, Tables
+
+__all__ = ["Products"]
+
+
+class Products(Family):
+    """Features with a cell of each parameter, and sums over rows of a few functions of each."""
+
+    kind: ClassVar[int]
+    """Which functions, as `vpem._core.reference_families.product_terms` numbers them."""
+
+    sums: ClassVar[tuple[str, ...]] = ("seen", "total")
+    """Statistics: responsibilities, and those times each of the functions."""
+
+    @abstractmethod
+    def factors(self, parameters: Tables) -> list[Table]:
+        """What each function is multiplied by in a term, (K, n)."""
+
+    def a_feature(self, features: Features) -> dict[str, NDArray[np.intp]]:
+        """One cell of each parameter."""
+        return dict.fromkeys(self.domains, np.ones(features.n_features, dtype=np.intp))
+
+    def n_free(self, features: Features) -> int:
+        """As many as there are parameters, for each feature."""
+        return len(self.domains) * features.n_features
+
+    def ready(self, parameters: Tables, features: Features, dtype: DTypeLike) -> dict[str, Floats]:
+        """Factors, a row a function and feature."""
+        found = np.stack(self.factors(parameters), axis=2)
+        return {"table": np.ascontiguousarray(found.reshape(len(found), -1).T, dtype=dtype)}
+
+    def add_terms(
+        self,
+        ready: dict[str, Floats],
+        features: Features,
+        data: Floats,
+        out: Floats,
+        n_threads: int,
+    ) -> None:
+        """Add the sum over functions of each value of function times factor."""
+        product_terms(data, features.blocks.offsets, self.kind, ready["table"], out, n_threads)
+
+    def empty(self, features: Features, n_components: int) -> Tables:
+        """Sums of no rows."""
+        return {name: np.zeros((n_components, features.n_features)) for name in self.sums}
+
+    def add_moments(
+        self,
+        statistics: Tables,
+        ready: dict[str, Floats] | None,
+        features: Features,
+        data: Floats,
+        responsibilities: Floats,
+        n_threads: int,
+    ) -> None:
+        """Add the sums of these rows."""
+        n_sums, n_components = len(self.sums), responsibilities.shape[2]
+        found = np.zeros((n_sums * features.n_features, n_components))
+        offsets = features.blocks.offsets
+        product_moments(data, responsibilities, offsets, self.kind, found, n_threads)
+        for first, name in enumerate(self.sums):
+            statistics[name] += found[first::n_sums].T
