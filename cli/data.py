@@ -16,7 +16,7 @@ from .choices import partition_of
 from .describe import describe
 from .fetch import fetch
 from .options import Without
-from .reading import DataFile, read_one
+from .reading import DataFile, read_one, tell_families, teller
 from .roles import READ, WRITTEN
 from .split import split
 from .where import Where
@@ -74,7 +74,8 @@ def import_(
     """Turn a table into a dataset in HDF5, which is read in parts.
 
     Fits read tables as they are; this is for large ones, and to say once who holds which features.
-    Columns of text, dates and constants are left out, which is said.
+    Columns of text, dates and constants are left out, which is said. With --family text becomes
+    categories, whose names are kept.
 
     Example: vpem data import pulsars.csv --no-header --label-column -1 --agents 8 -o pulsars.h5
     """
@@ -84,14 +85,18 @@ def import_(
         from dataclasses import replace
 
         from vpem.files.datasets import write_dataset
+        from vpem.files.families import Asked, settle
         from vpem.files.hdf5 import check_writable
 
         check_writable(output, force, "datasets")
         how = table.into(TableSettings)
-        dataset = read_one(source, how, Where(), screen.say, sample_weight=table.sample_weight)
+        tell = teller(screen.say, families=True)
+        dataset = read_one(source, how, Where(), tell, sample_weight=table.sample_weight)
         _check_values(dataset, table.missing == "keep")
         if held.agents is not None or held.partition is not None:
             dataset = replace(dataset, partition=partition_of(dataset, held))
+        dataset = settle(dataset, Asked.of(how.family), dataset.partition)
+        tell_families(dataset, how, screen.say)
         write_dataset(output, dataset, force)
         screen.say(f"wrote {output}: {_size(dataset, table.missing == 'keep')}")
 

@@ -46,14 +46,21 @@ def describe(
 
     with Screen():
         from vpem.files.about import read_about
+        from vpem.files.families import Asked, settle
         from vpem.files.readers.formats import format_of
 
         columns: list[ColumnProfile] = []
         found = read_one(data, table, Where(), None, dataset=dataset, profiles=columns)
+        found = settle(found, Asked.of(table.family), found.partition)
         summary = _describe(found)
         stored = str(data) != STDIN and format_of(data, str(data)) == "hdf5"
         summary["about"] = read_about(data) if stored else {}
         summary["columns"] = [vars(column) for column in columns]
+        if found.kinds is not None:
+            families = dict(zip(found.feature_names, found.kinds.families, strict=True))
+            for one in summary["columns"]:
+                if one["use"] == "feature":
+                    one["use"] = families[one["name"]]
     if json:
         print_json(summary)
     else:
@@ -69,6 +76,9 @@ def _describe(dataset: Dataset) -> Report:
     held = dataset.partition
     of = None if held is None else held.agent_of
     statistics = summarize_features(dataset.X)
+    families = ["gaussian"] * dataset.n_features
+    if dataset.kinds is not None:
+        families = list(dataset.kinds.families)
     counts = None
     if dataset.labels is not None:
         values, times = np.unique(dataset.labels, return_counts=True)
@@ -79,6 +89,8 @@ def _describe(dataset: Dataset) -> Report:
     features = [
         {
             "name": name,
+            "family": families[column],
+            "levels": list(dataset.levels.get(name, ())) or None,
             "agent": None if held is None or of is None else held.names[of[column]],
             "mean": float(statistics.mean[column]),
             "sd": float(statistics.sd[column]),
@@ -179,7 +191,13 @@ def _share(summary: Report) -> str:
 
 def _notes(feature: Report) -> str:
     """Return what is unusual about a feature."""
+    from vpem.errors import shorten
+
     notes = ["constant"] if feature["constant"] else []
+    if feature["levels"]:
+        notes.append(f"categorical: {shorten(feature['levels'])}")
+    elif feature["family"] != "gaussian":
+        notes.append(feature["family"])
     if feature["missing"]:
         notes.append(f"{feature['missing']} missing")
     if feature["non_finite"] > feature["missing"]:

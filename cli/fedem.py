@@ -62,7 +62,7 @@ def fedem(
     data: DataFiles,
     memory_limit: MemoryLimit = None,
     *,
-    parties: Annotated[RowParties, Without("align align_key missing_parties")],
+    parties: Annotated[RowParties, Without("family align align_key missing_parties")],
     held: FedWorkers,
     graph: Annotated[FedGraph, Without("graph_seed")],
     how: Annotated[FedMixtureSettings, Without("floor")],

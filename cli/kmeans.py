@@ -28,7 +28,7 @@ from .labels import LabelFile, LabelledOutput, of_clusters
 from .options import Given, MemoryLimit, Without
 from .output import Progress, Screen, plural
 from .own import own_features, own_rows, own_weights
-from .parties import DataFiles, FileSettings, gather
+from .parties import DataFiles, NumberFiles, gather
 from .promised import check_asked, kept_of_private, tell_of_clipped, warned_of_private
 from .results import Result
 from .workers import graph_of, workers_of
@@ -65,7 +65,7 @@ def kmeans(
     data: DataFiles,
     memory_limit: MemoryLimit = None,
     *,
-    parties: FileSettings,
+    parties: Annotated[NumberFiles, Without("family")],
     held: KmeansHolding,
     graph: GraphSettings,
     asked: Annotated[ClusterChoices, Without("release_epsilon")],

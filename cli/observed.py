@@ -11,7 +11,7 @@ from vpem.records import Settings, changed, setting
 from vpem.settings import DEALS, WorkerSettings
 
 from .engine import place_parties
-from .parties import FileSettings, PartySettings, check_parties
+from .parties import NumberFiles, PartySettings, check_parties
 from .reading import refuse_shared_stdin, teller
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 __all__ = ["Dealing", "Observers", "observed"]
 
 
-class Observers(FileSettings, heading="Data"):
+class Observers(NumberFiles, heading="Data"):
     """Whether files are those of parties, each of whom is an observer."""
 
     parties: bool = changed(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypeVar
 
 import typer
 
@@ -13,7 +13,7 @@ from vpem.records import Rule, Settings, changed, setting
 from vpem.settings import ALIGNMENTS, HoldingSettings, SumSettings
 
 from .progress import what_is_read
-from .reading import STDIN, read_one, teller
+from .reading import STDIN, read_one, refuse_families, settled, tell_families, teller
 from .roles import READ
 
 if TYPE_CHECKING:
@@ -34,6 +34,7 @@ __all__ = [
     "DataFiles",
     "DataParties",
     "FileSettings",
+    "NumberFiles",
     "PartySettings",
     "RowParties",
     "check_parties",
@@ -81,13 +82,22 @@ OF_A_FIT = " ".join((*OF_ONE_FIT, "worker_column"))
 class FileSettings(TableSettings, PartySettings, heading="Data"):
     """How files are read, and whether they are parties'."""
 
+    numbers_only: ClassVar[bool] = False
+    """Whether features can be Gaussian alone."""
+
     @property
     def table(self) -> TableSettings:
         """How each is read."""
         return self.into(TableSettings)
 
 
-class RowParties(FileSettings, heading="Data"):
+class NumberFiles(FileSettings, heading="Data"):
+    """Files for a method that takes features as numbers, whatever these stand for."""
+
+    numbers_only = True
+
+
+class RowParties(NumberFiles, heading="Data"):
     """Whether files are those of parties that hold rows, which need no alignment."""
 
     parties: bool = changed(
@@ -184,17 +194,22 @@ def gather(
     over_rows = getattr(held, "split", "rows") == "rows"
     check_parties(files, asked, over_rows)
     say = run.screen.say
+    tell = teller(say, not asked.numbers_only)
     if not asked.parties:
         source = read_one(
             files[0],
             asked.table,
             run.where,
-            say,
+            tell,
             dataset=held.dataset,
             sample_weight=held.sample_weight,
             memory_limit=run.memory(memory_limit),
         )
         run.table = source.table
+        source = settled(source, asked.table, held)
+        if asked.numbers_only:
+            refuse_families(source)
+        tell_families(source, asked.table, say)
         return source, None
     of_one = held.values("split", "sample_weight") | {"memory_limit": memory_limit}
     for name, value in of_one.items():
@@ -204,6 +219,8 @@ def gather(
     holders = place_parties(parties, run.out.output, run.shards, run.where, run.labels)
     weight = held.sample_weight
     found = joined(parties, asked, over_rows, missing, weight, holders, say)
+    if asked.numbers_only:
+        refuse_families(found[0])
     run.where.watch(found[0].n_samples, over_rows, run.screen)
     return found
 

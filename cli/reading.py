@@ -4,19 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+from vpem.settings import HoldingSettings
 
 from .roles import READ
 
 if TYPE_CHECKING:
     from vpem.files.datasets import Dataset
     from vpem.files.table_settings import TableSettings
+    from vpem.settings import WorkerSettings
 
     from .where import Where
 
-__all__ = ["STDIN", "DataFile", "kept_of", "read_one", "refuse_shared_stdin", "teller"]
+__all__ = [
+    "STDIN", "DataFile", "kept_of", "read_one", "refuse_families", "refuse_shared_stdin", "settled",
+    "tell_families", "teller",
+]  # fmt: skip
 
 STDIN = "-"
 
@@ -36,7 +43,7 @@ def read_one(
     path: Path,
     table: TableSettings,
     where: Where,
-    say: Callable[[str], None] | None,
+    tell: Callable[..., None] | None,
     *,
     kept: TableSettings | None = None,
     **how: Any,
@@ -51,8 +58,8 @@ def read_one(
         How it is read, as the user says.
     where : Where
         The processes, each of which reads it; values of HDF5 then stay on disk.
-    say : callable or None
-        Prints a line; None: whoever calls this says it.
+    tell : callable or None
+        From `teller`; None: whoever calls this says it.
     kept : TableSettings, optional
         How the data of a model were read.
     **how
@@ -63,8 +70,8 @@ def read_one(
     refuse_shared_stdin(path, where)
     how = {"on_disk": where.engine.apart, **how}
     found = read_data(path, table, kept=kept, **how)
-    if say is not None:
-        teller(say)(found, table, kept)
+    if tell is not None:
+        tell(found, table, kept)
     return found
 
 
@@ -78,8 +85,11 @@ def refuse_shared_stdin(path: Path, where: Where) -> None:
         )
 
 
-def teller(say: Callable[[str], None]) -> Callable[..., None]:
-    """Return what says of a table from which column ids are taken, and which are left out."""
+def teller(say: Callable[[str], None], families: bool = False) -> Callable[..., None]:
+    """Return what says of a table from which column ids are taken, and which are left out.
+
+    With ``families`` it says how text becomes features, where some is left out.
+    """
 
     def tell(found: Dataset, table: TableSettings, kept: TableSettings | None = None) -> None:
         from vpem.errors import shorten
@@ -91,9 +101,62 @@ def teller(say: Callable[[str], None]) -> Callable[..., None]:
             say(f"{found.source}: ids of rows are taken from {ids!r}; --id-column names another")
         if found.left_out:
             listed = (f"{name} ({why})" for name, why in found.left_out.items())
-            say(f"{found.source}: left out: {shorten(listed, MOST_LISTED)}")
+            texts = [name for name, why in found.left_out.items() if why == "text"]
+            how = ""
+            if families and texts and table.family is None:
+                one = quote(f"{texts[0]}=categorical")
+                how = f"; --family auto, or --family {one}, takes text as categories"
+            say(f"{found.source}: left out: {shorten(listed, MOST_LISTED)}{how}")
 
     return tell
+
+
+def settled(source: Dataset, table: TableSettings, held: WorkerSettings) -> Dataset:
+    """Return a dataset whose features have the families that the user says, or values show."""
+    from vpem.files.families import Asked, settle
+
+    from .choices import partition_of
+
+    asked = Asked.of(table.family)
+    if asked is None:
+        return source
+    if isinstance(held, HoldingSettings) and held.split == "features":
+        return settle(source, asked, partition_of(source, held))
+    return settle(source, asked)
+
+
+def tell_families(found: Dataset, table: TableSettings, say: Callable[[str], None]) -> None:
+    """Say in a line which features are taken as what, where some may be no Gaussian numbers."""
+    from vpem.errors import shorten
+
+    if found.kinds is None:
+        if table.family is not None:
+            say(f"{found.source}: all features are taken as gaussian (--family NAME=FAMILY says "
+                "otherwise)")  # fmt: skip
+        return
+    taken = []
+    for family in found.kinds.present:
+        names = [found.feature_names[j] for j in found.kinds.columns_of(family)]
+        if family == "categorical":
+            counts = (found.kinds.n_levels[j] for j in found.kinds.columns_of(family))
+            names = [f"{name} ({n} levels)" for name, n in zip(names, counts, strict=True)]
+        taken.append(f"{family}: {shorten(names, MOST_LISTED)}")
+    say(f"{found.source}: taken as {'; '.join(taken)} (--family NAME=FAMILY says otherwise)")
+
+
+def refuse_families(found: Dataset) -> None:
+    """Raise InputError where a feature is no Gaussian number, for a method of distances."""
+    from vpem.errors import InputError, Setting
+
+    if found.kinds is None:
+        return
+    for name, family in zip(found.feature_names, found.kinds.families, strict=True):
+        if family != "gaussian":
+            raise InputError(
+                f"{found.source}: feature {name!r} is kept as {family}, which 'vpem fit' takes; "
+                "here distances and means of features are computed, which are of numbers; leave "
+                "it out with ", Setting("drop", name),
+            )  # fmt: skip
 
 
 def kept_of(options: Mapping[str, Any]) -> TableSettings:

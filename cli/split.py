@@ -13,7 +13,7 @@ from vpem.settings import HoldingSettings
 
 from .choices import partition_of
 from .options import Force, Printing, Without
-from .reading import DataFile, read_one
+from .reading import DataFile, read_one, tell_families, teller
 from .roles import FOLDER, writes
 from .where import Where
 
@@ -70,10 +70,12 @@ def split(
 
     with Screen(printing.quiet) as screen:
         from vpem.errors import InputError
+        from vpem.files.families import Asked, settle
         from vpem.files.parties.cutting import cut, file_stems
         from vpem.network.holdings import contiguous
 
-        whole = read_one(source, table, Where(), screen.say, dataset=held.dataset)
+        tell = teller(screen.say, families=True)
+        whole = read_one(source, table, Where(), tell, dataset=held.dataset)
         if held.agents is not None:
             names = [f"party{number}" for number in range(held.agents)]
             parties = contiguous(whole.n_features, held.agents, names=names)
@@ -84,6 +86,9 @@ def split(
             )
         else:
             parties = partition_of(whole, held)
+        whole = settle(whole, Asked.of(table.family), parties)
+        if table.family is not None:
+            tell_families(whole, table, screen.say)
         parts = cut(whole, parties, shuffle=shuffle, drop_ids=drop_ids, seed=seed)
         files = [output / f"{stem}.h5" for stem in file_stems(parties.names)]
         _write(output, files, parts, force)

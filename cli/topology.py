@@ -14,7 +14,7 @@ from vpem.settings import TOPOLOGIES, GraphSettings, HoldingSettings
 
 from .driver import Output
 from .options import Printing, Without
-from .reading import read_one
+from .reading import read_one, teller
 from .roles import READ, WRITTEN
 from .where import Where
 
@@ -114,7 +114,7 @@ def describe(
         data = None
         if _is_file(source):
             # Values stay on disk: only their number counts.
-            data = read_one(Path(str(source)), table, Where(), screen.say, on_disk=True)
+            data = read_one(Path(str(source)), table, Where(), teller(screen.say), on_disk=True)
         network, parts, stored = _network(source, data, held, agents, graph, features)
         found = plan(
             network,

@@ -13,6 +13,7 @@ from numpy.typing import DTypeLike
 from vpem.checks import check_dtype
 from vpem.errors import FileError, InputError, Setting
 from vpem.files.datasets import Dataset
+from vpem.files.families import Asked, settle
 from vpem.files.foreign import as_matrix
 from vpem.files.matrix import FileMatrix
 from vpem.files.readers.common import refuse_large
@@ -85,7 +86,8 @@ def read_data(
     -------
     Dataset
         The data; not checked for values that are not finite (`vpem.checks.check_finite`).
-        ``left_out`` has the columns of a plain table that are no features, with the reason.
+        ``left_out`` has the columns of a plain table that are no features, with the reason. Where
+        families are asked for, text is codes; what they are `vpem.files.families.settle` says.
 
     Raises
     ------
@@ -102,7 +104,7 @@ def read_data(
     lacking = [what for name, what in named if kept is not None and _is_kept(name, given, kept)]
     wanted = Wanted(
         asked, dataset, memory_limit, sample_weight, weights_needed, columns,
-        tuple(lacking), keep_constant, on_disk, profiles,
+        tuple(lacking), keep_constant, on_disk, profiles, kept is not None,
     )  # fmt: skip
     with _local(path) as (file, source, wholly):
         found = _read(file, source, wanted)
@@ -239,8 +241,8 @@ def read_dataset(
         ``sample_weight`` of an HDF5 file, if it is there.
     **changes
         Settings of `TableSettings`: ``features``, ``drop``, ``id_column``, ``label_column``,
-        ``worker_column``, ``na``, ``decimal``, ``thousands``, ``encoding``, ``delimiter``,
-        ``no_header``.
+        ``worker_column``, ``family``, ``na``, ``decimal``, ``thousands``, ``encoding``,
+        ``delimiter``, ``no_header``.
 
     Returns
     -------
@@ -255,11 +257,13 @@ def read_dataset(
     InputError
         If its parts do not fit each other, or a column that is named is not there.
     """
-    return read_data(
+    how = TableSettings.of(table, **changes)
+    found = read_data(
         path,
-        TableSettings.of(table, **changes),
+        how,
         dataset=dataset,
         dtype=dtype,
         memory_limit=memory_limit,
         sample_weight=sample_weight,
     )
+    return settle(found, Asked.of(how.family), found.partition)

@@ -30,9 +30,11 @@ from vpem.files.hdf5 import (
     write_column,
     write_strings,
 )
+from vpem.files.kept_kinds import write_kinds
 from vpem.files.matrix import FileMatrix
 from vpem.network.holdings import Partition, Workers
 from vpem.shown import Shown
+from vpem.terms.families.kinds import Kinds
 
 if TYPE_CHECKING:
     import h5py
@@ -84,6 +86,11 @@ class Dataset(Shown, facts="{n_samples:row}, {n_features:feature}, {source}"):
         Columns of a plain table that are no features, with the reason: text, dates, constant, ...
     table : TableSettings, optional
         How a table was read, with the column of ids that was found; None of HDF5.
+    kinds : Kinds, optional
+        Family of each feature, with the names of levels; None: all are Gaussian.
+    coded : dict of int to tuple of str
+        Columns that were read as codes of names, and the names, where it is not settled yet what
+        families the features have (`vpem.files.families.settle`).
 
     Raises
     ------
@@ -103,6 +110,8 @@ class Dataset(Shown, facts="{n_samples:row}, {n_features:feature}, {source}"):
     homes: dict[int, Home] = field(default_factory=dict)
     left_out: dict[str, str] = field(default_factory=dict)
     table: TableSettings | None = None
+    kinds: Kinds | None = None
+    coded: dict[int, tuple[str, ...]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if not isinstance(self.X, FileMatrix):
@@ -131,6 +140,11 @@ class Dataset(Shown, facts="{n_samples:row}, {n_features:feature}, {source}"):
                 f"{self.source}: the workers hold {self.workers.n_samples} rows, but X has "
                 f"{n_samples}"
             )
+        if self.kinds is not None and self.kinds.n_features != n_features:
+            raise InputError(
+                f"{self.source}: there are families of {self.kinds.n_features} features, but X has "
+                f"{n_features}"
+            )
         if self.edges is not None:
             n_agents = None if self.partition is None else self.partition.n_agents
             self.edges = _as_edges(self.edges, n_agents, self.source)
@@ -139,6 +153,12 @@ class Dataset(Shown, facts="{n_samples:row}, {n_features:feature}, {source}"):
     def plain(self) -> bool:
         """Whether nothing says who holds what: neither agents nor workers nor a graph."""
         return self.partition is None and self.workers is None and self.edges is None
+
+    @property
+    def levels(self) -> dict[str, tuple[str, ...]]:
+        """Names of the levels of categories, by the names of their features."""
+        levels = {} if self.kinds is None else self.kinds.levels
+        return {self.feature_names[j]: names for j, names in levels.items()}
 
     @property
     def n_samples(self) -> int:
@@ -234,6 +254,8 @@ def write_dataset(
                 write_column(file, name, column)
         if dataset.sample_weight is not None:
             write_array(file, STORED, dataset.sample_weight)
+        if dataset.kinds is not None:
+            write_kinds(file, dataset.kinds)
         if dataset.partition is not None:
             write_array(file, "partition", dataset.partition.agent_of.astype(np.int64))
             write_strings(file, "agent_names", dataset.partition.names)

@@ -10,10 +10,11 @@ from typing import Any
 from vpem.errors import InputError, Setting, shorten
 from vpem.idle import BY_ROWS
 from vpem.records import Settings, setting
+from vpem.settings import FAMILY_NAMES
 
 __all__ = ["OF_ONE_FIT", "TableSettings", "settings_in", "words_in"]
 
-OF_ONE_FIT = ("features", "drop")
+OF_ONE_FIT = ("features", "drop", "family")
 """Settings by which features are chosen: a model knows its own."""
 
 DECIMALS = (".", ",")
@@ -28,6 +29,11 @@ class TableSettings(Settings, heading="Data"):
         "from 0, also a range: 3-7.", local=True)
     drop: Any = setting(None, "Columns to leave out, with commas. Names, places, or a range.",
         local=True)
+    family: Any = setting(None, "What densities features have, by column or agent: "
+        "lab=t,sex=categorical; or poisson for all; or auto, as types show, which goes for those "
+        "not named. gaussian, t, log-normal, categorical, bernoulli, poisson, negative-binomial, "
+        "exponential, gamma. Default: numbers are Gaussian and text is left out.",
+        heading="Model", words=("auto", *FAMILY_NAMES), local=True)
     id_column: Any = setting(None, "Column that names the rows. Its name or place. Default: one "
         "called id or ids, or the only one of text in which no value stands twice.", local=True)
     label_column: Any = setting(None, "Column of known classes, no feature. Its name or place (-1 "
@@ -119,7 +125,7 @@ def words_in(name: str, value: Any) -> tuple[str | int, ...]:
     return tuple(one if isinstance(one, int) else str(one) for one in items)
 
 
-LISTS = (*OF_ONE_FIT, "na")
+LISTS = ("features", "drop", "na")
 COLUMNS = (*LISTS, "id_column", "label_column", "worker_column")
 """Settings that are lists of words, and those whose words may be numbers."""
 
@@ -155,6 +161,10 @@ def _check_type(name: str, value: Any, what: str) -> None:
     """Raise InputError where a file has a value of another type than a setting has."""
     if name == "no_header":
         right, wanted = isinstance(value, bool), "true or false"
+    elif name == "family":
+        words = [*value, *value.values()] if isinstance(value, dict) else [value]
+        wanted = "the name of a family, or a table with one for each column"
+        right = bool(words) and all(isinstance(word, str) and word for word in words)
     else:
         wanted = "a list of names" if name in LISTS else "a string"
         words = value if name in LISTS and isinstance(value, list) else [value]

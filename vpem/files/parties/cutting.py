@@ -74,6 +74,7 @@ def cut(
                 partition=None,
                 workers=None,
                 edges=None,
+                kinds=None if dataset.kinds is None else dataset.kinds.of(columns),
             )
         )
     return made

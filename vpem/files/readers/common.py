@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from vpem.checks import Floats
@@ -20,11 +22,14 @@ def is_number(text: str) -> bool:
     return True
 
 
-def blank_marks(X: Floats, table: TableSettings) -> Floats:
-    """Make NaN of numbers that stand for missing values, in place."""
-    for mark in table.marks:
-        if is_number(mark):
+def blank_marks(X: Floats, table: TableSettings, columns: Sequence[int] | None = None) -> Floats:
+    """Make NaN of numbers that stand for missing values, in place; in some columns or all."""
+    for mark in filter(is_number, table.marks):
+        if columns is None or len(columns) == X.shape[1]:
             np.putmask(X, np.equal(X, float(mark)), np.nan)
+        else:
+            for j in columns:
+                np.putmask(X[:, j], np.equal(X[:, j], float(mark)), np.nan)
     return X
 
 

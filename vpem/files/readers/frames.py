@@ -81,6 +81,8 @@ class Wanted:
         Whether values of HDF5 stay on disk, however few they are.
     profiles : list of ColumnProfile, optional
         Gets what the columns of a table hold.
+    lenient : bool
+        Whether a model says what columns are, so that a category may have any number of levels.
     """
 
     table: TableSettings
@@ -93,6 +95,7 @@ class Wanted:
     keep_constant: bool = False
     on_disk: bool = False
     profiles: list[ColumnProfile] | None = None
+    lenient: bool = False
 
     @property
     def in_memory(self) -> int | None:

@@ -24,6 +24,7 @@ from vpem.files.hdf5 import (
     read_column,
     read_strings,
 )
+from vpem.files.kept_kinds import read_kinds
 from vpem.files.readers.anndata_files import dense_in, read_anndata, sparse_kind
 from vpem.files.readers.frames import Wanted, check_fields
 from vpem.files.readers.matrices import Matrix, dataset_of_matrix
@@ -116,6 +117,7 @@ def _stored(file: h5py.File, name: str, item: Any, source: str, wanted: Wanted) 
             "labels": _read_column(file, "labels"),
             "partition": _read_partition(file, X.shape[1]),
             "workers": _read_workers(file, X.shape[0]),
+            "kinds": read_kinds(file, X.shape[1]),
             "edges": None if find(file, "graph/edges") is None else read_array(file, "graph/edges"),
         }
     whole = Dataset(X, names, sample_weight=weights, source=source, **more)

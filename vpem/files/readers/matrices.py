@@ -77,7 +77,8 @@ def dataset_of_matrix(matrix: Matrix, wanted: Wanted) -> Dataset:
     features, left_out = choice.features, {}
     X = _of(found.X, features)
     if not isinstance(X, FileMatrix):
-        X = blank_marks(X, table)
+        codes = () if found.kinds is None else found.kinds.columns_of("categorical")
+        X = blank_marks(X, table, [n for n, j in enumerate(features) if j not in codes])
         plain = not choice.chosen and not matrix.strict and wanted.columns is None
         if plain and not wanted.keep_constant and len(X) > 1:
             why = _telling_nothing(X)
@@ -119,6 +120,7 @@ def _with(
         source=found.source,
         left_out=left_out,
         table=wanted.table,
+        kinds=None if found.kinds is None else found.kinds.of(features),
     )
 
 

@@ -83,14 +83,18 @@ def profile_of(
     uses = {place: f"{what}s" for what, place in noted.items()}
     uses |= dict.fromkeys(features, "feature")
     numbers = dict(zip(features, found.X.T, strict=True))
+    levels = {place: found.coded[n] for n, place in enumerate(features) if n in found.coded}
     profiles = []
     for place, name in enumerate(frame.names):
         why = found.left_out.get(name)
         use = uses.get(place, "not used" if why is None else f"left out ({why})")
-        column = features.get(place, read.get(place))
+        column = read.get(place) if place in levels else features.get(place, read.get(place))
         kind = _kind(frame.kinds[place] if column is None else column.type)
         facts: tuple[Any, ...] = ()
-        if place in numbers:
+        if place in levels:
+            names = levels[place]
+            facts = int(np.isnan(numbers[place]).sum()), len(names), names[0][:40], names[-1][:40]
+        elif place in numbers:
             facts = _of_numbers(numbers[place])
         elif column is not None:
             facts = _of_others(decoded(column))

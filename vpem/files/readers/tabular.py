@@ -16,6 +16,7 @@ from vpem.files.arrow import (
     weights_of,
 )
 from vpem.files.datasets import Dataset
+from vpem.files.readers.categories import take_categories
 from vpem.files.readers.choosing import Choice, choose
 from vpem.files.readers.common import blank_marks, refuse_large
 from vpem.files.readers.frames import Frame, Wanted
@@ -63,12 +64,20 @@ def dataset_of(frame: Frame, wanted: Wanted) -> Dataset:
         raise InputError(f"{frame.source} has no rows")
     rest = {n: values for n, values in found.items() if n not in choice.noted.values()}
     left_out: dict[str, str] = {}
+    open_ = {n: found[n] for n in choice.features} if choice.chosen else rest
+    categories, no_categories = take_categories(frame, open_, wanted)
+    coded = {n: one.codes for n, one in categories.items()}
     if choice.chosen:
-        features = _numbers(frame, {n: found[n] for n in choice.features}, table)
+        numbers = {n: values for n, values in open_.items() if n not in coded}
+        features = _numbers(frame, numbers, table) | coded
+        features = {n: features[n] for n in choice.features}
         rest = {n: values for n, values in rest.items() if n not in choice.features}
     else:
+        rest = {n: values for n, values in rest.items() if n not in coded}
         features, left_out = sort_columns(frame, rest, table, wanted.keep_constant)
+        left_out |= {name: why for name, why in no_categories.items() if name in left_out}
         rest |= features
+        features = dict(sorted((features | coded).items()))
     ids = choice.noted.get("id")
     if ids is None and (ids := find_ids(frame, rest)) is not None:
         features.pop(ids, None)
@@ -82,13 +91,15 @@ def dataset_of(frame: Frame, wanted: Wanted) -> Dataset:
     refuse_large(n_rows * len(features) * 8, wanted.memory_limit, frame.source)
     X = matrix_of([(names[n], values) for n, values in features.items()], n_rows, frame.source)
     columns = choice.noted | ({} if ids is None else {"id": ids})
+    places = [place for place, n in enumerate(features) if n not in coded]
     made = Dataset(
-        blank_marks(X, table),
+        blank_marks(X, table, places),
         tuple(names[n] for n in features),
         **_noted(frame, columns, found),
         source=frame.source,
         left_out=left_out,
         table=table if ids is None else table.changed(id_column=names[ids]),
+        coded={p: categories[n].names for p, n in enumerate(features) if n in categories},
     )
     if wanted.profiles is not None:
         from vpem.files.readers.profiles import profile_of

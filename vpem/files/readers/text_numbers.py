@@ -12,7 +12,7 @@ from vpem.errors import InputError, Setting, printable, shorten
 from vpem.files.arrow import decoded, is_bytes, longest_text, plain_kind
 from vpem.files.table_settings import TableSettings
 
-__all__ = ["MISSING_MARKS", "check_writing", "numbers_of"]
+__all__ = ["MISSING_MARKS", "check_writing", "numbers_of", "without_marks"]
 
 MISSING_MARKS = (
     "", "#N/A", "#N/A N/A", "#NA", "-1.#IND", "-1.#QNAN", "-NaN", "-nan", "1.#IND", "1.#QNAN",
@@ -43,7 +43,7 @@ def numbers_of(column: pa.ChunkedArray, table: TableSettings) -> pa.ChunkedArray
     """
     if not _is_short(column):
         return None
-    text = _stripped(column, table)
+    text = without_marks(column, table)
     if text.null_count == len(text):
         return None
     found = pc.match_substring_regex(text, _pattern(table.point, table.thousands))
@@ -69,7 +69,7 @@ def check_writing(columns: dict[str, pa.ChunkedArray], table: TableSettings, sou
         The file.
     """
     texts = {
-        name: _stripped(column, table) for name, column in columns.items() if _is_short(column)
+        name: without_marks(column, table) for name, column in columns.items() if _is_short(column)
     }
     for decimal, thousands in WRITINGS:
         pattern = _pattern(decimal, thousands)
@@ -153,7 +153,7 @@ def _is_short(column: pa.ChunkedArray) -> bool:
     return not is_bytes(plain_kind(column.type)) and longest_text(column) <= LONGEST_NUMBER
 
 
-def _stripped(column: pa.ChunkedArray, table: TableSettings) -> pa.ChunkedArray:
+def without_marks(column: pa.ChunkedArray, table: TableSettings) -> pa.ChunkedArray:
     """Return text without white space around it, and null where a value is missing."""
     text = pc.utf8_trim_whitespace(decoded(column).cast(pa.large_string()))
     marks = pa.array([*MISSING_MARKS, *table.marks], pa.large_string())

@@ -1,0 +1,264 @@
+"""Which family of densities each feature has: as users say it, and as values show it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vpem.checks import row_blocks
+from vpem.errors import InputError, Setting, did_you_mean, shorten
+from vpem.files.datasets import Dataset
+from vpem.files.levels import distinct, named_numbers, recoded
+from vpem.network.holdings import Partition
+from vpem.settings import FAMILY_NAMES
+from vpem.terms.families.kinds import Kinds
+
+__all__ = ["AUTO", "Asked", "check_named", "settle"]
+
+AUTO = "auto"
+
+LEAST_OF_COUNTS = 0.75
+"""Variance of counts, in means: whole numbers that vary less are grades or years."""
+
+OVERDISPERSED = 2.0
+"""Variance in means from which counts are taken as negative binomial."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a user says of the families of features.
+
+    Attributes
+    ----------
+    rest : str
+        Family of the features of which nothing else is said, or "auto": as their values show.
+    named : dict of str to str
+        Family, or "auto", of features by name, and of all features of an agent by its name.
+    """
+
+    rest: str = AUTO
+    named: Mapping[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, value: Any, names: Sequence[str] | None = None) -> Asked | None:
+        """Read what is said: "poisson", "auto", "lab=t,sex=categorical", a mapping, or a list.
+
+        Parameters
+        ----------
+        value : str, mapping, sequence of str, Asked or None
+            What is said; None: nothing.
+        names : sequence of str of length d, optional
+            Of the features, for a list of d families.
+
+        Raises
+        ------
+        InputError
+            If a family is unknown, or is said twice.
+        """
+        if value is None or isinstance(value, Asked):
+            return value
+        if isinstance(value, Mapping):
+            said = [(str(name), family) for name, family in value.items()]
+        else:
+            said = _pairs(value, names)
+        rest = [family for name, family in said if not name]
+        if len(rest) > 1:
+            raise InputError(
+                Setting("family"), f" names {shorten(map(repr, rest))} without saying of which "
+                f"features; say NAME={rest[0]}",
+            )  # fmt: skip
+        named = [(name, family) for name, family in said if name]
+        twice = [name for name, count in Counter(name for name, _ in named).items() if count > 1]
+        if twice:
+            raise InputError(Setting("family"), f" says twice what {twice[0]!r} is; say it once")
+        for _, family in said:
+            _check_family(family)
+        return cls(rest[0] if rest else AUTO, dict(named))
+
+    def within(self, holder: str) -> Asked:
+        """Return what is said of the features of one agent or party, as it calls them itself."""
+        own = {
+            name.removeprefix(f"{holder}."): family
+            for name, family in sorted(self.named.items(), key=lambda one: "." in one[0])
+        }
+        return Asked(own.pop(holder, self.rest), own)
+
+    def word(self, name: str, holder: str | None = None) -> str:
+        """Return the family of a feature, or "auto"; its own word goes before its holder's."""
+        return self.named.get(name, self.named.get(holder or "", self.rest))
+
+    def may_be_category(self, name: str, names: Iterable[str]) -> bool:
+        """Whether a column of text becomes a category, among columns of these names."""
+        words = {self.named.get(name, self.rest)}
+        if name not in self.named:  # an agent may be meant
+            words |= {family for one, family in self.named.items() if one not in set(names)}
+        return bool(words & {AUTO, "categorical"})
+
+
+def _pairs(value: Any, names: Sequence[str] | None) -> list[tuple[str, Any]]:
+    """Return names (none: "") and families of words, or of a list with a family a feature."""
+    from vpem.files.table_settings import words_in
+
+    words = [str(word) for word in words_in("family", value)]
+    if not isinstance(value, str) and not any("=" in word for word in words) and len(words) != 1:
+        if names is None or len(words) != len(names):
+            count = "" if names is None else f", of which there are {len(names)}"
+            raise InputError(
+                Setting("family"), f" is a list of {len(words)} families; give one for each feature"
+                f"{count}, or a mapping of names",
+            )  # fmt: skip
+        return list(zip(names, words, strict=True))
+    found = []
+    for word in words:
+        name, _, family = word.rpartition("=")
+        found.append((name.strip(), family.strip()))
+    return found
+
+
+def _check_family(family: object) -> None:
+    """Raise InputError where there is no such family."""
+    if family not in (*FAMILY_NAMES, AUTO):
+        hint = did_you_mean(str(family), (*FAMILY_NAMES, AUTO))
+        raise InputError(
+            Setting("family"), f" is one of {', '.join(FAMILY_NAMES)} or auto, got {family!r}{hint}"
+        )
+
+
+def check_named(asked: Asked | None, *known: Iterable[str]) -> None:
+    """Raise InputError where a name is that of nothing known: features, agents, parties."""
+    names = [name for each in known for name in each]
+    for name in {} if asked is None else asked.named:
+        if name not in set(names):
+            raise InputError(
+                Setting("family"), f" speaks of {name!r}, which is neither a feature nor an agent"
+                f"{did_you_mean(name, names)}; there are {shorten(dict.fromkeys(names), 10)}",
+            )  # fmt: skip
+
+
+def settle(
+    dataset: Dataset,
+    asked: Asked | None,
+    held: Partition | None = None,
+    *,
+    check: bool = True,
+    lenient: bool = False,
+) -> Dataset:
+    """Say which family each feature of a dataset has, and make codes of numbers that are names.
+
+    Parameters
+    ----------
+    dataset : Dataset
+        As it was read: text is codes already (``coded``), and families that a file keeps are there.
+    asked : Asked or None
+        What the user says; None: nothing, so that features have the families that the file keeps,
+        and all others are Gaussian.
+    held : Partition, optional
+        Agents whose names may be spoken of.
+    check : bool
+        Whether all names must be those of its features or agents.
+    lenient : bool
+        Whether a category may have as many levels as rows, as in a few rows for a model.
+
+    Returns
+    -------
+    Dataset
+        With ``kinds`` where a feature is not Gaussian.
+
+    Raises
+    ------
+    InputError
+        If a name is unknown, or a feature cannot be what it is said to be.
+    """
+    if asked is None:
+        return dataset
+    names = dataset.feature_names
+    for name in asked.named if check else ():
+        if name in dataset.left_out:
+            raise InputError(
+                f"{dataset.source}: {name!r} cannot be {asked.named[name]}: it is no feature "
+                f"({dataset.left_out[name]})"
+            )
+    if check:
+        check_named(asked, names, () if held is None else held.names)
+    holders = [None] * len(names) if held is None else [held.names[a] for a in held.agent_of]
+    words = [asked.word(name, holder) for name, holder in zip(names, holders, strict=True)]
+    stored = dataset.kinds
+    levels = dict(dataset.coded) if stored is None else dict(stored.levels)
+    open_ = [j for j, word in enumerate(words) if word == AUTO and j not in levels]
+    if stored is None:
+        words = _guessed(dataset.X, words, open_)
+    else:
+        words = [stored.families[j] if j in open_ else word for j, word in enumerate(words)]
+    numbers = []
+    for j, word in enumerate(words):
+        if j in levels:
+            words[j] = _of_names(names[j], word, levels[j], dataset.source)
+        elif word == "categorical" and not (stored and stored.families[j] == word):
+            numbers.append(j)
+    X = dataset.X
+    if numbers:
+        found = distinct(X, numbers, names, dataset.source, lenient)
+        X = recoded(X, found)
+        levels |= {j: named_numbers(own.astype(X.dtype)) for j, own in found.items()}
+    counts = [0] * len(names) if stored is None else list(stored.n_levels)
+    counts = [n if word == "categorical" else 0 for n, word in zip(counts, words, strict=True)]
+    kinds = Kinds(tuple(words), tuple(counts), levels)
+    return replace(dataset, X=X, coded={}, kinds=None if kinds.is_gaussian else kinds)
+
+
+def _of_names(name: str, word: str, levels: Sequence[str], source: str) -> str:
+    """Return the family of a feature whose values are names."""
+    if word in (AUTO, "categorical"):
+        return "categorical"
+    raise InputError(
+        f"{source}: {name!r} holds names ({shorten(map(repr, levels), 3)}), not numbers, and cannot"
+        f" be {word}; say ", Setting("family", f"{name}=categorical"), ", or leave it out with ",
+        Setting("drop", name),
+    )  # fmt: skip
+
+
+def _guessed(X: Any, words: Sequence[str], columns: Sequence[int]) -> list[str]:
+    """Return families, of some columns as their values show."""
+    found = list(words)
+    if columns:
+        for j, family in zip(columns, _guess(X, columns), strict=True):
+            found[j] = family
+    return found
+
+
+def _guess(X: Any, columns: Sequence[int]) -> list[str]:
+    """Return the family that values show: of yes or no, of counts, of numbers.
+
+    Counts are whole numbers that begin at 0 or 1 and vary at least about as much as their mean;
+    Poisson, unless they vary clearly more.
+    """
+    sums = np.zeros((3, len(columns)))
+    least, most = np.full(len(columns), np.inf), np.full(len(columns), -np.inf)
+    whole = np.ones(len(columns), dtype=bool)
+    for _, part in row_blocks(X):
+        values: NDArray[np.float64] = part[:, columns].astype(np.float64)
+        there = np.isfinite(values)
+        whole &= ((values == np.floor(values)) | np.isnan(values)).all(axis=0)
+        least = np.fmin(least, np.where(there, values, np.inf).min(axis=0))
+        most = np.fmax(most, np.where(there, values, -np.inf).max(axis=0))
+        values[~there] = 0
+        with np.errstate(over="ignore"):
+            sums += there.sum(axis=0), values.sum(axis=0), (values**2).sum(axis=0)
+    with np.errstate(invalid="ignore", over="ignore"):
+        mean = sums[1] / np.maximum(sums[0], 1)
+        variance = sums[2] / np.maximum(sums[0], 1) - mean**2
+    families = []
+    for j in range(len(columns)):
+        family = "gaussian"
+        if whole[j] and least[j] == 0 and most[j] == 1:
+            family = "bernoulli"
+        elif whole[j] and 0 <= least[j] <= 1 and variance[j] >= LEAST_OF_COUNTS * mean[j] > 0:
+            many = variance[j] > OVERDISPERSED * mean[j]
+            family = "negative-binomial" if many else "poisson"
+        families.append(family)
+    return families

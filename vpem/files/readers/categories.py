@@ -1,0 +1,146 @@
+"""Columns of tables that are categories: text, and what a file declares to be one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from vpem.errors import InputError, Setting, VpemError
+from vpem.files.arrow import check_strings, decoded, is_bytes, is_numeric, is_text, plain_kind
+from vpem.files.families import Asked
+from vpem.files.levels import MOST_LEVELS, check_levels, named_numbers
+from vpem.files.readers.frames import Frame, Wanted
+from vpem.files.readers.leaving_out import ID_NAMES
+from vpem.files.readers.text_numbers import check_writing, numbers_of, without_marks
+
+__all__ = ["Category", "take_categories"]
+
+ROWS_A_LEVEL = 2
+"""Text with fewer rows a level, on average, is taken for a category only if somebody says so."""
+
+
+@dataclass(frozen=True)
+class Category:
+    """A column as codes.
+
+    Attributes
+    ----------
+    codes : ChunkedArray of double
+        Numbers of levels, null where a value is missing.
+    names : tuple of str
+        Of the levels.
+    """
+
+    codes: pa.ChunkedArray
+    names: tuple[str, ...]
+
+
+def take_categories(
+    frame: Frame, columns: dict[int, pa.ChunkedArray], wanted: Wanted
+) -> tuple[dict[int, Category], dict[str, str]]:
+    """Return the columns that are categories, and why others of text are none.
+
+    Parameters
+    ----------
+    frame : Frame
+        The table.
+    columns : dict of int to pyarrow.ChunkedArray
+        Those of its columns that may be features, by number.
+    wanted : Wanted
+        What of it: with families, or none of its columns is a category.
+
+    Raises
+    ------
+    InputError
+        If a column that is said to be a category cannot be one.
+    """
+    asked = Asked.of(wanted.table.family)
+    found: dict[int, Category] = {}
+    left_out: dict[str, str] = {}
+    if asked is None:
+        return found, left_out
+    for place, column in columns.items():
+        name = frame.names[place]
+        said = asked.named.get(name) == "categorical"
+        if not said and (place in frame.index or name.casefold() in ID_NAMES):
+            continue
+        if not asked.may_be_category(name, frame.names) or not _is_category(column, wanted):
+            continue
+        if not said and is_text(plain_kind(column.type)):
+            _check_writing(frame, name, column, wanted)
+        try:
+            one = _category(frame, name, column, wanted, said)
+        except VpemError:
+            if said:
+                raise
+            left_out[name] = "text, long"
+            continue
+        if isinstance(one, str):
+            left_out[name] = one
+        elif one.names:
+            found[place] = one
+    return found, left_out
+
+
+def _check_writing(frame: Frame, name: str, column: pa.ChunkedArray, wanted: Wanted) -> None:
+    """Raise InputError where text is meant to hold numbers, unless it is said to be names."""
+    try:
+        check_writing({name: column}, wanted.table, frame.source)
+    except InputError as error:
+        names = Setting("family", f"{name}=categorical")
+        raise InputError(*error.parts, "; if these are names say ", names) from None
+
+
+def _is_category(column: pa.ChunkedArray, wanted: Wanted) -> bool:
+    """Whether a column holds text that is no numbers, or the file declares it a category."""
+    kind = plain_kind(column.type)
+    if is_text(kind):
+        return not is_bytes(kind) and numbers_of(column, wanted.table) is None
+    return pa.types.is_dictionary(column.type) and is_numeric(kind)
+
+
+def _category(
+    frame: Frame, name: str, column: pa.ChunkedArray, wanted: Wanted, said: bool
+) -> Category | str:
+    """Return a column as codes; or why it is not taken for a category, unless somebody says so."""
+    if is_text(plain_kind(column.type)):
+        check_strings(name, column, frame.source, frame.file)
+        text = without_marks(column, wanted.table).dictionary_encode().combine_chunks()
+        names = np.array(text.dictionary.to_pylist(), dtype=object)
+        order = np.argsort(names.astype(str), kind="stable") if len(names) else np.arange(0)
+        called = tuple(str(one) for one in names[order])
+    else:
+        values = decoded(column).cast(pa.float64())
+        text = _unmarked(values, wanted).dictionary_encode().combine_chunks()
+        numbers = text.dictionary.to_numpy(zero_copy_only=False)
+        order = np.argsort(numbers, kind="stable")
+        called = named_numbers(numbers[order])
+    n_levels, n_values = len(called), len(column) - text.null_count
+    lenient = wanted.lenient
+    if not (said or lenient):
+        if n_levels > min(MOST_LEVELS, n_values / ROWS_A_LEVEL):
+            return f"text, {n_levels} different"
+        if n_levels == 1 and len(column) > 1 and not wanted.keep_constant:
+            return "constant"
+    if not lenient:
+        check_levels(name, n_levels, n_values, frame.source)
+    rank = np.empty(n_levels)
+    rank[order] = np.arange(n_levels)
+    places = pc.fill_null(text.indices, 0).to_numpy(zero_copy_only=False)
+    missing = np.asarray(pc.is_null(text.indices))
+    codes = rank[places] if n_levels else np.zeros(len(column))
+    return Category(pa.chunked_array([pa.array(codes, mask=missing)]), called)
+
+
+def _unmarked(values: pa.ChunkedArray, wanted: Wanted) -> pa.ChunkedArray:
+    """Return numbers without NaN, and without those that stand for missing values."""
+    gone = pc.is_null(values, nan_is_null=True)
+    for mark in wanted.table.marks:
+        try:
+            gone = pc.or_(gone, pc.fill_null(pc.equal(values, float(mark)), False))
+        except ValueError:
+            continue
+    return pc.if_else(gone, pa.scalar(None, pa.float64()), values)
