@@ -26,8 +26,9 @@ from vpem.sums.connect import Network
 from vpem.sums.over_engine import IN_FLIGHT
 from vpem.sums.quantizer import ITEM
 from vpem.sums.tree import AlongTree
-from vpem.terms.features import CHUNK_BYTES, FeatureTerms
+from vpem.terms.features import FeatureTerms
 from vpem.terms.row_statistics import Message
+from vpem.terms.row_terms import CHUNK_BYTES
 from vpem.terms.scaling import Scaling
 
 __all__ = ["Rates", "Work", "iteration_time", "measure_rates", "message_size"]

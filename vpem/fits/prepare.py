@@ -23,15 +23,17 @@ from vpem.checks import (
 )
 from vpem.errors import InputError, OwnDataWarning, Setting, VpemWarning, shorten
 from vpem.files.matrix import FileMatrix
+from vpem.fits.kinds import check_values_of, known_kinds
 from vpem.fits.used_rows import used_here, used_of_all
 from vpem.network.blocks import Blocks
 from vpem.network.masks import FEWEST
 from vpem.settings import INITS, FitSettings, KmeansSettings, MixtureSettings
 from vpem.steps.given_starts import GivenStart
+from vpem.terms.density import Density
+from vpem.terms.families.kinds import LOCATED, Kinds
 from vpem.terms.features import FeatureTerms
 from vpem.terms.missing import terms_of
 from vpem.terms.missing_patterns import check_columns, check_missing, observed_scaling
-from vpem.terms.mixture import Mixture
 from vpem.terms.reach import Reach
 from vpem.terms.scaling import Scaling, alone
 
@@ -77,6 +79,8 @@ class Prepared:
         Whether values are missing.
     n_used : int
         Rows of positive weight, of all.
+    kinds : Kinds or None
+        Family of each feature; None: all are Gaussian.
     """
 
     X: Any
@@ -87,6 +91,7 @@ class Prepared:
     precision: np.dtype[np.floating]
     misses: bool = False
     n_used: int = 0
+    kinds: Kinds | None = None
 
     def number(self, rows: NDArray[np.intp] | None) -> tuple[int, ...] | None:
         """Return the user's numbers of some rows of ``X``."""
@@ -148,6 +153,7 @@ def prepare(
     missing: str | None = None,
     some: Callable[[NDArray[np.bool_]], NDArray[np.bool_]] | None = None,
     here: LocalRows | None = None,
+    kinds: Kinds | None = None,
 ) -> Prepared:
     """Check the data of a fit of a mixture, and what settings ask of them.
 
@@ -169,11 +175,12 @@ def prepare(
             found = check_finite(data, names, () if missing is None else MARGINALIZE)
 
     X = check_data(X, n_features, feature_names, finite=finite, least_rows=int(here is None))
+    kinds = known_kinds(kinds, X)
     n_samples = len(X) if here is None else here.n_samples
     n_components, init, given = how.n_components, how.init, None
     if init is None:
         raise InputError(f"init must be {', '.join(INITS)}, row indices or a Mixture, got None")
-    if not isinstance(init, str | Mixture):
+    if not isinstance(init, str | Density):
         given = init
     any_has = some or (np.asarray if here is None else here.holders.any)
     of_rows = some or (np.asarray if here is None or here.masked else here.everyones)
@@ -203,8 +210,12 @@ def prepare(
     if given is not None:
         given = check_rows(given, n_components, used.n_rows)
     found = extremes(X) if found is None else found
-    _inspect(X, found, feature_names, how.reg_covar, precision, here)
-    return Prepared(X, n_samples, used.weights, used.kept, given, precision, misses, used.n_rows)
+    if kinds is not None:
+        check_values_of(kinds, X, feature_names)
+    _inspect(X, found, feature_names, how.reg_covar, precision, here, kinds)
+    return Prepared(
+        X, n_samples, used.weights, used.kept, given, precision, misses, used.n_rows, kinds
+    )
 
 
 def started(how: FitSettings) -> tuple[GivenStart, FitSettings]:
@@ -302,13 +313,17 @@ def _inspect(
     reg_covar: float,
     precision: np.dtype[np.floating],
     here: LocalRows | None = None,
+    kinds: Kinds | None = None,
 ) -> None:
     """Refuse values whose squares overflow, and warn of constant features."""
     most = LARGEST_VALUE[precision.itemsize]
     lowest, highest = found
     if max(-lowest.min(initial=0), highest.max(initial=0)) > most:
         _refuse_large(X, feature_names, most, precision)
-    constant = np.flatnonzero(lowest == highest if here is None else here.constant(found))
+    flat = lowest == highest if here is None else here.constant(found)
+    if kinds is not None:
+        flat[np.setdiff1d(np.arange(len(flat)), kinds.columns_of(*LOCATED))] = False
+    constant = np.flatnonzero(flat)
     if len(constant) and (len(X) if here is None else here.n_samples) > 1:
         listed = shorten(
             repr(feature_names[j]) if feature_names is not None else j for j in constant.tolist()

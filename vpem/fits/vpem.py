@@ -16,6 +16,7 @@ from vpem.errors import InputError, Setting
 from vpem.files.fingerprint import describe_run
 from vpem.files.matrix import FileMatrix, check_kept_beside
 from vpem.fits.accelerated import acceleration_of, check_rest
+from vpem.fits.kinds import mixed_terms
 from vpem.fits.labels import responsibilities_of_agents
 from vpem.fits.outcomes import warn_of_outcome
 from vpem.fits.parts import complete, own_start
@@ -44,6 +45,8 @@ from vpem.steps.starts import draw_start, teller
 from vpem.steps.streams import RowStream
 from vpem.steps.summing import agree_on_units
 from vpem.sums.connect import Network
+from vpem.terms.density import Density
+from vpem.terms.families.kinds import Kinds
 from vpem.terms.features import FeatureTerms
 from vpem.terms.mixture import Mixture
 
@@ -65,6 +68,7 @@ def fit_vpem(
     saver: Saver | None = None,
     labels: Sequence[int] | None = None,
     privacy: PrivacySettings | None = None,
+    kinds: Kinds | None = None,
     **changes: Any,
 ) -> Fit:
     """Fit a Gaussian mixture to data split by features: VP-EM (Valdeira et al., Algorithms 1, 2).
@@ -89,6 +93,8 @@ def fit_vpem(
         Keeps checkpoints, and has the one to go on from (`vpem.files.checkpoints.FileSaver`).
     labels : sequence of int, optional
         Agents whose `Fit.responsibilities` are kept; with any, even none, all are told theirs.
+    kinds : Kinds, optional
+        Family of each feature; None: all are Gaussian.
     privacy : PrivacySettings, optional
         With a ``release_epsilon``: noise in every M-step (`vpem.fits.release.release_vpem`).
     **changes
@@ -129,7 +135,7 @@ def fit_vpem(
     given = prepare(
         X, network.blocks.n_features, how, sample_weight=sample_weight,
         feature_names=feature_names, dtype=how.dtype, missing=how.missing,
-        some=network.total.holders.any,
+        some=network.total.holders.any, kinds=kinds,
     )  # fmt: skip
     first_restart = check_int("first_restart", first_restart, least=0)
     acceleration = acceleration_of(how, network)
@@ -140,9 +146,8 @@ def fit_vpem(
     if saver is not None:
         facts = how.values() | ({"first_restart": first_restart} if first_restart else {})
         saver.begin(describe_run("vp-em", given.X, given.row_weights, network, **facts))
-    scaling = units_of(given.X, given.row_weights, how.scale, given.precision, given.misses)
     with one_blas_thread(), np.errstate(over="ignore"):
-        terms = make_terms(given.X, given.row_weights, network.blocks, scaling, given, how)
+        terms = _terms(network, given, how)
         complete(terms, network)
         ledger = Ledger(network.graph)
         network.charge_setup(ledger, given.n_samples, terms.itemsize)
@@ -178,10 +183,18 @@ def fit_vpem(
     return fit
 
 
+def _terms(network: Network, given: Prepared, how: FitSettings) -> Any:
+    """Return the terms of Gaussian features, or of several families."""
+    if given.kinds is not None:
+        return mixed_terms(network.blocks, given, how)
+    scaling = units_of(given.X, given.row_weights, how.scale, given.precision, given.misses)
+    return make_terms(given.X, given.row_weights, network.blocks, scaling, given, how)
+
+
 def _agree_on_units(terms: FeatureTerms, network: Network, ledger: Ledger, init: Any) -> None:
     """Agree on units of squared distances, where a start takes sums of them under masks."""
     if isinstance(init, str) and init != "random":
-        agree_on_units(terms, network.total, ledger)
+        agree_on_units(terms.measured, network.total, ledger)
 
 
 @dataclass(frozen=True)
@@ -226,7 +239,7 @@ class _Attempts:
         if restart.start is not None:
             begun = self.kept.begun_at(restart.start)
             return begun.over(terms.blocks, terms.covariance_type, terms.scaling), None
-        if isinstance(init, Mixture):
+        if isinstance(init, Density):
             start = self._own(init)
             if start.n_components != n_components:
                 raise InputError(
@@ -241,7 +254,7 @@ class _Attempts:
         assert rows is not None
         return terms.start(terms.at_rows(rows)), rows
 
-    def _own(self, mixture: Mixture) -> Mixture:
+    def _own(self, mixture: Any) -> Any:
         """Return this process's part of a mixture of all features, as a start."""
         terms = self.terms
         return own_start(mixture, self.network, terms.covariance_type, terms.scaling)

@@ -108,19 +108,20 @@ def draw_start(
     if init == "random":
         rows = stream.draw_distinct(n_components)
         return terms.start(terms.at_rows(rows)), rows
-    some, own, numbers = terms, stream, np.arange(terms.n_samples)
+    some, view, own, numbers = terms, terms.measured, stream, np.arange(terms.n_samples)
     count = sample_size(n_components, terms.widest)
     if count < terms.n_samples:
         numbers, own = stream.sample(count)
-        some = terms.some(numbers, own.row_weights)
-    places = seed_features(some, total, n_components, own, tell)
-    rows, centres = numbers[places], some.at_rows(places)
+        some, view = (one.some(numbers, own.row_weights) for one in (some, view))
+    places = seed_features(view, total, n_components, own, tell)
+    rows = numbers[places]
     if init == "k-means++":
-        return terms.start(centres), rows
-    pace = Pace(tolerances=_tolerances(some))
+        return terms.start(some.at_rows(places)), rows
+    pace = Pace(tolerances=_tolerances(view))
     run = lloyd_features(
-        some, total, centres, own, max_iter=MOST_LLOYD_OF_START, pace=pace, kind="setup",
-        fill=not is_diagonal(terms.covariance_type), callback=step_of_lloyd(tell),
+        view, total, view.at_rows(places), own, max_iter=MOST_LLOYD_OF_START, pace=pace,
+        kind="setup", fill=not is_diagonal(terms.covariance_type),
+        callback=step_of_lloyd(tell),
     )  # fmt: skip
     return _from_clusters(some, total, run), rows
 
@@ -150,10 +151,10 @@ def _variances(terms: FeatureTerms) -> NDArray[np.float64]:
 
 def _from_clusters(terms: FeatureTerms, total: Sum, run: Lloyd) -> Mixture:
     """Take an M-step from clusters, each root by its own labels."""
-    statistics = terms.empty(run.centres, total.n_roots)
+    statistics = terms.of_clusters(run.centres, total.n_roots)
     for rows in terms.chunks(run.counts.size):
         labels = run.labels[:, rows, None]
-        hard = (labels == np.arange(len(run.centres))).astype(terms.rows.dtype)
+        hard = (labels == np.arange(len(run.centres))).astype(f"f{terms.itemsize}")
         if terms.row_weights is not None:
             hard *= terms.row_weights[rows][:, None].astype(hard.dtype)
         terms.summarize(statistics, hard, rows)

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from copy import copy
 from dataclasses import replace
-from typing import Self
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -13,13 +11,13 @@ from numpy.typing import DTypeLike, NDArray
 from vpem._core.covariances import covariances_diag, covariances_full
 from vpem._core.mahalanobis import mahalanobis_diag
 from vpem._core.moments import moments_diag, moments_full
-from vpem._core.normalise import normalise
 from vpem._core.sweep import sweep
 from vpem.checks import Floats
 from vpem.network.blocks import Blocks
 from vpem.terms.covariances import Factors, block_views, factorise
 from vpem.terms.matrix import Arranges, Rows, arrange_rows
 from vpem.terms.mixture import Mixture
+from vpem.terms.row_terms import RowTerms
 from vpem.terms.scaling import Scaling
 from vpem.terms.statistics import BlockStatistics, Statistics
 
@@ -31,16 +29,13 @@ NEGLIGIBLE = 1e-22
 NONE, NO_TABLE = np.zeros(0), np.zeros((0, 0))
 """What kernels take for row weights, or for statistics, that there are not."""
 
-CHUNK_BYTES = 1 << 24
-"""Size aimed at for the terms of one chunk of rows, over all hubs or agents."""
-
 
 def lightest_of(row_weights: NDArray[np.float64]) -> float:
     """Return the least positive weight."""
     return float(row_weights.min(initial=np.inf, where=row_weights > 0))
 
 
-class FeatureTerms(BlockStatistics):
+class FeatureTerms(RowTerms, BlockStatistics):
     """Local terms of data split by features over hubs, Valdeira et al., sections 5 and 6.
 
     Parameters
@@ -110,12 +105,6 @@ class FeatureTerms(BlockStatistics):
         found = np.bincount(blocks.block_of, per_feature, blocks.n_blocks)
         return self.total_weight * found.astype(np.float64, copy=False)
 
-    def __copy__(self) -> Self:
-        """Return the same terms; as `copy` would, but in less time than a small batch takes."""
-        made = object.__new__(type(self))
-        made.__dict__.update(self.__dict__)
-        return made
-
     def part(self, rows: slice, following: slice | None = None) -> FeatureTerms:
         """Return the terms of a run of rows, which are counted from 0 in it.
 
@@ -175,13 +164,6 @@ class FeatureTerms(BlockStatistics):
         chosen.least = NEGLIGIBLE * lightest / n_samples if self.skips_negligible else 0.0
         return chosen
 
-    def chunks(self, n_values: int) -> Iterator[slice]:
-        """Yield runs of rows for which ``n_values`` numbers a row fit in the working memory."""
-        step = max(64, CHUNK_BYTES // (self.rows.dtype.itemsize * max(n_values, 1)))
-        for run in self.rows.runs():
-            for start in range(run.start, run.stop, step):
-                yield slice(start, min(start + step, run.stop))
-
     # ---- E-step --------------------------------------------------------------------------------
 
     def prepare(self, mixture: Mixture) -> Factors:
@@ -205,20 +187,6 @@ class FeatureTerms(BlockStatistics):
     def squares(self, centres: NDArray[np.float64], rows: slice) -> Floats:
         """Squared distances by what is there of each hub's part of these rows; here all is."""
         return self.distances(centres, rows)
-
-    def responsibilities(
-        self, mixture: Mixture, sums: Floats, rows: slice
-    ) -> tuple[Floats, NDArray[np.float64]]:
-        """Responsibilities (R, m, K) times row weights, and log-likelihood (R,) of these rows."""
-        log_weights = np.broadcast_to(mixture.log_weights, (len(sums), mixture.n_components))
-        out = np.empty((*sums.shape[:2], mixture.n_components), dtype=sums.dtype)
-        log_likelihoods = np.empty(sums.shape[:2])
-        normalise(sums, np.ascontiguousarray(log_weights), out, log_likelihoods, self.n_threads)
-        if self.row_weights is None:
-            return out, log_likelihoods.sum(axis=1)
-        weights = self.row_weights[rows]
-        out *= weights[:, None].astype(out.dtype)
-        return out, log_likelihoods @ weights
 
     def sweep(
         self,
@@ -319,6 +287,15 @@ class FeatureTerms(BlockStatistics):
                 new[b][...] = old[b]
         return replace(mixture, weights=weights, means=means, covariances=covariances)
 
+    @property
+    def measured(self) -> FeatureTerms:
+        """Rows between which distances mean something: these."""
+        return self
+
+    def of_clusters(self, centres: NDArray[np.float64], n_roots: int) -> Statistics:
+        """Statistics of no rows, of clusters about these centres (K, d)."""
+        return self.empty(centres, n_roots)
+
     # ---- starts and repairs ---------------------------------------------------------------------
 
     def at_rows(self, indices: NDArray[np.intp]) -> NDArray[np.float64]:
@@ -344,11 +321,6 @@ class FeatureTerms(BlockStatistics):
                 self.summarize(statistics, np.ascontiguousarray(own), rows)
             self._sample_covariance = self.update(statistics).covariances
         return self._sample_covariance
-
-    def _weights(self, rows: slice) -> NDArray[np.float64]:
-        if self.row_weights is None:
-            return np.ones(rows.stop - rows.start)
-        return self.row_weights[rows]
 
     def start(self, centres: NDArray[np.float64]) -> Mixture:
         """Equal weights, means at ``centres`` (K, d), every covariance the block's sample one."""

@@ -29,6 +29,7 @@ from vpem.terms.missing_patterns import Plan, marginal_terms, pattern_plan
 from vpem.terms.missing_statistics import MissingBlockStatistics, MissingFactors
 from vpem.terms.mixture import Mixture
 from vpem.terms.reach import Reach
+from vpem.terms.row_terms import mixed
 from vpem.terms.scaling import Add, Scaling, alone
 from vpem.terms.statistics import MissingStatistics, Statistics
 
@@ -207,6 +208,10 @@ class MissingTerms(MissingBlockStatistics, FeatureTerms):
         )
         return self._latest
 
+    def forget(self) -> None:
+        """Remember no mixture: a start follows."""
+        self._latest = None
+
     def local(self, factors: Factors, rows: slice) -> Floats:
         """Terms of each hub for what it has of these rows, shape (B, m, K); 0 of nothing."""
         assert isinstance(factors, MissingFactors)
@@ -302,12 +307,7 @@ class MissingTerms(MissingBlockStatistics, FeatureTerms):
         found = np.zeros(len(mix))
         for rows in self.chunks(self.blocks.n_blocks * mixture.n_components):
             terms = self.local(factors, rows)
-            flat = terms.reshape(len(terms), -1)
-            if len(mix) == 1 and bool((mix == 1).all()):
-                sums = flat.sum(axis=0, keepdims=True)
-            else:
-                sums = (mix @ flat).astype(flat.dtype)
-            sums = np.ascontiguousarray(sums).reshape(len(mix), *terms.shape[1:])
+            sums = mixed(mix, terms)
             responsibilities, log_likelihoods = self.responsibilities(mixture, sums, rows)
             found += log_likelihoods
             if statistics is not None:

@@ -211,7 +211,11 @@ class Mixture(Density, facts="{n_components:component}, {n_features:feature}, {c
         n_samples = check_int("n_samples", n_samples, least=0)
         counts = rng.multinomial(n_samples, self.assembled_weights)
         labels = np.repeat(np.arange(self.n_components), counts)
-        drawn = rng.standard_normal((n_samples, self.n_features))
+        return self.drawn(labels, rng), labels
+
+    def drawn(self, labels: NDArray[np.intp], rng: np.random.Generator) -> NDArray[np.float64]:
+        """Draw rows of these components (m,), (m, d) in the user's order and units."""
+        drawn = rng.standard_normal((len(labels), self.n_features))
         if self.is_diagonal:
             variances = np.broadcast_to(self.covariances, self.means.shape)
             drawn *= np.sqrt(variances)[labels]
@@ -222,7 +226,7 @@ class Mixture(Density, facts="{n_components:component}, {n_features:feature}, {c
                     lower = np.linalg.cholesky(view[0 if self.is_tied else k])
                     drawn[labels == k, part] = drawn[labels == k, part] @ lower.T
         drawn += self.means[labels]
-        return self.scaling.undo(drawn[:, self.blocks.position]), labels
+        return self.scaling.undo(drawn[:, self.blocks.position])
 
     # ---- the same mixture over other blocks -----------------------------------------------------
 

@@ -1,0 +1,92 @@
+"""Data of several families: what their values may be, and the terms of a fit of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from vpem.checks import row_blocks
+from vpem.errors import InputError
+from vpem.network.blocks import Blocks
+from vpem.settings import FitSettings
+from vpem.terms.families.kinds import Kinds
+from vpem.terms.families.laws import law_of
+from vpem.terms.families.mixed import MixedTerms
+
+if TYPE_CHECKING:
+    from vpem.fits.prepare import Prepared
+
+__all__ = ["check_values_of", "known_kinds", "mixed_terms"]
+
+MAY_BE = {
+    "categorical": "codes from 0 to one less than there are levels",
+    "bernoulli": "0 or 1",
+    "poisson": "counts: 0, 1, 2, ...",
+    "negative-binomial": "counts: 0, 1, 2, ...",
+    "exponential": "numbers that are 0 or above",
+    "gamma": "numbers above 0",
+    "log-normal": "numbers above 0",
+}
+"""What values of a family are."""
+
+
+def known_kinds(kinds: Kinds | None, X: Any) -> Kinds | None:
+    """Return the families of features with all their levels; None where all are Gaussian.
+
+    Raises
+    ------
+    InputError
+        If they are no `Kinds`, or of other than so many features.
+    """
+    if kinds is None:
+        return None
+    if not isinstance(kinds, Kinds):
+        raise InputError(f"kinds must be vpem.Kinds, got {type(kinds).__name__}")
+    if kinds.n_features != X.shape[1]:
+        raise InputError(
+            f"there are families for {kinds.n_features} features, the data have {X.shape[1]}"
+        )
+    return None if kinds.is_gaussian else kinds.counted(X)
+
+
+def check_values_of(kinds: Kinds, X: Any, feature_names: Sequence[str] | None = None) -> None:
+    """Raise InputError at the first value that its feature's family cannot have.
+
+    Missing values (NaN) are not looked at.
+    """
+    laws = {family: law_of(family) for family in kinds.present}
+    for start, part in row_blocks(X):
+        for j, family in enumerate(kinds.families):
+            column = part[:, j].astype(np.float64)
+            there = np.flatnonzero(~np.isnan(column))
+            wrong = laws[family].wrong(column[there])
+            if family == "categorical":
+                wrong = wrong | (column[there] >= kinds.n_levels[j])
+            if wrong.any():
+                row = int(there[np.flatnonzero(wrong)[0]])
+                name = "" if feature_names is None else f" ({feature_names[j]!r})"
+                raise InputError(
+                    f"row {start + row}, feature {j}{name} is {column[row]:g}, but {family} "
+                    f"features are {MAY_BE.get(family, 'finite numbers')}; give it another family"
+                )
+
+
+def mixed_terms(blocks: Blocks, given: Prepared, how: FitSettings) -> MixedTerms:
+    """Return the terms of a fit of several families."""
+    assert how.n_threads is not None
+    assert given.kinds is not None
+    return MixedTerms(
+        given.X,
+        blocks,
+        how.covariance_type,
+        kinds=given.kinds,
+        misses=given.misses,
+        scale=how.scale,
+        row_weights=given.row_weights,
+        reg_covar=how.reg_covar,
+        n_threads=how.n_threads,
+        dtype=given.precision,
+        skip_negligible=not how.every_weight,
+    )

@@ -1,0 +1,201 @@
+"""Families whose features in a hub are joint: locations and scatter, of six covariance types."""
+
+from __future__ import annotations
+
+from copy import copy
+from dataclasses import replace
+from itertools import pairwise
+from typing import ClassVar, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vpem.checks import Floats
+from vpem.network.blocks import Blocks
+from vpem.terms.families.columns import Columns
+from vpem.terms.families.family import Features, Table
+from vpem.terms.families.part import How, Law, Made, Part, PartTerms
+from vpem.terms.features import FeatureTerms
+from vpem.terms.missing import MissingTerms, terms_of
+from vpem.terms.missing_patterns import observed_scaling
+from vpem.terms.mixture import Mixture
+from vpem.terms.scaling import Scaling
+from vpem.terms.statistics import Statistics
+
+__all__ = ["GaussianLaw", "LocatedTerms"]
+
+
+class GaussianLaw(Law):
+    """Gaussian features among those of other families."""
+
+    name: ClassVar[str] = "gaussian"
+
+    @property
+    def domains(self) -> dict[str, str]:
+        """Nothing but the core has parameters."""
+        return {}
+
+    def hubs_of_cells(self, features: Features) -> dict[str, NDArray[np.intp]]:
+        """No cells."""
+        return {}
+
+    def features_of_cells(self, features: Features) -> dict[str, NDArray[np.intp]]:
+        """No cells."""
+        return {}
+
+    def n_parameters(self, part: Part, n_components: int) -> int:
+        """Means, and the entries of the blocks."""
+        return _core(part).n_parameters - (n_components - 1)
+
+    def wrong(self, values: Floats) -> NDArray[np.bool_]:
+        """Which values (m,) are no finite numbers."""
+        return ~np.isfinite(values)
+
+    def terms_of(self, part: Part, values: NDArray[np.float64], there: NDArray[np.bool_]) -> Floats:
+        """``-2 log f`` (B, m, K) of each hub, of what is there of rows."""
+        core = _core(part)
+        terms, _ = core.terms_of(values, there)
+        inside = core.blocks.arrange(there, np.bool_)
+        terms += _constants(inside, core.blocks, core.scaling)[:, :, None]
+        return terms
+
+    def locations(self, part: Part) -> Table:
+        """Where components lie, (K, n) in block order and units of fitting."""
+        return _core(part).means
+
+    def means(self, part: Part) -> Table:
+        """Expected values (K, n)."""
+        return _core(part).assembled_means
+
+    def draw(self, part: Part, labels: NDArray[np.intp], rng: np.random.Generator) -> Table:
+        """Draw rows of these components, (m, n)."""
+        return _core(part).drawn(labels, rng)
+
+    def terms(self, columns: Columns, features: Features, how: How) -> LocatedTerms:
+        """Return the terms of data."""
+        return LocatedTerms(self, columns, features, how)
+
+
+class LocatedTerms(PartTerms):
+    """Rows of Gaussian features: the terms of a fit of these alone.
+
+    Attributes
+    ----------
+    inner : FeatureTerms
+        These terms, over ``features.blocks``.
+    """
+
+    def __init__(self, law: GaussianLaw, columns: Columns, features: Features, how: How) -> None:
+        self.law, self.family, self.features = law, law.name, features
+        misses = any(bool(np.isnan(part).any()) for _, part in columns.runs())
+        scaling = Scaling.none(features.n_features)
+        if how.scale == "standard" or how.dtype.itemsize < columns.dtype.itemsize:
+            standard = observed_scaling if misses else Scaling.standard
+            scaling = standard(columns, how.row_weights)
+            if how.scale == "none":
+                scaling = Scaling(scaling.shift, np.ones_like(scaling.scale))
+        self.inner: FeatureTerms = terms_of(
+            columns, features.blocks, how.covariance_type, missing=misses, scaling=scaling,
+            row_weights=how.row_weights, reg_covar=how.reg_covar, n_threads=how.n_threads,
+            dtype=how.dtype, skip_negligible=how.skip_negligible,
+        )  # fmt: skip
+
+    @property
+    def scaling(self) -> Scaling:
+        """Units of fitting, in the order of ``features.columns``."""
+        return self.inner.scaling
+
+    def prepare(self, part: Part) -> Made:
+        """Factor every block, and remember them for expected values of the M-step."""
+        factors = self.inner.prepare(_core(part))
+        return Made(factors, factors.failed)
+
+    def forget(self) -> None:
+        """Remember no parameters: a start follows."""
+        if isinstance(self.inner, MissingTerms):
+            self.inner.forget()
+
+    def add_terms(self, made: Made, rows: slice, out: Floats) -> None:
+        """Add ``-2 log f`` of each hub to ``out`` (B, m, K)."""
+        out += self.inner.local(made.ready, rows)
+        out += self.constants(rows)[:, :, None]
+
+    def constants(self, rows: slice) -> NDArray[np.float64]:
+        """What ``-2 log f`` has whatever the parameters are, (B, m) or (B, 1)."""
+        inner = self.inner
+        there = None
+        if isinstance(inner, MissingTerms):
+            there = inner.observed[rows]
+        return _constants(there, inner.blocks, inner.scaling)
+
+    def empty(self, centres: Floats, n_roots: int) -> Statistics:
+        """Statistics of no rows about centres (K, n)."""
+        return self.inner.empty(centres, n_roots)
+
+    def summarize(self, statistics: Statistics, responsibilities: Floats, rows: slice) -> None:
+        """Add these rows to the statistics."""
+        self.inner.summarize(statistics, responsibilities, rows)
+
+    def update(self, statistics: Statistics, weights: NDArray[np.float64]) -> Part:
+        """M-step."""
+        return self._part(replace(self.inner.update(statistics), weights=weights))
+
+    def _part(self, core: Mixture) -> Part:
+        return Part(self.law.name, self.features, core=core)
+
+    def keep(self, part: Part, before: Part, hubs: NDArray[np.bool_]) -> Part:
+        """Return the part with the parameters that these hubs (B,) had before."""
+        return replace(part, core=self.inner.keep(_core(part), _core(before), hubs))
+
+    def at_rows(self, indices: NDArray[np.intp]) -> Table:
+        """Rows of the data as centres (L, n)."""
+        return self.inner.at_rows(indices)
+
+    def start(self, centres: Table, weights: NDArray[np.float64]) -> Part:
+        """Locations at centres (K, n), every covariance the block's sample one."""
+        return self._part(replace(self.inner.start(centres), weights=weights))
+
+    def reseeded(self, part: Part, component: int, centre: Table) -> Part:
+        """Place one component anew, at a centre (n,)."""
+        return replace(part, core=self.inner.reseeded(_core(part), component, centre, 0.0))
+
+    def embedded(self, rows: slice) -> Floats:
+        """Rows (m, n) in block order and units of fitting; NaN missing."""
+        data = self.inner.rows.read(rows)
+        if isinstance(self.inner, MissingTerms):
+            data = np.where(self.inner.observed[rows] == 0, np.nan, data).astype(data.dtype)
+        return data
+
+    def part(self, rows: slice, following: slice | None = None) -> Self:
+        """Return the terms of a run of rows, which are counted from 0 in it."""
+        return self._over(self.inner.part(rows, following))
+
+    def some(self, rows: NDArray[np.intp], row_weights: NDArray[np.float64] | None) -> Self:
+        """Return the terms of some rows."""
+        return self._over(self.inner.some(rows, row_weights))
+
+    def _over(self, inner: FeatureTerms) -> Self:
+        chosen = copy(self)
+        chosen.inner = inner
+        return chosen
+
+
+def _core(part: Part) -> Mixture:
+    assert part.core is not None
+    return part.core
+
+
+def _constants(
+    there: NDArray[np.generic] | None, blocks: Blocks, scaling: Scaling
+) -> NDArray[np.float64]:
+    """What ``-2 log f`` of Gaussian features has whatever the parameters are, (B, m).
+
+    ``there`` (m, n) says which values are there, in block order; None: all, (B, 1).
+    """
+    own = np.log(2 * np.pi) + 2 * np.log(scaling.scale[blocks.order])
+    if there is None:
+        return np.bincount(blocks.block_of, own, blocks.n_blocks).astype(np.float64)[:, None]
+    found = np.zeros((blocks.n_blocks, len(there)))
+    for one, (begin, end) in zip(found, pairwise(blocks.offsets.tolist()), strict=True):
+        one[...] = there[:, begin:end] @ own[begin:end]
+    return found

@@ -1,0 +1,310 @@
+"""Data whose features are of several families: a list of parts, one a family, over all hubs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from vpem.checks import Floats
+from vpem.network.blocks import Blocks
+from vpem.terms.families.columns import Columns
+from vpem.terms.families.embedding import embedding
+from vpem.terms.families.kinds import Kinds
+from vpem.terms.families.laws import law_of
+from vpem.terms.families.mixture import MixedMixture, scaling_of
+from vpem.terms.families.part import How, Made, Part, PartTerms
+from vpem.terms.features import FeatureTerms
+from vpem.terms.matrix import Arranges, Rows, arrange_rows
+from vpem.terms.row_terms import RowTerms, mixed
+from vpem.terms.scaling import Scaling
+
+__all__ = ["MixedFactors", "MixedStatistics", "MixedTerms"]
+
+
+@dataclass(frozen=True)
+class MixedFactors:
+    """What the E-step needs of every part.
+
+    Attributes
+    ----------
+    parts : tuple of Made
+        Of each family.
+    failed : ndarray of shape (n_copies, B)
+        1 where a hub's parameters cannot be used.
+    n_components : int
+        Number of components, K.
+    """
+
+    parts: tuple[Made, ...]
+    n_components: int
+    failed: NDArray[np.uint8]
+
+
+@dataclass
+class MixedStatistics:
+    """Sufficient statistics of every part.
+
+    Attributes
+    ----------
+    counts : ndarray of shape (R, K)
+        ``n_k``, as each root finds it.
+    parts : tuple
+        Of each family.
+    shifts : ndarray of shape (K, d)
+        What those that have locations are about, in block order.
+    """
+
+    counts: NDArray[np.float64]
+    parts: tuple[Any, ...]
+    shifts: Floats
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that the arrays take."""
+        own = sum(part.nbytes for part in self.parts)
+        return int(self.counts.nbytes + self.shifts.nbytes + own)
+
+    def add(self, other: MixedStatistics, times: float = 1.0) -> None:
+        """Add so many times the statistics of other rows about the same shift."""
+        self.counts += times * other.counts
+        for own, one in zip(self.parts, other.parts, strict=True):
+            own.add(one, times)
+
+    def scale(self, factor: float) -> None:
+        """Multiply all of it."""
+        self.counts *= factor
+        for own in self.parts:
+            own.scale(factor)
+
+
+class MixedTerms(RowTerms):
+    """Local terms of data whose features are of several families.
+
+    A hub's term is the sum of those of its families: within a component they are independent.
+
+    Parameters
+    ----------
+    X : ndarray or FileMatrix of shape (M, d)
+        In the user's order and units; NaN where a value is missing, categories as codes.
+    blocks : Blocks
+        Features of each hub.
+    covariance_type : str
+        Of the families that have scatter.
+    kinds : Kinds
+        Family of each feature.
+    misses : bool
+        Whether values are missing, of any process.
+    scale : {"none", "standard"}
+        Units of the families that have locations.
+    row_weights, reg_covar, n_threads, dtype, skip_negligible
+        As for `vpem.terms.features.FeatureTerms`.
+    """
+
+    by_responsibilities = False
+    """Parts may expect what is missing, or what cannot be seen, by the parameters of the time."""
+
+    def __init__(
+        self,
+        X: Floats | Arranges,
+        blocks: Blocks,
+        covariance_type: str,
+        *,
+        kinds: Kinds,
+        misses: bool = False,
+        scale: str = "none",
+        row_weights: NDArray[np.float64] | None = None,
+        reg_covar: float = 1e-6,
+        n_threads: int = 1,
+        dtype: DTypeLike = np.float64,
+        skip_negligible: bool = True,
+    ) -> None:
+        self.blocks, self.covariance_type, self.kinds = blocks, covariance_type, kinds
+        self.row_weights = None if row_weights is None else np.ascontiguousarray(row_weights)
+        self.reg_covar, self.n_threads, self.misses = reg_covar, n_threads, misses
+        precision: np.dtype[np.floating] = np.empty(0, dtype).dtype
+        self.dtype, self.itemsize = precision, precision.itemsize
+        self.rows = arrange_rows(X, blocks, Scaling.none(blocks.n_features), X.dtype)
+        self.n_samples = len(X)
+        self.total_weight = float(self.n_samples if row_weights is None else row_weights.sum())
+        self.resolution = float(np.finfo(precision).eps) / 4
+        self.log_constant, self.units = 0.0, 0
+        # Of all processes: features, and those of the widest hub.
+        self.n_features = blocks.n_features
+        self.widest = int(blocks.widths.max(initial=0))
+        self.add_up: Callable[[NDArray[np.float64]], float] = np.sum
+        how = How(
+            covariance_type, self.row_weights, reg_covar, n_threads, precision, skip_negligible,
+            scale,
+        )  # fmt: skip
+        self.parts: list[PartTerms] = []
+        self.places: list[NDArray[np.intp]] = []
+        for family, features in kinds.split(blocks).items():
+            law = law_of(family)
+            columns = Columns(X, self.rows, features, blocks, law.change)
+            self.parts.append(law.terms(columns, features, how))
+            self.places.append(blocks.position[features.columns[features.blocks.order]])
+
+    def constants(self) -> NDArray[np.float64]:
+        """What each hub here has of `log_constant`, (B,): nothing, it is in the terms."""
+        return np.zeros(self.blocks.n_blocks)
+
+    def part(self, rows: slice, following: slice | None = None) -> MixedTerms:
+        """Return the terms of a run of rows, which are counted from 0 in it."""
+        parts = [part.part(rows, following) for part in self.parts]
+        weights = None if self.row_weights is None else self.row_weights[rows]
+        return self._over(self.rows.part(rows, following), parts, weights)
+
+    def some(
+        self, rows: NDArray[np.intp], row_weights: NDArray[np.float64] | None = None
+    ) -> MixedTerms:
+        """Return the terms of some rows: rows may come twice, and weigh 1 or so much."""
+        parts = [part.some(rows, row_weights) for part in self.parts]
+        return self._over(self.rows.some(rows), parts, row_weights)
+
+    def _over(
+        self, rows: Rows, parts: list[PartTerms], row_weights: NDArray[np.float64] | None
+    ) -> MixedTerms:
+        chosen = self.__copy__()
+        chosen.rows, chosen.parts, chosen.row_weights = rows, parts, row_weights
+        chosen.n_samples = rows.n_samples
+        total = rows.n_samples if row_weights is None else row_weights.sum()
+        chosen.total_weight = float(total)
+        chosen.__dict__.pop("measured", None)
+        return chosen
+
+    def chunks(self, n_values: int) -> Any:
+        """Yield runs of rows for which ``n_values`` numbers a row fit in the working memory."""
+        return super().chunks(max(n_values, self.n_features))
+
+    @property
+    def scaling(self) -> Scaling:
+        """Units of fitting, of each feature as the user numbers them."""
+        return scaling_of([part.features for part in self.parts], [p.scaling for p in self.parts])
+
+    # ---- E-step --------------------------------------------------------------------------------
+
+    def prepare(self, mixture: MixedMixture) -> MixedFactors:
+        """Make what the E-step needs of every part, and remember it for the M-step."""
+        made = tuple(own.prepare(part) for own, part in zip(self.parts, mixture.parts, strict=True))
+        copies = 1 if mixture.is_tied else mixture.n_components
+        failed = np.zeros((copies, self.blocks.n_blocks), dtype=np.uint8)
+        for one in made:
+            if one.failed is not None:
+                failed |= one.failed
+        return MixedFactors(made, mixture.n_components, failed)
+
+    def local(self, factors: MixedFactors, rows: slice) -> Floats:
+        """Terms of each hub for these rows, shape (B, m, K)."""
+        shape = (self.blocks.n_blocks, rows.stop - rows.start, factors.n_components)
+        out = np.zeros(shape, dtype=self.dtype)
+        for own, made in zip(self.parts, factors.parts, strict=True):
+            own.add_terms(made, rows, out)
+        return out
+
+    def sweep(
+        self,
+        mixture: MixedMixture,
+        factors: MixedFactors,
+        mix: NDArray[np.float64],
+        statistics: MixedStatistics | None = None,
+    ) -> NDArray[np.float64]:
+        """Take the sum ``mix @ Q`` and all that depends on it, chunk by chunk: (R,)."""
+        found = np.zeros(len(mix))
+        for rows in self.chunks(self.blocks.n_blocks * mixture.n_components):
+            sums = mixed(mix, self.local(factors, rows))
+            responsibilities, log_likelihoods = self.responsibilities(mixture, sums, rows)
+            found += log_likelihoods
+            if statistics is not None:
+                self.summarize(statistics, responsibilities, rows)
+        return found
+
+    # ---- M-step --------------------------------------------------------------------------------
+
+    def empty(self, centres: Floats, n_roots: int) -> MixedStatistics:
+        """Statistics of no rows about centres (K, d)."""
+        counts = np.zeros((n_roots, len(centres)))
+        parts = tuple(
+            own.empty(np.ascontiguousarray(centres[:, places]), n_roots)
+            for own, places in zip(self.parts, self.places, strict=True)
+        )
+        return MixedStatistics(counts, parts, centres)
+
+    def summarize(self, statistics: MixedStatistics, responsibilities: Floats, rows: slice) -> None:
+        """Add these rows to the statistics, each hub by its own root's responsibilities."""
+        statistics.counts += responsibilities.sum(axis=1, dtype=np.float64)
+        for own, one in zip(self.parts, statistics.parts, strict=True):
+            own.summarize(one, responsibilities, rows)
+
+    def update(self, statistics: MixedStatistics) -> MixedMixture:
+        """Parameters from the statistics."""
+        counts = statistics.counts
+        weights = counts / counts.sum(axis=1, keepdims=True)
+        parts = [
+            own.update(one, weights) for own, one in zip(self.parts, statistics.parts, strict=True)
+        ]
+        return self._mixture(weights, parts)
+
+    def _mixture(self, weights: NDArray[np.float64], parts: list[Part]) -> MixedMixture:
+        return MixedMixture(self.blocks, self.kinds, self.covariance_type, weights, tuple(parts))
+
+    def keep(
+        self, mixture: MixedMixture, before: MixedMixture, hubs: NDArray[np.bool_]
+    ) -> MixedMixture:
+        """Return the mixture with the parameters that these hubs (B,) had before."""
+        shape = (self.blocks.n_blocks, mixture.n_components)
+        weights = np.broadcast_to(mixture.weights, shape).copy()
+        weights[hubs] = np.broadcast_to(before.weights, shape)[hubs]
+        both = zip(self.parts, mixture.parts, before.parts, strict=True)
+        return self._mixture(weights, [own.keep(new, old, hubs) for own, new, old in both])
+
+    # ---- starts and repairs ---------------------------------------------------------------------
+
+    def at_rows(self, indices: NDArray[np.intp]) -> NDArray[np.float64]:
+        """Rows of the data as centres, shape (len(indices), d), in block order and fit units."""
+        found = np.empty((len(indices), self.blocks.n_features))
+        for own, places in zip(self.parts, self.places, strict=True):
+            found[:, places] = own.at_rows(indices)
+        return found
+
+    def start(self, centres: NDArray[np.float64]) -> MixedMixture:
+        """Equal weights, and each family's parameters to start from at ``centres`` (K, d)."""
+        weights = np.full((1, len(centres)), 1.0 / len(centres))
+        return self._mixture(
+            weights,
+            [
+                own.start(np.ascontiguousarray(centres[:, places]), weights)
+                for own, places in zip(self.parts, self.places, strict=True)
+            ],
+        )
+
+    def reseeded(
+        self, mixture: MixedMixture, component: int, centre: NDArray[np.float64], weight: float
+    ) -> MixedMixture:
+        """Place one component anew: at this centre (d,), with this mixing weight."""
+        weights = mixture.weights.copy()
+        others = np.delete(np.arange(weights.shape[1]), component)
+        rest = weights[:, others].sum(axis=1, keepdims=True)
+        weights[:, others] *= (1 - weight) / np.where(rest > 0, rest, 1.0)
+        weights[:, component] = weight
+        parts = [
+            own.reseeded(part, component, centre[places])
+            for own, part, places in zip(self.parts, mixture.parts, self.places, strict=True)
+        ]
+        return self._mixture(weights, parts)
+
+    @cached_property
+    def measured(self) -> FeatureTerms:
+        """The same rows where distances mean something: numbers in units of their spread."""
+        return embedding(self)
+
+    def of_clusters(self, centres: NDArray[np.float64], n_roots: int) -> MixedStatistics:
+        """Statistics of no rows, of as many clusters as centres; nothing is expected of them."""
+        for own in self.parts:
+            own.forget()
+        first = self.at_rows(np.zeros(1, dtype=np.intp))
+        return self.empty(np.repeat(first, len(centres), axis=0), n_roots)

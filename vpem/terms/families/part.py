@@ -1,0 +1,239 @@
+"""What mixed fits ask of a family: its part of a mixture, and its part of the terms.
+
+A mixture of several families is a list of parts, one a family, each over all hubs. A family is a
+`Law`: what it says of parameters that are found; its `PartTerms` hold rows and find them.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vpem.checks import Floats
+from vpem.terms.families.columns import Change, Columns
+from vpem.terms.families.family import Features, Table, Tables
+from vpem.terms.mixture import Mixture
+from vpem.terms.scaling import Scaling
+
+__all__ = ["How", "Law", "Made", "Part", "PartTerms"]
+
+
+@dataclass(frozen=True)
+class Part:
+    """Parameters of the features of one family, over all hubs.
+
+    Attributes
+    ----------
+    family : str
+        Its name.
+    features : Features
+        Its features.
+    tables : dict of str to ndarray of shape (K, C)
+        Parameters by name, in block order (`Law.hubs_of_cells` says whose the cells are).
+    core : Mixture or None
+        Locations and scatter over ``features.blocks``, of a family that has them; its columns are
+        those of ``features.columns``, from 0. Its mixing weights are those of the whole mixture.
+    """
+
+    family: str
+    features: Features
+    tables: Tables = field(default_factory=dict)
+    core: Mixture | None = None
+
+    def weighing(self, weights: NDArray[np.float64]) -> Part:
+        """Return the same part, its core with these mixing weights (R, K)."""
+        core = None if self.core is None else replace(self.core, weights=weights)
+        return replace(self, core=core)
+
+    def permuted(self, order: NDArray[np.intp]) -> Part:
+        """Return the same part with its components in another order."""
+        tables = {name: table[order] for name, table in self.tables.items()}
+        core = None if self.core is None else self.core.permuted(order)
+        return replace(self, tables=tables, core=core)
+
+
+@dataclass
+class Made:
+    """What the E-step needs of a part's parameters.
+
+    Attributes
+    ----------
+    ready : object
+        What the family makes of them.
+    failed : ndarray of shape (n_copies, B) or None
+        1 where a hub's parameters cannot be used; None: nowhere.
+    """
+
+    ready: Any
+    failed: NDArray[np.uint8] | None = None
+
+
+@dataclass(frozen=True)
+class How:
+    """How a part's terms are to be taken.
+
+    Attributes
+    ----------
+    covariance_type : str
+        Of families that have scatter.
+    row_weights : ndarray of shape (M,) or None
+        Weight of each row; None: 1.
+    reg_covar : float
+        Added to the diagonal of covariances.
+    n_threads : int
+        Threads of the kernels.
+    dtype : dtype
+        Precision of the terms.
+    skip_negligible : bool
+        See `vpem.terms.features.FeatureTerms`.
+    scale : {"none", "standard"}
+        Units of families that have locations.
+    """
+
+    covariance_type: str
+    row_weights: NDArray[np.float64] | None
+    reg_covar: float
+    n_threads: int
+    dtype: np.dtype[np.floating]
+    skip_negligible: bool
+    scale: str
+
+
+class Law(ABC):
+    """A family, as mixed fits and mixed mixtures ask for it."""
+
+    name: ClassVar[str]
+    change: Change | None = None
+    """What becomes of values before they are fitted: their logarithms, say."""
+
+    @property
+    @abstractmethod
+    def domains(self) -> dict[str, str]:
+        """Tables, and what each may hold: "positive", "probability", "simplex", "natural"."""
+
+    @abstractmethod
+    def hubs_of_cells(self, features: Features) -> dict[str, NDArray[np.intp]]:
+        """Hub (C,) that has each cell of each table."""
+
+    @abstractmethod
+    def features_of_cells(self, features: Features) -> dict[str, NDArray[np.intp]]:
+        """Feature (C,), in block order, of each cell of each table; -1 of a hub's own."""
+
+    def tables_over(self, part: Part, features: Features, origin: NDArray[np.intp]) -> Tables:
+        """Tables of some of a part's features over other hubs.
+
+        ``origin`` (n,) says which feature of the part each is, both in block order.
+        """
+        owners, tables = self.features_of_cells(part.features), {}
+        for name, table in part.tables.items():
+            cells = [np.flatnonzero(owners[name] == own) for own in origin]
+            chosen = np.concatenate([np.empty(0, dtype=np.intp), *cells])
+            tables[name] = np.ascontiguousarray(table[:, chosen])
+        return tables
+
+    @abstractmethod
+    def n_parameters(self, part: Part, n_components: int) -> int:
+        """Free parameters of all components."""
+
+    @abstractmethod
+    def wrong(self, values: Floats) -> NDArray[np.bool_]:
+        """Which values (m,), none of them missing, a feature of this family cannot have."""
+
+    @abstractmethod
+    def terms_of(self, part: Part, values: NDArray[np.float64], there: NDArray[np.bool_]) -> Floats:
+        """``-2 log f`` (B, m, K) of each hub, constants included, of what is there of rows.
+
+        ``values`` (m, n) are in the order of ``part.features.columns`` and in the user's units.
+        """
+
+    @abstractmethod
+    def locations(self, part: Part) -> Table:
+        """Where components lie, (K, n) in block order and units of fitting."""
+
+    @abstractmethod
+    def means(self, part: Part) -> Table:
+        """Expected values (K, n) in the order of ``features.columns``, in the user's units."""
+
+    @abstractmethod
+    def draw(self, part: Part, labels: NDArray[np.intp], rng: np.random.Generator) -> Table:
+        """Draw rows of these components, (m, n) as `means`."""
+
+    @abstractmethod
+    def terms(self, columns: Columns, features: Features, how: How) -> PartTerms:
+        """Return the terms of data."""
+
+
+class PartTerms(ABC):
+    """Rows of the features of one family, and what is found of them.
+
+    Attributes
+    ----------
+    family : str
+        Its name.
+    features : Features
+        Which.
+    """
+
+    family: str
+    features: Features
+
+    @property
+    def scaling(self) -> Scaling:
+        """Units of fitting, in the order of ``features.columns``: those of the data."""
+        return Scaling.none(self.features.n_features)
+
+    @abstractmethod
+    def prepare(self, part: Part) -> Made:
+        """Make what the E-step needs, and remember it for expected values of the M-step."""
+
+    @abstractmethod
+    def forget(self) -> None:
+        """Remember no parameters: a start follows."""
+
+    @abstractmethod
+    def add_terms(self, made: Made, rows: slice, out: Floats) -> None:
+        """Add ``-2 log f`` of each hub to ``out`` (B, m, K), constants included."""
+
+    @abstractmethod
+    def empty(self, centres: Floats, n_roots: int) -> Any:
+        """Statistics of no rows about centres (K, n), in block order and units of fitting."""
+
+    @abstractmethod
+    def summarize(self, statistics: Any, responsibilities: Floats, rows: slice) -> None:
+        """Add these rows to the statistics; responsibilities are (R, m, K)."""
+
+    @abstractmethod
+    def update(self, statistics: Any, weights: NDArray[np.float64]) -> Part:
+        """M-step: the part with these mixing weights (R, K)."""
+
+    @abstractmethod
+    def keep(self, part: Part, before: Part, hubs: NDArray[np.bool_]) -> Part:
+        """Return the part with the parameters that these hubs (B,) had before."""
+
+    @abstractmethod
+    def at_rows(self, indices: NDArray[np.intp]) -> Table:
+        """Rows of the data as centres (L, n); what is missing is as in all rows together."""
+
+    @abstractmethod
+    def start(self, centres: Table, weights: NDArray[np.float64]) -> Part:
+        """Parameters to start from at centres (K, n)."""
+
+    @abstractmethod
+    def reseeded(self, part: Part, component: int, centre: Table) -> Part:
+        """Place one component anew, at a centre (n,)."""
+
+    @abstractmethod
+    def embedded(self, rows: slice) -> Floats:
+        """Rows (m, n) in block order for distances: numbers, or codes; NaN missing."""
+
+    @abstractmethod
+    def part(self, rows: slice, following: slice | None = None) -> PartTerms:
+        """Return the terms of a run of rows, which are counted from 0 in it."""
+
+    @abstractmethod
+    def some(self, rows: NDArray[np.intp], row_weights: NDArray[np.float64] | None) -> PartTerms:
+        """Return the terms of some rows."""
