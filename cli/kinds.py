@@ -136,6 +136,10 @@ class StoredFile:
         """Print how well it agrees with labels."""
         self._refuse("evaluate")
 
+    def contribution(self, request: Request) -> None:
+        """Print, or write, which parties and features matter."""
+        self._refuse("model contribution")
+
     def evaluation_data(self, request: Request) -> Data | None:
         """Read data that the fit is held against, if there are any; refuse options about others."""
         self._refuse("plot")
@@ -150,7 +154,7 @@ class ImputationFile(StoredFile):
 
     holds = "an imputation"
     instead: ClassVar = dict.fromkeys(
-        ("model show", "predict", "score", "sample", "evaluate", "plot"),
+        ("model show", "model contribution", "predict", "score", "sample", "evaluate", "plot"),
         "a matrix that is completed: 'vpem model export' writes it as a table",
     )
 

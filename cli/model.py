@@ -10,7 +10,10 @@ import typer
 from vpem.records import Settings, changed
 
 from .driver import TableOutput
-from .options import Force, Json, Quiet
+from .engine import EngineSettings
+from .options import Force, Json, Quiet, Without
+from .parties import OF_A_FIT, DataParties
+from .requests import Request, ResultSettings, RowSettings
 from .roles import READ, WRITTEN
 
 if TYPE_CHECKING:
@@ -185,6 +188,75 @@ def best(
             f"{criterion} {number(chosen[name], 10)}, the best of {plural(len(found), 'model')} "
             f"down to {number(least[name], 10)}"
         )
+
+
+class ContributionResults(ResultSettings, heading="Output", kept=False):
+    """Where figures go."""
+
+    output: Path | None = changed(
+        ResultSettings,
+        "output",
+        help="Write all figures here, a row for each party and feature: .csv, .parquet or .h5.",
+    )
+
+
+class RankSettings(EngineSettings, heading="Running", kept=False):
+    """Where parties live."""
+
+    engine: str = changed(
+        EngineSettings,
+        "engine",
+        help="simulator: one process holds all agents. mpi: each party is a rank of its own, or "
+        "some share one (mpiexec -n 3 {command} ... --engine mpi; needs vpem[mpi]).",
+        choices=("simulator", "mpi"),
+        idle=None,
+    )
+
+
+@app.command("contribution")
+def contribution(
+    model: ModelFile,
+    data: Annotated[
+        list[Path],
+        READ,
+        typer.Argument(
+            help="Rows to judge by, with the model's features; with --parties a file each, or a "
+            "manifest."
+        ),
+    ],
+    *,
+    rows: Annotated[RowSettings, Without("features")],
+    parties: Annotated[DataParties, Without(OF_A_FIT)],
+    engine: Annotated[RankSettings, Without("shards study member listen log")],
+    results: ContributionResults,
+) -> None:
+    """Tell which parties and features matter, without fitting again.
+
+    Of each party: what its features alone tell of a row's component, what is lost of that without
+    its term since nobody else tells it, what its features and the others' tell of each other, the
+    log-likelihood that is lost, and the rows that change their component. Of each feature: what it
+    alone tells. Labels, if there are any, are compared with and without each party.
+
+    Parties are those of the data (--parties), or else the agents of the fit. In processes of their
+    own (--engine mpi) nothing is sent but what 'vpem predict' sends, and figures: means over all
+    rows.
+
+    Example: vpem model contribution model.h5 data/breast_cancer.h5
+
+    Example: vpem model contribution model.h5 hospital.csv lab.csv --parties --json
+    """
+    from .kinds import stored_at
+    from .output import Screen
+
+    with Screen(results.quiet) as screen:
+        from vpem.files.hdf5 import check_writable
+
+        asked = Request(data, screen, rows, output=results, parties=parties, engine=engine)
+        if results.output is not None and asked.where.speaks:
+            check_writable(results.output, results.force, "results")
+        stored_at(model).contribution(asked)
+        if results.output is not None:
+            screen.say(f"wrote the figures to {results.output}")
 
 
 def _judged(file: Path, model: Model) -> Report:

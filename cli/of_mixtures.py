@@ -139,6 +139,34 @@ class MixtureFile(RowFile):
         )
         show(table(facts, "", ""))
 
+    def contribution(self, request: Request) -> None:
+        """Print, or write, what is lost without each party, and which features separate."""
+        from vpem.fits.spread_contribution import spread_contribution
+        from vpem.fits.spread_use import SpreadRows
+
+        from .contributions import columns_of, held_by, labels_if_any, shown
+
+        data = self.load(request)
+        if isinstance(data.X, SpreadRows):
+            labels_if_any(request, data)
+            found = spread_contribution(data.X, self.stored.mixture, self.stored.feature_names)
+        else:
+            from vpem.fits.contribution import contribution
+
+            found = contribution(
+                self.stored, data.X, parties=held_by(self.stored, request, data),
+                labels=labels_if_any(request, data), missing=self.missing(request),
+            )  # fmt: skip
+        told = self.told(data)
+        request.leave_it_to_the_first()
+        out = request.output
+        if out.output is not None:
+            out.write(columns_of(found), "vpem-contributions")
+        if out.json:
+            print_json({**found.describe(), **told})
+        elif out.output is None:
+            show(*shown(found))
+
     def sample(self, count: int, seed: int, output: ResultSettings) -> None:
         """Draw rows, each labelled with its component."""
         import numpy as np

@@ -31,6 +31,8 @@ if TYPE_CHECKING:  # the names of `_HOMES`, for those who read types
     from vpem.files.parties.observing import observe_parties as observe_parties
     from vpem.files.table_settings import TableSettings as TableSettings
     from vpem.fits.clustering import Clustering as Clustering
+    from vpem.fits.contribution import Contribution as Contribution
+    from vpem.fits.contribution import contribution as contribution
     from vpem.fits.estimators.clustering import DistributedKMeans as DistributedKMeans
     from vpem.fits.estimators.completion import FedMissEM as FedMissEM
     from vpem.fits.estimators.federated import FedEM as FedEM
@@ -77,6 +79,7 @@ __version__ = "0.1.0"
 _HOMES = {
     "Blocks": "vpem.network.blocks",
     "Clustering": "vpem.fits.clustering",
+    "Contribution": "vpem.fits.contribution",
     "Dataset": "vpem.files.datasets",
     "DistributedGaussianMixture": "vpem.fits.estimators.row_estimators",
     "DistributedKMeans": "vpem.fits.estimators.clustering",
@@ -106,6 +109,7 @@ _HOMES = {
     "VpemWarning": "vpem.errors",
     "Workers": "vpem.network.holdings",
     "choose_parties": "vpem.files.parties.manifest",
+    "contribution": "vpem.fits.contribution",
     "connect": "vpem.sums.connect",
     "connect_workers": "vpem.sums.connect",
     "example_path": "vpem.files.examples",

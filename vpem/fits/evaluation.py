@@ -14,7 +14,7 @@ from vpem.errors import FileError, InputError
 from vpem.files.hdf5 import find, open_read, read_column
 from vpem.files.opening import check_unpacked, read_text
 
-__all__ = ["Agreement", "compare", "read_labels"]
+__all__ = ["Agreement", "adjusted_rand_index", "compare", "read_labels"]
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,7 @@ def compare(labels: ArrayLike, clusters: ArrayLike, n_clusters: int) -> Agreemen
     rows, columns = linear_sum_assignment(confusion, maximize=True)
     return Agreement(
         accuracy=float(confusion[rows, columns].sum() / len(truth)),
-        adjusted_rand_index=_adjusted_rand_index(confusion),
+        adjusted_rand_index=adjusted_rand_index(confusion),
         normalized_mutual_information=_normalized_mutual_information(confusion),
         classes=classes,
         confusion=confusion,
@@ -106,7 +106,7 @@ def compare(labels: ArrayLike, clusters: ArrayLike, n_clusters: int) -> Agreemen
     )
 
 
-def _adjusted_rand_index(confusion: NDArray[np.intp]) -> float:
+def adjusted_rand_index(confusion: NDArray[Any]) -> float:
     """Return the index of Hubert and Arabie, of a table of counts.
 
     scikit-learn has it too, whose import takes longer than a whole evaluation.

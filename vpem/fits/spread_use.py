@@ -28,12 +28,16 @@ from vpem.network.topologies import make_graph
 from vpem.sums.counted import AtServer
 from vpem.sums.over_engine import ServerOverEngine
 from vpem.sums.units import in_common_units
+from vpem.terms.density import Density
 from vpem.terms.missing_patterns import check_missing
 from vpem.terms.mixture import Mixture
 from vpem.terms.posteriors import CHUNK_VALUES, local_terms, normalised
 from vpem.terms.scaling import Scaling
 
 __all__ = ["SpreadRows"]
+
+Hubs = tuple[Density | None, Floats, NDArray[np.intp]]
+"""Of `SpreadRows.hubs_here`."""
 
 Local = Callable[[slice], Floats]
 """What holders of this process have of some rows, (n, m, width)."""
@@ -128,16 +132,20 @@ class SpreadRows:
     @property
     def n_blank(self) -> int:
         """Rows of which nobody has a value."""
+        return int((~self.seen()).sum())
+
+    def seen(self) -> NDArray[np.bool_]:
+        """Rows of which anybody has a value, (M,)."""
         there = np.zeros(len(self), dtype=np.bool_)
         for part in self._held.values():
             there |= ~np.isnan(part).all(axis=1)
-        return int((~self.parties.any(there)).sum())
+        return self.parties.any(there)
 
     # ---- mixtures ------------------------------------------------------------------------------
 
     def moves(self, blocks: Blocks) -> list[tuple[int, int, list[int]]]:
         """Say which party's features another needs for a block: who, to whom, which features."""
-        roots = self._roots(blocks)
+        roots = self.roots(blocks)
         return [
             (party, root, own.tolist())
             for root, features in zip(roots, blocks.features, strict=True)
@@ -150,7 +158,7 @@ class SpreadRows:
         shared = [np.intersect1d(held, features) for held in self.features]
         return [(party, own) for party, own in enumerate(shared) if len(own)]
 
-    def _roots(self, blocks: Blocks) -> list[int]:
+    def roots(self, blocks: Blocks) -> list[int]:
         """Party that has most features of each block, the first of several."""
         members = (self._members(features) for features in blocks.features)
         return [max(own, key=lambda one: len(one[1]))[0] if own else 0 for own in members]
@@ -163,8 +171,28 @@ class SpreadRows:
         mixture : Mixture
             The same in every process.
         """
-        blocks, k = mixture.blocks, mixture.n_components
-        roots = self._roots(blocks)
+        proba, scores = np.empty((len(self), mixture.n_components)), np.empty(len(self))
+
+        def take(rows: slice, sums: Floats) -> None:
+            proba[rows], scores[rows] = normalised(mixture, sums)
+
+        self.sum_terms(mixture, self.hubs_here(mixture), take)
+        return proba, scores
+
+    def hubs_here(self, mixture: Mixture) -> Hubs:
+        """Return the hubs of a mixture whose roots live here, to which their features have come.
+
+        Returns
+        -------
+        part : Density or None
+            These hubs, whose features are counted from 0, hub by hub.
+        data : ndarray of shape (M, n)
+            Their features.
+        columns : ndarray of shape (n,)
+            Which of the model's features these are.
+        """
+        blocks = mixture.blocks
+        roots = self.roots(blocks)
         if self.parties.masks is not None and self.moves(blocks):
             party, root, _ = self.moves(blocks)[0]
             raise InputError(
@@ -176,7 +204,15 @@ class SpreadRows:
         numbers = [b for b, root in enumerate(roots) if self.parties.mine(root)]
         own = self._gathered(blocks, roots)
         data = np.concatenate([np.empty((len(self), 0)), *(own[b] for b in numbers)], axis=1)
-        part = cut(mixture, numbers) if numbers else None
+        columns = np.concatenate([np.empty(0, np.intp), *(blocks.features[b] for b in numbers)])
+        return cut(mixture, numbers) if numbers else None, data, columns
+
+    def sum_terms(
+        self, mixture: Mixture, hubs: Hubs, take: Callable[[slice, Floats], None]
+    ) -> None:
+        """Sum terms, constants included; every process takes the totals (1, m, K) of some rows."""
+        part, data, _ = hubs
+        k = mixture.n_components
 
         def local(rows: slice) -> Floats:
             if part is None:
@@ -186,13 +222,7 @@ class SpreadRows:
             terms[0] -= 2 * np.broadcast_to(constant, terms.shape[1])[:, None]
             return terms
 
-        proba, scores = np.empty((len(self), k)), np.empty(len(self))
-
-        def take(rows: slice, sums: Floats) -> None:
-            proba[rows], scores[rows] = normalised(mixture, sums)
-
-        self._sum(roots, k, local, take)
-        return proba, scores
+        self._sum(self.roots(mixture.blocks), k, local, take)
 
     def _gathered(self, blocks: Blocks, roots: Sequence[int]) -> dict[int, Floats]:
         """Bring the features of each block to its root: (M, d_b) of those that live here."""

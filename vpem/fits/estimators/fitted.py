@@ -12,6 +12,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from vpem.checks import Floats, check_int
 from vpem.files.models import Model
+from vpem.fits.contribution import Contribution, contribution
 from vpem.fits.estimators.on_graph import OnGraph, Rows
 from vpem.fits.results import MixtureResult
 from vpem.terms.mixture import Mixture
@@ -160,6 +161,29 @@ class FittedMixture(DensityMixin, OnGraph):
         """Akaike information criterion on ``X``, by the parameters that are free."""
         total = self._scores(X)[1]
         return self.mixture_.aic(total)
+
+    def contribution(
+        self, X: Rows, y: Any = None, sample_weight: ArrayLike | None = None
+    ) -> Contribution:
+        """Tell what is lost without each agent's features, and which features separate.
+
+        Parameters
+        ----------
+        X : array of shape (M, d)
+        y : array of shape (M,), optional
+            What the rows are known to be.
+        sample_weight : array of shape (M,), optional
+
+        Returns
+        -------
+        Contribution
+            See `vpem.contribution`.
+        """
+        _, data = self._fitted(X)
+        missing = getattr(self, "missing", "refuse")
+        return contribution(
+            self.kept(), data, labels=y, sample_weight=sample_weight, missing=missing
+        )
 
     def sample(self, n_samples: int = 1) -> tuple[NDArray[np.float64], NDArray[np.intp]]:
         """Draw rows from the fitted mixture.

@@ -1,0 +1,263 @@
+"""What a mixture loses without each party, against densities by SciPy; which features separate."""
+
+import csv
+import json
+
+import numpy as np
+import pytest
+from scipy.special import logsumexp, rel_entr
+from scipy.stats import multivariate_normal
+from sklearn.metrics import adjusted_rand_score
+
+from vpem import VPEM, Model, fit_vpem, read_dataset, read_model
+from vpem.engines.placement import Placement
+from vpem.errors import InputError
+from vpem.fits.contribution import contribution
+from vpem.fits.spread_contribution import spread_contribution
+from vpem.fits.spread_use import SpreadRows
+from vpem.network.blocks import Blocks
+from vpem.network.holdings import from_lists
+from vpem.settings import COVARIANCE_TYPES
+
+from .cli_support import done, make_data, run
+from .missing_support import clusters, dense, network, random_mixture
+from .tables import over
+from .thread_engine import together
+
+BLOCKS = Blocks((np.array([4, 0]), np.array([1, 5, 2]), np.array([3])), (0, 1, 2), ((0,),) * 3)
+NAMES = tuple("uvwxyz")
+PARTIES = {"a": [0, 4], "b": [1], "c": [2, 5], "d": [3]}
+ACROSS = {"a": [0, 3], "b": [4, 1], "c": [2]}
+"""Features of several hubs; nobody has the last."""
+X = clusters(1, 70, 6, 3)
+
+
+def model_of(mixture):
+    return Model(mixture, NAMES, {}, np.empty((0, 3)))
+
+
+def holed(data):
+    """Rows of which some miss what others have, and one everything of the first party."""
+    found = data.copy()
+    found[::3, [1, 4]], found[1::3, [3]], found[4] = np.nan, np.nan, np.nan
+    found[4, 5] = data[4, 5]
+    return found
+
+
+def joint(mixture, data, columns):
+    """``log pi_k + log p_k`` of some features of each row, what is missing left out, by SciPy."""
+    means, covariances = dense(mixture)
+    columns = np.array(columns)
+    found = np.tile(np.log(mixture.assembled_weights), (len(data), 1))
+    patterns, which = np.unique(np.isnan(data), axis=0, return_inverse=True)
+    for number, missed in enumerate(patterns):
+        rows, kept = np.flatnonzero(which.ravel() == number), columns[~missed[columns]]
+        for k in range(len(means) if len(kept) else 0):
+            own = multivariate_normal(means[k][kept], covariances[k][np.ix_(kept, kept)])
+            found[rows, k] += own.logpdf(data[np.ix_(rows, kept)])
+    return found
+
+
+def by_definition(mixture, data, own, weights):
+    rest = [j for j in range(6) if j not in own]
+    every, alone, without = (joint(mixture, data, some) for some in (range(6), own, rest))
+    scores = [logsumexp(one, axis=1) for one in (every, alone, without)]
+    shares = [
+        np.exp(one - score[:, None])
+        for one, score in zip((every, alone, without), scores, strict=True)
+    ]
+    prior = np.broadcast_to(mixture.assembled_weights, shares[0].shape)
+    each = {
+        "log_likelihood_lost": scores[0] - scores[2],
+        "shared_information": scores[0] - scores[2] - scores[1],
+        "information": rel_entr(shares[1], prior).sum(axis=1),
+        "information_lost": rel_entr(shares[0], shares[2]).sum(axis=1),
+        "rows_moved": shares[0].argmax(axis=1) != shares[2].argmax(axis=1),
+    }
+    found = {name: np.average(values, weights=weights) for name, values in each.items()}
+    return found, np.average(scores[0], weights=weights), shares
+
+
+@over(kind=COVARIANCE_TYPES, parties=[PARTIES, ACROSS], missing=["refuse", "marginalize"])
+def test_figures_are_what_they_are_called(kind, parties, missing):
+    mixture = random_mixture(np.random.default_rng(3), BLOCKS, kind, 3)
+    data = X if missing == "refuse" else holed(X)
+    weights = np.random.default_rng(5).integers(0, 3, len(data))
+    truth = np.random.default_rng(6).choice(["ill", "well"], len(data))
+    found = contribution(
+        model_of(mixture), data, parties=parties, sample_weight=weights, labels=truth,
+        missing=missing,
+    )  # fmt: skip
+    copies = np.repeat(np.arange(len(data)), weights)
+    assert {one.name for one in found.parties} == set(parties)
+    lost = [one.information_lost for one in found.parties]
+    assert lost == sorted(lost, reverse=True)
+    for one in found.parties:
+        wanted, score, shares = by_definition(mixture, data, parties[one.name], weights)
+        assert one.features == tuple(NAMES[j] for j in parties[one.name])
+        for name, value in wanted.items():
+            assert getattr(one, name) == pytest.approx(value, rel=1e-9, abs=1e-12), name
+        with_it, without = (shares[at].argmax(axis=1)[copies] for at in (0, 2))
+        assert one.agreement == pytest.approx(adjusted_rand_score(with_it, without))
+        assert one.adjusted_rand_index == pytest.approx(adjusted_rand_score(truth[copies], without))
+        assert found.log_likelihood == pytest.approx(score)
+        assert found.adjusted_rand_index == pytest.approx(
+            adjusted_rand_score(truth[copies], with_it)
+        )
+    assert found.n_samples == np.count_nonzero(weights)
+    alone = {
+        name: by_definition(mixture, data, [j], weights)[0]["information"]
+        for j, name in enumerate(NAMES)
+    }
+    assert [one.name for one in found.features] == sorted(NAMES, key=lambda name: -alone[name])
+    for one in found.features:
+        assert one.information == pytest.approx(alone[one.name], rel=1e-9)
+        assert one.share == pytest.approx(alone[one.name] / found.entropy)
+
+
+def test_rows_of_the_mixture_tell_mutual_information():
+    """The chain rule: what all tell is what others tell, and what only this party does."""
+    mixture = random_mixture(np.random.default_rng(8), BLOCKS, "full", 3)
+    drawn = mixture.sample(5_000, np.random.default_rng(0))[0]
+    model = model_of(mixture)
+    all_of_it = contribution(model, drawn, parties={"all": range(6)}).parties[0]
+    for name, own in PARTIES.items():
+        one = contribution(model, drawn, parties={name: own}).parties[0]
+        rest = [j for j in range(6) if j not in own]
+        others = contribution(model, drawn, parties={"rest": rest}).parties[0]
+        chained = others.information + one.information_lost
+        assert all_of_it.information == pytest.approx(chained, abs=0.03)
+        assert one.shared_information == pytest.approx(others.shared_information, rel=1e-9)
+        assert one.shared_information > 0
+    # A party that has everything shares it with nobody, and all that is known goes with it.
+    assert all_of_it.shared_information == pytest.approx(0, abs=1e-12)
+    assert all_of_it.information_lost == all_of_it.information
+
+
+def test_a_row_that_lies_far_away_takes_no_digits_of_others():
+    mixture = random_mixture(np.random.default_rng(3), BLOCKS, "full", 3)
+    far = X.copy()
+    far[:, 3] = 1e9
+    one = contribution(model_of(mixture), far, parties={"d": [3]}).parties[0]
+    kept = np.delete(far, 3, axis=1)
+    scores = mixture.marginal([0, 1, 2, 4, 5]).score_samples(kept)
+    lost = (mixture.score_samples(far) - scores).mean()
+    assert one.log_likelihood_lost == pytest.approx(lost, rel=1e-12)
+    assert np.isfinite(one.information_lost)
+
+
+@over(
+    kind=["full", "tied-diag"], n_ranks=[1, 2, 4], missing=["refuse", "marginalize"], secure=[0, 1]
+)
+def test_processes_find_what_one_finds(kind, n_ranks, missing, secure):
+    blocks = Blocks(tuple(map(np.array, PARTIES.values())), (0, 1, 2, 3), ((0,),) * 4)
+    blocks = BLOCKS if not secure else blocks
+    mixture = random_mixture(np.random.default_rng(3), blocks, kind, 3)
+    data = X if missing == "refuse" else holed(X)
+    held = from_lists(list(PARTIES.values()), 6, tuple(PARTIES))
+
+    def work(engine):
+        place = Placement.evenly(engine, 4, held.names)
+        own = np.concatenate([held.features[party] for party in place.own])
+        rows = SpreadRows(data[:, own], held, range(6), place, NAMES, missing, bool(secure))
+        return spread_contribution(rows, mixture, NAMES), rows.communication
+
+    wanted = contribution(model_of(mixture), data, parties=PARTIES, missing=missing).describe()
+    for found, sent in together(n_ranks, work):
+        described = found.describe()
+        for kind_of in ("parties", "features"):
+            for one, other in zip(described.pop(kind_of), wanted[kind_of], strict=True):
+                numbers = {name for name in one if isinstance(one[name], float)}
+                # Under masks terms are in fixed point.
+                assert {n: one[n] for n in numbers} == pytest.approx(
+                    {n: other[n] for n in numbers}, rel=1e-6 if secure else 1e-9, abs=1e-9
+                )
+                assert {n: one[n] for n in one.keys() - numbers} == {
+                    n: other[n] for n in one.keys() - numbers
+                }
+        assert described["log_likelihood"] == pytest.approx(wanted["log_likelihood"], rel=1e-8)
+        # Six figures a party, and one a feature.
+        assert sent["figures"]["bytes"] == 8 * (6 * 4 + 6)
+
+
+def test_a_party_in_hubs_of_several_roots_is_refused_by_all():
+    mixture = random_mixture(np.random.default_rng(3), BLOCKS, "full", 3)
+    held = from_lists([[0, 4, 3], [1, 2, 5]], 6, ("a", "b"))
+    both = Blocks((np.array([4, 0]), np.array([1, 5, 2, 3])), (0, 1), ((0,),) * 2)
+    mixture = random_mixture(np.random.default_rng(3), both, "full", 2)
+
+    def work(engine):
+        place = Placement.evenly(engine, 2, held.names)
+        own = np.concatenate([held.features[party] for party in place.own])
+        return spread_contribution(
+            SpreadRows(X[:, own], held, range(6), place, NAMES), mixture, NAMES
+        )
+
+    for error in together(2, work):
+        assert isinstance(error, InputError)
+        assert "'a' has features in hubs of several roots" in str(error)
+
+
+# ---- on the command line, and in Python ---------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    path = tmp_path_factory.mktemp("contribution")
+    make_data(path / "d.h5")
+    return path
+
+
+def test_command(capsys, folder, tmp_path):
+    data, model = folder / "d.h5", tmp_path / "m.h5"
+    done(capsys, "fit", data, "-k", 3, "--topology", "star", "-o", model, "-q")
+    found = done(capsys, "model", "contribution", model, data, "--json").json
+    source = read_dataset(data)
+    wanted = contribution(read_model(model), source.X, labels=source.labels).describe()
+    assert found == json.loads(json.dumps(wanted))
+    assert {one["name"] for one in found["parties"]} == {"clinic", "registry", "lab"}
+    shown = done(capsys, "model", "contribution", model, data).out
+    for one in (*found["parties"], *found["features"]):
+        assert one["name"] in shown
+        assert f"{one['information']:.4f}" in shown
+    result = done(capsys, "model", "contribution", model, data, "-o", tmp_path / "c.csv")
+    assert result.out == ""
+    with open(tmp_path / "c.csv", encoding="utf-8", newline="") as stream:
+        rows = list(csv.DictReader(stream))
+    assert [row["name"] for row in rows] == [
+        one["name"] for one in (*found["parties"], *found["features"])
+    ]
+    assert float(rows[0]["information_lost"]) == found["parties"][0]["information_lost"]
+    assert rows[-1]["information_lost"] == ""
+
+
+def test_parties_of_the_data_are_those_that_are_judged(capsys, folder, tmp_path):
+    data, model = folder / "d.h5", tmp_path / "m.h5"
+    done(capsys, "data", "split", data, "-o", tmp_path / "apart", "-q")
+    files = sorted((tmp_path / "apart").glob("*.h5"))
+    done(capsys, "fit", *files, "--parties", "-k", 2, "-o", model, "-q")
+    apart = done(capsys, "model", "contribution", model, *files, "--parties", "--json").json
+    found = done(capsys, "model", "contribution", model, data, "--json").json
+    for one, other in zip(apart["parties"], found["parties"], strict=True):
+        assert (one["name"], one["features"]) == (other["name"], other["features"])
+        assert one["information_lost"] == pytest.approx(other["information_lost"], rel=1e-9)
+
+
+def test_of_rows_there_are_features_only_and_clusters_have_none(capsys, folder, tmp_path):
+    data, model, groups = folder / "d.h5", tmp_path / "m.h5", tmp_path / "c.h5"
+    done(capsys, "fit", data, "--split", "rows", "--workers", 3, "-o", model, "-q")
+    found = done(capsys, "model", "contribution", model, data, "--json").json
+    assert found["parties"] == []
+    assert len(found["features"]) == 6
+    done(capsys, "kmeans", data, "-o", groups, "-q")
+    assert "holds clusters" in run(capsys, "model", "contribution", groups, data).sentence
+
+
+def test_estimators_tell_it_too():
+    made = VPEM(2, agents=[[0, 1], [2], [3, 4, 5]], random_state=0).fit(X)
+    fit = fit_vpem(X, network([[0, 1], [2], [3, 4, 5]]), n_components=2)
+    found = made.contribution(X)
+    assert [len(one.features) for one in found.parties] != []
+    assert found.log_likelihood == pytest.approx(fit.log_likelihood, rel=1e-6)
+    with pytest.raises(InputError, match="different numbers from 0 to 5"):
+        contribution(made.kept(), X, parties={"a": [0, 6]})
