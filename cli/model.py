@@ -243,7 +243,7 @@ def contribution(
 
     Example: vpem model contribution model.h5 data/breast_cancer.h5
 
-    Example: vpem model contribution model.h5 hospital.csv lab.csv --parties --json
+    Example: vpem model contribution model.h5 data/breast_cancer.h5 --json
     """
     from .kinds import stored_at
     from .output import Screen

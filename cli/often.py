@@ -39,6 +39,7 @@ OFTEN: dict[str, str] = {
     "data split": "agents partition shuffle drop-ids seed id-column label-column output force "
     "json quiet",
     "party request": "as address listen features id-column label-column na decimal",
+    "model contribution": f"labels label-column missing parties{LAST}",
     "topology describe": "agents topology hops sum rounds compress samples components features "
     "json plot",
     "study init": "command as star relay topology address data result",

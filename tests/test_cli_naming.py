@@ -73,7 +73,7 @@ WORDS = {
     "fit": "d.h5", "select": "d.h5 -k 1,2", "kmeans": "d.h5 --workers 2",
     "fedem": "d.h5 --workers 2 --variance-reduction", "impute": "m.csv", "saem": "c.csv",
     "predict": "model.h5 d.h5", "score": "model.h5 d.h5", "sample": "model.h5",
-    "plot": "model.h5 -o p.png", "data simulate": "-o s.h5", "data split": "d.h5 -o parts",
+    "model contribution": "model.h5 d.h5", "plot": "model.h5 -o p.png", "data simulate": "-o s.h5", "data split": "d.h5 -o parts",
     "data import": "t.csv -o t.h5", "topology describe": "cycle --agents 3",
     "party init": "--name lab", "party renew": "d.h5", "study init": "heart --star h:1",
     "party check": "d.h5",
