@@ -35,6 +35,7 @@ from vpem.steps.runs import Progress
 from vpem.steps.saver import Saver
 from vpem.steps.starts import Tell, teller
 from vpem.sums.connect import Network, connect_workers
+from vpem.terms.mixture import Mixture
 from vpem.terms.mixture_states import mixture_of_start, start_of_mixture
 from vpem.terms.mixture_statistics import MixtureStatistics
 from vpem.terms.statistic_map import FLOOR
@@ -234,8 +235,8 @@ def _start(
     if saving.saved is not None:
         own = (Integer(most=given.n_samples - 1),) * how.n_components
         return None, saving.restored(Maybe(own))
-    shape = (model.blocks, model.covariance_type, model.n_components)
-    init = how.init if begun is None else mixture_of_start(begun, *shape)
+    like = Mixture.blank(model.blocks, model.covariance_type, model.n_components)
+    init = how.init if begun is None else mixture_of_start(begun, like)
     return setup.start(model, init, given.rows, how.seed, tell)
 
 

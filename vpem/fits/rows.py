@@ -55,7 +55,6 @@ from vpem.sums.sum import Sum
 from vpem.table import refusal
 from vpem.terms.features import lightest_of
 from vpem.terms.mixture import Mixture
-from vpem.terms.mixture_states import mixture_state
 from vpem.terms.row_statistics import RowTerms
 
 __all__ = ["charge_moments", "charge_scaling", "fit_em", "n_columns"]
@@ -285,7 +284,7 @@ def _gathered(run: Run, kept: MixtureRuns, total: Sum) -> list[Mixture]:
     """Return the mixtures of all roots at the first process; at others those that it has."""
     if total.roots.n_agents == 1 or not total.holders.apart:
         return run.mixtures
-    own = [mixture_state(one) for one in run.mixtures[: len(total.holders.own)]]
+    own = [one.arrays() for one in run.mixtures[: len(total.holders.own)]]
     with about(total.holders.engine, "result"):
         parts = total.holders.engine.gather(own) or [own]
     return kept.mixtures({"mixtures": [state for part in parts for state in part]})

@@ -10,7 +10,7 @@ last one did, its parameters are given up for those of the M-step that came befo
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,7 +23,6 @@ from vpem.sums.units import add_numbers
 from vpem.terms.coordinates import Coordinates
 from vpem.terms.covariances import Factors
 from vpem.terms.mixture import Mixture
-from vpem.terms.mixture_states import mixture_schema, mixture_state
 from vpem.terms.terms import Terms
 
 __all__ = ["Accelerated", "Acceleration", "PlainSteps", "parse_acceleration"]
@@ -362,14 +361,13 @@ class Accelerated(PlainSteps):
         """Return what is kept from one sum to the next."""
         own = {name: getattr(self, name) for name in KEPT}
         for name in KEPT_MIXTURES:
-            own[name] = [mixture_state(one) for one in getattr(self, name)] or None
+            own[name] = [one.arrays() for one in getattr(self, name)] or None
         return {"acceleration": own}
 
     def schema(self, like: Mixture) -> dict[str, Schema]:
         """Say what that must be, of mixtures like this one."""
         n_roots = 1 if self.over_rows else self.total.n_roots
-        shape = (like.blocks, like.covariance_type, like.n_components)
-        mixtures = Maybe(ListOf(mixture_schema(*shape, n_roots), len(self.roots)))
+        mixtures = Maybe(ListOf(like.schema(n_roots), len(self.roots)))
         found = Array("f8", (self.total.roots.n_agents,))
         return {
             "acceleration": {
@@ -391,7 +389,7 @@ class Accelerated(PlainSteps):
         """Go on from what was kept, which has been checked."""
         own = state["acceleration"]
         for name in KEPT_MIXTURES:
-            setattr(self, name, [replace(like, **one) for one in own[name] or ()])
+            setattr(self, name, [like.having(one) for one in own[name] or ()])
         for name in KEPT:
             setattr(self, name, own[name])
         if self.accepted is None or not self.kept or not self.best:

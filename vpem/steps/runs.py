@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import astuple, dataclass, field
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from vpem.errors import NumericalError, PartitionedError, Setting
-from vpem.network.blocks import Blocks
 from vpem.network.schema import (
     COUNT,
     FLAG,
@@ -29,14 +29,8 @@ from vpem.steps.reinitialise import DRAWN, Recovery, Reinitialiser
 from vpem.steps.saver import Saver, check_length
 from vpem.sums.sum import Sum
 from vpem.terms.covariances import covariance_shape
-from vpem.terms.features import FeatureTerms
-from vpem.terms.mixture import Mixture
-from vpem.terms.mixture_states import (
-    mixture_of_start,
-    mixture_schema,
-    mixture_state,
-    start_of_mixture,
-)
+from vpem.terms.density import Density
+from vpem.terms.mixture_states import mixture_of_start, start_of_mixture
 from vpem.terms.terms import Terms
 
 __all__ = ["MixtureRuns", "Progress", "Run", "check_finite", "mean_over_roots", "note_partition"]
@@ -60,7 +54,7 @@ class Run:
 
     Attributes
     ----------
-    mixtures : list of Mixture
+    mixtures : list of Density
         Parameters after the last M-step; over rows those of every root.
     over_rows : bool
         Whether roots have parameters of their own.
@@ -91,7 +85,7 @@ class Run:
         What was remembered of every batch: "statistics", "responsibilities", or "nothing".
     """
 
-    mixtures: list[Mixture]
+    mixtures: list[Any]
     over_rows: bool = False
     history: list[NDArray[np.float64]] = field(default_factory=list)
     bytes_sent: list[int] = field(default_factory=list)
@@ -106,7 +100,7 @@ class Run:
     last: NDArray[np.float64] | None = None
 
     @property
-    def mixture(self) -> Mixture:
+    def mixture(self) -> Any:
         """Parameters of the first root."""
         return self.mixtures[0]
 
@@ -168,7 +162,7 @@ class Run:
 
     def parameters(self) -> State:
         """Return the parameters, which are saved apart from the record."""
-        states = [mixture_state(one) for one in self.mixtures]
+        states = [one.arrays() for one in self.mixtures]
         return {"mixtures": states} if self.over_rows else {"mixture": states[0]}
 
     def record(self) -> State:
@@ -236,10 +230,9 @@ class Run:
         state = dict(saver.saved or {})
         if self.over_rows:  # the start, which vpem 0.1.0 once kept beside the others
             state.pop("mixture", None)
-        shape = (start.blocks, start.covariance_type, start.n_components)
         schema = {
             "iteration": COUNT,
-            **_parameters(*shape, total.n_roots, self.over_rows),
+            **_parameters(start, total.n_roots, self.over_rows),
             "record": _record(start.n_components, n_samples, total.roots.n_agents, over=False),
             "sum": total.schema(),
             **reinitialiser.schema(start),
@@ -295,7 +288,7 @@ class MixtureRuns:
 
     Parameters
     ----------
-    terms : FeatureTerms
+    terms : FeatureTerms or MixedTerms
         What is summed; over rows those of all workers.
     total : Sum
         How.
@@ -306,28 +299,28 @@ class MixtureRuns:
     """
 
     def __init__(
-        self, terms: FeatureTerms, total: Sum, n_components: int, *, over_rows: bool = False
+        self, terms: Any, total: Sum, n_components: int, *, over_rows: bool = False
     ) -> None:
         self.terms = terms
         self.n_components = n_components
         self.over_rows = over_rows
-        shape, n_roots = (terms.blocks, terms.covariance_type), total.n_roots
-        self.loop: dict[str, Schema] = _parameters(*shape, n_components, n_roots, over_rows)
+        n_roots, self.like = total.n_roots, terms.blank(n_components)
+        self.loop: dict[str, Schema] = _parameters(self.like, n_roots, over_rows)
         self.rows: Schema = Maybe(Array("i", (n_components,), 0, terms.n_samples - 1))
         record = _record(n_components, terms.n_samples, total.roots.n_agents, over=True)
         self.best: dict[str, Schema] = self.loop | {"record": record}
         self.more: dict[str, Schema] = {}
         if over_rows:
+            sample = covariance_shape(terms.blocks, terms.covariance_type, 1)
             self.more = {
                 "shifts": Array("f8", (n_components, terms.blocks.n_features)),
-                "covariances": ListOf(Array("f8", covariance_shape(*shape, 1)), n_roots),
+                "covariances": ListOf(Array("f8", sample), n_roots),
             }
 
-    def mixtures(self, state: State) -> list[Mixture]:
+    def mixtures(self, state: State) -> list[Any]:
         """Return the mixtures of saved parameters."""
-        common = (self.terms.blocks, self.terms.covariance_type)
         saved = state["mixtures"] if self.over_rows else [state["mixture"]]
-        return [Mixture(*common, **one, scaling=self.terms.scaling) for one in saved]
+        return [self.like.having(one) for one in saved]
 
     def state(self, run: Run) -> State:
         """Return what is saved of a run that is over."""
@@ -343,20 +336,16 @@ class MixtureRuns:
         """Return the first root's parameters, in units of the data (`Kept`)."""
         return start_of_mixture(self.mixtures(state)[0])
 
-    def begun_at(self, start: State) -> Mixture:
+    def begun_at(self, start: State) -> Any:
         """Return the mixture that `start_of` found, once it has been checked."""
-        shape = (self.terms.blocks, self.terms.covariance_type)
-        return mixture_of_start(start, *shape, self.n_components)
+        return mixture_of_start(start, self.like)
 
 
-def _parameters(
-    blocks: Blocks, covariance_type: str, n_components: int, n_roots: int, over_rows: bool
-) -> dict[str, Schema]:
+def _parameters(like: Density, n_roots: int, over_rows: bool) -> dict[str, Schema]:
     """Say what the parameters of a run are saved as."""
-    shape = (blocks, covariance_type, n_components)
     if over_rows:
-        return {"mixtures": ListOf(mixture_schema(*shape), n_roots)}
-    return {"mixture": mixture_schema(*shape, n_roots)}
+        return {"mixtures": ListOf(like.schema(), n_roots)}
+    return {"mixture": like.schema(n_roots)}
 
 
 def _record(n_components: int, n_samples: int, n_roots: int, *, over: bool) -> Schema:

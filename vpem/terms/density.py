@@ -11,8 +11,10 @@ from numpy.typing import NDArray
 
 from vpem.checks import Floats, Matrix
 from vpem.network.blocks import Blocks
+from vpem.network.schema import Schema, State
 from vpem.shown import Shown
 from vpem.terms.posteriors import posteriors
+from vpem.terms.scaling import Scaling
 
 __all__ = ["Density"]
 
@@ -24,6 +26,8 @@ class Density(ABC, Shown, facts="{n_components:component}, {n_features:feature}"
     ----------
     blocks : Blocks
         Which features lie in which hub.
+    covariance_type : str
+        One of `vpem.settings.COVARIANCE_TYPES`, of features that have one.
     weights : ndarray of shape (R, K)
         Mixing weights as each root estimates them; R = 1 where all roots share one estimate.
     means : ndarray of shape (K, d)
@@ -31,6 +35,7 @@ class Density(ABC, Shown, facts="{n_components:component}, {n_features:feature}"
     """
 
     blocks: Blocks
+    covariance_type: str
     weights: NDArray[np.float64]
     means: NDArray[np.float64]
 
@@ -129,6 +134,22 @@ class Density(ABC, Shown, facts="{n_components:component}, {n_features:feature}"
         there : ndarray of shape (m, d)
             Which of them are not missing.
         """
+
+    @abstractmethod
+    def arrays(self) -> State:
+        """Parameters as what can be kept; who holds what, and the units, belong to the recipe."""
+
+    @abstractmethod
+    def schema(self, n_roots: int = 1) -> Schema:
+        """Say what `arrays` of such a mixture must be, where there are so many roots."""
+
+    @abstractmethod
+    def having(self, arrays: State) -> Density:
+        """Return a mixture like this one with other parameters, which have been checked."""
+
+    @abstractmethod
+    def over(self, blocks: Blocks, covariance_type: str, scaling: Scaling) -> Density:
+        """Return these parameters over other blocks, as a start for a new fit."""
 
     @abstractmethod
     def permuted(self, order: NDArray[np.intp]) -> Density:

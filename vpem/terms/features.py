@@ -296,6 +296,10 @@ class FeatureTerms(RowTerms, BlockStatistics):
         """Statistics of no rows, of clusters about these centres (K, d)."""
         return self.empty(centres, n_roots)
 
+    def blank(self, n_components: int) -> Mixture:
+        """Return a mixture of so many components with everything but parameters."""
+        return Mixture.blank(self.blocks, self.covariance_type, n_components, self.scaling)
+
     # ---- starts and repairs ---------------------------------------------------------------------
 
     def at_rows(self, indices: NDArray[np.intp]) -> NDArray[np.float64]:

@@ -13,6 +13,7 @@ from vpem._core.threads import thread_count
 from vpem.checks import Floats, check_int
 from vpem.errors import InputError, NumericalError, check_choice
 from vpem.network.blocks import Blocks
+from vpem.network.schema import Array, Schema, State
 from vpem.settings import COVARIANCE_TYPES
 from vpem.terms.covariances import (
     Factors,
@@ -76,6 +77,38 @@ class Mixture(Density, facts="{n_components:component}, {n_features:feature}, {c
                 f"{self.covariance_type} covariances of this mixture must have shape {wanted}, "
                 f"got {self.covariances.shape}"
             )
+
+    @classmethod
+    def blank(
+        cls, blocks: Blocks, covariance_type: str, n_components: int, scaling: Scaling | None = None
+    ) -> Mixture:
+        """Return a mixture with everything but parameters, to say what they must be."""
+        shape = covariance_shape(blocks, covariance_type, n_components)
+        return cls(
+            blocks,
+            covariance_type,
+            np.full((1, n_components), 1.0 / n_components),
+            np.broadcast_to(0.0, (n_components, blocks.n_features)),
+            np.broadcast_to(1.0, shape),
+            scaling or Scaling.none(blocks.n_features),
+        )
+
+    def arrays(self) -> State:
+        """Parameters as arrays."""
+        return {name: getattr(self, name) for name in ("weights", "means", "covariances")}
+
+    def schema(self, n_roots: int = 1) -> Schema:
+        """Say what `arrays` must be."""
+        k = self.n_components
+        return {
+            "weights": Array("f8", ((1, n_roots), k), least=0, sums=1),
+            "means": Array("f8", (k, self.n_features)),
+            "covariances": Array("f8", covariance_shape(self.blocks, self.covariance_type, k)),
+        }
+
+    def having(self, arrays: State) -> Mixture:
+        """Return a mixture like this one with other parameters."""
+        return replace(self, **arrays)
 
     @property
     def is_tied(self) -> bool:

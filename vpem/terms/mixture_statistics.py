@@ -12,7 +12,6 @@ from vpem.terms.covariances import Factors
 from vpem.terms.features import FeatureTerms
 from vpem.terms.missing import MissingTerms
 from vpem.terms.mixture import Mixture
-from vpem.terms.mixture_states import mixture_schema, mixture_state
 from vpem.terms.reach import Reach
 from vpem.terms.statistic_map import StatisticMap
 
@@ -255,11 +254,11 @@ class MixtureStatistics:
 
     def pack(self, parameters: Mixture) -> State:
         """Parameters as arrays."""
-        return mixture_state(parameters)
+        return parameters.arrays()
 
     def packed(self) -> Schema:
         """Return what these must be."""
-        return mixture_schema(self.blocks, self.covariance_type, self.n_components)
+        return Mixture.blank(self.blocks, self.covariance_type, self.n_components).schema()
 
     def unpack(self, state: State) -> Mixture:
         """Parameters of these arrays."""

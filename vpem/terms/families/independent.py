@@ -183,6 +183,12 @@ class IndependentTerms(PartTerms):
         }
         return replace(part, tables=tables)
 
+    def blank(self, n_components: int) -> Part:
+        """Return a part of so many components with everything but parameters."""
+        cells = self.law.features_of_cells(self.features)
+        tables = {name: np.zeros((n_components, len(own))) for name, own in cells.items()}
+        return Part(self.family, self.features, tables)
+
     def at_rows(self, indices: NDArray[np.intp]) -> Table:
         """Rows of the data as centres (L, n)."""
         rows = self.rows.take(indices).astype(np.float64)

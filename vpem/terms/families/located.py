@@ -147,6 +147,10 @@ class LocatedTerms(PartTerms):
         """Return the part with the parameters that these hubs (B,) had before."""
         return replace(part, core=self.inner.keep(_core(part), _core(before), hubs))
 
+    def blank(self, n_components: int) -> Part:
+        """Return a part of so many components with everything but parameters."""
+        return self._part(self.inner.blank(n_components))
+
     def at_rows(self, indices: NDArray[np.intp]) -> Table:
         """Rows of the data as centres (L, n)."""
         return self.inner.at_rows(indices)

@@ -262,6 +262,11 @@ class MixedTerms(RowTerms):
         both = zip(self.parts, mixture.parts, before.parts, strict=True)
         return self._mixture(weights, [own.keep(new, old, hubs) for own, new, old in both])
 
+    def blank(self, n_components: int) -> MixedMixture:
+        """Return a mixture of so many components with everything but parameters."""
+        shares = np.full((1, n_components), 1.0 / n_components)
+        return self._mixture(shares, [own.blank(n_components) for own in self.parts])
+
     # ---- starts and repairs ---------------------------------------------------------------------
 
     def at_rows(self, indices: NDArray[np.intp]) -> NDArray[np.float64]:

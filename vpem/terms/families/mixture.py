@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from vpem.checks import Floats, check_int
 from vpem.errors import InputError
 from vpem.network.blocks import Blocks
+from vpem.network.schema import Array, Schema, State
 from vpem.terms.density import Density
 from vpem.terms.families.family import Features
 from vpem.terms.families.kinds import Kinds
@@ -99,6 +100,24 @@ class MixedMixture(Density, facts="{n_components:component}, {n_features:feature
             columns = part.features.columns
             found += law.terms_of(part, values[:, columns], there[:, columns])
         return found, 0.0
+
+    def arrays(self) -> State:
+        """Parameters as arrays, family by family."""
+        parts = {part.family: part.arrays() for part in self.parts}
+        return {"weights": self.weights, "parts": parts}
+
+    def schema(self, n_roots: int = 1) -> Schema:
+        """Say what `arrays` must be."""
+        own = zip(self.laws, self.parts, strict=True)
+        return {
+            "weights": Array("f8", ((1, n_roots), self.n_components), least=0, sums=1),
+            "parts": {part.family: part.schema(law.domains) for law, part in own},
+        }
+
+    def having(self, arrays: State) -> MixedMixture:
+        """Return a mixture like this one with other parameters."""
+        parts = tuple(part.having(arrays["parts"][part.family]) for part in self.parts)
+        return replace(self, weights=arrays["weights"], parts=parts)
 
     def permuted(self, order: NDArray[np.intp]) -> MixedMixture:
         """Return the same mixture with its components in another order."""

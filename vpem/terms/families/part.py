@@ -14,12 +14,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vpem.checks import Floats
+from vpem.network.schema import Array, Schema, State
 from vpem.terms.families.columns import Change, Columns
 from vpem.terms.families.family import Features, Table, Tables
 from vpem.terms.mixture import Mixture
 from vpem.terms.scaling import Scaling
 
 __all__ = ["How", "Law", "Made", "Part", "PartTerms"]
+
+
+RANGES: dict[str, tuple[float, float]] = {
+    "positive": (0.0, np.inf), "probability": (0.0, 1.0), "simplex": (0.0, 1.0),
+    "any": (-np.inf, np.inf),
+}  # fmt: skip
+"""What numbers of a domain are between. Some that are positive may come to be 0."""
 
 
 @dataclass(frozen=True)
@@ -43,6 +51,30 @@ class Part:
     features: Features
     tables: Tables = field(default_factory=dict)
     core: Mixture | None = None
+
+    def arrays(self) -> State:
+        """Parameters as arrays: tables, and what the core has but mixing weights."""
+        core = {} if self.core is None else self.core.arrays()
+        return self.tables | {name: core[name] for name in core if name != "weights"}
+
+    def schema(self, domains: dict[str, str]) -> Schema:
+        """Say what `arrays` must be, of tables of these domains."""
+        core = {} if self.core is None else self.core.schema()
+        assert isinstance(core, dict)
+        found: dict[str, Schema] = {
+            name: Array("f8", table.shape, *RANGES[domains[name]])
+            for name, table in self.tables.items()
+        }
+        return found | {name: own for name, own in core.items() if name != "weights"}
+
+    def having(self, arrays: State) -> Part:
+        """Return the same part with other parameters."""
+        tables = {name: arrays[name] for name in self.tables}
+        core = self.core
+        if core is not None:
+            own = {name: one for name, one in arrays.items() if name not in tables}
+            core = core.having({"weights": core.weights, **own})
+        return replace(self, tables=tables, core=core)
 
     def weighing(self, weights: NDArray[np.float64]) -> Part:
         """Return the same part, its core with these mixing weights (R, K)."""
@@ -113,7 +145,7 @@ class Law(ABC):
     @property
     @abstractmethod
     def domains(self) -> dict[str, str]:
-        """Tables, and what each may hold: "positive", "probability", "simplex", "natural"."""
+        """Tables, and what each may hold: "positive", "probability", "simplex", "any"."""
 
     @abstractmethod
     def hubs_of_cells(self, features: Features) -> dict[str, NDArray[np.intp]]:
@@ -213,6 +245,10 @@ class PartTerms(ABC):
     @abstractmethod
     def keep(self, part: Part, before: Part, hubs: NDArray[np.bool_]) -> Part:
         """Return the part with the parameters that these hubs (B,) had before."""
+
+    @abstractmethod
+    def blank(self, n_components: int) -> Part:
+        """Return a part of so many components with everything but parameters."""
 
     @abstractmethod
     def at_rows(self, indices: NDArray[np.intp]) -> Table:
