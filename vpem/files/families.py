@@ -13,12 +13,12 @@ from numpy.typing import NDArray
 from vpem.checks import row_blocks
 from vpem.errors import InputError, Setting, did_you_mean, shorten
 from vpem.files.datasets import Dataset
-from vpem.files.levels import distinct, named_numbers, recoded
+from vpem.files.levels import Recoding, distinct, named_numbers, recoded
 from vpem.network.holdings import Partition
 from vpem.settings import FAMILY_NAMES
 from vpem.terms.families.kinds import Kinds
 
-__all__ = ["AUTO", "Asked", "check_named", "settle"]
+__all__ = ["AUTO", "AsRead", "Asked", "check_named", "settle"]
 
 AUTO = "auto"
 
@@ -140,14 +140,7 @@ def check_named(asked: Asked | None, *known: Iterable[str]) -> None:
             )  # fmt: skip
 
 
-def settle(
-    dataset: Dataset,
-    asked: Asked | None,
-    held: Partition | None = None,
-    *,
-    check: bool = True,
-    lenient: bool = False,
-) -> Dataset:
+def settle(dataset: Dataset, asked: Asked | None, held: Partition | None = None) -> Dataset:
     """Say which family each feature of a dataset has, and make codes of numbers that are names.
 
     Parameters
@@ -159,10 +152,6 @@ def settle(
         and all others are Gaussian.
     held : Partition, optional
         Agents whose names may be spoken of.
-    check : bool
-        Whether all names must be those of its features or agents.
-    lenient : bool
-        Whether a category may have as many levels as rows, as in a few rows for a model.
 
     Returns
     -------
@@ -177,38 +166,80 @@ def settle(
     if asked is None:
         return dataset
     names = dataset.feature_names
-    for name in asked.named if check else ():
+    for name in asked.named:
         if name in dataset.left_out:
             raise InputError(
                 f"{dataset.source}: {name!r} cannot be {asked.named[name]}: it is no feature "
                 f"({dataset.left_out[name]})"
             )
-    if check:
-        check_named(asked, names, () if held is None else held.names)
+    check_named(asked, names, () if held is None else held.names)
     holders = [None] * len(names) if held is None else [held.names[a] for a in held.agent_of]
     words = [asked.word(name, holder) for name, holder in zip(names, holders, strict=True)]
-    stored = dataset.kinds
-    levels = dict(dataset.coded) if stored is None else dict(stored.levels)
-    open_ = [j for j, word in enumerate(words) if word == AUTO and j not in levels]
-    if stored is None:
-        words = _guessed(dataset.X, words, open_)
-    else:
-        words = [stored.families[j] if j in open_ else word for j, word in enumerate(words)]
-    numbers = []
-    for j, word in enumerate(words):
-        if j in levels:
-            words[j] = _of_names(names[j], word, levels[j], dataset.source)
-        elif word == "categorical" and not (stored and stored.families[j] == word):
-            numbers.append(j)
-    X = dataset.X
-    if numbers:
-        found = distinct(X, numbers, names, dataset.source, lenient)
-        X = recoded(X, found)
-        levels |= {j: named_numbers(own.astype(X.dtype)) for j, own in found.items()}
-    counts = [0] * len(names) if stored is None else list(stored.n_levels)
-    counts = [n if word == "categorical" else 0 for n, word in zip(counts, words, strict=True)]
-    kinds = Kinds(tuple(words), tuple(counts), levels)
-    return replace(dataset, X=X, coded={}, kinds=None if kinds.is_gaussian else kinds)
+    read = AsRead((dataset.X,), names, dataset.kinds, dataset.coded, dataset.source)
+    [X], kinds = read.settled(words)
+    return replace(dataset, X=X, coded={}, kinds=kinds)
+
+
+@dataclass(frozen=True)
+class AsRead:
+    """Features as they were read, of one file or of several whose rows follow one another.
+
+    Attributes
+    ----------
+    parts : sequence of ndarray or FileMatrix of shape (m, d)
+        The values, file by file, of text as codes.
+    names : sequence of str of length d
+        Of the features.
+    stored : Kinds or None
+        What the files themselves say of families.
+    coded : mapping of int to tuple of str
+        Features that are codes, and of what names.
+    source : str
+        What messages call the files.
+    """
+
+    parts: Sequence[Any]
+    names: Sequence[str]
+    stored: Kinds | None
+    coded: Mapping[int, tuple[str, ...]]
+    source: str
+
+    def settled(
+        self, words: Sequence[str], lenient: bool = False
+    ) -> tuple[list[Any], Kinds | None]:
+        """Return the values, and the family of each feature; None: all are Gaussian.
+
+        Parameters
+        ----------
+        words : sequence of str of length d
+            What the user says of each: a family, or "auto".
+        lenient : bool
+            Whether a category may have as many levels as rows, as in a few rows for a model.
+        """
+        stored, found = self.stored, list(words)
+        levels = dict(self.coded) if stored is None else dict(stored.levels)
+        open_ = [j for j, word in enumerate(words) if word == AUTO and j not in levels]
+        guessed = _guess(self.parts, open_) if stored is None and open_ else []
+        if stored is not None:
+            guessed = [stored.families[j] for j in open_]
+        for j, family in zip(open_, guessed, strict=True):
+            found[j] = family
+        numbers = []
+        for j, word in enumerate(found):
+            if j in levels:
+                found[j] = _of_names(self.names[j], word, levels[j], self.source)
+            elif word == "categorical" and not (stored and stored.families[j] == word):
+                numbers.append(j)
+        parts = list(self.parts)
+        if numbers:
+            values = distinct(parts, numbers, self.names, self.source, lenient)
+            changes = {j: Recoding.places(own) for j, own in values.items()}
+            levels |= {j: named_numbers(own.astype(parts[0].dtype)) for j, own in values.items()}
+            parts = [recoded(part, changes) for part in parts]
+        counts = [0] * len(found) if stored is None else list(stored.n_levels)
+        counts = [n if word == "categorical" else 0 for n, word in zip(counts, found, strict=True)]
+        kinds = Kinds(tuple(found), tuple(counts), levels)
+        return parts, None if kinds.is_gaussian else kinds
 
 
 def _of_names(name: str, word: str, levels: Sequence[str], source: str) -> str:
@@ -222,16 +253,7 @@ def _of_names(name: str, word: str, levels: Sequence[str], source: str) -> str:
     )  # fmt: skip
 
 
-def _guessed(X: Any, words: Sequence[str], columns: Sequence[int]) -> list[str]:
-    """Return families, of some columns as their values show."""
-    found = list(words)
-    if columns:
-        for j, family in zip(columns, _guess(X, columns), strict=True):
-            found[j] = family
-    return found
-
-
-def _guess(X: Any, columns: Sequence[int]) -> list[str]:
+def _guess(parts: Sequence[Any], columns: Sequence[int]) -> list[str]:
     """Return the family that values show: of yes or no, of counts, of numbers.
 
     Counts are whole numbers that begin at 0 or 1 and vary at least about as much as their mean;
@@ -240,7 +262,7 @@ def _guess(X: Any, columns: Sequence[int]) -> list[str]:
     sums = np.zeros((3, len(columns)))
     least, most = np.full(len(columns), np.inf), np.full(len(columns), -np.inf)
     whole = np.ones(len(columns), dtype=bool)
-    for _, part in row_blocks(X):
+    for _, part in (block for X in parts for block in row_blocks(X)):
         values: NDArray[np.float64] = part[:, columns].astype(np.float64)
         there = np.isfinite(values)
         whole &= ((values == np.floor(values)) | np.isnan(values)).all(axis=0)

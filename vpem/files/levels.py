@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,12 +15,77 @@ from vpem.errors import InputError, Setting
 if TYPE_CHECKING:
     from vpem.files.matrix import FileMatrix
 
-__all__ = ["MOST_LEVELS", "check_levels", "distinct", "named_numbers", "recode", "recoded"]
+__all__ = [
+    "MOST_LEVELS",
+    "Recoding",
+    "check_levels",
+    "distinct",
+    "in_order",
+    "named_numbers",
+    "recoded",
+]
 
 MOST_LEVELS = 1000
 """A category that is read has no more: each is a parameter of every component."""
 
 Values = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Recoding:
+    """What becomes of the values of a column.
+
+    Attributes
+    ----------
+    values : ndarray of shape (n,)
+        Known values, in increasing order.
+    codes : ndarray of shape (n,)
+        What each becomes, NaN: missing. All other values become missing, too.
+    """
+
+    values: Values
+    codes: Values
+
+    @classmethod
+    def places(cls, values: Values) -> Recoding:
+        """Return that by which each value becomes its place among all."""
+        return cls(values, np.arange(len(values), dtype=np.float64))
+
+    @classmethod
+    def names(cls, have: Sequence[str], wanted: Sequence[str]) -> Recoding:
+        """Return that by which codes of some names become those of the same names among others.
+
+        Names that read as numbers are the same where the numbers are.
+        """
+        place = {_number_or(name): code for code, name in enumerate(wanted)}
+        place |= {name: code for code, name in enumerate(wanted)}
+        found = [place.get(name, place.get(_number_or(name), np.nan)) for name in have]
+        return cls(np.arange(len(have), dtype=np.float64), np.array(found, dtype=np.float64))
+
+    @property
+    def is_nothing(self) -> bool:
+        """Whether every value stays what it is."""
+        return bool(np.array_equal(self.values, self.codes))
+
+    def of(self, column: NDArray[Any]) -> Values:
+        """Return what becomes of a column, shape (m,)."""
+        if not len(self.values):
+            return np.full(len(column), np.nan)
+        values = column.astype(np.float64)
+        places = np.minimum(np.searchsorted(self.values, values), len(self.values) - 1)
+        return np.where(self.values[places] == values, self.codes[places], np.nan)
+
+    def then(self, other: Recoding) -> Recoding:
+        """Return one that does this, and then another to what has come of it."""
+        return Recoding(self.values, other.of(self.codes))
+
+
+def _number_or(name: str) -> str | float:
+    """Return the number that a name reads as, or the name."""
+    try:
+        return float(name)
+    except ValueError:
+        return name
 
 
 def check_levels(name: str, n_levels: int, n_values: int, source: str) -> None:
@@ -49,7 +115,7 @@ def check_levels(name: str, n_levels: int, n_values: int, source: str) -> None:
 
 
 def distinct(
-    X: Floats | FileMatrix,
+    parts: Sequence[Any],
     columns: Sequence[int],
     names: Sequence[str],
     source: str,
@@ -59,8 +125,8 @@ def distinct(
 
     Parameters
     ----------
-    X : ndarray or FileMatrix of shape (M, d)
-        The data.
+    parts : sequence of ndarray or FileMatrix of shape (m, d)
+        The data, which may lie in several files.
     columns : sequence of int
         Which.
     names : sequence of str of length d
@@ -77,7 +143,7 @@ def distinct(
     """
     found: dict[int, Values] = {j: np.empty(0) for j in columns}
     there = dict.fromkeys(columns, 0)
-    for start, part in row_blocks(X):
+    for start, part in (block for X in parts for block in row_blocks(X)):
         for j in columns:
             values = part[:, j].astype(np.float64)
             values = values[~np.isnan(values)]
@@ -93,6 +159,14 @@ def distinct(
     return found
 
 
+def in_order(names: Iterable[str]) -> tuple[str, ...]:
+    """Return names of levels in their order: by their letters, or by size if all are numbers."""
+    try:
+        return tuple(sorted(names, key=lambda name: (float(name), name)))
+    except ValueError:
+        return tuple(sorted(names))
+
+
 def named_numbers(values: NDArray[np.floating]) -> tuple[str, ...]:
     """Return what numbers are called as levels: 5, 2.5."""
     return tuple(
@@ -101,28 +175,22 @@ def named_numbers(values: NDArray[np.floating]) -> tuple[str, ...]:
     )
 
 
-def recoded(X: Floats | FileMatrix, values: Mapping[int, Values]) -> Any:
-    """Return a matrix some of whose columns have codes: the place of each value among some.
+def recoded(X: Floats | FileMatrix, changes: Mapping[int, Recoding]) -> Any:
+    """Return a matrix with other values in some columns.
 
     Parameters
     ----------
     X : ndarray or FileMatrix of shape (M, d)
         The data.
-    values : dict of int to ndarray
-        By column its values in increasing order; what is none of them becomes missing.
+    changes : dict of int to Recoding
+        What becomes of values, by column.
     """
+    changes = {j: change for j, change in changes.items() if not change.is_nothing}
+    if not changes:
+        return X
     if not isinstance(X, np.ndarray):
-        return X.recoded(values)
+        return X.recoded(changes)
     found = X.copy()
-    recode(found, values)
+    for j, change in changes.items():
+        found[:, j] = change.of(X[:, j])
     return found
-
-
-def recode(X: Floats, values: Mapping[int, Values]) -> None:
-    """Do what `recoded` says, in place."""
-    for j, known in values.items():
-        column = X[:, j].astype(np.float64)
-        places = np.searchsorted(known, column)
-        places[places == len(known)] = 0
-        same = known[places] == column if len(known) else np.zeros(len(column), dtype=bool)
-        X[:, j] = np.where(same, places, np.nan)

@@ -13,7 +13,7 @@ from numpy.typing import DTypeLike, NDArray
 from vpem.checks import Floats, available_memory, check_memory
 from vpem.errors import FileError, InputError, Setting, VpemWarning
 from vpem.files.hdf5 import check_matrix, open_file
-from vpem.files.levels import recode
+from vpem.files.levels import Recoding
 from vpem.files.read_ahead import FileRows, ReadAhead, pieces
 from vpem.files.row_runs import RowRuns, reads_of
 from vpem.files.storage import Inflation
@@ -77,7 +77,7 @@ class FileMatrix:
         self.memory_limit: int | None = None
         self.observer: Callable[[str, float], None] | None = None
         self._columns: list[int] | None = None
-        self._levels: dict[int, NDArray[np.float64]] = {}
+        self._changes: dict[int, Recoding] = {}
         self._rows: RowRuns | None = None
         self.chunk_rows: int = self._dataset.chunks[0] if self._dataset.chunks else 1
         self.step = self._step(read_bytes)
@@ -138,7 +138,8 @@ class FileMatrix:
                     self._unpacking.read_into(out, start)
                 else:
                     self._dataset.read_direct(out, np.s_[start:stop])
-                recode(out, self._levels)
+                for j, change in self._changes.items():
+                    out[:, j] = change.of(out[:, j])
         except FileError:
             raise
         except (OSError, RuntimeError, ValueError) as error:
@@ -170,11 +171,13 @@ class FileMatrix:
         chosen.shape = (self.shape[0], len(chosen._columns))
         return chosen
 
-    def recoded(self, values: Mapping[int, NDArray[np.float64]]) -> FileMatrix:
-        """Return the matrix with codes in some columns; see `vpem.files.levels.recoded`."""
-        chosen, columns = copy(self), self._columns
-        own = {j if columns is None else columns[j]: known for j, known in values.items()}
-        chosen._levels = self._levels | own
+    def recoded(self, changes: Mapping[int, Recoding]) -> FileMatrix:
+        """Return the matrix with other values in some columns (`vpem.files.levels.recoded`)."""
+        chosen, columns, done = copy(self), self._columns, dict(self._changes)
+        for place, change in changes.items():
+            j = place if columns is None else columns[place]
+            done[j] = done[j].then(change) if j in done else change
+        chosen._changes = done
         return chosen
 
     def beyond(self, limit: int | None) -> FileMatrix | None:

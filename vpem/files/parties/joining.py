@@ -19,7 +19,9 @@ from vpem.engines.engine import about
 from vpem.engines.placement import Placement
 from vpem.errors import InputError
 from vpem.files.datasets import Dataset
+from vpem.files.levels import recoded
 from vpem.files.parties.alignment import Alignment, align, read_key
+from vpem.files.parties.families import check_spoken_of, joined_kinds, stacked_kinds
 from vpem.files.parties.homes import Home
 from vpem.files.parties.manifest import Party
 from vpem.files.parties.opening import Holding, Tell, open_parties
@@ -199,6 +201,8 @@ def join_parties(
             parties, held, level, key=key, keep_missing=keep_missing, holders=holders
         )
         names, partition = joined_names(parties, held, holders)
+        check_spoken_of(parties, held, names, holders)
+        kinds = joined_kinds(parties, held, holders)
         weights = joined_weights(parties, held, found.rows, sample_weight, holders)
         widths = [len(holding.feature_names) for holding in held.values()]
         first = dict(zip(held, np.cumsum([0, *widths[:-1]]).tolist(), strict=False))
@@ -222,6 +226,7 @@ def join_parties(
         first_party = 0 in held and (found.rows[0] >= 0).all()
         ids = _joined_ids({0: held[0]}, found) if first_party else None
         common: Report = {"partition": partition, "sample_weight": weights, "source": source}
+        common["kinds"] = kinds
         return Share(X, names, ids, homes=homes, **common), found
     labelled = [party for party, holding in held.items() if holding.labels is not None]
     labels = None
@@ -236,6 +241,7 @@ def join_parties(
         sample_weight=weights,
         source=source,
         homes=homes,
+        kinds=kinds,
     )
     return dataset, found
 
@@ -327,6 +333,8 @@ def stack_parties(
         )
         names, counts, kinds = zip(*facts.values(), strict=True)
         _check_same_features(parties, names)
+        check_spoken_of(parties, held, names[0], holders)
+        changes, families = stacked_kinds(parties, held, names[0], holders)
         ends = np.cumsum([holding.n_samples for holding in held.values()]).tolist()
         end = dict(zip(held, ends, strict=True))
         dtype = np.result_type(*map(np.dtype, kinds))
@@ -337,7 +345,8 @@ def stack_parties(
             own = np.empty((holding.n_samples, len(names[0])), dtype=dtype)
             holding.fill(own)
             order = [holding.feature_names.index(name) for name in names[0]]
-            X[end[party] - holding.n_samples : end[party]] = own[:, order]
+            rows = recoded(own[:, order], changes.get(party, {}))
+            X[end[party] - holding.n_samples : end[party]] = rows
 
         for_each(holders, range(len(parties)), fill)
         weights = stacked_weights(parties, held, sample_weight, holders)
@@ -353,6 +362,7 @@ def stack_parties(
     }
     if holders.apart:
         common: Report = {"workers": workers, "sample_weight": weights, "source": source}
+        common["kinds"] = families
         return Share(X, tuple(names[0]), homes=homes, **common)
     return Dataset(
         X,
@@ -363,6 +373,7 @@ def stack_parties(
         sample_weight=weights,
         source=source,
         homes=homes,
+        kinds=families,
     )
 
 

@@ -20,8 +20,10 @@ from vpem.errors import FileError, InputError, Setting, VpemError, did_you_mean
 from vpem.files.data import read_data
 from vpem.files.datasets import Dataset
 from vpem.files.matrix import FileMatrix
+from vpem.files.parties.families import settle_party
 from vpem.files.parties.manifest import Party
 from vpem.files.table_settings import TableSettings
+from vpem.terms.families.kinds import Kinds
 
 __all__ = ["Holding", "Tell", "open_parties", "open_party"]
 
@@ -43,6 +45,8 @@ class Holding:
         Its rows, file by file.
     ids, labels, sample_weight : ndarray of shape (m,), or None
         Of its rows.
+    kinds : Kinds or None
+        Family of each of its features; None: all are Gaussian.
     """
 
     party: Party
@@ -51,6 +55,7 @@ class Holding:
     ids: Labels | None
     labels: Labels | None
     sample_weight: NDArray[np.float64] | None = None
+    kinds: Kinds | None = None
 
     @property
     def n_samples(self) -> int:
@@ -160,10 +165,11 @@ def open_party(
         datasets = [_read(party, file, constant, weights, tell) for file in files]
         for dataset in [] if keep_empty else datasets:
             _check_complete(dataset)
+        names = datasets[0].feature_names
+        arranged = [_arranged(dataset, names, datasets[0].source) for dataset in datasets]
+        parts, kinds = settle_party(party, datasets, arranged, names)
     except VpemError as error:
         raise type(error)(f"party {party.name!r}: ", *error.parts) from None
-    names = datasets[0].feature_names
-    parts = tuple(_arranged(dataset, names, party, datasets[0].source) for dataset in datasets)
     ids = [dataset.ids for dataset in datasets]
     labels = [dataset.labels for dataset in datasets]
     noted = [None if weights is None else dataset.sample_weight for dataset in datasets]
@@ -175,6 +181,7 @@ def open_party(
         _chained(ids, "ids", party),
         _chained(labels, "labels", party),
         None if weights_of_rows is None else weights_of_rows.astype(np.float64, copy=False),
+        kinds,
     )
 
 
@@ -206,21 +213,21 @@ def _check_complete(dataset: Dataset) -> None:
         raise InputError(f"{dataset.source}: ", *error.parts) from None
 
 
-def _arranged(dataset: Dataset, names: Sequence[str], party: Party, first: str) -> Any:
+def _arranged(dataset: Dataset, names: Sequence[str], first: str) -> Any:
     """Return the values of the features called ``names``, in this order."""
     have = dataset.feature_names
     where = {name: column for column, name in enumerate(have)}
     for name in names:
         if name not in where:
             raise InputError(
-                f"party {party.name!r}: {dataset.source} has no feature {name!r}, which {first} "
-                f"has{did_you_mean(name, have)}"
+                f"{dataset.source} has no feature {name!r}, which {first} has"
+                f"{did_you_mean(name, have)}"
             )
     if len(have) > len(names):
         extra = next(name for name in have if name not in names)
         raise InputError(
-            f"party {party.name!r}: {dataset.source} has the feature {extra!r}, which {first} has "
-            "not; say which are wanted with ",
+            f"{dataset.source} has the feature {extra!r}, which {first} has not; say which are "
+            "wanted with ",
             Setting("features"),
         )
     columns = [where[name] for name in names]

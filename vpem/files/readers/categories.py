@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 from vpem.errors import InputError, Setting, VpemError
 from vpem.files.arrow import check_strings, decoded, is_bytes, is_numeric, is_text, plain_kind
 from vpem.files.families import Asked
-from vpem.files.levels import MOST_LEVELS, check_levels, named_numbers
+from vpem.files.levels import MOST_LEVELS, check_levels, in_order, named_numbers
 from vpem.files.readers.frames import Frame, Wanted
 from vpem.files.readers.leaving_out import ID_NAMES
 from vpem.files.readers.text_numbers import check_writing, numbers_of, without_marks
@@ -67,9 +67,12 @@ def take_categories(
         said = asked.named.get(name) == "categorical"
         if not said and (place in frame.index or name.casefold() in ID_NAMES):
             continue
-        if not asked.may_be_category(name, frame.names) or not _is_category(column, wanted):
+        declared = pa.types.is_dictionary(frame.kinds[place])
+        if not asked.may_be_category(name, frame.names) or not _is_category(
+            column, declared, wanted
+        ):
             continue
-        if not said and is_text(plain_kind(column.type)):
+        if not (said or declared) and is_text(plain_kind(column.type)):
             _check_writing(frame, name, column, wanted)
         try:
             one = _category(frame, name, column, wanted, said)
@@ -94,12 +97,12 @@ def _check_writing(frame: Frame, name: str, column: pa.ChunkedArray, wanted: Wan
         raise InputError(*error.parts, "; if these are names say ", names) from None
 
 
-def _is_category(column: pa.ChunkedArray, wanted: Wanted) -> bool:
-    """Whether a column holds text that is no numbers, or the file declares it a category."""
+def _is_category(column: pa.ChunkedArray, declared: bool, wanted: Wanted) -> bool:
+    """Whether a column holds text that is no numbers, or is declared a category by its file."""
     kind = plain_kind(column.type)
     if is_text(kind):
-        return not is_bytes(kind) and numbers_of(column, wanted.table) is None
-    return pa.types.is_dictionary(column.type) and is_numeric(kind)
+        return not is_bytes(kind) and (declared or numbers_of(column, wanted.table) is None)
+    return declared and is_numeric(kind)
 
 
 def _category(
@@ -109,15 +112,16 @@ def _category(
     if is_text(plain_kind(column.type)):
         check_strings(name, column, frame.source, frame.file)
         text = without_marks(column, wanted.table).dictionary_encode().combine_chunks()
-        names = np.array(text.dictionary.to_pylist(), dtype=object)
-        order = np.argsort(names.astype(str), kind="stable") if len(names) else np.arange(0)
-        called = tuple(str(one) for one in names[order])
+        words: list[str] = text.dictionary.to_pylist()
+        called = in_order(words)
+        place = {name: code for code, name in enumerate(called)}
+        rank = np.array([place[word] for word in words], dtype=np.float64)
     else:
         values = decoded(column).cast(pa.float64())
         text = _unmarked(values, wanted).dictionary_encode().combine_chunks()
         numbers = text.dictionary.to_numpy(zero_copy_only=False)
-        order = np.argsort(numbers, kind="stable")
-        called = named_numbers(numbers[order])
+        called = named_numbers(np.sort(numbers))
+        rank = np.argsort(np.argsort(numbers)).astype(np.float64)
     n_levels, n_values = len(called), len(column) - text.null_count
     lenient = wanted.lenient
     if not (said or lenient):
@@ -127,8 +131,6 @@ def _category(
             return "constant"
     if not lenient:
         check_levels(name, n_levels, n_values, frame.source)
-    rank = np.empty(n_levels)
-    rank[order] = np.arange(n_levels)
     places = pc.fill_null(text.indices, 0).to_numpy(zero_copy_only=False)
     missing = np.asarray(pc.is_null(text.indices))
     codes = rank[places] if n_levels else np.zeros(len(column))
