@@ -124,6 +124,8 @@ class Task:
             if self._weighted:
                 weights = source.sample_weight
         options["feature_names"] = names
+        if source.kinds is not None:
+            options["kinds"] = source.kinds
         workers = self.parts if self.over_rows else None
         return kind(X, self.networks, workers, options, sample_weight=weights, **more)
 
