@@ -1,4 +1,4 @@
-"""NumPy twins of `vpem._core.families`: the same names and arguments, and the equations.
+"""NumPy twins of `vpem._core.families` and `rising`: names, arguments, and the equations.
 
 Shapes: ``M`` rows, ``n`` features in the order of the blocks, ``K`` components, ``B`` blocks with
 ``offsets (B + 1,)``, ``R`` roots with an estimate of their own (1 or B). Values that are missing
@@ -12,12 +12,19 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import gammaln
+from scipy.special import digamma, gammaln, polygamma
 
 Floats = NDArray[np.floating[Any]]
 Indices = NDArray[np.intp]
 
-__all__ = ["cell_moments", "cell_terms", "product_moments", "product_terms"]
+__all__ = [
+    "cell_moments",
+    "cell_terms",
+    "product_moments",
+    "product_terms",
+    "rising_moments",
+    "rising_terms",
+]
 
 POISSON, LOGARITHM = 1, 2
 
@@ -50,8 +57,10 @@ def cell_terms(
     """
     cells = _cells(rows, firsts)
     for b, block in _blocks(offsets):
+        found = np.zeros(terms.shape[1:])
         for column in cells[:, block].T:
-            terms[b] += table[column]
+            found += table[column]
+        terms[b] += found.astype(terms.dtype, copy=False)
 
 
 def cell_moments(
@@ -72,13 +81,14 @@ def cell_moments(
                 counts[own, k] += np.bincount(column, weights, end + 2)[own]
 
 
-def _functions(rows: Floats, kind: int) -> Floats:
-    """Functions of each value (M, n, F): 1, x, and log x for `LOGARITHM`; 0 of a missing one."""
+def _functions(rows: Floats, kind: int) -> list[Floats]:
+    """Functions of each value, (M, n) each: 1, x, and log x for `LOGARITHM`; 0 of a missing one."""
+    rows = rows.astype(np.float64, copy=False)
     seen = ~np.isnan(rows)
-    found = [seen.astype(rows.dtype), np.where(seen, rows, 0)]
+    found = [seen.astype(np.float64), np.where(seen, rows, 0)]
     if kind == LOGARITHM:
         found.append(np.log(np.where(seen, rows, 1)))
-    return np.stack(found, axis=2)
+    return found
 
 
 def product_terms(
@@ -87,18 +97,17 @@ def product_terms(
     """Terms of exponential families: ``terms[b, m, k] += sum_j h(x_mj) + T(x_mj) . eta_jk``.
 
     ``T(x) = (1, x)`` and ``h(x) = 0`` for ``kind`` 0, ``h(x) = 2 log x!`` for 1 (counts), and
-    ``T(x) = (1, x, log x)``, ``h(x) = 0`` for 2. ``table`` holds ``eta``, a row for each function
-    of each feature.
+    ``T(x) = (1, x, log x)``, ``h(x) = 0`` for 2. ``table`` (F, n, K) holds ``eta``, in double
+    precision: what is large may cancel.
     """
     functions = _functions(rows, kind)
-    n_functions = functions.shape[2]
-    flat = functions.reshape(len(rows), rows.shape[1] * n_functions)
     for b, block in _blocks(offsets):
-        own = slice(block.start * n_functions, block.stop * n_functions)
-        terms[b] += flat[:, own] @ table[own]
+        found = np.zeros(terms.shape[1:])
+        for values, factors in zip(functions, table, strict=True):
+            found += values[:, block] @ factors[block]
         if kind == POISSON:
-            constants = 2 * gammaln(functions[:, block, 1].astype(np.float64) + 1)
-            terms[b] += constants.sum(axis=1)[:, None].astype(terms.dtype)
+            found += 2 * gammaln(functions[1][:, block] + 1).sum(axis=1)[:, None]
+        terms[b] += found.astype(terms.dtype, copy=False)
 
 
 def product_moments(
@@ -109,11 +118,62 @@ def product_moments(
     sums: Floats,
     n_threads: int,
 ) -> None:
-    """Sums over rows: ``sums[j F + f, k] += sum_m gamma_mk T_f(x_mj)``, T as in `product_terms`."""
-    functions = _functions(rows, kind).astype(np.float64)
-    n_functions = functions.shape[2]
-    flat = functions.reshape(len(rows), rows.shape[1] * n_functions)
+    """Sums over rows: ``sums[f, j, k] += sum_m gamma_mk T_f(x_mj)``, T as in `product_terms`."""
+    functions = _functions(rows, kind)
     for b, block in _blocks(offsets):
-        own = slice(block.start * n_functions, block.stop * n_functions)
         shares = responsibilities[b if len(responsibilities) > 1 else 0]
-        sums[own] += flat[:, own].T @ shares.astype(np.float64)
+        for values, into in zip(functions, sums, strict=True):
+            into[block] += values[:, block].T @ shares.astype(np.float64, copy=False)
+
+
+def rising_terms(
+    rows: Floats,
+    first: float,
+    offsets: Indices,
+    line: Floats,
+    sizes: Floats,
+    terms: Floats,
+    n_threads: int,
+) -> None:
+    """Terms of negative binomial counts ``x >= T`` (``first``), for sizes ``r``.
+
+    ``terms[b, m, k] += sum_j line_j0k + line_j1k x - 2 log(Gamma(x + r) / Gamma(r + T)) - ...``:
+    of the rising factorial ``(r + T) (r + T + 1) .. (r + x - 1)`` its logarithm without that of
+    ``(r + T)^(x - T)``, which is in the line. Of ``log x!`` all is added.
+    """
+    for b, block in _blocks(offsets):
+        for j in range(block.start, block.stop):
+            own = np.flatnonzero(rows[:, j] >= first)
+            x = rows[own, j, None].astype(np.float64)
+            base = sizes[j] + first
+            rising = gammaln(x - first + base) - gammaln(base) - (x - first) * np.log(base)
+            found = line[j, 0] + line[j, 1] * x + 2 * (gammaln(x + 1) - rising)
+            terms[b, own] += found.astype(terms.dtype)
+
+
+def rising_moments(
+    rows: Floats,
+    first: float,
+    responsibilities: Floats,
+    offsets: Indices,
+    sizes: Floats,
+    heads: Floats,
+    sums: Floats,
+    n_threads: int,
+) -> None:
+    """First two derivatives by ``log r`` of ``log Gamma(x + r) / Gamma(r)``, weighted.
+
+    Over rows with ``x >= T``: ``sums[j, 0, k] += sum_m gamma_mk sum_i r / (r + i)`` and
+    ``sums[j, 1, k] += sum_m gamma_mk sum_i r i / (r + i)^2``, i from 0 to x - 1, of which ``heads``
+    are the parts below T; the rest is ``r (psi(x + r) - psi(T + r))``, and that less
+    ``r^2 (psi'(T + r) - psi'(x + r))``.
+    """
+    for b, block in _blocks(offsets):
+        shares = responsibilities[b if len(responsibilities) > 1 else 0].astype(np.float64)
+        for j in range(block.start, block.stop):
+            own = np.flatnonzero(rows[:, j] >= first)
+            x, size = rows[own, j, None].astype(np.float64), sizes[j]
+            slope = size * (digamma(x + size) - digamma(first + size))
+            square = size**2 * (polygamma(1, first + size) - polygamma(1, x + size))
+            sums[j, 0] += (shares[own] * (heads[j, 0] + slope)).sum(axis=0)
+            sums[j, 1] += (shares[own] * (heads[j, 1] + slope - square)).sum(axis=0)

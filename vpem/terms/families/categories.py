@@ -47,7 +47,7 @@ class Levels(Family):
         table = np.full((len(found) + 2, found.shape[1]), -2 * np.log(LEAST_PROBABILITY))
         table[:-2] = -2 * np.log(found)
         table[-2] = 0
-        return {"table": table.astype(dtype)}
+        return {"table": table}
 
     def add_terms(
         self,

@@ -16,7 +16,9 @@ from vpem.settings import FAMILY_NAMES
 from vpem.shown import Shown
 from vpem.terms.families.categories import Bernoulli, Categorical
 from vpem.terms.families.counts import Poisson
+from vpem.terms.families.dispersed import NegativeBinomial
 from vpem.terms.families.family import Family, Features
+from vpem.terms.families.positive import Exponential, Gamma
 
 __all__ = ["FAMILIES", "LOCATED", "MOST_LEVELS", "Kinds"]
 
@@ -24,7 +26,15 @@ LOCATED = ("gaussian", "t", "log-normal")
 """Families of which the features of a hub are joint: they have locations and scatter."""
 
 FAMILIES: dict[str, Family] = {
-    family.name: family for family in (Categorical(), Bernoulli(), Poisson())
+    family.name: family
+    for family in (
+        Categorical(),
+        Bernoulli(),
+        Poisson(),
+        NegativeBinomial(),
+        Exponential(),
+        Gamma(),
+    )
 }
 """Families of which the features of a hub are independent within a component, by their names."""
 

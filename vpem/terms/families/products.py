@@ -37,9 +37,9 @@ class Products(Family):
         return len(self.domains) * features.n_features
 
     def ready(self, parameters: Tables, features: Features, dtype: DTypeLike) -> dict[str, Floats]:
-        """Factors, a row a function and feature."""
-        found = np.stack(self.factors(parameters), axis=2)
-        return {"table": np.ascontiguousarray(found.reshape(len(found), -1).T, dtype=dtype)}
+        """Factors by function and feature; in double precision, as large ones cancel."""
+        factors = [factor.T for factor in self.factors(parameters)]
+        return {"table": np.ascontiguousarray(np.stack(factors))}
 
     def add_terms(
         self,
@@ -66,9 +66,9 @@ class Products(Family):
         n_threads: int,
     ) -> None:
         """Add the sums of these rows."""
-        n_sums, n_components = len(self.sums), responsibilities.shape[2]
-        found = np.zeros((n_sums * features.n_features, n_components))
+        n_components = responsibilities.shape[2]
+        found = np.zeros((len(self.sums), features.n_features, n_components))
         offsets = features.blocks.offsets
         product_moments(data, responsibilities, offsets, self.kind, found, n_threads)
-        for first, name in enumerate(self.sums):
-            statistics[name] += found[first::n_sums].T
+        for name, own in zip(self.sums, found, strict=True):
+            statistics[name] += own.T
