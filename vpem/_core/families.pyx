@@ -27,7 +27,7 @@ cdef enum:
 FACTORIALS = np.array([2.0 * lgamma(x + 1.0) for x in range(KNOWN)])
 
 
-def side_by_side(table):
+def _side_by_side(table):
     """Return rows (C, K), each filled up with zeros to a multiple of 4."""
     wide = np.zeros((table.shape[0], -(-table.shape[1] // 4) * 4))
     wide[:, : table.shape[1]] = table
@@ -107,7 +107,7 @@ def cell_terms(
     if n_samples == 0 or n == 0:
         return
     n_threads = worth(n_threads, n_samples, work * n_samples)
-    cdef const double[:, ::1] wide = side_by_side(np.asarray(table))
+    cdef const double[:, ::1] wide = _side_by_side(np.asarray(table))
     width = wide.shape[1]
     cdef Py_ssize_t[:, ::1] cells = np.empty((n_threads, n), dtype=np.intp)
     cdef double[:, ::1] sums = np.empty((n_threads, width))
@@ -294,7 +294,7 @@ def product_terms(
         if n == 0:
             continue
         own = np.asarray(table)[:, offsets[b] : offsets[b + 1]]
-        wide = side_by_side(own.reshape(-1, n_components))
+        wide = _side_by_side(own.reshape(-1, n_components))
         constants = np.concatenate([wide[:n], wide[:n].sum(axis=0, keepdims=True)])
         factors = wide[n:]
         for tile in prange(
