@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from vpem.checks import row_blocks
-from vpem.errors import InputError
+from vpem.errors import InputError, Setting
 from vpem.network.blocks import Blocks
 from vpem.settings import FitSettings
 from vpem.terms.families.kinds import Kinds
@@ -18,7 +18,7 @@ from vpem.terms.families.mixed import MixedTerms
 if TYPE_CHECKING:
     from vpem.fits.prepare import Prepared
 
-__all__ = ["check_values_of", "known_kinds", "mixed_terms"]
+__all__ = ["check_values_of", "known_kinds", "mixed_terms", "refuse_with_kinds"]
 
 MAY_BE = {
     "categorical": "codes from 0 to one less than there are levels",
@@ -71,6 +71,23 @@ def check_values_of(kinds: Kinds, X: Any, feature_names: Sequence[str] | None = 
                     f"row {start + row}, feature {j}{name} is {column[row]:g}, but {family} "
                     f"features are {MAY_BE.get(family, 'finite numbers')}; give it another family"
                 )
+
+
+def refuse_with_kinds(how: FitSettings, *, private: bool) -> None:
+    """Raise InputError where something cannot be done with families."""
+    if how.step_size is not None:
+        raise InputError(
+            Setting("step_size"),
+            " keeps no statistics but those that parameters stand for, which of a category or a "
+            "count are none: a level that a batch lacks would be lost; leave it out, for batches "
+            "that replace their own",
+        )
+    if private:
+        raise InputError(
+            Setting("release_epsilon"),
+            " is of bounded sums of numbers and of their products, which other families have not; "
+            "fit Gaussian features, or leave it out",
+        )
 
 
 def mixed_terms(blocks: Blocks, given: Prepared, how: FitSettings) -> MixedTerms:

@@ -16,7 +16,7 @@ from vpem.errors import InputError, Setting
 from vpem.files.fingerprint import describe_run
 from vpem.files.matrix import FileMatrix, check_kept_beside
 from vpem.fits.accelerated import acceleration_of, check_rest
-from vpem.fits.kinds import mixed_terms
+from vpem.fits.kinds import mixed_terms, refuse_with_kinds
 from vpem.fits.labels import responsibilities_of_agents
 from vpem.fits.outcomes import warn_of_outcome
 from vpem.fits.parts import complete, own_start
@@ -126,7 +126,11 @@ def fit_vpem(
     how = FitSettings.of(settings, **changes)
     if not isinstance(network, Network):
         raise InputError(f"the network must come from vpem.connect, got {type(network).__name__}")
-    if privacy is not None and privacy.is_asked:
+    private = privacy is not None and privacy.is_asked
+    if kinds is not None and not kinds.is_gaussian:
+        refuse_with_kinds(how, private=private)
+    if private:
+        assert privacy is not None
         return release_vpem(
             X, network, how, privacy, sample_weight=sample_weight, feature_names=feature_names,
             saver=saver, labels=labels,

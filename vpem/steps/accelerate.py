@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,8 +21,8 @@ from vpem.network.schema import FLAG, Array, Choice, Integer, ListOf, Maybe, Num
 from vpem.steps.local_steps import LocalSteps
 from vpem.sums.sum import Sum
 from vpem.sums.units import add_numbers
-from vpem.terms.coordinates import Coordinates
 from vpem.terms.covariances import Factors
+from vpem.terms.families.coordinates import coordinates_of
 from vpem.terms.mixture import Mixture
 from vpem.terms.terms import Terms
 
@@ -55,7 +56,7 @@ KEPT_MIXTURES = ("kept", "best", "origin")
 
 Roots = Sequence[Terms]
 
-Line = tuple[Coordinates, Coordinates, Coordinates]
+Line = tuple[Any, Any, Any]
 """A point, the step ahead from it, and how much the next step differs."""
 
 
@@ -307,7 +308,7 @@ class Accelerated(PlainSteps):
         """Go along the line of three points; None where that is no more than the last of them."""
         lines = []
         for three in zip(*points, strict=True):
-            first, second, third = (Coordinates.of(one, self.floor) for one in three)
+            first, second, third = (coordinates_of(one, self.floor) for one in three)
             ahead = second.minus(first)
             lines.append((first, ahead, third.minus(second).minus(ahead)))
         lengths = self._lengths(lines)

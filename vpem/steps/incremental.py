@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -11,6 +9,7 @@ from vpem.checks import check_memory
 from vpem.network.schema import NOTHING, NUMBER, Array, ListOf, Maybe, Schema, State
 from vpem.steps.visits import Visits
 from vpem.terms.mixture import Mixture
+from vpem.terms.statistic_states import arrays_of, having_arrays, schema_of_arrays
 from vpem.terms.statistics import Statistics
 from vpem.terms.terms import Terms
 
@@ -47,7 +46,8 @@ class Incremental:
         if keep == "responsibilities":
             shape = (total.n_roots, terms.n_samples, n_components)
             self.responsibilities = np.zeros(shape, dtype=f"f{terms.itemsize}")
-        self.entropies = np.zeros(n_batches) if total.exact else None
+        tells = total.exact and terms.tells_expected
+        self.entropies = np.zeros(n_batches) if tells else None
         self.entropy = 0.0
         self.total: Statistics | None = None
 
@@ -55,20 +55,20 @@ class Incremental:
         """Return what is kept from one pass to the next."""
         return {
             "statistics": [
-                dict(vars(self.statistics[number])) if number in self.statistics else None
+                arrays_of(self.statistics[number]) if number in self.statistics else None
                 for number in range(len(self.visits.batches))
             ],
             "responsibilities": self.responsibilities,
             "entropies": self.entropies,
             "entropy": self.entropy,
-            "total": None if self.total is None else dict(vars(self.total)),
+            "total": None if self.total is None else arrays_of(self.total),
         }
 
     def schema(self, anew: bool) -> Schema:
         """Return what that must be, where the next pass begins ``anew`` or not."""
         visits, kept = self.visits, self.responsibilities
-        blank = vars(visits.terms.empty(visits.run.mixture.means, visits.total.n_roots))
-        one: Schema = {name: Array(own.dtype.str[1:], own.shape) for name, own in blank.items()}
+        blank = visits.terms.empty(visits.run.mixture.means, visits.total.n_roots)
+        one = schema_of_arrays(arrays_of(blank))
         return {
             "statistics": ListOf(
                 NOTHING if kept is not None else Maybe(one) if anew else one, len(visits.batches)
@@ -84,7 +84,7 @@ class Incremental:
         visits = self.visits
         blank = visits.terms.empty(visits.run.mixture.means, visits.total.n_roots)
         self.statistics = {
-            number: replace(blank, **one)
+            number: having_arrays(blank, one)
             for number, one in enumerate(state["statistics"])
             if one is not None
         }
@@ -93,7 +93,7 @@ class Incremental:
         if self.entropies is not None:
             self.entropies[...] = state["entropies"]
         self.entropy = state["entropy"]
-        self.total = None if state["total"] is None else replace(blank, **state["total"])
+        self.total = None if state["total"] is None else having_arrays(blank, state["total"])
 
     def first(self, order: NDArray[np.intp], step_size: float | None) -> bool:
         """Look at all rows; whether the pass got to its end."""

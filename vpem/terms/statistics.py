@@ -125,6 +125,9 @@ class BlockStatistics:
     add_up: Callable[[NDArray[np.float64]], float]
     _precisions: tuple[Factors, NDArray[np.float64]] | None
 
+    tells_expected = True
+    """Whether `expected` can tell log-densities from statistics."""
+
     @property
     def by_responsibilities(self) -> bool:
         """Whether rows and their responsibilities are all that statistics are made of."""

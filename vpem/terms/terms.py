@@ -102,6 +102,9 @@ class StartTerms(Terms, Protocol):
 class BatchTerms(Terms, Protocol):
     """What batches need of the terms besides."""
 
+    tells_expected: bool
+    """Whether `expected` can tell log-densities from statistics."""
+
     @property
     def by_responsibilities(self) -> bool:
         """Whether rows and their responsibilities are all that statistics are made of."""

@@ -15,7 +15,7 @@ from vpem._core.threads import thread_count
 from vpem.checks import Floats
 from vpem.terms.families.columns import Columns
 from vpem.terms.families.family import Family, Features, Table, Tables
-from vpem.terms.families.part import How, Law, Made, Part, PartTerms
+from vpem.terms.families.part import RANGES, How, Law, Made, Part, PartTerms
 from vpem.terms.matrix import Rows
 from vpem.terms.scaling import Scaling
 
@@ -172,7 +172,25 @@ class IndependentTerms(PartTerms):
     def update(self, statistics: Cells, weights: NDArray[np.float64]) -> Part:
         """M-step."""
         tables = self.law.family.update(statistics.tables, self.features, self.pooled)
+        # Where statistics of a batch were taken away sums may be below 0 by rounding.
+        for name, table in tables.items():
+            np.clip(table, *RANGES[self.law.domains[name]], out=table)
         return Part(self.law.name, self.features, tables)
+
+    def recentred(self, statistics: Cells, centres: Floats) -> Cells:
+        """Return the same statistics in tables of their own: they are about no centres."""
+        return Cells({name: table.copy() for name, table in statistics.tables.items()})
+
+    def with_hubs_of(self, statistics: Cells, other: Cells, hubs: NDArray[np.bool_]) -> Cells:
+        """Return the statistics with those hubs' (B,) part taken from other ones."""
+        features, n = self.features, max(self.features.n_features, 1)
+        tables = {}
+        for name, table in statistics.tables.items():
+            by_level = table.shape[1] == features.level_offsets[-1] != n
+            counts = features.n_levels if by_level else np.full(n, table.shape[1] // n)
+            cells = features.blocks.block_of[features.cells(counts)]
+            tables[name] = np.where(hubs[cells], other.tables[name], table)
+        return Cells(tables)
 
     def keep(self, part: Part, before: Part, hubs: NDArray[np.bool_]) -> Part:
         """Return the part with the parameters that these hubs (B,) had before."""

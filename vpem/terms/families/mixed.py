@@ -22,6 +22,7 @@ from vpem.terms.features import FeatureTerms
 from vpem.terms.matrix import Arranges, Rows, arrange_rows
 from vpem.terms.row_terms import RowTerms, mixed
 from vpem.terms.scaling import Scaling
+from vpem.terms.statistics import enough_rows
 
 __all__ = ["MixedFactors", "MixedStatistics", "MixedTerms"]
 
@@ -105,6 +106,7 @@ class MixedTerms(RowTerms):
         As for `vpem.terms.features.FeatureTerms`.
     """
 
+    tells_expected = False
     by_responsibilities = False
     """Parts may expect what is missing, or what cannot be seen, by the parameters of the time."""
 
@@ -248,6 +250,35 @@ class MixedTerms(RowTerms):
             own.update(one, weights) for own, one in zip(self.parts, statistics.parts, strict=True)
         ]
         return self._mixture(weights, parts)
+
+    def update_early(self, statistics: MixedStatistics, row: float) -> MixedMixture:
+        """Parameters from statistics in which `enough` rows count, each of them this much."""
+        counts = statistics.counts
+        weights = counts / counts.sum(axis=1, keepdims=True)
+        both = zip(self.parts, statistics.parts, strict=True)
+        return self._mixture(weights, [own.update_early(one, row, weights) for own, one in both])
+
+    def recentred(self, statistics: MixedStatistics, centres: Floats) -> MixedStatistics:
+        """Return the same statistics about other centres (K, d)."""
+        parts = tuple(
+            own.recentred(one, np.ascontiguousarray(centres[:, places]))
+            for own, one, places in zip(self.parts, statistics.parts, self.places, strict=True)
+        )
+        return MixedStatistics(statistics.counts.copy(), parts, centres)
+
+    def with_hubs_of(
+        self, statistics: MixedStatistics, other: MixedStatistics, hubs: NDArray[np.bool_]
+    ) -> MixedStatistics:
+        """Return the statistics with those hubs' (B,) part taken from other ones."""
+        counts = np.where(hubs[:, None], other.counts, statistics.counts)
+        both = zip(self.parts, statistics.parts, other.parts, strict=True)
+        parts = tuple(own.with_hubs_of(one, two, hubs) for own, one, two in both)
+        return MixedStatistics(counts, parts, statistics.shifts)
+
+    def enough(self, counts: NDArray[np.float64]) -> NDArray[np.bool_]:
+        """Whether so many rows a component (R, K) are enough for an M-step, for each root (R,)."""
+        found: NDArray[np.bool_] = counts.min(axis=1) >= enough_rows(self.widest)
+        return found
 
     def _mixture(self, weights: NDArray[np.float64], parts: list[Part]) -> MixedMixture:
         return MixedMixture(self.blocks, self.kinds, self.covariance_type, weights, tuple(parts))

@@ -20,7 +20,7 @@ from vpem.terms.families.family import Features, Table, Tables
 from vpem.terms.mixture import Mixture
 from vpem.terms.scaling import Scaling
 
-__all__ = ["How", "Law", "Made", "Part", "PartTerms"]
+__all__ = ["RANGES", "How", "Law", "Made", "Part", "PartTerms"]
 
 
 RANGES: dict[str, tuple[float, float]] = {
@@ -241,6 +241,18 @@ class PartTerms(ABC):
     @abstractmethod
     def update(self, statistics: Any, weights: NDArray[np.float64]) -> Part:
         """M-step: the part with these mixing weights (R, K)."""
+
+    def update_early(self, statistics: Any, row: float, weights: NDArray[np.float64]) -> Part:
+        """M-step from few rows, each of which counts this much."""
+        return self.update(statistics, weights)
+
+    @abstractmethod
+    def recentred(self, statistics: Any, centres: Floats) -> Any:
+        """Return the same statistics about other centres (K, n), in arrays of their own."""
+
+    @abstractmethod
+    def with_hubs_of(self, statistics: Any, other: Any, hubs: NDArray[np.bool_]) -> Any:
+        """Return the statistics with those hubs' (B,) part taken from other ones."""
 
     @abstractmethod
     def keep(self, part: Part, before: Part, hubs: NDArray[np.bool_]) -> Part:
