@@ -123,8 +123,8 @@ def test_moments_of_a_hub_are_the_same_bits_whatever_hubs_are_beside_it(full, ti
             plan = pattern_plan(cells, own)
             kernels.marginal_moments_full(
                 values, cells, own.offsets, plan.tiles, plan.order, plan.pattern, shares, shares,
-                means, mixture.covariances[:size], mixture.factors.inverse[:size], means, first, second,
-                seen, 1,
+                means, mixture.covariances[:size], mixture.factors.inverse[:size], means, first,
+                second, seen, 1,
             )  # fmt: skip
             found.append((first[:, 0], second[: mixture.n_copies], seen[0]))
         else:

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from vpem.files.clusterings import StoredClustering
 from vpem.files.models import Model
 from vpem.network.schema import Report
+from vpem.terms.covariances import variances_of
 from vpem.terms.mixture import Mixture
 from vpem.terms.scaling import Scaling
 
@@ -32,7 +33,6 @@ __all__ = [
     "spread_of_mixture",
     "standardized_means",
     "telling_shares",
-    "variances_of",
 ]
 
 Vector = NDArray[np.float64]
@@ -95,20 +95,6 @@ def telling_shares(weights: Vector, standardized: Vector) -> Vector:
 def most_telling(weights: Vector, standardized: Vector) -> NDArray[np.intp]:
     """Return the columns (d,) in order of `telling_shares`, the most telling feature first."""
     return np.argsort(-telling_shares(weights, standardized), kind="stable")
-
-
-def variances_of(mixture: Mixture) -> Vector:
-    """Return the variances (K, d) of each component, in the user's order and in units of fitting.
-
-    They are the diagonals of covariances, which are not put together for that.
-    """
-    shape = mixture.means.shape
-    if mixture.is_diagonal:
-        found = np.broadcast_to(mixture.covariances, shape)
-    else:
-        blocks = [np.diagonal(view, axis1=1, axis2=2) for view in mixture.covariance_blocks]
-        found = np.broadcast_to(np.concatenate(blocks, axis=1), shape)
-    return found[:, mixture.blocks.position]
 
 
 def spread_of_mixture(mixture: Mixture) -> Vector:

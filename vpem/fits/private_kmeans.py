@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 from vpem._core.threads import thread_count
 from vpem.checks import Floats
 from vpem.files.matrix import FileMatrix
-from vpem.fits.answer import variances_of
 from vpem.fits.clustering import Clustering
 from vpem.fits.local_rows import by_worker
 from vpem.fits.privacy import bounds_of
@@ -21,6 +20,7 @@ from vpem.fits.settings import PrivacySettings
 from vpem.network.holdings import Workers
 from vpem.settings import FitSettings, KmeansSettings
 from vpem.sums.connect import Network
+from vpem.terms.covariances import variances_of
 from vpem.terms.nearest import nearest
 from vpem.terms.scaling import Scaling
 

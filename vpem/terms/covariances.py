@@ -23,6 +23,7 @@ __all__ = [
     "factorise",
     "is_diagonal",
     "is_tied",
+    "variances_of",
 ]
 
 Vector = NDArray[np.float64]
@@ -112,3 +113,17 @@ def factorise(mixture: Mixture, dtype: DTypeLike) -> Factors:
         np.ascontiguousarray(log_dets, dtype=dtype),
         failed,
     )
+
+
+def variances_of(mixture: Mixture) -> Vector:
+    """Return the variances (K, d) of each component, in the user's order and in units of fitting.
+
+    They are the diagonals of covariances, which are not put together for that.
+    """
+    shape = mixture.means.shape
+    if mixture.is_diagonal:
+        found = np.broadcast_to(mixture.covariances, shape)
+    else:
+        blocks = [np.diagonal(view, axis1=1, axis2=2) for view in mixture.covariance_blocks]
+        found = np.broadcast_to(np.concatenate(blocks, axis=1), shape)
+    return found[:, mixture.blocks.position]

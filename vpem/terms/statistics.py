@@ -176,16 +176,6 @@ class BlockStatistics:
             yield columns, count, width, flat[start:stop].reshape(count, copies, width, width)
             start = stop
 
-    def scale_hubs(self, second: NDArray[np.float64], factors: NDArray[np.float64]) -> None:
-        """Multiply second moments, of every component its own, by a factor a hub (B, K)."""
-        per_feature = self.blocks.of_feature(factors)
-        if self._is_diagonal:
-            second *= per_feature
-            return
-        for columns, count, width, view in self._banded(second, len(per_feature)):
-            own = per_feature[:, columns].reshape(-1, count, width)[..., 0].T
-            view *= own[..., None, None]
-
     def recentred(self, statistics: Statistics, centres: Floats) -> Statistics:
         """Return the same statistics about other centres (K, d)."""
         shifts = np.ascontiguousarray(centres, dtype=self.rows.dtype)

@@ -6,11 +6,13 @@ from vpem.errors import InputError
 from vpem.terms.families.independent import IndependentLaw
 from vpem.terms.families.kinds import FAMILIES
 from vpem.terms.families.located import GaussianLaw
+from vpem.terms.families.lognormal import LogNormalLaw
 from vpem.terms.families.part import Law
+from vpem.terms.families.student import StudentLaw
 
 __all__ = ["LAWS", "law_of"]
 
-LAWS: dict[str, Law] = {law.name: law for law in (GaussianLaw(),)}
+LAWS: dict[str, Law] = {law.name: law for law in (GaussianLaw(), StudentLaw(), LogNormalLaw())}
 """Families with locations and scatter, by their names; all others are in `FAMILIES`."""
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from copy import copy
 from dataclasses import replace
 from itertools import pairwise
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,9 +20,8 @@ from vpem.terms.missing import MissingTerms, terms_of
 from vpem.terms.missing_patterns import observed_scaling
 from vpem.terms.mixture import Mixture
 from vpem.terms.scaling import Scaling
-from vpem.terms.statistics import Statistics
 
-__all__ = ["GaussianLaw", "LocatedTerms"]
+__all__ = ["GaussianLaw", "LocatedTerms", "core_of"]
 
 
 class GaussianLaw(Law):
@@ -45,7 +44,7 @@ class GaussianLaw(Law):
 
     def n_parameters(self, part: Part, n_components: int) -> int:
         """Means, and the entries of the blocks."""
-        return _core(part).n_parameters - (n_components - 1)
+        return core_of(part).n_parameters - (n_components - 1)
 
     def wrong(self, values: Floats) -> NDArray[np.bool_]:
         """Which values (m,) are no finite numbers."""
@@ -53,7 +52,7 @@ class GaussianLaw(Law):
 
     def terms_of(self, part: Part, values: NDArray[np.float64], there: NDArray[np.bool_]) -> Floats:
         """``-2 log f`` (B, m, K) of each hub, of what is there of rows."""
-        core = _core(part)
+        core = core_of(part)
         terms, _ = core.terms_of(values, there)
         inside = core.blocks.arrange(there, np.bool_)
         terms += _constants(inside, core.blocks, core.scaling)[:, :, None]
@@ -61,15 +60,15 @@ class GaussianLaw(Law):
 
     def locations(self, part: Part) -> Table:
         """Where components lie, (K, n) in block order and units of fitting."""
-        return _core(part).means
+        return core_of(part).means
 
     def means(self, part: Part) -> Table:
         """Expected values (K, n)."""
-        return _core(part).assembled_means
+        return core_of(part).assembled_means
 
     def draw(self, part: Part, labels: NDArray[np.intp], rng: np.random.Generator) -> Table:
         """Draw rows of these components, (m, n)."""
-        return _core(part).drawn(labels, rng)
+        return core_of(part).drawn(labels, rng)
 
     def terms(self, columns: Columns, features: Features, how: How) -> LocatedTerms:
         """Return the terms of data."""
@@ -107,7 +106,7 @@ class LocatedTerms(PartTerms):
 
     def prepare(self, part: Part) -> Made:
         """Factor every block, and remember them for expected values of the M-step."""
-        factors = self.inner.prepare(_core(part))
+        factors = self.inner.prepare(core_of(part))
         return Made(factors, factors.failed)
 
     def forget(self) -> None:
@@ -128,15 +127,15 @@ class LocatedTerms(PartTerms):
             there = inner.observed[rows]
         return _constants(there, inner.blocks, inner.scaling)
 
-    def empty(self, centres: Floats, n_roots: int) -> Statistics:
+    def empty(self, centres: Floats, n_roots: int) -> Any:
         """Statistics of no rows about centres (K, n)."""
         return self.inner.empty(centres, n_roots)
 
-    def summarize(self, statistics: Statistics, responsibilities: Floats, rows: slice) -> None:
+    def summarize(self, statistics: Any, responsibilities: Floats, rows: slice) -> None:
         """Add these rows to the statistics."""
         self.inner.summarize(statistics, responsibilities, rows)
 
-    def update(self, statistics: Statistics, weights: NDArray[np.float64]) -> Part:
+    def update(self, statistics: Any, weights: NDArray[np.float64]) -> Part:
         """M-step."""
         return self._part(replace(self.inner.update(statistics), weights=weights))
 
@@ -161,7 +160,7 @@ class LocatedTerms(PartTerms):
 
     def keep(self, part: Part, before: Part, hubs: NDArray[np.bool_]) -> Part:
         """Return the part with the parameters that these hubs (B,) had before."""
-        return replace(part, core=self.inner.keep(_core(part), _core(before), hubs))
+        return replace(part, core=self.inner.keep(core_of(part), core_of(before), hubs))
 
     def blank(self, n_components: int) -> Part:
         """Return a part of so many components with everything but parameters."""
@@ -177,7 +176,7 @@ class LocatedTerms(PartTerms):
 
     def reseeded(self, part: Part, component: int, centre: Table) -> Part:
         """Place one component anew, at a centre (n,)."""
-        return replace(part, core=self.inner.reseeded(_core(part), component, centre, 0.0))
+        return replace(part, core=self.inner.reseeded(core_of(part), component, centre, 0.0))
 
     def embedded(self, rows: slice) -> Floats:
         """Rows (m, n) in block order and units of fitting; NaN missing."""
@@ -200,7 +199,8 @@ class LocatedTerms(PartTerms):
         return chosen
 
 
-def _core(part: Part) -> Mixture:
+def core_of(part: Part) -> Mixture:
+    """Locations and scatter of a part that has them."""
     assert part.core is not None
     return part.core
 

@@ -5,24 +5,25 @@ A t is a Gaussian whose scatter is divided by a scale of each row's own, ``u ~ G
 Gaussian's has, and the M-step takes the moments of a Gaussian of rows that weigh
 ``E[u | x] = (nu + p) / (nu + delta)``, p the features that the row has of the hub (Lange, Little
 and Taylor 1989; Peel and McLachlan 2000; values missing: Liu and Rubin 1995).
-
-Scales are known up to a factor alone, as far as scatter goes. Where components have scatters of
-their own, the M-step finds that factor too (parameter expansion: Liu, Rubin and Wu 1998; of the
-scatter, Kent, Tyler and Vardi 1994): the same maxima, in fewer steps, and the likelihood still
-never falls. Tied scatter would need one factor for all degrees of freedom; there it is 1, plain EM.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, fields, replace
 from itertools import pairwise
+from typing import ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import digamma, gammaln, polygamma
 
 from vpem.checks import Floats
-from vpem.terms.covariances import Factors, is_tied
+from vpem.network.blocks import Blocks
+from vpem.terms.covariances import Factors
+from vpem.terms.families.columns import Columns
+from vpem.terms.families.family import Features, Table, Tables
+from vpem.terms.families.located import GaussianLaw, LocatedTerms, core_of
+from vpem.terms.families.part import How, Made, Part
 from vpem.terms.features import FeatureTerms
 from vpem.terms.missing import MissingTerms
 from vpem.terms.missing_patterns import marginal_terms
@@ -35,6 +36,7 @@ __all__ = [
     "MOST_DOF",
     "START_DOF",
     "StudentFactors",
+    "StudentLaw",
     "StudentStatistics",
     "StudentTerms",
     "degrees_of_freedom",
@@ -48,8 +50,6 @@ MOST_DOF = 1e4
 """As good as a Gaussian: densities differ from its by about ``(delta^2 - ...) / 4 MOST_DOF``."""
 
 START_DOF = 10.0
-
-Table = NDArray[np.float64]
 
 
 def degrees_of_freedom(gaps: Table) -> Table:
@@ -65,6 +65,35 @@ def degrees_of_freedom(gaps: Table) -> Table:
         slope = 1 / half - polygamma(1, half)
         half = half / (1 + (np.log(half) - digamma(half) - gaps) / (half * slope))
     return np.clip(2 * half, LEAST_DOF, MOST_DOF)
+
+
+def student_terms(
+    apart: Table, log_dets: Table, dof: Table, widths: NDArray[np.intp]
+) -> NDArray[np.float64]:
+    """``-2 log f`` of each hub (B, m, K), but for what a Gaussian's has besides.
+
+    ``log|Psi| + (nu + p) log(1 + delta / nu) + p log(nu / 2) + 2 log Gamma(nu / 2)
+    - 2 log Gamma((nu + p) / 2)``, which tends to the Gaussian's ``log|Psi| + delta``.
+
+    Parameters
+    ----------
+    apart : ndarray of shape (B, m, K)
+        Mahalanobis distances delta of what rows have.
+    log_dets : ndarray of shape (B, m, K) or (B, 1, K)
+        Log-determinants of the scatter of it.
+    dof : ndarray of shape (K, B)
+        Degrees of freedom nu.
+    widths : ndarray of shape (B, m) or (B, 1)
+        Features p that rows have of each hub.
+    """
+    half = 0.5 * dof.T
+    each = 0.5 * np.arange(int(widths.max(initial=0)) + 1)[:, None, None]
+    constants = 2 * (each * np.log(half) + gammaln(half) - gammaln(half + each))
+    out = np.log1p(apart / dof.T[:, None, :])
+    out *= dof.T[:, None, :] + widths[:, :, None]
+    out += constants[widths, np.arange(len(widths))[:, None]]
+    out += log_dets
+    return out
 
 
 @dataclass(frozen=True)
@@ -93,8 +122,8 @@ class StudentStatistics:
         Sum of g.
     moments : Statistics
         Of a Gaussian, by ``g u``.
-    there, scaled, gaps : ndarray of shape (B, K)
-        Sums of ``g``, ``g u`` and ``g (u - 1 - E log u)`` of rows that have something of a hub.
+    there, gaps : ndarray of shape (B, K)
+        Sums of ``g`` and ``g (u - 1 - E log u)`` of rows that have something of a hub.
     seen : ndarray of shape (K, d)
         Sum of g of rows that have a feature, where values are missing and scatter is diagonal.
     """
@@ -102,7 +131,6 @@ class StudentStatistics:
     counts: Table
     moments: Statistics
     there: Table
-    scaled: Table
     gaps: Table
     seen: Table = field(default_factory=lambda: np.zeros((0, 0)))
 
@@ -129,45 +157,101 @@ class StudentStatistics:
             own *= factor
 
 
-class StudentTerms:
-    """Terms, statistics and M-steps of t features, over those of a Gaussian.
+class StudentLaw(GaussianLaw):
+    """Multivariate t features: scatter in place of covariance, and degrees of freedom a hub."""
 
-    Parameters
-    ----------
-    inner : FeatureTerms
-        Of the same features; `vpem.terms.missing.MissingTerms` where values are missing.
-    """
+    name: ClassVar[str] = "t"
 
-    def __init__(self, inner: FeatureTerms) -> None:
-        self.inner = inner
-        self._distances: tuple[StudentFactors, slice, Table] | None = None
+    @property
+    def domains(self) -> dict[str, str]:
+        """Degrees of freedom."""
+        return {"dof": "positive"}
+
+    def hubs_of_cells(self, features: Features) -> dict[str, NDArray[np.intp]]:
+        """One cell a hub."""
+        return {"dof": np.arange(features.blocks.n_blocks, dtype=np.intp)}
+
+    def features_of_cells(self, features: Features) -> dict[str, NDArray[np.intp]]:
+        """Cells are a hub's own."""
+        return {"dof": np.full(features.blocks.n_blocks, -1, dtype=np.intp)}
+
+    def tables_over(self, part: Part, features: Features, origin: NDArray[np.intp]) -> Tables:
+        """Degrees of freedom of other hubs: the mean over their features."""
+        blocks = features.blocks
+        of_feature = part.tables["dof"][:, part.features.blocks.block_of[origin]]
+        dof = np.full((len(of_feature), blocks.n_blocks), START_DOF)
+        for b in np.flatnonzero(blocks.widths):
+            dof[:, b] = of_feature[:, blocks.offsets[b] : blocks.offsets[b + 1]].mean(axis=1)
+        return {"dof": dof}
+
+    def n_parameters(self, part: Part, n_components: int) -> int:
+        """Those of a Gaussian, and the degrees of freedom of each hub that has such features."""
+        hubs = np.count_nonzero(part.features.blocks.widths)
+        return super().n_parameters(part, n_components) + n_components * int(hubs)
+
+    def terms_of(self, part: Part, values: NDArray[np.float64], there: NDArray[np.bool_]) -> Floats:
+        """``-2 log f`` (B, m, K) of each hub, of what is there of rows."""
+        core, blocks = core_of(part), part.features.blocks
+        gaussian = super().terms_of(part, values, there)
+        # Of rows at the locations the same without the distance.
+        centred = replace(part, core=replace(core, means=np.zeros_like(core.means)))
+        at_centre = np.broadcast_to(core.scaling.shift, values.shape)
+        log_dets = super().terms_of(centred, at_centre, there)
+        apart = np.maximum(gaussian - log_dets, 0.0).astype(np.float64)
+        return student_terms(
+            apart, log_dets.astype(np.float64), part.tables["dof"], widths_of(there, blocks)
+        )
+
+    def means(self, part: Part) -> Table:
+        """Locations (K, n), which are the expected values where these exist (nu > 1)."""
+        return super().means(part)
+
+    def draw(self, part: Part, labels: NDArray[np.intp], rng: np.random.Generator) -> Table:
+        """Draw rows of these components, (m, n): Gaussian ones, divided by scales of each hub."""
+        core, blocks = core_of(part), part.features.blocks
+        away = core.drawn(labels, rng) - core.assembled_means[labels]
+        half = 0.5 * part.tables["dof"][labels]
+        scales = rng.gamma(half, 1 / half)[:, blocks.block_of[blocks.position]]
+        drawn: Table = core.assembled_means[labels] + away / np.sqrt(scales)
+        return drawn
+
+    def terms(self, columns: Columns, features: Features, how: How) -> StudentTerms:
+        """Return the terms of data."""
+        return StudentTerms(self, columns, features, how)
+
+
+def widths_of(there: NDArray[np.generic], blocks: Blocks) -> NDArray[np.intp]:
+    """Features that rows have of each hub, (B, m); ``there`` is (m, n) in the user's order."""
+    own = [there[:, columns].sum(axis=1, dtype=np.intp) for columns in blocks.features]
+    return np.stack(own) if own else np.zeros((0, len(there)), dtype=np.intp)
+
+
+class StudentTerms(LocatedTerms):
+    """Rows of t features: their terms, statistics and M-steps, over those of a Gaussian."""
+
+    _latest: StudentFactors | None = None
+    _distances: tuple[StudentFactors, slice, Table] | None = None
 
     # ---- E-step --------------------------------------------------------------------------------
 
-    def prepare(self, mixture: Mixture, dof: Table) -> StudentFactors:
-        """Factor every block; dof has shape (K, B)."""
-        return StudentFactors(self.inner.prepare(mixture), dof)
+    def prepare(self, part: Part) -> Made:
+        """Factor every block, and remember them for expected values of the M-step."""
+        gaussian = self.inner.prepare(core_of(part))
+        self._latest = StudentFactors(gaussian, part.tables["dof"])
+        return Made(self._latest, gaussian.failed)
 
-    def local(self, factors: StudentFactors, rows: slice) -> Floats:
-        """Terms of each hub for these rows, (B, m, K), of `log_constant` as a Gaussian's are.
+    def forget(self) -> None:
+        """Remember no parameters: a start follows."""
+        super().forget()
+        self._latest = self._distances = None
 
-        ``log|Psi| + (nu + p) log(1 + delta / nu) + p log(nu / 2) + 2 log Gamma(nu / 2)
-        - 2 log Gamma((nu + p) / 2)``, which tends to the Gaussian's ``log|Psi| + delta``.
-        """
+    def add_terms(self, made: Made, rows: slice, out: Floats) -> None:
+        """Add ``-2 log f`` of each hub to ``out`` (B, m, K)."""
+        factors: StudentFactors = made.ready
         apart, log_dets = self._apart(factors, rows)
-        dof, width = self._dof(factors), self._widths(rows)
-        tops = int(self.inner.blocks.widths.max(initial=0)) + 1
-        each = np.arange(tops)[:, None, None]
-        half = 0.5 * factors.dof.T
-        constants = each * np.log(half) + 2 * (gammaln(half) - gammaln(half + 0.5 * each))
-        out = np.log1p(apart / dof)
-        out *= dof + width[:, :, None]
-        out += constants[width, np.arange(len(width))[:, None]]
-        out += log_dets
-        return out.astype(self.inner.rows.dtype)
-
-    def _dof(self, factors: StudentFactors) -> Table:
-        return factors.dof.T[:, None, :]
+        found = student_terms(apart, log_dets, factors.dof, self._widths(rows))
+        found += self.constants(rows)[:, :, None]
+        out += found.astype(out.dtype, copy=False)
 
     def _widths(self, rows: slice) -> NDArray[np.intp]:
         """Features that rows have of each hub, (B, m), or (B, 1) where they have all."""
@@ -209,11 +293,11 @@ class StudentTerms:
     def empty(self, centres: Floats, n_roots: int) -> StudentStatistics:
         """Statistics of no rows about centres (K, d)."""
         n_blocks, n_components = self.inner.blocks.n_blocks, len(centres)
-        there, scaled, gaps = np.zeros((3, n_blocks, n_components))
+        there, gaps = np.zeros((2, n_blocks, n_components))
         moments = self.inner.empty(centres, n_blocks)
         seen = np.zeros(moments.shifts.shape if self._by_feature else (0, 0))
         counts = np.zeros((n_roots, n_components))
-        return StudentStatistics(counts, moments, there, scaled, gaps, seen)
+        return StudentStatistics(counts, moments, there, gaps, seen)
 
     @property
     def _by_feature(self) -> bool:
@@ -224,15 +308,12 @@ class StudentTerms:
         statistics: StudentStatistics,
         responsibilities: Floats,
         rows: slice,
-        factors: StudentFactors | None,
     ) -> None:
         """Add these rows to the statistics, each hub by its own root's responsibilities.
 
-        ``factors`` are of the parameters by which scales and missing values are expected; at a
-        start, where there are none, every scale is 1, and missing values are expected by the
-        spread of the data.
+        At a start, where there are no parameters to expect them by, every scale is 1.
         """
-        inner, blocks = self.inner, self.inner.blocks
+        inner, blocks, factors = self.inner, self.inner.blocks, self._latest
         shape = (blocks.n_blocks, *responsibilities.shape[1:])
         all_of = np.broadcast_to(responsibilities, shape)
         width = self._widths(rows)[:, :, None]
@@ -242,13 +323,12 @@ class StudentTerms:
             kept = self._distances
             found = kept is not None and kept[0] is factors and kept[1] == rows
             apart = kept[2] if found and kept is not None else self._apart(factors, rows)[0]
-            degrees = self._dof(factors) + width
-            scales = degrees / (self._dof(factors) + apart)
+            degrees = factors.dof.T[:, None, :] + width
+            scales = degrees / (factors.dof.T[:, None, :] + apart)
             gaps = scales - 1 - np.log(scales) + (np.log(degrees / 2) - digamma(degrees / 2))
         counted = np.where(width > 0, all_of, 0).astype(np.float64)
         statistics.counts += responsibilities.sum(axis=1, dtype=np.float64)
         statistics.there += counted.sum(axis=1)
-        statistics.scaled += (counted * scales).sum(axis=1)
         statistics.gaps += (counted * gaps).sum(axis=1)
         weights = np.ascontiguousarray(all_of * scales, dtype=inner.rows.dtype)
         if isinstance(inner, MissingTerms) and factors is not None:
@@ -262,43 +342,61 @@ class StudentTerms:
             for b, (a, e) in enumerate(pairwise(blocks.offsets)):
                 statistics.seen[:, a:e] += counted[b].T @ there[:, a:e]
 
-    def update(self, statistics: StudentStatistics, dof: Table) -> tuple[Mixture, Table]:
-        """Locations, scatters and degrees of freedom (K, B) from the statistics.
+    def update(self, statistics: StudentStatistics, weights: Table) -> Part:
+        """M-step: locations, scatters, and degrees of freedom (K, B).
 
-        ``dof`` are those before, which hubs keep that have next to no rows of a component.
+        Hubs that have next to no rows of a component keep its degrees of freedom.
         """
         inner, there = self.inner, statistics.there
-        mixture = inner.update(self._as_gaussian(statistics))
-        least = inner.least_seen if isinstance(inner, MissingTerms) else 0.0
-        kept = (there <= least) | (inner.blocks.widths == 0)[:, None]
-        safe = np.where(kept, 1.0, there)
-        gaps = statistics.gaps / safe
-        if not is_tied(inner.covariance_type):
-            mean = np.where(kept, 1.0, statistics.scaled / safe)
-            gaps -= mean - 1 - np.log(mean)
-        return mixture, np.where(kept.T, dof, degrees_of_freedom(gaps).T)
+        mixture = replace(inner.update(self._as_gaussian(statistics)), weights=weights)
+        dof = np.full(there.T.shape, START_DOF)
+        if self._latest is not None:
+            least = inner.least_seen if isinstance(inner, MissingTerms) else 0.0
+            kept = (there <= least) | (inner.blocks.widths == 0)[:, None]
+            found = degrees_of_freedom(statistics.gaps / np.where(kept, 1.0, there))
+            dof = np.where(kept, self._latest.dof.T, found).T
+        return self._part(mixture, dof)
+
+    def _part(self, core: Mixture, dof: Table | None = None) -> Part:
+        if dof is None:
+            dof = np.full((core.n_components, self.features.blocks.n_blocks), START_DOF)
+        return Part(self.family, self.features, {"dof": dof}, core)
 
     def _as_gaussian(self, statistics: StudentStatistics) -> Statistics:
         """Statistics for which a Gaussian's M-step gives the locations and scatters of the t.
 
-        About the new locations, ``first / scaled`` away from the old ones, first moments are 0 and
-        second ones the scatter times what it is divided by: the rows of the hub times the factor
-        by which their scales are too large, or the rows where scatter is tied.
+        Locations are means by the scales, and scatter is about these, but divided by the rows.
+        About them first moments are 0 of however many rows.
         """
         inner, blocks, moments = self.inner, self.inner.blocks, statistics.moments
+        there = statistics.seen if self._by_feature else blocks.of_feature(statistics.there)
         if isinstance(moments, MissingStatistics):
             scaled = moments.seen if self._by_feature else blocks.of_feature(moments.seen)
-            there = statistics.seen if self._by_feature else blocks.of_feature(statistics.there)
         else:
-            scaled, there = (blocks.of_feature(n) for n in (statistics.scaled, statistics.there))
+            scaled = blocks.of_feature(moments.counts)
         some = scaled > 0
         safe = np.where(some, scaled, 1.0)
         moved = inner.recentred(moments, moments.shifts + np.where(some, moments.first / safe, 0.0))
         moved.first *= there / safe
         moved.counts = statistics.counts
-        if not is_tied(inner.covariance_type):
-            scaled = np.where(statistics.scaled > 0, statistics.scaled, 1.0)
-            inner.scale_hubs(moved.second, statistics.there / scaled)
         if isinstance(moved, MissingStatistics):
             moved.seen = statistics.seen if self._by_feature else statistics.there
         return moved
+
+    # ---- starts and repairs ---------------------------------------------------------------------
+
+    def keep(self, part: Part, before: Part, hubs: NDArray[np.bool_]) -> Part:
+        """Return the part with the parameters that these hubs (B,) had before."""
+        dof = np.where(hubs, before.tables["dof"], part.tables["dof"])
+        return replace(super().keep(part, before, hubs), tables={"dof": dof})
+
+    def reseeded(self, part: Part, component: int, centre: Table) -> Part:
+        """Place one component anew, at a centre (n,)."""
+        dof = part.tables["dof"].copy()
+        dof[component] = START_DOF
+        return replace(super().reseeded(part, component, centre), tables={"dof": dof})
+
+    def _over(self, inner: FeatureTerms) -> Self:
+        chosen = super()._over(inner)
+        chosen._distances = None
+        return chosen
