@@ -1,0 +1,111 @@
+"""What t features need besides what Gaussian ones do: degrees of freedom, terms, statistics."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import digamma, gammaln, polygamma
+
+from vpem.terms.families.family import Table
+from vpem.terms.statistics import Statistics
+
+__all__ = ["LEAST_DOF", "MOST_DOF", "StudentStatistics", "degrees_of_freedom", "student_terms"]
+
+LEAST_DOF = 1.0
+"""Tails of a Cauchy: with heavier ones a few equal rows can have a likelihood beyond all bounds
+(Fernandez and Steel 1999)."""
+
+MOST_DOF = 1e4
+"""As good as a Gaussian: z standard deviations from the location of a feature log-densities differ
+by ``(z^4 - 2 z^2 - 1) / (4 nu)``."""
+
+
+def degrees_of_freedom(gaps: Table) -> Table:
+    """Solve ``log(nu/2) - digamma(nu/2) = gap`` for nu, within the bounds.
+
+    The left side falls from infinity to 0 as nu rises, so that gaps of 0 or less have the largest
+    nu. Newton's steps in ``1/(nu/2)`` from Minka's approximation (2002).
+    """
+    most, least = (np.log(h) - digamma(h) for h in (MOST_DOF / 2, LEAST_DOF / 2))
+    gaps = np.clip(gaps, most, least)
+    half = (3 - gaps + np.sqrt(np.square(gaps - 3) + 24 * gaps)) / (12 * gaps)
+    for _ in range(5):
+        slope = 1 / half - polygamma(1, half)
+        half = half / (1 + (np.log(half) - digamma(half) - gaps) / (half * slope))
+    return np.clip(2 * half, LEAST_DOF, MOST_DOF)
+
+
+def student_terms(
+    apart: Table, log_dets: Table, dof: Table, widths: NDArray[np.intp]
+) -> NDArray[np.float64]:
+    """``-2 log f`` of each hub (B, m, K), but for what a Gaussian's has besides.
+
+    ``log|Psi| + (nu + p) log(1 + delta / nu) + p log(nu / 2) + 2 log Gamma(nu / 2)
+    - 2 log Gamma((nu + p) / 2)``, which tends to the Gaussian's ``log|Psi| + delta``.
+
+    Parameters
+    ----------
+    apart : ndarray of shape (B, m, K)
+        Mahalanobis distances delta of what rows have.
+    log_dets : ndarray of shape (B, m, K) or (B, 1, K)
+        Log-determinants of the scatter of it.
+    dof : ndarray of shape (K, B)
+        Degrees of freedom nu.
+    widths : ndarray of shape (B, m) or (B, 1)
+        Features p that rows have of each hub.
+    """
+    half = 0.5 * dof.T
+    each = 0.5 * np.arange(int(widths.max(initial=0)) + 1)[:, None, None]
+    constants = 2 * (each * np.log(half) + gammaln(half) - gammaln(half + each))
+    out = np.log1p(apart / dof.T[:, None, :])
+    out *= dof.T[:, None, :] + widths[:, :, None]
+    out += constants[widths, np.arange(len(widths))[:, None]]
+    out += log_dets
+    return out
+
+
+@dataclass
+class StudentStatistics:
+    """Expected statistics of every hub, summed over rows; g are responsibilities.
+
+    Attributes
+    ----------
+    counts : ndarray of shape (R, K)
+        Sum of g.
+    moments : Statistics
+        Of a Gaussian, by ``g u``.
+    there, gaps : ndarray of shape (B, K)
+        Sums of ``g`` and ``g (u - 1 - E log u)`` of rows that have something of a hub.
+    seen : ndarray of shape (K, d)
+        Sum of g of rows that have a feature, where values are missing and scatter is diagonal.
+    """
+
+    counts: Table
+    moments: Statistics
+    there: Table
+    gaps: Table
+    seen: Table = field(default_factory=lambda: np.zeros((0, 0)))
+
+    @property
+    def tables(self) -> list[Table]:
+        """What is added up besides the moments."""
+        return [getattr(self, one.name) for one in fields(self) if one.name != "moments"]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that the arrays take."""
+        return self.moments.nbytes + sum(table.nbytes for table in self.tables)
+
+    def add(self, other: StudentStatistics, times: float = 1.0) -> None:
+        """Add so many times the statistics of other rows about the same shift."""
+        self.moments.add(other.moments, times)
+        for own, table in zip(self.tables, other.tables, strict=True):
+            own += times * table
+
+    def scale(self, factor: float) -> None:
+        """Multiply all of it."""
+        self.moments.scale(factor)
+        for own in self.tables:
+            own *= factor
