@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from vpem.network.schema import Report
 
     from .of_rows import RowFile
+    from .output import Screen
 
 __all__ = ["Loaded", "labels_of", "load"]
 
@@ -69,6 +70,7 @@ def load(used: RowFile, request: Request, missing: str, narrow: bool = False) ->
     with request.screen.doing(what_is_read(request.files)):
         source, alignment = _dataset(used, request, complete)
     columns = _columns(used, request, source, missing, narrow)
+    source = in_levels_of_model(source, used, columns, missing, request.screen)
     X = source.X
     if columns is not None:
         X = X.select(columns) if isinstance(X, FileMatrix) else X[:, columns]
@@ -103,6 +105,7 @@ def _spread(used: RowFile, request: Request, missing: str, narrow: bool) -> Load
             )
     source, alignment = _dataset(used, request, missing == "refuse")
     columns = _columns(used, request, source, missing, narrow) or range(len(source.feature_names))
+    source = in_levels_of_model(source, used, columns, missing, request.screen)
     assert source.partition is not None
     called = source.partition.names
     parties = Placement.evenly(engine, len(called), called)
@@ -144,6 +147,58 @@ def _columns(
             f"{used.goes_without}"
         )
     return match_features(used.stored, names, ordered=not apart)
+
+
+def in_levels_of_model(
+    source: Dataset,
+    used: RowFile,
+    columns: Sequence[int] | None,
+    missing: str,
+    screen: Screen,
+) -> Dataset:
+    """Return data whose codes stand for the levels of the model, found by their names.
+
+    A level that the model has never seen tells nothing of components: it is a missing value, which
+    is refused, or said and integrated out.
+    """
+    from dataclasses import replace
+
+    from vpem.errors import InputError, Setting
+    from vpem.files.levels import in_levels
+
+    kinds = getattr(getattr(used.stored, "mixture", None), "kinds", None)
+    if kinds is None or not kinds.levels:
+        return source
+    names = source.feature_names
+    place = {own: j for j, own in enumerate(_own_features(source))}
+    order = range(len(names)) if columns is None else columns
+    wanted = {
+        place[own]: kinds.levels[j] for j, own in enumerate(order) if own in place
+        and j in kinds.levels
+    }  # fmt: skip
+    known = {} if source.kinds is None else source.kinds.levels
+    have = {place[own]: levels for own, levels in known.items() if own in place}
+    X, unseen = in_levels(source.X, have, wanted)
+    called = {at: names[own] for own, at in place.items()}
+    for at, (count, some) in unseen.items():
+        listed = ", ".join(map(repr, some))
+        what = f"{source.source}: {count} values of {called[at]!r} are levels that the model has "
+        if missing == "refuse":
+            raise InputError(
+                f"{what}never seen ({listed}); integrate them out with ",
+                Setting("missing", "marginalize"),
+            )
+        screen.warn(f"{what}never seen ({listed}); they are taken as missing")
+    return replace(source, X=X, kinds=None)
+
+
+def _own_features(source: Dataset) -> Sequence[int]:
+    """Return the features that the columns of X are: all, or those of this process's parties."""
+    from vpem.files.parties.joining import Share
+
+    if not isinstance(source, Share) or source.partition is None:
+        return range(len(source.feature_names))
+    return [int(j) for party in sorted(source.homes) for j in source.partition.features[party]]
 
 
 def _whose(file: Path, called: str, names: Sequence[str], wanted: Sequence[str]) -> str:
@@ -190,6 +245,7 @@ def _dataset(used: RowFile, request: Request, complete: bool) -> tuple[Dataset, 
     from vpem.checks import available_memory
     from vpem.errors import InputError
     from vpem.files.datasets import default_names
+    from vpem.files.families import Asked, settle_for_model
     from vpem.files.parties.manifest import choose_parties
 
     files, asked, say = request.files, request.parties, request.screen.say
@@ -197,7 +253,7 @@ def _dataset(used: RowFile, request: Request, complete: bool) -> tuple[Dataset, 
         raise InputError("vpem predict needs DATA: a dataset with the model's features")
     over_rows = asked.split == "rows"
     check_parties(files, asked, over_rows)
-    kept = kept_of(used.stored.options)
+    kept = kept_of(used.stored)
     if not request.labels:
         kept = kept.changed(label_column=None)
     if asked.parties:
@@ -225,7 +281,7 @@ def _dataset(used: RowFile, request: Request, complete: bool) -> tuple[Dataset, 
     name = _whose(file, party.name, source.feature_names, wanted)
     source.feature_names = _by_their_party(source.feature_names, wanted, name)
     teller(say)(source, asked.table, kept)
-    return source, None
+    return settle_for_model(source, Asked.of(kept.family)), None
 
 
 def _names_of(wanted: Sequence[str]) -> frozenset[str]:

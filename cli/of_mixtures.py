@@ -176,11 +176,19 @@ class MixtureFile(RowFile):
 
         found = self.stored
         X, labels = found.mixture.sample(count, np.random.default_rng(seed))
+        kinds = getattr(found.mixture, "kinds", None)
+
+        def called(j: int) -> Any:
+            levels = {} if kinds is None else kinds.levels
+            return np.array(levels[j])[X[:, j].astype(int)] if j in levels else X[:, j]
+
         if output.output is not None and ending_of(output.output) not in (".csv", ".parquet"):
-            drawn = Dataset(X, found.feature_names, labels=labels, source=str(output.output))
+            drawn = Dataset(
+                X, found.feature_names, labels=labels, source=str(output.output), kinds=kinds
+            )
             write_dataset(output.output, drawn, output.force)
             return
-        columns = dict(zip(found.feature_names, X.T, strict=True))
+        columns = dict(zip(found.feature_names, map(called, range(X.shape[1])), strict=True))
         name = "component"
         while name in columns:
             name += "_"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Annotated, Any
@@ -159,10 +159,20 @@ def refuse_families(found: Dataset) -> None:
             )  # fmt: skip
 
 
-def kept_of(options: Mapping[str, Any]) -> TableSettings:
-    """Return how the data of a fit were read, of what its file says of its options."""
+def kept_of(stored: Any) -> TableSettings:
+    """Return how the data of a fit were read, of what its file says of its options and families.
+
+    Parameters
+    ----------
+    stored : Model or StoredClustering
+        The file.
+    """
+    from vpem.files.families import asked_by
     from vpem.files.table_settings import TableSettings, settings_in
 
-    names = TableSettings.settings_by_name
+    options = stored.options
+    names = [name for name in TableSettings.settings_by_name if name != "family"]
     told = {name: options[name] for name in names if options.get(name) is not None}
-    return settings_in(told, "options of the model")
+    kinds = getattr(getattr(stored, "mixture", None), "kinds", None)
+    family = asked_by(kinds, stored.feature_names)
+    return settings_in(told, "options of the model").changed(family=family)

@@ -99,7 +99,9 @@ def read_data(
     """
     precision = check_dtype(dtype)
     given = TableSettings.of(table)
-    asked = given if kept is None else given.with_defaults_of(kept.without_choice())
+    asked = given
+    if kept is not None:  # a model knows its families
+        asked = given.with_defaults_of(kept.without_choice()).changed(family=kept.family)
     named = zip(NAMED, ("label", "id", "worker"), strict=True)
     lacking = [what for name, what in named if kept is not None and _is_kept(name, given, kept)]
     wanted = Wanted(

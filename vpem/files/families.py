@@ -18,7 +18,7 @@ from vpem.network.holdings import Partition
 from vpem.settings import FAMILY_NAMES
 from vpem.terms.families.kinds import Kinds
 
-__all__ = ["AUTO", "AsRead", "Asked", "check_named", "settle"]
+__all__ = ["AUTO", "AsRead", "Asked", "asked_by", "check_named", "settle", "settle_for_model"]
 
 AUTO = "auto"
 
@@ -140,6 +140,36 @@ def check_named(asked: Asked | None, *known: Iterable[str]) -> None:
             )  # fmt: skip
 
 
+def settle_for_model(dataset: Dataset, asked: Asked | None) -> Dataset:
+    """Return a dataset whose features are categories where those of a model are (`asked_by`)."""
+    if asked is None:
+        return dataset
+    names = dataset.feature_names
+    read = AsRead((dataset.X,), names, dataset.kinds, dataset.coded, dataset.source)
+    [X], kinds = read.settled([asked.word(name) for name in names], lenient=True)
+    return replace(dataset, X=X, coded={}, kinds=kinds)
+
+
+def asked_by(kinds: Kinds | None, names: Sequence[str]) -> dict[str, str] | None:
+    """Return what to say of data for a model: its features are categories, or numbers.
+
+    Parameters
+    ----------
+    kinds : Kinds or None
+        Families of the model's features.
+    names : sequence of str of length d
+        Of these; what stands before a dot may be the party, which data may be without.
+    """
+    if kinds is None:
+        return None
+    words = ["categorical" if one == "categorical" else "gaussian" for one in kinds.families]
+    said = {"": "gaussian"}
+    for name, word in zip(names, words, strict=True):
+        for short in (name[dot + 1 :] for dot, letter in enumerate(name) if letter == "."):
+            said.setdefault(short, word)
+    return said | dict(zip(names, words, strict=True))
+
+
 def settle(dataset: Dataset, asked: Asked | None, held: Partition | None = None) -> Dataset:
     """Say which family each feature of a dataset has, and make codes of numbers that are names.
 
@@ -226,7 +256,9 @@ class AsRead:
             found[j] = family
         numbers = []
         for j, word in enumerate(found):
-            if j in levels:
+            if j in levels and lenient:
+                found[j] = "categorical"
+            elif j in levels:
                 found[j] = _of_names(self.names[j], word, levels[j], self.source)
             elif word == "categorical" and not (stored and stored.families[j] == word):
                 numbers.append(j)

@@ -16,14 +16,9 @@ if TYPE_CHECKING:
     from vpem.files.matrix import FileMatrix
 
 __all__ = [
-    "MOST_LEVELS",
-    "Recoding",
-    "check_levels",
-    "distinct",
-    "in_order",
-    "named_numbers",
+    "MOST_LEVELS", "Recoding", "check_levels", "distinct", "in_levels", "in_order", "named_numbers",
     "recoded",
-]
+]  # fmt: skip
 
 MOST_LEVELS = 1000
 """A category that is read has no more: each is a parameter of every component."""
@@ -78,6 +73,53 @@ class Recoding:
     def then(self, other: Recoding) -> Recoding:
         """Return one that does this, and then another to what has come of it."""
         return Recoding(self.values, other.of(self.codes))
+
+
+def in_levels(
+    X: Floats | FileMatrix,
+    have: Mapping[int, Sequence[str]],
+    wanted: Mapping[int, Sequence[str]],
+) -> tuple[Any, dict[int, tuple[int, list[str]]]]:
+    """Return a matrix whose codes stand for the levels of a model, which are found by their names.
+
+    Parameters
+    ----------
+    X : ndarray or FileMatrix of shape (M, d)
+        The data.
+    have : dict of int to sequence of str
+        By column, the names that its codes stand for; a column without has numbers, which are
+        called as they are written.
+    wanted : dict of int to sequence of str
+        By column, those of the model.
+
+    Returns
+    -------
+    X : ndarray or FileMatrix
+        With NaN for levels that the model has not.
+    unseen : dict of int to (int, list of str)
+        By column, how many values these are, and some of their names.
+    """
+    changes = {}
+    for j, names in wanted.items():
+        if j in have:
+            changes[j] = Recoding.names(have[j], names)
+            continue
+        numbers = [(_number_or(name), float(code)) for code, name in enumerate(names)]
+        known = sorted(one for one in numbers if not isinstance(one[0], str))
+        values, codes = np.array(known, dtype=np.float64).reshape(-1, 2).T
+        changes[j] = Recoding(values, codes)
+    found: dict[int, tuple[int, list[str]]] = {}
+    open_ = [j for j, one in changes.items() if j not in have or np.isnan(one.codes).any()]
+    for _, part in row_blocks(X) if open_ else ():
+        for j in open_:
+            column = part[:, j]
+            new = column[~np.isnan(column) & np.isnan(changes[j].of(column))]
+            if len(new):
+                few = np.unique(new)[:3]
+                called = [have[j][int(v)] for v in few] if j in have else [*named_numbers(few)]
+                count, before = found.get(j, (0, []))
+                found[j] = count + len(new), list(dict.fromkeys([*before, *called]))[:3]
+    return recoded(X, changes), found
 
 
 def _number_or(name: str) -> str | float:

@@ -64,6 +64,10 @@ class TableSettings(Settings, heading="Data"):
             _check_encoding(self.encoding)
         for name in ("features", "drop", "na"):
             words_in(name, getattr(self, name))
+        if self.family is not None:
+            from vpem.files.families import Asked
+
+            Asked.of(self.family)
 
     @property
     def point(self) -> str:
@@ -93,7 +97,7 @@ class TableSettings(Settings, heading="Data"):
 
     def without_choice(self) -> TableSettings:
         """Return the record as whoever uses a model needs it, which has features of its own."""
-        return self.changed(**dict.fromkeys(OF_ONE_FIT))
+        return self.changed(features=None, drop=None)
 # fmt: on
 
 

@@ -48,9 +48,7 @@ def settle_party(
     InputError
         If files keep different families, or a feature cannot be what it is said to be.
     """
-    asked, own = Asked.of(party.table.family), True
-    if asked is None and party.kept is not None:
-        asked, own = Asked.of(party.kept.family), False
+    asked = Asked.of((party.kept or party.table).family)
     levels = [_levels_of(dataset) for dataset in datasets]
     stored = [_families_of(dataset, names) for dataset in datasets]
     for dataset, families in zip(datasets, stored, strict=True):
@@ -83,7 +81,9 @@ def settle_party(
     asked = asked.within(party.name)
     words = [asked.word(name) for name in names]
     source = datasets[0].source
-    found, kinds = AsRead(joined, names, kinds, together, source).settled(words, lenient=not own)
+    found, kinds = AsRead(joined, names, kinds, together, source).settled(
+        words, lenient=party.kept is not None
+    )
     return tuple(found), kinds
 
 
@@ -110,7 +110,7 @@ def check_spoken_of(
     own = [name for holding in held.values() for name in holding.feature_names]
 
     def check(party: int) -> None:
-        asked = Asked.of(parties[party].table.family)
+        asked = None if parties[party].kept else Asked.of(parties[party].table.family)
         check_named(asked, dict.fromkeys([*names, *own]), [one.name for one in parties])
 
     for_each(holders, range(len(parties)), check)
