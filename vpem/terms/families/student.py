@@ -34,7 +34,7 @@ from vpem.terms.missing import MissingTerms
 from vpem.terms.missing_patterns import marginal_terms
 from vpem.terms.missing_statistics import MissingFactors
 from vpem.terms.mixture import Mixture
-from vpem.terms.statistics import MissingStatistics, Statistics
+from vpem.terms.statistics import MissingStatistics, Statistics, enough_rows
 
 __all__ = ["START_DOF", "StudentFactors", "StudentLaw", "StudentTerms"]
 
@@ -248,15 +248,41 @@ class StudentTerms(LocatedTerms):
 
         Hubs that have next to no rows of a component keep its degrees of freedom.
         """
-        inner, there = self.inner, statistics.there
-        mixture = replace(inner.update(self._as_gaussian(statistics)), weights=weights)
-        dof = np.full(there.T.shape, START_DOF)
-        if self._latest is not None:
-            least = inner.least_seen if isinstance(inner, MissingTerms) else 0.0
-            kept = (there <= least) | (inner.blocks.widths == 0)[:, None]
-            found = degrees_of_freedom(statistics.gaps / np.where(kept, 1.0, there))
-            dof = np.where(kept, self._latest.dof.T, found).T
-        return self._part(mixture, dof)
+        core = self.inner.update(self._as_gaussian(statistics))
+        least = self.inner.least_seen if isinstance(self.inner, MissingTerms) else 0.0
+        return self._part(replace(core, weights=weights), self._dof(statistics, least))
+
+    def update_early(self, statistics: StudentStatistics, row: float, weights: Table) -> Part:
+        """M-step from few rows, each of which counts this much."""
+        core = self.inner.update_early(self._as_gaussian(statistics), row)
+        least = row * enough_rows(self.inner.blocks.widths[:, None])
+        return self._part(replace(core, weights=weights), self._dof(statistics, least))
+
+    def _dof(self, statistics: StudentStatistics, least: NDArray[np.float64] | float) -> Table:
+        there = statistics.there
+        if self._latest is None:
+            return np.full(there.T.shape, START_DOF)
+        kept = (there <= least) | (self.inner.blocks.widths == 0)[:, None]
+        found = degrees_of_freedom(statistics.gaps / np.where(kept, 1.0, there))
+        return np.where(kept.T, self._latest.dof, found.T)
+
+    def recentred(self, statistics: StudentStatistics, centres: Floats) -> StudentStatistics:
+        """Return the same statistics about other centres (K, n)."""
+        moments = self.inner.recentred(statistics.moments, centres)
+        counts, there, gaps, seen = (table.copy() for table in statistics.tables)
+        return StudentStatistics(counts, moments, there, gaps, seen)
+
+    def with_hubs_of(
+        self, statistics: StudentStatistics, other: StudentStatistics, hubs: NDArray[np.bool_]
+    ) -> StudentStatistics:
+        """Return the statistics with those hubs' (B,) part taken from other ones."""
+        moments = self.inner.with_hubs_of(statistics.moments, other.moments, hubs)
+        both = zip(statistics.tables[:3], other.tables[:3], strict=True)
+        counts, there, gaps = (np.where(hubs[:, None], two, one) for one, two in both)
+        seen = statistics.seen
+        if self._by_feature:
+            seen = np.where(hubs[self.inner.blocks.block_of], other.seen, seen)
+        return StudentStatistics(counts, moments, there, gaps, seen)
 
     def _part(self, core: Mixture, dof: Table | None = None) -> Part:
         if dof is None:
