@@ -139,19 +139,15 @@ class LocatedTerms(PartTerms):
         """M-step."""
         return self._part(replace(self.inner.update(statistics), weights=weights))
 
-    def update_early(
-        self, statistics: Statistics, row: float, weights: NDArray[np.float64]
-    ) -> Part:
+    def update_early(self, statistics: Any, row: float, weights: NDArray[np.float64]) -> Part:
         """M-step from few rows, each of which counts this much."""
         return self._part(replace(self.inner.update_early(statistics, row), weights=weights))
 
-    def recentred(self, statistics: Statistics, centres: Floats) -> Statistics:
+    def recentred(self, statistics: Any, centres: Floats) -> Any:
         """Return the same statistics about other centres (K, n)."""
         return self.inner.recentred(statistics, centres)
 
-    def with_hubs_of(
-        self, statistics: Statistics, other: Statistics, hubs: NDArray[np.bool_]
-    ) -> Statistics:
+    def with_hubs_of(self, statistics: Any, other: Any, hubs: NDArray[np.bool_]) -> Any:
         """Return the statistics with those hubs' (B,) part taken from other ones."""
         return self.inner.with_hubs_of(statistics, other, hubs)
 
