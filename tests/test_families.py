@@ -1,0 +1,394 @@
+"""Families whose features are independent within a component: each alone is its textbook EM."""
+
+import numpy as np
+import pytest
+from scipy import optimize, special, stats
+
+from vpem import connect, fit_vpem, make_graph
+from vpem.network.blocks import Blocks
+from vpem.network.holdings import from_lists
+from vpem.terms.families.dispersed import LARGEST_SIZE
+from vpem.terms.families.kinds import FAMILIES, Kinds
+from vpem.terms.families.positive import LARGEST_SHAPE, shape_of
+
+K, D, LEVELS = 3, 4, (2, 3, 4, 1)
+HUBS = ([2, 0], [], [1, 3])
+
+
+def kinds_of(name):
+    return Kinds((name,) * D, LEVELS if name == "categorical" else ())
+
+
+def features_of(name, hubs=HUBS):
+    parts = tuple(np.array(hub, dtype=np.intp) for hub in hubs)
+    blocks = Blocks(parts, tuple(range(len(hubs))), tuple((b,) for b in range(len(hubs))))
+    return kinds_of(name).features(name, blocks)
+
+
+def parameters_of(name, rng, features, k=K):
+    """Components that overlap."""
+    shape = (k, features.n_features)
+    means = rng.gamma(4, 2, shape)
+    if name == "categorical":
+        own = [rng.dirichlet(np.ones(count), k) for count in features.n_levels]
+        return {"probabilities": np.concatenate(own, axis=1)}
+    return {
+        "bernoulli": {"probabilities": rng.uniform(0.05, 0.95, shape)},
+        "poisson": {"rates": means},
+        "negative-binomial": {"means": 4 * means, "sizes": rng.gamma(3, 2, shape)},
+        "exponential": {"means": means},
+        "gamma": {"means": means, "shapes": rng.gamma(3, 2, shape)},
+    }[name]
+
+
+def drawn(name, seed, m=400, holes=0.1):
+    """Rows of a mixture in the user's order, some values missing, and their components."""
+    rng = np.random.default_rng(seed)
+    features = features_of(name, (list(range(D)),))
+    labels = rng.integers(0, K, m)
+    X = FAMILIES[name].draw(parameters_of(name, rng, features), features, labels, rng)
+    X[rng.random(X.shape) < holes] = np.nan
+    X[np.isnan(X).all(axis=1), 0] = 1
+    return X, labels
+
+
+def alone(*parts):
+    net = connect(make_graph("star", len(parts)), from_lists(parts, D), hops=0)
+    return net
+
+
+# ---- textbook -----------------------------------------------------------------------------------
+
+
+def log_density(name, x, cells):
+    """Of values of one feature, given its parameters in one component."""
+    if name == "categorical":
+        return np.log(cells["probabilities"])[x.astype(int)]
+    first, second = [*cells.values(), None][:2]
+    return {
+        "bernoulli": lambda: stats.bernoulli.logpmf(x, first),
+        "poisson": lambda: stats.poisson.logpmf(x, first),
+        "negative-binomial": lambda: stats.nbinom.logpmf(x, second, second / (second + first)),
+        "exponential": lambda: stats.expon.logpdf(x, scale=first),
+        "gamma": lambda: stats.gamma.logpdf(x, second, scale=first / second),
+    }[name]()
+
+
+def size_step(x, shares, mean, old):
+    """Size from an old one: where the slope of the bound of the likelihood is zero."""
+    below = np.arange(x.max())[:, None]
+    ratios = np.where(below < x, old / (old + below), 0)
+    slope, curve = (shares * ratios).sum(), (shares * ratios * (1 - ratios)).sum()
+
+    def slope_at(step):
+        size = old * np.exp(step)
+        bent = slope + curve * np.sign(step) * (1 - np.exp(-abs(step)))
+        return bent - shares.sum() * size * np.log1p(mean / size)
+
+    low, high = (0.0, 40.0) if slope_at(0) > 0 else (-15.0, 0.0)
+    return min(old * np.exp(optimize.brentq(slope_at, low, high, xtol=1e-15)), LARGEST_SIZE)
+
+
+def estimate(name, x, shares, old):
+    """M-step of one feature and component."""
+    mean = shares @ x / shares.sum()
+    if name == "categorical":
+        return {"probabilities": np.bincount(x.astype(int), shares, len(old["probabilities"]))
+                / shares.sum()}  # fmt: skip
+    if name == "gamma":
+        gap = np.log(mean) - shares @ np.log(x) / shares.sum()
+        shape = optimize.brentq(
+            lambda a: np.log(a) - special.digamma(a) - gap, 1e-3, 1e6, xtol=1e-14, rtol=1e-14
+        )
+        return {"means": mean, "shapes": shape}
+    if name == "negative-binomial":
+        return {"means": mean, "sizes": size_step(x, shares, mean, old["sizes"])}
+    return {next(iter(old)): mean}
+
+
+def textbook(name, X, weights, cells, n_iter, row_weights):
+    """EM of a mixture, feature by feature; ``cells[k][j]`` are parameters by name."""
+    for _ in range(n_iter):
+        log = np.log(np.tile(weights, (len(X), 1)))
+        seen = ~np.isnan(X)
+        for k in range(K):
+            for j in range(D):
+                log[seen[:, j], k] += log_density(name, X[seen[:, j], j], cells[k][j])
+        likelihood = special.logsumexp(log, axis=1)
+        shares = np.exp(log - likelihood[:, None]) * row_weights[:, None]
+        weights = shares.sum(axis=0) / shares.sum()
+        cells = [
+            [estimate(name, X[seen[:, j], j], shares[seen[:, j], k], cells[k][j])
+             for j in range(D)] for k in range(K)
+        ]  # fmt: skip
+    return weights, cells, likelihood
+
+
+def cells_of(mixture):
+    """Parameters of a fit by component and feature, in the user's order."""
+    part = mixture.parts[0]
+    features, family = part.features, FAMILIES[part.family]
+    counts = family.a_feature(features)
+    found = [[{} for _ in range(D)] for _ in range(K)]
+    for name, table in part.tables.items():
+        ends = np.cumsum(counts[name])
+        for place, j in enumerate(features.columns[features.blocks.order]):
+            own = table[:, ends[place] - counts[name][place] : ends[place]]
+            for k in range(K):
+                found[k][j][name] = own[k] if part.family == "categorical" else own[k, 0]
+    return found
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_alone_it_is_textbook_em(name):
+    X, _ = drawn(name, 1)
+    row_weights = np.random.default_rng(2).uniform(0.5, 2, len(X))
+    rows = {"init": [5, 60, 200], "n_components": K, "sample_weight": row_weights}
+    net, kinds = alone([2, 0], [1, 3]), kinds_of(name)
+    given = {"kinds": kinds, "tol": 0, "missing": "marginalize"}
+    start = fit_vpem(X, net, max_iter=0, **rows, **given).mixture
+    with pytest.warns(UserWarning, match="converge"):
+        fit = fit_vpem(X, net, max_iter=12, **rows, **given)
+    cells = cells_of(start)
+    weights, cells, _ = textbook(name, X, start.weights[0], cells, 12, row_weights)
+    _, _, likelihood = textbook(name, X, weights, cells, 1, row_weights)
+    np.testing.assert_allclose(fit.mixture.weights[0], weights, rtol=1e-10)
+    for found, wanted in zip(cells_of(fit.mixture), cells, strict=True):
+        for own, one in zip(found, wanted, strict=True):
+            for word, value in one.items():
+                np.testing.assert_allclose(own[word], value, rtol=1e-10, atol=1e-14)
+    total = row_weights @ likelihood / row_weights.sum()
+    assert fit.log_likelihood == pytest.approx(total, rel=1e-10)
+    scores = fit.mixture.score_samples(X, missing="marginalize")
+    np.testing.assert_allclose(scores, likelihood, rtol=1e-10, atol=1e-13)
+
+
+@pytest.mark.filterwarnings("ignore:not converged")
+@pytest.mark.parametrize("name", FAMILIES)
+def test_likelihood_never_falls(name):
+    for seed in range(4):
+        X, _ = drawn(name, seed, m=150, holes=0.2)
+        fit = fit_vpem(
+            X, alone(*[[j] for j in range(D)]), n_components=K, kinds=kinds_of(name), seed=seed,
+            missing="marginalize", max_iter=60, tol=1e-12,
+        )  # fmt: skip
+        assert np.diff(fit.history[:, 0]).min() > -1e-12
+
+
+# ---- one family at a time ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_rows_that_are_drawn_tell_the_parameters(name):
+    family, features, rng = FAMILIES[name], features_of(name), np.random.default_rng(3)
+    truth = parameters_of(name, rng, features)
+    labels = np.repeat(np.arange(K), 40_000)
+    X = family.draw(truth, features, labels, rng)
+    assert not family.wrong(X.ravel()).any()
+    statistics, shares = family.empty(features, K), np.eye(K)[labels][None]
+    family.add_moments(statistics, None, features, X, shares, 2)
+    found = family.update(statistics, features, None)
+    for word, values in truth.items():
+        np.testing.assert_allclose(found[word], values, rtol=0.08, atol=0.01)
+    if name not in ("categorical", "bernoulli"):
+        np.testing.assert_allclose(X[labels == 1].mean(axis=0), family.means(truth, features)[1],
+                                   rtol=0.02)  # fmt: skip
+    n_cells = sum(int(count.sum()) for count in family.a_feature(features).values())
+    assert family.n_free(features) == n_cells - (D if name == "categorical" else 0)
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_parameters_at_rows_and_of_components_without_any(name):
+    family, features = FAMILIES[name], features_of(name)
+    X, labels = drawn(name, 4, m=60)
+    X = features.blocks.arrange(X, np.float64)
+    X[labels == 2, 1] = np.nan  # one component has nothing of a feature
+    statistics, one = family.empty(features, K), family.empty(features, 1)
+    family.add_moments(statistics, None, features, X, np.eye(K)[labels][None], 1)
+    family.add_moments(one, None, features, X, np.ones((1, len(X), 1)), 1)
+    pooled = family.update(one, features, None)
+    found = family.update(statistics, features, pooled)
+    counts = family.a_feature(features)
+    for word, table in found.items():
+        own = features.cells(counts[word]) == 1
+        np.testing.assert_array_equal(table[2, own], pooled[word][0, own])
+        assert not np.array_equal(table[0, own], pooled[word][0, own])
+    near = family.at(X[:K], features, pooled)
+    out = np.zeros((features.blocks.n_blocks, len(X), K))
+    family.add_terms(family.ready(near, features, np.float64), features, X, out, 1)
+    assert np.isfinite(out).all()
+    assert (out[1] == 0).all()  # a hub without any
+    assert {word: table.shape for word, table in near.items()} == {
+        word: table.shape for word, table in found.items()
+    }
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+@pytest.mark.parametrize("name", FAMILIES)
+def test_one_repeated_value_has_finite_terms(name, dtype):
+    family, features = FAMILIES[name], features_of(name)
+    for value in (0, 1) if name in ("categorical", "bernoulli") else (0, 1, 7, 1e6):
+        if family.wrong(np.array([value])).any():
+            continue
+        X = np.full((20, D), 0 if name == "categorical" else value, dtype=dtype)
+        others = np.concatenate([X, np.ones((20, D), dtype=dtype) - (name == "categorical")])
+        labels = np.repeat([0, 1], 20)
+        statistics, one = family.empty(features, 2), family.empty(features, 1)
+        shares = np.ascontiguousarray(np.eye(2, dtype=dtype)[labels][None])
+        family.add_moments(statistics, None, features, others, shares, 1)
+        family.add_moments(one, None, features, others, np.ones((1, 40, 1), dtype=dtype), 1)
+        pooled = family.update(one, features, None)
+        ready = family.ready(family.update(statistics, features, pooled), features, dtype)
+        out = np.zeros((3, 40, 2), dtype=dtype)
+        family.add_terms(ready, features, others, out, 1)
+        assert np.isfinite(out).all()
+
+
+def test_what_a_family_cannot_have():
+    values = np.array([-1.0, 0.0, 0.5, 1.0, 2.0, np.inf])
+    wrong = {name: family.wrong(values).astype(int).tolist() for name, family in FAMILIES.items()}
+    assert wrong == {
+        "categorical": [1, 0, 1, 0, 0, 1], "bernoulli": [1, 0, 1, 0, 1, 1],
+        "poisson": [1, 0, 1, 0, 0, 1], "negative-binomial": [1, 0, 1, 0, 0, 1],
+        "exponential": [1, 0, 0, 0, 0, 1], "gamma": [1, 1, 0, 0, 0, 1],
+    }  # fmt: skip
+
+
+def test_levels_that_no_row_had_change_no_responsibility():
+    family, features = FAMILIES["categorical"], features_of("categorical", ([0, 1, 2, 3],))
+    parameters = parameters_of("categorical", np.random.default_rng(0), features)
+    known, unknown, missing = [1.0, 2, 3, 0], [1.0, 2, 4, 0], [1.0, 2, np.nan, 0]
+    X = np.array([known, unknown, missing, [1, 2, -1, 0]])
+    out = np.zeros((1, 4, K))
+    family.add_terms(family.ready(parameters, features, np.float64), features, X, out, 1)
+    np.testing.assert_allclose(out[0, 1] - out[0, 2], -2 * np.log(1e-300))
+    np.testing.assert_array_equal(out[0, 3], out[0, 1])
+    assert (out[0, 0] < out[0, 1]).all()
+
+
+def test_shapes_solve_their_equation():
+    shapes = np.geomspace(1e-3, 1e5, 200)
+    gaps = np.log(shapes) - special.digamma(shapes)
+    np.testing.assert_allclose(shape_of(gaps), shapes, rtol=1e-9)
+    assert (shape_of(np.array([0.0, -1e-17])) == LARGEST_SHAPE).all()
+
+
+COUNTS = {
+    "few": lambda rng: rng.negative_binomial(3, 0.2, 500),
+    "clumped": lambda rng: rng.negative_binomial(0.1, 0.002, 500),
+    "large": lambda rng: rng.negative_binomial(30, 0.01, 500),
+    "huge": lambda rng: rng.negative_binomial(5, 1e-5, 500),
+    "hardly dispersed": lambda rng: rng.negative_binomial(40, 0.85, 500),
+}
+UNDER = {
+    "binomial": lambda rng: rng.binomial(10, 0.8, 300),
+    "one value": lambda rng: np.full(50, 7),
+    "none": lambda rng: np.zeros(50),
+    "zeros and ones": lambda rng: np.arange(50) % 2,
+}
+
+
+def sizes_along(counts, size, steps=100):
+    """Means, sizes and log-likelihoods per row along steps of negative binomials, one component."""
+    family = FAMILIES["negative-binomial"]
+    features = Kinds(("negative-binomial",)).features("negative-binomial", Blocks.one(1))
+    X, shares = np.asarray(counts, dtype=np.float64)[:, None], np.ones((1, len(counts), 1))
+    found = {"means": X.mean(axis=0, keepdims=True), "sizes": np.full((1, 1), size)}
+    sizes, likelihoods = [], []
+    for _ in range(steps):
+        ready = family.ready(found, features, np.float64)
+        out, statistics = np.zeros((1, len(X), 1)), family.empty(features, 1)
+        family.add_terms(ready, features, X, out, 1)
+        sizes.append(found["sizes"][0, 0])
+        likelihoods.append(-out.sum() / 2 / len(X))
+        family.add_moments(statistics, ready, features, X, shares, 1)
+        found = family.update(statistics, features, None)
+        if abs(np.log(found["sizes"][0, 0] / sizes[-1])) < 1e-9:
+            break
+    return X.mean(), sizes, likelihoods
+
+
+@pytest.mark.parametrize("counts", COUNTS.values(), ids=COUNTS)
+def test_sizes_come_to_be_the_likeliest(counts):
+    values = counts(np.random.default_rng(5))
+    for start in (0.05, 1.0, 100.0):
+        mean, sizes, likelihoods = sizes_along(values, start)
+        assert np.diff(likelihoods).min() > -1e-9
+        size = sizes[-1]
+
+        def slope(size, mean=mean):
+            ahead = special.digamma(values + size) - special.digamma(size)
+            return ahead.mean() - np.log1p(mean / size)
+
+        assert slope(size * (1 - 1e-6)) > 0 > slope(size * (1 + 1e-6))
+        assert len(sizes) < 60
+
+
+@pytest.mark.parametrize("counts", UNDER.values(), ids=UNDER)
+def test_counts_that_vary_less_are_poisson(counts):
+    values = counts(np.random.default_rng(6))
+    mean, sizes, likelihoods = sizes_along(values, 5.0)
+    assert sizes[-1] == LARGEST_SIZE
+    assert len(sizes) < 60
+    poisson = stats.poisson.logpmf(values, mean).mean()
+    assert likelihoods[-1] == pytest.approx(poisson, abs=(1 + mean**2) / LARGEST_SIZE)
+
+
+# ---- other software ------------------------------------------------------------------------------
+
+
+def stepmix_from(shares, measurement, X):
+    """Fit of StepMix that begins with an M-step by these responsibilities."""
+    stepmix = pytest.importorskip("stepmix")
+    model = stepmix.StepMix(
+        K, measurement=measurement, max_iter=30, abs_tol=0, progress_bar=0, random_state=0
+    )
+
+    def begin(X, random_state):
+        model.log_resp_ = np.log(np.maximum(shares, 1e-300))
+        model._initialize_parameters_measurement(X, random_state)
+        model._m_step(X, shares)
+
+    model._initialize_parameters = begin
+    return model.fit(X)
+
+
+@pytest.mark.filterwarnings("ignore:not converged")
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+@pytest.mark.parametrize("mixed", [False, True], ids=["latent classes", "with Gaussian features"])
+def test_one_agent_is_stepmix(mixed):
+    rng = np.random.default_rng(7)
+    features = features_of("categorical", ([0, 1, 2, 3],))
+    truth = parameters_of("categorical", rng, features)
+    labels = rng.integers(0, K, 500)
+    X = FAMILIES["categorical"].draw(truth, features, labels, rng)[:, :3]
+    kinds, measurement = Kinds(("categorical",) * 3, LEVELS[:3]), "categorical"
+    if mixed:
+        X = np.hstack([X, rng.normal(size=(500, 2)) + labels[:, None]])
+        kinds = Kinds(("categorical",) * 3 + ("gaussian",) * 2, (*LEVELS[:3], 0, 0))
+        measurement = {
+            "choices": {"model": "categorical", "n_columns": 3},
+            "numbers": {"model": "gaussian_diag", "n_columns": 2},
+        }
+    net = connect(make_graph("star", 1), from_lists([list(range(X.shape[1]))], X.shape[1]))
+    how = {
+        "kinds": kinds, "n_components": K, "covariance_type": "diag", "init": [3, 44, 200],
+        "reg_covar": 1e-6, "tol": 0,
+    }  # fmt: skip
+    fit = fit_vpem(X, net, max_iter=31, **how)
+    start = fit_vpem(X, net, max_iter=0, **how).mixture
+    model = stepmix_from(start.predict_proba(X), measurement, X)
+    assert model.score(X) == pytest.approx(fit.log_likelihood, rel=1e-10)
+    np.testing.assert_allclose(fit.mixture.weights[0], model.weights_, rtol=0, atol=1e-10)
+    found = model.get_parameters()["measurement"]
+    own = {part.family: part for part in fit.mixture.parts}
+    chances = (found["choices"] if mixed else found)["pis"].reshape(K, 3, -1)
+    ends = features.level_offsets
+    for j in range(3):
+        np.testing.assert_allclose(
+            own["categorical"].tables["probabilities"][:, ends[j] : ends[j + 1]],
+            chances[:, j, : LEVELS[j]], rtol=0, atol=1e-10,
+        )  # fmt: skip
+    if mixed:
+        means = fit.mixture.assembled_means[:, 3:]
+        np.testing.assert_allclose(means, found["numbers"]["means"], rtol=0, atol=1e-10)
