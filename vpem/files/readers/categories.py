@@ -75,7 +75,7 @@ def take_categories(
         if not (said or declared) and is_text(plain_kind(column.type)):
             _check_writing(frame, name, column, wanted)
         try:
-            one = _category(frame, name, column, wanted, said)
+            one = _category(frame, name, column, wanted, said or wanted.columns is not None)
         except VpemError:
             if said:
                 raise

@@ -13,6 +13,7 @@ from sklearn.utils.validation import check_is_fitted
 from vpem.checks import Floats, check_int
 from vpem.files.models import Model
 from vpem.fits.contribution import Contribution, contribution
+from vpem.fits.estimators.families import dataset_for_model
 from vpem.fits.estimators.on_graph import OnGraph, Rows
 from vpem.fits.results import MixtureResult
 from vpem.terms.mixture import Mixture
@@ -116,6 +117,10 @@ class FittedMixture(DensityMixin, OnGraph):
 
     def _fitted(self, X: Rows) -> tuple[Mixture, Floats]:
         check_is_fitted(self, "mixture_")
+        kinds = getattr(self.mixture_, "kinds", None)
+        if kinds is not None:
+            names = self._names(self.mixture_.n_features)
+            X = dataset_for_model(X, kinds, names, getattr(self, "missing", "refuse"))
         return self.mixture_, self._validate(X, reset=False)
 
     def predict(self, X: Rows) -> NDArray[np.intp]:

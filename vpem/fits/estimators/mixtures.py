@@ -11,14 +11,18 @@ from numpy.typing import ArrayLike
 
 from vpem.checks import Floats, check_number, check_weights
 from vpem.errors import InputError, NotConvergedWarning
+from vpem.files.datasets import Dataset
 from vpem.fits.estimators.by_em import FittedByEM
+from vpem.fits.estimators.families import dataset_for_fit
 from vpem.fits.estimators.on_graph import Rows
 from vpem.fits.settings import PrivacySettings
 from vpem.fits.stream import fit_next
 from vpem.fits.vpem import fit_vpem
+from vpem.network.holdings import Partition
 from vpem.settings import FitSettings, SumSettings
 from vpem.steps.batches import STEP_SIZE
 from vpem.sums.connect import connect
+from vpem.terms.families.kinds import Kinds
 from vpem.terms.missing_patterns import check_columns
 
 __all__ = ["VPEM"]
@@ -71,6 +75,12 @@ class VPEM(FittedByEM):
     covariance_type : str, default="full"
         Shape of the covariance inside a hub: "full", "diag", "spherical", "tied", "tied-diag" or
         "tied-spherical".
+    family : str, dict, list of str or None, default=None
+        Density of each feature: a name for all ("poisson"), "auto" by what columns hold, those of
+        features and agents ("lab=t,sex=categorical" or a dict; others are "auto"), or a list of d.
+        Names are "gaussian", "t", "log-normal", "categorical", "bernoulli", "poisson",
+        "negative-binomial", "exponential" and "gamma". Text and categories of a data frame become
+        codes; `predict` and the like find levels by name. None: all are Gaussian.
     init : {"random", "k-means++", "kmeans"} or row indices, default="kmeans"
         Where EM starts; see `vpem.fit_vpem`.
     init_params : str, optional
@@ -188,6 +198,7 @@ class VPEM(FittedByEM):
         delta: float | None = None,
         bounds: Any = None,
         covariance_type: str = "full",
+        family: Any = None,
         init_params: str | None = None,
         weights_init: Any = None,
         means_init: Any = None,
@@ -227,6 +238,7 @@ class VPEM(FittedByEM):
         self.delta = delta
         self.bounds = bounds
         self.covariance_type = covariance_type
+        self.family = family
         self.init = init
         self.init_params = init_params
         self.weights_init = weights_init
@@ -274,8 +286,22 @@ class VPEM(FittedByEM):
         NumericalError
             If a computation has no finite answer.
         """
-        data = self._validate(X, reset=True)
-        return self._fit(data, self._weights_of(X, sample_weight), **self._start(data))
+        rows, kinds = self._of_families(X)
+        data = self._validate(rows, reset=True)
+        weights = self._weights_of(X, sample_weight)
+        return self._fit(data, weights, kinds, **self._start(data))
+
+    def _of_families(self, X: Rows) -> tuple[Rows, Kinds | None]:
+        """Return rows of numbers, and the families of their features; None: all are Gaussian."""
+        if self.family is None:
+            return X, X.kinds if isinstance(X, Dataset) else None
+
+        def held(found: Dataset) -> Partition:
+            self.feature_names_in_ = np.array(found.feature_names, dtype=object)
+            return self._partition_of(self.agents, found.n_features)
+
+        found = dataset_for_fit(X, self.family, held)
+        return found, found.kinds
 
     def partial_fit(self, X: Rows, y: Any = None, sample_weight: ArrayLike | None = None) -> VPEM:
         """Fit the mixture to the next batch of a stream, by stochastic EM.
@@ -311,6 +337,11 @@ class VPEM(FittedByEM):
         VpemWarning
             If components collapsed and were placed anew.
         """
+        if self.family is not None:
+            raise InputError(
+                "partial_fit takes Gaussian numbers alone: a batch need not have all levels, nor "
+                "show what values are; call fit, or leave family out"
+            )
         if self.release_epsilon is not None:
             raise InputError(
                 "partial_fit would pay for every batch, and noise is foretold for all rows "
@@ -353,7 +384,9 @@ class VPEM(FittedByEM):
         self.n_iter_ = n_iter
         return self
 
-    def _fit(self, data: Floats, sample_weight: Any, **options: Any) -> VPEM:
+    def _fit(
+        self, data: Floats, sample_weight: Any, kinds: Kinds | None = None, **options: Any
+    ) -> VPEM:
         """Fit anew, on the graph and with the hubs that the parameters ask for."""
         seed = self._seed()
         partition = self._partition_of(self.agents, data.shape[1])
@@ -368,6 +401,7 @@ class VPEM(FittedByEM):
             sample_weight=sample_weight,
             feature_names=None if names is None else list(names),
             callback=lines,
+            kinds=kinds,
             privacy=self._settings(PrivacySettings),
         )
         if lines is not None:
