@@ -17,7 +17,7 @@ KINDS = Kinds(("t",) * 3 + ("log-normal",) * 2 + ("poisson", "gaussian"))
 HELD = [[0, 1, 3], [2, 4, 5], [6]]
 
 
-def mixed(seed=0, n_samples=120):
+def mixed(seed=0, n_samples=200):
     """Overlapping rows of two clusters, with heavy tails."""
     rng = np.random.default_rng(seed)
     z = rng.integers(2, size=(n_samples, 1))
@@ -29,7 +29,7 @@ def mixed(seed=0, n_samples=120):
 
 def fit(X, **how):
     network = connect(make_graph("star", 3), from_lists(HELD, 7), hops=0, n_threads=1)
-    how = {"n_components": 2, "init": [3, 100], "tol": 1e-7, "missing": "marginalize", **how}
+    how = {"n_components": 2, "init": [3, 150], "tol": 1e-7, "missing": "marginalize", **how}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", VpemWarning)
         return fit_vpem(X, network, kinds=KINDS, n_threads=1, seed=0, **how)
