@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from vpem.network.schema import Report
     from vpem.settings import GraphSettings, HoldingSettings
     from vpem.sums.connect import Network
-    from vpem.terms.mixture import Mixture
 
     from .options import Given
     from .output import Screen
@@ -96,7 +95,7 @@ def rows_of(text: str) -> list[int]:
         ) from None
 
 
-def start_model(file: Path, source: Dataset) -> Mixture:
+def start_model(file: Path, source: Dataset) -> Any:
     """Read a model to start from, its features matched with the data's by name."""
     from vpem.errors import InputError
     from vpem.files.models import match_features, read_model

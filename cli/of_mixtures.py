@@ -46,7 +46,7 @@ class MixtureFile(RowFile):
     @property
     def n_labels(self) -> int:
         """Components."""
-        return self.stored.mixture.n_components
+        return int(self.stored.mixture.n_components)
 
     def load(self, request: Request) -> Loaded:
         """Read data; parties say which features of a hub they bring together."""
@@ -70,15 +70,18 @@ class MixtureFile(RowFile):
 
     def labels(self, X: Floats, missing: str) -> NDArray[np.intp]:
         """Most responsible component of each row."""
-        return self.stored.mixture.predict(X, missing=missing)
+        labels: NDArray[np.intp] = self.stored.mixture.predict(X, missing=missing)
+        return labels
 
     @property
     def fingerprint(self) -> str:
         """What two files of the same parameters have in common."""
         import hashlib
 
+        from vpem.terms.statistic_states import leaves
+
         mixture = self.stored.mixture
-        parts = (mixture.weights, mixture.means, mixture.covariances, mixture.blocks.order)
+        parts = (*leaves(mixture.arrays()), mixture.blocks.order)
         return hashlib.sha256(b"".join(part.tobytes() for part in parts)).hexdigest()
 
     def assign(self, X: Any, missing: str, proba: bool) -> Assigned:
@@ -198,7 +201,7 @@ class MixtureFile(RowFile):
         """Write the assembled mixture as a NumPy archive, or all as JSON."""
         from vpem.files.endings import ending_of
         from vpem.files.hdf5 import check_writable
-        from vpem.files.models import write_json, write_npz
+        from vpem.files.model_exports import write_json, write_npz
 
         check_writable(output, force, "exported models")
         write = write_npz if ending_of(output) == ".npz" else write_json
@@ -206,7 +209,7 @@ class MixtureFile(RowFile):
 
     def as_json(self) -> Report:
         """Return components, the assembled mixture, hubs, and what was reported."""
-        from vpem.files.models import model_as_json
+        from vpem.files.model_exports import model_as_json
         from vpem.fits.answer import answer_of
 
         found = self.stored

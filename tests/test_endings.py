@@ -8,7 +8,8 @@ from vpem.errors import InputError
 from vpem.files.clusterings import write_clustering
 from vpem.files.datasets import Dataset, write_dataset
 from vpem.files.endings import ENDINGS, INSTEAD, check_ending, ending_of
-from vpem.files.models import read_model, write_json, write_model, write_npz
+from vpem.files.model_exports import write_json, write_npz
+from vpem.files.models import read_model, write_model
 from vpem.files.observations import write_observations
 from vpem.fits.imputed import write_imputation
 from vpem.pictures.figure import save_picture

@@ -9,7 +9,8 @@ import pytest
 
 from vpem.errors import FileError, InputError
 from vpem.files.datasets import Dataset, write_dataset
-from vpem.files.models import Model, match_features, read_model, write_json, write_model, write_npz
+from vpem.files.model_exports import write_json, write_npz
+from vpem.files.models import Model, match_features, read_model, write_model
 from vpem.network.blocks import Blocks
 from vpem.settings import COVARIANCE_TYPES
 from vpem.terms.mixture import Mixture

@@ -17,7 +17,8 @@ from scipy.linalg import eigh
 
 from vpem.errors import InputError
 from vpem.files.clusterings import StoredClustering
-from vpem.files.models import Model, assembled, write_model
+from vpem.files.model_exports import assembled
+from vpem.files.models import Model, write_model
 from vpem.network.blocks import Blocks
 from vpem.network.ledger import KINDS
 from vpem.pictures import curves, densities, network, scatters, traffic

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from vpem.network.schema import State
-from vpem.terms.mixture import Mixture
+from vpem.terms.density import Density
+from vpem.terms.statistic_states import leaves
 
 __all__ = [
     "LOOKED_AT",
@@ -58,8 +59,8 @@ def start_facts(init: Any) -> Any:
     """Describe where a run starts: a name, or a sum of what was given."""
     if init is None or isinstance(init, str):
         return init
-    if isinstance(init, Mixture):
-        return checksum(init.weights, init.means, init.covariances, *init.blocks.features)
+    if isinstance(init, Density):
+        return checksum(*leaves(init.arrays()), *init.blocks.features)
     return checksum(np.asarray(init))
 
 

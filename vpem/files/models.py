@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import platform
 from collections.abc import Sequence
@@ -14,7 +13,7 @@ from numpy.typing import NDArray
 
 import vpem
 from vpem.checks import as_kept
-from vpem.errors import FileError, InputError, NumericalError, VpemError, shorten
+from vpem.errors import FileError, InputError, VpemError, shorten
 from vpem.files.datasets import default_names
 from vpem.files.elements import Elements, Strings, check_written, read_elements
 from vpem.files.hdf5 import (
@@ -29,12 +28,14 @@ from vpem.files.hdf5 import (
     write_strings,
 )
 from vpem.files.json_text import write_json_element
+from vpem.files.mixed_models import read_families, read_kinds, write_families
 from vpem.files.reports import report_elements
 from vpem.network.blocks import Blocks
 from vpem.network.schema import FLAG, Array, Choice, Integer, ListOf, Mapping, Maybe, Report
 from vpem.settings import COVARIANCE_TYPES
 from vpem.shown import Shown
 from vpem.terms.covariances import is_diagonal, is_tied
+from vpem.terms.families.mixture import MixedMixture
 from vpem.terms.mixture import Mixture
 from vpem.terms.scaling import Scaling
 
@@ -42,16 +43,17 @@ if TYPE_CHECKING:
     import h5py
 
 __all__ = [
+    "ENCODING",
     "Model",
     "match_features",
     "read_model",
-    "write_json",
     "write_model",
-    "write_npz",
 ]
 
 ENCODING = "vpem-model"
 VERSION = "0.1.0"
+OF_FAMILIES = "1.0.0"
+"""Version of the format of models of several families, which earlier versions cannot read."""
 MOST_AGENTS = 1 << 31
 
 PathLike = str | os.PathLike[str]
@@ -63,7 +65,7 @@ class Model(Shown, facts="{mixture.n_components:component}, {mixture.n_features:
 
     Attributes
     ----------
-    mixture : Mixture
+    mixture : Mixture or MixedMixture
         The parameters, hub by hub.
     feature_names : tuple of str
         Names of the features (d,).
@@ -79,7 +81,7 @@ class Model(Shown, facts="{mixture.n_components:component}, {mixture.n_features:
         As ``history``, where there are more roots than hubs: workers that hold rows.
     """
 
-    mixture: Mixture
+    mixture: Any
     feature_names: tuple[str, ...]
     report: Report
     history: NDArray[np.float64]
@@ -124,7 +126,7 @@ def write_model(path: PathLike, model: Any, force: bool = False) -> None:
     """
     model = as_kept(model, Model, "a model is written of a Model or a fitted mixture")
     mixture = model.mixture
-    blocks = mixture.blocks
+    blocks, mixed = mixture.blocks, isinstance(mixture, MixedMixture)
     texts = {
         "report": model.report,
         "options": model.options,
@@ -133,7 +135,7 @@ def write_model(path: PathLike, model: Any, force: bool = False) -> None:
     check_written(path, MODEL, **texts)
     with (
         atomic_write(path, force, "models") as temporary,
-        create(temporary, ENCODING, VERSION) as file,
+        create(temporary, ENCODING, OF_FAMILIES if mixed else VERSION) as file,
     ):
         write_attribute(file, "covariance_type", mixture.covariance_type)
         file.attrs["n_components"] = mixture.n_components
@@ -148,14 +150,17 @@ def write_model(path: PathLike, model: Any, force: bool = False) -> None:
             write_array(file, "root_history", model.root_history)
         hubs = file.create_group("hubs")
         for b in range(blocks.n_blocks):
-            weights, means, covariances = mixture.block(b)
             hub = hubs.create_group(str(b))
             hub.attrs["root"] = blocks.roots[b]
             write_array(hub, "agents", np.array(blocks.agents[b], dtype=np.int64))
             write_array(hub, "features", blocks.features[b].astype(np.int64))
-            write_array(hub, "weights", weights)
-            write_array(hub, "means", means)
-            write_array(hub, "covariances", covariances)
+            write_array(hub, "weights", mixture.weights[b if len(mixture.weights) > 1 else 0])
+            if not mixed:
+                _, means, covariances = mixture.block(b)
+                write_array(hub, "means", means)
+                write_array(hub, "covariances", covariances)
+        if mixed:
+            write_families(file, mixture)
         for name, value in texts.items():
             write_json_element(file, name, value)
 
@@ -169,7 +174,7 @@ def read_model(path: PathLike) -> Model:
         If the file is missing, damaged, no model, from a newer vpem, or its parts do not agree.
     """
     with open_read(path) as file:
-        if check_encoding(file, ENCODING, VERSION) != ENCODING:
+        if check_encoding(file, ENCODING, OF_FAMILIES) != ENCODING:
             raise FileError(
                 f"{path} is not a vpem model; fit one with 'vpem fit DATA --output MODEL'"
             )
@@ -204,7 +209,6 @@ HUB: Elements = {
     "agents": Array("i", ("agents",), 0, MOST_AGENTS - 1),
     "features": Array("i", ("width",), 0, below="features"),
     "weights": Array("f", ("components",), 0, sums=1),
-    "means": Array("f", ("components", "width")),
 }
 
 
@@ -213,7 +217,9 @@ def _read_parts(file: h5py.File) -> Model:
     kind, n_hubs, k = (whole[name] for name in ("covariance_type", "n_hubs", "n_components"))
     dense = not is_diagonal(kind)
     shape = ("copies", "width", "width") if dense else ("copies", "width")
-    schema = {**HUB, "covariances": Array("f", shape)}
+    families = read_kinds(file, len(whole["feature_names"]))
+    own = {"means": Array("f", ("components", "width")), "covariances": Array("f", shape)}
+    schema = HUB if families is not None else {**HUB, **own}
     sizes = {
         "features": len(whole["feature_names"]),
         "components": k,
@@ -225,26 +231,23 @@ def _read_parts(file: h5py.File) -> Model:
         if not is_group(hub):
             raise FileError(f"{file.filename}: hub {b} of {n_hubs} is missing")
         hubs.append(read_elements(hub, schema, **sizes))
-    weights, means, covariances = (
-        [hub[name] for hub in hubs] for name in ("weights", "means", "covariances")
-    )
     agents = tuple(tuple(hub["agents"].tolist()) for hub in hubs)
     _check_agents([agent for members in agents for agent in members])
-    mixture = Mixture(
-        Blocks(
-            tuple(hub["features"].astype(np.intp) for hub in hubs),
-            tuple(hub["root"] for hub in hubs),
-            agents,
-        ),
-        kind,
-        np.ascontiguousarray(weights[:1] if whole["weights_shared"] else weights),
-        np.concatenate(means, axis=1),
-        np.concatenate([part.ravel() for part in covariances])
-        if dense
-        else np.concatenate(covariances, axis=1),
-        Scaling(whole["scaling/shift"], whole["scaling/scale"]),
-    )
-    _check_mixture(mixture)
+    features = tuple(hub["features"].astype(np.intp) for hub in hubs)
+    blocks = Blocks(features, tuple(hub["root"] for hub in hubs), agents)
+    weights = [hub["weights"] for hub in hubs]
+    common = (kind, np.ascontiguousarray(weights[:1] if whole["weights_shared"] else weights))
+    scaling = Scaling(whole["scaling/shift"], whole["scaling/scale"])
+    mixture: Any
+    if families is not None:
+        mixture = read_families(file, blocks, families, *common, scaling)
+    else:
+        covariances = [hub["covariances"] for hub in hubs]
+        flat = [part.ravel() for part in covariances]
+        found = np.concatenate(flat) if dense else np.concatenate(covariances, axis=1)
+        means = np.concatenate([hub["means"] for hub in hubs], axis=1)
+        mixture = Mixture(blocks, *common, means, found, scaling)
+        _check_mixture(mixture)
     named = ("feature_names", "report", "history", "options", "versions", "root_history")
     return Model(mixture, **{name: whole[name] for name in named})
 
@@ -261,96 +264,6 @@ def _check_mixture(mixture: Mixture) -> None:
         factors = mixture.factors
     if not np.isfinite(factors.inverse).all() or not np.isfinite(factors.log_dets).all():
         raise InputError("a covariance is too near zero")
-
-
-def assembled(model: Model) -> dict[str, NDArray[np.float64]]:
-    """Return the one mixture a user wants, in the user's order and units.
-
-    Raises
-    ------
-    NumericalError
-        If a parameter is too large for a double in these units.
-    """
-    mixture = model.mixture
-    with np.errstate(over="ignore", invalid="ignore"):
-        found = {
-            "weights": mixture.assembled_weights,
-            "means": mixture.assembled_means,
-            "covariances": mixture.assembled_covariances,
-        }
-    for name, values in found.items():
-        if not np.isfinite(values).all():
-            raise NumericalError(f"the {name} are too large for a number in the units of the data")
-    return found
-
-
-def write_npz(path: PathLike, model: Model, force: bool = False) -> None:
-    """Write the assembled mixture as a NumPy archive (``weights, means, covariances, ...``).
-
-    Raises
-    ------
-    FileError
-        If the file exists and ``force`` is False, or cannot be written.
-    """
-    with atomic_write(path, force, "exported models") as temporary, open(temporary, "wb") as stream:
-        np.savez(
-            stream,
-            **assembled(model),  # type: ignore[arg-type]
-            feature_names=np.array(model.feature_names, dtype=np.str_),
-            covariance_type=np.array(model.mixture.covariance_type),
-        )
-
-
-def model_as_json(model: Model) -> Report:
-    """Return the whole model as values that JSON can hold: assembled, and hub by hub."""
-    mixture = model.mixture
-    blocks = mixture.blocks
-    hubs: Sequence[Report] = [
-        {
-            "root": blocks.roots[b],
-            "agents": list(blocks.agents[b]),
-            "features": blocks.features[b].tolist(),
-            **dict(
-                zip(
-                    ("weights", "means", "covariances"),
-                    (part.tolist() for part in mixture.block(b)),
-                    strict=True,
-                )
-            ),
-        }
-        for b in range(blocks.n_blocks)
-    ]
-    return {
-        "encoding-type": ENCODING,
-        "encoding-version": VERSION,
-        "covariance_type": mixture.covariance_type,
-        "feature_names": list(model.feature_names),
-        **{name: array.tolist() for name, array in assembled(model).items()},
-        "scaling": {
-            "shift": mixture.scaling.shift.tolist(),
-            "scale": mixture.scaling.scale.tolist(),
-        },
-        "hubs": hubs,
-        "report": model.report,
-        "options": model.options,
-        "versions": model.versions,
-    }
-
-
-def write_json(path: PathLike, model: Model, force: bool = False) -> None:
-    """Write the whole model as JSON: the assembled mixture, and hub by hub in fitted units.
-
-    Raises
-    ------
-    FileError
-        If the file exists and ``force`` is False, or cannot be written.
-    """
-    with (
-        atomic_write(path, force, "exported models") as temporary,
-        open(temporary, "w", encoding="utf-8") as stream,
-    ):
-        json.dump(model_as_json(model), stream, allow_nan=False)
-        stream.write("\n")
 
 
 def match_features(model: Model, names: Sequence[str], *, ordered: bool = True) -> list[int] | None:

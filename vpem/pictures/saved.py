@@ -15,13 +15,13 @@ from vpem.errors import FileError, InputError
 from vpem.files import clusterings, models
 from vpem.files.clusterings import StoredClustering, read_clustering
 from vpem.files.hdf5 import open_read, read_attribute
-from vpem.files.models import Model, assembled, read_model
+from vpem.files.model_exports import assembled
+from vpem.files.models import Model, read_model
 from vpem.network.hubs import Hub
 from vpem.pictures.reported import History, Parts, Saved, SavedFit, numbers
 from vpem.saem.formats import fits
 from vpem.saem.formats.fits import read_saem
 from vpem.saem.saved import SavedSaem
-from vpem.terms.mixture import Mixture
 
 __all__ = ["SavedClusters", "SavedLatents", "SavedMixture", "read_saved", "saved_of"]
 
@@ -57,7 +57,8 @@ class SavedMixture(SavedFit):
     @property
     def mixture(self) -> Mixture:
         """The parameters."""
-        return self.stored.mixture
+        mixture: Mixture = self.stored.mixture
+        return mixture
 
     @property
     def n_components(self) -> int:

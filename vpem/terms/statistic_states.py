@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from vpem.network.schema import Array, Schema
 
-__all__ = ["arrays_of", "having_arrays", "schema_of_arrays"]
+__all__ = ["arrays_of", "having_arrays", "leaves", "schema_of_arrays"]
 
 
 def arrays_of(statistics: Any) -> Any:
@@ -32,6 +34,15 @@ def schema_of_arrays(arrays: Any) -> Schema:
         return [schema_of_arrays(own) for own in arrays]
     assert isinstance(arrays, np.ndarray)
     return Array(arrays.dtype.str[1:], arrays.shape)
+
+
+def leaves(arrays: Any) -> Iterator[NDArray[Any]]:
+    """Yield all arrays of such tables, in order."""
+    if isinstance(arrays, dict | list):
+        for own in arrays.values() if isinstance(arrays, dict) else arrays:
+            yield from leaves(own)
+    else:
+        yield arrays
 
 
 def having_arrays(blank: Any, arrays: Any) -> Any:

@@ -76,6 +76,15 @@ class IndependentLaw(Law):
         hubs = features.blocks.block_of
         return {name: hubs[own] for name, own in self.features_of_cells(features).items()}
 
+    def cells_of_hubs(self, features: Features) -> dict[str, NDArray[np.intp]]:
+        """How many cells of each table each hub (B,) has: of a file these may be far too many."""
+        offsets = features.blocks.offsets
+        found = {}
+        for name, count in self.family.a_feature(features).items():
+            ends = np.concatenate([[0], np.cumsum(count)])
+            found[name] = np.diff(ends[offsets]).astype(np.intp)
+        return found
+
     def features_of_cells(self, features: Features) -> dict[str, NDArray[np.intp]]:
         """Feature (C,), in block order, of each cell of each table."""
         counts = self.family.a_feature(features)

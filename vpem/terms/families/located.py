@@ -28,6 +28,7 @@ class GaussianLaw(Law):
     """Gaussian features among those of other families."""
 
     name: ClassVar[str] = "gaussian"
+    has_core: ClassVar[bool] = True
 
     @property
     def domains(self) -> dict[str, str]:

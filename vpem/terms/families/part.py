@@ -139,6 +139,8 @@ class Law(ABC):
     """A family, as mixed fits and mixed mixtures ask for it."""
 
     name: ClassVar[str]
+    has_core: ClassVar[bool] = False
+    """Whether it has locations and scatter."""
     change: Change | None = None
     """What becomes of values before they are fitted: their logarithms, say."""
 
@@ -150,6 +152,12 @@ class Law(ABC):
     @abstractmethod
     def hubs_of_cells(self, features: Features) -> dict[str, NDArray[np.intp]]:
         """Hub (C,) that has each cell of each table."""
+
+    def cells_of_hubs(self, features: Features) -> dict[str, NDArray[np.intp]]:
+        """How many cells of each table each hub (B,) has; a hub's lie side by side."""
+        hubs = self.hubs_of_cells(features)
+        n_hubs = features.blocks.n_blocks
+        return {name: np.bincount(own, minlength=n_hubs) for name, own in hubs.items()}
 
     @abstractmethod
     def features_of_cells(self, features: Features) -> dict[str, NDArray[np.intp]]:
