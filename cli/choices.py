@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from vpem.network.schema import Report
     from vpem.settings import GraphSettings, HoldingSettings
     from vpem.sums.connect import Network
+    from vpem.terms.density import Density
 
     from .options import Given
     from .output import Screen
@@ -95,20 +96,21 @@ def rows_of(text: str) -> list[int]:
         ) from None
 
 
-def start_model(file: Path, source: Dataset) -> Any:
+def start_model(file: Path, source: Dataset) -> Density:
     """Read a model to start from, its features matched with the data's by name."""
     from vpem.errors import InputError
     from vpem.files.models import match_features, read_model
 
     model = read_model(file)
+    mixture: Density = model.mixture
     columns = match_features(model, source.feature_names)
     if columns is None:
-        return model.mixture
+        return mixture
     if len(columns) != source.n_features:
         raise InputError(
             f"the starting model has {len(columns)} features, the data {source.n_features}"
         )
-    return model.mixture.renumbered(columns)
+    return mixture.renumbered(columns)
 
 
 def started(how: F, begin: StartSettings, source: Dataset, given: Given) -> F:

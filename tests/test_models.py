@@ -462,7 +462,7 @@ DAMAGE = {
     "report no UTF-8": (replaced("report", np.array([255], np.uint8)), "report is not JSON text"),
     "report too deep": (text("report", "[" * 100_000), "report is not JSON text"),
     "options are words": (replaced("options", "{}"), "options"),
-    "newer": (attribute("encoding-version", "1.0.0"), "written by a newer vpem .*update vpem"),
+    "newer": (attribute("encoding-version", "2.0.0"), "written by a newer vpem .*update vpem"),
     "no version": (attribute("encoding-version", "new"), "no readable encoding-version"),
     "unknown covariance": (attribute("covariance_type", "ful"), "covariance"),
     "other covariance": (attribute("covariance_type", "diag"), "hubs/0/covariances"),

@@ -22,6 +22,7 @@ from vpem.pictures.reported import History, Parts, Saved, SavedFit, numbers
 from vpem.saem.formats import fits
 from vpem.saem.formats.fits import read_saem
 from vpem.saem.saved import SavedSaem
+from vpem.terms.mixture import Mixture
 
 __all__ = ["SavedClusters", "SavedLatents", "SavedMixture", "read_saved", "saved_of"]
 
