@@ -144,6 +144,12 @@ class Categorical(Levels):
         modes = np.array([found[:, i:j].argmax(axis=1) for i, j in runs], dtype=np.float64)
         return modes.reshape(features.n_features, len(found)).T
 
+    def variances(self, parameters: Tables, features: Features) -> Table:
+        """``1 - sum_l p_l^2``."""
+        squares = np.square(parameters["probabilities"])
+        found: Table = 1 - np.add.reduceat(squares, features.level_offsets[:-1], axis=1)
+        return found
+
     def draw(
         self,
         parameters: Tables,
@@ -224,6 +230,11 @@ class Bernoulli(Levels):
     def means(self, parameters: Tables, features: Features) -> Table:
         """Probabilities of a one."""
         return parameters["probabilities"]
+
+    def variances(self, parameters: Tables, features: Features) -> Table:
+        """``p (1 - p)``."""
+        ones = parameters["probabilities"]
+        return ones * (1 - ones)
 
     def draw(
         self,

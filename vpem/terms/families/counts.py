@@ -55,6 +55,10 @@ class Poisson(Products):
         """Rates."""
         return parameters["rates"]
 
+    def variances(self, parameters: Tables, features: Features) -> Table:
+        """Rates."""
+        return parameters["rates"]
+
     def draw(
         self,
         parameters: Tables,

@@ -155,6 +155,11 @@ class NegativeBinomial(Family):
         """Means."""
         return parameters["means"]
 
+    def variances(self, parameters: Tables, features: Features) -> Table:
+        """``mean + mean^2 / r``."""
+        means = parameters["means"]
+        return means + np.square(means) / parameters["sizes"]
+
     def draw(
         self,
         parameters: Tables,

@@ -151,6 +151,13 @@ class Family(ABC):
         """Expected value of each feature in each component (K, n); of a category its mode."""
 
     @abstractmethod
+    def variances(self, parameters: Tables, features: Features) -> Table:
+        """Variance of each feature in each component (K, n); of a category that of all levels.
+
+        That is ``1 - sum_l p_l^2``, the variances of zeros and ones that say which level it is.
+        """
+
+    @abstractmethod
     def draw(
         self,
         parameters: Tables,

@@ -118,6 +118,12 @@ class IndependentLaw(Law):
         ordered: Table = found[:, part.features.blocks.position]
         return ordered
 
+    def variances(self, part: Part) -> Table:
+        """Variances within components (K, n) in the user's order."""
+        found = self.family.variances(part.tables, part.features)
+        ordered: Table = found[:, part.features.blocks.position]
+        return ordered
+
     def draw(self, part: Part, labels: NDArray[np.intp], rng: np.random.Generator) -> Table:
         """Draw rows of these components, (m, n)."""
         drawn = self.family.draw(part.tables, part.features, labels, rng)

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from vpem.checks import Floats
 from vpem.network.blocks import Blocks
+from vpem.terms.covariances import variances_of
 from vpem.terms.families.columns import Columns
 from vpem.terms.families.family import Features, Table
 from vpem.terms.families.part import How, Law, Made, Part, PartTerms
@@ -66,6 +67,12 @@ class GaussianLaw(Law):
     def means(self, part: Part) -> Table:
         """Expected values (K, n)."""
         return core_of(part).assembled_means
+
+    def variances(self, part: Part) -> Table:
+        """Variances within components (K, n)."""
+        core = core_of(part)
+        found: Table = variances_of(core) * np.square(core.scaling.scale)
+        return found
 
     def draw(self, part: Part, labels: NDArray[np.intp], rng: np.random.Generator) -> Table:
         """Draw rows of these components, (m, n)."""

@@ -9,10 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vpem.checks import Floats
-from vpem.terms.covariances import variances_of
 from vpem.terms.families.columns import Columns
 from vpem.terms.families.family import Features, Table
-from vpem.terms.families.located import GaussianLaw, LocatedTerms, core_of
+from vpem.terms.families.located import GaussianLaw, LocatedTerms
 from vpem.terms.families.part import How, Part
 from vpem.terms.missing import MissingTerms
 
@@ -48,9 +47,12 @@ class LogNormalLaw(GaussianLaw):
 
     def means(self, part: Part) -> Table:
         """Expected values ``exp(mu + s^2 / 2)``, (K, n), of logarithms of variance s^2."""
-        core = core_of(part)
-        variances = variances_of(core) * np.square(core.scaling.scale)
-        found: Table = np.exp(core.assembled_means + 0.5 * variances)
+        found: Table = np.exp(super().means(part) + 0.5 * super().variances(part))
+        return found
+
+    def variances(self, part: Part) -> Table:
+        """``(exp(s^2) - 1)`` times the squares of the means, (K, n)."""
+        found: Table = np.expm1(super().variances(part)) * np.square(self.means(part))
         return found
 
     def draw(self, part: Part, labels: NDArray[np.intp], rng: np.random.Generator) -> Table:

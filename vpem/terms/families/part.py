@@ -199,6 +199,10 @@ class Law(ABC):
         """Expected values (K, n) in the order of ``features.columns``, in the user's units."""
 
     @abstractmethod
+    def variances(self, part: Part) -> Table:
+        """Variances within components (K, n), as `means`; see `Family.variances`."""
+
+    @abstractmethod
     def draw(self, part: Part, labels: NDArray[np.intp], rng: np.random.Generator) -> Table:
         """Draw rows of these components, (m, n) as `means`."""
 

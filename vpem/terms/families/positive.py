@@ -54,6 +54,10 @@ class Exponential(Products):
         """Means."""
         return parameters["means"]
 
+    def variances(self, parameters: Tables, features: Features) -> Table:
+        """Squares of the means."""
+        return np.square(parameters["means"])
+
     def draw(
         self,
         parameters: Tables,
@@ -104,6 +108,10 @@ class Gamma(Products):
     def means(self, parameters: Tables, features: Features) -> Table:
         """Means."""
         return parameters["means"]
+
+    def variances(self, parameters: Tables, features: Features) -> Table:
+        """``mean^2 / a``."""
+        return np.square(parameters["means"]) / parameters["shapes"]
 
     def draw(
         self,

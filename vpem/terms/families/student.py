@@ -41,6 +41,9 @@ __all__ = ["START_DOF", "StudentFactors", "StudentLaw", "StudentTerms"]
 START_DOF = 10.0
 """Of components that no rows have told about yet."""
 
+LIGHTER = 4.0
+"""Degrees of freedom from which on variances are told as they are."""
+
 
 @dataclass(frozen=True)
 class StudentFactors:
@@ -106,6 +109,18 @@ class StudentLaw(GaussianLaw):
     def means(self, part: Part) -> Table:
         """Locations (K, n), which are the expected values where these exist (nu > 1)."""
         return super().means(part)
+
+    def variances(self, part: Part) -> Table:
+        """Variances ``Psi nu / (nu - 2)``, (K, n); with nu below `LIGHTER` as if it were that.
+
+        Tails of 2 degrees of freedom have none, and of little more one that says nothing of where
+        most rows are.
+        """
+        dof = np.maximum(part.tables["dof"], LIGHTER)
+        blocks = part.features.blocks
+        factors = (dof / (dof - 2))[:, blocks.block_of[blocks.position]]
+        found: Table = super().variances(part) * factors
+        return found
 
     def draw(self, part: Part, labels: NDArray[np.intp], rng: np.random.Generator) -> Table:
         """Draw rows of these components, (m, n): Gaussian ones, divided by scales of each hub."""

@@ -6,9 +6,10 @@ from dataclasses import dataclass, field, fields
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import digamma, gammaln, polygamma
+from scipy.special import gammaln
 
 from vpem.terms.families.family import Table
+from vpem.terms.families.positive import shape_of
 from vpem.terms.statistics import Statistics
 
 __all__ = ["LEAST_DOF", "MOST_DOF", "StudentStatistics", "degrees_of_freedom", "student_terms"]
@@ -26,15 +27,9 @@ def degrees_of_freedom(gaps: Table) -> Table:
     """Solve ``log(nu/2) - digamma(nu/2) = gap`` for nu, within the bounds.
 
     The left side falls from infinity to 0 as nu rises, so that gaps of 0 or less have the largest
-    nu. Newton's steps in ``1/(nu/2)`` from Minka's approximation (2002).
+    nu.
     """
-    most, least = (np.log(h) - digamma(h) for h in (MOST_DOF / 2, LEAST_DOF / 2))
-    gaps = np.clip(gaps, most, least)
-    half = (3 - gaps + np.sqrt(np.square(gaps - 3) + 24 * gaps)) / (12 * gaps)
-    for _ in range(5):
-        slope = 1 / half - polygamma(1, half)
-        half = half / (1 + (np.log(half) - digamma(half) - gaps) / (half * slope))
-    return np.clip(2 * half, LEAST_DOF, MOST_DOF)
+    return np.clip(2 * shape_of(gaps), LEAST_DOF, MOST_DOF)
 
 
 def student_terms(
