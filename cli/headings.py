@@ -17,6 +17,7 @@ HEADINGS: dict[str, tuple[str, ...]] = {
     "Data": ("agents", "dataset", "samples", "features", "drop-ids", "shuffle"),
     "Individuals": (),
     "Model": (),
+    "Prior": (),
     "Network": (),
     "Messages and faults": (),
     "Privacy": (),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+from vpem.prior_settings import PriorSettings
 from vpem.records import Rule, changed, setting
 from vpem.settings import (
     COVARIANCE_TYPES,
@@ -82,6 +83,10 @@ TOGETHER: Rule = (
 )
 
 
+OF_PRIOR = " ".join(PriorSettings.settings_by_name)
+"""What a fit is told that finds the number of components by itself."""
+
+
 class GridSettings(SelectSettings, heading="Selection", kept=False):
     """A grid of models, and how they are judged."""
 
@@ -106,7 +111,7 @@ def select(
     parties: FileSettings,
     held: HoldingSettings,
     graph: GraphSettings,
-    how: Annotated[SearchedFit, Without("n_components covariance_type n_threads")],
+    how: Annotated[SearchedFit, Without(f"n_components covariance_type n_threads {OF_PRIOR}")],
     sums: Annotated[SumSettings, Without("hops n_threads")],
     engine: Annotated[EngineSettings, Without("shards")],
     out: SelectOutput,

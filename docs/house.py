@@ -25,6 +25,7 @@ GROUND = (
     "checks",
     "convergence",
     "idle",
+    "prior_settings",
     "records",
     "settings",
     "shown",

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from vpem import idle
 from vpem.errors import InputError, Setting
+from vpem.prior_settings import PriorSettings
 from vpem.records import Settings, changed, refuse_both, setting
 
 if TYPE_CHECKING:
@@ -197,7 +198,7 @@ class MixtureSettings(Settings, heading="Model"):
     n_threads: int | None = changed(SumSettings, "n_threads")
 
 
-class FitSettings(MixtureSettings, heading="Model"):
+class FitSettings(MixtureSettings, PriorSettings, heading="Model"):
     """EM over features or rows: see `vpem.fit_vpem` and `vpem.fit_em`."""
 
     n_init: int = setting(1, "Restarts; the best is kept.", flags="--n-init --restarts",

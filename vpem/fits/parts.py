@@ -30,7 +30,7 @@ __all__ = [
 ]
 
 
-def complete(terms: FeatureTerms, network: Network) -> None:
+def complete(terms: FeatureTerms, network: Network) -> FeatureTerms:
     """Give terms what they cannot know: of the features and blocks of other processes."""
     holders, blocks = network.total.holders, network.whole.blocks
     engine = holders.engine
@@ -46,6 +46,7 @@ def complete(terms: FeatureTerms, network: Network) -> None:
     steps = [step for step in engine.allgather(getattr(terms.rows, "step", None)) if step]
     if engine.apart and steps:
         terms.rows.cut(min(steps))
+    return terms
 
 
 def own_start(start: Mixture, network: Network, covariance_type: str, scaling: Scaling) -> Mixture:

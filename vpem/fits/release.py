@@ -43,6 +43,8 @@ UNUSED = {
     "batch_size": "rows in batches would be paid for by each batch; give fewer of ",
     "step_size": "rows in batches would be paid for by each batch; give fewer of ",
     "accelerate": "what is taken back depends on the data; give fewer of ",
+    "weight_concentration_prior_type": "posteriors of noisy sums are too sure of themselves; take "
+    "few components by EM, and a smaller ",
     "n_init": "every restart would be paid for, and so would the choice of the best; give more of ",
 }
 """Settings of a fit that noise cannot go with, and why; what each sentence ends with is max_iter.

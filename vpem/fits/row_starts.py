@@ -100,7 +100,10 @@ class RowRestart:
         else:
             starts, shifts, rows = self._drawn(init)
         if self.restart.saved is None and self.restart.start is None:
-            starts = [began_at.over(start, self._over) for start in starts]
+            starts = [
+                root.begun(began_at.over(start, self._over))
+                for root, start in zip(self.roots, starts, strict=True)
+            ]
         known = [root.sample_covariance for root in self.roots]
         saver = self.restart.saver(shifts=shifts, rows=rows, covariances=known)
         step = OverRows(self.terms, self.total, self.roots, shifts)
@@ -125,9 +128,11 @@ class RowRestart:
 
     def _again(self) -> Started:
         """Return what was saved of a start, with the parameters as they were saved last."""
-        known = self.restart.drawn("covariances")
-        self.roots = [self.terms.whole.with_sample_covariance(one) for one in known]
-        starts = self.kept.mixtures(self.restart.loop)
+        known, starts = self.restart.drawn("covariances"), self.kept.mixtures(self.restart.loop)
+        self.roots = [
+            self.terms.whole.with_sample_covariance(one).resuming(start)
+            for one, start in zip(known, starts, strict=True)
+        ]
         return starts, self.restart.drawn("shifts"), self.restart.drawn()
 
     def _at(self, places: NDArray[np.intp], rows: NDArray[np.intp]) -> Started:

@@ -36,6 +36,7 @@ from vpem.fits.prepare import (
     started,
     units_of,
 )
+from vpem.fits.priors import believing
 from vpem.fits.private_rows import fit_private_rows
 from vpem.fits.results import RowFit
 from vpem.fits.row_starts import RowRestart
@@ -217,7 +218,7 @@ def _terms(
             data = data.of_rows(held.rows) if stored else data[held.order]
     own = weights if here is None or weights is None else weights[here.rows]
     scaling = units_of(data, own, how.scale, given.precision, given.misses, here)
-    whole = make_terms(data, own, blocks, scaling, given, how, here)
+    whole = believing(make_terms(data, own, blocks, scaling, given, how, here), how)
     if here is None:
         return RowTerms(whole, held.runs, held.counts, whole.rows), weights
     own_rows = whole.rows
@@ -247,6 +248,7 @@ def _masked_terms(
     scaling = units_by_reach(reach, how.scale, exact=exact)
     reach = reach.scaled(scaling)
     whole = make_terms(given.X, weights, blocks, scaling, given, how, here, reach)
+    whole = believing(whole, how)
     rows = DrawnRows(whole.rows, here, reach.points)
     whole = whole.among(rows, here.n_samples, reach.mass, reach.lightest)
     return RowTerms(whole, here.own_runs, counts, rows.own, reach)

@@ -28,6 +28,7 @@ from vpem.fits.prepare import (
     started,
     units_of,
 )
+from vpem.fits.priors import under_prior
 from vpem.fits.release import release_vpem
 from vpem.fits.results import Fit
 from vpem.fits.settings import PrivacySettings
@@ -151,8 +152,7 @@ def fit_vpem(
         facts = how.values() | ({"first_restart": first_restart} if first_restart else {})
         saver.begin(describe_run("vp-em", given.X, given.row_weights, network, **facts))
     with one_blas_thread(), np.errstate(over="ignore"):
-        terms = _terms(network, given, how)
-        complete(terms, network)
+        terms = under_prior(complete(_terms(network, given, how), network), how)
         ledger = Ledger(network.graph)
         network.charge_setup(ledger, given.n_samples, terms.itemsize)
         _agree_on_units(terms, network, ledger, how.init)
@@ -221,6 +221,7 @@ class _Attempts:
         start, rows = self._start(restart, stream)
         if restart.saved is None and restart.start is None:
             start = self.began_at.over(start, self._own)
+        start = terms.begun(start)
         size, step = self.how.batch_size, self.how.step_size
         going: Report = {
             "tol": self.how.tol, "max_iter": self.how.max_iter, "callback": self.callback,

@@ -6,8 +6,6 @@ as they are it can go on by itself. Mixing weights, which all roots share, stay 
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -58,13 +56,13 @@ class LocalSteps:
             sums = self.rest[:, rows] + self._own(factors, rows)
             responsibilities, _ = terms.responsibilities(mixture, sums, rows)
             terms.summarize(statistics, responsibilities, rows)
-        updated = replace(terms.update(statistics), weights=mixture.weights)
+        updated = terms.update(statistics).weighing(mixture)
         made = terms.prepare(updated)
         # A component that would collapse in one hub alone is the next sum's to judge.
         few = (statistics.counts < self.least).any(axis=1)
         stays = np.logical_or(few, made.failed.any(axis=0))
         if stays.any():
-            updated = replace(terms.keep(updated, mixture, stays), weights=mixture.weights)
+            updated = terms.keep(updated, mixture, stays).weighing(mixture)
             made = terms.prepare(updated)
         return updated, made
 

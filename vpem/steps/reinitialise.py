@@ -18,12 +18,6 @@ from vpem.terms.terms import Terms
 
 __all__ = ["DRAWN", "REINITIALISED_BYTES", "Recovery", "Reinitialiser", "least_weight"]
 
-LEAST_WEIGHT = 0.5
-"""Effective samples (sum of responsibilities) below which a component has collapsed.
-
-Where rows weigh less than 1 on average it shrinks with them.
-"""
-
 MOST_RECOVERIES = 3
 """Times one component is re-initialised before it is given up with mixing weight zero."""
 
@@ -263,7 +257,7 @@ def _true_in(flags: NDArray[Any]) -> Iterable[tuple[int, int]]:
 
 def least_weight(terms: Terms) -> float:
     """Effective samples below which a component has collapsed."""
-    return LEAST_WEIGHT * min(1.0, terms.total_weight / terms.n_samples)
+    return terms.least_rows * min(1.0, terms.total_weight / terms.n_samples)
 
 
 def _placed(

@@ -80,9 +80,8 @@ def sample_roots(terms: RowTerms, total: Sum, about: NDArray[np.float64]) -> lis
     """
     layout = Message(terms.whole, about[None])
     values = [terms.moments(worker, layout) for worker in range(len(terms.parts))]
-    whole = terms.whole
     return [
-        whole.with_sample_covariance(whole.update(layout.unpacked(message)[0]).covariances)
+        terms.whole.knowing(layout.unpacked(message)[0])
         for message in add_messages(terms, total, layout, values, "setup")
     ]
 

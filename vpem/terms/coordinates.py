@@ -7,7 +7,7 @@ through two mixtures is one too.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
@@ -53,8 +53,8 @@ class Coordinates:
         floor : float
             Below all eigenvalues of its covariances, from which coordinates count them.
         """
-        given = mixture.weights > 0
-        weights = np.log(np.where(given, mixture.weights, 1.0))
+        shares = mixture.shares
+        weights = np.log(np.where(shares > 0, shares, 1.0))
         if mixture.is_diagonal:
             return cls(
                 mixture.blocks, weights, mixture.means, 0.5 * np.log(mixture.covariances - floor)
@@ -126,7 +126,7 @@ class Coordinates:
         floor : float
             As for `of`.
         """
-        logs = np.where(like.weights > 0, self.weights, -np.inf)
+        logs = np.where(like.shares > 0, self.weights, -np.inf)
         weights = np.exp(logs - logs.max(axis=1, keepdims=True))
         weights /= weights.sum(axis=1, keepdims=True)
         if like.is_diagonal:
@@ -143,7 +143,7 @@ class Coordinates:
                 np.matmul(factors, factors.swapaxes(1, 2), out=view)
                 diagonals = _diagonals(view)
                 diagonals += floor
-        return replace(like, weights=weights, means=self.means, covariances=covariances)
+        return like.at(weights, self.means, covariances)
 
 
 def _sizes(blocks: Blocks, flat: Vector) -> NDArray[np.int64]:

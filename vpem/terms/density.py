@@ -62,6 +62,12 @@ class Density(ABC, Shown, facts="{n_components:component}, {n_features:feature}"
         weights: NDArray[np.float64] = mean / mean.sum()
         return weights
 
+    @property
+    def assembled_log_weights(self) -> NDArray[np.float64]:
+        """Logarithms (K,) by which responsibilities weigh components, of all roots together."""
+        with np.errstate(divide="ignore"):
+            return np.log(self.assembled_weights)
+
     def score_samples(self, X: Matrix, *, missing: str = "refuse") -> NDArray[np.float64]:
         """Log-likelihood of each row, in nats and in the user's units.
 

@@ -312,43 +312,43 @@ class FeatureTerms(RowTerms, BlockStatistics):
         chosen._sample_covariance = covariances
         return chosen
 
+    def knowing(self, statistics: Statistics) -> FeatureTerms:
+        """Return the same terms with the sample covariance of statistics of all rows."""
+        return self.with_sample_covariance(self.update(statistics).covariances)
+
     @property
     def sample_covariance(self) -> NDArray[np.float64]:
         """Each block's own sample covariance (divisor M) plus ``reg_covar``, for one component."""
         if self._sample_covariance is None:
-            statistics = self.empty(np.zeros((1, self.blocks.n_features)), 1)
-            for rows in self.chunks(self.blocks.n_features):
-                if rows.start == 0:  # about a point among the rows: their mean is not known yet
-                    near = self.rows.read(rows).mean(axis=0, dtype=np.float64, keepdims=True)
-                    statistics = self.empty(near, 1)
-                own = self._weights(rows)[None, :, None].astype(self.rows.dtype)
-                self.summarize(statistics, np.ascontiguousarray(own), rows)
-            self._sample_covariance = self.update(statistics).covariances
+            self._sample_covariance = self.sample().covariances
         return self._sample_covariance
+
+    def sample(self) -> Mixture:
+        """Return the mixture of one component that is fitted to all rows."""
+        statistics = self.empty(np.zeros((1, self.blocks.n_features)), 1)
+        for rows in self.chunks(self.blocks.n_features):
+            if rows.start == 0:  # about a point among the rows: their mean is not known yet
+                near = self.rows.read(rows).mean(axis=0, dtype=np.float64, keepdims=True)
+                statistics = self.empty(near, 1)
+            own = self._weights(rows)[None, :, None].astype(self.rows.dtype)
+            self.summarize(statistics, np.ascontiguousarray(own), rows)
+        return self.update(statistics)
 
     def start(self, centres: NDArray[np.float64]) -> Mixture:
         """Equal weights, means at ``centres`` (K, d), every covariance the block's sample one."""
         n_components = len(centres)
         weights = np.full((1, n_components), 1.0 / n_components)
-        covariances = self.sample_covariance
-        if not self._is_tied:
-            copies = [covariances] * n_components
-            covariances = (
-                np.concatenate(copies) if self._is_diagonal else self._interleave(n_components)
-            )
-        return Mixture(
-            self.blocks,
-            self.covariance_type,
-            weights,
-            np.array(centres, dtype=np.float64),
-            covariances.copy(),
-            self.scaling,
-        )
+        copies = 1 if self._is_tied else n_components
+        covariances = self._repeated(self.sample_covariance, copies)
+        common, means = (self.blocks, self.covariance_type), np.array(centres, dtype=np.float64)
+        return Mixture(*common, weights, means, covariances, self.scaling)
 
-    def _interleave(self, n_components: int) -> NDArray[np.float64]:
-        """Repeat each block of the sample covariance for every component."""
-        views = block_views(self.sample_covariance, self.blocks.widths, 1)
-        parts = [np.repeat(view, n_components, axis=0).ravel() for view in views]
+    def _repeated(self, one: NDArray[np.float64], times: int) -> NDArray[np.float64]:
+        """Return so many copies of what each block has one of, laid out as covariances are."""
+        if self._is_diagonal:
+            return np.repeat(one, times, axis=0)
+        views = block_views(one, self.blocks.widths, 1)
+        parts = [np.repeat(view, times, axis=0).ravel() for view in views]
         return np.concatenate([np.empty(0), *parts])
 
     def reseeded(

@@ -265,7 +265,7 @@ class MissingTerms(MissingBlockStatistics, FeatureTerms):
             assert isinstance(factors, MissingFactors)
             own = factors.in_precision(self.rows.dtype)
             before = 0.0 if statistics is None else statistics.counts.copy()
-            found += FeatureTerms.sweep(whole, mixture, own, mix, statistics)
+            found += whole._sweep_complete(mixture, own, mix, statistics)
             if statistics is not None:
                 assert isinstance(statistics, MissingStatistics)
                 gained = statistics.counts - before
@@ -276,6 +276,8 @@ class MissingTerms(MissingBlockStatistics, FeatureTerms):
         if others.n_samples:
             found += others._sweep(mixture, factors, mix, statistics)
         return found
+
+    _sweep_complete = FeatureTerms.sweep
 
     def _of_rows(self, chosen: NDArray[np.bool_]) -> MissingTerms:
         """Return the terms of the rows of a mask, for sweeps alone."""
@@ -374,18 +376,15 @@ class MissingTerms(MissingBlockStatistics, FeatureTerms):
         made = factorise(mixture, np.float64)
         return MissingFactors(made.means, made.inverse, made.log_dets, made.failed, mixture=mixture)
 
-    @property
-    def sample_covariance(self) -> NDArray[np.float64]:
-        """Each block's covariance after one M-step from the features' own variances."""
-        if self._sample_covariance is None:
-            own = copy(self)
-            own._latest = None
-            statistics = own.empty(self.centre[None], 1)
-            for rows in self.chunks(self.blocks.n_features):
-                weights = self._weights(rows)[None, :, None].astype(self.rows.dtype)
-                own.summarize(statistics, np.ascontiguousarray(weights), rows)
-            self._sample_covariance = own.update(statistics).covariances
-        return self._sample_covariance
+    def sample(self) -> Mixture:
+        """Return one component after one M-step from the features' own variances."""
+        own = copy(self)
+        own._latest = None
+        statistics = own.empty(self.centre[None], 1)
+        for rows in self.chunks(self.blocks.n_features):
+            weights = self._weights(rows)[None, :, None].astype(self.rows.dtype)
+            own.summarize(statistics, np.ascontiguousarray(weights), rows)
+        return own.update(statistics)
 
     def chunks(self, n_values: int) -> Iterator[slice]:
         """Yield runs of rows for which ``n_values`` numbers a row fit in the working memory."""

@@ -11,7 +11,6 @@ from vpem._core.covariances import covariances_full
 from vpem.checks import Floats
 from vpem.terms.covariances import Factors, block_views
 from vpem.terms.mixture import Mixture
-from vpem.terms.scaling import Scaling
 from vpem.terms.statistics import BlockStatistics, MissingStatistics, Statistics, enough_rows
 
 __all__ = ["MissingBlockStatistics", "MissingFactors"]
@@ -41,13 +40,10 @@ class MissingBlockStatistics(BlockStatistics):
         Part of the rows' weight that has a feature, or something of a block.
     least_seen : float
         Effective rows that a block needs of a component to change its parameters.
-    scaling : Scaling
-        Units of fitting.
     """
 
     share: NDArray[np.float64]
     least_seen: float
-    scaling: Scaling
 
     def _expecting(self, centres: Floats) -> MissingFactors:
         """Return what values are expected by, of as many components as there are centres (K, d)."""

@@ -167,6 +167,24 @@ class Mixture(Density, facts="{n_components:component}, {n_features:feature}, {c
             self, weights=self.weights[:, order], means=self.means[order], covariances=covariances
         )
 
+    def weighing(self, other: Mixture) -> Mixture:
+        """Return the same mixture with another one's mixing weights."""
+        return replace(self, weights=other.weights)
+
+    @property
+    def shares(self) -> NDArray[np.float64]:
+        """What of the mixing weights is extrapolated, (R, K), which adds up to 1."""
+        return self.weights
+
+    def at(
+        self,
+        shares: NDArray[np.float64],
+        means: NDArray[np.float64],
+        covariances: NDArray[np.float64],
+    ) -> Mixture:
+        """Return the mixture at another point, which has such `shares`."""
+        return replace(self, weights=shares, means=means, covariances=covariances)
+
     # ---- the assembled view, in the user's order and units -------------------------------------
 
     @property

@@ -30,6 +30,7 @@ def mixture_of_start(start: State, like: Density) -> Density:
     FileError
         If they are something else.
     """
-    check(like.schema(), start, KEPT)
     none = Scaling.none(like.n_features)
-    return like.over(like.blocks, like.covariance_type, none).having(start)
+    like = like.over(like.blocks, like.covariance_type, none)
+    check(like.schema(), start, KEPT)
+    return like.having(start)

@@ -66,8 +66,7 @@ def local_terms(
 
 def normalised(mixture: Density, sums: Floats) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Responsibilities (m, K) and log-densities (m,) of the sum (1, m, K) of all blocks' terms."""
-    with np.errstate(divide="ignore"):
-        log_weights = np.log(mixture.assembled_weights)[None, :]
+    log_weights = mixture.assembled_log_weights[None, :]
     responsibilities = np.empty_like(sums)
     log_likelihoods = np.empty(sums.shape[:2])
     normalise(sums, log_weights, responsibilities, log_likelihoods, thread_count(None))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,6 +36,9 @@ class RowTerms:
     row_weights: NDArray[np.float64] | None
     n_threads: int
     itemsize: int
+    least_rows = 0.5
+    """Effective samples (sum of responsibilities) below which a component has collapsed. Where rows
+    weigh less than 1 on average it shrinks with them."""
 
     def __copy__(self) -> Self:
         """Return the same terms; as `copy` would, but in less time than a small batch takes."""
@@ -63,6 +66,14 @@ class RowTerms:
         weights = self.row_weights[rows]
         out *= weights[:, None].astype(out.dtype)
         return out, log_likelihoods @ weights
+
+    def begun(self, start: Any) -> Any:
+        """Return parameters that come from elsewhere as those of these terms."""
+        return start
+
+    def resuming(self, mixture: Density) -> Self:
+        """Return these terms as they were when a mixture was saved."""
+        return self
 
     def _weights(self, rows: slice) -> NDArray[np.float64]:
         if self.row_weights is None:

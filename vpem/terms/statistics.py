@@ -21,6 +21,7 @@ from vpem.terms.covariances import (
 )
 from vpem.terms.matrix import Rows
 from vpem.terms.mixture import Mixture
+from vpem.terms.scaling import Scaling
 
 __all__ = ["BlockStatistics", "MissingStatistics", "Statistics", "enough_rows"]
 
@@ -109,6 +110,8 @@ class BlockStatistics:
         One of `vpem.terms.mixture.COVARIANCE_TYPES`.
     reg_covar : float
         Added to the diagonal of every covariance.
+    scaling : Scaling
+        Units of fitting.
     rows : Rows
         Whose precision shifts have.
     widest : int
@@ -120,6 +123,7 @@ class BlockStatistics:
     blocks: Blocks
     covariance_type: str
     reg_covar: float
+    scaling: Scaling
     rows: Rows
     widest: int
     add_up: Callable[[NDArray[np.float64]], float]
@@ -270,7 +274,7 @@ class BlockStatistics:
         """
         counts = statistics.counts[0]
         used = counts > 0
-        value = float(counts[used] @ np.log(mixture.weights[0, used]))
+        value = float(counts[used] @ mixture.log_weights[0, used])
         hubs = 0.5 * self._determinants(statistics, mixture, factors)
         about = statistics
         if not np.array_equal(statistics.shifts, factors.means):

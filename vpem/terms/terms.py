@@ -33,6 +33,8 @@ class Terms(Protocol):
     log_constant: float
     itemsize: int
     """Bytes of a number that is sent."""
+    least_rows: float
+    """Effective samples below which a component has collapsed, where a row weighs 1."""
     resolution: float
     """Relative change of a log-likelihood that rounding alone can make."""
 
@@ -71,6 +73,9 @@ class Terms(Protocol):
 
     def update(self, statistics: Statistics) -> Mixture:
         """Parameters from the total."""
+
+    def begun(self, start: Mixture) -> Mixture:
+        """Return parameters that come from elsewhere as those of these terms."""
 
     def keep(self, mixture: Mixture, before: Mixture, hubs: NDArray[np.bool_]) -> Mixture:
         """Return the mixture with the parameters that these hubs (B,) had before."""

@@ -1,0 +1,39 @@
+"""Settings of a prior: see `vpem.fits.priors`."""
+
+from __future__ import annotations
+
+from vpem.errors import Setting
+from vpem.records import Rule, Settings, setting
+
+__all__ = ["PRIORS", "PriorSettings"]
+
+PRIORS = ("dirichlet_process", "dirichlet_distribution")
+"""Priors of mixing weights, as scikit-learn calls them."""
+
+WITHOUT_PRIOR: Rule = (
+    lambda given: given.get("weight_concentration_prior_type") is None,
+    (" is of a prior, but EM has none; add ",
+     Setting("weight_concentration_prior_type", "dirichlet_process"), ", or leave it out"),
+)  # fmt: skip
+
+
+# fmt: off
+class PriorSettings(Settings, heading="Prior"):
+    """What is believed of a mixture before its rows are seen."""
+
+    weight_concentration_prior_type: str | None = setting(None, "Variational Bayes: a Dirichlet "
+        "process, or distribution, of the mixing weights and normal-Wishart hubs, so that "
+        "components which the rows do not need end empty. Default: none, EM.", flags="--prior",
+        choices=PRIORS)
+    weight_concentration_prior: float | None = setting(None, "Concentration of the mixing weights; "
+        "the less, the fewer components are in use. Default: 1/K.", flags="--concentration",
+        least=0.0, above=True, idle=WITHOUT_PRIOR)
+    mean_precision_prior: float = setting(1.0, "Rows that the prior mean of a hub, that of all "
+        "rows, is worth in each component.", flags="--mean-precision", least=0.0, above=True,
+        idle=WITHOUT_PRIOR)
+    degrees_of_freedom_prior: float | None = setting(None, "Degrees of freedom of a hub's prior "
+        "covariance, above its number of features less 1. Default: its number of features.",
+        flags="--degrees-of-freedom", least=0.0, above=True, idle=WITHOUT_PRIOR)
+    prior_covariance: float = setting(1.0, "Prior scale matrix of a hub, in sample covariances of "
+        "all its rows. The less, the smaller components may be.", least=0.0, above=True,
+        idle=WITHOUT_PRIOR)
