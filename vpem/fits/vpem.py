@@ -127,13 +127,12 @@ def fit_vpem(
     how = FitSettings.of(settings, **changes)
     if not isinstance(network, Network):
         raise InputError(f"the network must come from vpem.connect, got {type(network).__name__}")
-    private = privacy is not None and privacy.is_asked
+    asked = privacy if privacy is not None and privacy.is_asked else None
     if kinds is not None and not kinds.is_gaussian:
-        refuse_with_kinds(how, private=private)
-    if private:
-        assert privacy is not None
+        refuse_with_kinds(how, private=asked is not None)
+    if asked is not None:
         return release_vpem(
-            X, network, how, privacy, sample_weight=sample_weight, feature_names=feature_names,
+            X, network, how, asked, sample_weight=sample_weight, feature_names=feature_names,
             saver=saver, labels=labels,
         )  # fmt: skip
     began_at, how = started(how)
