@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
+from vpem.files.table_settings import TableSettings
 from vpem.records import Settings, changed, refuse_both, setting
 from vpem.settings import FitSettings, MixtureSettings
 
@@ -12,6 +13,8 @@ from .roles import Role
 from .workers import graph_of
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from vpem.files.datasets import Dataset
     from vpem.network.graph import Graph
     from vpem.network.holdings import Partition
@@ -19,11 +22,13 @@ if TYPE_CHECKING:
     from vpem.settings import GraphSettings, HoldingSettings
     from vpem.sums.connect import Network
     from vpem.terms.density import Density
+    from vpem.terms.families.kinds import Kinds
 
     from .options import Given
     from .output import Screen
 
 F = TypeVar("F", bound=MixtureSettings)
+S = TypeVar("S", bound=TableSettings)
 
 __all__ = [
     "ComponentSettings",
@@ -37,6 +42,7 @@ __all__ = [
     "stored_graph",
     "tell_of_diagonal",
     "tell_of_tree",
+    "with_families_of",
 ]
 
 
@@ -104,6 +110,8 @@ def start_model(file: Path, source: Dataset) -> Density:
     model = read_model(file)
     mixture: Density = model.mixture
     columns = match_features(model, source.feature_names)
+    if (kinds := getattr(model.mixture, "kinds", None)) is not None:
+        _take_levels(source, kinds, columns)
     if columns is None:
         return mixture
     if len(columns) != source.n_features:
@@ -111,6 +119,39 @@ def start_model(file: Path, source: Dataset) -> Density:
             f"the starting model has {len(columns)} features, the data {source.n_features}"
         )
     return mixture.renumbered(columns)
+
+
+def _take_levels(source: Dataset, kinds: Kinds, columns: Sequence[int] | None) -> None:
+    """Give data the levels of a model to start from, whose families they must have."""
+    from vpem.errors import InputError, Setting
+    from vpem.files.families import in_levels_of
+
+    have = ("gaussian",) * source.n_features if source.kinds is None else source.kinds.families
+    for j, column in enumerate(range(kinds.n_features) if columns is None else columns):
+        if have[column] != kinds.families[j]:
+            name = source.feature_names[column]
+            raise InputError(
+                f"the starting model takes {name!r} as {kinds.families[j]}, the data have it as "
+                f"{have[column]}; say ", Setting("family", f"{name}={kinds.families[j]}"),
+            )  # fmt: skip
+    found, unseen = in_levels_of(source, kinds, columns)
+    for sentence in unseen:
+        raise InputError(f"{source.source}: {sentence}, so that a fit cannot start from it")
+    source.X, source.kinds = found.X, found.kinds
+
+
+def with_families_of(files: S, begin: StartSettings) -> S:
+    """Return how files are read where a model to start from says what families features have."""
+    if begin.init_model is None or files.family is not None:
+        return files
+    from vpem.files.models import read_model
+
+    model = read_model(begin.init_model)
+    kinds = getattr(model.mixture, "kinds", None)
+    if kinds is None:
+        return files
+    said = dict(zip(model.feature_names, kinds.families, strict=True))
+    return files.changed(family={"": "gaussian"} | said)
 
 
 def started(how: F, begin: StartSettings, source: Dataset, given: Given) -> F:

@@ -15,6 +15,7 @@ from .choices import (
     how_summed,
     started,
     tell_of_diagonal,
+    with_families_of,
 )
 from .driver import Run
 from .engine import EngineSettings, describe_engine
@@ -97,7 +98,7 @@ def fit(
         if parties.missing_parties:
             how = how.changed(missing="marginalize")
         _check_shards_asked(run, held)
-        graph = graph.seeded(how.seed)
+        graph, parties = graph.seeded(how.seed), with_families_of(parties, begin)
         source, alignment = gather(
             data, parties, held, how.missing == "marginalize", memory_limit, run
         )

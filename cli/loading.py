@@ -70,7 +70,7 @@ def load(used: RowFile, request: Request, missing: str, narrow: bool = False) ->
     with request.screen.doing(what_is_read(request.files)):
         source, alignment = _dataset(used, request, complete)
     columns = _columns(used, request, source, missing, narrow)
-    source = in_levels_of_model(source, used, columns, missing, request.screen)
+    source = _in_levels(source, used, columns, missing, request.screen)
     X = source.X
     if columns is not None:
         X = X.select(columns) if isinstance(X, FileMatrix) else X[:, columns]
@@ -105,7 +105,7 @@ def _spread(used: RowFile, request: Request, missing: str, narrow: bool) -> Load
             )
     source, alignment = _dataset(used, request, missing == "refuse")
     columns = _columns(used, request, source, missing, narrow) or range(len(source.feature_names))
-    source = in_levels_of_model(source, used, columns, missing, request.screen)
+    source = _in_levels(source, used, columns, missing, request.screen)
     assert source.partition is not None
     called = source.partition.names
     parties = Placement.evenly(engine, len(called), called)
@@ -149,7 +149,7 @@ def _columns(
     return match_features(used.stored, names, ordered=not apart)
 
 
-def in_levels_of_model(
+def _in_levels(
     source: Dataset,
     used: RowFile,
     columns: Sequence[int] | None,
@@ -161,44 +161,19 @@ def in_levels_of_model(
     A level that the model has never seen tells nothing of components: it is a missing value, which
     is refused, or said and integrated out.
     """
-    from dataclasses import replace
-
     from vpem.errors import InputError, Setting
-    from vpem.files.levels import in_levels
+    from vpem.files.families import in_levels_of
 
     kinds = getattr(getattr(used.stored, "mixture", None), "kinds", None)
-    if kinds is None or not kinds.levels:
+    if kinds is None:
         return source
-    names = source.feature_names
-    place = {own: j for j, own in enumerate(_own_features(source))}
-    order = range(len(names)) if columns is None else columns
-    wanted = {
-        place[own]: kinds.levels[j] for j, own in enumerate(order) if own in place
-        and j in kinds.levels
-    }  # fmt: skip
-    known = {} if source.kinds is None else source.kinds.levels
-    have = {place[own]: levels for own, levels in known.items() if own in place}
-    X, unseen = in_levels(source.X, have, wanted)
-    called = {at: names[own] for own, at in place.items()}
-    for at, (count, some) in unseen.items():
-        listed = ", ".join(map(repr, some))
-        what = f"{source.source}: {count} values of {called[at]!r} are levels that the model has "
+    found, unseen = in_levels_of(source, kinds, columns)
+    for sentence in unseen:
+        what = f"{source.source}: {sentence}; "
         if missing == "refuse":
-            raise InputError(
-                f"{what}never seen ({listed}); integrate them out with ",
-                Setting("missing", "marginalize"),
-            )
-        screen.warn(f"{what}never seen ({listed}); they are taken as missing")
-    return replace(source, X=X, kinds=None)
-
-
-def _own_features(source: Dataset) -> Sequence[int]:
-    """Return the features that the columns of X are: all, or those of this process's parties."""
-    from vpem.files.parties.joining import Share
-
-    if not isinstance(source, Share) or source.partition is None:
-        return range(len(source.feature_names))
-    return [int(j) for party in sorted(source.homes) for j in source.partition.features[party]]
+            raise InputError(f"{what}integrate them out with ", Setting("missing", "marginalize"))
+        screen.warn(f"{what}they are taken as missing")
+    return found
 
 
 def _whose(file: Path, called: str, names: Sequence[str], wanted: Sequence[str]) -> str:

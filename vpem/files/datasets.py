@@ -155,6 +155,11 @@ class Dataset(Shown, facts="{n_samples:row}, {n_features:feature}, {source}"):
         return self.partition is None and self.workers is None and self.edges is None
 
     @property
+    def own_features(self) -> Sequence[int]:
+        """Features that the columns of ``X`` are: here all."""
+        return range(len(self.feature_names))
+
+    @property
     def levels(self) -> dict[str, tuple[str, ...]]:
         """Names of the levels of categories, by the names of their features."""
         levels = {} if self.kinds is None else self.kinds.levels

@@ -13,12 +13,21 @@ from numpy.typing import NDArray
 from vpem.checks import row_blocks
 from vpem.errors import InputError, Setting, did_you_mean, shorten
 from vpem.files.datasets import Dataset
-from vpem.files.levels import Recoding, distinct, named_numbers, recoded
+from vpem.files.levels import Recoding, distinct, in_levels, named_numbers, recoded
 from vpem.network.holdings import Partition
 from vpem.settings import FAMILY_NAMES
 from vpem.terms.families.kinds import Kinds
 
-__all__ = ["AUTO", "AsRead", "Asked", "asked_by", "check_named", "settle", "settle_for_model"]
+__all__ = [
+    "AUTO",
+    "AsRead",
+    "Asked",
+    "asked_by",
+    "check_named",
+    "in_levels_of",
+    "settle",
+    "settle_for_model",
+]
 
 AUTO = "auto"
 
@@ -138,6 +147,51 @@ def check_named(asked: Asked | None, *known: Iterable[str]) -> None:
                 Setting("family"), f" speaks of {name!r}, which is neither a feature nor an agent"
                 f"{did_you_mean(name, names)}; there are {shorten(dict.fromkeys(names), 10)}",
             )  # fmt: skip
+
+
+def in_levels_of(
+    dataset: Dataset, kinds: Kinds, columns: Sequence[int] | None
+) -> tuple[Dataset, list[str]]:
+    """Return data whose codes stand for the levels of a model, which are found by their names.
+
+    Parameters
+    ----------
+    dataset : Dataset
+        The data, with names of levels (`settle_for_model`).
+    kinds : Kinds
+        Families of the model's features.
+    columns : sequence of int or None
+        Feature of the data that each of the model's is (`vpem.files.models.match_features`); None:
+        they are the same.
+
+    Returns
+    -------
+    dataset : Dataset
+        Values are NaN where the model has not the level.
+    unseen : list of str
+        What there is to say of these, feature by feature.
+    """
+    place = {own: at for at, own in enumerate(dataset.own_features)}
+    order = range(kinds.n_features) if columns is None else columns
+    of_model = {own: j for j, own in enumerate(order)}
+    wanted = {
+        at: kinds.levels[of_model[own]]
+        for own, at in place.items()
+        if own in of_model and of_model[own] in kinds.levels
+    }
+    known = {} if dataset.kinds is None else dataset.kinds.levels
+    have = {place[own]: levels for own, levels in known.items() if own in place}
+    X, unseen = in_levels(dataset.X, have, wanted)
+    called = {at: dataset.feature_names[own] for own, at in place.items()}
+    told = [
+        f"{count} value{'' if count == 1 else 's'} of {called[at]!r} "
+        f"{'is a level' if count == 1 else 'are levels'} that the model has never seen "
+        f"({', '.join(map(repr, some))})"
+        for at, (count, some) in unseen.items()
+    ]
+    whole = sorted(order) == list(range(dataset.n_features))
+    own = kinds.of([of_model[j] for j in range(dataset.n_features)]) if whole else None
+    return replace(dataset, X=X, coded={}, kinds=own), told
 
 
 def settle_for_model(dataset: Dataset, asked: Asked | None) -> Dataset:

@@ -1,4 +1,4 @@
-"""Families of features as HDF5 files keep them: three lists beside what they are of."""
+"""Families of features as HDF5 files keep them, of data and of models alike."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from vpem.errors import FileError, InputError
-from vpem.files.hdf5 import find, read_array, read_strings, write_array, write_strings
+from vpem.files.elements import Elements, Strings, read_elements
+from vpem.files.hdf5 import find, write_array, write_strings
+from vpem.network.schema import Array
 from vpem.terms.families.kinds import Kinds
 
 if TYPE_CHECKING:
@@ -17,19 +19,11 @@ __all__ = ["read_kinds", "write_kinds"]
 
 
 def write_kinds(group: h5py.Group, kinds: Kinds) -> None:
-    """Write ``families`` (d,), ``n_levels`` (d,), and ``level_names`` of all, one after another.
-
-    A category whose levels have no names is written with their numbers.
-    """
+    """Write ``families`` and ``n_levels``, both (d,), and ``levels/j`` of features with names."""
     write_strings(group, "families", kinds.families)
-    if any(kinds.n_levels):
-        write_array(group, "n_levels", np.array(kinds.n_levels, dtype=np.int64))
-        names = [
-            name
-            for feature, count in enumerate(kinds.n_levels)
-            for name in kinds.levels.get(feature, tuple(map(str, range(count))))
-        ]
-        write_strings(group, "level_names", names)
+    write_array(group, "n_levels", np.array(kinds.n_levels, dtype=np.int64))
+    for feature, names in sorted(kinds.levels.items()):
+        write_strings(group, f"levels/{feature}", names)
 
 
 def read_kinds(group: h5py.Group, n_features: int) -> Kinds | None:
@@ -42,24 +36,16 @@ def read_kinds(group: h5py.Group, n_features: int) -> Kinds | None:
     """
     if find(group, "families") is None:
         return None
-    families = read_strings(group, "families", shape=(n_features,))
-    counts = [0] * n_features
-    names: tuple[str, ...] = ()
-    where = f"{group.file.filename}: families"
-    if find(group, "n_levels") is not None:
-        counts = read_array(group, "n_levels", kinds="iu", shape=(n_features,)).tolist()
-        names = read_strings(group, "level_names")
-    if min(counts) < 0 or sum(counts) != len(names):
-        raise FileError(f"{where}: n_levels and level_names do not go together")
-    levels, first = {}, 0
+    schema: Elements = {"families": Strings("features"), "n_levels": Array("i", ("features",), 0)}
+    found = read_elements(group, schema, features=n_features)
+    counts = tuple(found["n_levels"].tolist())
+    levels = {}
     for feature, count in enumerate(counts):
-        if count:
-            levels[feature] = names[first : first + count]
-            if len(set(levels[feature])) < count:
-                raise FileError(f"{where}: feature {feature} has a level twice")
-            first += count
+        if find(group, f"levels/{feature}") is not None:
+            named: Elements = {f"levels/{feature}": Strings("levels", different=True)}
+            (levels[feature],) = read_elements(group, named, levels=count).values()
     try:
-        kinds = Kinds(families, tuple(counts), levels)
+        kinds = Kinds(found["families"], counts, levels)
     except InputError as error:
-        raise FileError(f"{where}: {error}") from None
+        raise FileError(f"{group.file.filename}: {error}") from None
     return None if kinds.is_gaussian else kinds

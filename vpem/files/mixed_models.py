@@ -8,8 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vpem.errors import FileError, InputError
-from vpem.files.elements import Elements, Strings, read_elements
-from vpem.files.hdf5 import find, is_group, write_array, write_strings
+from vpem.files import kept_kinds
+from vpem.files.elements import Elements, read_elements
+from vpem.files.hdf5 import find, is_group, write_array
 from vpem.network.blocks import Blocks
 from vpem.network.schema import Array, Report
 from vpem.terms.families.kinds import Kinds
@@ -76,11 +77,7 @@ def kinds_as_json(mixture: Any) -> Report:
 
 def write_families(file: h5py.File, mixture: MixedMixture) -> None:
     """Write which families features have, and each hub's parameters in groups of its own."""
-    kinds = mixture.kinds
-    write_strings(file, "families", kinds.families)
-    write_array(file, "n_levels", np.array(kinds.n_levels, dtype=np.int64))
-    for feature, names in sorted(kinds.levels.items()):
-        write_strings(file, f"levels/{feature}", names)
+    kept_kinds.write_kinds(file, mixture.kinds)
     for b in range(mixture.blocks.n_blocks):
         for family, arrays in hub_arrays(mixture, b).items():
             for name, values in arrays.items():
@@ -88,24 +85,16 @@ def write_families(file: h5py.File, mixture: MixedMixture) -> None:
 
 
 def read_kinds(file: h5py.File, n_features: int) -> Kinds | None:
-    """Read which families features have; None where all are Gaussian."""
-    if find(file, "families") is None:
-        return None
-    schema: Elements = {
-        "families": Strings("features"),
-        "n_levels": Array("i", ("features",), 0),
-    }
-    found = read_elements(file, schema, features=n_features)
-    counts = tuple(found["n_levels"].tolist())
-    levels = {}
-    for feature, count in enumerate(counts):
-        if find(file, f"levels/{feature}") is not None:
-            named: Elements = {f"levels/{feature}": Strings("levels", different=True)}
-            (names,) = read_elements(file, named, levels=count).values()
-            levels[feature] = names
-    kinds = Kinds(found["families"], counts, levels)
-    for feature in kinds.columns_of("categorical").tolist():
-        if not counts[feature]:
+    """Read which families features have; None where all are Gaussian.
+
+    Raises
+    ------
+    InputError
+        If a category has no levels.
+    """
+    kinds = kept_kinds.read_kinds(file, n_features)
+    for feature in [] if kinds is None else kinds.columns_of("categorical").tolist():
+        if kinds is not None and not kinds.n_levels[feature]:
             raise InputError(f"feature {feature} is a category without levels")
     return kinds
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -25,33 +24,12 @@ from vpem.files.parties.families import check_spoken_of, joined_kinds, stacked_k
 from vpem.files.parties.homes import Home
 from vpem.files.parties.manifest import Party
 from vpem.files.parties.opening import Holding, Tell, open_parties
+from vpem.files.parties.share import Share
 from vpem.files.parties.weights import joined_weights, stacked_weights
 from vpem.network.holdings import Partition, Workers
 from vpem.network.schema import Report
 
 __all__ = ["Share", "align_parties", "join_parties", "joined_names", "stack_parties"]
-
-
-@dataclass
-class Share(Dataset):
-    """What one process has of the data of parties that several processes hold.
-
-    ``X`` has the columns, or the rows, of its own parties alone, party by party, and weights are of
-    the rows of ``X``; all else is what the parties have together.
-    """
-
-    def __post_init__(self) -> None:
-        """Take everything as it is."""
-
-    @property
-    def n_features(self) -> int:
-        """Number of features of all parties."""
-        return len(self.feature_names)
-
-    @property
-    def n_samples(self) -> int:
-        """Number of rows of all parties."""
-        return len(self.X) if self.workers is None else self.workers.n_samples
 
 
 def align_parties(

@@ -15,8 +15,7 @@ from sklearn.utils.validation import _get_feature_names
 
 from vpem.errors import InputError, Setting, VpemWarning
 from vpem.files.datasets import Dataset, default_names
-from vpem.files.families import Asked, asked_by, settle, settle_for_model
-from vpem.files.levels import in_levels
+from vpem.files.families import Asked, asked_by, in_levels_of, settle, settle_for_model
 from vpem.files.models import match_features
 from vpem.files.readers.frames import Frame, Wanted
 from vpem.files.table_settings import TableSettings
@@ -80,19 +79,13 @@ def dataset_for_model(X: Any, kinds: Kinds, names: Sequence[str], missing: str) 
     found = settle_for_model(_read(X, asked, lenient=True), asked)
     known: Any = SimpleNamespace(feature_names=tuple(names))
     columns = match_features(known, found.feature_names)
-    order = range(len(names)) if columns is None else columns
-    wanted = {own: kinds.levels[j] for j, own in enumerate(order) if j in kinds.levels}
-    data, unseen = in_levels(found.X, {} if found.kinds is None else found.kinds.levels, wanted)
-    for j, (count, some) in unseen.items():
-        what = (
-            f"{count} values of {found.feature_names[j]!r} are levels that the model has never "
-            f"seen ({', '.join(map(repr, some))}); "
-        )
+    found, unseen = in_levels_of(found, kinds, columns)
+    for sentence in unseen:
         if missing == "refuse":
             marginalize = Setting("missing", "marginalize")
-            raise InputError(f"{what}integrate them out with ", marginalize)
-        warnings.warn(VpemWarning(f"{what}they are taken as missing"), stacklevel=4)
-    return Dataset(data, found.feature_names, sample_weight=found.sample_weight, source="X")
+            raise InputError(f"{sentence}; integrate them out with ", marginalize)
+        warnings.warn(VpemWarning(f"{sentence}; they are taken as missing"), stacklevel=4)
+    return found
 
 
 def _names_of(X: Any) -> list[str] | None:
