@@ -31,6 +31,9 @@ __all__ = [
 
 AUTO = "auto"
 
+LARGEST_COUNT = 1000
+"""Larger whole numbers are taken for measurements: money, metres."""
+
 LEAST_OF_COUNTS = 0.75
 """Variance of counts, in means: whole numbers that vary less are grades or years."""
 
@@ -342,8 +345,8 @@ def _of_names(name: str, word: str, levels: Sequence[str], source: str) -> str:
 def _guess(parts: Sequence[Any], columns: Sequence[int]) -> list[str]:
     """Return the family that values show: of yes or no, of counts, of numbers.
 
-    Counts are whole numbers that begin at 0 or 1 and vary at least about as much as their mean;
-    Poisson, unless they vary clearly more.
+    Counts are whole numbers that begin at 0 or 1, are not large, and vary at least about as much as
+    their mean; Poisson, unless they vary clearly more.
     """
     sums = np.zeros((3, len(columns)))
     least, most = np.full(len(columns), np.inf), np.full(len(columns), -np.inf)
@@ -365,7 +368,10 @@ def _guess(parts: Sequence[Any], columns: Sequence[int]) -> list[str]:
         family = "gaussian"
         if whole[j] and least[j] == 0 and most[j] == 1:
             family = "bernoulli"
-        elif whole[j] and 0 <= least[j] <= 1 and variance[j] >= LEAST_OF_COUNTS * mean[j] > 0:
+        elif (
+            whole[j] and 0 <= least[j] <= 1 and most[j] <= LARGEST_COUNT
+            and variance[j] >= LEAST_OF_COUNTS * mean[j] > 0
+        ):  # fmt: skip
             many = variance[j] > OVERDISPERSED * mean[j]
             family = "negative-binomial" if many else "poisson"
         families.append(family)

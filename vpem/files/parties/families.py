@@ -107,7 +107,8 @@ def check_spoken_of(
     holders: Placement,
 ) -> None:
     """Raise InputError, everywhere alike, where a party speaks of a feature that nobody has."""
-    own = [name for holding in held.values() for name in holding.feature_names]
+    own = [name for one in held.values() for name in one.feature_names]
+    own += [f"{one.party.name}.{name}" for one in held.values() for name in one.feature_names]
 
     def check(party: int) -> None:
         asked = None if parties[party].kept else Asked.of(parties[party].table.family)
