@@ -145,6 +145,12 @@ def _of_features(command: str, values: Mapping[str, Any], receiver: str) -> Iter
             f"VALUES OF FEATURES, of all rows, go once to parties up to {hops} hop(s) away, and "
             "to all between."
         )
+        if values.get("hubs") == "likelihood":
+            yield (
+                "To choose hubs (hubs likelihood) they go to more of these than the root of the "
+                "party's hub, and all members learn correlations of features, in each component "
+                "of a first fit, of parties that could share a hub."
+            )
     if values.get("method") == "grid":
         yield (
             f"Each party sends {receiver}, once, its own cluster of every row and the centres of "

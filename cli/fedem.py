@@ -66,7 +66,7 @@ def fedem(
     held: FedWorkers,
     graph: Annotated[FedGraph, Without("graph_seed")],
     how: Annotated[FedMixtureSettings, Without("floor")],
-    sums: Annotated[SumSettings, Without("hops eigenvalue consensus compress agent_dropout")],
+    sums: Annotated[SumSettings, Without("hops hubs eigenvalue consensus compress agent_dropout")],
     begin: StartSettings,
     checkpoints: CheckpointSettings,
     engine: Annotated[EngineSettings, Without("shards")],

@@ -92,7 +92,7 @@ def fit(
         privacy = asked.into(PrivacySettings)
         check_asked(how, privacy, checkpoints, given)
         if len(counts) > 1:
-            _check_several(asked, begin)
+            _check_several(asked, begin, sums)
         run = Run(screen, out, "models", engine, checkpoints if len(counts) == 1 else None)
         labels = run.labels = LabelFile.of(out, run.where, parties.parties)
         if parties.missing_parties:
@@ -104,10 +104,11 @@ def fit(
         )
         how = started(how, begin, source, given)
         task = Task(source, held, graph, sums, run)
+        limit = run.memory(memory_limit)
+        task.choose_hubs(how, limit, privacy.is_asked)
         if run.shards and out.output is not None:
             check_shards(run, task.network, task.names)
         tell_what_is_left(screen, how, privacy, task)
-        limit = run.memory(memory_limit)
         found, ran, rows = _fit(task, how, counts, privacy, checkpoints, limit)
         options = run.options(
             given, data=", ".join(map(str, data)), graph_seed=graph.graph_seed,
@@ -196,7 +197,7 @@ def _labelled(task: Task, problem: Problem, found: Fit) -> Found:
     return {agent: columns_of(shares) for agent, shares in found.responsibilities.items()}
 
 
-def _check_several(asked: FitChoices, begin: StartSettings) -> None:
+def _check_several(asked: FitChoices, begin: StartSettings, sums: SumSettings) -> None:
     """Raise InputError where there can be but one number of components."""
     from vpem.errors import InputError
 
@@ -206,6 +207,11 @@ def _check_several(asked: FitChoices, begin: StartSettings) -> None:
                 f"--components {asked.n_components} are several numbers of components, but "
                 f"{option} starts one; give one number, or leave {option} out"
             )
+    if sums.hubs != "size":
+        raise InputError(
+            f"--components {asked.n_components} are several numbers of components, but --hubs "
+            f"{sums.hubs} are chosen for one; give one number"
+        )
     if asked.is_asked:
         raise InputError(
             f"--components {asked.n_components} are several numbers of components, but to choose "

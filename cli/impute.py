@@ -82,7 +82,7 @@ def impute(
     parties: Annotated[Observers, Without("family align align_key missing_parties")],
     dealing: Dealing,
     graph: Annotated[ImputeGraph, Without("graph_seed")],
-    sums: Annotated[SumSettings, Without("hops eigenvalue consensus compress agent_dropout")],
+    sums: Annotated[SumSettings, Without("hops hubs eigenvalue consensus compress agent_dropout")],
     checkpoints: CheckpointSettings,
     engine: Annotated[EngineSettings, Without("shards")],
     out: ImputeOutput,

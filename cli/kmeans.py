@@ -69,7 +69,7 @@ def kmeans(
     held: KmeansHolding,
     graph: GraphSettings,
     asked: Annotated[ClusterChoices, Without("release_epsilon")],
-    sums: Annotated[SumSettings, Without("consensus")],
+    sums: Annotated[SumSettings, Without("consensus hubs")],
     start: Annotated[StartSettings, Without("init_model")],
     checkpoints: CheckpointSettings,
     engine: Annotated[EngineSettings, Without("shards")],

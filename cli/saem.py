@@ -82,7 +82,7 @@ def saem(
     moves: SamplerSettings,
     how: SaemSettings,
     sums: Annotated[
-        SumSettings, Without("hops eigenvalue consensus compress agent_dropout n_threads")
+        SumSettings, Without("hops hubs eigenvalue consensus compress agent_dropout n_threads")
     ],
     checkpoints: CheckpointSettings,
     engine: Annotated[EngineSettings, Without("shards")],

@@ -112,7 +112,7 @@ def select(
     held: HoldingSettings,
     graph: GraphSettings,
     how: Annotated[SearchedFit, Without(f"n_components covariance_type n_threads {OF_PRIOR}")],
-    sums: Annotated[SumSettings, Without("hops n_threads")],
+    sums: Annotated[SumSettings, Without("hops hubs n_threads")],
     engine: Annotated[EngineSettings, Without("shards")],
     out: SelectOutput,
     given: Given,

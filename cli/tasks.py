@@ -79,6 +79,10 @@ class Task:
         else:
             self.parts = partition_of(source, held)
             joined = stored_graph(source, self.parts, graph)
+            self._sums, self._graph = sums, joined
+            if sums.hubs == "likelihood":
+                # Until they are chosen.
+                sums, hops = sums.changed(hubs="size", hops=0), [0]
             before, self.warnings = list(heard), {}
             for number in sorted(set(hops or [sums.hops])):
                 *_, last = [None, *self.networks]
@@ -92,6 +96,26 @@ class Task:
                 self.networks[number] = run.over(network)
                 self.warnings[number] = before + heard[n_heard:]
         self.names: Sequence[str] = self.parts.names
+
+    def choose_hubs(self, how: FitSettings, limit: int | None, private: bool) -> None:
+        """Put the network of the hubs that these settings choose in the place of the first."""
+        if self.over_rows or self._sums.hubs != "likelihood":
+            return
+        from vpem.fits.likely_hubs import connect_by_likelihood
+
+        X, names = own_features(self.source, self.network, limit)
+        weights = self.source.sample_weight if self._weighted else None
+        network = connect_by_likelihood(
+            X, self._graph, self.parts, self._sums, how, over=self.run.over,
+            private=private, sample_weight=weights, feature_names=names,
+        )  # fmt: skip
+        self.networks = {self._sums.hops: network}
+        found = network.whole.chosen
+        assert found is not None
+        self.run.screen.note(
+            f"hubs by likelihood: worth {found.gain:.4g} nats per sample or more, by a fit without "
+            f"hops of {found.first['n_iter']} iterations"
+        )
 
     @property
     def network(self) -> Network:

@@ -238,6 +238,10 @@ def _show(found: Report) -> None:
     ]  # fmt: skip
     if found["split"] == "features":
         facts.append(("hubs", f"{len(hubs)} of {plural(found['hops'], 'hop')}"))
+    if found["first_fit"] is not None:
+        sent = size(round(found["first_fit"]["bytes"]))
+        facts.append(("by likelihood", "the data decide; shown are those by size. Before, a fit "
+                      f"without hops: {sent} an iteration"))  # fmt: skip
     facts.append(("sum", how_summed(found)))
     if found["communication"]["is_expected"] and found["tree"] is None:
         drawn, share = (found["communication"][name] for name in ("n_drawn", "partitioned"))

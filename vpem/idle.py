@@ -33,6 +33,7 @@ __all__ = [
     "ROUNDS",
     "STARTED",
     "UNDRAWN",
+    "WITHOUT_HOPS",
     "WITHOUT_ROUNDS",
 ]
 
@@ -146,6 +147,15 @@ def _is_undrawn(given: Any) -> bool:
     drawn = noisy or given.get("eigenvalue") == "estimated" or str(given["hops"]) != "0"
     return not drawn and named.isdisjoint(RANDOM_GRAPHS)
 
+
+WITHOUT_HOPS: Rule = (
+    lambda given: given.get("hops", 0) in (0, "0"),
+    (
+        " is which agents share a hub, but without hops none do; give ",
+        Setting("hops", 1),
+        " or more, or leave it out",
+    ),
+)
 
 UNDRAWN: Rule = (
     _is_undrawn,

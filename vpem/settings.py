@@ -41,6 +41,7 @@ WEIGHTS = ("metropolis", "laplacian", "max-degree", "fastest")
 ACCELERATIONS = ("chebyshev", "none")
 EIGENVALUES = ("computed", "estimated")
 CONSENSUS = ("auto", "operator", "rounds")
+HUBS = ("size", "likelihood")
 SUMS = ("server", "tree", "consensus")
 COVARIANCE_TYPES = ("full", "diag", "spherical", "tied", "tied-diag", "tied-spherical")
 FAMILY_NAMES = ("gaussian", "t", "log-normal", "categorical", "bernoulli", "poisson",
@@ -140,6 +141,10 @@ class SumSettings(Settings, heading="Network"):
 
     hops: int = setting(0, "Agents at most this many hops from a root send it their features; "
         "0: nobody does. They do so once; over features alone.", least=0, idle=idle.BY_FEATURES)
+    hubs: str = setting("size", "Which agents within these hops share a hub: most of them (size), "
+        "or those whose features gain most by being joint (likelihood). That takes a fit without "
+        "hops first, and an agent then shows its features to others within --hops than its root, "
+        "too.", choices=HUBS, idle=[idle.BY_FEATURES, idle.WITHOUT_HOPS])
     sum: str | None = setting(None, "How they sum: at a server (server), exactly along a spanning "
         "tree (tree), or by rounds between neighbours (consensus). Default: server on a star, "
         "consensus on any other graph.", choices=SUMS)

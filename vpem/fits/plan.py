@@ -12,12 +12,14 @@ import numpy as np
 from vpem.checks import check_int
 from vpem.errors import InputError, VpemWarning, check_choice
 from vpem.fits.cost import Work, iteration_time, message_size
+from vpem.fits.likely_hubs import check_choice_of_hubs
 from vpem.fits.settings import PlanSettings
 from vpem.network.distances import diameter
 from vpem.network.graph import Graph
 from vpem.network.holdings import Partition
 from vpem.network.hubs import Hub
 from vpem.network.ledger import Ledger
+from vpem.network.likely_hubs import foretell_hubs
 from vpem.network.links import parse_link
 from vpem.network.mixing import mixing_matrix, mixing_rate
 from vpem.network.schema import Report
@@ -90,6 +92,8 @@ def plan(
         ``communication``: what the ``setup`` sends, one ``iteration``, the ``last`` E-step, which
         finds the log-likelihood of the model, and ``labels``, which are sent to all if anybody
         wants them (`vpem.network.ledger.Ledger.summary`);
+        ``first_fit``: of an iteration of the fit without hops by which hubs are chosen, where they
+        are by likelihood; the hubs are then those by size, as they depend on the data;
         ``along_a_tree``: messages, bytes and rounds of an iteration that sums along a tree in place
         of rounds, or None where it cannot be.
 
@@ -144,6 +148,8 @@ def plan(
             {"root": int(hub.root), "agents": list(hub.agents), "n_features": len(columns)}
             for hub, columns in zip(network.hubs, network.blocks.features, strict=True)
         ],
+        **network.describe("hubs_chosen"),
+        "first_fit": None if network.chosen is None else _without_hops(graph, held, asked),
         "split": split,
         "n_features": held.n_features,
         "n_samples": n_samples,
@@ -175,7 +181,14 @@ def _network(graph: Graph, held: Partition, asked: PlanSettings, split: str) -> 
     """Set up the network."""
     how = asked.into(SumSettings)
     if check_choice("split", split, SPLITS) == "features":
-        return connect(graph, held, how)
+        if how.hubs == "size":
+            return connect(graph, held, how)
+        check_choice_of_hubs(graph)
+        sizes = asked.n_samples or USUAL_SAMPLES, asked.n_components
+        widths = [len(columns) for columns in held.features]
+        return connect(
+            graph, held, how, chosen=foretell_hubs(graph, how.hops, widths, sizes, how.seed)
+        )
     network = connect_workers(graph, how)
     if network.compress is not None:
         raise refusal("em-rows", "compressed")
@@ -191,6 +204,16 @@ def _instead(
         return None
     work = _work(tree, held, asked, n_samples, split)
     sent = _sent(tree, work, asked, n_samples, split)["iteration"]
+    return {name: sent[name] for name in ("messages", "bytes", "rounds")}
+
+
+def _without_hops(graph: Graph, held: Partition, asked: PlanSettings) -> Report:
+    """What an iteration of the fit that chooses hubs sends."""
+    asked = asked.changed(hops=0, hubs="size")
+    network = _network(graph, held, asked, "features")
+    n_samples = asked.n_samples or USUAL_SAMPLES
+    work = _work(network, held, asked, n_samples, "features")
+    sent = _sent(network, work, asked, n_samples, "features")["iteration"]
     return {name: sent[name] for name in ("messages", "bytes", "rounds")}
 
 

@@ -13,6 +13,7 @@ from vpem.files.models import Model, current_versions
 from vpem.fits.answer import Answer
 from vpem.fits.privacy import Guarantee
 from vpem.network.holdings import Workers
+from vpem.network.ledger import Ledger
 from vpem.network.schema import Report
 from vpem.shown import Shown
 from vpem.steps.reinitialise import Recovery
@@ -74,6 +75,8 @@ class NetworkResult(Result):
         Which of the restarts this is, from 0.
     total_iterations : int
         Of all restarts.
+    ledger : Ledger or None
+        Where `communication` was counted.
     converged, seconds, communication
         See `Result`.
     """
@@ -82,6 +85,7 @@ class NetworkResult(Result):
     init_rows: tuple[int, ...] | None = None
     best_restart: int = 0
     total_iterations: int = 0
+    ledger: Ledger | None = None
 
     @abstractmethod
     def describe(self, feature_names: Sequence[str], holders: Sequence[str]) -> Report:
@@ -260,6 +264,7 @@ class Fit(MixtureResult):
                 for hub, columns in zip(network.hubs, network.blocks.features, strict=True)
             ],
             "hops": network.hops,
+            **network.describe("hubs_chosen"),
             **self._network(),
             "batch_size": self.batch_size,
             "step_size": self.step_size,

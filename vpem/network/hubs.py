@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,7 +14,7 @@ from vpem.checks import check_int
 from vpem.errors import VpemWarning
 from vpem.network.graph import Graph, check_seed
 
-__all__ = ["Hub", "find_hubs"]
+__all__ = ["Hub", "find_hubs", "warn_of_one"]
 
 
 @dataclass(frozen=True)
@@ -32,7 +33,9 @@ class Hub:
     agents: tuple[int, ...]
 
 
-def find_hubs(graph: Graph, hops: int, seed: int | np.random.Generator = 0) -> list[Hub]:
+def find_hubs(
+    graph: Graph, hops: int, seed: int | np.random.Generator = 0, *, warn: bool = True
+) -> list[Hub]:
     """Split the agents of a graph into hubs (Valdeira et al., section 6, "Graph Clustering").
 
     Over and over, the node with most nodes within ``hops`` hops becomes a root, and it and those
@@ -47,6 +50,8 @@ def find_hubs(graph: Graph, hops: int, seed: int | np.random.Generator = 0) -> l
     seed : int or Generator
         Decides between nodes with equally many others near: in each search they are ranked by one
         random order of the nodes.
+    warn : bool
+        Whether to warn where there is but one.
 
     Returns
     -------
@@ -76,16 +81,23 @@ def find_hubs(graph: Graph, hops: int, seed: int | np.random.Generator = 0) -> l
     if hops == 0:
         return [Hub(agent, (agent,)) for agent in range(n)]
     hubs = [Hub(n, tuple(range(n)))] if graph.has_server else _extract(graph, hops, rng)
-    if len(hubs) == 1 and (n > 1 or graph.has_server):
+    if warn:
+        warn_of_one(graph, hubs, hops)
+    return hubs
+
+
+def warn_of_one(graph: Graph, hubs: Sequence[Hub], hops: int) -> None:
+    """Warn where one node receives the features of all agents."""
+    if len(hubs) == 1 and graph.n_nodes > 1:
         root = hubs[0].root
-        who = graph.name(root) if root == n or graph.names else f"agent {root}"
+        known = root == graph.n_agents or graph.names
+        who = graph.name(root) if known else f"agent {root}"
         warnings.warn(
             f"hops={hops} centralizes the data: {who} receives the raw features of every agent;"
             " take fewer hops to keep them apart",
             VpemWarning,
-            stacklevel=2,
+            stacklevel=3,
         )
-    return hubs
 
 
 def _extract(graph: Graph, hops: int, rng: np.random.Generator) -> list[Hub]:

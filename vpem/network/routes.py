@@ -14,7 +14,14 @@ from vpem.network.graph import Graph
 from vpem.network.hubs import Hub
 from vpem.network.ledger import Ledger
 
-__all__ = ["Routes", "charge_answers", "charge_features", "charge_hubs", "find_routes"]
+__all__ = [
+    "Routes",
+    "charge_answers",
+    "charge_features",
+    "charge_flooding",
+    "charge_hubs",
+    "find_routes",
+]
 
 NUMBER_BYTES = 4
 """Of the number of an agent."""
@@ -83,8 +90,12 @@ def charge_hubs(ledger: Ledger, graph: Graph) -> None:
     In the first round every agent sends its neighbours its number and theirs; in each round after
     it passes on to all its neighbours what it heard for the first time in the round before.
     """
+    charge_flooding(ledger, graph, NUMBER_BYTES * (graph.n_nodes + 2 * graph.n_edges))
+
+
+def charge_flooding(ledger: Ledger, graph: Graph, record: int) -> None:
+    """Count how all hear of what agents have, so many bytes together."""
     heard = eccentricities(graph) + 1  # rounds in which an agent has something new to pass on
-    record = NUMBER_BYTES * (graph.n_nodes + 2 * graph.n_edges)
     ledger.send("flooding", 0, times=heard[ledger.sources], rounds=int(heard.max()))
     # Over all rounds every record goes over every link once.
     ledger.grow("flooding", record)

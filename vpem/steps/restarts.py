@@ -285,6 +285,7 @@ class Restarts(_Saving, Generic[R]):
             "best_restart": best.restart,
             "total_iterations": self.iterations,
             "seconds": time.perf_counter() - began + self.seconds,
+            "ledger": self._ledger,
             "communication": {
                 **self._ledger.summary(), "bytes_by_iteration": best.run.bytes_sent
             },

@@ -18,8 +18,9 @@ from vpem.network.distances import diameter
 from vpem.network.faults import Faults
 from vpem.network.graph import Graph, check_connected
 from vpem.network.holdings import Partition, contiguous
-from vpem.network.hubs import Hub, find_hubs
+from vpem.network.hubs import Hub
 from vpem.network.ledger import Ledger
+from vpem.network.likely_hubs import LikelyHubs, hubs_of
 from vpem.network.masks import FEWEST
 from vpem.network.mixing import mixing_matrix, mixing_rate
 from vpem.network.routes import charge_features, charge_hubs, find_routes
@@ -83,6 +84,8 @@ class Network(Shown, facts="{graph.n_agents:agent}, {graph.topology}, {blocks.n_
         How links and agents fail.
     prepared : Ledger or None
         What was sent to estimate the mixing rate, or to grow a tree.
+    chosen : LikelyHubs or None
+        How hubs were chosen; None: by size.
     part_of : Network, optional
         The network as one process would have it, where this is what one of several has
         (`vpem.sums.spread`): the blocks of its own hubs, whose columns are counted from 0.
@@ -105,6 +108,7 @@ class Network(Shown, facts="{graph.n_agents:agent}, {graph.topology}, {blocks.n_
     compress: str | None = None
     faults: Faults | None = None
     prepared: Ledger | None = None
+    chosen: LikelyHubs | None = None
     part_of: Network | None = None
 
     @property
@@ -137,6 +141,7 @@ class Network(Shown, facts="{graph.n_agents:agent}, {graph.topology}, {blocks.n_
             "edges": graph.edges.tolist(),
             "positions": None if graph.positions is None else graph.positions.tolist(),
             "hops": self.hops,
+            "hubs_chosen": {"by": "size"} if self.chosen is None else self.chosen.describe(),
             "sum": self.total.way,
             "tree": getattr(self.total, "shape", None),
             "rounds": self.n_rounds,
@@ -166,6 +171,8 @@ class Network(Shown, facts="{graph.n_agents:agent}, {graph.topology}, {blocks.n_
             ledger.add(self.prepared)
         if self.agents.masks is not None:
             at_server(self.whole.total).on(ledger).charge_keys()
+        if self.chosen is not None:
+            ledger.add(self.chosen.sent)
         if self.hops > 0:
             if not self.graph.has_server:
                 charge_hubs(ledger, self.graph)
@@ -174,7 +181,12 @@ class Network(Shown, facts="{graph.n_agents:agent}, {graph.topology}, {blocks.n_
 
 
 def connect(
-    graph: Graph, partition: Partition, settings: SumSettings | None = None, **changes: Any
+    graph: Graph,
+    partition: Partition,
+    settings: SumSettings | None = None,
+    *,
+    chosen: LikelyHubs | None = None,
+    **changes: Any,
 ) -> Network:
     """Group the agents of a graph in hubs and set up their sum.
 
@@ -186,6 +198,8 @@ def connect(
         Features of each agent.
     settings : SumSettings, optional
         How they sum; None: the defaults.
+    chosen : LikelyHubs, optional
+        Hubs by likelihood (`vpem.fits.likely_hubs.choose_hubs`), which take the data to be found.
     **changes
         Settings that differ from these, such as ``hops=1``: see `vpem.SumSettings`.
 
@@ -216,7 +230,7 @@ def connect(
     how, codec, faults = settled(graph, SumSettings.of(settings, **changes))
     check_connected(graph)
     agents = Placement.here(graph.n_agents)
-    hubs = find_hubs(graph, how.hops, seed=how.seed)
+    hubs = hubs_of(graph, how.hops, how.seed, how.hubs, chosen)
     joined = Network(
         graph,
         agents,
@@ -231,6 +245,7 @@ def connect(
         0.0,
         compress=None if codec is None else codec.name,
         faults=faults,
+        chosen=chosen,
     )
     if how.sum == "consensus":
         return _with_rounds(joined, how, codec)
@@ -271,21 +286,11 @@ def along_a_tree(network: Network) -> Network | None:
     if silent or not isinstance(total, ConsensusSum | GossipSum):
         return None
     codec, seed = (total.codec, total.seed) if isinstance(total, GossipSum) else (None, 0)
-    return _along_a_tree(
-        replace(
-            network,
-            n_rounds=None,
-            weights=None,
-            mixing_rate=None,
-            consensus_error=0.0,
-            error_is_bound=False,
-            acceleration="none",
-            consensus_tol=None,
-        ),
-        codec,
-        seed,
-        total.n_threads,
-    )
+    exact = replace(
+        network, n_rounds=None, weights=None, mixing_rate=None, consensus_error=0.0,
+        error_is_bound=False, acceleration="none", consensus_tol=None,
+    )  # fmt: skip
+    return _along_a_tree(exact, codec, seed, total.n_threads)
 
 
 def _along_a_tree(joined: Network, codec: Codec | None, seed: int, n_threads: int) -> Network:

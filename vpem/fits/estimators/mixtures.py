@@ -15,6 +15,7 @@ from vpem.files.datasets import Dataset
 from vpem.fits.estimators.by_em import FittedByEM
 from vpem.fits.estimators.families import dataset_for_fit
 from vpem.fits.estimators.on_graph import Rows
+from vpem.fits.likely_hubs import connect_by_likelihood
 from vpem.fits.settings import PrivacySettings
 from vpem.fits.stream import fit_next
 from vpem.fits.vpem import fit_vpem
@@ -47,6 +48,9 @@ class VPEM(FittedByEM):
         Who talks to whom. "star" sums exactly at a server; every other graph by consensus.
     hops : int, default=0
         Agents at most this many hops from a root send it their features, once; 0: nobody does.
+    hubs : {"size", "likelihood"}, default="size"
+        Which agents within `hops` share a hub: most of them, or those whose features gain most by
+        being joint, which takes a fit without hops first (`vpem.SumSettings`).
     sum : {"server", "tree", "consensus"}, optional
         How they sum. Default: at a server on a star, else by consensus; "tree" is exact on any
         graph.
@@ -184,6 +188,7 @@ class VPEM(FittedByEM):
         n_rounds: int | str = "auto",
         init: Any = "kmeans",
         *,
+        hubs: str = "size",
         sum: str | None = None,
         weights: str = "metropolis",
         acceleration: str | None = None,
@@ -223,6 +228,7 @@ class VPEM(FittedByEM):
         self.agents = agents
         self.graph = graph
         self.hops = hops
+        self.hubs = hubs
         self.n_rounds = n_rounds
         self.sum = sum
         self.weights = weights
@@ -391,18 +397,28 @@ class VPEM(FittedByEM):
         seed = self._seed()
         partition = self._partition_of(self.agents, data.shape[1])
         how = self._settings(SumSettings, seed=seed)
-        network = connect(self._graph(partition.n_agents, seed), partition, how)
+        graph = self._graph(partition.n_agents, seed)
+        asked = self._settings(FitSettings, seed=seed, dtype=data.dtype, **options)
         names = getattr(self, "feature_names_in_", None)
+        privacy = self._settings(PrivacySettings)
+        known: dict[str, Any] = {
+            "sample_weight": sample_weight, "feature_names": None if names is None else list(names)
+        }  # fmt: skip
+        if how.hubs == "likelihood":
+            network = connect_by_likelihood(
+                data, graph, partition, how, asked, private=privacy.is_asked, **known
+            )
+        else:
+            network = connect(graph, partition, how)
         lines = self._lines()
         fit = fit_vpem(
             data,
             network,
-            self._settings(FitSettings, seed=seed, dtype=data.dtype, **options),
-            sample_weight=sample_weight,
-            feature_names=None if names is None else list(names),
+            asked,
+            **known,
             callback=lines,
             kinds=kinds,
-            privacy=self._settings(PrivacySettings),
+            privacy=privacy,
         )
         if lines is not None:
             lines.end(fit.converged, fit.n_iter)

@@ -1,0 +1,327 @@
+"""Hubs by likelihood: a fit without hops, moments of features that may meet, and a search."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vpem._core.threads import one_blas_thread
+from vpem.checks import Floats, check_memory, check_weights
+from vpem.engines.engine import about
+from vpem.errors import InputError, Setting, VpemWarning
+from vpem.files.matrix import FileMatrix
+from vpem.fits.spread import fit_spread, own_columns
+from vpem.network.graph import Graph
+from vpem.network.holdings import Partition
+from vpem.network.hub_search import Gains, search_hubs
+from vpem.network.hubs import Hub
+from vpem.network.ledger import Ledger
+from vpem.network.likely_hubs import (
+    LikelyHubs,
+    charge_meetings,
+    find_meetings,
+    route_to,
+)
+from vpem.network.schema import Report
+from vpem.settings import FitSettings, SumSettings
+from vpem.steps.runs import Progress
+from vpem.sums.connect import Network, connect
+from vpem.terms.posteriors import CHUNK_VALUES
+from vpem.terms.scaling import Scaling
+
+__all__ = ["choose_hubs", "connect_by_likelihood"]
+
+JOINT = ("full", "tied")
+"""Covariances of which features of a hub have one together."""
+
+RIDGE = 1e-6
+"""Added to variances of standardized features within a component, of which some are none."""
+
+
+def connect_by_likelihood(
+    X: Floats | FileMatrix | None,
+    graph: Graph,
+    partition: Partition,
+    sums: SumSettings,
+    settings: FitSettings | None = None,
+    *,
+    over: Callable[[Network], Network] | None = None,
+    private: bool = False,
+    **more: Any,
+) -> Network:
+    """Group agents in the hubs by whose joint features a fit gains most, and set up their sum.
+
+    Parameters
+    ----------
+    X : ndarray or FileMatrix of shape (M, d) or None
+        The data; as `vpem.fits.spread.fit_spread` wants them where ``over`` spreads agents.
+    graph, partition
+        As for `vpem.connect`.
+    sums : SumSettings
+        How they sum, with ``hubs="likelihood"``.
+    settings : FitSettings, optional
+        Of the fit that is to follow.
+    over : callable, optional
+        Returns what this process has of a network (`vpem.sums.spread.spread`). Default: all.
+    private : bool
+        Whether that fit is to have noise, which this choice has not.
+    **more
+        As for `choose_hubs`.
+
+    Returns
+    -------
+    Network
+        With `Network.chosen`.
+
+    Raises
+    ------
+    InputError
+        If there is nothing to choose by likelihood, or moments cannot be had.
+    """
+    how, over = FitSettings.of(settings), over or _alone
+    if private:
+        raise InputError(
+            Setting("hubs", "likelihood"), " looks at features without noise; take ",
+            Setting("hubs", "size"),
+        )  # fmt: skip
+    check_choice_of_hubs(graph, how)
+    first = over(connect(graph, partition, sums.changed(hubs="size", hops=0)))
+    chosen = choose_hubs(X, first, sums.hops, how, seed=sums.seed, **more)
+    return over(connect(graph, partition, sums, chosen=chosen))
+
+
+def check_choice_of_hubs(graph: Graph, how: FitSettings | None = None) -> None:
+    """Raise InputError where likelihood has no choice between hubs, or cannot be had."""
+    by_likelihood, by_size = Setting("hubs", "likelihood"), Setting("hubs", "size")
+    if graph.has_server:
+        raise InputError(
+            by_likelihood, " chooses who shares a hub, but on a star all send their features to "
+            "the server; take a graph of agents, such as the topology cycle, or ", by_size,
+        )  # fmt: skip
+    if how is None:
+        return
+    if how.covariance_type not in JOINT:
+        raise InputError(
+            by_likelihood, " goes by what features gain when they are joint, but with ",
+            Setting("covariance_type", how.covariance_type), " those of a hub are as independent "
+            "as apart; take full or tied, or ", by_size,
+        )  # fmt: skip
+    if how.missing != "refuse":
+        raise InputError(
+            by_likelihood, " needs second moments of all features in the same rows: those of each "
+            "pair in the rows that have both need not be moments of any rows; leave ",
+            Setting("missing", how.missing), " out, or take ", by_size,
+        )  # fmt: skip
+
+
+def _alone(network: Network) -> Network:
+    """Return the network as the one process has it."""
+    return network
+
+
+def choose_hubs(
+    X: Floats | FileMatrix | None,
+    network: Network,
+    hops: int,
+    settings: FitSettings,
+    *,
+    seed: int = 0,
+    sample_weight: Floats | None = None,
+    feature_names: Sequence[str] | None = None,
+    callback: Callable[[Progress], None] | None = None,
+) -> LikelyHubs:
+    """Choose hubs by the rise of the log-likelihood that their joint features promise.
+
+    A fit without hops gives each row's responsibilities. Moments of features of every two agents
+    that could share a hub are taken with them, at agents within ``hops`` of both. Hubs gain their
+    features' total correlation in each component, of which BIC's penalty for the entries that they
+    add is taken (`Gains`).
+
+    Parameters
+    ----------
+    X : ndarray or FileMatrix of shape (M, d) or None
+        As for `vpem.fits.spread.fit_spread`.
+    network : Network
+        Of the fit without hops, or this process's part of it.
+    hops : int
+        How far features may travel, at least 1.
+    settings : FitSettings
+        Of that fit.
+    seed : int
+        Decides between equals.
+    sample_weight, feature_names, callback
+        As for `vpem.fits.spread.fit_spread`.
+
+    Returns
+    -------
+    LikelyHubs
+        The same in all processes.
+    """
+    agents, graph = network.agents, network.graph
+    meetings = find_meetings(graph, hops)
+    own = [one.root for one in meetings if agents.mine(one.root)]
+    with warnings.catch_warnings():
+        # Of data and stopping the fit that follows warns.
+        warnings.simplefilter("ignore", VpemWarning)
+        fit = fit_spread(
+            X, network, settings, sample_weight=sample_weight, feature_names=feature_names,
+            callback=callback, shards=True, labels=own,
+        )  # fmt: skip
+    assert fit.ledger is not None
+    copies = settings.n_components if settings.covariance_type == "full" else 1
+    check_memory(8 * (copies + 1) * sum(network.widths) ** 2, "correlations of all features")
+    met = _Met(network, hops, meetings, fit.n_samples, settings.n_components)
+    with one_blas_thread():
+        counts, covariances = met.moments(X, sample_weight, fit.responsibilities)
+    if copies == 1:
+        covariances = np.tensordot(counts, covariances, 1)[None] / counts.sum()
+    weights = counts / counts.sum() if copies > 1 else np.ones(1)
+    penalty = copies * np.log(max(fit.total_weight, 2.0)) / (2 * fit.total_weight)
+    gain = Gains(_correlations(covariances), weights, met.columns, float(penalty))
+    hubs, total = search_hubs(graph, hops, gain, network.widths, seed)
+    # Where machines round differently the first one's hold.
+    found = [(hub.root, hub.agents) for hub in hubs], total
+    listed, total = agents.engine.bcast(found)
+    sent = Ledger(graph)
+    sent.charge("setup", fit.ledger)
+    charge_meetings(sent, graph, hops, meetings, network.widths, (fit.n_samples, copies))
+    first: Report = {"log_likelihood": fit.log_likelihood, "n_iter": fit.n_iter}
+    return LikelyHubs([Hub(r, tuple(a)) for r, a in listed], float(total), meetings, sent, first)
+
+
+def _correlations(covariances: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Correlations in each component of standardized features, (K, d, d)."""
+    place = np.arange(covariances.shape[1])
+    covariances[:, place, place] += RIDGE
+    scale = np.sqrt(covariances[:, place, place])
+    covariances /= scale[:, :, None] * scale[:, None, :]
+    return covariances
+
+
+class _Met:
+    """Features on their way to where they meet, and their moments.
+
+    Parameters
+    ----------
+    network : Network
+        Whose agents they are of, without hops.
+    hops : int
+        How far they may travel.
+    meetings : list of Hub
+        Where they meet.
+    n_samples, n_components : int
+        Rows and components.
+    """
+
+    def __init__(
+        self, network: Network, hops: int, meetings: list[Hub], n_samples: int, n_components: int
+    ) -> None:
+        self.network, self.meetings = network, meetings
+        self.n_samples, self.n_components = n_samples, n_components
+        ends = np.cumsum([0, *network.widths])
+        self.columns = [np.arange(a, b) for a, b in pairwise(ends)]
+        self.routes = [route_to(network.graph, hops, one.root) for one in meetings]
+
+    def of(self, meeting: Hub) -> NDArray[np.intp]:
+        """Features that meet, numbered by agent."""
+        parts = [self.columns[agent] for agent in meeting.agents]
+        return np.concatenate(parts)
+
+    def moments(
+        self, X: Any, sample_weight: Any, shares: dict[int, NDArray[np.float64]]
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Return weights (K,) and covariances (K, d, d) by component, where features have met.
+
+        Features are standardized before they leave; they are numbered by agent.
+        """
+        agents, k = self.network.agents, self.n_components
+        weights = agents.bcast(None if sample_weight is None else np.asarray(sample_weight))
+        row_weights = None if weights is None else check_weights(weights, self.n_samples)
+        held = {agent: self.columns[agent] for agent in agents.own.tolist()}
+        if agents.apart:
+            ends = np.cumsum([0, *(len(held[agent]) for agent in held)])
+            held = {a: np.arange(*ends[i : i + 2]) for i, a in enumerate(held)}
+            data = np.empty((self.n_samples, 0)) if X is None else X
+        else:
+            order, data = own_columns(self.network), X
+            held = {agent: order[columns] for agent, columns in held.items()}
+        units = Scaling.standard(data, row_weights)
+        sums = {
+            place: [np.zeros((k, n)), np.zeros((k, n, n)), np.zeros(k)]
+            for place, one in enumerate(self.meetings)
+            if agents.mine(one.root)
+            for n in [len(self.of(one))]
+        }
+        step = max(64, CHUNK_VALUES // max(1, len(self.meetings) + sum(self.network.widths)))
+        for start in range(0, self.n_samples, step):
+            run = slice(start, min(start + step, self.n_samples))
+            rows = units.apply(np.asarray(data[run], dtype=np.float64))
+            for place, meeting in enumerate(self.meetings):
+                parts = self._brought(place, {a: rows[:, c] for a, c in held.items()}, run)
+                if place in sums:
+                    share = shares[meeting.root][run]
+                    if row_weights is not None:
+                        share = share * row_weights[run, None]
+                    _add(sums[place], np.concatenate(parts, axis=1), share)
+        return self._gathered(sums)
+
+    def _brought(
+        self, place: int, have: dict[int, NDArray[np.float64]], run: slice
+    ) -> list[Floats]:
+        """Bring some rows of features to where they meet, hop by hop; what arrives here."""
+        agents, meeting, routes = self.network.agents, self.meetings[place], self.routes[place]
+        parts: list[Floats] = []
+        for agent in meeting.agents:
+            part: Floats | None = have.get(agent)
+            node, width = agent, self.network.widths[agent]
+            while node != meeting.root and width:
+                after = int(routes.parent[node])
+                with about(agents.engine, "setup"):
+                    shape = (run.stop - run.start, width)
+                    part = agents.send_rows(part, shape, np.dtype(np.float64), node, after)
+                node = after
+            if agents.mine(meeting.root):
+                parts.append(np.empty((run.stop - run.start, 0)) if part is None else part)
+        return parts
+
+    def _gathered(
+        self, sums: dict[int, list[NDArray[np.float64]]]
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Tell all what was found where features met."""
+        k, d = self.n_components, sum(self.network.widths)
+        agents = self.network.agents
+        with about(agents.engine, "flooding"):
+            everywhere = agents.allgather({self.meetings[at].root: one for at, one in sums.items()})
+        counts, found = np.ones(k), np.zeros((k, d, d))
+        found[:, np.arange(d), np.arange(d)] = 1.0
+        for meeting in self.meetings:
+            columns, part = self.of(meeting), everywhere.get(meeting.root)
+            shapes = [(k, len(columns)), (k, len(columns), len(columns)), (k,)]
+            if part is None or [np.shape(one) for one in part] != shapes:
+                raise InputError(
+                    f"the moments of agent {meeting.root} are missing, or of other features; are "
+                    "all processes of the same version of vpem?"
+                )
+            first, second, counts = part
+            safe = np.maximum(counts, np.finfo(float).tiny)
+            means = first / safe[:, None]
+            covariances = second / safe[:, None, None] - means[:, :, None] * means[:, None, :]
+            found[:, columns[:, None], columns] = covariances
+        return counts, found
+
+
+def _add(
+    sums: list[NDArray[np.float64]], rows: NDArray[np.float64], shares: NDArray[np.float64]
+) -> None:
+    """Add rows to first and second moments and counts of each component."""
+    first, second, counts = sums
+    for k, share in enumerate(shares.T):
+        weighted = rows * share[:, None]
+        first[k] += weighted.sum(axis=0)
+        second[k] += weighted.T @ rows
+    counts += shares.sum(axis=0)

@@ -1,0 +1,170 @@
+"""Hubs that are chosen by the likelihood, and who has to show features to whom for that."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from vpem._core.balls import ball
+from vpem.errors import InputError, Setting
+from vpem.network.graph import Graph
+from vpem.network.hubs import Hub, find_hubs
+from vpem.network.ledger import Ledger
+from vpem.network.routes import NUMBER_BYTES, Routes, charge_features, charge_flooding, find_routes
+from vpem.network.schema import Report
+
+__all__ = [
+    "LikelyHubs",
+    "charge_meetings",
+    "find_meetings",
+    "foretell_hubs",
+    "hubs_of",
+    "route_to",
+    "within",
+]
+
+VALUE_BYTES = 8
+"""Of a feature of a row, or a number of a moment, on its way."""
+
+
+@dataclass(frozen=True)
+class LikelyHubs:
+    """Hubs that were chosen by what they gain, and how.
+
+    Attributes
+    ----------
+    hubs : list of Hub
+        Each agent in exactly one.
+    gain : float or None
+        Nats per sample by which the penalized log-likelihood rises, at least, above that of no hub
+        of several agents; None where they are foretold without data (`foretell_hubs`).
+    meetings : list of Hub
+        Who has shown features to whom (`find_meetings`).
+    sent : Ledger
+        What it took to find them.
+    first : dict
+        Of the first fit, without hops: ``log_likelihood`` per sample and ``n_iter``.
+    """
+
+    hubs: list[Hub]
+    gain: float | None
+    meetings: list[Hub]
+    sent: Ledger
+    first: Report = field(default_factory=dict)
+
+    def describe(self) -> Report:
+        """Describe the choice in values that JSON can hold."""
+        shown = [{"root": one.root, "agents": list(one.agents)} for one in self.meetings]
+        return {"by": "likelihood", "gain": self.gain, "first_fit": self.first, "shown": shown}
+
+
+def find_meetings(graph: Graph, hops: int) -> list[Hub]:
+    """Return where features of every two agents meet that could share a hub.
+
+    Two could if some node is within ``hops`` of both. Nodes with most others near come first; each
+    is shown features of those that no node before it has seen together with another of them.
+
+    Parameters
+    ----------
+    graph : Graph
+        Agents, without a server.
+    hops : int
+        How far features may travel.
+
+    Returns
+    -------
+    list of Hub
+        ``root`` sees the features of all ``agents``, itself among them.
+    """
+    near = [within(graph, hops, node) for node in range(graph.n_agents)]
+    met: set[tuple[int, int]] = set()
+    found = []
+    for root in sorted(range(graph.n_agents), key=lambda node: (-len(near[node]), node)):
+        new = {
+            (one, other)
+            for one in near[root]
+            for other in near[root]
+            if one < other and (one, other) not in met
+        }
+        if not new:
+            continue
+        shown = sorted({root, *(agent for pair in new for agent in pair)})
+        met.update((one, other) for one in shown for other in shown if one < other)
+        found.append(Hub(root, tuple(shown)))
+    return found
+
+
+def route_to(graph: Graph, hops: int, root: int) -> Routes:
+    """Return shortest ways to an agent from all within so many hops of it."""
+    return find_routes(graph, [Hub(root, tuple(within(graph, hops, root)))])
+
+
+def charge_meetings(
+    ledger: Ledger,
+    graph: Graph,
+    hops: int,
+    meetings: Sequence[Hub],
+    widths: Sequence[int],
+    sizes: tuple[int, int],
+) -> None:
+    """Count features on their way to where they meet, and moments on their way to all.
+
+    Parameters
+    ----------
+    ledger : Ledger
+        Where.
+    graph, hops, meetings
+        See `find_meetings`.
+    widths : sequence of int
+        Number of features of each agent.
+    sizes : tuple of int
+        Rows, and covariances (K, or 1 where they are tied).
+    """
+    n_samples, n_copies = sizes
+    record = 0
+    for meeting in meetings:
+        shown = [w if a in meeting.agents else 0 for a, w in enumerate(widths)]
+        charge_features(ledger, route_to(graph, hops, meeting.root), shown, n_samples, VALUE_BYTES)
+        width = sum(shown)
+        record += NUMBER_BYTES + VALUE_BYTES * n_copies * (1 + width + width * (width + 1) // 2)
+    charge_flooding(ledger, graph, record)
+
+
+def foretell_hubs(
+    graph: Graph, hops: int, widths: Sequence[int], sizes: tuple[int, int], seed: int
+) -> LikelyHubs:
+    """Return hubs by size and what it takes to choose by likelihood, but for the first fit.
+
+    Parameters are those of `find_hubs` and `charge_meetings`.
+    """
+    meetings, sent = find_meetings(graph, hops), Ledger(graph)
+    charge_meetings(sent, graph, hops, meetings, widths, sizes)
+    return LikelyHubs(find_hubs(graph, hops, seed), None, meetings, sent)
+
+
+def hubs_of(graph: Graph, hops: int, seed: int, way: str, chosen: LikelyHubs | None) -> list[Hub]:
+    """Return hubs by size, or those that were chosen.
+
+    Raises
+    ------
+    InputError
+        If they are to be chosen by likelihood, and have not been.
+    """
+    if way == "size":
+        return find_hubs(graph, hops, seed)
+    if chosen is None:
+        raise InputError(
+            Setting("hubs", way), " is by the data, of which connect sees none; call "
+            "vpem.fits.likely_hubs.connect_by_likelihood, or take ", Setting("hubs", "size"),
+        )  # fmt: skip
+    return chosen.hubs
+
+
+def within(graph: Graph, hops: int, node: int) -> list[int]:
+    """Agents within so many hops of one."""
+    n = graph.n_agents
+    stamp, queue = np.zeros(n, np.int32), np.empty(n, np.int32)
+    size = ball(*graph.adjacency, node, min(hops, n), stamp, 1, queue)
+    return sorted(queue[:size].tolist())
