@@ -103,9 +103,8 @@ def fit(
             data, parties, held, how.missing == "marginalize", memory_limit, run
         )
         how = started(how, begin, source, given)
-        task = Task(source, held, graph, sums, run)
         limit = run.memory(memory_limit)
-        task.choose_hubs(how, limit, privacy.is_asked)
+        task = Task(source, held, graph, sums, run).grouped(how, limit, privacy.is_asked)
         if run.shards and out.output is not None:
             check_shards(run, task.network, task.names)
         tell_what_is_left(screen, how, privacy, task)

@@ -97,10 +97,10 @@ class Task:
                 self.warnings[number] = before + heard[n_heard:]
         self.names: Sequence[str] = self.parts.names
 
-    def choose_hubs(self, how: FitSettings, limit: int | None, private: bool) -> None:
+    def grouped(self, how: FitSettings, limit: int | None, private: bool) -> Task:
         """Put the network of the hubs that these settings choose in the place of the first."""
         if self.over_rows or self._sums.hubs != "likelihood":
-            return
+            return self
         from vpem.fits.likely_hubs import connect_by_likelihood
 
         X, names = own_features(self.source, self.network, limit)
@@ -116,6 +116,7 @@ class Task:
             f"hubs by likelihood: worth {found.gain:.4g} nats per sample or more, by a fit without "
             f"hops of {found.first['n_iter']} iterations"
         )
+        return self
 
     @property
     def network(self) -> Network:
