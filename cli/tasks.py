@@ -107,7 +107,7 @@ class Task:
         weights = self.source.sample_weight if self._weighted else None
         network = connect_by_likelihood(
             X, self._graph, self.parts, self._sums, how, over=self.run.over,
-            private=private, sample_weight=weights, feature_names=names,
+            private=private, kinds=self.source.kinds, sample_weight=weights, feature_names=names,
         )  # fmt: skip
         self.networks = {self._sums.hops: network}
         found = network.whole.chosen

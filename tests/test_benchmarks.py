@@ -200,3 +200,13 @@ def test_masks_leave_nothing_to_guess_from_but_totals(monkeypatch):
     assert min(found["one message, plain"] + found["21 messages, plain"]) > 0.98
     assert max(found["one message, masked"] + found["21 messages, masked"]) < 0.6
     assert found["21 totals"][-1] > 0.95  # which the page owns up to
+
+
+def test_hubs_by_likelihood_are_held_against_those_by_size():
+    from benchmarks.hubs import measure, table
+    from benchmarks.measure import Options
+
+    (found,) = measure(Options("small"))
+    assert found["graphs"] == 2
+    assert found["BIC"]["likelihood"] <= found["BIC"]["size"]
+    assert "| wine, 2 cycle |" in table([found])

@@ -99,9 +99,9 @@ ALONE = {
     """,
     "where a command runs": "engine ranks shards timeout memory_limit study member listen log",
     "objects that only a program has": """
-        X basis callback cells feature_names first_codec known_covariance ledger
+        X basis callback cells chosen feature_names first_codec known_covariance ledger
         labels model model_options network observations partition problem record rng sample_weight
-        sampler_options saver server start tell whole
+        sampler_options saver server start tell warn whole
     """,
     "a graph that is made, which programs make by make_graph": "graph_seed mean_degree radius",
     "who holds what, which recipes are given as objects": "agents sort_by_label source",
@@ -128,20 +128,24 @@ LACKING = {
     ("rows", "dtype"): "an estimator computes in the type of its data",
     ("rows", "release_epsilon"): "of features that parties hold",
     ("rows", "hops"): "workers show nobody their rows",
+    ("rows", "hubs"): "workers show nobody their rows",
     ("selection", "workers"): "of vpem fit --split rows",
     ("kmeans", "dtype"): "an estimator computes in the type of its data",
     ("kmeans", "eigenvalue"): "an estimator takes the mixing rate of the graph that it is given",
+    ("kmeans", "hubs"): "of k-means nothing is joint in a hub",
     ("kmeans", "release_epsilon"): "of mixtures",
     ("kmeans", "path"): "of tests: both ways give the same",
     ("fedem", "agent_dropout"): "participation is what FedEM has for it",
     ("fedem", "eigenvalue"): "corrections need no estimate of the mixing rate",
     ("fedem", "floor"): "experts set it, in Python",
     ("fedem", "hops"): "workers show nobody their rows",
+    ("fedem", "hubs"): "workers show nobody their rows",
     ("fedem", "path"): "of tests: both ways give the same",
     ("imputation", "agent_dropout"): "participation is what FedEM has for it",
     ("imputation", "alpha"): "experts set it, in Python",
     ("imputation", "eigenvalue"): "corrections need no estimate of the mixing rate",
     ("imputation", "hops"): "observers show nobody their entries",
+    ("imputation", "hubs"): "observers show nobody their entries",
     ("imputation", "path"): "of tests: both ways give the same",
     ("imputation", "memory"): "experts set it, in Python",
     ("imputation", "n_threads"): "of the codec only, which an estimator leaves to all processors",
@@ -149,6 +153,7 @@ LACKING = {
     ("saem", "agent_dropout"): "participation is what SAEM has for it",
     ("saem", "eigenvalue"): "statistics need no estimate of the mixing rate",
     ("saem", "hops"): "devices show nobody their rows",
+    ("saem", "hubs"): "devices show nobody their rows",
     ("saem", "path"): "of tests: both ways give the same",
     ("saem", "covariance_type"): "an option of one of the models",
     ("saem", "n_components"): "an option of one of the models",

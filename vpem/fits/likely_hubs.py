@@ -31,6 +31,7 @@ from vpem.network.schema import Report
 from vpem.settings import FitSettings, SumSettings
 from vpem.steps.runs import Progress
 from vpem.sums.connect import Network, connect
+from vpem.terms.families.kinds import Kinds
 from vpem.terms.posteriors import CHUNK_VALUES
 from vpem.terms.scaling import Scaling
 
@@ -52,6 +53,7 @@ def connect_by_likelihood(
     *,
     over: Callable[[Network], Network] | None = None,
     private: bool = False,
+    kinds: Kinds | None = None,
     **more: Any,
 ) -> Network:
     """Group agents in the hubs by whose joint features a fit gains most, and set up their sum.
@@ -70,6 +72,8 @@ def connect_by_likelihood(
         Returns what this process has of a network (`vpem.sums.spread.spread`). Default: all.
     private : bool
         Whether that fit is to have noise, which this choice has not.
+    kinds : Kinds, optional
+        Families of the features, where they are not all Gaussian.
     **more
         As for `choose_hubs`.
 
@@ -89,13 +93,15 @@ def connect_by_likelihood(
             Setting("hubs", "likelihood"), " looks at features without noise; take ",
             Setting("hubs", "size"),
         )  # fmt: skip
-    check_choice_of_hubs(graph, how)
+    check_choice_of_hubs(graph, how, kinds)
     first = over(connect(graph, partition, sums.changed(hubs="size", hops=0)))
     chosen = choose_hubs(X, first, sums.hops, how, seed=sums.seed, **more)
     return over(connect(graph, partition, sums, chosen=chosen))
 
 
-def check_choice_of_hubs(graph: Graph, how: FitSettings | None = None) -> None:
+def check_choice_of_hubs(
+    graph: Graph, how: FitSettings | None = None, kinds: Kinds | None = None
+) -> None:
     """Raise InputError where likelihood has no choice between hubs, or cannot be had."""
     by_likelihood, by_size = Setting("hubs", "likelihood"), Setting("hubs", "size")
     if graph.has_server:
@@ -110,6 +116,11 @@ def check_choice_of_hubs(graph: Graph, how: FitSettings | None = None) -> None:
             by_likelihood, " goes by what features gain when they are joint, but with ",
             Setting("covariance_type", how.covariance_type), " those of a hub are as independent "
             "as apart; take full or tied, or ", by_size,
+        )  # fmt: skip
+    if kinds is not None and not kinds.is_gaussian:
+        raise InputError(
+            by_likelihood, " goes by what Gaussian features gain when they are joint, but those of "
+            "other families are independent within a component, as they are apart; take ", by_size,
         )  # fmt: skip
     if how.missing != "refuse":
         raise InputError(
