@@ -406,7 +406,7 @@ class VPEM(FittedByEM):
         }  # fmt: skip
         if how.hubs == "likelihood":
             network = connect_by_likelihood(
-                data, graph, partition, how, asked, private=privacy.is_asked, **known
+                data, graph, partition, how, asked, private=privacy.is_asked, kinds=kinds, **known
             )
         else:
             network = connect(graph, partition, how)
