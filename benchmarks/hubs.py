@@ -1,8 +1,8 @@
 """Hubs by likelihood against hubs by size: ``python -m benchmarks.hubs [--pulsars FILE]``.
 
 On graphs of 8 agents and 1 hop, 20 of each topology, the same fit with either hubs: accuracy,
-adjusted Rand index, log-likelihood per sample and BIC, paired by graph. On every other graph features
-are dealt out at random, as in `benchmarks.paper.table1`.
+adjusted Rand index, log-likelihood per sample and BIC, paired by graph. On every other graph
+features are dealt out at random, as in `benchmarks.paper.table1`.
 """
 
 from __future__ import annotations
