@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from vpem.checks import row_blocks
 from vpem.errors import InputError, Setting
@@ -32,8 +33,12 @@ MAY_BE = {
 """What values of a family are."""
 
 
-def known_kinds(kinds: Kinds | None, X: Any) -> Kinds | None:
+def known_kinds(
+    kinds: Kinds | None, X: Any, any_has: Callable[[NDArray[np.bool_]], NDArray[np.bool_]]
+) -> Kinds | None:
     """Return the families of features with all their levels; None where all are Gaussian.
+
+    Where any process has others (``any_has``), all fit families; they are given `Kinds` alike.
 
     Raises
     ------
@@ -48,7 +53,7 @@ def known_kinds(kinds: Kinds | None, X: Any) -> Kinds | None:
         raise InputError(
             f"there are families for {kinds.n_features} features, the data have {X.shape[1]}"
         )
-    return None if kinds.is_gaussian else kinds.counted(X)
+    return kinds.counted(X) if any_has(np.array([not kinds.is_gaussian]))[0] else None
 
 
 def check_values_of(kinds: Kinds, X: Any, feature_names: Sequence[str] | None = None) -> None:

@@ -175,7 +175,6 @@ def prepare(
             found = check_finite(data, names, () if missing is None else MARGINALIZE)
 
     X = check_data(X, n_features, feature_names, finite=finite, least_rows=int(here is None))
-    kinds = known_kinds(kinds, X)
     n_samples = len(X) if here is None else here.n_samples
     n_components, init, given = how.n_components, how.init, None
     if init is None:
@@ -183,6 +182,7 @@ def prepare(
     if not isinstance(init, str | Density):
         given = init
     any_has = some or (np.asarray if here is None else here.holders.any)
+    kinds = known_kinds(kinds, X, any_has)
     of_rows = some or (np.asarray if here is None or here.masked else here.everyones)
     if missing == "marginalize":
         misses = bool(any_has(np.array([misses]))[0])

@@ -10,13 +10,17 @@ import hashlib
 import os
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from vpem.errors import InputError
 from vpem.files.models import MOST_AGENTS, Model, current_versions, read_model, write_model
-from vpem.fits.parts import join_parts
+from vpem.fits.block_parts import join_parts
+from vpem.fits.mixed_parts import join_families, sent_of
+from vpem.fits.parts import cut
 from vpem.fits.results import Fit
 from vpem.network.blocks import Blocks
 from vpem.network.schema import (
@@ -31,8 +35,8 @@ from vpem.network.schema import (
     Schema,
     check,
 )
-from vpem.terms.mixture import Mixture
-from vpem.terms.scaling import Scaling
+from vpem.terms.families.kinds import Kinds
+from vpem.terms.families.mixture import MixedMixture
 
 __all__ = ["join_shards", "shard_path", "shard_paths", "write_shard"]
 
@@ -106,18 +110,7 @@ def write_shard(
     """
     network, mixture = fit.network, fit.mixture
     number = int(network.total.holders.own[place])
-    _, means, covariances = mixture.block(place)
-    own = slice(mixture.blocks.offsets[place], mixture.blocks.offsets[place + 1])
-    columns = mixture.blocks.order[own]
-    hub = network.hubs[number]
-    alone = Mixture(
-        Blocks((np.arange(len(columns)),), (hub.root,), (hub.agents,)),
-        mixture.covariance_type,
-        np.ascontiguousarray(mixture.weights[place if len(mixture.weights) > 1 else 0][None]),
-        np.ascontiguousarray(means),
-        np.ascontiguousarray(covariances if mixture.is_diagonal else covariances.ravel()),
-        Scaling(mixture.scaling.shift[columns], mixture.scaling.scale[columns]),
-    )
+    alone = cut(mixture, [place])
     report = {
         "algorithm": "vp-em",
         "shard": {
@@ -190,15 +183,9 @@ def join_shards(paths: Sequence[PathLike]) -> Model:
     }
     if len(kinds) > 1:
         raise InputError("the shards differ in their components, covariances or iterations")
-    parts = [_part(blocks, number, model) for number, model in sorted(found.items())]
-    for number in sorted(set(range(len(hubs))) - set(found)):
-        parts.append(_part(blocks, number, some, empty=True))
-    mixture = join_parts(blocks, some.mixture.covariance_type, parts)
+    mixture = _families(blocks, found) or _gaussian(blocks, found)
     if first["shared"]:
-        mixture = Mixture(
-            blocks, mixture.covariance_type, some.mixture.weights, mixture.means,
-            mixture.covariances, mixture.scaling,
-        )  # fmt: skip
+        mixture = replace(mixture, weights=some.mixture.weights)
     names_of = [""] * blocks.n_features
     history = np.empty((len(some.history), len(hubs)))
     history[...] = some.history
@@ -210,6 +197,40 @@ def join_shards(paths: Sequence[PathLike]) -> Model:
     report |= {"n_features": blocks.n_features, "feature_names": names_of, "hubs": hubs}
     report["n_agents"] = len(report["agent_names"])
     return Model(mixture, tuple(names_of), report, history, some.options, some.versions)
+
+
+def _gaussian(blocks: Blocks, found: dict[int, Model]) -> Any:
+    """Join hubs of Gaussian features."""
+    some = next(iter(found.values()))
+    parts = [_part(blocks, number, model) for number, model in sorted(found.items())]
+    for number in sorted(set(range(blocks.n_blocks)) - set(found)):
+        parts.append(_part(blocks, number, some, empty=True))
+    return join_parts(blocks, some.mixture.covariance_type, parts)
+
+
+def _families(blocks: Blocks, found: dict[int, Model]) -> Any:
+    """Join hubs whose features are of several families; None where all are Gaussian."""
+    some = next(iter(found.values())).mixture
+    mixed = [isinstance(model.mixture, MixedMixture) for model in found.values()]
+    if not any(mixed):
+        return None
+    if not all(mixed):
+        raise InputError("the shards differ in whether they have families of features")
+    families, counts = [""] * blocks.n_features, [0] * blocks.n_features
+    sent = []
+    for number in range(blocks.n_blocks):
+        own: Report = {"numbers": [number], "weights": some.weights, "parts": {}, "levels": {}}
+        if number in found:
+            mixture = found[number].mixture
+            columns = blocks.features[number].tolist()
+            for place, column in enumerate(columns):
+                families[column] = mixture.kinds.families[place]
+                counts[column] = mixture.kinds.n_levels[place]
+            named = {columns[place]: names for place, names in mixture.kinds.levels.items()}
+            own |= {"weights": mixture.weights, **sent_of(mixture, named)}
+        sent.append(own)
+    kinds = Kinds(tuple(families), tuple(counts))
+    return join_families(blocks, kinds, some.covariance_type, sent)
 
 
 def _told(path: PathLike, model: Model) -> Report:

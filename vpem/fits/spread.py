@@ -14,7 +14,8 @@ from vpem.engines.engine import about
 from vpem.errors import InputError
 from vpem.files.matrix import FileMatrix
 from vpem.files.spool import Spool
-from vpem.fits.parts import gathered
+from vpem.fits.mixed_parts import agree_on_kinds
+from vpem.fits.parts import gathered, own_columns_of_hubs
 from vpem.fits.prepare import MARGINALIZE
 from vpem.fits.results import Fit
 from vpem.fits.settings import PrivacySettings
@@ -24,6 +25,7 @@ from vpem.settings import FitSettings
 from vpem.steps.runs import Progress
 from vpem.steps.saver import Saver
 from vpem.sums.connect import Network
+from vpem.terms.families.kinds import Kinds
 from vpem.terms.missing_patterns import check_missing
 
 __all__ = ["bring", "fit_spread", "own_columns"]
@@ -43,6 +45,7 @@ def fit_spread(
     shards: bool = False,
     privacy: PrivacySettings | None = None,
     labels: Sequence[int] | None = None,
+    kinds: Kinds | None = None,
     **changes: Any,
 ) -> Fit:
     """Fit a Gaussian mixture to features that agents in several processes hold: VP-EM.
@@ -62,6 +65,8 @@ def fit_spread(
         Weight of each row; those of the first agent's process hold for all.
     feature_names : sequence of str, optional
         Of the columns of ``X``, for messages.
+    kinds : Kinds, optional
+        Families of the columns of ``X``; None: all are Gaussian.
     callback, saver, labels, privacy
         As for `vpem.fits.vpem.fit_vpem`.
     shards : bool
@@ -82,15 +87,19 @@ def fit_spread(
     """
     how = FitSettings.of(settings, **changes)
     data, names, weights = X, feature_names, sample_weight
+    every = None
     if network.agents.apart:
+        kinds = None if kinds is None or X is None else kinds.counted(X)
+        every = agree_on_kinds(kinds, own_columns(network), network)
+        kinds = None if every is None else every.of(own_columns_of_hubs(network))
         weights = network.agents.bcast(None if weights is None else np.asarray(weights))
         data, names = bring(X, network, feature_names, how.missing)
     assert data is not None
     fit = fit_vpem(
         data, network, how, sample_weight=weights, feature_names=names, callback=callback,
-        saver=saver, labels=labels, privacy=privacy,
+        saver=saver, labels=labels, privacy=privacy, kinds=kinds,
     )  # fmt: skip
-    return fit if shards or not network.agents.apart else gathered(fit)
+    return fit if shards or not network.agents.apart else gathered(fit, every)
 
 
 def own_columns(network: Network) -> NDArray[np.intp]:

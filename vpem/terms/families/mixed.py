@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -144,6 +143,7 @@ class MixedTerms(RowTerms):
             scale,
         )  # fmt: skip
         self.parts: list[PartTerms] = []
+        self._measured: FeatureTerms | None = None
         self.places: list[NDArray[np.intp]] = []
         for family, features in kinds.split(blocks).items():
             law = law_of(family)
@@ -176,7 +176,7 @@ class MixedTerms(RowTerms):
         chosen.n_samples = rows.n_samples
         total = rows.n_samples if row_weights is None else row_weights.sum()
         chosen.total_weight = float(total)
-        chosen.__dict__.pop("measured", None)
+        chosen._measured = None
         return chosen
 
     def chunks(self, n_values: int) -> Any:
@@ -333,10 +333,12 @@ class MixedTerms(RowTerms):
         ]
         return self._mixture(weights, parts)
 
-    @cached_property
+    @property
     def measured(self) -> FeatureTerms:
         """The same rows where distances mean something: numbers in units of their spread."""
-        return embedding(self)
+        if self._measured is None:
+            self._measured = embedding(self)
+        return self._measured
 
     def of_clusters(self, centres: NDArray[np.float64], n_roots: int) -> MixedStatistics:
         """Statistics of no rows, of as many clusters as centres; nothing is expected of them."""

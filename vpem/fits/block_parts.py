@@ -1,0 +1,106 @@
+"""Some blocks of a Gaussian mixture, and how parts that processes have become one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vpem.network.blocks import Blocks
+from vpem.network.schema import Report
+from vpem.terms.covariances import block_views
+from vpem.terms.mixture import Mixture
+from vpem.terms.scaling import Scaling
+
+__all__ = ["cut_blocks", "join_parts", "joined", "joined_weights", "own_blocks"]
+
+
+def own_blocks(whole: Blocks, numbers: Sequence[int] | NDArray[np.intp]) -> Blocks:
+    """Return some blocks, whose features are counted from 0, block by block."""
+    ends = np.cumsum([0, *(len(whole.features[b]) for b in numbers)])
+    return Blocks(
+        tuple(np.arange(begin, end, dtype=np.intp) for begin, end in pairwise(ends)),
+        tuple(whole.roots[b] for b in numbers),
+        tuple(whole.agents[b] for b in numbers),
+    )
+
+
+def cut_blocks(mixture: Mixture, numbers: Sequence[int] | NDArray[np.intp]) -> Mixture:
+    """Return some blocks of a mixture, whose features are counted from 0, block by block."""
+    whole = mixture.blocks
+    features, blocks = [whole.features[b] for b in numbers], own_blocks(whole, numbers)
+    columns = joined(features)
+    inside = joined([np.arange(whole.offsets[b], whole.offsets[b + 1]) for b in numbers])
+    if mixture.is_diagonal:
+        covariances = np.ascontiguousarray(mixture.covariances[:, inside])
+    else:
+        views = mixture.covariance_blocks
+        covariances = np.concatenate([np.empty(0), *(views[b].ravel() for b in numbers)])
+    scaling = Scaling(mixture.scaling.shift[columns], mixture.scaling.scale[columns])
+    means = np.ascontiguousarray(mixture.means[:, inside])
+    weights = mixture.weights if len(mixture.weights) == 1 else mixture.weights[numbers]
+    return Mixture(blocks, mixture.covariance_type, weights, means, covariances, scaling)
+
+
+def join_parts(blocks: Blocks, covariance_type: str, parts: Sequence[Report]) -> Mixture:
+    """Join the parts of a mixture that several processes have.
+
+    Parameters
+    ----------
+    blocks : Blocks
+        Of all.
+    covariance_type : str
+        As the parts have it.
+    parts : sequence of dict
+        ``numbers`` of its blocks, ``weights`` (one set, or one a block), ``means``,
+        ``covariances``, ``shift`` and ``scale`` in the order of these blocks.
+    """
+    n_components = parts[0]["means"].shape[0]
+    d, b = blocks.n_features, blocks.n_blocks
+    means, shift, scale = np.empty((n_components, d)), np.empty(d), np.empty(d)
+    diagonal = not covariance_type.endswith(("full", "tied"))
+    copies = 1 if covariance_type.startswith("tied") else n_components
+    squares = int((blocks.widths.astype(np.int64) ** 2).sum())
+    covariances = np.empty((copies, d) if diagonal else copies * squares)
+    weights = joined_weights(b, parts)
+    views = None if diagonal else block_views(covariances, blocks.widths, copies)
+    for part in parts:
+        numbers = part["numbers"]
+        ends = np.cumsum([0, *blocks.widths[numbers]])
+        inner = None
+        if views is not None:
+            inner = block_views(part["covariances"], blocks.widths[numbers], copies)
+        for place, number in enumerate(numbers):
+            own = slice(ends[place], ends[place + 1])
+            to = slice(blocks.offsets[number], blocks.offsets[number + 1])
+            means[:, to] = part["means"][:, own]
+            shift[blocks.order[to]] = part["shift"][own]
+            scale[blocks.order[to]] = part["scale"][own]
+            if views is None:
+                covariances[:, to] = part["covariances"][:, own]
+            else:
+                assert inner is not None
+                views[number][...] = inner[place]
+    return Mixture(blocks, covariance_type, weights, means, covariances, Scaling(shift, scale))
+
+
+def joined_weights(n_blocks: int, parts: Sequence[Report]) -> NDArray[np.float64]:
+    """Return mixing weights (R, K) of all blocks, or one set that all share.
+
+    ``parts`` have ``numbers`` of their blocks and ``weights``, one set, or one a block.
+    """
+    weights = np.empty((n_blocks, parts[0]["weights"].shape[1]))
+    for part in parts:
+        weights[part["numbers"]] = part["weights"]
+    # One set for other than one block is shared by all, elsewhere too.
+    if any(len(part["weights"]) == 1 != len(part["numbers"]) for part in parts):
+        shared: NDArray[np.float64] = parts[0]["weights"]
+        return shared
+    return weights
+
+
+def joined(parts: list[NDArray[np.intp]]) -> NDArray[np.intp]:
+    """Return runs of numbers one after the other."""
+    return np.concatenate([np.empty(0, dtype=np.intp), *parts])
