@@ -1,14 +1,15 @@
 """The answer of a fit: how large components or clusters are, and in which features each differs.
 
 Differences are counted in standard deviations of all rows together, so that features in any units
-can be compared. They follow from what whoever has the result has anyway: the parameters, and of a
-clustering the standard deviations of features, which are measured as the data are checked.
+can be compared; those of categories lie in the shares of levels. They follow from what whoever has
+the result has anyway: the parameters, and of a clustering the standard deviations of features,
+which are measured as the data are checked.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from math import floor, log10
 
 import numpy as np
@@ -16,8 +17,11 @@ from numpy.typing import NDArray
 
 from vpem.files.clusterings import StoredClustering
 from vpem.files.models import Model
+from vpem.fits.differences import Difference, Levels, degrees_of_freedom_of, levels_of
 from vpem.network.schema import Report
 from vpem.terms.covariances import variances_of
+from vpem.terms.density import Density
+from vpem.terms.families.mixture import MixedMixture
 from vpem.terms.mixture import Mixture
 from vpem.terms.scaling import Scaling
 
@@ -106,6 +110,24 @@ def spread_of_mixture(mixture: Mixture) -> Vector:
     return _spread(mixture.assembled_weights, means, variances_of(mixture))
 
 
+def _told_apart(mixture: Density) -> Vector:
+    """Return `standardized_means` (K, d) of a mixture, in the user's order."""
+    weights = mixture.assembled_weights
+    if not isinstance(mixture, MixedMixture):
+        assert isinstance(mixture, Mixture)
+        means = mixture.means[:, mixture.blocks.position]
+        return standardized_means(weights, means, spread_of_mixture(mixture))
+    found = np.empty((mixture.n_components, mixture.n_features))
+    for law, part in zip(mixture.laws, mixture.parts, strict=True):
+        means, variances = law.means(part), law.variances(part)
+        found[:, part.features.columns] = standardized_means(
+            weights, means, _spread(weights, means, variances)
+        )
+    for j, own in levels_of(mixture).items():
+        found[:, j] = own.away(weights)
+    return found
+
+
 def spread_of_clusters(
     centres: Vector, sizes: Vector, within: float | Vector, scaling: Scaling | None
 ) -> Vector:
@@ -148,28 +170,6 @@ def _shares(sizes: Vector) -> Vector:
 
 
 @dataclass(frozen=True)
-class Difference:
-    """How a component differs from all rows in one feature.
-
-    Attributes
-    ----------
-    feature : str
-        Its name.
-    deviations : float
-        Mean of the component less that of all rows, in standard deviations of all rows.
-    mean : float
-        Of the component, in the data's units.
-    """
-
-    feature: str
-    deviations: float
-    mean: float
-
-    def __str__(self) -> str:
-        return f"{self.feature} {self.deviations:+.1f} sd"
-
-
-@dataclass(frozen=True)
 class Answer:
     """What the components of a mixture, or the clusters of rows, are.
 
@@ -188,6 +188,10 @@ class Answer:
         See `standardized_means`.
     measured : bool
         Whether standard deviations are those of the data, or of the mixture.
+    levels : dict of int to Levels
+        Of each feature that is a category, by its column.
+    degrees_of_freedom : ndarray of shape (K, B) or None
+        Of each hub's t features, NaN of hubs without any; None where there are none.
     """
 
     feature_names: tuple[str, ...]
@@ -196,20 +200,23 @@ class Answer:
     means: Vector
     standardized: Vector
     measured: bool = True
+    levels: Mapping[int, Levels] = field(default_factory=dict)
+    degrees_of_freedom: Vector | None = None
 
     @classmethod
     def of_mixture(
-        cls, mixture: Mixture, feature_names: Sequence[str], total_weight: float | None = None
+        cls, mixture: Density, feature_names: Sequence[str], total_weight: float | None = None
     ) -> Answer:
         """Return that of a mixture fitted to rows of so much weight in all."""
-        weights, spread = mixture.assembled_weights, spread_of_mixture(mixture)
-        means = mixture.means[:, mixture.blocks.position]
+        weights = mixture.assembled_weights
         return cls(
             tuple(feature_names),
             weights,
             None if total_weight is None else weights * total_weight,
             mixture.assembled_means,
-            standardized_means(weights, means, spread),
+            _told_apart(mixture),
+            levels=levels_of(mixture),
+            degrees_of_freedom=degrees_of_freedom_of(mixture),
         )
 
     @classmethod
@@ -245,11 +252,16 @@ class Answer:
         """Return the features in which a component differs most from all rows, most first."""
         away = self.standardized[component]
         order = np.argsort(-np.abs(away), kind="stable")[:most]
-        return [
-            Difference(self.feature_names[j], float(away[j]), float(self.means[component, j]))
-            for j in order
-            if abs(away[j]) >= SEEN
-        ]
+        return [self._difference(component, int(j)) for j in order if abs(away[j]) >= SEEN]
+
+    def _difference(self, component: int, j: int) -> Difference:
+        name, away = self.feature_names[j], float(self.standardized[component, j])
+        if j not in self.levels:
+            return Difference(name, away, float(self.means[component, j]))
+        own = self.levels[j]
+        level = own.most(self.weights, component)
+        shares = float(own.shares[component, level]), float((self.weights @ own.shares)[level])
+        return Difference(name, away, None, own.names[level], *shares)
 
     @property
     def leading(self) -> tuple[str, float]:
@@ -265,15 +277,19 @@ class Answer:
 
     def describe(self, noun: str = "component") -> list[Report]:
         """Return what JSON tells of each component; ``noun`` is what they are called."""
-        return [
+        described: list[Report] = [
             {
                 noun: k,
                 "share": float(weight),
                 "size": None if self.sizes is None else float(self.sizes[k]),
-                "differs_most_in": [asdict(one) for one in self.differences(k)],
+                "differs_most_in": [one.describe() for one in self.differences(k)],
             }
             for k, weight in enumerate(self.weights)
         ]
+        if self.degrees_of_freedom is not None:
+            for one, own in zip(described, self.degrees_of_freedom, strict=True):
+                one["degrees_of_freedom"] = [None if np.isnan(nu) else float(nu) for nu in own]
+        return described
 
 
 def answer_of(stored: Model | StoredClustering) -> Answer:
@@ -325,7 +341,7 @@ def as_table(
     heads : tuple of str
     rows : list of tuple of str
     """
-    heads = (noun, f"{'noisy ' if noisy else ''}size", "share", "differs most in")
+    heads: tuple[str, ...] = (noun, f"{'noisy ' if noisy else ''}size", "share", "differs most in")
     rows: list[tuple[str, ...]] = []
     digits = _digits([one["size"] for one in described if one["size"] is not None])
     for one in described:
@@ -336,9 +352,16 @@ def as_table(
             f"{one['share']:.1%}",
             ", ".join(str(Difference(**each)) for each in named or ()) or "-",
         ))  # fmt: skip
-    if any(one["differs_most_in"] is not None for one in described):
-        return heads, rows
-    return heads[:3], [row[:3] for row in rows]
+    if all(one["differs_most_in"] is None for one in described):
+        heads, rows = heads[:3], [row[:3] for row in rows]
+    if any("degrees_of_freedom" in one for one in described):
+        heads = (*heads, "degrees of freedom")
+        told = [[nu for nu in one["degrees_of_freedom"] if nu is not None] for one in described]
+        rows = [
+            (*row, ", ".join(f"{nu:.1f}" if nu < 100 else f"{nu:.0f}" for nu in own))
+            for row, own in zip(rows, told, strict=True)
+        ]
+    return heads, rows
 
 
 def _digits(sizes: list[float]) -> int:

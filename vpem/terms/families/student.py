@@ -36,7 +36,7 @@ from vpem.terms.missing_statistics import MissingFactors
 from vpem.terms.mixture import Mixture
 from vpem.terms.statistics import MissingStatistics, Statistics, enough_rows
 
-__all__ = ["START_DOF", "StudentFactors", "StudentLaw", "StudentTerms"]
+__all__ = ["START_DOF", "StudentFactors", "StudentLaw", "StudentTerms", "dof_of"]
 
 START_DOF = 10.0
 """Of components that no rows have told about yet."""
@@ -72,21 +72,20 @@ class StudentLaw(GaussianLaw):
         return {"dof": "positive"}
 
     def hubs_of_cells(self, features: Features) -> dict[str, NDArray[np.intp]]:
-        """One cell a hub."""
-        return {"dof": np.arange(features.blocks.n_blocks, dtype=np.intp)}
+        """One cell a hub that has such features."""
+        return {"dof": np.flatnonzero(features.blocks.widths)}
 
     def features_of_cells(self, features: Features) -> dict[str, NDArray[np.intp]]:
         """Cells are a hub's own."""
-        return {"dof": np.full(features.blocks.n_blocks, -1, dtype=np.intp)}
+        return {"dof": np.full(np.count_nonzero(features.blocks.widths), -1, dtype=np.intp)}
 
     def tables_over(self, part: Part, features: Features, origin: NDArray[np.intp]) -> Tables:
         """Degrees of freedom of other hubs: the mean over their features."""
         blocks = features.blocks
-        of_feature = part.tables["dof"][:, part.features.blocks.block_of[origin]]
-        dof = np.full((len(of_feature), blocks.n_blocks), START_DOF)
-        for b in np.flatnonzero(blocks.widths):
-            dof[:, b] = of_feature[:, blocks.offsets[b] : blocks.offsets[b + 1]].mean(axis=1)
-        return {"dof": dof}
+        of_feature = dof_of(part)[:, part.features.blocks.block_of[origin]]
+        runs = (blocks.offsets[b : b + 2] for b in np.flatnonzero(blocks.widths))
+        means = [of_feature[:, begin:end].mean(axis=1) for begin, end in runs]
+        return {"dof": np.array(means).reshape(len(means), len(of_feature)).T}
 
     def n_parameters(self, part: Part, n_components: int) -> int:
         """Those of a Gaussian, and the degrees of freedom of each hub that has such features."""
@@ -103,7 +102,7 @@ class StudentLaw(GaussianLaw):
         log_dets = super().terms_of(centred, at_centre, there)
         apart = np.maximum(gaussian - log_dets, 0.0).astype(np.float64)
         return student_terms(
-            apart, log_dets.astype(np.float64), part.tables["dof"], widths_of(there, blocks)
+            apart, log_dets.astype(np.float64), dof_of(part), widths_of(there, blocks)
         )
 
     def means(self, part: Part) -> Table:
@@ -116,7 +115,7 @@ class StudentLaw(GaussianLaw):
         Tails of 2 degrees of freedom have none, and of little more one that says nothing of where
         most rows are.
         """
-        dof = np.maximum(part.tables["dof"], LIGHTER)
+        dof = np.maximum(dof_of(part), LIGHTER)
         blocks = part.features.blocks
         factors = (dof / (dof - 2))[:, blocks.block_of[blocks.position]]
         found: Table = super().variances(part) * factors
@@ -126,7 +125,7 @@ class StudentLaw(GaussianLaw):
         """Draw rows of these components, (m, n): Gaussian ones, divided by scales of each hub."""
         core, blocks = core_of(part), part.features.blocks
         away = core.drawn(labels, rng) - core.assembled_means[labels]
-        half = 0.5 * part.tables["dof"][labels]
+        half = 0.5 * dof_of(part)[labels]
         scales = rng.gamma(half, 1 / half)[:, blocks.block_of[blocks.position]]
         drawn: Table = core.assembled_means[labels] + away / np.sqrt(scales)
         return drawn
@@ -134,6 +133,14 @@ class StudentLaw(GaussianLaw):
     def terms(self, columns: Columns, features: Features, how: How) -> StudentTerms:
         """Return the terms of data."""
         return StudentTerms(self, columns, features, how)
+
+
+def dof_of(part: Part) -> Table:
+    """Degrees of freedom (K, B) of all hubs; `START_DOF` of those without such features."""
+    filled, own = part.features.blocks.widths > 0, part.tables["dof"]
+    found = np.full((len(own), len(filled)), START_DOF)
+    found[:, filled] = own
+    return found
 
 
 def widths_of(there: NDArray[np.generic], blocks: Blocks) -> NDArray[np.intp]:
@@ -153,7 +160,7 @@ class StudentTerms(LocatedTerms):
     def prepare(self, part: Part) -> Made:
         """Factor every block, and remember them for expected values of the M-step."""
         gaussian = self.inner.prepare(core_of(part))
-        self._latest = StudentFactors(gaussian, part.tables["dof"])
+        self._latest = StudentFactors(gaussian, dof_of(part))
         return Made(self._latest, gaussian.failed)
 
     def forget(self) -> None:
@@ -302,7 +309,7 @@ class StudentTerms(LocatedTerms):
     def _part(self, core: Mixture, dof: Table | None = None) -> Part:
         if dof is None:
             dof = np.full((core.n_components, self.features.blocks.n_blocks), START_DOF)
-        return Part(self.family, self.features, {"dof": dof}, core)
+        return Part(self.family, self.features, self._tables(dof), core)
 
     def _as_gaussian(self, statistics: StudentStatistics) -> Statistics:
         """Statistics for which a Gaussian's M-step gives the locations and scatters of the t.
@@ -325,18 +332,22 @@ class StudentTerms(LocatedTerms):
             moved.seen = statistics.seen if self._by_feature else statistics.there
         return moved
 
+    def _tables(self, dof: Table) -> Tables:
+        """Degrees of freedom (K, B) of the hubs that have such features."""
+        return {"dof": np.ascontiguousarray(dof[:, self.features.blocks.widths > 0])}
+
     # ---- starts and repairs ---------------------------------------------------------------------
 
     def keep(self, part: Part, before: Part, hubs: NDArray[np.bool_]) -> Part:
         """Return the part with the parameters that these hubs (B,) had before."""
-        dof = np.where(hubs, before.tables["dof"], part.tables["dof"])
-        return replace(super().keep(part, before, hubs), tables={"dof": dof})
+        dof = np.where(hubs, dof_of(before), dof_of(part))
+        return replace(super().keep(part, before, hubs), tables=self._tables(dof))
 
     def reseeded(self, part: Part, component: int, centre: Table) -> Part:
         """Place one component anew, at a centre (n,)."""
-        dof = part.tables["dof"].copy()
+        dof = dof_of(part)
         dof[component] = START_DOF
-        return replace(super().reseeded(part, component, centre), tables={"dof": dof})
+        return replace(super().reseeded(part, component, centre), tables=self._tables(dof))
 
     def _over(self, inner: FeatureTerms) -> Self:
         chosen = super()._over(inner)
