@@ -1,5 +1,7 @@
 """Families whose features are independent within a component: each alone is its textbook EM."""
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 from scipy import optimize, special, stats
@@ -78,11 +80,15 @@ def size_step(x, shares, mean, old):
     """Size from an old one: where the slope of the bound of the likelihood is zero."""
     below = np.arange(x.max())[:, None]
     ratios = np.where(below < x, old / (old + below), 0)
-    slope, curve = (shares * ratios).sum(), (shares * ratios * (1 - ratios)).sum()
+    slope, bends = (shares * ratios).sum(), (shares * ratios * (1 - ratios)).sum(axis=1)
+    edges = 4.0 ** np.arange(9)
 
     def slope_at(step):
-        size = old * np.exp(step)
-        bent = slope + curve * np.sign(step) * (1 - np.exp(-abs(step)))
+        size, bent = old * np.exp(step), slope
+        for first, after in pairwise(edges):
+            c = first if step > 0 else after - 1
+            curve = bends[(below[:, 0] >= first) & (below[:, 0] < after)].sum()
+            bent += curve * np.expm1(step) * (c + old) / (c + size)
         return bent - shares.sum() * size * np.log1p(mean / size)
 
     low, high = (0.0, 40.0) if slope_at(0) > 0 else (-15.0, 0.0)
@@ -285,6 +291,7 @@ UNDER = {
     "one value": lambda rng: np.full(50, 7),
     "none": lambda rng: np.zeros(50),
     "zeros and ones": lambda rng: np.arange(50) % 2,
+    "large": lambda rng: rng.binomial(1000, 0.99, 300),
 }
 
 
@@ -311,7 +318,7 @@ def sizes_along(counts, size, steps=100):
 @pytest.mark.parametrize("counts", COUNTS.values(), ids=COUNTS)
 def test_sizes_come_to_be_the_likeliest(counts):
     values = counts(np.random.default_rng(5))
-    for start in (0.05, 1.0, 100.0):
+    for start in (1e-3, 1.0, LARGEST_SIZE):
         mean, sizes, likelihoods = sizes_along(values, start)
         assert np.diff(likelihoods).min() > -1e-9
         size = sizes[-1]
@@ -329,7 +336,7 @@ def test_counts_that_vary_less_are_poisson(counts):
     values = counts(np.random.default_rng(6))
     mean, sizes, likelihoods = sizes_along(values, 5.0)
     assert sizes[-1] == LARGEST_SIZE
-    assert len(sizes) < 60
+    assert len(sizes) < 80
     poisson = stats.poisson.logpmf(values, mean).mean()
     assert likelihoods[-1] == pytest.approx(poisson, abs=(1 + mean**2) / LARGEST_SIZE)
 

@@ -2,8 +2,9 @@
 
 import numpy as np
 import pytest
+from scipy.special import gammaln
 
-from vpem._core import families, reference_families
+from vpem._core import families, reference_families, rising
 
 from .tables import over
 
@@ -89,3 +90,35 @@ def test_products(layout, dtype, m_threads, kind):
     same(sums[0], sums[1], np.float64)
     assert terms[0].tobytes() == terms[2].tobytes()
     assert sums[0].tobytes() == sums[2].tobytes()
+
+
+@over(layout=LAYOUTS, dtype=(np.float64, np.float32), m_threads=ROWS_AND_THREADS)
+def test_large_counts(layout, dtype, m_threads):
+    m, n_threads = m_threads
+    k = 1 + m % 3
+    problem = Problem(layout, dtype, m, k, shared=m % 2)
+    rows, edges = problem.values(1), np.array([64.0, 256, 1024])
+    sizes = 10 ** problem.rng.uniform(-4, 4, (problem.n, k))
+    line = problem.rng.normal(size=(problem.n, 2, k))
+    terms, sums = [], []
+    for home, threads in ((rising, n_threads), (reference_families, 1), (rising, 1)):
+        terms.append(problem.terms.copy())
+        home.rising_terms(rows, 64.0, problem.offsets, line, sizes, terms[-1], threads)
+        sums.append(np.full((problem.n, len(edges), 3, k), 0.5))
+        home.rising_moments(rows, edges, problem.shares, problem.offsets, sizes, sums[-1], threads)
+    same(terms[0], terms[1], np.float64 if dtype == np.float64 else np.float32)
+    for part in range(3):  # counts, slopes, curvatures
+        same(sums[0][:, :, part], sums[1][:, :, part], np.float32 if part else np.float64)
+    assert terms[0].tobytes() == terms[2].tobytes()
+    assert sums[0].tobytes() == sums[2].tobytes()
+
+
+def test_terms_of_large_sizes_are_those_of_a_poisson():
+    x = np.array([64.0, 100, 1000, 1e6])[:, None]
+    size, terms = np.full((1, 1), 1e8), np.zeros((1, 4, 1))
+    exact = np.array([sum(np.log1p(np.arange(64, int(v)) / 1e8)) for v in x[:3, 0]])
+    args = (np.array([0, 1]), np.zeros((1, 2, 1)), size, terms, 1)
+    rising.rising_terms(x, 64.0, *args)
+    ahead = (x[:3, 0] - 64) * np.log1p(64 / 1e8)
+    wanted = 2 * (gammaln(x[:3, 0] + 1) - (exact - ahead))
+    np.testing.assert_allclose(terms[0, :3, 0], wanted, rtol=1e-14)

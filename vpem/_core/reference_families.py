@@ -153,27 +153,29 @@ def rising_terms(
 
 def rising_moments(
     rows: Floats,
-    first: float,
+    edges: Floats,
     responsibilities: Floats,
     offsets: Indices,
     sizes: Floats,
-    heads: Floats,
     sums: Floats,
     n_threads: int,
 ) -> None:
-    """First two derivatives by ``log r`` of ``log Gamma(x + r) / Gamma(r)``, weighted.
+    """Derivatives by ``log r`` of ``log Gamma(x + r) / Gamma(r + e)``, by the edge e below x.
 
-    Over rows with ``x >= T``: ``sums[j, 0, k] += sum_m gamma_mk sum_i r / (r + i)`` and
-    ``sums[j, 1, k] += sum_m gamma_mk sum_i r i / (r + i)^2``, i from 0 to x - 1, of which ``heads``
-    are the parts below T; the rest is ``r (psi(x + r) - psi(T + r))``, and that less
-    ``r^2 (psi'(T + r) - psi'(x + r))``.
+    Over the rows whose count x lies from ``edges[p]`` on and below the next one:
+    ``sums[j, p, 0, k] += gamma_mk``, ``sums[j, p, 1, k] += gamma_mk sum_i r / (r + i)`` and
+    ``sums[j, p, 2, k] += gamma_mk sum_i r i / (r + i)^2``, i from ``edges[p]`` to x - 1. These are
+    ``r (psi(x + r) - psi(e + r))``, and that less ``r^2 (psi'(e + r) - psi'(x + r))``.
     """
     for b, block in _blocks(offsets):
         shares = responsibilities[b if len(responsibilities) > 1 else 0].astype(np.float64)
         for j in range(block.start, block.stop):
-            own = np.flatnonzero(rows[:, j] >= first)
-            x, size = rows[own, j, None].astype(np.float64), sizes[j]
-            slope = size * (digamma(x + size) - digamma(first + size))
-            square = size**2 * (polygamma(1, first + size) - polygamma(1, x + size))
-            sums[j, 0] += (shares[own] * (heads[j, 0] + slope)).sum(axis=0)
-            sums[j, 1] += (shares[own] * (heads[j, 1] + slope - square)).sum(axis=0)
+            bins = np.searchsorted(edges, rows[:, j], side="right") - 1
+            bins[np.isnan(rows[:, j])] = -1
+            for p, first in enumerate(edges):
+                own = np.flatnonzero(bins == p)
+                x, size = rows[own, j, None].astype(np.float64), sizes[j]
+                slope = size * (digamma(x + size) - digamma(first + size))
+                square = size**2 * (polygamma(1, first + size) - polygamma(1, x + size))
+                for f, found in enumerate((np.ones_like(slope), slope, slope - square)):
+                    sums[j, p, f] += (shares[own] * found).sum(axis=0)

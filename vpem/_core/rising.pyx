@@ -84,42 +84,44 @@ def rising_terms(
 
 cdef void row_moments_rising(
     const real* row,                           # IN   (n,)
-    double first,                              # IN              T
+    const double[::1] edges,                   # IN   (P,)
     const real[:, :, ::1] responsibilities,    # IN   (R, M, K)  row m
     Py_ssize_t m,
     const Py_ssize_t[::1] offsets,             # IN   (B + 1,)
     const double[:, ::1] sizes,                # IN   (n, K)
-    const double[:, :, ::1] heads,             # IN   (n, 2, K)
-    double* found,                             # INOUT (n, 2, K)
+    double* found,                             # INOUT (n, P, 3, K)
 ) noexcept nogil:
-    cdef Py_ssize_t b, j, k, r, n_components = sizes.shape[1]
+    cdef Py_ssize_t b, j, k, p, r, n_components = sizes.shape[1], n_edges = edges.shape[0]
     cdef double x, rest, base, size, weight, slope, square
     cdef double* into
     for b in range(offsets.shape[0] - 1):
         r = b if responsibilities.shape[0] > 1 else 0
         for j in range(offsets[b], offsets[b + 1]):
             x = row[j]
-            if not x >= first:
+            if not x >= edges[0]:
                 continue
-            rest = x - first
-            into = found + 2 * j * n_components
+            p = 0
+            while p + 1 < n_edges and x >= edges[p + 1]:
+                p += 1
+            rest = x - edges[p]
+            into = found + 3 * (j * n_edges + p) * n_components
             for k in range(n_components):
                 weight, size = responsibilities[r, m, k], sizes[j, k]
-                base = size + first
+                base = size + edges[p]
                 slope = log1p(rest / base) + half_and_more(base) - half_and_more(base + rest)
                 square = trigamma(base) - trigamma(base + rest)
-                into[k] += weight * (heads[j, 0, k] + size * slope)
-                into[n_components + k] += weight * (heads[j, 1, k] + size * (slope - size * square))
+                into[k] += weight
+                into[n_components + k] += weight * (size * slope)
+                into[2 * n_components + k] += weight * (size * (slope - size * square))
 
 
 def rising_moments(
     const real[:, ::1] rows,                   # IN  (M, n)
-    double first,                              # IN             T, at least 64
+    const double[::1] edges,                   # IN  (P,)       ascending, at least 64
     const real[:, :, ::1] responsibilities,    # IN  (R, M, K)
     const Py_ssize_t[::1] offsets,             # IN  (B + 1,)
     const double[:, ::1] sizes,                # IN  (n, K)
-    const double[:, :, ::1] heads,             # IN  (n, 2, K)  what all these counts add
-    double[:, :, ::1] sums,                    # INOUT (n, 2, K)  added to
+    double[:, :, :, ::1] sums,                 # INOUT (n, P, 3, K)  added to
     int n_threads,
 ):
     """Add how logarithms of large counts' rising factorials change with the sizes.
@@ -142,7 +144,6 @@ def rising_moments(
         ):
             for m in range(tile * TILE, min(n_samples, (tile + 1) * TILE)):
                 row_moments_rising(
-                    &rows[m, 0], first, responsibilities, m, offsets, sizes, heads,
-                    &found[share, 0],
+                    &rows[m, 0], edges, responsibilities, m, offsets, sizes, &found[share, 0],
                 )
-    add_shares(&found[0, 0], n_shares, n_sums, &sums[0, 0, 0])
+    add_shares(&found[0, 0], n_shares, n_sums, &sums[0, 0, 0, 0])

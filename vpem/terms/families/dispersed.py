@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import ClassVar
 
 import numpy as np
@@ -19,8 +20,16 @@ __all__ = ["LARGEST_SIZE", "LEAST_SIZE", "NegativeBinomial", "size_from"]
 LEAST_SIZE, LARGEST_SIZE = 1e-6, 1e8
 """Bounds of sizes; at the larger one counts of a mean below 1000 are Poisson to five digits."""
 
+EDGES = 4.0 ** np.arange(8)
+"""From where on curvatures are added up apart: 1 to 3, 4 to 15, .., from 16384 on."""
+
 LOOKED_UP = 64
-"""Counts below have tables of their terms."""
+"""Counts below have tables; one of the edges."""
+
+SMALL, LARGE = EDGES[EDGES < LOOKED_UP], EDGES[EDGES >= LOOKED_UP]
+
+LAST = np.append(EDGES[1:] - 1, np.inf)
+"""Largest number of each run that begins at an edge."""
 
 HALVINGS = 60
 """Of the range of a logarithm of sizes: to the last digit."""
@@ -33,17 +42,19 @@ class NegativeBinomial(Family):
 
     The likelihood is greatest at the mean of the counts whatever the size. For the size, the sums
     over rows of ``F = log Gamma(x + r) / Gamma(r)`` are needed as a function of ``s = log r``.
-    ``F = sum_i log(e^s + i)``, i < x, whose second derivatives ``w (1 - w)``, ``w = r / (r + i)``,
-    change by no more than themselves, so that for any step D from where slope F' and curvature F''
-    are known
+    ``F = sum_i log(e^s + i)``, i < x, and second derivatives of its parts, ``w (1 - w)`` with
+    ``w = r / (r + i)``, change by factors that are monotone in i. Of all i from c to C together,
+    with curvature F'' at s, that at s + D is therefore at least what it would be if all i were c
+    (D > 0) or C (D < 0), and the slope at least, or at most,
 
-        ``F(s + D) >= F(s) + F' D + F'' (exp(-|D|) - 1 + |D|)``.
+        ``F' + F'' (exp(D) - 1) (c + r) / (c + r exp(D))``, or with C for c.
 
-    `update` goes where this bound is greatest: a minorise-maximise step (Hunter and Lange, A
-    tutorial on MM algorithms, 2004), which never lowers the likelihood. The bound has the slope
-    and curvature of the likelihood itself, so that steps converge as Newton's do, and is the
-    likelihood where r is large, so that counts that vary no more than those of a Poisson are at
-    the largest size in a few steps, where gamma mixtures of Poissons take thousands.
+    `update` goes where the bound of the likelihood that these slopes have is greatest: a
+    minorise-maximise step (Hunter and Lange, A tutorial on MM algorithms, 2004), which never
+    lowers it. The bound has the slope and curvature of the likelihood, so that steps converge as
+    Newton's do; and as c and C are near each other (`EDGES`) it is close to it far away too. Counts
+    that vary no more than those of a Poisson are at the largest size in a few steps, where EM by
+    gamma mixtures of Poissons takes thousands.
     """
 
     name = "negative-binomial"
@@ -91,9 +102,11 @@ class NegativeBinomial(Family):
         rising_terms(data, LOOKED_UP, offsets, ready["line"], ready["sizes"], out, n_threads)
 
     def empty(self, features: Features, n_components: int) -> Tables:
-        """Sums of no rows."""
+        """Sums of no rows; curvatures have a cell for each of `EDGES`."""
         names = ("seen", "total", "slopes", "curves", "places", "squares")
-        return {name: np.zeros((n_components, features.n_features)) for name in names}
+        found = {name: np.zeros((n_components, features.n_features)) for name in names}
+        found["curves"] = np.zeros((n_components, features.n_features * len(EDGES)))
+        return found
 
     def add_moments(
         self,
@@ -104,7 +117,7 @@ class NegativeBinomial(Family):
         responsibilities: Floats,
         n_threads: int,
     ) -> None:
-        """Add counts, and slope and curvature in ``log r`` at the sizes.
+        """Add counts, and slope and curvatures in ``log r`` at the sizes.
 
         ``places`` are logarithms of sizes, weighted by curvature: sums at several sizes, of
         batches, are those of one parabola. Where no sizes are known yet they are taken to be 1,
@@ -112,23 +125,20 @@ class NegativeBinomial(Family):
         """
         n, n_components = features.n_features, responsibilities.shape[2]
         offsets = features.blocks.offsets
-        sizes = np.ones((n, n_components)) if ready is None else ready["sizes"]
+        known = np.ones((n, n_components)) if ready is None else ready["sizes"]
+        sizes = known.astype(np.float64, copy=False)
         sums, squares = np.zeros((2, 2, n, n_components))
         product_moments(data, responsibilities, offsets, 0, sums, n_threads)
         counts = np.zeros((n * LOOKED_UP, n_components))
         cell_moments(data, responsibilities, offsets, _firsts(features), counts, n_threads)
-        below = np.arange(LOOKED_UP, dtype=np.float64)[:, None, None]
-        each = np.stack([sizes / (sizes + below), sizes * below / (sizes + below) ** 2], axis=2)
-        until = _summed(each)  # what a count of so many adds to slope and curvature
-        found = np.zeros((n, 2, n_components))
-        heads = np.ascontiguousarray(until[-1])
-        rising_moments(data, LOOKED_UP, responsibilities, offsets, sizes, heads, found, n_threads)
-        found += np.einsum("jxk,xjdk->jdk", counts.reshape(n, LOOKED_UP, -1), until[:-1])
+        large = np.zeros((n, len(LARGE), 3, n_components))
+        rising_moments(data, LARGE, responsibilities, offsets, sizes, large, n_threads)
+        found = _bent(sizes, counts.reshape(n, LOOKED_UP, n_components), large)
         statistics["seen"] += sums[0].T
         statistics["total"] += sums[1].T
         statistics["slopes"] += found[:, 0].T
-        statistics["curves"] += found[:, 1].T
-        statistics["places"] += (found[:, 1] * np.log(sizes)).T
+        statistics["curves"] += found[:, 1:].reshape(-1, n_components).T
+        statistics["places"] += (found[:, 1:].sum(axis=1) * np.log(sizes)).T
         if ready is None:
             product_moments(data**2, responsibilities, offsets, 0, squares, n_threads)
             statistics["squares"] += squares[1].T
@@ -173,18 +183,22 @@ class NegativeBinomial(Family):
 
 
 def size_from(statistics: Tables, means: Table) -> Table:
-    """Return the sizes (K, n) where the bound is greatest; of statistics as of `NegativeBinomial`.
-
-    In either direction from where slope and curvature are known the bound has one slope that is
-    zero at most: as a function of ``exp(-|D|)`` (times that, downwards) it is concave, or convex.
-    """
-    slopes, curves, seen = statistics["slopes"], statistics["curves"], statistics["seen"]
-    place = np.divide(statistics["places"], curves, out=np.zeros_like(curves), where=curves > 0)
+    """Return the sizes (K, n) where the bound of `NegativeBinomial` is greatest."""
+    slopes, seen = statistics["slopes"], statistics["seen"]
+    curves = np.maximum(statistics["curves"].reshape(*seen.shape, len(EDGES)), 0)
+    whole = curves.sum(axis=2)
+    place = np.divide(statistics["places"], whole, out=np.zeros_like(whole), where=whole > 0)
+    before = np.exp(place)[..., None]
 
     def rises(step: Table) -> NDArray[np.bool_]:
-        sizes = np.exp(place + step)
-        bent = slopes - curves * np.sign(step) * np.expm1(-np.abs(step))
-        return np.asarray(bent >= seen * sizes * np.log1p(means / sizes))
+        sizes, moved = np.exp(place + step), step[..., None]
+        with np.errstate(invalid="ignore"):
+            upwards = (EDGES + before) / (EDGES + sizes[..., None])
+            downwards = (LAST + before) / (LAST + sizes[..., None])
+        downwards[..., -1] = 1
+        bent = curves * np.expm1(moved) * np.where(moved > 0, upwards, downwards)
+        slope = slopes + bent.sum(axis=2)
+        return np.asarray(slope >= seen * sizes * np.log1p(means / sizes))
 
     zero = np.zeros_like(place)
     upwards = rises(zero)
@@ -195,6 +209,60 @@ def size_from(statistics: Tables, means: Table) -> Table:
         higher = rises(middle)
         low, high = np.where(higher, middle, low), np.where(higher, high, middle)
     return np.clip(np.exp(place + (low + high) / 2), LEAST_SIZE, LARGEST_SIZE)
+
+
+def _bent(sizes: Table, counts: Table, large: Table) -> Table:
+    """Slope, and curvature of each run of numbers, in ``log r``: (n, 1 + runs, K).
+
+    Parameters
+    ----------
+    sizes : ndarray of shape (n, K)
+        Where.
+    counts : ndarray of shape (n, LOOKED_UP, K)
+        Responsibilities by count.
+    large : ndarray of shape (n, P, 3, K)
+        Of larger ones, from `vpem._core.rising.rising_moments`.
+    """
+    below = np.arange(LOOKED_UP, dtype=np.float64)[:, None, None]
+    ratios = sizes / (sizes + below)
+    bends = ratios * below / (sizes + below)
+    run = np.searchsorted(SMALL, below, side="right") - 1
+    each = [ratios] + [np.where(run == one, bends, 0) for one in range(len(SMALL))]
+    until = _summed(np.stack(each, axis=2))  # what a count of so many adds
+    found = np.zeros((len(sizes), 1 + len(EDGES), sizes.shape[1]))
+    found[:, : 1 + len(SMALL)] = np.einsum("jxk,xjdk->jdk", counts, until[:-1])
+    if not large[:, :, 0].any():
+        return found
+    # What lies beyond an edge adds all that is below it.
+    beyond = np.cumsum(large[:, ::-1, 0], axis=1)[:, ::-1]
+    found[:, : 1 + len(SMALL)] += beyond[:, :1] * until[-1]
+    for p, (first, last) in enumerate(pairwise(np.append(LARGE, LARGE[-1]))):
+        found[:, 0] += large[:, p, 1]
+        found[:, 1 + len(SMALL) + p] += large[:, p, 2]
+        if p + 1 < len(LARGE):
+            slope, bend = _of_run(sizes, first, last)
+            found[:, 0] += beyond[:, p + 1] * slope
+            found[:, 1 + len(SMALL) + p] += beyond[:, p + 1] * bend
+    return found
+
+
+def _of_run(sizes: Table, first: float, last: float) -> tuple[Table, Table]:
+    """Sums of ``r / (r + i)`` and ``r i / (r + i)^2`` over a whole run of numbers i.
+
+    By series of digamma and trigamma, without what cancels where r is large.
+    """
+    from_, to = 1 / (sizes + first), 1 / (sizes + last)
+
+    def digamma_less_log(z: Table) -> Table:
+        found: Table = -z / 2 - z**2 / 12 + z**4 / 120 - z**6 / 252
+        return found
+
+    def trigamma(z: Table) -> Table:
+        found: Table = z + z**2 / 2 + z**3 / 6 - z**5 / 30 + z**7 / 42
+        return found
+
+    slope = np.log1p((last - first) * from_) + digamma_less_log(to) - digamma_less_log(from_)
+    return sizes * slope, sizes * (slope - sizes * (trigamma(from_) - trigamma(to)))
 
 
 def _firsts(features: Features) -> NDArray[np.intp]:
