@@ -25,7 +25,7 @@ class Example:
     file : str
         Its name.
     rows, columns : int
-        Rows, and features; of repeated measurements all columns.
+        Rows, and features; of tables all columns.
     what : str
         What was measured.
     source, licence : str
@@ -50,6 +50,10 @@ EXAMPLES = {
     "wine": Example(
         "wine.h5", 178, 13, "wines of three growers; labels, 13 agents",
         f"M. Forina and others, S. Aeberhard, {_UCI}", "CC BY 4.0",
+    ),
+    "heart": Example(
+        "heart.csv", 303, 15, "patients with chest pain: numbers and categories; a diagnosis",
+        f"A. Janosi, W. Steinbrunn, M. Pfisterer, R. Detrano, {_UCI}", "CC BY 4.0",
     ),
     "oxford_boys": Example(
         "oxford_boys.csv", 234, 3, "heights of 26 boys, nine each; for vpem saem",
@@ -76,9 +80,9 @@ def example_path(name: str) -> Path:
     Parameters
     ----------
     name : str
-        ``"breast_cancer"`` (569 rows, 30 features) or ``"wine"`` (178 rows, 13 features), for
-        `read_dataset`; ``"oxford_boys"`` (26 individuals) or ``"theophylline"`` (12 individuals),
-        for `read_individuals`.
+        ``"breast_cancer"`` (569 rows, 30 features), ``"wine"`` (178 rows, 13 features) or
+        ``"heart"`` (303 rows; numbers and categories), for `read_dataset`; ``"oxford_boys"`` (26
+        individuals) or ``"theophylline"`` (12 individuals), for `read_individuals`.
 
     Returns
     -------
