@@ -2,18 +2,26 @@
 
 import warnings
 
+import h5py
 import numpy as np
 import pytest
 from scipy import stats
 
 from vpem import connect, fit_vpem, make_graph
-from vpem.errors import VpemWarning
+from vpem.errors import FileError, InputError, VpemWarning
+from vpem.files.models import Model, read_model, write_model
+from vpem.fits.spread import fit_spread, own_columns
 from vpem.network.holdings import from_lists
+from vpem.sums.spread import spread
 from vpem.terms.families.kinds import Kinds
+from vpem.terms.scaling import Scaling
 
+from .resume_support import check_resumes
 from .tables import each
+from .thread_engine import together
 
 NAMES = ("gaussian", "categorical", "gaussian", "poisson", "gaussian", "categorical", "bernoulli")
+NAMES_OF = tuple(f"feature {j}" for j in range(7))
 HELD = [[0, 1], [2, 3, 4], [5, 6]]
 LEVELS = 4
 
@@ -95,3 +103,163 @@ def test_exact_sum_is_textbook_em(weighted):
     assert (np.diff(wanted) > 0).all()
     scores = found.mixture.score_samples(X)
     assert found.log_likelihood == pytest.approx(np.average(scores, weights=weights), rel=1e-12)
+
+
+def network(kind, **how):
+    return connect(make_graph(kind, 3), from_lists(HELD, 7), **{"hops": 0, **how})
+
+
+SUMS = {
+    "rounds": (("cycle",), {"n_rounds": 60}, 1e-12),
+    "tree": (("path",), {"sum": "tree"}, 1e-12),
+    "links that fail": (("cycle",), {"link_failure": 0.1, "n_rounds": 40}, 1e-9),
+    "masks": (("star",), {"secure_sum": True}, 1e-9),
+    "codec": (("star",), {"compress": "natural:24bits"}, 1e-2),
+}
+
+
+@pytest.fixture(scope="module")
+def exact():
+    return fit(mixed())
+
+
+@each("kind", SUMS)
+def test_every_sum_finds_what_the_exact_one_does(kind, exact):
+    (graph,), how, tolerance = SUMS[kind]
+    found = fit(mixed(), network(graph, **how))
+    np.testing.assert_allclose(found.history, exact.history, rtol=tolerance)
+
+
+def test_hubs_have_families_jointly_or_apart(exact):
+    """A hub of all: Gaussian features are joint, and it does no worse than apart."""
+    joint = fit(mixed(), star([list(range(7))]), init=exact.mixture, max_iter=30)
+    assert joint.log_likelihood > exact.log_likelihood
+    alone = fit(mixed(), star([[j] for j in range(7)]))
+    diagonal = fit(mixed(), covariance_type="diag")
+    np.testing.assert_allclose(alone.history[:, 0], diagonal.history[:, 0], rtol=1e-12)
+
+
+def holes(share=0.15):
+    X = mixed()
+    X[np.random.default_rng(5).random(X.shape) < share] = np.nan
+    return X
+
+
+WAYS = {
+    "from rows": {},
+    "random": {"init": "random", "n_init": 2},
+    "kmeans": {"init": "kmeans"},
+    "squarem": {"accelerate": "squarem"},
+    "local": {"accelerate": "local:2,squarem"},
+    "batches": {"batch_size": 100},
+    "tied": {"covariance_type": "tied", "init": "k-means++"},
+}
+
+
+@each(("way", "missing"), [(way, way in ("kmeans", "local", "batches")) for way in WAYS])
+def test_a_run_goes_on_to_the_bit_and_never_falls(way, missing):
+    X, how = (holes() if missing else mixed()), dict(WAYS[way])
+    how |= {"missing": "marginalize"} if missing else {}
+    found = check_resumes(lambda saver: fit(X, saver=saver, max_iter=4, **how))
+    if "batch_size" not in how:
+        assert (np.diff(found.history[:, 0]) > -1e-9).all()
+    scores = found.mixture.score_samples(X, missing=how.get("missing", "refuse"))
+    assert found.log_likelihood == pytest.approx(scores.mean(), rel=1e-12)
+
+
+@each("accelerate", ["squarem", "local:4,squarem"])
+def test_acceleration_comes_to_where_em_does(accelerate):
+    plain, fast = (
+        fit(mixed(), accelerate=how, max_iter=500, tol=1e-7) for how in (None, accelerate)
+    )
+    assert fast.n_iter < plain.n_iter
+    assert fast.log_likelihood == pytest.approx(plain.log_likelihood, abs=1e-5)
+
+
+def test_units_and_precision_do_not_show(exact):
+    for how, tolerance in (({"dtype": "float32"}, 1e-6), ({"batch_size": 400}, 1e-12)):
+        found = fit(mixed(), **how)
+        np.testing.assert_allclose(found.history[:, 0], exact.history[:, 0], rtol=tolerance)
+    free = [fit(mixed(), scale=scale, reg_covar=0.0) for scale in ("none", "standard")]
+    np.testing.assert_allclose(free[0].history, free[1].history, rtol=1e-10)
+    np.testing.assert_allclose(
+        free[0].mixture.assembled_means, free[1].mixture.assembled_means, rtol=1e-8
+    )
+
+
+def test_processes_find_what_one_does():
+    X, kinds = mixed(), Kinds(NAMES, levels={1: tuple("abcd"), 5: tuple("efgh")})
+
+    def run(engine):
+        for graph, hops in (("star", 0), ("path", 1)):
+            whole = network(graph, hops=hops)
+            ranked = spread(whole, engine)
+            columns = own_columns(ranked)
+            how = {"n_components": 3, "init": "kmeans", "max_iter": 4, "tol": 0.0}
+            own = kinds.of(columns)
+            found = fit_spread(X[:, columns], ranked, kinds=own, **how)
+            if engine.rank == 0:
+                wanted = fit_vpem(X, whole, kinds=kinds, **how)
+                np.testing.assert_allclose(found.history, wanted.history, rtol=1e-12)
+                np.testing.assert_allclose(
+                    found.mixture.score_samples(X), wanted.mixture.score_samples(X), rtol=1e-12
+                )
+                assert found.mixture.kinds == kinds
+        return "done"
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", VpemWarning)
+        assert together(2, run) == ["done", "done"]
+
+
+def test_a_model_is_read_as_it_was_written(tmp_path, exact):
+    X, model = mixed(), Model(exact.mixture, NAMES_OF, {}, exact.history)
+    write_model(tmp_path / "m.h5", model)
+    read = read_model(tmp_path / "m.h5").mixture
+    np.testing.assert_array_equal(read.score_samples(X), exact.mixture.score_samples(X))
+    again = fit(X, init=read, max_iter=0)
+    assert again.log_likelihood == pytest.approx(exact.log_likelihood, rel=1e-14)
+    with h5py.File(tmp_path / "m.h5", "a") as file:
+        file["hubs/0/parts/categorical/probabilities"][0, 0] += 0.1
+    with pytest.raises(FileError, match="do not add up to 1"):
+        read_model(tmp_path / "m.h5")
+
+
+def test_mixtures_are_the_same_seen_otherwise(exact):
+    X, mixture = mixed(), exact.mixture
+    order = np.array([3, 0, 5, 1, 6, 2, 4])
+    scores = mixture.score_samples(X)
+    for other, rows in (
+        (mixture.renumbered(order), X[:, np.argsort(order)]),
+        (mixture.marginal(order), X[:, order]),
+        (mixture.permuted(np.array([2, 0, 1])), X),
+        (mixture.over(mixture.blocks, "full", Scaling.none(7)), X),
+    ):
+        np.testing.assert_allclose(other.score_samples(rows), scores, rtol=1e-12)
+    few = mixture.marginal([5, 3, 0])
+    holed = np.full_like(X, np.nan)
+    holed[:, [5, 3, 0]] = X[:, [5, 3, 0]]
+    np.testing.assert_allclose(
+        few.score_samples(X[:, [5, 3, 0]]), mixture.score_samples(holed, missing="marginalize"),
+        rtol=1e-12,
+    )  # fmt: skip
+    drawn, labels = mixture.sample(20_000, np.random.default_rng(0))
+    for j, mean in enumerate(mixture.assembled_means[0]):
+        if NAMES[j] != "categorical":
+            assert drawn[labels == 0, j].mean() == pytest.approx(mean, rel=0.05, abs=0.05)
+
+
+def test_what_does_not_fit_is_said(exact):
+    X = mixed()
+    wrong = X.copy()
+    wrong[5, 3] = 2.5
+    with pytest.raises(InputError, match=r"row 5, feature 3 is 2.5, but poisson features are"):
+        fit(wrong)
+    with pytest.raises(InputError, match=r"feature 3 is 2.5, but poisson features are counts"):
+        exact.mixture.predict(wrong)
+    with pytest.raises(InputError, match=r"step_size.* keeps no statistics"):
+        fit(X, batch_size=50, step_size=0.7)
+    with pytest.raises(InputError, match="families and numbers of levels must be the same"):
+        fit(X, init=exact.mixture, kinds=None)
+    with pytest.raises(InputError, match="a family is one of"):
+        Kinds(("gauss",))

@@ -184,7 +184,8 @@ def _check(mixture: MixedMixture) -> None:
                 if np.abs(totals - 1).max(initial=0.0) > SUM_TOLERANCE:
                     raise InputError(f"{name} of a {part.family} feature do not add up to 1")
     with np.errstate(all="ignore"):
-        values = mixture.assembled_means
+        means = mixture.assembled_means
+        values, _ = mixture.sample(mixture.n_components, np.random.default_rng(0))
         terms, _ = mixture.terms_of(values, np.isfinite(values))
-    if not np.isfinite(values).all() or not np.isfinite(terms).all():
+    if not all(np.isfinite(numbers).all() for numbers in (means, values, terms)):
         raise InputError("a parameter cannot be computed with")

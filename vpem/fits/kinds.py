@@ -2,35 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from vpem.checks import row_blocks
 from vpem.errors import InputError, Setting
 from vpem.network.blocks import Blocks
 from vpem.settings import FitSettings
+from vpem.terms.density import Density
 from vpem.terms.families.kinds import Kinds
-from vpem.terms.families.laws import law_of
 from vpem.terms.families.mixed import MixedTerms
+from vpem.terms.families.mixture import MixedMixture
 
 if TYPE_CHECKING:
     from vpem.fits.prepare import Prepared
 
-__all__ = ["check_values_of", "known_kinds", "mixed_terms", "refuse_with_kinds"]
-
-MAY_BE = {
-    "categorical": "codes from 0 to one less than there are levels",
-    "bernoulli": "0 or 1",
-    "poisson": "counts: 0, 1, 2, ...",
-    "negative-binomial": "counts: 0, 1, 2, ...",
-    "exponential": "numbers that are 0 or above",
-    "gamma": "numbers above 0",
-    "log-normal": "numbers above 0",
-}
-"""What values of a family are."""
+__all__ = ["known_kinds", "mixed_terms", "refuse_other_kinds", "refuse_with_kinds"]
 
 
 def known_kinds(
@@ -56,26 +45,16 @@ def known_kinds(
     return kinds.counted(X) if any_has(np.array([not kinds.is_gaussian]))[0] else None
 
 
-def check_values_of(kinds: Kinds, X: Any, feature_names: Sequence[str] | None = None) -> None:
-    """Raise InputError at the first value that its feature's family cannot have.
-
-    Missing values (NaN) are not looked at.
-    """
-    laws = {family: law_of(family) for family in kinds.present}
-    for start, part in row_blocks(X):
-        for j, family in enumerate(kinds.families):
-            column = part[:, j].astype(np.float64)
-            there = np.flatnonzero(~np.isnan(column))
-            wrong = laws[family].wrong(column[there])
-            if family == "categorical":
-                wrong = wrong | (column[there] >= kinds.n_levels[j])
-            if wrong.any():
-                row = int(there[np.flatnonzero(wrong)[0]])
-                name = "" if feature_names is None else f" ({feature_names[j]!r})"
-                raise InputError(
-                    f"row {start + row}, feature {j}{name} is {column[row]:g}, but {family} "
-                    f"features are {MAY_BE.get(family, 'finite numbers')}; give it another family"
-                )
+def refuse_other_kinds(mixture: Density, kinds: Kinds | None) -> None:
+    """Raise InputError unless a model to start from has the families that the data have."""
+    own = mixture.kinds if isinstance(mixture, MixedMixture) else None
+    theirs = None if own is None else (own.families, own.n_levels)
+    if theirs != (None if kinds is None else (kinds.families, kinds.n_levels)):
+        raise InputError(
+            f"the starting model has {'Gaussian features' if own is None else own.told}, the data "
+            f"{'Gaussian ones' if kinds is None else kinds.told}; families and numbers of levels "
+            "must be the same"
+        )
 
 
 def refuse_with_kinds(how: FitSettings, *, private: bool) -> None:

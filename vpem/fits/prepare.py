@@ -23,7 +23,7 @@ from vpem.checks import (
 )
 from vpem.errors import InputError, OwnDataWarning, Setting, VpemWarning, shorten
 from vpem.files.matrix import FileMatrix
-from vpem.fits.kinds import check_values_of, known_kinds
+from vpem.fits.kinds import known_kinds
 from vpem.fits.used_rows import used_here, used_of_all
 from vpem.network.blocks import Blocks
 from vpem.network.masks import FEWEST
@@ -31,6 +31,7 @@ from vpem.settings import INITS, FitSettings, KmeansSettings, MixtureSettings
 from vpem.steps.given_starts import GivenStart
 from vpem.terms.density import Density
 from vpem.terms.families.kinds import LOCATED, Kinds
+from vpem.terms.families.values import check_values_of
 from vpem.terms.features import FeatureTerms
 from vpem.terms.missing import terms_of
 from vpem.terms.missing_patterns import check_columns, check_missing, observed_scaling

@@ -16,7 +16,7 @@ from vpem.errors import InputError, Setting
 from vpem.files.fingerprint import describe_run
 from vpem.files.matrix import FileMatrix, check_kept_beside
 from vpem.fits.accelerated import acceleration_of, check_rest
-from vpem.fits.kinds import mixed_terms, refuse_with_kinds
+from vpem.fits.kinds import mixed_terms, refuse_other_kinds, refuse_with_kinds
 from vpem.fits.labels import responsibilities_of_agents
 from vpem.fits.outcomes import warn_of_outcome
 from vpem.fits.parts import complete, own_start
@@ -244,6 +244,8 @@ class _Attempts:
             begun = self.kept.begun_at(restart.start)
             return begun.over(terms.blocks, terms.covariance_type, terms.scaling), None
         if isinstance(init, Density):
+            if self.network.part_of is None:
+                refuse_other_kinds(init, self.given.kinds)
             start = self._own(init)
             if start.n_components != n_components:
                 raise InputError(

@@ -18,6 +18,7 @@ from vpem.terms.families.family import Features
 from vpem.terms.families.kinds import Kinds
 from vpem.terms.families.laws import law_of
 from vpem.terms.families.part import Law, Part
+from vpem.terms.families.values import wrong_value
 from vpem.terms.mixture import Mixture
 from vpem.terms.scaling import Scaling
 
@@ -95,6 +96,8 @@ class MixedMixture(Density, facts="{n_components:component}, {n_features:feature
         self, values: NDArray[np.float64], there: NDArray[np.bool_]
     ) -> tuple[Floats, NDArray[np.float64] | float]:
         """Terms (B, m, K) of each hub for some rows; what their log-density has besides is 0."""
+        if (wrong := wrong_value(self.kinds, np.where(there, values, np.nan))) is not None:
+            raise InputError(f"{wrong[1]}, as the model has been fitted to")
         found = np.zeros((self.blocks.n_blocks, len(values), self.n_components))
         for law, part in zip(self.laws, self.parts, strict=True):
             columns = part.features.columns
@@ -118,6 +121,10 @@ class MixedMixture(Density, facts="{n_components:component}, {n_features:feature
         """Return a mixture like this one with other parameters."""
         parts = tuple(part.having(arrays["parts"][part.family]) for part in self.parts)
         return replace(self, weights=arrays["weights"], parts=parts)
+
+    def weighing(self, other: MixedMixture) -> MixedMixture:
+        """Return the same mixture with another one's mixing weights."""
+        return replace(self, weights=other.weights)
 
     def permuted(self, order: NDArray[np.intp]) -> MixedMixture:
         """Return the same mixture with its components in another order."""
