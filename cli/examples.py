@@ -58,7 +58,8 @@ def copy(
     name: Annotated[
         str | None,
         typer.Argument(
-            help="Which dataset: breast_cancer, wine, heart, oxford_boys, theophylline. Default: all."
+            help="Which dataset: breast_cancer, wine, heart, oxford_boys, theophylline. "
+            "Default: all."
         ),
     ] = None,
     output: Annotated[
