@@ -14,9 +14,11 @@ from vpem._core import (
     cholesky,
     consensus,
     covariances,
+    families,
     mahalanobis,
     moments,
     reference,
+    reference_families,
     reference_graph,
 )
 from vpem._core import normalise as normalising
@@ -57,7 +59,7 @@ class Case:
     @property
     def twin(self) -> Any:
         """Where the twin is."""
-        return reference_graph if self.module is balls else reference
+        return {balls: reference_graph, families: reference_families}.get(self.module, reference)
 
 
 def sweep_case(
@@ -130,6 +132,36 @@ def cases(shape: tuple[int, ...], threads: int) -> Iterator[Case]:
                [*graph.adjacency, 0, nothing, nothing])  # fmt: skip
 
 
+def family_cases(m: int, n: int, k: int, threads: int) -> Iterator[Case]:
+    """Yield terms and moments of categories of four levels, of counts, and of a gamma."""
+    rng = np.random.default_rng(0)
+    offsets, firsts = np.array([0, n]), 4 * np.arange(n + 1)
+    shares, terms = rng.dirichlet(np.ones(k), (1, m)), np.zeros((1, m, k))
+    rows = rng.integers(0, 4, (m, n)).astype(np.float64)
+    table = np.concatenate([rng.random((4 * n, k)), np.zeros((1, k)), np.ones((1, k))])
+    size = f"{m:,} x {n}, K = {k}, float64"
+    yield Case(families, "cell_terms", f"{size}, categories", (4,),
+               [rows, offsets, firsts, table, terms, threads])  # fmt: skip
+    yield Case(families, "cell_moments", f"{size}, categories", (4,),
+               [rows, shares, offsets, firsts, np.zeros((4 * n, k)), threads])  # fmt: skip
+    counts, positive = rng.poisson(4, (m, n)).astype(np.float64), rng.gamma(2, 1, (m, n))
+    for word, kind, values in (("Poisson", 1, counts), ("gamma", 2, positive)):
+        factors = rng.random((3 if kind == 2 else 2, n, k))
+        yield Case(families, "product_terms", f"{size}, {word}", (4,),
+                   [values, offsets, kind, factors, terms, threads])  # fmt: skip
+        yield Case(families, "product_moments", f"{size}, {word}", (4,),
+                   [values, shares, offsets, kind, np.zeros_like(factors), threads])  # fmt: skip
+
+
+FAMILY_SIZES = {
+    "tiny": ((300, 4, 2),),
+    "small": ((20_000, 20, 5),),
+    "medium": ((20_000, 20, 5), (200_000, 5, 10)),
+    "full": ((20_000, 20, 5), (200_000, 5, 10)),
+}
+"""Rows, features and components of the kernels of families."""
+
+
 def sweeps(options: Options) -> Iterator[Case]:
     """Yield the sweep on the cases of `peers`, and on 100 agents as blocks of 25 and of 1."""
     for case, (_, d, k) in CASES.items():
@@ -143,7 +175,10 @@ def sweeps(options: Options) -> Iterator[Case]:
 
 def measure(options: Options) -> Iterator[dict[str, Any]]:
     """Yield one result a kernel: times, and the fraction of the limit reached."""
-    for case in (*cases(SIZES[options.size], options.threads), *sweeps(options)):
+    own = [
+        case for size in FAMILY_SIZES[options.size] for case in family_cases(*size, options.threads)
+    ]
+    for case in (*cases(SIZES[options.size], options.threads), *own, *sweeps(options)):
         if not options.once:
             single = case.arguments[0].dtype == np.float32
             for ours, twin in zip(case.run(case.module), case.run(case.twin), strict=True):
