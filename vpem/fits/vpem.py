@@ -143,13 +143,9 @@ def fit_vpem(
     )  # fmt: skip
     first_restart = check_int("first_restart", first_restart, least=0)
     acceleration = acceleration_of(how, network)
-    if acceleration is not None and acceleration.local:
-        check_rest(given.X, network, how.n_components, given.precision.itemsize)
-    check_kept(given.X, network, how.n_components, how.batch_size)
+    _check_memory(given, network, how, acceleration)
     how = how.changed(n_threads=thread_count(how.n_threads), dtype=given.precision.name)
-    if saver is not None:
-        facts = how.values() | ({"first_restart": first_restart} if first_restart else {})
-        saver.begin(describe_run("vp-em", given.X, given.row_weights, network, **facts))
+    _begin_saving(saver, given, network, how, first_restart)
     with one_blas_thread(), np.errstate(over="ignore"):
         terms = under_prior(complete(_terms(network, given, how), network), how)
         ledger = Ledger(network.graph)
@@ -184,6 +180,27 @@ def fit_vpem(
     )
     warn_of_outcome(fit, how.max_iter, how.tol)
     return fit
+
+
+def _check_memory(
+    given: Prepared, network: Network, how: FitSettings, acceleration: Acceleration | None
+) -> None:
+    """Raise InputError where a fit would keep more beside its data than there may be."""
+    if acceleration is not None and acceleration.local:
+        check_rest(given.X, network, how.n_components, given.precision.itemsize)
+    check_kept(given.X, network, how.n_components, how.batch_size)
+
+
+def _begin_saving(
+    saver: Saver | None, given: Prepared, network: Network, how: FitSettings, first_restart: int
+) -> None:
+    """Tell a saver what it will save the states of."""
+    if saver is not None:
+        facts = how.values() | ({"first_restart": first_restart} if first_restart else {})
+        if given.kinds is not None:
+            facts["families"] = ",".join(given.kinds.families)
+            facts["levels"] = ",".join(map(str, given.kinds.n_levels))
+        saver.begin(describe_run("vp-em", given.X, given.row_weights, network, **facts))
 
 
 def _terms(network: Network, given: Prepared, how: FitSettings) -> Any:
