@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vpem.engines.engine import about
+from vpem.errors import InputError
 from vpem.fits.block_parts import cut_blocks, join_parts, joined
 from vpem.fits.mixed_parts import blank_mixture, cut_families, join_families, sent_of
 from vpem.fits.results import Fit
@@ -166,6 +167,11 @@ def outline(fit: Fit, kinds: Kinds | None = None) -> Fit:
     What a report counts is right, and the mixing weights are this process's; all other parameters
     are placeholders. ``kinds`` are the families of all features; None: all are Gaussian.
     """
+    if kinds is None and isinstance(fit.mixture, MixedMixture):
+        raise InputError(
+            "what parties keep to themselves of features of several families is not counted yet; "
+            "select where one process has all of them, or let parameters be gathered"
+        )
     network = fit.network.whole
     blocks, kind, k = network.blocks, fit.mixture.covariance_type, fit.mixture.n_components
     weights = fit.mixture.weights[:1] if len(fit.mixture.weights) else np.full((1, k), 1.0 / k)
