@@ -9,7 +9,7 @@ which are measured as the data are checked.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import floor, log10
 
 import numpy as np
@@ -192,6 +192,8 @@ class Answer:
         Of each feature that is a category, by its column.
     degrees_of_freedom : ndarray of shape (K, B) or None
         Of each hub's t features, NaN of hubs without any; None where there are none.
+    labels : tuple of str
+        Of the first components, where labels of some rows were given to the fit.
     """
 
     feature_names: tuple[str, ...]
@@ -202,6 +204,7 @@ class Answer:
     measured: bool = True
     levels: Mapping[int, Levels] = field(default_factory=dict)
     degrees_of_freedom: Vector | None = None
+    labels: tuple[str, ...] = ()
 
     @classmethod
     def of_mixture(
@@ -280,6 +283,7 @@ class Answer:
         described: list[Report] = [
             {
                 noun: k,
+                **({"label": self.labels[k]} if k < len(self.labels) else {}),
                 "share": float(weight),
                 "size": None if self.sizes is None else float(self.sizes[k]),
                 "differs_most_in": [one.describe() for one in self.differences(k)],
@@ -307,7 +311,8 @@ def answer_of(stored: Model | StoredClustering) -> Answer:
     report = stored.report
     if isinstance(stored, Model):
         total = report.get("total_weight") or report.get("n_samples")
-        return Answer.of_mixture(stored.mixture, stored.feature_names, total)
+        found = Answer.of_mixture(stored.mixture, stored.feature_names, total)
+        return replace(found, labels=labels_of(report))
     sizes = _vector(report.get("cluster_sizes"), len(stored.centres))
     if sizes is None:
         sizes = np.bincount(stored.labels, minlength=len(stored.centres)).astype(np.float64)
@@ -320,6 +325,13 @@ def answer_of(stored: Model | StoredClustering) -> Answer:
         within = float(squares) / len(stored.feature_names)
         spread = spread_of_clusters(stored.centres, sizes, within, stored.scaling)
     return Answer.of_clusters(stored.centres, sizes, spread, stored.feature_names, measured)
+
+
+def labels_of(report: Report) -> tuple[str, ...]:
+    """Return the labels of the first components, where a fit was given some."""
+    told = report.get("labels_for_fit")
+    names = told.get("names") if isinstance(told, dict) else None
+    return tuple(map(str, names)) if isinstance(names, list) else ()
 
 
 def as_table(
@@ -347,7 +359,7 @@ def as_table(
     for one in described:
         size, named = one["size"], one["differs_most_in"]
         rows.append((
-            str(one[noun]),
+            f"{one[noun]} = {one['label']}" if "label" in one else str(one[noun]),
             "-" if size is None else f"{size:.{digits}f}",
             f"{one['share']:.1%}",
             ", ".join(str(Difference(**each)) for each in named or ()) or "-",

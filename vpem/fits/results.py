@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -220,6 +220,9 @@ class Fit(MixtureResult):
         Of all rows, as agents of this process hear of them, where they are told.
     guarantee : Guarantee or None
         What is promised of rows; then there is no history, and no log-likelihood.
+    labels_for_fit : dict or None
+        Of how many rows labels were given, by which agent, and their names: of the first
+        components, in this order. Log-likelihoods are then of rows and labels together.
     init_rows, best_restart, total_iterations, seconds, communication
         See `NetworkResult`.
     """
@@ -236,6 +239,7 @@ class Fit(MixtureResult):
     free_energy: list[float] = field(default_factory=list)
     responsibilities: dict[int, NDArray[np.float64]] = field(default_factory=dict)
     guarantee: Guarantee | None = None
+    labels_for_fit: Report | None = None
 
     @property
     def n_iter(self) -> int:
@@ -246,6 +250,11 @@ class Fit(MixtureResult):
     def log_likelihood(self) -> float:
         """Log-likelihood per sample of the fitted mixture, mean over roots."""
         return float(self.root_log_likelihood.mean() / self.total_weight)
+
+    def answer(self, feature_names: Sequence[str]) -> Answer:
+        """Return how large components are, how each differs, and which labels they have."""
+        names = () if self.labels_for_fit is None else self.labels_for_fit["names"]
+        return replace(super().answer(feature_names), labels=tuple(names))
 
     def describe(self, feature_names: Sequence[str], holders: Sequence[str]) -> Report:
         """Summarize the fit in values that JSON can hold; see `NetworkResult.describe`."""
@@ -270,6 +279,7 @@ class Fit(MixtureResult):
             "step_size": self.step_size,
             "n_passes": self.n_passes,
             "free_energy": (np.array(self.free_energy) / self.total_weight).tolist(),
+            **({} if self.labels_for_fit is None else {"labels_for_fit": self.labels_for_fit}),
             **self._run(),
         }
 

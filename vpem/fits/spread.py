@@ -14,6 +14,7 @@ from vpem.engines.engine import about
 from vpem.errors import InputError
 from vpem.files.matrix import FileMatrix
 from vpem.files.spool import Spool
+from vpem.fits.known_labels import KnownLabels
 from vpem.fits.mixed_parts import agree_on_kinds
 from vpem.fits.parts import gathered, own_columns_of_hubs
 from vpem.fits.prepare import MARGINALIZE
@@ -46,6 +47,7 @@ def fit_spread(
     privacy: PrivacySettings | None = None,
     labels: Sequence[int] | None = None,
     kinds: Kinds | None = None,
+    labels_for_fit: KnownLabels | None = None,
     **changes: Any,
 ) -> Fit:
     """Fit a Gaussian mixture to features that agents in several processes hold: VP-EM.
@@ -69,6 +71,8 @@ def fit_spread(
         Families of the columns of ``X``; None: all are Gaussian.
     callback, saver, labels, privacy
         As for `vpem.fits.vpem.fit_vpem`.
+    labels_for_fit : KnownLabels, optional
+        In the process of the agent that has them; see `vpem.fits.vpem.fit_vpem`.
     shards : bool
         Leave the parameters where they are.
     **changes
@@ -98,6 +102,7 @@ def fit_spread(
     fit = fit_vpem(
         data, network, how, sample_weight=weights, feature_names=names, callback=callback,
         saver=saver, labels=labels, privacy=privacy, kinds=kinds,
+        labels_for_fit=labels_for_fit,
     )  # fmt: skip
     return fit if shards or not network.agents.apart else gathered(fit, every)
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from vpem._core.threads import one_blas_thread, thread_count
 from vpem.checks import Floats, check_int
@@ -17,6 +17,7 @@ from vpem.files.fingerprint import describe_run
 from vpem.files.matrix import FileMatrix, check_kept_beside
 from vpem.fits.accelerated import acceleration_of, check_rest
 from vpem.fits.kinds import mixed_terms, refuse_other_kinds, refuse_with_kinds
+from vpem.fits.known_labels import KnownLabels, Labelled, label_rows, looked_up, refuse_labels
 from vpem.fits.labels import responsibilities_of_agents
 from vpem.fits.outcomes import warn_of_outcome
 from vpem.fits.parts import complete, own_start
@@ -33,12 +34,13 @@ from vpem.fits.release import release_vpem
 from vpem.fits.results import Fit
 from vpem.fits.settings import PrivacySettings
 from vpem.network.ledger import Ledger
-from vpem.network.schema import Report
+from vpem.network.schema import Report, State
 from vpem.settings import FitSettings
 from vpem.steps import em
 from vpem.steps.accelerate import Acceleration
 from vpem.steps.batches import fit_batches
 from vpem.steps.given_starts import GivenStart
+from vpem.steps.known_starts import start_at_labels
 from vpem.steps.restarts import Restart, Restarts
 from vpem.steps.runs import MixtureRuns, Progress, Run
 from vpem.steps.saver import Saver
@@ -70,6 +72,7 @@ def fit_vpem(
     labels: Sequence[int] | None = None,
     privacy: PrivacySettings | None = None,
     kinds: Kinds | None = None,
+    labels_for_fit: KnownLabels | ArrayLike | None = None,
     **changes: Any,
 ) -> Fit:
     """Fit a Gaussian mixture to data split by features: VP-EM (Valdeira et al., Algorithms 1, 2).
@@ -96,6 +99,11 @@ def fit_vpem(
         Agents whose `Fit.responsibilities` are kept; with any, even none, all are told theirs.
     kinds : Kinds, optional
         Family of each feature; None: all are Gaussian.
+    labels_for_fit : array of shape (M,) or (M, K), or KnownLabels, optional
+        Labels of some rows, of which each is a component, in ascending order; NaN, None, "" and -1
+        where there is none. Or probabilities of the components, of which rows of NaN say nothing.
+        They are added to the term of the first agent's hub (of another's: `KnownLabels`), so that
+        all roots learn the components of labelled rows.
     privacy : PrivacySettings, optional
         With a ``release_epsilon``: noise in every M-step (`vpem.fits.release.release_vpem`).
     **changes
@@ -131,6 +139,7 @@ def fit_vpem(
     if kinds is not None and not kinds.is_gaussian:
         refuse_with_kinds(how, private=asked is not None)
     if asked is not None:
+        refuse_labels(labels_for_fit)
         return release_vpem(
             X, network, how, asked, sample_weight=sample_weight, feature_names=feature_names,
             saver=saver, labels=labels,
@@ -142,17 +151,18 @@ def fit_vpem(
         some=network.total.holders.any, kinds=kinds,
     )  # fmt: skip
     first_restart = check_int("first_restart", first_restart, least=0)
-    acceleration = acceleration_of(how, network)
-    _check_memory(given, network, how, acceleration)
+    pace = _pace(given, network, how)
     how = how.changed(n_threads=thread_count(how.n_threads), dtype=given.precision.name)
-    _begin_saving(saver, given, network, how, first_restart)
+    labelled = label_rows(labels_for_fit, network, given, how.n_components)
+    if saver is not None:
+        saver.begin(_described(given, network, how, first_restart, labelled))
     with one_blas_thread(), np.errstate(over="ignore"):
-        terms = under_prior(complete(_terms(network, given, how), network), how)
+        terms = under_prior(complete(_terms(network, given, how, labelled), network), how)
         ledger = Ledger(network.graph)
         network.charge_setup(ledger, given.n_samples, terms.itemsize)
         _agree_on_units(terms, network, ledger, how.init)
         kept = MixtureRuns(terms, network.total, how.n_components)
-        attempts = _Attempts(network, given, terms, kept, how, acceleration, callback, began_at)
+        attempts = _Attempts(network, given, terms, kept, how, pace, callback, began_at, labelled)
         numbers = restart_numbers(how, first_restart)
         restarts = Restarts(saver, ledger, numbers, how.seed, how.max_iter, kept, callback)
         best = restarts.best(network.total, attempts)
@@ -176,39 +186,49 @@ def fit_vpem(
         accelerate=how.accelerate,
         lost=run.lost,
         responsibilities=shares,
+        labels_for_fit=looked_up(labelled),
         **restarts.outcome(began),
     )
     warn_of_outcome(fit, how.max_iter, how.tol)
     return fit
 
 
-def _check_memory(
-    given: Prepared, network: Network, how: FitSettings, acceleration: Acceleration | None
-) -> None:
-    """Raise InputError where a fit would keep more beside its data than there may be."""
-    if acceleration is not None and acceleration.local:
+def _pace(given: Prepared, network: Network, how: FitSettings) -> Acceleration | None:
+    """Return what is tried beyond M-steps, once it is clear that what is kept fits in memory."""
+    pace = acceleration_of(how, network)
+    if pace is not None and pace.local:
         check_rest(given.X, network, how.n_components, given.precision.itemsize)
     check_kept(given.X, network, how.n_components, how.batch_size)
+    return pace
 
 
-def _begin_saving(
-    saver: Saver | None, given: Prepared, network: Network, how: FitSettings, first_restart: int
-) -> None:
-    """Tell a saver what it will save the states of."""
-    if saver is not None:
-        facts = how.values() | ({"first_restart": first_restart} if first_restart else {})
-        if given.kinds is not None:
-            facts["families"] = ",".join(given.kinds.families)
-            facts["levels"] = ",".join(map(str, given.kinds.n_levels))
-        saver.begin(describe_run("vp-em", given.X, given.row_weights, network, **facts))
-
-
-def _terms(network: Network, given: Prepared, how: FitSettings) -> Any:
-    """Return the terms of Gaussian features, or of several families."""
+def _described(
+    given: Prepared,
+    network: Network,
+    how: FitSettings,
+    first_restart: int,
+    labelled: Labelled | None,
+) -> State:
+    """Describe the run by what must be the same where it goes on."""
+    facts = how.values() | ({"first_restart": first_restart} if first_restart else {})
     if given.kinds is not None:
-        return mixed_terms(network.blocks, given, how)
-    scaling = units_of(given.X, given.row_weights, how.scale, given.precision, given.misses)
-    return make_terms(given.X, given.row_weights, network.blocks, scaling, given, how)
+        facts["families"] = ",".join(given.kinds.families)
+        facts["levels"] = ",".join(map(str, given.kinds.n_levels))
+    if labelled is not None:
+        facts["labels_for_fit"] = labelled.mark
+    return describe_run("vp-em", given.X, given.row_weights, network, **facts)
+
+
+def _terms(network: Network, given: Prepared, how: FitSettings, labelled: Labelled | None) -> Any:
+    """Return the terms of Gaussian features, or of several families, and of labels."""
+    terms: Any
+    if given.kinds is not None:
+        terms = mixed_terms(network.blocks, given, how)
+    else:
+        scaling = units_of(given.X, given.row_weights, how.scale, given.precision, given.misses)
+        terms = make_terms(given.X, given.row_weights, network.blocks, scaling, given, how)
+    terms.known = None if labelled is None else labelled.known
+    return terms
 
 
 def _agree_on_units(terms: FeatureTerms, network: Network, ledger: Ledger, init: Any) -> None:
@@ -229,6 +249,7 @@ class _Attempts:
     acceleration: Acceleration | None
     callback: Callable[[Progress], None] | None
     began_at: GivenStart
+    labelled: Labelled | None = None
 
     def __call__(self, restart: Restart) -> tuple[Run, NDArray[np.intp] | None]:
         """Run one restart; returns also the rows that it started at."""
@@ -272,6 +293,9 @@ class _Attempts:
             return start, None
         if isinstance(init, str):
             tell = teller(self.callback)
+            if self.labelled is not None and n_components > 1:
+                own, known = restart.total, self.labelled.components
+                return start_at_labels(init, terms, own, n_components, known, stream, tell), None
             return draw_start(init, terms, restart.total, n_components, stream, tell)
         rows = self.given.rows
         assert rows is not None

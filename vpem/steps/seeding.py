@@ -50,13 +50,16 @@ def _seed(
     stream: RowStream,
     n_trials: int | None,
     tell: Callable[[str], None] | None,
+    begun: bool = False,
 ) -> NDArray[np.intp]:
-    """Choose rows (K,)."""
+    """Choose rows (K,); the first at random, unless something is ``begun`` with."""
     if n_trials is None:
         n_trials = 2 + int(np.log(n_components))
-    latest = [stream.draw()]
-    chosen = [latest[potential.look(latest)]]
-    potential.keep(0, chosen)
+    chosen: list[int] = []
+    if not begun:
+        latest = [stream.draw()]
+        chosen.append(latest[potential.look(latest)])
+        potential.keep(0, chosen)
     while len(chosen) < n_components:
         if not potential.left():
             # Fewer different rows than components: the rest are drawn among those not taken.
@@ -96,13 +99,20 @@ def seed_features(
     n_components: int,
     stream: RowStream,
     tell: Callable[[str], None] | None = None,
+    near: NDArray[np.float64] | None = None,
 ) -> NDArray[np.intp]:
     """Choose rows (K,) by the first root's sums of squared distances over hubs.
 
-    ``tell`` is told of every row that is chosen.
+    ``tell`` is told of every row that is chosen. With centres ``near`` (L, d), in block order, only
+    K - L rows are chosen, far from these, too.
     """
     total = in_units_of_squares(terms, total)
-    return _seed(_OverFeatures(terms, total, stream), total, n_components, stream, None, tell)
+    potential = _OverFeatures(terms, total, stream)
+    if near is not None:
+        potential.begin(near)
+        n_components -= len(near)
+    begun = near is not None
+    return _seed(potential, total, n_components, stream, None, tell, begun)
 
 
 class _OverFeatures:
@@ -114,6 +124,14 @@ class _OverFeatures:
         self.stream = stream
         self.nearest: NDArray[Any] | None = None
         self.trials: list[Floats] = []
+
+    def begin(self, centres: NDArray[np.float64]) -> None:
+        """Measure from centres that are chosen already."""
+        for some, distances in summed_distances(self.terms, self.total, centres):
+            if self.total.roots.mine(0):
+                if self.nearest is None:
+                    self.nearest = np.empty(self.terms.n_samples, distances.dtype)
+                self.nearest[some] = distances[0].min(axis=1)
 
     def look(self, rows: Sequence[int]) -> int:
         terms, total, nearest = self.terms, self.total, self.nearest

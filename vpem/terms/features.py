@@ -123,6 +123,7 @@ class FeatureTerms(RowTerms, BlockStatistics):
             chosen.n_samples if chosen.row_weights is None else chosen.row_weights.sum()
         )
         chosen.log_constant = self.log_constant * (chosen.total_weight / self.total_weight)
+        chosen.known = None if self.known is None else self.known.part(rows)
         chosen._sample_covariance = None
         return chosen
 
@@ -135,6 +136,7 @@ class FeatureTerms(RowTerms, BlockStatistics):
         """
         chosen = copy(self)
         chosen.rows = self.rows.some(rows)
+        chosen.known = None if self.known is None else self.known.some(rows)
         chosen.n_samples = len(rows)
         chosen.row_weights = row_weights
         chosen.total_weight = float(len(rows) if row_weights is None else row_weights.sum())
@@ -172,7 +174,10 @@ class FeatureTerms(RowTerms, BlockStatistics):
 
     def local(self, factors: Factors, rows: slice) -> Floats:
         """Terms ``Q`` of each hub for these rows, shape (B, m, K), Valdeira et al., (12)."""
-        return factors.terms(self.rows.read(rows), self.blocks.offsets, self.n_threads)
+        found = factors.terms(self.rows.read(rows), self.blocks.offsets, self.n_threads)
+        if self.known is not None:
+            self.known.add(found, rows)
+        return found
 
     def distances(self, centres: NDArray[np.float64], rows: slice) -> Floats:
         """Squared distances of each hub's part of these rows to centres (L, d), (B, m, L)."""
@@ -213,6 +218,8 @@ class FeatureTerms(RowTerms, BlockStatistics):
         ndarray of shape (R,)
             Log-likelihood without `log_constant`.
         """
+        if self.known is not None:
+            return self.sweep_chunks(mixture, factors, mix, statistics)
         log_weights = mixture.log_weights
         if len(log_weights) < len(mix):
             log_weights = np.repeat(log_weights, len(mix), axis=0)

@@ -215,11 +215,14 @@ class MissingTerms(MissingBlockStatistics, FeatureTerms):
     def local(self, factors: Factors, rows: slice) -> Floats:
         """Terms of each hub for what it has of these rows, shape (B, m, K); 0 of nothing."""
         assert isinstance(factors, MissingFactors)
-        return marginal_terms(
+        found = marginal_terms(
             self.rows.read(rows), self.observed[rows], self.plan(rows), self.blocks,
             factors.means, factors.mixture.covariances, factors.inverse, factors.log_dets,
             self.n_threads,
         )  # fmt: skip
+        if self.known is not None:
+            self.known.add(found, rows)
+        return found
 
     def squares(self, centres: NDArray[np.float64], rows: slice) -> Floats:
         """Squared distances by what is there of each block of these rows to centres, (B, m, L)."""
@@ -256,6 +259,8 @@ class MissingTerms(MissingBlockStatistics, FeatureTerms):
         Rows that miss nothing go through the compiled sweep. Parameters and result are those of
         `vpem.terms.features.FeatureTerms.sweep`.
         """
+        if self.known is not None:
+            return self._sweep(mixture, factors, mix, statistics)
         if not self._found.split:
             complete = np.asarray(self.observed.all(axis=1))
             self._found.split += [self._of_rows(complete), self._of_rows(~complete)]

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from vpem._core.normalise import normalise
 from vpem.checks import Floats
 from vpem.terms.density import Density
+from vpem.terms.known import Known
 from vpem.terms.matrix import Rows
 
 __all__ = ["CHUNK_BYTES", "RowTerms", "mixed"]
@@ -30,6 +31,8 @@ class RowTerms:
         Weight of each row; None: 1.
     n_threads : int
         Threads of the kernels.
+    known : Known or None
+        What a hub of this process knows of some rows besides: labels.
     """
 
     rows: Rows
@@ -39,6 +42,7 @@ class RowTerms:
     least_rows = 0.5
     """Effective samples (sum of responsibilities) below which a component has collapsed. Where rows
     weigh less than 1 on average it shrinks with them."""
+    known: Known | None = None
 
     def __copy__(self) -> Self:
         """Return the same terms; as `copy` would, but in less time than a small batch takes."""
@@ -61,6 +65,8 @@ class RowTerms:
         out = np.empty((*sums.shape[:2], mixture.n_components), dtype=sums.dtype)
         log_likelihoods = np.empty(sums.shape[:2])
         normalise(sums, np.ascontiguousarray(log_weights), out, log_likelihoods, self.n_threads)
+        if self.known is not None:
+            self.known.look(out, rows)
         if self.row_weights is None:
             return out, log_likelihoods.sum(axis=1)
         weights = self.row_weights[rows]
@@ -74,6 +80,19 @@ class RowTerms:
     def resuming(self, mixture: Density) -> Self:
         """Return these terms as they were when a mixture was saved."""
         return self
+
+    def sweep_chunks(
+        self: Any, mixture: Any, factors: Any, mix: NDArray[np.float64], statistics: Any
+    ) -> NDArray[np.float64]:
+        """Take the sum ``mix @ Q`` and all that depends on it, chunk by chunk: (R,)."""
+        found = np.zeros(len(mix))
+        for rows in self.chunks(self.blocks.n_blocks * mixture.n_components):
+            sums = mixed(mix, self.local(factors, rows))
+            responsibilities, log_likelihoods = self.responsibilities(mixture, sums, rows)
+            found += log_likelihoods
+            if statistics is not None:
+                self.summarize(statistics, responsibilities, rows)
+        return found
 
     def _weights(self, rows: slice) -> NDArray[np.float64]:
         if self.row_weights is None:

@@ -15,6 +15,7 @@ from vpem.files.datasets import Dataset
 from vpem.fits.estimators.by_em import FittedByEM
 from vpem.fits.estimators.families import dataset_for_fit
 from vpem.fits.estimators.on_graph import Rows
+from vpem.fits.known_labels import KnownLabels
 from vpem.fits.likely_hubs import connect_by_likelihood
 from vpem.fits.settings import PrivacySettings
 from vpem.fits.stream import fit_next
@@ -268,7 +269,13 @@ class VPEM(FittedByEM):
 
     # ---- fitting -------------------------------------------------------------------------------
 
-    def fit(self, X: Rows, y: Any = None, sample_weight: ArrayLike | None = None) -> VPEM:
+    def fit(
+        self,
+        X: Rows,
+        y: Any = None,
+        sample_weight: ArrayLike | None = None,
+        labels_for_fit: KnownLabels | ArrayLike | None = None,
+    ) -> VPEM:
         """Fit the mixture.
 
         Parameters
@@ -279,6 +286,9 @@ class VPEM(FittedByEM):
             Present by scikit-learn's convention.
         sample_weight : array of shape (M,), optional
             Weight of each row: zero has no effect, an integer equals as many copies.
+        labels_for_fit : array of shape (M,) or (M, K), optional
+            Labels of some rows, -1 where there is none, or probabilities of the components; see
+            `vpem.fit_vpem`.
 
         Returns
         -------
@@ -295,7 +305,7 @@ class VPEM(FittedByEM):
         rows, kinds = self._of_families(X)
         data = self._validate(rows, reset=True)
         weights = self._weights_of(X, sample_weight)
-        return self._fit(data, weights, kinds, **self._start(data))
+        return self._fit(data, weights, kinds, labels_for_fit, **self._start(data))
 
     def _of_families(self, X: Rows) -> tuple[Rows, Kinds | None]:
         """Return rows of numbers, and the families of their features; None: all are Gaussian."""
@@ -391,7 +401,12 @@ class VPEM(FittedByEM):
         return self
 
     def _fit(
-        self, data: Floats, sample_weight: Any, kinds: Kinds | None = None, **options: Any
+        self,
+        data: Floats,
+        sample_weight: Any,
+        kinds: Kinds | None = None,
+        labels_for_fit: Any = None,
+        **options: Any,
     ) -> VPEM:
         """Fit anew, on the graph and with the hubs that the parameters ask for."""
         seed = self._seed()
@@ -419,6 +434,7 @@ class VPEM(FittedByEM):
             callback=lines,
             kinds=kinds,
             privacy=privacy,
+            labels_for_fit=labels_for_fit,
         )
         if lines is not None:
             lines.end(fit.converged, fit.n_iter)

@@ -19,7 +19,7 @@ from vpem.terms.families.mixture import MixedMixture, scaling_of
 from vpem.terms.families.part import How, Made, Part, PartTerms
 from vpem.terms.features import FeatureTerms
 from vpem.terms.matrix import Arranges, Rows, arrange_rows
-from vpem.terms.row_terms import RowTerms, mixed
+from vpem.terms.row_terms import RowTerms
 from vpem.terms.scaling import Scaling
 from vpem.terms.statistics import enough_rows
 
@@ -159,14 +159,18 @@ class MixedTerms(RowTerms):
         """Return the terms of a run of rows, which are counted from 0 in it."""
         parts = [part.part(rows, following) for part in self.parts]
         weights = None if self.row_weights is None else self.row_weights[rows]
-        return self._over(self.rows.part(rows, following), parts, weights)
+        chosen = self._over(self.rows.part(rows, following), parts, weights)
+        chosen.known = None if self.known is None else self.known.part(rows)
+        return chosen
 
     def some(
         self, rows: NDArray[np.intp], row_weights: NDArray[np.float64] | None = None
     ) -> MixedTerms:
         """Return the terms of some rows: rows may come twice, and weigh 1 or so much."""
         parts = [part.some(rows, row_weights) for part in self.parts]
-        return self._over(self.rows.some(rows), parts, row_weights)
+        chosen = self._over(self.rows.some(rows), parts, row_weights)
+        chosen.known = None if self.known is None else self.known.some(rows)
+        return chosen
 
     def _over(
         self, rows: Rows, parts: list[PartTerms], row_weights: NDArray[np.float64] | None
@@ -206,6 +210,8 @@ class MixedTerms(RowTerms):
         out = np.zeros(shape, dtype=self.dtype)
         for own, made in zip(self.parts, factors.parts, strict=True):
             own.add_terms(made, rows, out)
+        if self.known is not None:
+            self.known.add(out, rows)
         return out
 
     def sweep(
@@ -216,14 +222,7 @@ class MixedTerms(RowTerms):
         statistics: MixedStatistics | None = None,
     ) -> NDArray[np.float64]:
         """Take the sum ``mix @ Q`` and all that depends on it, chunk by chunk: (R,)."""
-        found = np.zeros(len(mix))
-        for rows in self.chunks(self.blocks.n_blocks * mixture.n_components):
-            sums = mixed(mix, self.local(factors, rows))
-            responsibilities, log_likelihoods = self.responsibilities(mixture, sums, rows)
-            found += log_likelihoods
-            if statistics is not None:
-                self.summarize(statistics, responsibilities, rows)
-        return found
+        return self.sweep_chunks(mixture, factors, mix, statistics)
 
     # ---- M-step --------------------------------------------------------------------------------
 
