@@ -80,6 +80,10 @@ class Levels:
         squares = np.square(self.shares - whole).sum(axis=1)
         return np.sqrt(squares / variance) if variance > 1e-12 else np.zeros(len(weights))
 
+    def modes(self) -> list[str]:
+        """The most frequent level of each component, with its share."""
+        return [f"{self.names[own.argmax()]} {own.max():.0%}" for own in self.shares]
+
     def most(self, weights: Vector, component: int) -> int:
         """The level that a component has most more of than all rows."""
         return int(np.argmax(self.shares[component] - weights @ self.shares))

@@ -10,6 +10,14 @@ from numpy.typing import NDArray
 
 from vpem.checks import Labels
 from vpem.errors import InputError, did_you_mean
+from vpem.pictures.families import (
+    densities_of,
+    draw_counts,
+    draw_levels,
+    families_of,
+    is_count,
+    levels_drawn,
+)
 from vpem.pictures.figure import Picture, legend_below, new_figure, words
 from vpem.pictures.reported import Parts, SavedFit
 from vpem.pictures.samples import EvaluationData
@@ -156,20 +164,19 @@ def draw_marginals(
     size = max(2.4 * wide + 0.6, 6.4), (1.85 if high > 1 else 3.0) * high + 0.7
     figure = new_figure(*size, None)
     panels = figure.subplots(high, wide, squeeze=False)
+    heights: list[str] = []
     for place, axes in enumerate(panels.flat):
         if place >= len(columns):
             axes.set_axis_off()
             continue
         j = columns[place]
-        tidy(axes, None)
-        axes.set_xlabel(words(saved.feature_names[j]), fontsize=8.5)
-        if place % wide == 0:
-            axes.set_ylabel("density", fontsize=8)
-        axes.tick_params(labelsize=7.5)
         values = None if X is None else X[:, j]
-        _draw_marginal(axes, parts, j, values, labels)
-        few_ticks(axes, places=3 if wide > 2 else 5)
-    legend = _legend(figure, parts, X is not None)
+        heights.append(_draw_panel(axes, saved, parts, j, values, labels, 3 if wide > 2 else 5))
+    for row, axes in enumerate(panels[:, 0]):
+        beside = dict.fromkeys(heights[row * wide : (row + 1) * wide])
+        axes.set_ylabel(" or ".join(beside), fontsize=8)
+    bars = not clusters and any(levels_drawn(saved, j) is not None for j in columns)
+    legend = _legend(figure, parts, X is not None, bars)
     margins = (BESIDE + LABEL, 0.2, legend + 0.55, 0.14)
     place_panels(figure, (high, wide), margins, (BESIDE, BELOW))
     what = "Clusters in histograms" if clusters else "Densities over histograms"
@@ -178,8 +185,33 @@ def draw_marginals(
     return Picture(figure, alt, notes)
 
 
+def _draw_panel(
+    axes: Axes,
+    saved: SavedFit,
+    parts: Parts,
+    j: int,
+    values: NDArray[np.float64] | None,
+    labels: Labels | None,
+    places: int,
+) -> str:
+    """Draw the panel of one feature, and return what its heights are."""
+    tidy(axes, None)
+    axes.set_xlabel(words(saved.feature_names[j]), fontsize=8.5)
+    axes.tick_params(labelsize=7.5)
+    levels = None if parts.variances is None else levels_drawn(saved, j)
+    if levels is not None:
+        there = None if values is None else values[np.isfinite(values)]
+        draw_levels(axes, levels, parts.weights, there)
+        few_ticks(axes, None)
+        return "share"
+    _draw_marginal(axes, saved, parts, j, values, labels)
+    few_ticks(axes, places)
+    return "share" if is_count(saved, j) else "density"
+
+
 def _draw_marginal(
     axes: Axes,
+    saved: SavedFit,
     parts: Parts,
     j: int,
     values: NDArray[np.float64] | None,
@@ -191,7 +223,9 @@ def _draw_marginal(
     if values is not None:
         there = np.isfinite(values)
         values = values[there]
-        if len(values):
+        if len(values) and is_count(saved, j):
+            tallest = draw_counts(axes, values)
+        elif len(values):
             heights, edges = histogram(values)
             tallest = float(heights.max())
             if labels is None:
@@ -206,7 +240,10 @@ def _draw_marginal(
                 mean, color=colour(k), linestyle=line(k), linewidth=1.5, path_effects=halo()
             )
     else:
-        grid, densities = _densities(parts.weights, means, parts.variances[:, j], values)
+        if families_of(saved) is None:
+            grid, densities = _densities(parts.weights, means, parts.variances[:, j], values)
+        else:
+            grid, densities = densities_of(saved, j, values, parts)
         total = densities.sum(axis=0)
         if len(means) > 1:
             for k, density in enumerate(densities):
@@ -267,7 +304,7 @@ def _densities(
     return grid, scale[:, None] * np.exp(-0.5 * z**2)
 
 
-def _legend(figure: Figure, parts: Parts, with_data: bool) -> float:
+def _legend(figure: Figure, parts: Parts, with_data: bool, bars: bool) -> float:
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 
@@ -291,4 +328,7 @@ def _legend(figure: Figure, parts: Parts, with_data: bool) -> float:
                 Line2D([], [], color=colour(c), linestyle=line(c), label=f"component {c}")
                 for c in range(k)
             ]
+            if bars:
+                said = "bars: components from left to right"
+                entries.append(Line2D([], [], linestyle="", label=said))
     return legend_below(figure, entries)

@@ -247,7 +247,9 @@ def _means(saved: SavedFit) -> Items:
     made: list[Sequence[object]] = [(name, *values) for name, values in first.items()]
     heads = [saved.centre, *(f"{saved.noun} {c}" for c in range(k))]
     for j in range(min(d, MOST_FEATURES)):
-        made.append((saved.feature_names[j], *(f"{value:.6g}" for value in means[:, j])))
+        own = saved.answer.levels.get(j)
+        told = [f"{value:.6g}" for value in means[:, j]] if own is None else own.modes()
+        made.append((saved.feature_names[j], *told))
     return _with_more([Table(made, heads)], d - MOST_FEATURES, "features")
 
 

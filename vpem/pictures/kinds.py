@@ -10,6 +10,7 @@ from vpem.errors import InputError, Setting, check_choice
 from vpem.pictures.assignments import draw_confusion, draw_responsibilities
 from vpem.pictures.curves import draw_history
 from vpem.pictures.densities import draw_marginals
+from vpem.pictures.families import families_of, in_a_plane
 from vpem.pictures.figure import Picture
 from vpem.pictures.network import draw_graph, draw_sparsity
 from vpem.pictures.profiles import draw_profile
@@ -23,6 +24,7 @@ from vpem.pictures.traffic import draw_communication
 from vpem.saem.individuals import Individuals
 from vpem.saem.models.catalogue import OWN
 from vpem.saem.prediction import CURVES
+from vpem.terms.families.kinds import LOCATED
 
 __all__ = ["KINDS", "Kind", "check_kind", "draw", "kinds_of", "next_kinds"]
 
@@ -69,6 +71,14 @@ def _check_two(saved: SavedFit) -> None:
         raise InputError(
             f"pairs and projections need two features, {saved.path} has {d}; try marginals"
         )
+    in_a_plane(saved, None, [])
+
+
+def _check_covariance(saved: SavedMixture) -> None:
+    families = families_of(saved)
+    if families is not None and not set(families) & set(LOCATED):
+        told = " and ".join(sorted(set(families)))
+        raise InputError(f"{saved.path} has no covariance: its features are {told}")
 
 
 def _check_curves(saved: SavedLatents) -> None:
@@ -133,7 +143,7 @@ KINDS: dict[str, Kind] = {
     ),
     "sparsity": Kind(
         "Blocks of the covariance", "which entries of the covariance are estimated", MIXTURES,
-        "no", draw_sparsity,
+        "no", draw_sparsity, check=_check_covariance,
     ),
     "communication": Kind(
         "Bytes by phase, link and agent", "how much was sent, when, by whom and where", FITS,

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from vpem.errors import shorten
 from vpem.network.schema import Report
 from vpem.pictures.figure import WIDTH, Picture, new_figure, words
 from vpem.pictures.hubs import draw_hubs
 from vpem.pictures.reported import SavedFit
 from vpem.pictures.saved import SavedMixture
 from vpem.pictures.style import BAND, HATCHES, HUBS, LIGHT, hub_colour
+from vpem.terms.covariances import is_diagonal
+from vpem.terms.families.mixture import MixedMixture
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -59,8 +62,8 @@ def draw_sparsity(saved: SavedMixture) -> Picture:
     mixture = saved.mixture
     blocks = mixture.blocks
     notes: list[str] = []
-    filled = [b for b in range(blocks.n_blocks) if blocks.widths[b]]
-    inside = [blocks.features[b] for b in filled]
+    diagonal = is_diagonal(mixture.covariance_type)
+    inside, filled = _covariance_blocks(mixture, notes, saved.feature_names)
     hops = saved.reported("hops", int)
     if saved.over_rows or blocks.n_blocks == 1:
         title = (
@@ -91,17 +94,42 @@ def draw_sparsity(saved: SavedMixture) -> Picture:
     order = np.concatenate(inside)
     most = NAMED if len(panels) == 1 else NAMED_OF_TWO
     for place, axes in enumerate(np.atleast_1d(figure.subplots(1, len(panels)))):
-        _draw_blocks(axes, panels[place], mixture.is_diagonal)
+        _draw_blocks(axes, panels[place], diagonal)
         _name_features(axes, [saved.feature_names[j] for j in order], most, names_left=place == 0)
     figure.suptitle(
         f"entries of a {mixture.covariance_type} covariance that are estimated; the rest is 0",
         fontsize=11,
     )
-    shares = [f"{one.title}: {_count(one.parts, mixture.is_diagonal)} of {len(order) ** 2} entries"
+    shares = [f"{one.title}: {_count(one.parts, diagonal)} of {len(order) ** 2} entries"
               for one in panels]  # fmt: skip
     if len(order) > most:
         notes.append(f"names of features are left out, as there are more than {most}")
     return Picture(figure, f"Blocks of the covariance. {'; '.join(shares)}.", notes)
+
+
+def _covariance_blocks(
+    mixture: Any, notes: list[str], names: Sequence[str]
+) -> tuple[list[NDArray[np.intp]], list[int]]:
+    """Return the features of each block of the covariance, and its hub; ``notes`` tell of others.
+
+    A hub has a block of each family with a covariance.
+    """
+    if not isinstance(mixture, MixedMixture):
+        blocks = mixture.blocks
+        filled = np.flatnonzero(blocks.widths).tolist()
+        return [blocks.features[b] for b in filled], filled
+    found = []
+    for part in mixture.parts:
+        if part.core is not None:
+            own = enumerate(part.features.blocks.features)
+            found += [(b, part.features.columns[one]) for b, one in own if len(one)]
+    inside = np.concatenate([np.empty(0, dtype=np.intp), *(columns for _, columns in found)])
+    others = np.setdiff1d(np.arange(mixture.n_features), inside).tolist()
+    if others:
+        listed = shorten((names[j] for j in others), 6)
+        notes.append(f"left out, as their families have no covariance: {listed}")
+    found.sort(key=lambda one: one[0])
+    return [columns for _, columns in found], [b for b, _ in found]
 
 
 def _holders(

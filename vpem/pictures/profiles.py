@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from vpem.fits.answer import Answer, most_telling, standardized_means
 from vpem.pictures.densities import pick_features
 from vpem.pictures.figure import WIDTH, Picture, one_panel, words
 from vpem.pictures.reported import SavedFit
@@ -22,6 +23,9 @@ MOST_FEATURES = 30
 """Features that are drawn, unless they are chosen."""
 
 MOST_CHOSEN = 200
+
+LEVELS = 4
+"""Levels of a category that have lines."""
 
 WRITTEN = 14
 """Components up to which cells bear their numbers."""
@@ -71,10 +75,12 @@ def draw_profile(
                 f"{len(columns)} of {d} features are drawn, those that tell {noun}s apart best; "
                 "name features to choose"
             )
-        columns = _ordered(answer.standardized, columns)
-    away = answer.standardized[:, columns].T
-    k, d = len(answer.weights), len(columns)
-    names = [words(answer.feature_names[j], 30) for j in columns]
+    away, names = _lines_of(answer, columns)
+    if features is None:
+        order = _ordered(away)
+        away, names = away[:, order], [names[at] for at in order]
+    away = away.T
+    d, k = away.shape
     longest = max(map(len, names))
     wide = 0.62 * k if k <= WRITTEN else 0.3 * k
     figure, axes = one_panel(
@@ -107,10 +113,34 @@ def draw_profile(
     return Picture(figure, f"Standardized means of {d} features: {'; '.join(said)}.", notes)
 
 
-def _ordered(standardized: NDArray[np.float64], columns: Sequence[int]) -> list[int]:
-    """Order features by the component in which they are highest, the highest first."""
-    highest = standardized.argmax(axis=0)
-    return sorted(columns, key=lambda j: (highest[j], -standardized[highest[j], j], j))
+def _lines_of(answer: Answer, columns: Sequence[int]) -> tuple[NDArray[np.float64], list[str]]:
+    """Return what stands in each line (K, n), and its name: a line a feature, or a level of one.
+
+    Of a category with two levels the second is drawn, which says all; of others those that tell
+    components apart best.
+    """
+    found, names = [], []
+    for j in columns:
+        name = answer.feature_names[j]
+        if j not in answer.levels:
+            found.append(answer.standardized[:, j])
+            names.append(words(name, 30))
+            continue
+        own = answer.levels[j]
+        whole = answer.weights @ own.shares
+        spread = np.sqrt(whole * (1 - whole))
+        each = standardized_means(answer.weights, own.shares, spread)
+        told = most_telling(answer.weights, each)[:LEVELS]
+        for level in [1] if len(whole) == 2 else sorted(told.tolist()):
+            found.append(each[:, level])
+            names.append(words(f"{words(name, 18)}: {own.names[level]}", 30))
+    return np.array(found).T.reshape(len(answer.weights), len(found)), names
+
+
+def _ordered(away: NDArray[np.float64]) -> list[int]:
+    """Order lines by the component in which they are highest, the highest first."""
+    highest = away.argmax(axis=0)
+    return sorted(range(away.shape[1]), key=lambda at: (highest[at], -away[highest[at], at], at))
 
 
 def _write_cells(axes: Axes, away: NDArray[np.float64], reach: float) -> None:

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vpem.checks import Labels
+from vpem.pictures.families import in_a_plane
 from vpem.pictures.figure import Picture, one_panel, words
 from vpem.pictures.reported import Parts, SavedFit
 from vpem.pictures.samples import EvaluationData
@@ -109,8 +110,12 @@ def draw_projection(
     """
     notes: list[str] = []
     parts = saved.parts()
-    origin = parts.weights @ parts.means
     X, labels = rows_to_scatter(saved, parts, rows, notes)
+    along = in_a_plane(saved, None, notes)
+    if along is not None:
+        parts, X = _of(parts, along), None if X is None else X[:, along]
+    names_of = [saved.feature_names[j] for j in along or range(len(saved.feature_names))]
+    origin = parts.weights @ parts.means
     if X is not None and not np.isfinite(X).all():
         notes.append(f"missing values stand at the mean of their row's {saved.noun}")
         X = np.where(np.isfinite(X), X, parts.means[labels])
@@ -122,7 +127,7 @@ def draw_projection(
     tidy(axes, None)
     few_ticks(axes, 6)
     axes.tick_params(labelsize=8)
-    names = [_name(saved, correlations[:, axis], axis) for axis in (0, 1)]
+    names = [_name(saved, names_of, correlations[:, axis], axis) for axis in (0, 1)]
     axes.set_xlabel(names[0], fontsize=8.5)
     axes.set_ylabel(names[1], fontsize=8.5)
     what = "plane in which all rows spread most"
@@ -167,13 +172,19 @@ def _seen(parts: Parts, origin: Matrix, directions: Matrix) -> Parts:
     return Parts(parts.weights, means, np.diagonal(full, axis1=1, axis2=2), full)
 
 
-def _name(saved: SavedFit, correlations: Matrix, axis: int) -> str:
+def _of(parts: Parts, columns: list[int]) -> Parts:
+    """Return the components in some of the features."""
+    variances = None if parts.variances is None else parts.variances[:, columns]
+    full = None if parts.full is None else parts.full[:, columns][:, :, columns]
+    return Parts(parts.weights, parts.means[:, columns], variances, full)
+
+
+def _name(saved: SavedFit, names: list[str], correlations: Matrix, axis: int) -> str:
     """Say with which features an axis goes most, and which way."""
     named = np.argsort(-np.abs(correlations), kind="stable")[:NAMED]
     most = 18 if axis else 24
     listed = ", ".join(
-        f"{words(saved.feature_names[j], most)} {'+' if correlations[j] > 0 else chr(0x2212)}"
-        for j in named
+        f"{words(names[j], most)} {'+' if correlations[j] > 0 else chr(0x2212)}" for j in named
     )
     inside = f" within {saved.noun}s" if saved.n_components > 1 else ""
     return f"direction {axis + 1} (standard deviations{inside}):\n{listed}"

@@ -18,10 +18,12 @@ from vpem.files.hdf5 import open_read, read_attribute
 from vpem.files.model_exports import assembled
 from vpem.files.models import Model, read_model
 from vpem.network.hubs import Hub
+from vpem.pictures.families import mixed_parts
 from vpem.pictures.reported import History, Parts, Saved, SavedFit, numbers
 from vpem.saem.formats import fits
 from vpem.saem.formats.fits import read_saem
 from vpem.saem.saved import SavedSaem
+from vpem.terms.families.mixture import MixedMixture
 from vpem.terms.mixture import Mixture
 
 __all__ = ["SavedClusters", "SavedLatents", "SavedMixture", "read_saved", "saved_of"]
@@ -69,6 +71,8 @@ class SavedMixture(SavedFit):
     def parts(self) -> Parts:
         """Return weights, means and covariances in the user's units."""
         one, mixture = assembled(self.stored), self.mixture
+        if isinstance(mixture, MixedMixture):
+            return mixed_parts(mixture)
         k, d = mixture.n_components, mixture.n_features
         if mixture.is_diagonal:
             scaled = np.broadcast_to(mixture.covariances, (k, d))[:, mixture.blocks.position]

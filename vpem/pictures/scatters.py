@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from vpem.checks import Labels
 from vpem.errors import InputError
 from vpem.pictures.densities import pick_features, span
+from vpem.pictures.families import in_a_plane
 from vpem.pictures.figure import Picture, legend_below, new_figure, words
 from vpem.pictures.reported import Parts, SavedFit
 from vpem.pictures.samples import EvaluationData
@@ -76,16 +77,18 @@ def draw_pairs(
     columns = pick_features(saved, features, MOST_PAIRED)
     if columns is not None and len(columns) < 2:
         raise InputError("pairs need two features, one was asked for; try marginals")
+    along = in_a_plane(saved, columns, notes) or list(range(d))
     X, labels = rows_to_scatter(saved, parts, rows, notes)
     if columns is None:
-        most = min(PAIRED, d)
-        columns = list(range(d)) if d <= most else _apart_from_each_other(
-            saved.answer.telling_shares, _correlation(parts, X), most
-        )  # fmt: skip
-        if d > most:
+        most, share = min(PAIRED, len(along)), saved.answer.telling_shares[along]
+        chosen = along if len(along) <= most else np.array(along)[
+            _apart_from_each_other(share, _correlation(parts, X)[np.ix_(along, along)], most)
+        ].tolist()  # fmt: skip
+        columns = list(chosen)
+        if len(along) > most:
             notes.append(
-                f"{most} of {d} features are drawn, in which components differ and which differ "
-                "from each other; name features to choose"
+                f"{most} of {len(along)} features are drawn, in which components differ and which "
+                "differ from each other; name features to choose"
             )
     if X is not None:
         far = int(_beyond(X, parts, columns).sum())

@@ -221,14 +221,15 @@ def whole_numbers(axis: Axis) -> None:
     axis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1, nbins=8))
 
 
-def few_ticks(axes: Axes, places: int) -> None:
-    """Let a small panel have few ticks, with short numbers."""
+def few_ticks(axes: Axes, places: int | None) -> None:
+    """Let a small panel have few ticks, with short numbers; None: those across as they are."""
     from matplotlib.ticker import MaxNLocator
 
-    axes.xaxis.set_major_locator(MaxNLocator(places))
     axes.yaxis.set_major_locator(MaxNLocator(3))
-    for axis in (axes.xaxis, axes.yaxis):
-        axis.set_major_formatter(_short_numbers())
+    axes.yaxis.set_major_formatter(_short_numbers())
+    if places is not None:
+        axes.xaxis.set_major_locator(MaxNLocator(places))
+        axes.xaxis.set_major_formatter(_short_numbers())
 
 
 def _short_numbers() -> Formatter:
