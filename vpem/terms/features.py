@@ -175,9 +175,7 @@ class FeatureTerms(RowTerms, BlockStatistics):
     def local(self, factors: Factors, rows: slice) -> Floats:
         """Terms ``Q`` of each hub for these rows, shape (B, m, K), Valdeira et al., (12)."""
         found = factors.terms(self.rows.read(rows), self.blocks.offsets, self.n_threads)
-        if self.known is not None:
-            self.known.add(found, rows)
-        return found
+        return self.labelled(found, rows)
 
     def distances(self, centres: NDArray[np.float64], rows: slice) -> Floats:
         """Squared distances of each hub's part of these rows to centres (L, d), (B, m, L)."""

@@ -220,9 +220,7 @@ class MissingTerms(MissingBlockStatistics, FeatureTerms):
             factors.means, factors.mixture.covariances, factors.inverse, factors.log_dets,
             self.n_threads,
         )  # fmt: skip
-        if self.known is not None:
-            self.known.add(found, rows)
-        return found
+        return self.labelled(found, rows)
 
     def squares(self, centres: NDArray[np.float64], rows: slice) -> Floats:
         """Squared distances by what is there of each block of these rows to centres, (B, m, L)."""

@@ -81,6 +81,12 @@ class RowTerms:
         """Return these terms as they were when a mixture was saved."""
         return self
 
+    def labelled(self, terms: Floats, rows: slice) -> Floats:
+        """Add what is known of these rows to the terms (B, m, K) of their features."""
+        if self.known is not None:
+            self.known.add(terms, rows)
+        return terms
+
     def sweep_chunks(
         self: Any, mixture: Any, factors: Any, mix: NDArray[np.float64], statistics: Any
     ) -> NDArray[np.float64]:

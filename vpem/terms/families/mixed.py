@@ -210,9 +210,7 @@ class MixedTerms(RowTerms):
         out = np.zeros(shape, dtype=self.dtype)
         for own, made in zip(self.parts, factors.parts, strict=True):
             own.add_terms(made, rows, out)
-        if self.known is not None:
-            self.known.add(out, rows)
-        return out
+        return self.labelled(out, rows)
 
     def sweep(
         self,
