@@ -249,6 +249,8 @@ def _show(report: Report, names: Sequence[str]) -> None:
         f"{report['covariance_type']} covariance{'' if over_rows or alone else ' in hubs'}",
         plural(report["n_parameters"], "parameter"),
     ]
+    if "n_factors" in report:
+        mixture.insert(2, plural(report["n_factors"], "factor"))
     if over_rows:
         network[-1] = each(report["worker_rows"], "row")
     iterations = [str(report["n_iter"]), f"{number(report['seconds'], 3)} s"]

@@ -206,6 +206,9 @@ class MixtureSettings(Settings, heading="Model"):
 class FitSettings(MixtureSettings, PriorSettings, heading="Model"):
     """EM over features or rows: see `vpem.fit_vpem` and `vpem.fit_em`."""
 
+    n_factors: int = setting(0, "Factors that hubs share, by which features of different hubs "
+        "may correlate within a component; 0: none. They are slow without --accelerate squarem.",
+        flags="--factors", least=0, most=64, idle=idle.BY_FEATURES)
     n_init: int = setting(1, "Restarts; the best is kept.", flags="--n-init --restarts",
         heading="Start", least=1, idle=idle.RESTARTED)
     missing: str = setting("refuse", "What to do about missing values (NaN): refuse, or "

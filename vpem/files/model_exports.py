@@ -14,6 +14,7 @@ from vpem.files.hdf5 import atomic_write
 from vpem.files.mixed_models import family_arrays, hub_arrays, kinds_as_json
 from vpem.files.models import ENCODING, OF_FAMILIES, VERSION, Model, PathLike
 from vpem.network.schema import Report
+from vpem.terms.factor_mixture import FactorMixture
 from vpem.terms.families.mixture import MixedMixture
 
 __all__ = ["assembled", "model_as_json", "write_json", "write_npz"]
@@ -34,6 +35,8 @@ def assembled(model: Model) -> dict[str, NDArray[np.float64]]:
             found |= family_arrays(mixture)
         else:
             found["covariances"] = mixture.assembled_covariances
+        if isinstance(mixture, FactorMixture):
+            found["loadings"] = mixture.assembled_loadings
     for name, values in found.items():
         if not np.isfinite(values).all():
             raise NumericalError(f"the {name} are too large for a number in the units of the data")
@@ -103,7 +106,10 @@ def _hub_arrays(mixture: Any, b: int) -> Report:
         }
         return {"weights": weights, "parts": own}
     _, means, covariances = mixture.block(b)
-    return {"weights": weights, "means": means.tolist(), "covariances": covariances.tolist()}
+    own = {"weights": weights, "means": means.tolist(), "covariances": covariances.tolist()}
+    if isinstance(mixture, FactorMixture):
+        own["loadings"] = mixture.block_loadings(b).tolist()
+    return own
 
 
 def write_json(path: PathLike, model: Model, force: bool = False) -> None:

@@ -35,6 +35,7 @@ from vpem.network.schema import FLAG, Array, Choice, Integer, ListOf, Mapping, M
 from vpem.settings import COVARIANCE_TYPES
 from vpem.shown import Shown
 from vpem.terms.covariances import is_diagonal, is_tied
+from vpem.terms.factor_mixture import FactorMixture
 from vpem.terms.families.mixture import MixedMixture
 from vpem.terms.mixture import Mixture
 from vpem.terms.scaling import Scaling
@@ -159,6 +160,8 @@ def write_model(path: PathLike, model: Any, force: bool = False) -> None:
                 _, means, covariances = mixture.block(b)
                 write_array(hub, "means", means)
                 write_array(hub, "covariances", covariances)
+            if isinstance(mixture, FactorMixture):
+                write_array(hub, "loadings", mixture.block_loadings(b))
         if mixed:
             write_families(file, mixture)
         for name, value in texts.items():
@@ -218,7 +221,11 @@ def _read_parts(file: h5py.File) -> Model:
     dense = not is_diagonal(kind)
     shape = ("copies", "width", "width") if dense else ("copies", "width")
     families = read_kinds(file, len(whole["feature_names"]))
-    own = {"means": Array("f", ("components", "width")), "covariances": Array("f", shape)}
+    own = {
+        "means": Array("f", ("components", "width")),
+        "covariances": Array("f", shape),
+        "loadings": Maybe(Array("f", ("components", "width", "factors"))),
+    }
     schema = HUB if families is not None else {**HUB, **own}
     sizes = {
         "features": len(whole["feature_names"]),
@@ -247,6 +254,9 @@ def _read_parts(file: h5py.File) -> Model:
         found = np.concatenate(flat) if dense else np.concatenate(covariances, axis=1)
         means = np.concatenate([hub["means"] for hub in hubs], axis=1)
         mixture = Mixture(blocks, *common, means, found, scaling)
+        loadings = [hub["loadings"] for hub in hubs if hub["loadings"] is not None]
+        if loadings:
+            mixture = FactorMixture(**vars(mixture), loadings=np.concatenate(loadings, axis=1))
         _check_mixture(mixture)
     named = ("feature_names", "report", "history", "options", "versions", "root_history")
     return Model(mixture, **{name: whole[name] for name in named})

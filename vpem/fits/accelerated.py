@@ -34,6 +34,13 @@ def acceleration_of(
             "steps with; take ",
             Setting("accelerate", "squarem"),
         )
+    if asked.local and how.n_factors:
+        raise InputError(
+            "what is expected of factors that hubs share depends on the features of all of them, "
+            "so that a hub cannot tell what a step of its own would do while the rest of a sum "
+            "stays; take ",
+            Setting("accelerate", "squarem"),
+        )
     if asked.local and network.total.holders.n_agents == 1:
         raise InputError(
             "one hub adds nothing to what others know, and its local steps would be those of EM; "

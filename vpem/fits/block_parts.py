@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from vpem.network.blocks import Blocks
 from vpem.network.schema import Report
 from vpem.terms.covariances import block_views
+from vpem.terms.factor_mixture import FactorMixture, mixture_of
 from vpem.terms.mixture import Mixture
 from vpem.terms.scaling import Scaling
 
@@ -41,7 +42,13 @@ def cut_blocks(mixture: Mixture, numbers: Sequence[int] | NDArray[np.intp]) -> M
     scaling = Scaling(mixture.scaling.shift[columns], mixture.scaling.scale[columns])
     means = np.ascontiguousarray(mixture.means[:, inside])
     weights = mixture.weights if len(mixture.weights) == 1 else mixture.weights[numbers]
-    return Mixture(blocks, mixture.covariance_type, weights, means, covariances, scaling)
+    loadings = {}
+    if isinstance(mixture, FactorMixture):
+        loadings["loadings"] = np.ascontiguousarray(mixture.loadings[:, inside])
+    return mixture_of(
+        blocks, mixture.covariance_type, scaling, weights=weights, means=means,
+        covariances=covariances, **loadings,
+    )  # fmt: skip
 
 
 def join_parts(blocks: Blocks, covariance_type: str, parts: Sequence[Report]) -> Mixture:
@@ -55,7 +62,8 @@ def join_parts(blocks: Blocks, covariance_type: str, parts: Sequence[Report]) ->
         As the parts have it.
     parts : sequence of dict
         ``numbers`` of its blocks, ``weights`` (one set, or one a block), ``means``,
-        ``covariances``, ``shift`` and ``scale`` in the order of these blocks.
+        ``covariances``, ``loadings`` where there are factors, ``shift`` and ``scale`` in the order
+        of these blocks.
     """
     n_components = parts[0]["means"].shape[0]
     d, b = blocks.n_features, blocks.n_blocks
@@ -65,6 +73,9 @@ def join_parts(blocks: Blocks, covariance_type: str, parts: Sequence[Report]) ->
     squares = int((blocks.widths.astype(np.int64) ** 2).sum())
     covariances = np.empty((copies, d) if diagonal else copies * squares)
     weights = joined_weights(b, parts)
+    loadings = {}
+    if "loadings" in parts[0]:
+        loadings["loadings"] = np.empty((n_components, d, parts[0]["loadings"].shape[2]))
     views = None if diagonal else block_views(covariances, blocks.widths, copies)
     for part in parts:
         numbers = part["numbers"]
@@ -78,12 +89,17 @@ def join_parts(blocks: Blocks, covariance_type: str, parts: Sequence[Report]) ->
             means[:, to] = part["means"][:, own]
             shift[blocks.order[to]] = part["shift"][own]
             scale[blocks.order[to]] = part["scale"][own]
+            for name, values in loadings.items():
+                values[:, to] = part[name][:, own]
             if views is None:
                 covariances[:, to] = part["covariances"][:, own]
             else:
                 assert inner is not None
                 views[number][...] = inner[place]
-    return Mixture(blocks, covariance_type, weights, means, covariances, Scaling(shift, scale))
+    return mixture_of(
+        blocks, covariance_type, Scaling(shift, scale), weights=weights, means=means,
+        covariances=covariances, **loadings,
+    )  # fmt: skip
 
 
 def joined_weights(n_blocks: int, parts: Sequence[Report]) -> NDArray[np.float64]:

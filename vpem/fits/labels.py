@@ -6,7 +6,7 @@ holds rows computes them alone.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
@@ -22,12 +22,14 @@ from vpem.engines.placement import Placement
 from vpem.network.holdings import Workers
 from vpem.network.ledger import Ledger
 from vpem.network.routes import charge_answers, find_routes
+from vpem.steps.factors import Numbers, posterior_of
 from vpem.steps.summing import FARTHEST, Differences, begin_differences
 from vpem.sums.adding import farthest
 from vpem.sums.connect import Network
 from vpem.sums.neighbours import Traffic
 from vpem.sums.quantizer import ITEM
 from vpem.sums.spread import uncompressed
+from vpem.terms.factor_mixture import FactorMixture
 from vpem.terms.mixture import Mixture
 from vpem.terms.posteriors import CHUNK_VALUES, local_terms
 
@@ -64,6 +66,23 @@ class _AllRows:
         step = max(64, CHUNK_VALUES // max(n_values, 1))
         for start in range(0, self.n_samples, step):
             yield slice(start, min(start + step, self.n_samples))
+
+
+def _summed(
+    held: Any, total: Any, mixture: Mixture, local: Callable[[slice], Floats]
+) -> Iterator[tuple[slice, Floats]]:
+    """Sum terms of a mixture, and what hubs know of its factors, if it has any."""
+    k = mixture.n_components
+    if not isinstance(mixture, FactorMixture):
+        begin_differences(total, "labels", held.n_samples, k, ITEM)
+        limit = farthest(total.holders, FARTHEST[ITEM])
+        yield from Differences(held, total, k, local, limit)
+        return
+    posterior = posterior_of(total, mixture.loaded)
+    numbers = Numbers(held, total, mixture, local, ITEM)
+    total.begin("labels", held.n_samples, numbers.width, ITEM, 1)
+    for rows, apart, onto in numbers:
+        yield rows, np.ascontiguousarray(apart - posterior.explain(onto)[1])
 
 
 def responsibilities_of_agents(
@@ -120,15 +139,14 @@ def responsibilities_of_agents(
 
     def local(rows: slice) -> Floats:
         if not own:
-            return np.zeros((0, rows.stop - rows.start, k))
+            return np.zeros((0, rows.stop - rows.start, k * (1 + mixture.n_factors)))
+        if isinstance(mixture, FactorMixture):
+            return mixture.apart(np.asarray(X[rows], dtype=np.float64))[0]
         return local_terms(mixture, X, rows, missing)[0]
 
     held: Any = _AllRows(n_samples, threads)
-    begin_differences(total, "labels", n_samples, k, ITEM)
     with one_blas_thread():
-        for rows, sums in Differences(
-            held, total, k, local, farthest(total.holders, FARTHEST[ITEM])
-        ):
+        for rows, sums in _summed(held, total, mixture, local):
             log_weights = np.broadcast_to(mixture.log_weights, (len(sums), k))
             out, densities = np.empty((*sums.shape[:2], k)), np.empty(sums.shape[:2])
             normalise(sums, np.ascontiguousarray(log_weights), out, densities, threads)

@@ -15,6 +15,7 @@ from vpem.fits.block_parts import cut_blocks, join_parts, joined
 from vpem.fits.mixed_parts import blank_mixture, cut_families, join_families, sent_of
 from vpem.fits.results import Fit
 from vpem.sums.connect import Network
+from vpem.terms.factor_mixture import FactorMixture
 from vpem.terms.families.kinds import Kinds
 from vpem.terms.families.mixture import MixedMixture
 from vpem.terms.features import FeatureTerms
@@ -140,8 +141,7 @@ def gathered(fit: Fit, kinds: Kinds | None = None) -> Fit:
     own: dict[str, Any] = {"numbers": network.total.holders.own, "weights": mixture.weights}
     if kinds is None:
         own |= {
-            "means": mixture.means,
-            "covariances": mixture.covariances,
+            **mixture.arrays(),
             "shift": mixture.scaling.shift,
             "scale": mixture.scaling.scale,
         }
@@ -178,6 +178,9 @@ def outline(fit: Fit, kinds: Kinds | None = None) -> Fit:
     mixture: Any
     if kinds is None:
         mixture = Mixture.blank(blocks, kind, k).having({"weights": weights})
+        if fit.mixture.n_factors:
+            none = np.zeros((*mixture.means.shape, fit.mixture.n_factors))
+            mixture = FactorMixture(**vars(mixture), loadings=none)
     else:
         mixture = blank_mixture(blocks, kinds, kind, weights)
     return replace(fit, mixture=mixture, network=network)

@@ -6,6 +6,7 @@ import contextlib
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -30,6 +31,7 @@ from vpem.network.masks import FEWEST
 from vpem.settings import INITS, FitSettings, KmeansSettings, MixtureSettings
 from vpem.steps.given_starts import GivenStart
 from vpem.terms.density import Density
+from vpem.terms.factors import FactorTerms
 from vpem.terms.families.kinds import LOCATED, Kinds
 from vpem.terms.families.values import check_values_of
 from vpem.terms.features import FeatureTerms
@@ -290,13 +292,15 @@ def make_terms(
     """Return the terms of a fit of a mixture, with as many threads as its settings say."""
     assert how.n_threads is not None
     others: dict[str, Any] = {}
+    kind: Any = partial(terms_of, missing=given.misses)
+    if how.n_factors:
+        kind = partial(FactorTerms, n_factors=how.n_factors)
     if here is not None and given.misses:
         others = {"add": here.holders.allreduce} if reach is None else {"reach": reach}
-    return terms_of(
+    made: FeatureTerms = kind(
         data,
         blocks,
         how.covariance_type,
-        missing=given.misses,
         scaling=scaling,
         row_weights=row_weights,
         reg_covar=how.reg_covar,
@@ -305,6 +309,7 @@ def make_terms(
         skip_negligible=not how.every_weight,
         **others,
     )
+    return made
 
 
 def _inspect(

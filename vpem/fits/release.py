@@ -161,6 +161,11 @@ def _check(network: Network, how: FitSettings, sample_weight: Any, saver: Any) -
                 Setting(name, getattr(how, name)), " looks at the data without noise, and cannot "
                 "be had with ", asked, "; leave it out",
             )  # fmt: skip
+    if how.n_factors:
+        raise InputError(
+            asked, " bounds what one row can do to the moments of a hub, but what is expected of "
+            "factors depends on all hubs' features of it; leave out ", Setting("n_factors"),
+        )  # fmt: skip
     if sample_weight is not None:
         raise InputError(
             asked, " bounds what one row can do, and with ", Setting("sample_weight"),

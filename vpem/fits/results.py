@@ -184,6 +184,7 @@ class MixtureResult(
         return {
             "n_components": self.mixture.n_components,
             "covariance_type": self.mixture.covariance_type,
+            **({"n_factors": self.mixture.n_factors} if self.mixture.n_factors else {}),
             "n_parameters": self.mixture.n_parameters,
         }
 

@@ -19,6 +19,7 @@ from vpem.files.fingerprint import checksum, describe_run
 from vpem.files.matrix import FileMatrix
 from vpem.fits.accelerated import acceleration_of
 from vpem.fits.agreed_rows import agree_on_rows, parts_of, units_by_reach
+from vpem.fits.factored import refuse_over_rows
 from vpem.fits.local_rows import (
     DrawnRows,
     LocalRows,
@@ -117,7 +118,7 @@ def fit_em(
     """
     began = time.perf_counter()
     how = FitSettings.of(settings, **changes)
-    _check_network(network, workers)
+    _check_network(network, workers, how)
     if privacy is not None and privacy.is_asked:
         return fit_private_rows(
             X, workers, network, how, privacy, sample_weight=sample_weight,
@@ -292,8 +293,9 @@ def _gathered(run: Run, kept: MixtureRuns, total: Sum) -> list[Mixture]:
     return kept.mixtures({"mixtures": [state for part in parts for state in part]})
 
 
-def _check_network(network: Network, workers: Workers) -> None:
+def _check_network(network: Network, workers: Workers, how: FitSettings) -> None:
     """Raise InputError unless the sum fits: exact, or by rounds, of one root a worker."""
+    refuse_over_rows(how)
     if not isinstance(network, Network) or not isinstance(workers, Workers):
         raise InputError(
             "the network must come from vpem.connect_workers and the workers be vpem.Workers, got "

@@ -29,6 +29,7 @@ from vpem.sums.counted import AtServer
 from vpem.sums.over_engine import ServerOverEngine
 from vpem.sums.units import in_common_units
 from vpem.terms.density import Density
+from vpem.terms.factor_mixture import FactorMixture
 from vpem.terms.missing_patterns import check_missing
 from vpem.terms.mixture import Mixture
 from vpem.terms.posteriors import CHUNK_VALUES, local_terms, normalised
@@ -213,16 +214,38 @@ class SpreadRows:
         """Sum terms, constants included; every process takes the totals (1, m, K) of some rows."""
         part, data, _ = hubs
         k = mixture.n_components
+        width = k * (1 + mixture.n_factors)
+        if mixture.n_factors:
+            self._check_whole()
 
         def local(rows: slice) -> Floats:
             if part is None:
-                return np.zeros((0, rows.stop - rows.start, k))
+                return np.zeros((0, rows.stop - rows.start, width))
+            if isinstance(part, FactorMixture):
+                terms, constant = part.apart(np.asarray(data[rows], dtype=np.float64))
+                terms[0, :, :k] -= 2 * constant
+                return terms
             terms, constant = local_terms(part, data, rows, self.missing)
             # Constants are summed with the terms: log-densities are minus half of them.
             terms[0] -= 2 * np.broadcast_to(constant, terms.shape[1])[:, None]
             return terms
 
-        self._sum(self.roots(mixture.blocks), k, local, take)
+        def joined(rows: slice, sums: Floats) -> None:
+            if isinstance(mixture, FactorMixture):
+                sums = mixture.joined(sums[:, :, :k], np.ascontiguousarray(sums[:, :, k:]))
+            take(rows, sums)
+
+        self._sum(self.roots(mixture.blocks), width, local, joined)
+
+    def _check_whole(self) -> None:
+        """Raise InputError where a value is missing, of rows for a model with factors."""
+        here = [any(bool(np.isnan(part).any()) for part in self._held.values())]
+        if self.parties.any(np.array(here))[0]:
+            raise InputError(
+                "values are missing, and of such a row a party would have to send how well it "
+                "knows the factors of the model, q x q numbers a component, beside the q that it "
+                "sends; fill values in first, or use the model on one file"
+            )
 
     def _gathered(self, blocks: Blocks, roots: Sequence[int]) -> dict[int, Floats]:
         """Bring the features of each block to its root: (M, d_b) of those that live here."""

@@ -16,11 +16,12 @@ from vpem.errors import InputError, Setting
 from vpem.files.fingerprint import describe_run
 from vpem.files.matrix import FileMatrix, check_kept_beside
 from vpem.fits.accelerated import acceleration_of, check_rest
+from vpem.fits.factored import check_factors
 from vpem.fits.kinds import mixed_terms, refuse_other_kinds, refuse_with_kinds
 from vpem.fits.known_labels import KnownLabels, Labelled, label_rows, looked_up, refuse_labels
 from vpem.fits.labels import responsibilities_of_agents
 from vpem.fits.outcomes import warn_of_outcome
-from vpem.fits.parts import complete, own_start
+from vpem.fits.parts import complete, own_columns_of_hubs, own_start
 from vpem.fits.prepare import (
     Prepared,
     make_terms,
@@ -36,7 +37,7 @@ from vpem.fits.settings import PrivacySettings
 from vpem.network.ledger import Ledger
 from vpem.network.schema import Report, State
 from vpem.settings import FitSettings
-from vpem.steps import em
+from vpem.steps import em, factors
 from vpem.steps.accelerate import Acceleration
 from vpem.steps.batches import fit_batches
 from vpem.steps.given_starts import GivenStart
@@ -49,14 +50,16 @@ from vpem.steps.streams import RowStream
 from vpem.steps.summing import agree_on_units
 from vpem.sums.connect import Network
 from vpem.terms.density import Density
+from vpem.terms.factor_mixture import FactorMixture
+from vpem.terms.factors import FactorTerms
 from vpem.terms.families.kinds import Kinds
 from vpem.terms.features import FeatureTerms
 from vpem.terms.mixture import Mixture
 
 __all__ = ["check_kept", "fit_vpem"]
 
-ORDER_OF_BATCHES = 1
-"""Sets the stream that orders batches apart from the one that draws rows."""
+ORDER_OF_BATCHES, LOADINGS = 1, 2
+"""Set the streams that order batches, and draw loadings, apart from the one that draws rows."""
 
 
 def fit_vpem(
@@ -196,9 +199,10 @@ def fit_vpem(
 def _pace(given: Prepared, network: Network, how: FitSettings) -> Acceleration | None:
     """Return what is tried beyond M-steps, once it is clear that what is kept fits in memory."""
     pace = acceleration_of(how, network)
+    check_factors(how, network, misses=given.misses, mixed=given.kinds is not None)
     if pace is not None and pace.local:
         check_rest(given.X, network, how.n_components, given.precision.itemsize)
-    check_kept(given.X, network, how.n_components, how.batch_size)
+    check_kept(given.X, network, how.n_components * (1 + how.n_factors), how.batch_size)
     return pace
 
 
@@ -258,6 +262,11 @@ class _Attempts:
         start, rows = self._start(restart, stream)
         if restart.saved is None and restart.start is None:
             start = self.began_at.over(start, self._own)
+        fit: Callable[..., Run] = em.fit
+        if isinstance(terms, FactorTerms):
+            loadings = np.random.default_rng([*restart.seed, LOADINGS])
+            columns = own_columns_of_hubs(self.network)
+            terms, fit = terms.drawn(loadings, self.how.n_components, columns), factors.fit
         start = terms.begun(start)
         size, step = self.how.batch_size, self.how.step_size
         going: Report = {
@@ -266,7 +275,7 @@ class _Attempts:
         }  # fmt: skip
         if size is None:
             pace = {"accelerate": self.acceleration, "last": self.began_at.last}
-            return em.fit(terms, total, start, **pace, **going), rows
+            return fit(terms, total, start, **pace, **going), rows
         order = np.random.default_rng([*restart.seed, ORDER_OF_BATCHES])
         run = fit_batches(terms, total, start, batch_size=size, step_size=step, rng=order, **going)
         return run, rows
@@ -304,6 +313,8 @@ class _Attempts:
     def _own(self, mixture: Any) -> Any:
         """Return this process's part of a mixture of all features, as a start."""
         terms = self.terms
+        if isinstance(mixture, FactorMixture) and mixture.n_factors != terms.n_factors:
+            mixture = mixture.joint
         return own_start(mixture, self.network, terms.covariance_type, terms.scaling)
 
 
@@ -311,14 +322,17 @@ WORKING = 6
 """Arrays as large as all terms that a compressed sum works with."""
 
 
-def check_kept(X: Any, network: Network, n_components: int, batch_size: int | None) -> None:
-    """Raise InputError where compressed sums would keep more in memory than there may be."""
-    total, n_rows, k = network.total, len(X), n_components
-    kept = total.kept_bytes(n_rows * (k - 1) + 1)
+def check_kept(X: Any, network: Network, n_numbers: int, batch_size: int | None) -> None:
+    """Raise InputError where compressed sums would keep more in memory than there may be.
+
+    ``n_numbers`` are those of a row that every hub has, all but the first of which it sends.
+    """
+    total, n_rows = network.total, len(X)
+    kept = total.kept_bytes(n_rows * (n_numbers - 1) + 1)
     if kept == 0:
         return
     together = n_rows if batch_size is None else min(batch_size, n_rows)
-    needed = kept + WORKING * 8 * total.values_per_item * together * k
+    needed = kept + WORKING * 8 * total.values_per_item * together * n_numbers
     what = "what compressed sums know of every agent, row and component"
     check_kept_beside(X, needed, what, "fit without ", Setting("compress"))
 

@@ -115,6 +115,18 @@ class Blocks:
         """Block of each feature in block order, shape (d,)."""
         return np.repeat(np.arange(self.n_blocks, dtype=np.intp), self.widths)
 
+    @cached_property
+    def bands(self) -> list[tuple[slice, slice, int]]:
+        """Neighbouring blocks of one width: their columns, which they are, and the width."""
+        found = []
+        edges = np.flatnonzero(np.diff(self.widths)) + 1
+        for group in np.split(np.arange(self.n_blocks), edges):
+            if len(group) and self.widths[group[0]]:
+                first, end = int(group[0]), int(group[-1]) + 1
+                columns = slice(int(self.offsets[first]), int(self.offsets[end]))
+                found.append((columns, slice(first, end), int(self.widths[first])))
+        return found
+
     def arrange(self, X: NDArray[np.generic], dtype: np.dtype[Kind] | type[Kind]) -> NDArray[Kind]:
         """Return the columns of ``X`` in block order as a C-contiguous array of ``dtype``."""
         columns = X if self.in_order else X[:, self.order]

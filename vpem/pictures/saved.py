@@ -74,7 +74,7 @@ class SavedMixture(SavedFit):
         if isinstance(mixture, MixedMixture):
             return mixed_parts(mixture)
         k, d = mixture.n_components, mixture.n_features
-        if mixture.is_diagonal:
+        if mixture.is_diagonal and not mixture.n_factors:
             scaled = np.broadcast_to(mixture.covariances, (k, d))[:, mixture.blocks.position]
             return Parts(one["weights"], one["means"], scaled * mixture.scaling.scale**2)
         full = np.broadcast_to(one["covariances"], (k, d, d))

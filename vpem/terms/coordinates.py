@@ -1,8 +1,8 @@
 """Parameters of a mixture as points of a vector space: nothing in it is out of bounds.
 
-Log mixing weights, means, and of every covariance, less what it is at least, the Cholesky factor
-with the logarithms of its diagonal (of a variance half the logarithm). Whatever lies on the line
-through two mixtures is one too.
+Log mixing weights, means, loadings where there are factors, and of every covariance, less what it
+is at least, the Cholesky factor with the logarithms of its diagonal (of a variance half the
+logarithm). Whatever lies on the line through two mixtures is one too.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ class Coordinates:
         Of the mixture.
     weights : ndarray of shape (R, K)
         Log mixing weights; 0 of components without weight.
-    means : ndarray of shape (K, d)
+    means : ndarray of shape (K, d), or (K (1 + q), d)
+        With q factors the loadings follow.
     spreads : ndarray
         Log-Cholesky factors, shaped as the mixture's covariances.
     """
@@ -57,7 +58,10 @@ class Coordinates:
         weights = np.log(np.where(shares > 0, shares, 1.0))
         if mixture.is_diagonal:
             return cls(
-                mixture.blocks, weights, mixture.means, 0.5 * np.log(mixture.covariances - floor)
+                mixture.blocks,
+                weights,
+                mixture.located,
+                0.5 * np.log(mixture.covariances - floor),
             )
         spreads = np.empty_like(mixture.covariances)
         widths, copies = mixture.blocks.widths, mixture.n_copies
@@ -72,7 +76,7 @@ class Coordinates:
             except np.linalg.LinAlgError:  # at the edge of rounding
                 view[...] = np.nan
             np.log(diagonals, out=diagonals)
-        return cls(mixture.blocks, weights, mixture.means, spreads)
+        return cls(mixture.blocks, weights, mixture.located, spreads)
 
     def minus(self, other: Coordinates) -> Coordinates:
         """Return how this one differs from another."""

@@ -126,4 +126,5 @@ def variances_of(mixture: Mixture) -> Vector:
     else:
         blocks = [np.diagonal(view, axis1=1, axis2=2) for view in mixture.covariance_blocks]
         found = np.broadcast_to(np.concatenate(blocks, axis=1), shape)
+    found = found + mixture.explained
     return found[:, mixture.blocks.position]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from functools import cached_property
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,12 +33,15 @@ class Density(ABC, Shown, facts="{n_components:component}, {n_features:feature}"
         Mixing weights as each root estimates them; R = 1 where all roots share one estimate.
     means : ndarray of shape (K, d)
         Where components lie, in block order and in the units of fitting.
+    n_factors : int
+        Factors that hubs share (`vpem.terms.factor_mixture.FactorMixture`).
     """
 
     blocks: Blocks
     covariance_type: str
     weights: NDArray[np.float64]
     means: NDArray[np.float64]
+    n_factors: ClassVar[int] = 0
 
     @property
     def n_components(self) -> int:

@@ -111,6 +111,11 @@ class Mixture(Density, facts="{n_components:component}, {n_features:feature}, {c
         return replace(self, **arrays)
 
     @property
+    def explained(self) -> NDArray[np.float64] | float:
+        """Variances (K, d) of features by factors that hubs share, of which there are none."""
+        return 0.0
+
+    @property
     def is_tied(self) -> bool:
         """Whether all components share one covariance."""
         return is_tied(self.covariance_type)
@@ -176,13 +181,18 @@ class Mixture(Density, facts="{n_components:component}, {n_features:feature}, {c
         """What of the mixing weights is extrapolated, (R, K), which adds up to 1."""
         return self.weights
 
+    @property
+    def located(self) -> NDArray[np.float64]:
+        """What of a mixture may be any number, (n, d): means."""
+        return self.means
+
     def at(
         self,
         shares: NDArray[np.float64],
         means: NDArray[np.float64],
         covariances: NDArray[np.float64],
     ) -> Mixture:
-        """Return the mixture at another point, which has such `shares`."""
+        """Return the mixture at another point, which has such `shares`; means as `located`."""
         return replace(self, weights=shares, means=means, covariances=covariances)
 
     # ---- the assembled view, in the user's order and units -------------------------------------

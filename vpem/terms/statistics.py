@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -116,6 +115,8 @@ class BlockStatistics:
         Whose precision shifts have.
     widest : int
         Features of the widest hub, of all processes.
+    n_factors : int
+        Factors that hubs share (`vpem.terms.factors.FactorTerms`).
     add_up : callable
         What the hubs of all processes have together, from what each of those here has, (B,).
     """
@@ -126,6 +127,7 @@ class BlockStatistics:
     scaling: Scaling
     rows: Rows
     widest: int
+    n_factors = 0
     add_up: Callable[[NDArray[np.float64]], float]
     _precisions: tuple[Factors, NDArray[np.float64]] | None
 
@@ -156,26 +158,13 @@ class BlockStatistics:
             shifts,
         )
 
-    @cached_property
-    def _bands(self) -> list[tuple[slice, int, int]]:
-        """Neighbouring blocks of one width: their columns, how many they are, and the width."""
-        bands = []
-        widths = self.blocks.widths
-        edges = np.flatnonzero(np.diff(widths)) + 1
-        for group in np.split(np.arange(len(widths)), edges):
-            if len(group) and widths[group[0]]:
-                columns = slice(
-                    int(self.blocks.offsets[group[0]]), int(self.blocks.offsets[group[-1] + 1])
-                )
-                bands.append((columns, len(group), int(widths[group[0]])))
-        return bands
-
     def _banded(
         self, flat: NDArray[np.float64], copies: int
     ) -> Iterator[tuple[slice, int, int, NDArray[np.float64]]]:
         """Views of shape (blocks, copies, width, width), one a band, into a flat array."""
         start = 0
-        for columns, count, width in self._bands:
+        for columns, hubs, width in self.blocks.bands:
+            count = hubs.stop - hubs.start
             stop = start + count * copies * width * width
             yield columns, count, width, flat[start:stop].reshape(count, copies, width, width)
             start = stop

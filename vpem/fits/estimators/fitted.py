@@ -16,6 +16,7 @@ from vpem.fits.contribution import Contribution, contribution
 from vpem.fits.estimators.families import dataset_for_model
 from vpem.fits.estimators.on_graph import OnGraph, Rows
 from vpem.fits.results import MixtureResult
+from vpem.terms.factor_mixture import FactorMixture
 from vpem.terms.mixture import Mixture
 
 __all__ = ["FittedMixture"]
@@ -89,6 +90,14 @@ class FittedMixture(DensityMixin, OnGraph):
         return found.astype(self._dtype, copy=False)
 
     @property
+    def loadings_(self) -> Floats:
+        """Loadings of factors that hubs share (K, d, q), in the user's order and units."""
+        mixture = self._found_mixture("loadings_")
+        if isinstance(mixture, FactorMixture):
+            return mixture.assembled_loadings.astype(self._dtype, copy=False)
+        return np.zeros((mixture.n_components, mixture.n_features, 0), dtype=self._dtype)
+
+    @property
     def precisions_cholesky_(self) -> Floats:
         """Factors of the precisions, which are ``P P^T``; of variances ``1 / sqrt(v)``."""
         return self._factors("precisions_cholesky_").astype(self._dtype, copy=False)
@@ -97,7 +106,7 @@ class FittedMixture(DensityMixin, OnGraph):
     def precisions_(self) -> Floats:
         """Inverse covariances, shaped as `covariances_`."""
         factors = self._factors("precisions_")
-        if self.mixture_.is_diagonal:
+        if self._has_variances:
             return (factors**2).astype(self._dtype, copy=False)
         return (factors @ np.swapaxes(factors, -1, -2)).astype(self._dtype, copy=False)
 
@@ -107,10 +116,15 @@ class FittedMixture(DensityMixin, OnGraph):
             raise AttributeError(f"{name} is there after fit")
         return self.mixture_
 
+    @property
+    def _has_variances(self) -> bool:
+        """Whether `covariances_` are variances."""
+        return self.mixture_.is_diagonal and not self.mixture_.n_factors
+
     def _factors(self, name: str) -> NDArray[np.float64]:
         """Return the factors of the precisions for an attribute of this name."""
         covariances = self._found_mixture(name).assembled_covariances
-        if self.mixture_.is_diagonal:
+        if self._has_variances:
             return 1 / np.sqrt(covariances)
         lower = np.linalg.cholesky(covariances)
         return np.triu(np.swapaxes(np.linalg.inv(lower), -1, -2))

@@ -86,6 +86,9 @@ class VPEM(FittedByEM):
         Names are "gaussian", "t", "log-normal", "categorical", "bernoulli", "poisson",
         "negative-binomial", "exponential" and "gamma". Text and categories of a data frame become
         codes; `predict` and the like find levels by name. None: all are Gaussian.
+    n_factors : int, default=0
+        Factors that hubs share, by which features of different hubs may correlate within a
+        component. Take ``accelerate="squarem"`` with them.
     init : {"random", "k-means++", "kmeans"} or row indices, default="kmeans"
         Where EM starts; see `vpem.fit_vpem`.
     init_params : str, optional
@@ -134,7 +137,9 @@ class VPEM(FittedByEM):
         Means.
     covariances_ : ndarray
         Covariances, (K, d, d) and block-diagonal over hubs when full; see
-        `vpem.Mixture.assembled_covariances` for the other types.
+        `vpem.Mixture.assembled_covariances` for the other types. (K, d, d) with factors.
+    loadings_ : ndarray of shape (K, d, q)
+        Loadings of the factors; q is 0 where there are none.
     precisions_, precisions_cholesky_ : ndarray
         Inverse covariances and their factors, shaped alike.
     converged_ : bool
@@ -205,6 +210,7 @@ class VPEM(FittedByEM):
         bounds: Any = None,
         covariance_type: str = "full",
         family: Any = None,
+        n_factors: int = 0,
         init_params: str | None = None,
         weights_init: Any = None,
         means_init: Any = None,
@@ -246,6 +252,7 @@ class VPEM(FittedByEM):
         self.bounds = bounds
         self.covariance_type = covariance_type
         self.family = family
+        self.n_factors = n_factors
         self.init = init
         self.init_params = init_params
         self.weights_init = weights_init

@@ -1,0 +1,284 @@
+"""Factors that hubs share: the textbook's mixture of factor analysers, however hubs sum."""
+
+from functools import partial
+
+import numpy as np
+import pytest
+from sklearn.decomposition import FactorAnalysis
+
+from vpem import VPEM, InputError, connect, fit_vpem, make_graph
+from vpem.files.models import Model, read_model, write_model
+from vpem.fits.spread import fit_spread, own_columns
+from vpem.fits.spread_use import SpreadRows
+from vpem.network.holdings import Partition, contiguous
+from vpem.settings import COVARIANCE_TYPES
+from vpem.sums.spread import spread
+from vpem.terms.factor_mixture import FactorMixture
+from vpem.terms.loadings import Posterior
+
+from .factors_support import textbook
+from .resume_support import check_resumes
+from .thread_engine import over_queues, together
+
+pytestmark = pytest.mark.filterwarnings("ignore::vpem.convergence.NotConvergedWarning")
+
+HELD = Partition(tuple(map(np.array, ([0, 4], [1, 2, 5], np.arange(0), [3]))), tuple("abcd"))
+START = [3, 77]
+
+
+def correlated(n_rows=160, seed=1):
+    """Two overlapping clusters, each with correlations of its own across parties."""
+    rng = np.random.default_rng(seed)
+    groups = np.arange(n_rows) % 2
+    mixing = rng.standard_normal((2, 6, 2))
+    factors = np.einsum("mdq,mq->md", mixing[groups], rng.standard_normal((n_rows, 2)))
+    return 2 + factors + 0.5 * rng.standard_normal((n_rows, 6)) + groups[:, None], groups
+
+
+X, GROUPS = correlated()
+
+
+def fit(data=X, topology="star", network=None, engine=None, held=HELD, **options):
+    """Four parties, one of which holds nothing, in one process or over the ranks of an engine."""
+    options = {
+        "n_components": 2, "n_factors": 2, "max_iter": 6, "tol": 0.0, "init": START,
+        "reg_covar": 0.0, "n_threads": 1, **options,
+    }  # fmt: skip
+    joined = connect(make_graph(topology, held.n_agents), held, **{"hops": 0, **(network or {})})
+    if engine is None:
+        return fit_vpem(data, joined, **options)
+    ranked = spread(joined, engine)
+    columns = own_columns(ranked)
+    own = data[:, columns] if len(columns) else None
+    return fit_spread(own, ranked, **options)
+
+
+def started(**options):
+    """Parameters that a fit starts from, of all features in the user's order."""
+    mixture = fit(max_iter=0, **options).mixture
+    noise = dense(mixture.noise)
+    return mixture.assembled_weights, mixture.assembled_means, noise, mixture.assembled_loadings
+
+
+def dense(noise):
+    """Covariances (K, d, d) of a mixture of any type."""
+    k, d = noise.means.shape
+    found = np.zeros((k, d, d))
+    for b, columns in enumerate(noise.blocks.features):
+        own = noise.block(b)[2]
+        own = own if own.ndim == 3 else own[:, :, None] * np.eye(own.shape[1])
+        found[np.ix_(range(k), columns, columns)] = own
+    return found
+
+
+def same(found, wanted, tolerance=1e-10):
+    """Iteration by iteration, and at the end."""
+    np.testing.assert_allclose(found.history, wanted.history + 0 * found.history, tolerance)
+    for name in ("weights", "means", "covariances", "loadings"):
+        ours, theirs = getattr(found.mixture, name), getattr(wanted.mixture, name)
+        np.testing.assert_allclose(ours, theirs + 0 * ours, tolerance, 100 * tolerance)
+
+
+@pytest.mark.parametrize("kind", COVARIANCE_TYPES)
+def test_em_is_that_of_all_features_in_one_place(kind):
+    found = fit(covariance_type=kind, max_iter=12)
+    blocks = [own for own in HELD.features if len(own)]
+    start = started(covariance_type=kind)
+    history, (weights, means, noise, loadings) = textbook(X, blocks, kind, start, 12)
+    np.testing.assert_allclose(found.history[:, 0], history, 1e-10)
+    assert (np.diff(history) > 0).all()
+    mixture = found.mixture
+    for ours, theirs in (
+        (mixture.assembled_weights, weights),
+        (mixture.assembled_means, means),
+        (mixture.assembled_loadings, loadings),
+        (mixture.assembled_covariances, noise + loadings @ loadings.swapaxes(1, 2)),
+        (mixture.score_samples(X).sum(), found.log_likelihood * len(X)),
+    ):
+        np.testing.assert_allclose(ours, theirs, 1e-8, 1e-10)
+
+
+def test_weights_and_units():
+    weights = np.random.default_rng(2).integers(0, 3, len(X))
+    weights[:2] = 1
+    copies = fit(np.repeat(X, weights, axis=0), init=[0, 1], max_iter=20)
+    same(fit(sample_weight=weights.astype(float), init=[0, 1], max_iter=20), copies, 1e-9)
+    plain = fit(scale="standard", max_iter=5)
+    scaled = fit(1e3 + 10 * X, scale="standard", max_iter=5)
+    shift = len(X) * X.shape[1] * np.log(10)
+    np.testing.assert_allclose(scaled.history + shift, plain.history, 1e-9)
+    found = scaled.mixture.assembled_loadings
+    np.testing.assert_allclose(found, 10 * plain.mixture.assembled_loadings, 1e-7, 1e-9)
+
+
+def test_one_component_of_one_feature_each_is_factor_analysis():
+    rng = np.random.default_rng(5)
+    data = rng.standard_normal((300, 1)) * [1, 2, -1, 1, 0.5, 1] + rng.standard_normal((300, 6))
+    how = {"tol": 1e-12, "max_iter": 4000, "accelerate": "squarem", "held": contiguous(6, 6)}
+    found = fit(data, n_components=1, n_factors=1, init=[0], **how)
+    theirs = FactorAnalysis(1, tol=1e-9, max_iter=3000, svd_method="lapack").fit(data)
+    assert abs(found.log_likelihood - theirs.score(data)) < 1e-9
+    own, other = found.mixture.assembled_loadings[0], theirs.components_.T
+    np.testing.assert_allclose(own @ own.T, other @ other.T, atol=1e-5)
+    np.testing.assert_allclose(
+        np.diag(found.mixture.assembled_covariances[0] - own @ own.T),
+        theirs.noise_variance_, atol=1e-5,
+    )  # fmt: skip
+
+
+def test_without_factors_it_is_vp_em_and_with_one_hub_factors_add_nothing():
+    plain = fit(n_factors=0)
+    assert type(plain.mixture).__name__ == "Mixture"
+    together_ = fit(held=contiguous(6, 1), max_iter=400, tol=1e-9, n_factors=1)
+    alone = fit(held=contiguous(6, 1), max_iter=400, tol=1e-9, n_factors=0)
+    assert abs(together_.log_likelihood - alone.log_likelihood) < 1e-5
+
+
+WAYS = [
+    ("path", {"sum": "tree"}, 1e-10),
+    ("cycle", {"consensus_tol": 1e-12}, 1e-8),
+    ("star", {"secure_sum": True}, 1e-6),
+    ("star", {"compress": "float64"}, 1e-10),
+]
+
+
+@pytest.mark.parametrize(("topology", "network", "tolerance"), WAYS)
+def test_however_hubs_sum(topology, network, tolerance):
+    held = contiguous(6, 4)
+    same(fit(topology=topology, network=network, held=held), fit(held=held), tolerance)
+
+
+@pytest.mark.filterwarnings("ignore::vpem.errors.VpemWarning")
+def test_rounds_are_their_operator_and_their_error_breaks_nothing():
+    few = {"topology": "cycle", "held": contiguous(6, 6), "max_iter": 30}
+    found = [
+        fit(network={"n_rounds": 9, "acceleration": "none", "consensus": path}, **few)
+        for path in ("rounds", "operator")
+    ]
+    same(*found, 1e-7)
+    assert np.isfinite(found[0].history).all()
+    grams = np.array([[[[-0.2, 0.1], [0.1, 3.0]]]])
+    values = np.linalg.eigvalsh(Posterior.of(grams).covariances)
+    assert (values > 0).all()
+    assert (values < 1 + 1e-12).all()
+
+
+@pytest.mark.parametrize(
+    ("topology", "network", "run", "seats"),
+    [
+        ("star", {}, together, None),
+        ("path", {"sum": "tree"}, together, None),
+        ("cycle", {}, together, None),
+        ("star", {"secure_sum": True}, partial(together, engine=over_queues), (1, 2, 3)),
+    ],
+)
+def test_processes_find_what_one_does(topology, network, run, seats):
+    how = {"topology": topology, "network": network, "held": contiguous(6, 3), "init": "kmeans"}
+    how |= {"seed": 3, "accelerate": "squarem", "max_iter": 12}
+    wanted = fit(**how)
+    ranks = 2 if seats is None else 4
+    same(run(ranks, lambda engine: fit(engine=engine, **how), seats=seats)[0], wanted, 1e-7)
+
+
+@pytest.mark.parametrize("network", [{}, {"secure_sum": True}])
+def test_responsibilities_go_home(network):
+    found = fit(held=contiguous(6, 3), network=network, labels=[0, 2])
+    wanted = found.mixture.predict_proba(X)
+    for shares in found.responsibilities.values():
+        np.testing.assert_allclose(shares, wanted, 1e-6, 1e-7)
+    assert len(found.responsibilities) == 2
+
+
+def test_squarem_comes_to_the_same_end_sooner_and_never_down():
+    how = {"tol": 1e-10, "max_iter": 5000}
+    plain, fast = fit(**how), fit(accelerate="squarem", **how)
+    assert fast.converged
+    assert plain.converged
+    assert len(fast.history) < len(plain.history) / 3
+    assert abs(fast.log_likelihood - plain.log_likelihood) < 1e-6
+    assert (np.diff(plain.history[:, 0]) > -1e-8).all()
+    assert (np.diff(fast.history[:, 0]) > -1e-8).all()
+
+
+@pytest.mark.parametrize("network", [{}, {"compress": "natural:12bits"}])
+def test_resumed_is_uninterrupted(network):
+    how = {"network": network, "accelerate": "squarem", "n_init": 2, "init": "kmeans"}
+    check_resumes(lambda saver: fit(saver=saver, max_iter=7, **how))
+
+
+def test_groups_that_differ_by_correlations_across_hubs_are_found():
+    rng = np.random.default_rng(0)
+    spread_, groups = np.array([[1, 0.9], [0.9, 1]]), np.repeat([0, 1], 1000)
+    turned = spread_ * [[1, -1], [-1, 1]]
+    data = np.vstack([rng.multivariate_normal([0, 0], one, 1000) for one in (spread_, turned)])
+    common = {"n_components": 2, "graph": "star", "hops": 0, "accelerate": "squarem"}
+    pooled = VPEM(agents=[[0, 1]], n_init=2, **common).fit(data)
+    for seed in range(3):
+        model = VPEM(agents=[[0], [1]], n_factors=1, random_state=seed, **common).fit(data)
+        assert abs(model.score(data) - pooled.score(data)) < 1e-4
+        right = (model.predict(data) == groups).mean()
+        assert max(right, 1 - right) > 0.85
+        assert model.loadings_.shape == (2, 2, 1)
+        products = model.precisions_ @ model.covariances_
+        np.testing.assert_allclose(products, np.broadcast_to(np.eye(2), products.shape), atol=1e-9)
+
+
+# ---- models ------------------------------------------------------------------------------------
+
+
+def test_models_are_kept_used_and_begun_from(tmp_path):
+    found = fit(max_iter=30, scale="standard").mixture
+    names = tuple("uvwxyz")
+    write_model(tmp_path / "m.h5", Model(found, names, {}, np.zeros((0, 4))))
+    read = read_model(tmp_path / "m.h5").mixture
+    assert isinstance(read, FactorMixture)
+    np.testing.assert_array_equal(read.score_samples(X), found.score_samples(X))
+    np.testing.assert_allclose(found.joint.score_samples(X), found.score_samples(X), 1e-10)
+    holes = np.where(np.random.default_rng(1).random(X.shape) < 0.2, np.nan, X)
+    holes[7] = np.nan
+    ours, wanted = (one.score_samples(holes, missing="marginalize") for one in (found, found.joint))
+    np.testing.assert_allclose(ours, wanted, 1e-9, 1e-10)
+    drawn, labels = found.sample(40000, np.random.default_rng(3))
+    for k, covariance in enumerate(found.assembled_covariances):
+        np.testing.assert_allclose(np.cov(drawn[labels == k].T), covariance, atol=0.15)
+    swapped = found.permuted(np.array([1, 0]))
+    np.testing.assert_allclose(swapped.score_samples(X), found.score_samples(X), 1e-12)
+    again = fit(init=found, max_iter=0, scale="standard", held=contiguous(6, 3))
+    assert again.mixture.n_factors == 2
+    fewer = fit(init=found, max_iter=0, n_factors=0).mixture
+    for k in range(2):
+        whole = found.assembled_covariances[k][np.ix_([1, 2, 5], [1, 2, 5])]
+        np.testing.assert_allclose(fewer.covariance_blocks[1][k], whole, 1e-9)
+    assert found.n_parameters == fewer.n_parameters + 2 * (6 * 2 - 1)
+
+
+@pytest.mark.parametrize("secure_sum", [False, True])
+def test_parties_use_a_model_together(secure_sum):
+    found = fit(max_iter=30, scale="standard").mixture
+
+    def work(engine):
+        from vpem.engines.placement import Placement
+
+        place = Placement.evenly(engine, 4, HELD.names)
+        own = np.concatenate([np.empty(0, int), *(HELD.features[one] for one in place.own)])
+        rows = SpreadRows(X[:, own], HELD, range(6), place, tuple("uvwxyz"), secure_sum=secure_sum)
+        return rows.posteriors(found)
+
+    for proba, scores in together(2, work):
+        np.testing.assert_allclose(scores, found.score_samples(X), 1e-7)
+        np.testing.assert_allclose(proba, found.predict_proba(X), 1e-6, 1e-8)
+
+
+@pytest.mark.parametrize(
+    ("how", "why"),
+    [
+        ({"batch_size": 40}, "have moved and turned"),
+        ({"accelerate": "local:8"}, "depends on the features of all"),
+        ({"topology": "cycle", "network": {"link_failure": 0.1}}, "differ by who was heard"),
+        ({"topology": "cycle", "network": {"compress": "natural:12bits"}}, "taken for such"),
+        ({"data": np.where(X > 4, np.nan, X), "missing": "marginalize"}, "how well it knows"),
+    ],
+)
+def test_what_factors_do_not_go_with_is_said(how, why):
+    with pytest.raises(InputError, match=why):
+        fit(**how)

@@ -1,0 +1,67 @@
+"""What factors that hubs share go with, and a start for them."""
+
+from __future__ import annotations
+
+from vpem.errors import InputError, Setting
+from vpem.settings import FitSettings
+from vpem.sums.connect import Network
+
+__all__ = ["check_factors", "refuse_over_rows"]
+
+
+def refuse_over_rows(how: FitSettings) -> None:
+    """Raise InputError where workers that hold rows are to have factors."""
+    if how.n_factors:
+        raise InputError(
+            Setting("n_factors", how.n_factors),
+            " are for correlations that no hub sees, but workers hold all features of their rows, "
+            "whose covariances have every correlation; leave it out",
+        )
+
+
+def check_factors(
+    how: FitSettings, network: Network, *, misses: bool = False, mixed: bool = False
+) -> None:
+    """Raise InputError where a fit cannot have the factors that are asked for."""
+    if not how.n_factors:
+        return
+    asked = Setting("n_factors", how.n_factors)
+    if how.batch_size is not None:
+        raise InputError(
+            Setting("batch_size"),
+            " keeps statistics of batches, but those of factors would be about loadings that have "
+            "moved and turned since; leave it out, or ",
+            Setting("n_factors"),
+        )
+    if misses:
+        raise InputError(
+            asked,
+            ": of a row with missing values a hub would have to send how well it knows the "
+            "factors, q x q numbers a component, beside the q that it sends; fill values in first, "
+            "or leave out ",
+            Setting("n_factors"),
+        )
+    if mixed:
+        raise InputError(
+            asked,
+            " are of Gaussian features, which are a straight line of them and noise; those of "
+            "other families are not; leave out ",
+            Setting("n_factors"),
+        )
+    if network.total.way != "consensus":
+        return
+    if network.faults is not None:
+        raise InputError(
+            asked,
+            " takes two sums an iteration, of what hubs know of rows and of how well they know it, "
+            "but where links or agents fail sums by consensus differ by who was heard; take ",
+            Setting("sum", "tree"),
+        )
+    if network.compress is not None:
+        raise InputError(
+            "messages between neighbours say how states have changed since the last sum of terms, "
+            "and how well factors are known would be taken for such; take ",
+            Setting("sum", "tree"),
+            ", or leave out ",
+            Setting("compress"),
+        )
