@@ -198,8 +198,7 @@ class MixtureSettings(Settings, heading="Model"):
         "--secure-sum over rows k-means++ is among means of groups of rows, and random refused.",
         heading="Start", choices=INITS, idle=idle.STARTED)
     seed: int = setting(0, "Seeds the start, and the graph. For that alone there is "
-        "--graph-seed.",
-        heading="Start", least=0)
+        "--graph-seed.", heading="Start", least=0)
     n_threads: int | None = changed(SumSettings, "n_threads")
 
 
@@ -249,8 +248,7 @@ class KmeansSettings(Settings, heading="Model"):
         choices=METHODS)
     scale: str = setting("none", "Features as they are (none), or standardized (standard). "
         "Centres are in the data's units all the same; distances and inertia are of standardized "
-        "features.",
-        choices=SCALES)
+        "features.", choices=SCALES)
     init: Any = setting("k-means++", "Start: k-means++ (greedy), or random (shared rows). With "
         "--secure-sum over rows k-means++ is among means of groups of rows, and random refused.",
         heading="Start", choices=CLUSTER_INITS, idle=idle.STARTED)
@@ -306,8 +304,7 @@ class SaemSettings(Settings, heading="Method"):
     average: str = setting("statistics", "What the server averages: statistics, or models of the "
         "devices (biased where devices differ).", heading="Network", choices=AVERAGES)
     shares: str = setting("individuals", "With --average models, what counts alike: individuals "
-        "or devices.", heading="Network", choices=SHARES,
-        idle=idle.OF_MODELS)
+        "or devices.", heading="Network", choices=SHARES, idle=idle.OF_MODELS)
     codec: Any = setting(None, "Codec of the statistics that devices send: qsgd:8bits, "
         "natural:12bits, topk:0.1, randk:0.1, blockp:64, float32. Default: numbers as they are.",
         flags="--compress", heading="Messages and faults", words=CODECS)

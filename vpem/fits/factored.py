@@ -41,6 +41,15 @@ def check_factors(
             "or leave out ",
             Setting("n_factors"),
         )
+    if how.weight_concentration_prior_type is not None:
+        raise InputError(
+            asked,
+            " would need a prior of their own, under which loadings and noise have no posterior in "
+            "closed form; leave out ",
+            Setting("n_factors"),
+            ", or ",
+            Setting("weight_concentration_prior_type"),
+        )
     if mixed:
         raise InputError(
             asked,

@@ -313,7 +313,7 @@ class FactorTerms(FeatureTerms):
         `START`. Without loadings EM would stay without.
         """
         if isinstance(start, FactorMixture):
-            return mixture
+            return start
         return FactorMixture(
             start.blocks, start.covariance_type, start.weights, start.means,
             start.covariances, start.scaling, self._spread(start, self.directions),

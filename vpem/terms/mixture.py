@@ -85,13 +85,10 @@ class Mixture(Density, facts="{n_components:component}, {n_features:feature}, {c
         """Return a mixture with everything but parameters, to say what they must be."""
         shape = covariance_shape(blocks, covariance_type, n_components)
         return cls(
-            blocks,
-            covariance_type,
-            np.full((1, n_components), 1.0 / n_components),
-            np.broadcast_to(0.0, (n_components, blocks.n_features)),
-            np.broadcast_to(1.0, shape),
+            blocks, covariance_type, np.full((1, n_components), 1.0 / n_components),
+            np.broadcast_to(0.0, (n_components, blocks.n_features)), np.broadcast_to(1.0, shape),
             scaling or Scaling.none(blocks.n_features),
-        )
+        )  # fmt: skip
 
     def arrays(self) -> State:
         """Parameters as arrays."""

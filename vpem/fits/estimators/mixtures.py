@@ -87,8 +87,7 @@ class VPEM(FittedByEM):
         "negative-binomial", "exponential" and "gamma". Text and categories of a data frame become
         codes; `predict` and the like find levels by name. None: all are Gaussian.
     n_factors : int, default=0
-        Factors that hubs share, by which features of different hubs may correlate within a
-        component. Take ``accelerate="squarem"`` with them.
+        Factors that hubs share: features of different hubs may correlate within a component.
     init : {"random", "k-means++", "kmeans"} or row indices, default="kmeans"
         Where EM starts; see `vpem.fit_vpem`.
     init_params : str, optional
@@ -139,7 +138,7 @@ class VPEM(FittedByEM):
         Covariances, (K, d, d) and block-diagonal over hubs when full; see
         `vpem.Mixture.assembled_covariances` for the other types. (K, d, d) with factors.
     loadings_ : ndarray of shape (K, d, q)
-        Loadings of the factors; q is 0 where there are none.
+        Loadings of the factors, of which there may be none.
     precisions_, precisions_cholesky_ : ndarray
         Inverse covariances and their factors, shaped alike.
     converged_ : bool
