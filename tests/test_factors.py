@@ -282,3 +282,13 @@ def test_parties_use_a_model_together(secure_sum):
 def test_what_factors_do_not_go_with_is_said(how, why):
     with pytest.raises(InputError, match=why):
         fit(**how)
+
+
+def test_labels_of_some_rows_are_a_term_beside_factors():
+    known = np.where(np.arange(len(X)) < 60, GROUPS, -1)
+    found = fit(labels_for_fit=known, max_iter=40, held=contiguous(6, 3), init="kmeans")
+    shares = fit(labels_for_fit=known, max_iter=40, held=contiguous(6, 3), init="kmeans",
+                 topology="path", network={"sum": "tree"})  # fmt: skip
+    same(found, shares, 1e-8)
+    assert (np.diff(found.history[:, 0]) > -1e-8).all()
+    assert (found.mixture.predict(X)[:60] == GROUPS[:60]).mean() > 0.8
