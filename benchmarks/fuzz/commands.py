@@ -171,6 +171,42 @@ KINDS: dict[str, Kind] = {
         ),
         "text",
     ),
+    "table of names": Kind(
+        ("names.csv",),
+        (
+            "data describe {} --family auto --json",
+            "data import {} --family job=categorical --missing keep -o out.h5",
+            f"fit {{}} -k 2 --family auto --missing marginalize {QUICK} -o out.h5",
+            "predict mixed.h5 {} --missing marginalize -o out.csv",
+            f"fit {{}} names.csv --parties --split rows --family auto -k 2 {QUICK} -o out.h5",
+            f"fit {{}} --init-model mixed.h5 {QUICK} -o out.h5",
+        ),
+        "text",
+    ),
+    "dataset of names": Kind(
+        ("names.h5",),
+        (
+            "data describe {} --json",
+            "data split {} --agents 2 -o out",
+            "data repack {} -o out.h5",
+            f"fit {{}} -k 2 {QUICK} -o out.h5",
+            f"fit {{}} -k 2 --family height=categorical --missing marginalize {QUICK} -o out.h5",
+            "score mixed.h5 {} --missing marginalize --json",
+        ),
+        "hdf5",
+    ),
+    "model of families": Kind(
+        ("mixed.h5",),
+        (
+            "model show {}",
+            "model export {} -o out.json",
+            "predict {} names.csv --proba -o out.csv",
+            "score {} names.h5",
+            "sample {} -n 5 -o out.csv",
+            f"fit names.csv --init-model {{}} {QUICK} -o out.h5",
+        ),
+        "hdf5",
+    ),
     "packed table": Kind(
         ("table.csv.gz", "table.csv.bz2", "table.csv.xz", "table.zip"), ON_TABLES, "bytes"
     ),

@@ -142,6 +142,15 @@ def _table(path: Path, columns: slice = slice(None), mark: str = ",") -> None:
     _lines(path, lines, mark)
 
 
+def _names(path: Path) -> None:
+    X, labels = _rows()
+    jobs = np.array(["nurse", "clerk", "farmer"])
+    _lines(path, [["height", "job", "smoker", "visits"]] + [
+        [row[0], jobs[int(abs(row[1])) % 3], "true" if label else "false", int(abs(row[2]))]
+        for row, label in zip(X.tolist(), labels, strict=True)
+    ])  # fmt: skip
+
+
 def _tabs(path: Path) -> None:
     _table(path, mark="\t")
 
@@ -363,6 +372,9 @@ SEEDS: dict[str, str | Callable[[Path], None]] = {
     "old-entries.h5": without_checksums("entries.h5"),
     "table.csv": _table,
     "table.tsv": _tabs,
+    "names.csv": _names,
+    "names.h5": "data import names.csv --family auto -o names.h5",
+    "mixed.h5": f"fit names.csv -k 2 --family auto --agents 2 {QUICK} -o mixed.h5",
     "table.csv.gz": _zipped,
     "table.parquet": _parquet,
     "table.csv.bz2": _packed,
