@@ -221,6 +221,7 @@ def gather(
     found = joined(parties, asked, over_rows, missing, weight, holders, say)
     if asked.numbers_only:
         refuse_families(found[0])
+    tell_families(found[0], asked.table, say)
     run.where.watch(found[0].n_samples, over_rows, run.screen)
     return found
 

@@ -150,6 +150,8 @@ class Task:
                 weights = source.sample_weight
         options["feature_names"] = names
         if source.kinds is not None:
+            if self.over_rows:
+                _refuse_over_rows(source)
             options["kinds"] = source.kinds
         workers = self.parts if self.over_rows else None
         return kind(X, self.networks, workers, options, sample_weight=weights, **more)
@@ -159,3 +161,20 @@ class Task:
         from vpem.fits.parts import gathered
 
         return fit if self.over_rows or not self.run.engine.apart else gathered(fit)
+
+
+def _refuse_over_rows(source: Dataset) -> None:
+    """Raise InputError where rows are spread of features that are no Gaussian numbers."""
+    from vpem.errors import InputError, Setting
+
+    kinds = source.kinds
+    assert kinds is not None
+    name, family = next(
+        one for one in zip(source.feature_names, kinds.families, strict=True)
+        if one[1] != "gaussian"
+    )  # fmt: skip
+    raise InputError(
+        Setting("split", "rows"), " adds up weights, means and scatter of workers' rows, which are "
+        f"all that Gaussian features need, but {name!r} is {family}; spread features, or leave it "
+        "out with ", Setting("drop", name),
+    )  # fmt: skip

@@ -238,6 +238,8 @@ def test_commands_read_levels_by_name_and_give_names_back(fitted, tmp_path, caps
     assert set(pd.read_csv(tmp_path / "drawn.csv").job) <= {"nurse", "clerk", "other"}
     done(capsys, "sample", folder / "m.h5", "-n", "20", "-o", tmp_path / "drawn.h5")
     assert read_dataset(tmp_path / "drawn.h5").levels == {"job": ("clerk", "nurse", "other")}
+    spread = run(capsys, "fit", tmp_path / "drawn.h5", "--split", "rows")
+    assert (spread.code, "but 'job' is categorical" in spread.err) == (2, True)
     told = run(capsys, "kmeans", tmp_path / "drawn.h5").err
     assert "feature 'job' is kept as categorical" in told
 
