@@ -12,7 +12,7 @@ from vpem.errors import InputError, shorten
 from vpem.fits.differences import Levels
 from vpem.pictures.figure import words
 from vpem.pictures.reported import Parts, SavedFit
-from vpem.pictures.style import BAND, PALE, colour, hatch
+from vpem.pictures.style import BAND, PALE, colour, halo, hatch
 from vpem.terms.covariances import is_diagonal
 from vpem.terms.families.mixture import MixedMixture
 
@@ -41,6 +41,9 @@ MOST_LEVELS = 8
 
 MOST_COUNTS = 60
 """Counts up to which each has a bar of its own."""
+
+ROOM = 24
+"""Letters below a panel."""
 
 POINTS = 400
 
@@ -115,8 +118,8 @@ def in_a_plane(saved: SavedFit, asked: Sequence[int] | None, notes: list[str]) -
     left = [j for j in range(len(names)) if j not in out]
     if len(left) < 2:
         raise InputError(
-            f"{saved.path} has {len(left)} features that lie along an axis, and pairs and "
-            "projections need two; try marginals or profile"
+            f"pairs and projections need two features that lie along an axis, {saved.path} has "
+            f"{len(left)}; try marginals or profile"
         )
     listed = shorten((names[j] for j in out), 6)
     notes.append(f"left out, as levels lie along no axis: {listed} (marginals and profile have it)")
@@ -198,11 +201,23 @@ def draw_levels(axes: Axes, levels: Levels, weights: Vector, values: Vector | No
             facecolor=colour(c), hatch=hatch(c), edgecolor="white", linewidth=0.3, zorder=2,
         )  # fmt: skip
     axes.hlines(whole[chosen], places - 0.45, places + 0.45, color="black", linewidth=1.8, zorder=3)
-    axes.set_ylim(bottom=0)
     left = len(whole) - len(chosen)
-    most = max(3, 26 // len(chosen))
-    axes.set_xticks(places, [words(levels.names[level], most) for level in chosen])
-    axes.tick_params(axis="x", length=0)
+    axes.set_ylim(0, axes.get_ylim()[1] * (1.12 if left else 1.0))
+    _name_levels(axes, [levels.names[level] for level in chosen])
     if left:
-        axes.text(0.98, 0.97, f"{left} rarer levels", transform=axes.transAxes, fontsize=7.5,
-                  ha="right", va="top")  # fmt: skip
+        said = f"{left} rarer level{'' if left == 1 else 's'}"
+        axes.text(0.98, 0.99, said, transform=axes.transAxes, fontsize=7.5, ha="right", va="top")
+
+
+def _name_levels(axes: Axes, names: list[str]) -> None:
+    """Write names below bars, or upright in them where they are long."""
+    axes.tick_params(axis="x", length=0)
+    if sum(map(len, names)) <= ROOM:
+        axes.set_xticks(range(len(names)), [words(name) for name in names])
+        return
+    axes.set_xticks([])
+    for place, name in enumerate(names):
+        axes.text(
+            place, 0.02, words(name, 22), transform=axes.get_xaxis_transform(), rotation=90,
+            fontsize=7, ha="center", va="bottom", path_effects=halo(), zorder=4,
+        )  # fmt: skip
