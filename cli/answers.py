@@ -24,7 +24,10 @@ def answer(report: Report, noun: str = "component") -> Table:
     """Return the table of the components, or clusters, of a report."""
     from vpem.fits.answer import as_table
 
-    heads, rows = as_table(report[f"{noun}s"], noun, noisy="privacy" in report)
+    listed = report[f"{noun}s"]
+    if "in_use" in report:
+        listed = [one for one in listed if report["in_use"][one[noun]]]
+    heads, rows = as_table(listed, noun, noisy="privacy" in report)
     return table(rows, *heads, title=f"{noun.capitalize()}s", right=heads[:3])
 
 

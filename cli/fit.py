@@ -97,7 +97,7 @@ def fit(
         labels = run.labels = LabelFile.of(out, run.where, parties.parties)
         if parties.missing_parties:
             how = how.changed(missing="marginalize")
-        _check_shards_asked(run, held)
+        _check_shards_asked(run, held, how)
         graph, parties = graph.seeded(how.seed), with_families_of(parties, begin)
         source, alignment = gather(
             data, parties, held, how.missing == "marginalize", memory_limit, run
@@ -211,6 +211,11 @@ def _check_several(asked: FitChoices, begin: StartSettings, sums: SumSettings) -
             f"--components {asked.n_components} are several numbers of components, but --hubs "
             f"{sums.hubs} are chosen for one; give one number"
         )
+    if asked.weight_concentration_prior_type is not None:
+        raise InputError(
+            f"--components {asked.n_components} are several numbers of components, but under "
+            "--prior one fit finds how many are in use; give the most that there may be"
+        )
     if asked.is_asked:
         raise InputError(
             f"--components {asked.n_components} are several numbers of components, but to choose "
@@ -218,7 +223,7 @@ def _check_several(asked: FitChoices, begin: StartSettings, sums: SumSettings) -
         )
 
 
-def _check_shards_asked(run: Run, held: HoldingSettings) -> None:
+def _check_shards_asked(run: Run, held: HoldingSettings, how: FitSettings) -> None:
     """Raise InputError where there can be no shards, saying why."""
     from vpem.errors import InputError
 
@@ -226,6 +231,11 @@ def _check_shards_asked(run: Run, held: HoldingSettings) -> None:
         raise InputError(
             "--shards are of the features of hubs, but with --split rows every worker's model is "
             "of all features; leave it out"
+        )
+    if how.weight_concentration_prior_type is not None and run.shards:
+        raise InputError(
+            "--shards hold means and covariances, but a posterior is joined from priors too; leave "
+            "it out, or take EM without --prior"
         )
     if run.shards and run.out.output is None and not run.where.own_users:
         raise InputError("--shards are named after --output; give it")
@@ -310,6 +320,12 @@ def _judged(report: Report) -> list[tuple[str, str]]:
         from vpem.pictures.promises import promised
 
         return promised(report["privacy"])
+    if "lower_bound" in report:
+        used, all_of_them = sum(report["in_use"]), len(report["in_use"])
+        return [
+            ("lower bound", f"{report['lower_bound']:.6f} per sample"),
+            ("in use", f"{used} of {all_of_them} components, {all_of_them - used} are empty"),
+        ]
     return [
         ("log-likelihood", f"{report['log_likelihood']:.6f} per sample"),
         ("BIC, AIC", f"{report['bic']:.2f}, {report['aic']:.2f}"),

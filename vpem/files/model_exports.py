@@ -13,6 +13,7 @@ from vpem.errors import NumericalError
 from vpem.files.hdf5 import atomic_write
 from vpem.files.mixed_models import family_arrays, hub_arrays, kinds_as_json
 from vpem.files.models import ENCODING, OF_FAMILIES, VERSION, Model, PathLike
+from vpem.files.posterior_models import posterior_as_json
 from vpem.network.schema import Report
 from vpem.terms.factor_mixture import FactorMixture
 from vpem.terms.families.mixture import MixedMixture
@@ -88,6 +89,7 @@ def model_as_json(model: Model) -> Report:
             "shift": mixture.scaling.shift.tolist(),
             "scale": mixture.scaling.scale.tolist(),
         },
+        **posterior_as_json(mixture, hubs),
         "hubs": hubs,
         "report": model.report,
         "options": model.options,

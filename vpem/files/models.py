@@ -29,6 +29,7 @@ from vpem.files.hdf5 import (
 )
 from vpem.files.json_text import write_json_element
 from vpem.files.mixed_models import read_families, read_kinds, write_families
+from vpem.files.posterior_models import read_posterior, write_posterior
 from vpem.files.reports import report_elements
 from vpem.network.blocks import Blocks
 from vpem.network.schema import FLAG, Array, Choice, Integer, ListOf, Mapping, Maybe, Report
@@ -164,6 +165,8 @@ def write_model(path: PathLike, model: Any, force: bool = False) -> None:
                 write_array(hub, "loadings", mixture.block_loadings(b))
         if mixed:
             write_families(file, mixture)
+        else:
+            write_posterior(file, mixture)
         for name, value in texts.items():
             write_json_element(file, name, value)
 
@@ -258,6 +261,7 @@ def _read_parts(file: h5py.File) -> Model:
         if loadings:
             mixture = FactorMixture(**vars(mixture), loadings=np.concatenate(loadings, axis=1))
         _check_mixture(mixture)
+        mixture = read_posterior(file, mixture)
     named = ("feature_names", "report", "history", "options", "versions", "root_history")
     return Model(mixture, **{name: whole[name] for name in named})
 

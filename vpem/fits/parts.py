@@ -13,6 +13,7 @@ from vpem.engines.engine import about
 from vpem.errors import InputError
 from vpem.fits.block_parts import cut_blocks, join_parts, joined
 from vpem.fits.mixed_parts import blank_mixture, cut_families, join_families, sent_of
+from vpem.fits.posterior_parts import cut_posterior, join_posteriors, sent_of_gaussian
 from vpem.fits.results import Fit
 from vpem.sums.connect import Network
 from vpem.terms.factor_mixture import FactorMixture
@@ -21,6 +22,7 @@ from vpem.terms.families.mixture import MixedMixture
 from vpem.terms.features import FeatureTerms
 from vpem.terms.mixture import Mixture
 from vpem.terms.scaling import Scaling
+from vpem.terms.variational_mixture import VariationalMixture
 
 __all__ = [
     "complete",
@@ -68,6 +70,8 @@ def cut(mixture: Any, numbers: Sequence[int] | NDArray[np.intp]) -> Any:
     """Return some blocks of a mixture, whose features are counted from 0, block by block."""
     if isinstance(mixture, MixedMixture):
         return cut_families(mixture, numbers)
+    if isinstance(mixture, VariationalMixture):
+        return cut_posterior(mixture, numbers)
     return cut_blocks(mixture, numbers)
 
 
@@ -140,11 +144,7 @@ def gathered(fit: Fit, kinds: Kinds | None = None) -> Fit:
     mixture: Any = fit.mixture
     own: dict[str, Any] = {"numbers": network.total.holders.own, "weights": mixture.weights}
     if kinds is None:
-        own |= {
-            **mixture.arrays(),
-            "shift": mixture.scaling.shift,
-            "scale": mixture.scaling.scale,
-        }
+        own = sent_of_gaussian(mixture, network.total.holders.own)
     else:
         own |= sent_of(mixture, kinds.levels)
     engine = network.total.holders.engine
@@ -154,10 +154,12 @@ def gathered(fit: Fit, kinds: Kinds | None = None) -> Fit:
         return fit
     blocks, covariance_type = network.whole.blocks, mixture.covariance_type
     if kinds is None:
-        return replace(
-            fit, mixture=join_parts(blocks, covariance_type, parts), network=network.whole
-        )
-    whole: Any = join_families(blocks, kinds, covariance_type, parts)
+        whole: Any = join_parts(blocks, covariance_type, parts)
+        if isinstance(mixture, VariationalMixture):
+            one = join_parts(blocks, covariance_type, [part["prior"] for part in parts])
+            whole = join_posteriors(mixture, whole, one, parts)
+    else:
+        whole = join_families(blocks, kinds, covariance_type, parts)
     return replace(fit, mixture=whole, network=network.whole)
 
 

@@ -19,6 +19,7 @@ from vpem.shown import Shown
 from vpem.steps.reinitialise import Recovery
 from vpem.sums.connect import Network
 from vpem.terms.mixture import Mixture
+from vpem.terms.variational_mixture import VariationalMixture
 
 __all__ = [
     "SUMMED",
@@ -249,7 +250,10 @@ class Fit(MixtureResult):
 
     @property
     def log_likelihood(self) -> float:
-        """Log-likelihood per sample of the fitted mixture, mean over roots."""
+        """Log-likelihood per sample of the fitted mixture, mean over roots.
+
+        Of a variational fit that is the lower bound of the log-evidence.
+        """
         return float(self.root_log_likelihood.mean() / self.total_weight)
 
     def answer(self, feature_names: Sequence[str]) -> Answer:
@@ -303,6 +307,17 @@ class Fit(MixtureResult):
             **self.network.describe("consensus_path"),
         }
 
+    def _criteria(self) -> Report:
+        """Return what models are chosen by; a lower bound has its price for parameters in it."""
+        mixture = self.mixture
+        if not isinstance(mixture, VariationalMixture):
+            return {"bic": self.bic, "aic": self.aic}
+        return {
+            "lower_bound": self.log_likelihood,
+            "weight_concentration_prior_type": mixture.prior.kind,
+            "in_use": mixture.in_use.tolist(),
+        }
+
     def _run(self) -> Report:
         return {
             "mixing_weights": self.mixture.assembled_weights.tolist(),
@@ -314,8 +329,7 @@ class Fit(MixtureResult):
             "log_likelihood": self.log_likelihood,
             "root_log_likelihood": (self.root_log_likelihood / self.total_weight).tolist(),
             "history": self.history.tolist(),
-            "bic": self.bic,
-            "aic": self.aic,
+            **self._criteria(),
             **({} if self.guarantee is None else self.guarantee.in_report()),
             "init_rows": self._starts,
             "restart": self.best_restart,

@@ -119,19 +119,15 @@ class VariationalTerms(FeatureTerms):
         plain = FeatureTerms.blank(self, n_components)
         one = covariance_shape(self.blocks, self.covariance_type, 1)
         nothing = np.zeros(self.blocks.n_features), np.zeros(one)
-        return VariationalMixture(
-            **vars(plain), counts=plain.weights, seen=np.zeros(self._shape(plain)),
-            prior=self.beliefs.with_known(self.blocks, *nothing),
-        )  # fmt: skip
+        prior, seen = self.beliefs.with_known(self.blocks, *nothing), np.zeros(self._shape(plain))
+        return VariationalMixture.of(plain, plain.weights, seen, prior)
 
     def _shape(self, mixture: Mixture) -> tuple[int, int]:
         return self.blocks.n_blocks, mixture.n_components
 
     def _posterior(self, means: Mixture, counts: Vector, seen: Vector) -> VariationalMixture:
-        return VariationalMixture(
-            self.blocks, self.covariance_type, self.prior.weights(counts), means.means,
-            means.covariances, self.scaling, counts, seen, self.prior,
-        )  # fmt: skip
+        plain = replace(means, weights=self.prior.weights(counts))
+        return VariationalMixture.of(plain, counts, seen, self.prior)
 
     # ---- E-step --------------------------------------------------------------------------------
 

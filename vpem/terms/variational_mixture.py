@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -60,6 +60,14 @@ class VariationalMixture(
     seen: Vector
     prior: Prior
 
+    @classmethod
+    def of(cls, plain: Mixture, counts: Vector, seen: Vector, prior: Prior) -> Self:
+        """Return a posterior whose means a mixture has."""
+        return cls(
+            plain.blocks, plain.covariance_type, plain.weights, plain.means, plain.covariances,
+            plain.scaling, counts, seen, prior,
+        )  # fmt: skip
+
     @property
     def plain(self) -> Mixture:
         """The mixture at the posterior means."""
@@ -67,6 +75,35 @@ class VariationalMixture(
             self.blocks, self.covariance_type, self.weights, self.means, self.covariances,
             self.scaling,
         )  # fmt: skip
+
+    @property
+    def prior_mixture(self) -> Mixture:
+        """One component with the prior's means and scale matrices."""
+        prior = self.prior
+        return Mixture(
+            self.blocks, self.covariance_type, np.ones((1, 1)), prior.means[None],
+            prior.covariances, self.scaling,
+        )  # fmt: skip
+
+    def of_hubs(
+        self, plain: Mixture, prior: Mixture, counts: Vector, seen: Vector, freedom: Vector
+    ) -> VariationalMixture:
+        """Return the posterior of other hubs.
+
+        Parameters
+        ----------
+        plain, prior : Mixture
+            Of these hubs; the second as `prior_mixture`.
+        counts, seen : ndarray of shape (R, K) and (B, K)
+            Of these hubs.
+        freedom : ndarray of shape (B,)
+            Their prior degrees of freedom.
+        """
+        own = replace(
+            self.prior, degrees_of_freedom=freedom, means=prior.means[0],
+            covariances=prior.covariances,
+        )  # fmt: skip
+        return VariationalMixture.of(plain, counts, seen, own)
 
     def arrays(self) -> State:
         """Parameters and prior as arrays."""
