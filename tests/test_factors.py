@@ -8,6 +8,7 @@ from sklearn.decomposition import FactorAnalysis
 
 from vpem import VPEM, InputError, connect, fit_vpem, make_graph
 from vpem.files.models import Model, read_model, write_model
+from vpem.fits.selection.holding import ByFeatures
 from vpem.fits.spread import fit_spread, own_columns
 from vpem.fits.spread_use import SpreadRows
 from vpem.network.holdings import Partition, contiguous
@@ -267,6 +268,20 @@ def test_parties_use_a_model_together(secure_sum):
     for proba, scores in together(2, work):
         np.testing.assert_allclose(scores, found.score_samples(X), 1e-7)
         np.testing.assert_allclose(proba, found.predict_proba(X), 1e-6, 1e-8)
+
+
+def test_rows_held_out_are_judged_by_what_processes_know_together():
+    joined = connect(make_graph("star", 3), contiguous(6, 3), hops=0)
+
+    def work(engine):
+        ranked = spread(joined, engine)
+        held = ByFeatures(X[:, own_columns(ranked)], ranked, None, None, "refuse")
+        how = {"n_components": 2, "n_factors": 1, "max_iter": 5, "init": START, "n_threads": 1}
+        return held.judge(held.fit(np.arange(100), how), np.arange(100, 160)).log_likelihood
+
+    plain = fit(X[:100], held=contiguous(6, 3), n_factors=1, max_iter=5, reg_covar=1e-6, tol=1e-7)
+    wanted = plain.mixture.score_samples(X[100:]).sum()
+    np.testing.assert_allclose(together(2, work), wanted, 1e-9)
 
 
 @pytest.mark.parametrize(

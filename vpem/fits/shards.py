@@ -35,6 +35,7 @@ from vpem.network.schema import (
     Schema,
     check,
 )
+from vpem.terms.factor_mixture import FactorMixture
 from vpem.terms.families.kinds import Kinds
 from vpem.terms.families.mixture import MixedMixture
 
@@ -178,11 +179,16 @@ def join_shards(paths: Sequence[PathLike]) -> Model:
     )
     some = next(iter(found.values()))
     kinds = {
-        (model.mixture.covariance_type, model.mixture.n_components, len(model.history))
-        for model in found.values()
+        (
+            one.mixture.covariance_type,
+            one.mixture.n_components,
+            one.mixture.n_factors,
+            len(one.history),
+        )
+        for one in found.values()
     }
     if len(kinds) > 1:
-        raise InputError("the shards differ in their components, covariances or iterations")
+        raise InputError("the shards differ in components, covariances, factors or iterations")
     mixture = _families(blocks, found) or _gaussian(blocks, found)
     if first["shared"]:
         mixture = replace(mixture, weights=some.mixture.weights)
@@ -250,6 +256,13 @@ def _told(path: PathLike, model: Model) -> Report:
     return shard
 
 
+def _loadings(mixture: Any, empty: bool) -> Report:
+    """Loadings of a hub whose features share factors with others'."""
+    if not isinstance(mixture, FactorMixture):
+        return {}
+    return {"loadings": mixture.loadings[:, :0] if empty else mixture.loadings}
+
+
 def _part(blocks: Blocks, number: int, model: Model, empty: bool = False) -> Report:
     mixture = model.mixture
     copies = mixture.n_copies
@@ -259,6 +272,7 @@ def _part(blocks: Blocks, number: int, model: Model, empty: bool = False) -> Rep
         "weights": mixture.weights,
         "means": np.empty((mixture.n_components, 0)) if empty else mixture.means,
         "covariances": nothing if empty else mixture.covariances,
+        **_loadings(mixture, empty),
         "shift": np.empty(0) if empty else mixture.scaling.shift,
         "scale": np.empty(0) if empty else mixture.scaling.scale,
     }

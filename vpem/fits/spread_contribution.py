@@ -50,7 +50,8 @@ def spread_contribution(
     Raises
     ------
     InputError
-        In every process the same, if a party has features in hubs of several roots.
+        In every process the same, if a party has features in hubs of several roots, or the model
+        has factors.
     """
     _check_roots(rows_of_all, mixture)
     hubs = rows_of_all.hubs_here(mixture)
@@ -78,6 +79,11 @@ def spread_contribution(
 
 def _check_roots(rows_of_all: SpreadRows, mixture: Mixture) -> None:
     """Raise InputError where no root has all that a party adds."""
+    if mixture.n_factors:
+        raise InputError(
+            "with factors that hubs share the density without a party is no sum of the others' "
+            "terms; use the model where one process may read the data of all"
+        )
     blocks = mixture.blocks
     root_of = np.zeros(mixture.n_features, dtype=np.intp)
     for own, root in zip(blocks.features, rows_of_all.roots(blocks), strict=True):

@@ -28,11 +28,13 @@ from vpem.network.holdings import Workers
 from vpem.network.ledger import Ledger
 from vpem.network.schema import Report
 from vpem.settings import FitSettings
+from vpem.steps.factors import posterior_of
 from vpem.sums.connect import Network
 from vpem.sums.counted import add_vectors
 from vpem.sums.quantizer import ITEM
 from vpem.sums.spread import sum_exactly
 from vpem.sums.sum import Sum
+from vpem.terms.factor_mixture import FactorMixture
 from vpem.terms.mixture import Mixture
 from vpem.terms.posteriors import CHUNK_VALUES, local_terms, normalised, posteriors
 
@@ -142,7 +144,7 @@ class ByFeatures:
         """Judge by the exact sum of the hubs' terms of each row."""
         total, ledger = self._sum.begin()
         X, mixture = _some(self.X, rows), fit.mixture
-        total.begin("estep", len(X), mixture.n_components, 8)
+        total.begin("estep", len(X), mixture.n_components * (1 + mixture.n_factors), 8)
         found = _Rows(X, self._missing, _some(self._weights, rows))
         if self._apart:
             found.has_some = self._network.total.holders.any(found.has_some)
@@ -164,10 +166,16 @@ class ByFeatures:
     ) -> Iterator[tuple[slice, NDArray[np.float64], NDArray[np.float64]]]:
         """Responsibilities and log-likelihoods of rows under what processes have parts of."""
         k, n_own = part.n_components, len(total.holders.own)
+        known = posterior_of(total, part.loaded) if isinstance(part, FactorMixture) else None
 
         def local(rows: slice) -> Floats:
             if not n_own:
-                return np.zeros((0, rows.stop - rows.start, k))
+                return np.zeros((0, rows.stop - rows.start, k * (1 + part.n_factors)))
+            constant: NDArray[np.float64] | float
+            if isinstance(part, FactorMixture):
+                terms, constant = part.apart(np.asarray(X[rows], dtype=np.float64))
+                terms[0, :, :k] -= 2 * constant
+                return terms
             terms, constant = local_terms(part, X, rows, self._missing)
             # Constants are summed with the terms: log-densities are minus half of them.
             terms[0] -= 2 * np.broadcast_to(constant, terms.shape[1])[:, None]
@@ -176,6 +184,9 @@ class ByFeatures:
         size = max(64, CHUNK_VALUES // (total.holders.n_agents * k))
         chunks = (slice(at, min(at + size, len(X))) for at in range(0, len(X), size))
         for rows, sums in total.flow(chunks, local):
+            if known is not None:
+                own = known.explain(np.ascontiguousarray(sums[:, :, k:]))[1]
+                sums = np.ascontiguousarray(sums[:, :, :k] - own)
             yield rows, *normalised(part, sums)
 
 
