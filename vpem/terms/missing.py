@@ -203,9 +203,7 @@ class MissingTerms(MissingBlockStatistics, FeatureTerms):
     def prepare(self, mixture: Mixture) -> MissingFactors:
         """Factor every block for the E-step, and remember whose expectations the M-step takes."""
         made = factorise(mixture, np.float64)
-        self._latest = MissingFactors(
-            made.means, made.inverse, made.log_dets, made.failed, mixture=mixture
-        )
+        self._latest = MissingFactors(**vars(made), mixture=mixture)
         return self._latest
 
     def forget(self) -> None:
@@ -311,8 +309,7 @@ class MissingTerms(MissingBlockStatistics, FeatureTerms):
         """`sweep` of rows that miss something."""
         found = np.zeros(len(mix))
         for rows in self.chunks(self.blocks.n_blocks * mixture.n_components):
-            terms = self.local(factors, rows)
-            sums = mixed(mix, terms)
+            sums = mixed(mix, self.local(factors, rows))
             responsibilities, log_likelihoods = self.responsibilities(mixture, sums, rows)
             found += log_likelihoods
             if statistics is not None:

@@ -82,6 +82,13 @@ class VPEM(Streamed):
         codes; `predict` and the like find levels by name. None: all are Gaussian.
     n_factors : int, default=0
         Factors that hubs share: features of different hubs may correlate within a component.
+    weight_concentration_prior_type : {"dirichlet_process", "dirichlet_distribution"}, optional
+        Variational Bayes, as `sklearn.mixture.BayesianGaussianMixture`: components that the rows do
+        not need end empty, and `lower_bound_` is that of the log-evidence. Default: EM.
+    weight_concentration_prior, mean_precision_prior, degrees_of_freedom_prior : float, optional
+        Of that prior; `vpem.FitSettings` says what they are by default.
+    prior_covariance : float, default=1.0
+        Prior scale matrix of a hub, in sample covariances of all its rows.
     init : {"random", "k-means++", "kmeans"} or row indices, default="kmeans"
         Where EM starts; see `vpem.fit_vpem`.
     init_params : str, optional
@@ -197,6 +204,11 @@ class VPEM(Streamed):
         delta: float | None = None,
         bounds: Any = None,
         covariance_type: str = "full",
+        weight_concentration_prior_type: str | None = None,
+        weight_concentration_prior: float | None = None,
+        mean_precision_prior: float = 1.0,
+        degrees_of_freedom_prior: float | None = None,
+        prior_covariance: float = 1.0,
         family: Any = None,
         n_factors: int = 0,
         init_params: str | None = None,
@@ -239,6 +251,11 @@ class VPEM(Streamed):
         self.delta = delta
         self.bounds = bounds
         self.covariance_type = covariance_type
+        self.weight_concentration_prior_type = weight_concentration_prior_type
+        self.weight_concentration_prior = weight_concentration_prior
+        self.mean_precision_prior = mean_precision_prior
+        self.degrees_of_freedom_prior = degrees_of_freedom_prior
+        self.prior_covariance = prior_covariance
         self.family = family
         self.n_factors = n_factors
         self.init = init

@@ -107,6 +107,13 @@ class DistributedGaussianMixture(FittedByEM):
         taken, by default 10, and the noise comes from the system, not from ``random_state``.
     covariance_type : str, default="full"
         "full", "diag", "spherical", "tied", "tied-diag" or "tied-spherical".
+    weight_concentration_prior_type : {"dirichlet_process", "dirichlet_distribution"}, optional
+        Variational Bayes, as `sklearn.mixture.BayesianGaussianMixture`: components that the rows do
+        not need end empty, and `lower_bound_` is that of the log-evidence. Default: EM.
+    weight_concentration_prior, mean_precision_prior, degrees_of_freedom_prior : float, optional
+        Of that prior; `vpem.FitSettings` says what they are by default.
+    prior_covariance : float, default=1.0
+        Prior scale matrix of a hub, in sample covariances of all its rows.
     init : {"random", "k-means++", "kmeans"} or row indices, default="kmeans"
         Where EM starts.
     batch_size, step_size, accelerate
@@ -163,6 +170,11 @@ class DistributedGaussianMixture(FittedByEM):
         delta: float | None = None,
         bounds: Any = None,
         covariance_type: str = "full",
+        weight_concentration_prior_type: str | None = None,
+        weight_concentration_prior: float | None = None,
+        mean_precision_prior: float = 1.0,
+        degrees_of_freedom_prior: float | None = None,
+        prior_covariance: float = 1.0,
         init_params: str | None = None,
         weights_init: Any = None,
         means_init: Any = None,
@@ -205,6 +217,11 @@ class DistributedGaussianMixture(FittedByEM):
         self.delta = delta
         self.bounds = bounds
         self.covariance_type = covariance_type
+        self.weight_concentration_prior_type = weight_concentration_prior_type
+        self.weight_concentration_prior = weight_concentration_prior
+        self.mean_precision_prior = mean_precision_prior
+        self.degrees_of_freedom_prior = degrees_of_freedom_prior
+        self.prior_covariance = prior_covariance
         self.n_init = n_init
         self.tol = tol
         self.max_iter = max_iter

@@ -27,6 +27,7 @@ class Streamed(FittedByEM):
     n_iter_: int
     n_batches_seen_: int
     family: Any
+    weight_concentration_prior_type: str | None
     release_epsilon: float | None
     step_size: float | None
     reg_covar: float
@@ -84,6 +85,11 @@ class Streamed(FittedByEM):
             raise InputError(
                 "partial_fit takes Gaussian numbers alone: a batch need not have all levels, nor "
                 "show what values are; call fit, or leave family out"
+            )
+        if self.weight_concentration_prior_type is not None:
+            raise InputError(
+                "partial_fit does not know how many rows there will be, and against those a prior "
+                "is weighed; call fit, or leave weight_concentration_prior_type out"
             )
         if self.release_epsilon is not None:
             raise InputError(
