@@ -27,7 +27,11 @@ E = TypeVar("E", bound=OnGraph)
 CALLED = {
     "clusters": "n_clusters",
     "components": "n_components",
+    "concentration": "weight_concentration_prior",
     "covariance": "covariance_type",
+    "degrees_of_freedom": "degrees_of_freedom_prior",
+    "mean_precision": "mean_precision_prior",
+    "prior": "weight_concentration_prior_type",
     "rounds": "n_rounds",
     "seed": "random_state",
     "threads": "n_threads",
