@@ -210,3 +210,17 @@ def test_hubs_by_likelihood_are_held_against_those_by_size():
     assert found["graphs"] == 2
     assert found["BIC"]["likelihood"] <= found["BIC"]["size"]
     assert "| wine, 2 cycle |" in table([found])
+
+
+def test_mixed_data_have_parties_for_all_features_and_a_table():
+    from benchmarks.mixed import measure, shown
+
+    found = list(measure(size="small"))
+    told = {row["fit"]: row["found"] for row in found}
+    assert found[0]["missing"] == 6
+    assert told["families, 3 parties"][0] > told["Gaussian on codes, 3 parties"][0]
+    peer = told["the same, StepMix from the same start"]
+    own = told["Gaussian (diagonal) and categories, one agent"]
+    if not isinstance(peer, str):  # it is installed
+        assert peer[1] == pytest.approx(own[1], abs=1e-4)
+    assert len(list(shown(iter(found)))) == 2 + len(found)

@@ -10,8 +10,9 @@ import pytest
 from pyarrow import feather
 
 from vpem.errors import FileError, InputError
-from vpem.files.data import read_dataset
+from vpem.files.data import read_data, read_dataset
 from vpem.files.datasets import write_dataset
+from vpem.files.families import asked_by
 from vpem.files.levels import MOST_LEVELS
 from vpem.files.models import write_model
 from vpem.files.parties.joining import join_parties, stack_parties
@@ -20,6 +21,7 @@ from vpem.files.table_settings import TableSettings
 from vpem.fits.estimators.families import dataset_for_fit
 from vpem.fits.estimators.mixtures import VPEM
 from vpem.network.holdings import contiguous
+from vpem.terms.families.kinds import Kinds
 
 from .cli_support import done, run
 
@@ -173,6 +175,13 @@ def test_parties_decide_for_their_own_columns_and_by_manifest(tmp_path):
     )  # fmt: skip
     with pytest.raises(InputError, match="'survy', which is neither"):
         families(choose_parties(files, TableSettings(family="survy=t")))
+
+
+def test_ids_of_a_party_are_found_for_a_model_that_has_categories_of_others(tmp_path):
+    FRAME.assign(word=list("uvwxyz"))[["word", "age"]].to_csv(tmp_path / "lab.csv", index=False)
+    of_model = asked_by(Kinds(("gaussian", "categorical"), (0, 2)), ["age", "sex"])
+    found = read_data(tmp_path / "lab.csv", kept=TableSettings(family=of_model))
+    assert (found.feature_names, list(found.ids)) == (("age",), list("uvwxyz"))
 
 
 def test_rows_of_several_parties_and_files_have_one_code_a_level(tmp_path):

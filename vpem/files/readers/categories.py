@@ -67,6 +67,8 @@ def take_categories(
         said = asked.named.get(name) == "categorical"
         if not said and (place in frame.index or name.casefold() in ID_NAMES):
             continue
+        if wanted.lenient and name not in asked.named:  # no feature of the model
+            continue
         declared = pa.types.is_dictionary(frame.kinds[place])
         if not asked.may_be_category(name, frame.names) or not _is_category(
             column, declared, wanted
