@@ -125,6 +125,7 @@ LACKING = {
     ("features", "n_samples"): "a plan has no data",
     ("features", "workers"): "of vpem fit --split rows",
     ("rows", "compress"): "compressed statistics of rows are FedEM's",
+    ("rows", "n_factors"): "workers hold all features of their rows, with every correlation",
     ("rows", "dtype"): "an estimator computes in the type of its data",
     ("rows", "release_epsilon"): "of features that parties hold",
     ("rows", "hops"): "workers show nobody their rows",
