@@ -2,11 +2,12 @@
 
 import json
 import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+
+from tests.forks import environment, interpreter
 
 ROOT = Path(__file__).parents[1]
 PLAIN = "from benchmarks.fuzz.__main__ import main; import sys; sys.exit(main({words!r}))"
@@ -21,8 +22,10 @@ PLANTED = {
 def fuzz(*words, planted=""):
     """Run the program in a process of its own, from which it forks."""
     script = planted + PLAIN.format(words=[*map(str, words), "--json"])
-    command = [sys.executable, "-c", script]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=300)
+    done = subprocess.run(
+        [interpreter(), "-c", script], capture_output=True, text=True, cwd=ROOT, timeout=300,
+        env=environment(),
+    )  # fmt: skip
     return done.returncode, json.loads(done.stdout or "null"), done.stderr
 
 
