@@ -137,6 +137,8 @@ class Task:
         **more
             What else that kind takes.
         """
+        from vpem.fits.spread import own_columns
+
         source, network, weights = self.source, self.network, None
         names: Sequence[str] = source.feature_names
         options = how.values("n_components", "covariance_type", "n_init")
@@ -152,7 +154,8 @@ class Task:
         if source.kinds is not None:
             if self.over_rows:
                 _refuse_over_rows(source)
-            options["kinds"] = source.kinds
+            apart = network.agents.apart and not self.over_rows
+            options["kinds"] = source.kinds.of(own_columns(network)) if apart else source.kinds
         workers = self.parts if self.over_rows else None
         return kind(X, self.networks, workers, options, sample_weight=weights, **more)
 

@@ -10,6 +10,7 @@ from scipy import stats
 from vpem import connect, fit_vpem, make_graph
 from vpem.errors import FileError, InputError, VpemWarning
 from vpem.files.models import Model, read_model, write_model
+from vpem.fits.selection.trials import Cell, Problem
 from vpem.fits.spread import fit_spread, own_columns
 from vpem.network.holdings import from_lists
 from vpem.sums.spread import spread
@@ -205,6 +206,15 @@ def test_processes_find_what_one_does():
                     found.mixture.score_samples(X), wanted.mixture.score_samples(X), rtol=1e-12
                 )
                 assert found.mixture.kinds == kinds
+            # Of some rows only, which have not all levels, as a search holds them out.
+            cell, rows = Cell(2, hops, "full"), np.arange(0, len(X), 3)
+            options = {"max_iter": 2, "kinds": kinds.of(columns)}
+            apart = Problem(X[:, columns], {hops: ranked}, None, options)
+            alone = Problem(X, {hops: whole}, None, options | {"kinds": kinds})
+            judged = [one.held(hops).judge(one.fit(cell, rows), None) for one in (apart, alone)]
+            found, wanted = judged
+            np.testing.assert_allclose(found.log_likelihood, wanted.log_likelihood, rtol=1e-12)
+            assert found.mixture.n_parameters == wanted.mixture.n_parameters
         return "done"
 
     with warnings.catch_warnings():

@@ -10,9 +10,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vpem.engines.engine import about
-from vpem.errors import InputError
 from vpem.fits.block_parts import cut_blocks, join_parts, joined
-from vpem.fits.mixed_parts import blank_mixture, cut_families, join_families, sent_of
+from vpem.fits.mixed_parts import (
+    agree_on_kinds,
+    blank_mixture,
+    cut_families,
+    join_families,
+    sent_of,
+)
 from vpem.fits.posterior_parts import cut_posterior, join_posteriors, sent_of_gaussian
 from vpem.fits.results import Fit
 from vpem.sums.connect import Network
@@ -135,13 +140,18 @@ def join_centres(
     return every, Scaling(shift, scale), spread
 
 
-def gathered(fit: Fit, kinds: Kinds | None = None) -> Fit:
-    """Return a fit with the mixture of all processes' blocks in the first; as it is elsewhere.
+def _agreed(fit: Fit) -> Kinds | None:
+    """Families of all features, as all processes tell those of their hubs; None: all Gaussian."""
+    if not isinstance(fit.mixture, MixedMixture):
+        return None
+    return agree_on_kinds(fit.mixture.kinds, own_columns_of_hubs(fit.network), fit.network)
 
-    ``kinds`` are the families of all features, with the names of levels of this process's.
-    """
+
+def gathered(fit: Fit) -> Fit:
+    """Return a fit with the mixture of all processes' blocks in the first; as it is elsewhere."""
     network = fit.network
     mixture: Any = fit.mixture
+    kinds = _agreed(fit)
     own: dict[str, Any] = {"numbers": network.total.holders.own, "weights": mixture.weights}
     if kinds is None:
         own = sent_of_gaussian(mixture, network.total.holders.own)
@@ -163,17 +173,13 @@ def gathered(fit: Fit, kinds: Kinds | None = None) -> Fit:
     return replace(fit, mixture=whole, network=network.whole)
 
 
-def outline(fit: Fit, kinds: Kinds | None = None) -> Fit:
+def outline(fit: Fit) -> Fit:
     """Return a fit whose parameters stayed where they are, as the whole network's without them.
 
     What a report counts is right, and the mixing weights are this process's; all other parameters
-    are placeholders. ``kinds`` are the families of all features; None: all are Gaussian.
+    are placeholders. All processes call it.
     """
-    if kinds is None and isinstance(fit.mixture, MixedMixture):
-        raise InputError(
-            "what parties keep to themselves of features of several families is not counted yet; "
-            "select where one process has all of them, or let parameters be gathered"
-        )
+    kinds = _agreed(fit)
     network = fit.network.whole
     blocks, kind, k = network.blocks, fit.mixture.covariance_type, fit.mixture.n_components
     weights = fit.mixture.weights[:1] if len(fit.mixture.weights) else np.full((1, k), 1.0 / k)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any, TypeVar
 
@@ -29,7 +30,7 @@ from vpem.sums.connect import Network
 from vpem.terms.families.kinds import Kinds
 from vpem.terms.missing_patterns import check_missing
 
-__all__ = ["bring", "fit_spread", "own_columns"]
+__all__ = ["bring", "bring_kinds", "fit_spread", "own_columns"]
 
 T = TypeVar("T")
 
@@ -91,11 +92,8 @@ def fit_spread(
     """
     how = FitSettings.of(settings, **changes)
     data, names, weights = X, feature_names, sample_weight
-    every = None
     if network.agents.apart:
-        kinds = None if kinds is None or X is None else kinds.counted(X)
-        every = agree_on_kinds(kinds, own_columns(network), network)
-        kinds = None if every is None else every.of(own_columns_of_hubs(network))
+        kinds = bring_kinds(kinds, X, network)
         weights = network.agents.bcast(None if weights is None else np.asarray(weights))
         data, names = bring(X, network, feature_names, how.missing)
     assert data is not None
@@ -104,7 +102,40 @@ def fit_spread(
         saver=saver, labels=labels, privacy=privacy, kinds=kinds,
         labels_for_fit=labels_for_fit,
     )  # fmt: skip
-    return fit if shards or not network.agents.apart else gathered(fit, every)
+    return fit if shards or not network.agents.apart else gathered(fit)
+
+
+def bring_kinds(
+    kinds: Kinds | None, X: Floats | FileMatrix | None, network: Network
+) -> Kinds | None:
+    """Tell the roots of hubs which families their features have, and names of their levels.
+
+    Parameters
+    ----------
+    kinds : Kinds or None
+        Of the columns of ``X``; None: all are Gaussian.
+    X : ndarray or FileMatrix of shape (M, d) or None
+        Features of this process's agents, in the order of `own_columns`.
+    network : Network
+        From `vpem.sums.spread.spread`.
+
+    Returns
+    -------
+    Kinds or None
+        Of the features of this process's blocks, in their order; None: those of all are Gaussian.
+    """
+    own = None if kinds is None or X is None else kinds.counted(X)
+    every = agree_on_kinds(own, own_columns(network), network)
+    if every is None:
+        return None
+    have = {
+        agent: [list(every.levels.get(column, ())) for column in network.features[agent].tolist()]
+        for agent in network.agents.own.tolist()
+    }
+    _carry_names(have, network)
+    arrived = [tuple(names) for agent in _members(network) for names in have[agent]]
+    levels = {place: names for place, names in enumerate(arrived) if names}
+    return replace(every.of(own_columns_of_hubs(network)), levels=levels)
 
 
 def own_columns(network: Network) -> NDArray[np.intp]:
@@ -161,8 +192,7 @@ def bring(
     steps = [step for step in agents.engine.allgather(getattr(held, "step", None)) if step]
     step = min(steps, default=0)
     ways = _ways(network)
-    hubs = [network.hubs[b] for b in network.total.holders.own]
-    members = [agent for hub in hubs for agent in hub.agents if widths[agent]]
+    members = _members(network)
     stay = all(agents.nodes[one] == agents.nodes[other] for _, one, other in ways)
     found: Floats | FileMatrix
     if stay and isinstance(held, FileMatrix):
@@ -176,7 +206,7 @@ def bring(
     if feature_names is None:
         return found, None
     names = {agent: list(map(str, feature_names[run])) for agent, run in own.items()}
-    _carry(ways, names, lambda called, _, one, other: agents.send(called, one, other))
+    _carry_names(names, network)
     return found, [name for agent in members for name in names[agent]]
 
 
@@ -203,6 +233,22 @@ def _carry(
         part = send(have.pop(agent, None), agent, node, parent)
         if part is not None:
             have[agent] = part
+
+
+def _members(network: Network) -> list[int]:
+    """Agents with features in this process's hubs, in the order in which these have them."""
+    hubs = [network.hubs[b] for b in network.total.holders.own]
+    return [agent for hub in hubs for agent in hub.agents if network.widths[agent]]
+
+
+def _carry_names(have: dict[int, list[Any]], network: Network) -> None:
+    """Move what agents say of each of their features to the processes of their roots."""
+
+    def send(said: list[Any] | None, _: int, one: int, other: int) -> list[Any] | None:
+        found: list[Any] | None = network.agents.send(said, one, other)
+        return found
+
+    _carry(_ways(network), have, send)
 
 
 def _arrivals(

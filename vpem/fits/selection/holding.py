@@ -22,7 +22,7 @@ from vpem.fits.parts import outline
 from vpem.fits.prepare import prepare
 from vpem.fits.results import Fit
 from vpem.fits.rows import fit_em
-from vpem.fits.spread import bring
+from vpem.fits.spread import bring, bring_kinds
 from vpem.fits.vpem import fit_vpem
 from vpem.network.holdings import Workers
 from vpem.network.ledger import Ledger
@@ -35,6 +35,7 @@ from vpem.sums.quantizer import ITEM
 from vpem.sums.spread import sum_exactly
 from vpem.sums.sum import Sum
 from vpem.terms.factor_mixture import FactorMixture
+from vpem.terms.families.kinds import Kinds
 from vpem.terms.mixture import Mixture
 from vpem.terms.posteriors import CHUNK_VALUES, local_terms, normalised, posteriors
 
@@ -108,14 +109,25 @@ class ByFeatures:
         Of the columns of X.
     missing : {"refuse", "marginalize"}
         What is done where values are missing.
+    kinds : Kinds, optional
+        Families of the columns of X; None: all are Gaussian.
     """
 
     def __init__(
-        self, X: Any, network: Network, sample_weight: Any, feature_names: Any, missing: str
+        self,
+        X: Any,
+        network: Network,
+        sample_weight: Any,
+        feature_names: Any,
+        missing: str,
+        kinds: Kinds | None = None,
     ) -> None:
         self._network, self._missing = network, missing
         self._apart = network.agents.apart
+        # Levels are those of all rows, of which a fold may have fewer.
+        self._kinds = None if kinds is None or X is None else kinds.counted(X)
         if self._apart:
+            self._kinds = bring_kinds(self._kinds, X, network)
             weights = None if sample_weight is None else np.asarray(sample_weight)
             sample_weight = network.agents.bcast(weights)
             X, feature_names = bring(X, network, feature_names, missing)
@@ -130,14 +142,14 @@ class ByFeatures:
         prepare(
             self.X, self._network.blocks.n_features, how, sample_weight=self._weights,
             feature_names=self._names, dtype=how.dtype, missing=how.missing,
-            some=self._network.total.holders.any,
+            some=self._network.total.holders.any, kinds=self._kinds,
         )  # fmt: skip
 
     def fit(self, rows: Indices | None, options: Report) -> Fit:
         """Fit by VP-EM."""
         return fit_vpem(
             _some(self.X, rows), self._network, sample_weight=_some(self._weights, rows),
-            feature_names=self._names, **options,
+            feature_names=self._names, kinds=self._kinds, **options,
         )  # fmt: skip
 
     def judge(self, fit: Fit, rows: Indices | None) -> Judged:

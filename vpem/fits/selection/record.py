@@ -16,9 +16,10 @@ from vpem.files.endings import check_ending
 from vpem.files.fingerprint import checksum, describe_run
 from vpem.files.hdf5 import PathLike, check_writable
 from vpem.files.states import read_state, write_state
-from vpem.fits.selection.trials import Outcome, Problem, result_schema
+from vpem.fits.selection.trials import OF_DATA, Outcome, Problem, result_schema
 from vpem.network.schema import PLAIN, Choice, Mapping, Place, Report, check
 from vpem.sums.connect import Network
+from vpem.terms.families.kinds import Kinds
 
 __all__ = ["Record", "facts_of"]
 
@@ -36,8 +37,11 @@ def facts_of(problem: Problem) -> Report:
     options = {
         name: value
         for name, value in problem.options.items()
-        if name not in ("feature_names", "n_threads")
+        if name not in (*OF_DATA, "n_threads")
     }
+    kinds: Kinds | None = problem.options.get("kinds")
+    if kinds is not None and not kinds.is_gaussian:
+        options |= {"families": list(kinds.families), "levels": list(kinds.n_levels)}
     X = np.empty((problem.n_samples, 0)) if problem.X is None else problem.X
     options["dtype"] = np.dtype(options.get("dtype", np.float64)).name
     facts = {

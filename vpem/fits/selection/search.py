@@ -14,7 +14,7 @@ from vpem.errors import InputError, Setting, check_choice
 from vpem.fits.selection.criteria import Chosen, choose, compare_folds, over_folds
 from vpem.fits.selection.jobs import run_trials
 from vpem.fits.selection.record import Record
-from vpem.fits.selection.trials import Cell, Outcome, Problem, Trial, folds_of
+from vpem.fits.selection.trials import OF_DATA, Cell, Outcome, Problem, Trial, folds_of
 from vpem.network.schema import Report
 from vpem.settings import CRITERIA, FitSettings, SumSettings
 from vpem.steps.cells import LEAST_OF_CELL
@@ -122,10 +122,8 @@ def check_problem(problem: Problem, criterion: str, n_init: int, n_folds: int) -
                 "beside those over others: beside ", Setting("secure_sum"),
                 f" take folds of at least {LEAST_OF_CELL}",
             )  # fmt: skip
-    given = problem.options
-    how = FitSettings(
-        **{name: value for name, value in given.items() if name != "feature_names"}, n_init=n_init
-    )
+    given = {name: one for name, one in problem.options.items() if name not in OF_DATA}
+    how = FitSettings(**given, n_init=n_init)
     problem.held(min(problem.networks)).check(how.changed(n_components=1))
 
 

@@ -36,10 +36,13 @@ from vpem.network.schema import COUNT, NUMBER, TEXT, Choice, ListOf, Number, Rep
 from vpem.sums.connect import Network
 from vpem.sums.neighbours import Traffic
 
-__all__ = ["Cell", "Problem", "Trial", "folds_of", "name_hops", "result_schema"]
+__all__ = ["OF_DATA", "Cell", "Problem", "Trial", "folds_of", "name_hops", "result_schema"]
 
 ORDER_OF_FOLDS = 2
 """Sets the stream that deals rows out to folds apart from those of starts and batches."""
+
+OF_DATA = ("feature_names", "kinds")
+"""Options of a problem that say what its data are, not how they are fitted."""
 
 Outcome = Report
 """What is kept of a trial: plain values."""
@@ -240,7 +243,7 @@ class Problem:
             network = self.networks[hops]
             more = self.sample_weight, self.options.get("feature_names"), self.missing
             self._held[hops] = (
-                ByFeatures(self.X, network, *more)
+                ByFeatures(self.X, network, *more, self.options.get("kinds"))
                 if self.workers is None
                 else ByRows(self.X, network, self.workers, *more)
             )
@@ -259,7 +262,8 @@ class Problem:
             "covariance_type": cell.covariance_type,
             **more,
         }
-        given.pop("feature_names", None)
+        for name in OF_DATA:
+            given.pop(name, None)
         traffic = getattr(self.networks[cell.hops].total, "traffic", None)
         if isinstance(traffic, Traffic):
             # A report says what went in its own fit.
