@@ -19,10 +19,11 @@ from .choices import (
 )
 from .driver import Run
 from .engine import EngineSettings, describe_engine
+from .known_labels import known_to, tell_of_labels
 from .labels import LabelFile, LabelledOutput, of_workers
 from .options import Given, MemoryLimit
 from .output import Progress, Screen
-from .parties import DataFiles, FileSettings, gather
+from .parties import DataFiles, FitFiles, gather
 from .promised import (
     check_asked,
     kept_of_private,
@@ -56,7 +57,7 @@ def fit(
     data: DataFiles,
     memory_limit: MemoryLimit = None,
     *,
-    parties: FileSettings,
+    parties: FitFiles,
     held: HoldingSettings,
     graph: GraphSettings,
     asked: FitChoices,
@@ -91,8 +92,7 @@ def fit(
         how = asked.into(FitSettings, n_components=counts[0])
         privacy = asked.into(PrivacySettings)
         check_asked(how, privacy, checkpoints, given)
-        if len(counts) > 1:
-            _check_several(asked, begin, sums)
+        _check_several(counts, asked, begin, sums)
         run = Run(screen, out, "models", engine, checkpoints if len(counts) == 1 else None)
         labels = run.labels = LabelFile.of(out, run.where, parties.parties)
         if parties.missing_parties:
@@ -108,6 +108,7 @@ def fit(
         if run.shards and out.output is not None:
             check_shards(run, task.network, task.names)
         tell_what_is_left(screen, how, privacy, task)
+        task.labels_for_fit = known_to(task, parties, begin.init_model, counts, how)
         found, ran, rows = _fit(task, how, counts, privacy, checkpoints, limit)
         options = run.options(
             given, data=", ".join(map(str, data)), graph_seed=graph.graph_seed,
@@ -179,6 +180,7 @@ def _fit(
             found = problem.fit(Cell(how.n_components, hops, how.covariance_type), **more)
             ran = describe_engine(network)
     labels = _labelled(task, problem, found)
+    tell_of_labels(found, run.screen)
     return found if run.shards else task.whole(found), ran, labels
 
 
@@ -196,10 +198,14 @@ def _labelled(task: Task, problem: Problem, found: Fit) -> Found:
     return {agent: columns_of(shares) for agent, shares in found.responsibilities.items()}
 
 
-def _check_several(asked: FitChoices, begin: StartSettings, sums: SumSettings) -> None:
+def _check_several(
+    counts: Sequence[int], asked: FitChoices, begin: StartSettings, sums: SumSettings
+) -> None:
     """Raise InputError where there can be but one number of components."""
     from vpem.errors import InputError
 
+    if len(counts) == 1:
+        return
     for option, given in (("--init-model", begin.init_model), ("--init-rows", begin.init_rows)):
         if given is not None:
             raise InputError(

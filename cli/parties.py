@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypeVar
 
 import typer
 
-from vpem.files.table_settings import OF_ONE_FIT, TableSettings
+from vpem.errors import Setting
+from vpem.files.table_settings import OF_ONE_FIT, LabelledTable, TableSettings
 from vpem.records import Rule, Settings, changed, setting
 from vpem.settings import ALIGNMENTS, HoldingSettings, SumSettings
 
@@ -34,6 +35,7 @@ __all__ = [
     "DataFiles",
     "DataParties",
     "FileSettings",
+    "FitFiles",
     "NumberFiles",
     "PartySettings",
     "RowParties",
@@ -89,6 +91,26 @@ class FileSettings(TableSettings, PartySettings, heading="Data"):
     def table(self) -> TableSettings:
         """How each is read."""
         return self.into(TableSettings)
+
+
+class FitFiles(FileSettings, LabelledTable, heading="Data"):
+    """Files for a fit, of which one may have labels of some rows."""
+
+    labels_at: str | None = setting(
+        None,
+        "Agent or party, by name or number, that has the labels for the fit: they are added to its "
+        "hub's term. Default: the first; in a manifest whose labels-for-fit they are.",
+        local=True,
+        idle=(
+            lambda given: given.get("labels_for_fit") is None,
+            (" says who has labels for the fit; add ", Setting("labels_for_fit")),
+        ),
+    )
+
+    @property
+    def table(self) -> LabelledTable:
+        """How each is read."""
+        return self.into(LabelledTable)
 
 
 class NumberFiles(FileSettings, heading="Data"):
@@ -187,7 +209,8 @@ def gather(
     alignment : dict or None
         What the report tells of them.
     """
-    from vpem.errors import InputError, Setting
+    from vpem.errors import InputError
+    from vpem.files.labels_for_fit import settle_labels
 
     from .engine import place_parties
 
@@ -206,6 +229,9 @@ def gather(
             memory_limit=run.memory(memory_limit),
         )
         run.table = source.table
+        source.labels_for_fit = settle_labels(
+            source.labels_for_fit, asked.table.labels_for_fit, [source], source.ids, asked.table
+        )
         source = settled(source, asked.table, held)
         if asked.numbers_only:
             refuse_families(source)
@@ -216,6 +242,8 @@ def gather(
         if value not in (None, False):
             raise InputError(Setting(name), " is for one file; with --parties leave it out")
     parties = run.where.parties(files, asked.table)
+    if asked.table.labels_for_fit is not None and not run.where.own_users:
+        parties = _labelled(parties, asked, run.where.parties(files, _unlabelled(asked)))
     holders = place_parties(parties, run.out.output, run.shards, run.where, run.labels)
     weight = held.sample_weight
     found = joined(parties, asked, over_rows, missing, weight, holders, say)
@@ -224,6 +252,22 @@ def gather(
     tell_families(found[0], asked.table, say)
     run.where.watch(found[0].n_samples, over_rows, run.screen)
     return found
+
+
+def _unlabelled(asked: FileSettings) -> TableSettings:
+    """Return how files are read, but for labels of a fit."""
+    return asked.table.changed(labels_for_fit=None)
+
+
+def _labelled(
+    parties: Sequence[Party], asked: FileSettings, without: Sequence[Party]
+) -> list[Party]:
+    """Return parties of whom one has the labels that were asked for, not each."""
+    from .known_labels import place_of
+
+    at = place_of(getattr(asked, "labels_at", None), [party.name for party in parties])
+    return [party if n == at else other
+            for n, (party, other) in enumerate(zip(parties, without, strict=True))]  # fmt: skip
 
 
 def joined(

@@ -11,6 +11,7 @@ from .workers import graph_of, workers_of
 
 if TYPE_CHECKING:
     from vpem.files.datasets import Dataset
+    from vpem.fits.known_labels import KnownLabels
     from vpem.fits.results import Fit
     from vpem.fits.selection.trials import Problem
     from vpem.settings import FitSettings, GraphSettings, HoldingSettings, SumSettings
@@ -49,6 +50,8 @@ class Task:
         Who holds which features, or rows.
     names : sequence of str
         Names of agents or workers.
+    labels_for_fit : KnownLabels or None
+        What a fit is told of some rows.
     warnings : dict of int to list of str
         What there was to warn of, for each of the networks, until it was made.
     """
@@ -65,6 +68,7 @@ class Task:
         from vpem.sums.connect import connect, connect_workers
 
         self.source, self.run = source, run
+        self.labels_for_fit: KnownLabels | None = None
         self.over_rows = held.split == "rows"
         self._weighted = held.sample_weight is not None
         sums = sums.changed(seed=graph.graph_seed)
@@ -151,6 +155,8 @@ class Task:
             if self._weighted:
                 weights = source.sample_weight
         options["feature_names"] = names
+        if self.labels_for_fit is not None:
+            options["labels_for_fit"] = self.labels_for_fit
         if source.kinds is not None:
             if self.over_rows:
                 _refuse_over_rows(source)

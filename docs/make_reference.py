@@ -139,7 +139,7 @@ def section(path: tuple[str, ...], member: Any) -> str:
 def python_reference() -> str:
     """Return the page of Python: lists of the public names, each with a page made by Sphinx."""
     rooms: dict[str, list[str]] = {heading: [] for heading in ROOMS}
-    for name in sorted(set(vpem.__all__) - {"__version__"}, key=str.lower):
+    for name in sorted(set(vpem.__all__) - {"__version__"}, key=lambda name: (name.lower(), name)):
         home = getattr(vpem, name).__module__
         fitting = [(prefix, heading) for prefix, heading in HOMES if home.startswith(prefix)]
         rooms[max(fitting, key=lambda one: len(one[0]))[1]].append(name)

@@ -135,6 +135,7 @@ def test_certain_probabilities_are_labels_and_no_labels_are_none(topology, missi
         "agent": 0,
         "n_rows": (labels >= 0).sum(),
         "names": ["0", "1", "2"],
+        "rows": [(labels == k).sum() for k in range(3)],
     }
     assert (proba.argmax(axis=1) == labels)[labels >= 0].mean() > 0.6
     plain, none = fitted(X, None, net, **how), fitted(X, np.full(len(X), -1), net, **how)

@@ -29,10 +29,12 @@ __all__ = [
     "MASKS",
     "NEVER",
     "OF_MODELS",
+    "OF_SUMS_OVER_HUBS",
     "RESTARTED",
     "ROUNDS",
     "STARTED",
     "UNDRAWN",
+    "UNPROTECTED",
     "WITHOUT_HOPS",
     "WITHOUT_ROUNDS",
 ]
@@ -52,6 +54,18 @@ LEAVE = "; leave it out"
 BY_FEATURES: Rule = (
     lambda given: given.get("split") == "rows",
     (f" is for data split by features{LEAVE}",),
+)
+OF_SUMS_OVER_HUBS: Rule = (
+    lambda given: given.get("split") == "rows",
+    (
+        " add a term to the sum over hubs of features; with ",
+        Setting("split", "rows"),
+        f" what is summed are moments, and there is no such term{LEAVE}",
+    ),
+)
+UNPROTECTED: Rule = (
+    lambda given: given.get("epsilon") is not None or given.get("release_epsilon") is not None,
+    (f" are data too, which noise in the M-steps of features would not protect{LEAVE}",),
 )
 BY_ROWS: Rule = (
     lambda given: given.get("split") == "features",

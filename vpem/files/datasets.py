@@ -39,6 +39,7 @@ from vpem.terms.families.kinds import Kinds
 if TYPE_CHECKING:
     import h5py
 
+    from vpem.files.labels_for_fit import SomeLabels
     from vpem.files.parties.homes import Home
     from vpem.files.table_settings import TableSettings
 
@@ -91,6 +92,10 @@ class Dataset(Shown, facts="{n_samples:row}, {n_features:feature}, {source}"):
     coded : dict of int to tuple of str
         Columns that were read as codes of names, and the names, where it is not settled yet what
         families the features have (`vpem.files.families.settle`).
+    labels_for_fit : SomeLabels, optional
+        What a fit is told of some rows.
+    labelled_by : int
+        Which party has these.
 
     Raises
     ------
@@ -112,6 +117,8 @@ class Dataset(Shown, facts="{n_samples:row}, {n_features:feature}, {source}"):
     table: TableSettings | None = None
     kinds: Kinds | None = None
     coded: dict[int, tuple[str, ...]] = field(default_factory=dict)
+    labels_for_fit: SomeLabels | None = None
+    labelled_by: int = 0
 
     def __post_init__(self) -> None:
         if not isinstance(self.X, FileMatrix):

@@ -5,14 +5,14 @@ from __future__ import annotations
 import codecs
 import csv
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from vpem.errors import InputError, Setting, shorten
-from vpem.idle import BY_ROWS
+from vpem.idle import BY_ROWS, OF_SUMS_OVER_HUBS, UNPROTECTED
 from vpem.records import Settings, setting
 from vpem.settings import FAMILY_NAMES
 
-__all__ = ["OF_ONE_FIT", "TableSettings", "settings_in", "words_in"]
+__all__ = ["OF_ONE_FIT", "LabelledTable", "TableSettings", "settings_in", "words_in"]
 
 OF_ONE_FIT = ("features", "drop", "family")
 """Settings by which features are chosen: a model knows its own."""
@@ -24,6 +24,9 @@ THOUSANDS = (",", ".", "'", "\u2019", " ", "\u00a0", "\u202f", "_")
 # fmt: off
 class TableSettings(Settings, heading="Data"):
     """What the columns of a table are, and how its numbers are written."""
+
+    labels_for_fit: ClassVar[Any] = None
+    """Who fits says more of labels: `LabelledTable`."""
 
     features: Any = setting(None, "Only these columns are features, with commas. Names, or places "
         "from 0, also a range: 3-7.", local=True)
@@ -98,6 +101,17 @@ class TableSettings(Settings, heading="Data"):
     def without_choice(self) -> TableSettings:
         """Return the record as whoever uses a model needs it, which has features of its own."""
         return self.changed(features=None, drop=None)
+
+
+class LabelledTable(TableSettings, heading="Data"):
+    """What the columns of a table are, of which some may be labels for the fit."""
+
+    labels_for_fit: Any = setting(None, "Labels of some rows, which the fit takes: each is a "  # type: ignore[misc]
+        "component, in ascending order. A column, which is no feature (blank or ? where it is "
+        "unknown), a file (a label a row, or id,label), or a path inside HDF5; several columns are "
+        "probabilities of the components. All roots learn the components of labelled rows, and "
+        "everybody the labels' names and how many rows have each.",
+        local=True, idle=[OF_SUMS_OVER_HUBS, UNPROTECTED])
 # fmt: on
 
 
@@ -156,7 +170,7 @@ def settings_in(
     for name, value in content.items():
         _check_type(name, value, f"{where}: {(keys or {}).get(name, name)}")
     try:
-        return TableSettings(**content)
+        return LabelledTable(**content)
     except InputError as error:
         raise InputError(f"{where}: {error}") from None
 

@@ -292,4 +292,9 @@ def looked_up(labelled: Labelled | None) -> Report | None:
             ),
             stacklevel=3,
         )
-    return {"agent": labelled.agent, "n_rows": labelled.n_rows, "names": list(labelled.names)}
+    return {
+        "agent": labelled.agent,
+        "n_rows": labelled.n_rows,
+        "names": list(labelled.names),
+        "rows": list(labelled.counts),
+    }

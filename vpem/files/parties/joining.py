@@ -22,6 +22,7 @@ from vpem.files.levels import recoded
 from vpem.files.parties.alignment import Alignment, align, read_key
 from vpem.files.parties.families import check_spoken_of, joined_kinds, stacked_kinds
 from vpem.files.parties.homes import Home
+from vpem.files.parties.known import check_labels, labels_of_rows, refuse_labels_of_rows
 from vpem.files.parties.manifest import Party
 from vpem.files.parties.opening import Holding, Tell, open_parties
 from vpem.files.parties.share import Share
@@ -189,11 +190,13 @@ def join_parties(
         def fill(party: int) -> None:
             own = slice(first[party], first[party] + len(held[party].feature_names))
             held[party].fill(X[:, own], found.rows[party])
+            check_labels(held, party, parties[party].name)
 
         for_each(holders, range(len(parties)), fill)
     finally:
         for holding in held.values():
             holding.close()
+    labels_of_fit = labels_of_rows(held, found)
     source = ", ".join(str(party.path) for party in parties)
     homes = {
         party: Home.joined(parties[party].name, holding.ids, holding.n_samples, found.rows[party])
@@ -204,7 +207,7 @@ def join_parties(
         first_party = 0 in held and (found.rows[0] >= 0).all()
         ids = _joined_ids({0: held[0]}, found) if first_party else None
         common: Report = {"partition": partition, "sample_weight": weights, "source": source}
-        common["kinds"] = kinds
+        common |= {"kinds": kinds, **labels_of_fit}
         return Share(X, names, ids, homes=homes, **common), found
     labelled = [party for party, holding in held.items() if holding.labels is not None]
     labels = None
@@ -220,6 +223,7 @@ def join_parties(
         source=source,
         homes=homes,
         kinds=kinds,
+        **labels_of_fit,
     )
     return dataset, found
 
@@ -320,6 +324,7 @@ def stack_parties(
 
         def fill(party: int) -> None:
             holding = held[party]
+            refuse_labels_of_rows(holding, parties[party].name)
             own = np.empty((holding.n_samples, len(names[0])), dtype=dtype)
             holding.fill(own)
             order = [holding.feature_names.index(name) for name in names[0]]

@@ -12,7 +12,7 @@ from typing import Any
 
 from vpem.errors import InputError, did_you_mean
 from vpem.files.opening import check_readable
-from vpem.files.table_settings import TableSettings, settings_in
+from vpem.files.table_settings import LabelledTable, TableSettings, settings_in
 from vpem.files.toml_text import read_toml
 
 __all__ = ["Party", "choose_parties", "read_manifest"]
@@ -20,7 +20,7 @@ __all__ = ["Party", "choose_parties", "read_manifest"]
 ALIASES = {"columns": "features", "ids": "id_column", "labels": "label_column"}
 """Short keys of a manifest, and the settings of tables that they stand for."""
 
-SETTINGS = tuple(TableSettings.settings_by_name)
+SETTINGS = tuple(LabelledTable.settings_by_name)
 KEYS = ("name", "file", *ALIASES, *SETTINGS)
 
 

@@ -19,6 +19,7 @@ from vpem.engines.placement import Placement
 from vpem.errors import FileError, InputError, Setting, VpemError, did_you_mean
 from vpem.files.data import read_data
 from vpem.files.datasets import Dataset
+from vpem.files.labels_for_fit import SomeLabels, settle_labels
 from vpem.files.matrix import FileMatrix
 from vpem.files.parties.families import settle_party
 from vpem.files.parties.manifest import Party
@@ -47,6 +48,8 @@ class Holding:
         Of its rows.
     kinds : Kinds or None
         Family of each of its features; None: all are Gaussian.
+    labels_for_fit : SomeLabels or None
+        What a fit is told of some of its rows.
     """
 
     party: Party
@@ -56,6 +59,7 @@ class Holding:
     labels: Labels | None
     sample_weight: NDArray[np.float64] | None = None
     kinds: Kinds | None = None
+    labels_for_fit: SomeLabels | None = None
 
     @property
     def n_samples(self) -> int:
@@ -168,9 +172,10 @@ def open_party(
         names = datasets[0].feature_names
         arranged = [_arranged(dataset, names, datasets[0].source) for dataset in datasets]
         parts, kinds = settle_party(party, datasets, arranged, names)
+        ids = _chained([dataset.ids for dataset in datasets], "ids", party)
+        known = _known(party, datasets, ids)
     except VpemError as error:
         raise type(error)(f"party {party.name!r}: ", *error.parts) from None
-    ids = [dataset.ids for dataset in datasets]
     labels = [dataset.labels for dataset in datasets]
     noted = [None if weights is None else dataset.sample_weight for dataset in datasets]
     weights_of_rows = _chained(noted, "weights", party)
@@ -178,11 +183,26 @@ def open_party(
         party,
         tuple(names),
         parts,
-        _chained(ids, "ids", party),
+        ids,
         _chained(labels, "labels", party),
         None if weights_of_rows is None else weights_of_rows.astype(np.float64, copy=False),
         kinds,
+        known,
     )
+
+
+def _known(party: Party, datasets: Sequence[Dataset], ids: Labels | None) -> SomeLabels | None:
+    """Return labels for the fit of a party's rows, where it has some."""
+    asked, found = party.table.labels_for_fit, [one.labels_for_fit for one in datasets]
+    there = [one for one in found if one is not None]
+    together = None
+    if there:
+        columns = [one.values for one in there]
+        text = {column.dtype.kind == "U" for column in columns}
+        if len(there) < len(found) or len(text) > 1:
+            raise InputError("its files differ in what their labels for the fit are")
+        together = SomeLabels(np.concatenate(columns), there[0].names)
+    return settle_labels(together, asked, datasets, ids, party.table, party.folder)
 
 
 def _read(

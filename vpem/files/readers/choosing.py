@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from vpem.errors import InputError, Setting, did_you_mean, shorten
+from vpem.files.labels_for_fit import columns_of_labels
 from vpem.files.readers.frames import Wanted
 from vpem.files.table_settings import words_in
 
@@ -32,12 +33,20 @@ class Choice:
         Whether the features were named, one by one; else they are all other columns.
     free : list of int
         Columns that are not dropped.
+    known : list of int
+        Columns of labels for the fit, of which one may be that of labels too.
     """
 
     noted: dict[str, int]
     features: list[int]
     chosen: bool
     free: list[int]
+    known: list[int] = field(default_factory=list)
+
+    @property
+    def taken(self) -> set[int]:
+        """Columns that hold something beside features."""
+        return {*self.noted.values(), *self.known}
 
 
 def choose(names: Sequence[str], wanted: Wanted, source: str) -> Choice:
@@ -74,6 +83,13 @@ def choose(names: Sequence[str], wanted: Wanted, source: str) -> Choice:
                     f"{source}: column {known[place]!r} cannot hold both {other}s and {what}s"
                 )
         noted[what] = place
+    fitted = columns_of_labels(table.labels_for_fit, known)
+    for place in fitted:
+        also = [what for what, one in noted.items() if one == place and what != "label"]
+        if also:
+            raise InputError(
+                f"{source}: column {known[place]!r} cannot hold both {also[0]}s and labels"
+            )
     dropped = set(columns_in("drop", table.drop, known, source))
     for what, place in noted.items():
         if place in dropped:
@@ -85,9 +101,10 @@ def choose(names: Sequence[str], wanted: Wanted, source: str) -> Choice:
     elif table.features is not None:
         features = columns_in("features", table.features, known, source)
     else:
-        features = [n for n in free if n not in noted.values()]
-    _check(features, noted, dropped, known, source)
-    return Choice(noted, features, chosen, free)
+        features = [n for n in free if n not in noted.values() and n not in fitted]
+    holders = {place: what for what, place in noted.items()} | dict.fromkeys(fitted, "label")
+    _check(features, holders, dropped, known, source)
+    return Choice(noted, features, chosen, free, fitted)
 
 
 def _of_a_model(
@@ -135,10 +152,9 @@ def columns_in(setting: str, value: object, names: list[str], source: str) -> li
 
 
 def _check(
-    features: list[int], noted: dict[str, int], dropped: set[int], names: list[str], source: str
+    features: list[int], holders: dict[int, str], dropped: set[int], names: list[str], source: str
 ) -> None:
     """Raise InputError where a feature is named twice, is something else too, or there is none."""
-    holders = {place: what for what, place in noted.items()}
     seen: set[int] = set()
     for place in features:
         why = f"holds {holders[place]}s" if place in holders else ""

@@ -104,7 +104,11 @@ def _stored(file: h5py.File, name: str, item: Any, source: str, wanted: Wanted) 
 
     def note(called: str) -> Labels | None:
         one = find(file, called) if called.strip("/") else None
-        return None if one is None or is_group(one) or one.ndim != 1 else read_column(file, called)
+        if one is None or is_group(one) or one.ndim not in (1, 2):
+            return None
+        if one.ndim == 2:
+            return read_array(file, called) if called != name else None
+        return read_column(file, called)
 
     inside = None if wanted.weights is None else str(wanted.weights)
     own = wanted.dataset is None

@@ -13,10 +13,12 @@ from vpem.checks import Floats, Labels
 from vpem.errors import InputError, Setting
 from vpem.files.annotations import as_weights
 from vpem.files.datasets import Dataset
+from vpem.files.labels_for_fit import SomeLabels, labels_of_columns
 from vpem.files.matrix import FileMatrix
 from vpem.files.readers.choosing import choose
 from vpem.files.readers.common import blank_marks, is_number
 from vpem.files.readers.frames import Wanted
+from vpem.files.table_settings import TableSettings
 from vpem.network.holdings import Partition, from_agent_of_feature, from_worker_of_row
 
 __all__ = ["Matrix", "dataset_of_matrix"]
@@ -61,12 +63,15 @@ def dataset_of_matrix(matrix: Matrix, wanted: Wanted) -> Dataset:
     for what in ("label", "id", "worker"):
         name = getattr(table, f"{what}_column")
         values = matrix.note(name) if isinstance(name, str) else None
-        if values is not None:
+        if values is not None and values.ndim == 1:
             noted[what] = values
             table = table.changed(**{f"{what}_column": None})
     weights = wanted.weights
     if isinstance(weights, str) and (values := matrix.note(weights)) is not None:
         noted["weight"], weights = values, None
+    known = _known(matrix, table)
+    if known is not None:
+        table = table.changed(labels_for_fit=None)
     columns = wanted.columns
     if columns is not None and not set(columns) & set(found.feature_names):
         columns = None  # a matrix whose columns have no names is as wide as the model
@@ -74,6 +79,10 @@ def dataset_of_matrix(matrix: Matrix, wanted: Wanted) -> Dataset:
     choice = choose(found.feature_names, asked, found.source)
     for what, place in choice.noted.items():
         noted[what] = _whole(_column(found.X, place))
+    if choice.known:
+        columns_of = [_column(found.X, place).tolist() for place in choice.known]
+        names = [found.feature_names[place] for place in choice.known]
+        known = labels_of_columns(columns_of, names, table.marks, found.source)
     features, left_out = choice.features, {}
     X = _of(found.X, features)
     if not isinstance(X, FileMatrix):
@@ -92,7 +101,24 @@ def dataset_of_matrix(matrix: Matrix, wanted: Wanted) -> Dataset:
             Setting("na"), f" changes values, which are read from disk of {found.source}; raise "
             "the memory limit",
         )  # fmt: skip
-    return _with(found, X, features, noted, left_out, wanted)
+    return replace(_with(found, X, features, noted, left_out, wanted), labels_for_fit=known)
+
+
+def _known(matrix: Matrix, table: TableSettings) -> SomeLabels | None:
+    """Return labels for the fit that a file has beside its matrix."""
+    name = table.labels_for_fit
+    values = matrix.note(name) if isinstance(name, str) else None
+    if values is None:
+        return None
+    source = matrix.dataset.source
+    if len(values) != matrix.dataset.n_samples:
+        raise InputError(
+            f"{source}: {name} has {len(values)} labels, but the data have "
+            f"{matrix.dataset.n_samples} rows"
+        )
+    columns = [values] if values.ndim == 1 else list(values.T)
+    names = [f"{name} {place}" for place in range(len(columns))]
+    return labels_of_columns([one.tolist() for one in columns], names, table.marks, source)
 
 
 def _with(

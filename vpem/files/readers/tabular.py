@@ -10,12 +10,15 @@ from vpem.errors import InputError
 from vpem.files.arrow import (
     annotation_of,
     check_kinds,
+    check_strings,
+    decoded,
     is_text,
     matrix_of,
     plain_kind,
     weights_of,
 )
 from vpem.files.datasets import Dataset
+from vpem.files.labels_for_fit import SomeLabels, labels_of_columns
 from vpem.files.readers.categories import take_categories
 from vpem.files.readers.choosing import Choice, choose
 from vpem.files.readers.common import blank_marks, refuse_large
@@ -62,7 +65,7 @@ def dataset_of(frame: Frame, wanted: Wanted) -> Dataset:
     n_rows = len(next(iter(found.values())))
     if n_rows == 0:
         raise InputError(f"{frame.source} has no rows")
-    rest = {n: values for n, values in found.items() if n not in choice.noted.values()}
+    rest = {n: values for n, values in found.items() if n not in choice.taken}
     left_out: dict[str, str] = {}
     open_ = {n: found[n] for n in choice.features} if choice.chosen else rest
     categories, no_categories = take_categories(frame, open_, wanted)
@@ -99,6 +102,7 @@ def dataset_of(frame: Frame, wanted: Wanted) -> Dataset:
         source=frame.source,
         left_out=left_out,
         table=table if ids is None else table.changed(id_column=names[ids]),
+        labels_for_fit=_known(frame, choice, found, table),
         coded={p: categories[n].names for p, n in enumerate(features) if n in categories},
     )
     if wanted.profiles is not None:
@@ -113,7 +117,7 @@ def _read(frame: Frame, choice: Choice) -> Columns:
     names, noted = frame.names, choice.noted
     called = []
     if "id" not in noted:
-        free = set(choice.free) - {*noted.values(), *(choice.features if choice.chosen else ())}
+        free = set(choice.free) - {*choice.taken, *(choice.features if choice.chosen else ())}
         textual = {n for n in free if is_text(plain_kind(frame.kinds[n]))}
         likely = textual if choice.chosen and len(textual) <= MOST else set()
         called = [
@@ -121,13 +125,13 @@ def _read(frame: Frame, choice: Choice) -> Columns:
             if names[n].casefold() in ID_NAMES or n in frame.index or n in likely
         ]  # fmt: skip
     asked = [*choice.features] if choice.chosen else []
-    check_kinds([(names[n], frame.kinds[n]) for n in (*noted.values(), *asked)], frame.source)
-    kept = sorted({*choice.features, *noted.values(), *called})
+    check_kinds([(names[n], frame.kinds[n]) for n in (*choice.taken, *asked)], frame.source)
+    kept = sorted({*choice.features, *choice.taken, *called})
     # What is nested could become anything, and is no feature.
     kept = [n for n in kept if not pa.types.is_nested(frame.kinds[n])]
     # "007" is to stay "007".
     texts = [n for what, n in noted.items() if what != "weight"]
-    texts += [n for n in called if n not in frame.index]
+    texts += [*choice.known, *(n for n in called if n not in frame.index)]
     return dict(zip(kept, frame.read(kept, texts), strict=True))
 
 
@@ -144,6 +148,17 @@ def _numbers(frame: Frame, columns: Columns, table: TableSettings) -> Columns:
             found[place] = numbers
     check_writing(texts, table, frame.source)
     return found
+
+
+def _known(frame: Frame, choice: Choice, found: Columns, table: TableSettings) -> SomeLabels | None:
+    """Return labels for the fit, where columns have them."""
+    if not choice.known:
+        return None
+    for place in choice.known:
+        check_strings(frame.names[place], found[place], frame.source, frame.file)
+    columns = [decoded(found[place]).to_pylist() for place in choice.known]
+    names = [frame.names[place] for place in choice.known]
+    return labels_of_columns(columns, names, table.marks, frame.source)
 
 
 def _noted(frame: Frame, noted: dict[str, int], found: Columns) -> dict[str, Any]:
