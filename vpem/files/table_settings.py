@@ -88,6 +88,8 @@ class TableSettings(Settings, heading="Data"):
         A mark that has another meaning here is not taken over, as a point between thousands where
         the point is the decimal mark now.
         """
+        if other.labels_for_fit is not None and not isinstance(self, LabelledTable):
+            return self.into(LabelledTable).with_defaults_of(other)
         changes = {
             one.name: getattr(other, one.name)
             for one in self.fields()
@@ -170,7 +172,8 @@ def settings_in(
     for name, value in content.items():
         _check_type(name, value, f"{where}: {(keys or {}).get(name, name)}")
     try:
-        return LabelledTable(**content)
+        kind = LabelledTable if "labels_for_fit" in content else TableSettings
+        return kind(**content)
     except InputError as error:
         raise InputError(f"{where}: {error}") from None
 
