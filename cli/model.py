@@ -114,7 +114,7 @@ def join(
 
     Do so where one may have them all.
 
-    Example: vpem model join model.hospital.h5 model.lab.h5 -o model.h5
+    Example: vpem model join model.hospital.h5 model.lab.h5 -o joined.h5
     """
     from .output import Screen, plural
 
