@@ -12,6 +12,7 @@ from vpem.files.studies.signed import read_signed, signed_text
 from vpem.files.studies.study import read_study
 
 from .cli_support import done, run
+from .forks import interpreter
 from .pages_support import inside
 from .study_support import folder_of
 from .tables import each
@@ -316,7 +317,7 @@ def test_a_relay_is_pinned(capsys, hub, people):
 
 
 def test_the_demonstration(capsys, tmp_path, monkeypatch):
-    """Commands of one member alone are run in this process, the fit of all in its processes."""
+    """Commands of one member alone are run in this process, the fit of all in forked ones."""
 
     def alone(play, who, command, *words):
         play.show(who, "vpem", *command.split(), *words)
@@ -326,6 +327,7 @@ def test_the_demonstration(capsys, tmp_path, monkeypatch):
 
     home = tmp_path / "try"
     monkeypatch.setattr("vpem_cli.play.Play.run", alone)
+    monkeypatch.setattr("vpem_cli.play.sys.executable", interpreter())
     shown = inside(["vpem", "study", "demo", "--keep", str(home)], tmp_path)
     assert shown.returncode == 0, shown.stderr
     assert "hub$ vpem fit --study heart.toml --as hub\n" in shown.stdout
