@@ -160,10 +160,9 @@ def _walk(
     for k in range(len(draws) // n_chains):
         sampler.move(model, theta, chains, streams, after + k + 1, max(1, late + k))
         draws[k * n_chains : (k + 1) * n_chains] = chains.z
-        for one in chains.z:
-            apart = model.statistics(one[None]) - middle
-            first += apart
-            heavy = data.weighed(apart, data.weights)
-            for own, part in zip(second, data.parts, strict=True):
-                own += apart[part].T @ heavy[part]
+        apart = model.statistics_by_chain(chains.z) - middle
+        first += apart.sum(axis=0)
+        heavy = np.array([data.weighed(one, data.weights) for one in apart])
+        for own, part in zip(second, data.parts, strict=True):
+            own += np.tensordot(apart[:, part], heavy[:, part], ((0, 1), (0, 1)))
     return first, second

@@ -21,7 +21,7 @@ from vpem.saem.models.normal import (
     known_scale,
     log_normal,
     log_normal_total,
-    moments,
+    products,
     quadratic,
     scatter_of,
     times,
@@ -140,8 +140,12 @@ class LinearModel(SaemModel):
 
     def statistics(self, z: Vector) -> Vector:
         """Statistic of each individual, the mean over chains, (n, P)."""
-        squares = self._squares(z).mean(axis=0)
-        return np.concatenate([moments(z - self.shift), squares[:, None]], axis=1)
+        found: Vector = self.statistics_by_chain(z).mean(axis=0)
+        return found
+
+    def statistics_by_chain(self, z: Vector) -> Vector:
+        """First and second moments, and the residual sum of squares, (chains, n, P)."""
+        return np.concatenate([products(z - self.shift), self._squares(z)[..., None]], axis=-1)
 
     def maximize(self, total: Vector, counts: Counts) -> Vector:
         """Moments of the coefficients, and the mean residual square."""

@@ -107,6 +107,10 @@ class SaemModel(ABC):
     def statistics(self, z: Vector) -> Vector:
         """Statistic S of each individual, the mean over chains, (n, P)."""
 
+    def statistics_by_chain(self, z: Vector) -> Vector:
+        """Statistic of each individual in each chain, (chains, n, P)."""
+        return np.array([self.statistics(one[None]) for one in z])
+
     @abstractmethod
     def maximize(self, total: Vector, counts: Counts) -> Vector:
         """Parameters (p,) that maximise `log_density` of a total of statistics (P,).

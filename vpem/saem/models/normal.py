@@ -16,6 +16,7 @@ __all__ = [
     "log_normal",
     "log_normal_total",
     "moments",
+    "products",
     "quadratic",
     "scatter_of",
     "times",
@@ -66,8 +67,14 @@ def log_normal_total(total: Vector, n: float, mean: Vector, covariance: Vector) 
 
 def moments(apart: Vector) -> Vector:
     """Means over chains of ``z`` and of half ``z z^T`` of latents (chains, n, q), side by side."""
-    products = lower_half(apart[..., :, None] * apart[..., None, :]).mean(axis=0)
-    return np.concatenate([apart.mean(axis=0), products], axis=1)
+    found: Vector = products(apart).mean(axis=0)
+    return found
+
+
+def products(apart: Vector) -> Vector:
+    """Latents ``z`` (..., q) and half ``z z^T``, side by side."""
+    half = lower_half(apart[..., :, None] * apart[..., None, :])
+    return np.concatenate([apart, half], axis=-1)
 
 
 def scatter_of(total: Vector, n: float, q: int) -> tuple[Vector, Vector]:
