@@ -146,6 +146,18 @@ def test_a_row_that_lies_far_away_takes_no_digits_of_others():
     assert np.isfinite(one.information_lost)
 
 
+def test_a_variational_posterior_is_judged_at_its_means():
+    model = VPEM(
+        n_components=3, agents=6, weight_concentration_prior_type="dirichlet_process", tol=1e-3
+    )
+    fitted = model.fit(X).mixture_
+    found, wanted = (
+        contribution(model_of(one), X, parties=PARTIES) for one in (fitted, fitted.plain)
+    )
+    assert found.describe() == wanted.describe()
+    assert found.log_likelihood == pytest.approx(fitted.plain.score_samples(X).mean(), rel=1e-12)
+
+
 @over(
     kind=["full", "tied-diag"], n_ranks=[1, 2, 4], missing=["refuse", "marginalize"], secure=[0, 1]
 )

@@ -11,7 +11,8 @@ So nothing is fitted again, and the figures of a party are means over rows of
 * ``KL(p(z | x) || p(z | r))``: what they tell of it that no others do.
 
 If rows are drawn from the mixture, their expected values are ``I(a; r)``, ``I(z; a)`` and
-``I(z; a | r)`` (Cover and Thomas, Elements of Information Theory, chapter 2).
+``I(z; a | r)`` (Cover and Thomas, Elements of Information Theory, chapter 2). A variational
+posterior is judged by the mixture at its means.
 """
 
 from __future__ import annotations
@@ -43,6 +44,7 @@ from vpem.shown import Shown
 from vpem.terms.density import Density
 from vpem.terms.missing_patterns import check_missing
 from vpem.terms.posteriors import CHUNK_VALUES
+from vpem.terms.variational_mixture import VariationalMixture
 
 __all__ = [
     "Contribution",
@@ -202,6 +204,8 @@ def contribution(
         If the data, parties, labels or weights do not go with the model.
     """
     mixture = model.mixture
+    if isinstance(mixture, VariationalMixture):
+        mixture = mixture.plain
     check_choice("missing", missing, MISSINGS)
     X = X if hasattr(X, "runs") else as_array("the data", X)
     if X.ndim != 2 or X.shape[1] != mixture.n_features:

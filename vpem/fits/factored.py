@@ -26,6 +26,13 @@ def check_factors(
     if not how.n_factors:
         return
     asked = Setting("n_factors", how.n_factors)
+    n_features = network.whole.blocks.n_features
+    if how.n_factors > n_features:
+        raise InputError(
+            asked,
+            f" are more than there are features, {n_features}, whose covariance has no more "
+            "directions; give fewer",
+        )
     if how.batch_size is not None:
         raise InputError(
             Setting("batch_size"),

@@ -21,6 +21,7 @@ from vpem.fits.leaving_out import Everything, Piece, Tally, Whole, apart, piece,
 from vpem.fits.spread_use import SpreadRows
 from vpem.terms.density import Density
 from vpem.terms.mixture import Mixture
+from vpem.terms.variational_mixture import VariationalMixture
 
 __all__ = ["spread_contribution"]
 
@@ -53,6 +54,8 @@ def spread_contribution(
         In every process the same, if a party has features in hubs of several roots, or the model
         has factors.
     """
+    if isinstance(mixture, VariationalMixture):
+        mixture = mixture.plain
     _check_roots(rows_of_all, mixture)
     hubs = rows_of_all.hubs_here(mixture)
     part, data, columns = hubs
