@@ -107,7 +107,7 @@ IN_BATCHES = ["exact", "operator", "rounds", "links fail", "agents fail", "gossi
 @pytest.mark.parametrize("step_size", [None, 0.7])
 def test_batches(name, step_size):
     found = check_resumes(
-        features(joined(name), batch_size=17, step_size=step_size, max_iter=5, n_init=2)
+        features(joined(name), batch_size=17, step_size=step_size, max_iter=3, n_init=2)
     )
     assert found.n_passes > found.n_iter / 2
 

@@ -135,7 +135,7 @@ def test_coarse_codecs_of_many_statistics():
 
     def likelihood(codec, feedback):
         server = SaemServer(np.full(6, 1 / 6), codec and parse_codec(codec), feedback, model.pieces)
-        options = {"n_iter": 400, "burn_in": 200, "n_chains": 5}
+        options = {"n_iter": 300, "burn_in": 150, "n_chains": 2}
         found = run_saem(model, evenly(300, 6), Exact(), server, **options)
         assert found.holds
         return model.marginal(found.theta).sum()
