@@ -217,6 +217,15 @@ def fitted(tmp_path_factory):
     return frame, model, folder
 
 
+def test_an_array_takes_a_family_for_each_column(fitted):
+    X = fitted[0][["age", "visits"]].to_numpy(dtype=float)
+    assert VPEM(2, family=["gaussian", "poisson"], max_iter=1).fit(X).mixture_.kinds.families == (
+        "gaussian", "poisson",
+    )  # fmt: skip
+    with pytest.raises(InputError, match="a list of 3 families; .* of which there are 2"):
+        VPEM(2, family=["gaussian", "poisson", "t"]).fit(X)
+
+
 def test_frames_of_other_levels_and_orders_are_read_by_name(fitted):
     frame, model, _ = fitted
     assert model.mixture_.kinds.families == ("gaussian", "categorical", "poisson")

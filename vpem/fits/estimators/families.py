@@ -42,7 +42,10 @@ def dataset_for_fit(X: Any, asked: Any, held: Callable[[Dataset], Partition]) ->
     InputError
         If a feature cannot be what it is said to be.
     """
-    said = Asked.of(asked, _names_of(X))
+    names = _names_of(X)
+    if names is None and np.ndim(X) == 2:
+        names = list(default_names(np.shape(X)[1]))
+    said = Asked.of(asked, names)
     found = _read(X, said, lenient=False)
     if said is None:
         return found
