@@ -222,7 +222,7 @@ def test_an_array_takes_a_family_for_each_column(fitted):
     assert VPEM(2, family=["gaussian", "poisson"], max_iter=1).fit(X).mixture_.kinds.families == (
         "gaussian", "poisson",
     )  # fmt: skip
-    with pytest.raises(InputError, match="a list of 3 families; .* of which there are 2"):
+    with pytest.raises(InputError, match=r"a list of 3 families; .* of which there are 2"):
         VPEM(2, family=["gaussian", "poisson", "t"]).fit(X)
 
 
