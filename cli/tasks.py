@@ -89,7 +89,7 @@ class Task:
                 sums, hops = sums.changed(hubs="size", hops=0), [0]
             before, self.warnings = list(heard), {}
             for number in sorted(set(hops or [sums.hops])):
-                *_, last = [None, *self.networks]
+                last = next(reversed(self.networks), None)
                 if last is not None and len(self.networks[last].whole.hubs) == 1:
                     # One hub has all agents, and has them from farther away too.
                     self.networks[number] = self.networks[last]
