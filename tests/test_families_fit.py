@@ -273,3 +273,16 @@ def test_what_does_not_fit_is_said(exact):
         fit(X, init=exact.mixture, kinds=None)
     with pytest.raises(InputError, match="a family is one of"):
         Kinds(("gauss",))
+
+
+def test_a_start_by_clusters_leaves_no_level_out():
+    """Probabilities of 0 are not left by EM: with these, it would end where clusters split."""
+    rng = np.random.default_rng(0)
+    z = rng.random(600) < 0.4
+    chances = np.where(z[:, None], [0.85, 0.3, 0.8, 0.75], [0.25, 0.25, 0.2, 0.3])
+    X = (rng.random((600, 4)) < chances).astype(float)
+    kinds = Kinds(("categorical",) * 4, (2,) * 4)
+    found = fit(
+        X, star([[0], [1], [2], [3]]), kinds=kinds, init="kmeans", n_components=2, max_iter=60
+    )
+    assert found.mixture.parts[0].tables["probabilities"].min() > 1e-3

@@ -155,6 +155,8 @@ def _from_clusters(terms: FeatureTerms, total: Sum, run: Lloyd) -> Mixture:
     for rows in terms.chunks(run.counts.size):
         labels = run.labels[:, rows, None]
         hard = (labels == np.arange(len(run.centres))).astype(f"f{terms.itemsize}")
+        if terms.doubt:
+            hard = (hard * (1 - terms.doubt) + terms.doubt / len(run.centres)).astype(hard.dtype)
         if terms.row_weights is not None:
             hard *= terms.row_weights[rows][:, None].astype(hard.dtype)
         terms.summarize(statistics, hard, rows)

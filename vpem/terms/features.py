@@ -61,6 +61,9 @@ class FeatureTerms(RowTerms, BlockStatistics):
         `NEGLIGIBLE` / M) that all of them together are below the rounding of one row's weight.
     """
 
+    doubt = 0.0
+    """Share of each row that a start by clusters divides evenly among all components."""
+
     def __init__(
         self,
         X: Floats | Arranges,

@@ -105,6 +105,8 @@ class MixedTerms(RowTerms):
         As for `vpem.terms.features.FeatureTerms`.
     """
 
+    doubt = 0.1
+    """EM never leaves a probability of 0, which clusters without a level would begin with."""
     tells_expected = False
     by_responsibilities = False
     """Parts may expect what is missing, or what cannot be seen, by the parameters of the time."""
