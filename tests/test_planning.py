@@ -95,6 +95,36 @@ def test_the_prediction_is_what_a_fit_sends(graph, mixture, overlapping):
     assert [hub["root"] for hub in told["hubs"]] == [hub.root for hub in network.hubs]
 
 
+@pytest.mark.filterwarnings("ignore::vpem.NotConvergedWarning")
+@over(
+    network=[
+        ("star", {}),
+        ("star", {"secure_sum": True}),
+        ("path", {"sum": "tree"}),
+        ("path", {"sum": "tree", "secure_sum": True}),
+        ("cycle", {"hops": 1}),
+        ("path", {"sum": "tree", "compress": "natural:12bits"}),
+        ("star", {"compress": "float32"}),
+    ],
+    model=[(2, 1), (3, 2)],
+)
+def test_factors_are_foretold_with_what_goes_ahead_of_rows(network, model, overlapping):
+    (topology, options), (k, q) = network, model
+    graph, held = make_graph(topology, 5), contiguous(10, 5)
+    how = {"n_components": k, "n_factors": q}
+    told = plan(graph, held, n_samples=120, link="8Mbit,5ms", **how, **options)
+    fit = fit_vpem(
+        overlapping(0, 120, 10), connect(graph, held, **{"hops": 0, **options}), init=range(k),
+        tol=1e-12, max_iter=3, reg_covar=0.01, labels=range(5), **how,
+    )  # fmt: skip
+    wanted = of_fit(told["communication"], 3)
+    wanted["labels"] = told["communication"]["labels"]["by_kind"]["labels"]
+    assert fit.communication["by_kind"] == wanted
+    plain = plan(graph, held, n_samples=120, link="8Mbit,5ms", **{**how, "n_factors": 0}, **options)
+    for what in ("bytes", "latencies", "flops", "transfer"):
+        assert told["time"][what] > plain["time"][what]
+
+
 COMPRESSED = [
     ("star", 5, {"compress": "natural:12bits"}),
     ("star", 5, {"compress": "qsgd:8bits"}),

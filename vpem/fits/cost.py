@@ -22,6 +22,7 @@ from vpem._core.threads import one_blas_thread
 from vpem.network.blocks import Blocks
 from vpem.network.links import Link
 from vpem.network.schema import Report
+from vpem.steps.factors import numbers_of_a_row
 from vpem.sums.connect import Network
 from vpem.sums.over_engine import IN_FLIGHT
 from vpem.sums.quantizer import ITEM
@@ -72,6 +73,8 @@ class Work:
         Sums of an iteration, as many as all rows are batches.
     n_scalars : int
         Exact numbers of a message besides.
+    n_factors : int
+        Factors that hubs share.
     """
 
     n_samples: int
@@ -81,16 +84,23 @@ class Work:
     itemsize: int
     n_sums: float = 1.0
     n_scalars: int = 0
+    n_factors: int = 0
 
     @staticmethod
     def of(
-        network: Network, n_samples: int, n_components: int, itemsize: int, size: int | None = None
+        network: Network,
+        n_samples: int,
+        n_components: int,
+        itemsize: int,
+        size: int | None = None,
+        n_factors: int = 0,
     ) -> Work:
         """What a hub does where features are split, in batches of this size."""
         width = int(max(network.blocks.widths, default=1))
         own = n_samples if size is None else min(size, n_samples)
-        values = (own, n_components - 1)
-        return Work(own, n_components, width, values, itemsize, n_samples / own, n_scalars=1)
+        values = (own, numbers_of_a_row(n_components, n_factors))
+        n_sums = n_samples / own
+        return Work(own, n_components, width, values, itemsize, n_sums, 1, n_factors)
 
     @staticmethod
     def of_rows(
@@ -109,9 +119,11 @@ class Work:
         """Of an E-step and M-step with full covariances.
 
         For every row and component a triangular solve and an outer product, ``d^2`` each, and what
-        grows with ``d``.
+        grows with ``d``; with q factors features are projected on them and regressed on them, ``2
+        d q`` each, and their moments take ``4 q^2``.
         """
-        a_row = 2.0 * self.width**2 + 6.0 * self.width + EXPONENTIAL
+        q = self.n_factors
+        a_row = 2.0 * self.width**2 + (6.0 + 4.0 * q) * self.width + 4.0 * q**2 + EXPONENTIAL
         return float(self.n_samples) * self.n_components * a_row
 
 
@@ -181,6 +193,7 @@ def iteration_time(
     link: Link,
     work: Work,
     rates: Rates | None = None,
+    ahead: float = 0,
 ) -> Report:
     """Foretell how long an iteration takes where every agent has a machine and a link of its own.
 
@@ -196,6 +209,8 @@ def iteration_time(
         What the busiest agent computes and sends.
     rates : Rates, optional
         Of the agents' machines; None: `measure_rates`, of this one.
+    ahead : float
+        Rounds of small sums that come before that of the rows, and are not in ``sent``.
 
     Returns
     -------
@@ -211,14 +226,14 @@ def iteration_time(
     others = one["rounds"] - n_rounds - kinds["stopping"]["rounds"]
     n_values = float(work.values[0]) * work.values[1]
     most, n_bytes = _busiest(network, one)
-    terms = float(work.values[0]) * work.n_components * work.itemsize
+    terms = float(work.values[0]) * (work.values[1] + 1) * work.itemsize
     chunks = 1 if work.values[0] == 1 else _chunks(network, terms)
     flights = ceil(chunks / IN_FLIGHT)
     messages = max(1, kinds["estep"]["messages"] + kinds["server"]["messages"])
     size = (kinds["estep"]["bytes"] + kinds["server"]["bytes"]) / messages / chunks
     ways = 1 + (HANDSHAKE if size > EAGER else 0)
     # On components that collapsed all agree after every sum, on stopping after an iteration.
-    waits = work.n_sums * (n_rounds * flights * ways + others + agreed) + agreed
+    waits = ahead + work.n_sums * (n_rounds * flights * ways + others + agreed) + agreed
     flops, additions = work.n_sums * work.flops, work.n_sums * n_values * most
     computing = flops / rates.flops + additions / rates.additions
     n_bytes = round(work.n_sums * n_bytes)

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from vpem.errors import InputError, Setting
+from vpem.fits.prepare import precision_of
+from vpem.fits.settings import PlanSettings
 from vpem.settings import FitSettings
 from vpem.sums.connect import Network
 
-__all__ = ["check_factors", "refuse_over_rows"]
+__all__ = ["check_factors", "check_sums_of_factors", "refuse_over_rows"]
 
 
 def refuse_over_rows(how: FitSettings) -> None:
@@ -26,20 +30,6 @@ def check_factors(
     if not how.n_factors:
         return
     asked = Setting("n_factors", how.n_factors)
-    n_features = network.whole.blocks.n_features
-    if how.n_factors > n_features:
-        raise InputError(
-            asked,
-            f" are more than there are features, {n_features}, whose covariance has no more "
-            "directions; give fewer",
-        )
-    if how.batch_size is not None:
-        raise InputError(
-            Setting("batch_size"),
-            " keeps statistics of batches, but those of factors would be about loadings that have "
-            "moved and turned since; leave it out, or ",
-            Setting("n_factors"),
-        )
     if misses:
         raise InputError(
             asked,
@@ -62,6 +52,36 @@ def check_factors(
             asked,
             " are of Gaussian features, which are a straight line of them and noise; those of "
             "other families are not; leave out ",
+            Setting("n_factors"),
+        )
+    check_sums_of_factors(how, network)
+
+
+def check_sums_of_factors(how: FitSettings | PlanSettings, network: Network) -> None:
+    """Raise InputError where sums of terms cannot be those of factors."""
+    if not how.n_factors:
+        return
+    asked = Setting("n_factors", how.n_factors)
+    n_features = network.whole.blocks.n_features
+    if how.n_factors > n_features:
+        raise InputError(
+            asked,
+            f" are more than there are features, {n_features}, whose covariance has no more "
+            "directions; give fewer",
+        )
+    if precision_of(how.dtype) == np.float32:
+        raise InputError(
+            asked,
+            " explain a part of each row that is nearly all of it where noise is small, and of the "
+            "difference float32 leaves few digits: a log-likelihood of breast cancer fell by 0.05 "
+            "nats a row; take ",
+            Setting("dtype", "float64"),
+        )
+    if how.batch_size is not None:
+        raise InputError(
+            Setting("batch_size"),
+            " keeps statistics of batches, but those of factors would be about loadings that have "
+            "moved and turned since; leave it out, or ",
             Setting("n_factors"),
         )
     if network.total.way != "consensus":

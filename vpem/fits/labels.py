@@ -78,7 +78,7 @@ def _summed(
         limit = farthest(total.holders, FARTHEST[ITEM])
         yield from Differences(held, total, k, local, limit)
         return
-    posterior = posterior_of(total, mixture.loaded)
+    posterior = posterior_of(total, mixture.loaded, "labels")
     numbers = Numbers(held, total, mixture, local, ITEM)
     total.begin("labels", held.n_samples, numbers.width, ITEM, 1)
     for rows, apart, onto in numbers:

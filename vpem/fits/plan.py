@@ -12,6 +12,7 @@ import numpy as np
 from vpem.checks import check_int
 from vpem.errors import InputError, VpemWarning, check_choice
 from vpem.fits.cost import Work, iteration_time, message_size
+from vpem.fits.factored import check_sums_of_factors
 from vpem.fits.likely_hubs import check_choice_of_hubs
 from vpem.fits.settings import PlanSettings
 from vpem.network.distances import diameter
@@ -20,10 +21,11 @@ from vpem.network.holdings import Partition
 from vpem.network.hubs import Hub
 from vpem.network.ledger import Ledger
 from vpem.network.likely_hubs import foretell_hubs
-from vpem.network.links import parse_link
+from vpem.network.links import Link, parse_link
 from vpem.network.mixing import mixing_matrix, mixing_rate
 from vpem.network.schema import Report
 from vpem.settings import ACCELERATIONS, SPLITS, WEIGHTS, SumSettings
+from vpem.steps.factors import numbers_of_a_component
 from vpem.steps.streams import ROW_BYTES
 from vpem.sums.connect import Network, along_a_tree, connect, connect_workers
 from vpem.sums.consensus import ConsensusSum, consensus_error_bound, rounds_needed
@@ -121,6 +123,7 @@ def plan(
     held = partition if isinstance(partition, Partition) else _of_widths(graph, partition)
     link = None if asked.link is None else parse_link(asked.link)
     network = _network(graph, held, asked, split)
+    check_sums_of_factors(asked.n_factors, asked.batch_size, network)
     work = _work(network, held, asked, n_samples, split)
     sent = _sent(network, work, asked, n_samples, split)
     if sent["partitioned"] > MOST_PARTITIONED:
@@ -154,6 +157,7 @@ def plan(
         "n_features": held.n_features,
         "n_samples": n_samples,
         "n_components": asked.n_components,
+        "n_factors": asked.n_factors,
         "dtype": asked.dtype,
         "batch_size": asked.batch_size,
         **network.describe(
@@ -173,8 +177,18 @@ def plan(
         **_mixing(network),
         "communication": sent,
         "along_a_tree": _instead(network, held, asked, n_samples, split),
-        **({} if link is None else {"time": iteration_time(network, sent, link, work)}),
+        **({} if link is None else {"time": _time(network, sent, link, work)}),
     }
+
+
+def _time(network: Network, sent: Report, link: Link, work: Work) -> Report:
+    """Foretell how long an iteration takes, with factors also of the rounds ahead of the rows'."""
+    if not work.n_factors:
+        return iteration_time(network, sent, link, work)
+    shape = work.n_samples, work.values[1], work.itemsize
+    rows = communication(network, *shape, n_scalars=work.n_scalars)
+    ahead = sent["iteration"]["rounds"] - rows["iteration"]["rounds"]
+    return iteration_time(network, rows, link, work, ahead=ahead)
 
 
 def _network(graph: Graph, held: Partition, asked: PlanSettings, split: str) -> Network:
@@ -224,16 +238,18 @@ def _work(
     shape = (n_samples, asked.n_components)
     if split == "rows":
         return Work.of_rows(network, *shape, held.n_features, asked.batch_size)
-    return Work.of(network, *shape, ITEM_BYTES[asked.dtype], asked.batch_size)
+    itemsize = ITEM_BYTES[asked.dtype]
+    return Work.of(network, *shape, itemsize, asked.batch_size, asked.n_factors)
 
 
 def _sent(network: Network, work: Work, asked: PlanSettings, n_samples: int, split: str) -> Report:
     """Count what a fit sends; of workers also where it starts, at rows that they tell all."""
     size = asked.batch_size
     if split == "features":
-        shape = n_samples, work.values[1]
-        sent = communication(network, *shape, work.itemsize, size, work.n_scalars)
-        return sent | {"labels": labels_sent(network, n_samples, asked.n_components)}
+        k, width = asked.n_components, work.values[1]
+        ahead = k * numbers_of_a_component(asked.n_factors)
+        sent = communication(network, n_samples, width, work.itemsize, size, work.n_scalars, ahead)
+        return sent | {"labels": labels_sent(network, n_samples, k, width, ahead)}
     n_values = message_size(asked.n_components, work.width)
     sent = communication(network, 1, n_values, work.itemsize)
     if size is not None:

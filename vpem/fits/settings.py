@@ -79,6 +79,8 @@ class PlanSettings(SumSettings, heading="Network"):
         "else 1000.", flags="--samples", heading="Data", least=1)
     n_components: int = setting(2, "Components of the fit to plan.", flags="-k --components",
         heading="Model", least=1)
+    n_factors: int = changed(FitSettings, "n_factors", help="Factors that hubs share in the fit "
+        "to plan.")
     dtype: str = setting("float64", "Precision of the fit to plan: float64 or float32.",
         heading="Running", choices=DTYPES, idle=(lambda given: given.get("split") == "rows",
         (" is of terms; workers add statistics up in float64 whatever their rows are: leave it out",

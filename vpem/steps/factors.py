@@ -50,12 +50,15 @@ def fit(terms: FactorTerms, total: Sum, start: Mixture, **how: Any) -> Run:
     return iterate(_OverFactors(terms, total), [start], **how)
 
 
-def posterior_of(total: Sum, factors: LoadedFactors) -> Posterior:
-    """Sum what hubs know of the factors: what all of them know, as each root finds it."""
+def posterior_of(total: Sum, factors: LoadedFactors, kind: str) -> Posterior:
+    """Sum what hubs know of the factors: what all of them know, as each root finds it.
+
+    ``kind`` says what for, as in `vpem.sums.sum.Sum.begin`.
+    """
     n_hubs, k, q, _ = factors.grams.shape
     lower = np.tril_indices(q)
     own = factors.grams[:, :, *lower].reshape(n_hubs, k * numbers_of_a_component(q))
-    sums = add_numbers(total, own)
+    sums = add_numbers(total, own, kind)
     grams = np.zeros((len(sums), k, q, q))
     grams[:, :, *lower] = sums.reshape(len(sums), k, numbers_of_a_component(q))
     grams[:, :, lower[1], lower[0]] = grams[:, :, *lower]
@@ -81,7 +84,7 @@ class _OverFactors:
         terms, total, mixture, made = self.whole, self.total, mixtures[0], factors[0]
         assert isinstance(made, LoadedFactors)
         statistics = None if kind == "check" else terms.empty_factors(mixture, total.n_roots)
-        posterior = posterior_of(total, made)
+        posterior = posterior_of(total, made, kind)
         n_numbers = numbers_of_a_row(mixture.n_components, terms.n_factors)
         total.begin(kind, terms.n_samples, n_numbers, terms.itemsize, 1)
         if total.mix is not None:

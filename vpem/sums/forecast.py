@@ -19,6 +19,7 @@ from vpem.sums.gossip import GossipSum
 from vpem.sums.quantizer import ITEM
 from vpem.sums.scalars import Scalars
 from vpem.sums.spread import uncompressed
+from vpem.sums.units import add_numbers
 
 if TYPE_CHECKING:
     from vpem.network.codecs import Codec
@@ -42,6 +43,7 @@ def communication(
     itemsize: int,
     batch_size: int | None = None,
     n_scalars: int = 0,
+    n_ahead: int = 0,
 ) -> State:
     """Count what a fit will send, on ledgers of its own.
 
@@ -55,6 +57,8 @@ def communication(
         Rows of a batch.
     n_scalars : int
         Exact numbers of a message besides (`vpem.sums.scalars`).
+    n_ahead : int
+        Numbers that hubs add up ahead of every sum, of all rows together.
 
     Returns
     -------
@@ -73,7 +77,7 @@ def communication(
         # A pass in batches ends even if the network fell apart during one of them.
         always = batch_size is not None
         message = (rows, n_values, itemsize, n_scalars)
-        return _take_sums(network, kind, message, n_sums, agreed, always)
+        return _take_sums(network, kind, message, n_sums, agreed, always, n_ahead)
 
     agreed = Ledger(graph)
     batch, n_whole = sums("estep", size, agreed)
@@ -100,15 +104,19 @@ def communication(
     }
 
 
-def labels_sent(network: Network, n_samples: int, n_components: int) -> State:
+def labels_sent(
+    network: Network, n_samples: int, n_components: int, n_values: int, n_ahead: int = 0
+) -> State:
     """Count what is sent once a fit is over, if agents that hold features want labels.
 
     Parameters
     ----------
     network : Network
         From `vpem.connect`.
-    n_samples, n_components : int
-        Rows, and responsibilities of each.
+    n_samples, n_components, n_values : int
+        Rows, responsibilities of each, and what is summed of each.
+    n_ahead : int
+        Numbers that hubs add up ahead of it.
 
     Returns
     -------
@@ -116,8 +124,8 @@ def labels_sent(network: Network, n_samples: int, n_components: int) -> State:
         `vpem.network.ledger.Ledger.summary`, or its mean where links fail.
     """
     plain, n_drawn = replace(network, total=uncompressed(network)), _n_drawn(network)
-    message = (n_samples, n_components - 1, ITEM, 1)
-    ledger = _take_sums(plain, "labels", message, max(n_drawn, 1))[0]
+    message = (n_samples, n_values, ITEM, 1)
+    ledger = _take_sums(plain, "labels", message, max(n_drawn, 1), n_ahead=n_ahead)[0]
     routes = find_routes(network.graph, network.hubs)
     for _ in range(max(n_drawn, 1)):
         charge_answers(ledger, routes, n_samples * n_components * ITEM)
@@ -150,12 +158,14 @@ def _take_sums(
     count: int,
     agreed: Ledger | None = None,
     always: bool = False,
+    n_ahead: int = 0,
 ) -> tuple[Ledger, int]:
     """Take sums as a fit does, one after the other: their ledger, and in how many all were heard.
 
     Messages are what `vpem.sums.sum.Sum.begin` is given: rows, values, bytes of one, and scalars.
     Messages that are counted as they are formed are formed with one value. On the ledger ``agreed``
     an agreement to stop is counted after every sum in which all were heard, or after all of them.
+    ``n_ahead`` as in `communication`.
     """
     ledger = Ledger(network.graph)
     total = network.total.on(ledger)
@@ -168,6 +178,8 @@ def _take_sums(
     for _ in range(count):
         heard = True
         try:
+            if n_ahead:
+                add_numbers(total, np.zeros((len(network.hubs), n_ahead)), kind)
             total.begin(kind, *message)
         except PartitionedError:
             heard = False

@@ -111,7 +111,9 @@ def check_digits(
     warnings.warn(words, VpemWarning, stacklevel=4)
 
 
-def add_numbers(total: Sum, values: NDArray[np.float64]) -> NDArray[np.float64]:
+def add_numbers(
+    total: Sum, values: NDArray[np.float64], kind: str = "estep"
+) -> NDArray[np.float64]:
     """Sum a few numbers of every holder, exactly where there is one place that adds them up.
 
     No codec touches them there, and nothing that is remembered of terms changes. They may be of any
@@ -123,6 +125,8 @@ def add_numbers(total: Sum, values: NDArray[np.float64]) -> NDArray[np.float64]:
         How.
     values : ndarray of shape (B, P)
         What each holder of this process has.
+    kind : str
+        What the sum is for; see `vpem.sums.sum.Sum.begin`.
 
     Returns
     -------
@@ -130,8 +134,8 @@ def add_numbers(total: Sum, values: NDArray[np.float64]) -> NDArray[np.float64]:
         The sum, as each root finds it; R is 1 where all share one.
     """
     if not isinstance(total, AtServer):
-        return add_vectors(total, values)
-    total.charge_as("estep")
+        return add_vectors(total, values, kind)
+    total.charge_as(kind)
     total = in_common_units(total, values)
     found = total.aggregate(total.send(total.holders.padded(values)))
     total.broadcast(values.shape[1] * values.itemsize)

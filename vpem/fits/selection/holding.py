@@ -178,7 +178,9 @@ class ByFeatures:
     ) -> Iterator[tuple[slice, NDArray[np.float64], NDArray[np.float64]]]:
         """Responsibilities and log-likelihoods of rows under what processes have parts of."""
         k, n_own = part.n_components, len(total.holders.own)
-        known = posterior_of(total, part.loaded) if isinstance(part, FactorMixture) else None
+        known = None
+        if isinstance(part, FactorMixture):
+            known = posterior_of(total, part.loaded, "estep")
 
         def local(rows: slice) -> Floats:
             if not n_own:
