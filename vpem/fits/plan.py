@@ -123,7 +123,6 @@ def plan(
     held = partition if isinstance(partition, Partition) else _of_widths(graph, partition)
     link = None if asked.link is None else parse_link(asked.link)
     network = _network(graph, held, asked, split)
-    check_sums_of_factors(asked.n_factors, asked.batch_size, network)
     work = _work(network, held, asked, n_samples, split)
     sent = _sent(network, work, asked, n_samples, split)
     if sent["partitioned"] > MOST_PARTITIONED:
@@ -234,10 +233,11 @@ def _without_hops(graph: Graph, held: Partition, asked: PlanSettings) -> Report:
 def _work(
     network: Network, held: Partition, asked: PlanSettings, n_samples: int, split: str
 ) -> Work:
-    """Say what the busiest agent does for a sum."""
+    """Say what the busiest agent does for a sum, if there can be one."""
     shape = (n_samples, asked.n_components)
     if split == "rows":
         return Work.of_rows(network, *shape, held.n_features, asked.batch_size)
+    check_sums_of_factors(asked.n_factors, asked.batch_size, network)
     itemsize = ITEM_BYTES[asked.dtype]
     return Work.of(network, *shape, itemsize, asked.batch_size, asked.n_factors)
 
