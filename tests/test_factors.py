@@ -288,6 +288,7 @@ def test_rows_held_out_are_judged_by_what_processes_know_together():
     ("how", "why"),
     [
         ({"n_factors": 7}, "more than there are features, 6"),
+        ({"dtype": "float32"}, "leaves few digits"),
         ({"batch_size": 40}, "have moved and turned"),
         ({"accelerate": "local:8"}, "depends on the features of all"),
         ({"topology": "cycle", "network": {"link_failure": 0.1}}, "differ by who was heard"),

@@ -237,7 +237,7 @@ def _work(
     shape = (n_samples, asked.n_components)
     if split == "rows":
         return Work.of_rows(network, *shape, held.n_features, asked.batch_size)
-    check_sums_of_factors(asked.n_factors, asked.batch_size, network)
+    check_sums_of_factors(asked, network)
     itemsize = ITEM_BYTES[asked.dtype]
     return Work.of(network, *shape, itemsize, asked.batch_size, asked.n_factors)
 
