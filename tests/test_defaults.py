@@ -97,6 +97,10 @@ ALONE = {
         features drop id_column label_column worker_column na decimal thousands encoding delimiter
         no_header
     """,
+    "what columns are, which recipes are given as an object": "family kinds",
+    "labels that a fit takes, which are arguments of an estimator's fit": """
+        labels_for_fit labels_at
+    """,
     "where a command runs": "engine ranks shards timeout memory_limit study member listen log",
     "objects that only a program has": """
         X basis callback cells chosen feature_names first_codec known_covariance ledger
