@@ -21,7 +21,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
         "profile", "projection", "history", "graph", "sparsity", "communication", "marginals",
         "pairs", "responsibilities", "confusion", "traces", "curves",
     ),
-    "data copy name": ("breast_cancer", "wine", "oxford_boys", "theophylline"),
+    "data copy name": ("breast_cancer", "wine", "heart", "oxford_boys", "theophylline"),
     "data fetch name": ("htru2",),
     "model best criterion": ("log-likelihood", "bic", "aic"),
     "topology describe source": settings.TOPOLOGIES,

@@ -292,9 +292,10 @@ VERBS = re.compile(
 TALKERS = {
     "cli": "engine labels loading ranks results saem_data",
     "vpem/files": "checkpoints",
-    "vpem/files/parties": "alignment joining observing set_intersection weights",
-    "vpem/fits": "feature_kmeans fedem_moments fedem_setup labels local_rows observers one_shot "
-    "parts private_rows row_kmeans rows spread spread_use",
+    "vpem/files/parties": "alignment families joining observing set_intersection weights",
+    "vpem/fits": "feature_kmeans fedem_moments fedem_setup known_labels labels likely_hubs "
+    "local_rows mixed_parts observers one_shot parts private_rows row_kmeans rows "
+    "spread spread_contribution spread_use",
     "vpem/fits/selection": "holding record trials",
     "vpem/saem": "individuals neighbours people saem server together",
     "vpem/steps": "feature_lloyd fedem fedem_sums held_rows keeper noisy_em reinitialise row_lloyd "

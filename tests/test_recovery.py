@@ -48,6 +48,7 @@ class Scripted:
     log_constant = 0.0
     itemsize = 8
     resolution = 0.0
+    least_rows = 0.5
 
     def __init__(self, script):
         self.script = iter([*script, script[-1]])

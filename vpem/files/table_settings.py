@@ -113,7 +113,7 @@ class LabelledTable(TableSettings, heading="Data"):
         "unknown), a file (a label a row, or id,label), or a path inside HDF5; several columns are "
         "probabilities of the components. All roots learn the components of labelled rows, and "
         "everybody the labels' names and how many rows have each.",
-        local=True, idle=[OF_SUMS_OVER_HUBS, UNPROTECTED])
+        local=True, file="read", idle=[OF_SUMS_OVER_HUBS, UNPROTECTED])
 # fmt: on
 
 

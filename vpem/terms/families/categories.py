@@ -11,7 +11,15 @@ from numpy.typing import DTypeLike, NDArray
 
 from vpem._core.families import cell_moments, cell_terms
 from vpem.checks import Floats
-from vpem.terms.families.family import Family, Features, Table, Tables, halfway, where_seen
+from vpem.terms.families.family import (
+    Family,
+    Features,
+    Table,
+    Tables,
+    halfway,
+    row_shares,
+    where_seen,
+)
 
 __all__ = ["LEAST_PROBABILITY", "Bernoulli", "Categorical"]
 
@@ -131,10 +139,11 @@ class Categorical(Levels):
     def at(self, centres: Table, features: Features, pooled: Tables) -> Tables:
         """Half of a row's own level, half of all rows'."""
         found = np.repeat(pooled["probabilities"], len(centres), axis=0)
+        shares = row_shares(len(centres))[:, 0]
         firsts = features.level_offsets
         for k, j in np.argwhere(~np.isnan(centres)):
-            found[k, firsts[j] : firsts[j + 1]] *= 0.5
-            found[k, firsts[j] + int(centres[k, j])] += 0.5
+            found[k, firsts[j] : firsts[j + 1]] *= 1 - shares[k]
+            found[k, firsts[j] + int(centres[k, j])] += shares[k]
         return {"probabilities": found}
 
     def means(self, parameters: Tables, features: Features) -> Table:

@@ -18,7 +18,7 @@ from numpy.typing import DTypeLike, NDArray
 from vpem.checks import Floats
 from vpem.network.blocks import Blocks
 
-__all__ = ["Family", "Features", "Table", "Tables", "halfway", "where_seen"]
+__all__ = ["Family", "Features", "Table", "Tables", "halfway", "row_shares", "where_seen"]
 
 Table = NDArray[np.float64]
 Tables = dict[str, Table]
@@ -65,14 +65,17 @@ def where_seen(totals: Table, seen: Table, name: str, pooled: Tables | None) -> 
     return found if pooled is None else np.where(some, found, pooled[name])
 
 
-def halfway(centres: Table, pooled: Table) -> Table:
-    """Return values between those of rows (K, n) and the pooled (1, n), which missing ones have.
+def row_shares(n_components: int) -> Table:
+    """Return what part of a start is the row's own, (K, 1): about half, of each another.
 
-    Each component goes another way about half the way: of discrete data rows may be equal, and
-    components that start alike would stay alike.
+    Of discrete data rows may be equal, and components that start alike would stay alike.
     """
-    n_components = len(centres)
-    share = 0.45 + 0.1 * (np.arange(n_components)[:, None] + 0.5) / n_components
+    return 0.45 + 0.1 * (np.arange(n_components)[:, None] + 0.5) / n_components
+
+
+def halfway(centres: Table, pooled: Table) -> Table:
+    """Return values between those of rows (K, n) and the pooled (1, n), which missing ones have."""
+    share = row_shares(len(centres))
     return np.where(np.isnan(centres), pooled, share * centres + (1 - share) * pooled)
 
 
