@@ -79,6 +79,7 @@ NUMBERS = {
     "as true": lambda v: np.ones(v.shape, bool),
     "as complex": lambda v: v.astype(complex),
     "as integers": lambda v: np.nan_to_num(v).astype("i8"),
+    "as bytes": lambda v: np.nan_to_num(v).astype("u1"),
     "as unsigned": lambda v: np.full(v.shape, 2**64 - 1, "u8"),
     "as long double": lambda v: np.full(v.shape, np.finfo(np.longdouble).max),
     "as float16": lambda v: v.astype("f2"),

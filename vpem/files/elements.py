@@ -186,7 +186,7 @@ def _array(
     whole = field.kind == "i"
     values = read_array(group, name, shape=known, kinds="iu" if whole else field.kind)
     if whole:
-        values = np.minimum(values, LARGEST) if values.dtype.kind == "u" else values
+        values = np.minimum(values, np.uint64(LARGEST)) if values.dtype.kind == "u" else values
     with np.errstate(over="ignore"):
         values = values.astype(np.int64 if whole else np.float64, copy=False)
     check(field, values, place, sizes)
