@@ -16,7 +16,6 @@ from vpem.terms.families.family import (
     Features,
     Table,
     Tables,
-    halfway,
     row_shares,
     where_seen,
 )
@@ -231,14 +230,6 @@ class Bernoulli(Levels):
         ones, seen = statistics["ones"], statistics["seen"]
         found = where_seen(ones, seen, "probabilities", pooled)
         return {"probabilities": np.minimum(found, 1.0)}
-
-    def at(self, centres: Table, features: Features, pooled: Tables) -> Tables:
-        """Half of a row's own value, half of all rows'."""
-        return {"probabilities": halfway(centres, pooled["probabilities"])}
-
-    def means(self, parameters: Tables, features: Features) -> Table:
-        """Probabilities of a one."""
-        return parameters["probabilities"]
 
     def variances(self, parameters: Tables, features: Features) -> Table:
         """``p (1 - p)``."""

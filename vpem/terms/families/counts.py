@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vpem.checks import Floats
-from vpem.terms.families.family import Features, Table, Tables, halfway, where_seen
+from vpem.terms.families.family import Features, Table, Tables, where_seen
 from vpem.terms.families.products import Products
 
 __all__ = ["LEAST_RATE", "Poisson", "no_count"]
@@ -46,14 +46,6 @@ class Poisson(Products):
         """Rates are means: ``rate = total / seen``."""
         total, seen = statistics["total"], statistics["seen"]
         return {"rates": where_seen(total, seen, "rates", pooled)}
-
-    def at(self, centres: Table, features: Features, pooled: Tables) -> Tables:
-        """Rates halfway between a row and the mean."""
-        return {"rates": halfway(centres, pooled["rates"])}
-
-    def means(self, parameters: Tables, features: Features) -> Table:
-        """Rates."""
-        return parameters["rates"]
 
     def variances(self, parameters: Tables, features: Features) -> Table:
         """Rates."""

@@ -13,7 +13,7 @@ from vpem._core.families import cell_moments, cell_terms, product_moments
 from vpem._core.rising import rising_moments, rising_terms
 from vpem.checks import Floats
 from vpem.terms.families.counts import LEAST_RATE, no_count
-from vpem.terms.families.family import Family, Features, Table, Tables, halfway, where_seen
+from vpem.terms.families.family import Family, Features, Table, Tables, where_seen
 
 __all__ = ["LARGEST_SIZE", "LEAST_SIZE", "NegativeBinomial", "size_from"]
 
@@ -155,15 +155,6 @@ class NegativeBinomial(Family):
         if pooled is not None:
             sizes = np.where(seen > 0, sizes, pooled["sizes"])
         return {"means": means, "sizes": sizes}
-
-    def at(self, centres: Table, features: Features, pooled: Tables) -> Tables:
-        """Means halfway between a row and the mean, sizes of all."""
-        sizes = np.repeat(pooled["sizes"], len(centres), axis=0)
-        return {"means": halfway(centres, pooled["means"]), "sizes": sizes}
-
-    def means(self, parameters: Tables, features: Features) -> Table:
-        """Means."""
-        return parameters["means"]
 
     def variances(self, parameters: Tables, features: Features) -> Table:
         """``mean + mean^2 / r``."""

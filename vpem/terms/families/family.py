@@ -91,7 +91,7 @@ class Family(ABC):
     name: ClassVar[str]
     domains: ClassVar[dict[str, str]]
     """Parameters, and what each may be: "positive", "probability", "simplex" (the cells of a
-    feature add up to 1)."""
+    feature add up to 1). The first has the expected values, unless a family says otherwise."""
 
     @abstractmethod
     def a_feature(self, features: Features) -> dict[str, NDArray[np.intp]]:
@@ -151,13 +151,18 @@ class Family(ABC):
         that none of its rows has; None: these are being found, of features that some row has.
         """
 
-    @abstractmethod
     def at(self, centres: Table, features: Features, pooled: Tables) -> Tables:
-        """Parameters to start from near rows of the data (K, n): between them and the pooled."""
+        """Parameters to start from near rows of the data (K, n): between them and the pooled.
 
-    @abstractmethod
+        Of other parameters than expected values those of all rows.
+        """
+        first, *others = self.domains
+        found = {name: np.repeat(pooled[name], len(centres), axis=0) for name in others}
+        return {first: halfway(centres, pooled[first]), **found}
+
     def means(self, parameters: Tables, features: Features) -> Table:
         """Expected value of each feature in each component (K, n); of a category its mode."""
+        return parameters[next(iter(self.domains))]
 
     @abstractmethod
     def variances(self, parameters: Tables, features: Features) -> Table:

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from scipy.special import digamma, gammaln, polygamma
 
 from vpem.checks import Floats
-from vpem.terms.families.family import Features, Table, Tables, halfway, where_seen
+from vpem.terms.families.family import Features, Table, Tables, where_seen
 from vpem.terms.families.products import Products
 
 __all__ = ["LARGEST_SHAPE", "LEAST_SHAPE", "Exponential", "Gamma", "shape_of"]
@@ -45,14 +45,6 @@ class Exponential(Products):
         if pooled is None:
             return {"means": np.where(found > 0, found, 1.0)}
         return {"means": np.maximum(found, LEAST_PART * pooled["means"])}
-
-    def at(self, centres: Table, features: Features, pooled: Tables) -> Tables:
-        """Means halfway between a row and the mean."""
-        return {"means": halfway(centres, pooled["means"])}
-
-    def means(self, parameters: Tables, features: Features) -> Table:
-        """Means."""
-        return parameters["means"]
 
     def variances(self, parameters: Tables, features: Features) -> Table:
         """Squares of the means."""
@@ -99,15 +91,6 @@ class Gamma(Products):
         if pooled is not None:
             shapes = np.where(seen > 0, shapes, pooled["shapes"])
         return {"means": means, "shapes": shapes}
-
-    def at(self, centres: Table, features: Features, pooled: Tables) -> Tables:
-        """Means halfway between a row and the mean, shapes of all."""
-        shapes = np.repeat(pooled["shapes"], len(centres), axis=0)
-        return {"means": halfway(centres, pooled["means"]), "shapes": shapes}
-
-    def means(self, parameters: Tables, features: Features) -> Table:
-        """Means."""
-        return parameters["means"]
 
     def variances(self, parameters: Tables, features: Features) -> Table:
         """``mean^2 / a``."""
