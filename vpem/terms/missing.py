@@ -29,7 +29,6 @@ from vpem.terms.missing_patterns import Plan, marginal_terms, pattern_plan
 from vpem.terms.missing_statistics import MissingBlockStatistics, MissingFactors
 from vpem.terms.mixture import Mixture
 from vpem.terms.reach import Reach
-from vpem.terms.row_terms import mixed
 from vpem.terms.scaling import Add, Scaling, alone
 from vpem.terms.statistics import MissingStatistics, Statistics
 
@@ -256,7 +255,7 @@ class MissingTerms(MissingBlockStatistics, FeatureTerms):
         `vpem.terms.features.FeatureTerms.sweep`.
         """
         if self.known is not None:
-            return self._sweep(mixture, factors, mix, statistics)
+            return self.sweep_chunks(mixture, factors, mix, statistics)
         if not self._found.split:
             complete = np.asarray(self.observed.all(axis=1))
             self._found.split += [self._of_rows(complete), self._of_rows(~complete)]
@@ -275,7 +274,7 @@ class MissingTerms(MissingBlockStatistics, FeatureTerms):
                 else:
                     statistics.seen += gained
         if others.n_samples:
-            found += others._sweep(mixture, factors, mix, statistics)
+            found += others.sweep_chunks(mixture, factors, mix, statistics)
         return found
 
     _sweep_complete = FeatureTerms.sweep
@@ -298,23 +297,6 @@ class MissingTerms(MissingBlockStatistics, FeatureTerms):
         chosen.observed = self.observed[rows]
         chosen._found = _Found()
         return chosen
-
-    def _sweep(
-        self,
-        mixture: Mixture,
-        factors: Factors,
-        mix: NDArray[np.float64],
-        statistics: Statistics | None,
-    ) -> NDArray[np.float64]:
-        """`sweep` of rows that miss something."""
-        found = np.zeros(len(mix))
-        for rows in self.chunks(self.blocks.n_blocks * mixture.n_components):
-            sums = mixed(mix, self.local(factors, rows))
-            responsibilities, log_likelihoods = self.responsibilities(mixture, sums, rows)
-            found += log_likelihoods
-            if statistics is not None:
-                self.summarize_by(statistics, responsibilities, rows, factors)
-        return found
 
     def summarize(self, statistics: Statistics, responsibilities: Floats, rows: slice) -> None:
         """Add these rows to the statistics, missing values as the latest mixture expects them.

@@ -97,8 +97,14 @@ class RowTerms:
             responsibilities, log_likelihoods = self.responsibilities(mixture, sums, rows)
             found += log_likelihoods
             if statistics is not None:
-                self.summarize(statistics, responsibilities, rows)
+                self.summarize_by(statistics, responsibilities, rows, factors)
         return found
+
+    def summarize_by(
+        self: Any, statistics: Any, responsibilities: Floats, rows: slice, factors: Any
+    ) -> None:
+        """Add rows to the statistics, by the parameters that their responsibilities come from."""
+        self.summarize(statistics, responsibilities, rows)
 
     def _weights(self, rows: slice) -> NDArray[np.float64]:
         if self.row_weights is None:
