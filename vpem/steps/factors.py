@@ -20,9 +20,8 @@ from vpem.steps.em import iterate
 from vpem.steps.local_steps import LocalSteps
 from vpem.steps.reinitialise import REINITIALISED_BYTES
 from vpem.steps.runs import Run
-from vpem.steps.summing import FARTHEST, summed
+from vpem.steps.summing import FARTHEST, scalars_of_rows, summed
 from vpem.sums.adding import farthest
-from vpem.sums.scalars import Scalars
 from vpem.sums.sum import Sum
 from vpem.sums.units import add_numbers
 from vpem.terms.covariances import Factors
@@ -139,10 +138,7 @@ class Numbers:
         self.terms, self.total, self.n_components = terms, total, mixture.n_components
         self.width = numbers_of_a_row(mixture.n_components, mixture.n_factors)
         self._numbers, self._limit = local, farthest(total.holders, FARTHEST[itemsize])
-        self._scalars = Scalars.empty(len(total.holders.own), total.n_roots)
-        weights = terms.row_weights
-        heaviest = 1.0 if weights is None else float(weights.max(initial=0.0))
-        self._scalars.exponent = int(np.frexp(terms.n_samples * heaviest)[1])
+        self._scalars = scalars_of_rows(terms, total)
 
     @property
     def firsts(self) -> NDArray[np.float64]:

@@ -27,6 +27,7 @@ __all__ = [
     "agree_on_units",
     "begin_differences",
     "in_units_of_squares",
+    "scalars_of_rows",
     "summed",
 ]
 
@@ -101,6 +102,14 @@ BEYOND = 2.0**10
 """Squared distances that fit under masks, in those of the corners of a box around all rows."""
 
 
+def scalars_of_rows(terms: Terms, total: Sum) -> Scalars:
+    """Return what is to be the sum over all rows of one number of each, times row weights."""
+    scalars = Scalars.empty(len(total.holders.own), total.n_roots)
+    heaviest = 1.0 if terms.row_weights is None else float(terms.row_weights.max(initial=0.0))
+    scalars.exponent = int(np.frexp(terms.n_samples * heaviest)[1])
+    return scalars
+
+
 class Differences:
     """How the sums of K numbers a row differ from the first, of a sum that `begin_differences`.
 
@@ -134,9 +143,7 @@ class Differences:
         self.rest = rest
         self.terms, self.total, self.n_numbers = terms, total, n_numbers
         self._numbers, self._limit = local, limit
-        self._scalars = Scalars.empty(len(total.holders.own), total.n_roots)
-        weights = 1.0 if terms.row_weights is None else float(terms.row_weights.max(initial=0.0))
-        self._scalars.exponent = int(np.frexp(terms.n_samples * weights)[1])
+        self._scalars = scalars_of_rows(terms, total)
 
     @property
     def firsts(self) -> NDArray[np.float64]:
