@@ -19,6 +19,7 @@ from vpem.files.row_runs import RowRuns, reads_of
 from vpem.files.storage import Inflation
 from vpem.files.unpacking import Unpacking
 from vpem.network.blocks import Blocks
+from vpem.terms.matrix import Shaped
 from vpem.terms.scaling import Scaling
 
 __all__ = ["FileMatrix", "check_kept_beside"]
@@ -30,7 +31,7 @@ LEAST_READ = 1 << 20
 """Reads are not made smaller than this."""
 
 
-class FileMatrix:
+class FileMatrix(Shaped):
     """A matrix in an HDF5 file that is read a run of rows at a time.
 
     Parameters
@@ -53,8 +54,6 @@ class FileMatrix:
     VpemWarning
         If the dataset is stored in chunks that make reading by rows slow.
     """
-
-    ndim = 2
 
     def __init__(
         self, path: str | os.PathLike[str], name: str = "X", read_bytes: int = READ_BYTES
@@ -96,14 +95,6 @@ class FileMatrix:
         if chunk <= step:
             return step - step % chunk
         return chunk if chunk * self._row_bytes <= READ_BYTES else step
-
-    def __len__(self) -> int:
-        return self.shape[0]
-
-    @property
-    def nbytes(self) -> int:
-        """Size in memory, were it read whole."""
-        return self.shape[0] * self.shape[1] * self.dtype.itemsize
 
     def __getitem__(self, rows: slice) -> Floats:
         start, stop, _ = rows.indices(self.shape[0])

@@ -13,7 +13,7 @@ from vpem.checks import Floats, Matrix, row_blocks
 from vpem.network.blocks import Blocks
 from vpem.terms.scaling import Scaling
 
-__all__ = ["Arranges", "MemoryRows", "Rows", "arrange_into", "arrange_rows"]
+__all__ = ["Arranges", "MemoryRows", "Rows", "Shaped", "arrange_into", "arrange_rows"]
 
 
 class Rows(Protocol):
@@ -46,6 +46,22 @@ class Arranges(Matrix, Protocol):
 
     def arranged(self, blocks: Blocks, scaling: Scaling, dtype: DTypeLike) -> Rows:
         """Return the rows in block order, in the units and precision of fitting."""
+
+
+class Shaped:
+    """The shape of a matrix that is read a run of rows at a time."""
+
+    ndim = 2
+    shape: tuple[int, int]
+    dtype: np.dtype[np.floating]
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    @property
+    def nbytes(self) -> int:
+        """Size in memory, were it read whole."""
+        return self.shape[0] * self.shape[1] * self.dtype.itemsize
 
 
 class MemoryRows:

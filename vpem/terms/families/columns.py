@@ -11,7 +11,7 @@ from numpy.typing import DTypeLike, NDArray
 from vpem.checks import Floats, Matrix, row_blocks
 from vpem.network.blocks import Blocks
 from vpem.terms.families.family import Features
-from vpem.terms.matrix import Rows
+from vpem.terms.matrix import Rows, Shaped
 from vpem.terms.scaling import Scaling
 
 __all__ = ["Change", "Columns", "PartRows"]
@@ -20,7 +20,7 @@ Change = Callable[[Floats], Floats]
 """What becomes of values before they are scaled."""
 
 
-class Columns:
+class Columns(Shaped):
     """The columns of one family as a matrix of their own, which arranges its own rows.
 
     Parameters
@@ -37,8 +37,6 @@ class Columns:
         What becomes of values: their logarithms, say.
     """
 
-    ndim = 2
-
     def __init__(
         self, X: Matrix, rows: Rows, features: Features, blocks: Blocks, change: Change | None
     ) -> None:
@@ -46,14 +44,6 @@ class Columns:
         self._places = blocks.position[features.columns[features.blocks.order]]
         self.shape = (len(X), features.n_features)
         self.dtype = rows.dtype
-
-    def __len__(self) -> int:
-        return self.shape[0]
-
-    @property
-    def nbytes(self) -> int:
-        """Size in memory, were it read whole."""
-        return self.shape[0] * self.shape[1] * self.dtype.itemsize
 
     def __getitem__(self, rows: slice) -> Floats:
         return self._own(self._X[rows])

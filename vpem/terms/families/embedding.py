@@ -12,7 +12,7 @@ from numpy.typing import DTypeLike, NDArray
 from vpem.checks import Floats
 from vpem.network.blocks import Blocks
 from vpem.terms.features import FeatureTerms
-from vpem.terms.matrix import MemoryRows, Rows
+from vpem.terms.matrix import MemoryRows, Rows, Shaped
 from vpem.terms.missing import terms_of
 from vpem.terms.missing_patterns import observed_moments
 from vpem.terms.scaling import Scaling
@@ -49,7 +49,7 @@ def embedding(terms: MixedTerms) -> FeatureTerms:
     return made
 
 
-class _Embedded:
+class _Embedded(Shaped):
     """Mixed data as a matrix of numbers (M, e), which arranges its own rows.
 
     Attributes
@@ -62,8 +62,6 @@ class _Embedded:
         Numbers of each hub.
     """
 
-    ndim = 2
-
     def __init__(self, terms: MixedTerms) -> None:
         self.terms, whole = terms, terms.blocks
         self.widths = np.ones(whole.n_features, dtype=np.intp)
@@ -75,14 +73,6 @@ class _Embedded:
         own = tuple(np.arange(begin, end, dtype=np.intp) for begin, end in pairwise(bounds))
         self.blocks = Blocks(own, whole.roots, whole.agents)
         self.shape, self.dtype = (terms.n_samples, int(self.ends[-1])), terms.dtype
-
-    def __len__(self) -> int:
-        return self.shape[0]
-
-    @property
-    def nbytes(self) -> int:
-        """Size in memory, were it read whole."""
-        return self.shape[0] * self.shape[1] * self.dtype.itemsize
 
     def __getitem__(self, rows: slice) -> Floats:
         return self.of(self.terms.parts, rows)
