@@ -10,7 +10,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from vpem.checks import Floats, Matrix
+from vpem.checks import Floats, Matrix, check_int
 from vpem.network.blocks import Blocks
 from vpem.network.schema import Schema, State
 from vpem.shown import Shown
@@ -119,6 +119,23 @@ class Density(ABC, Shown, facts="{n_components:component}, {n_features:feature}"
         """Akaike information criterion of a total log-likelihood; lower is better."""
         return -2 * log_likelihood + 2 * self.n_parameters
 
+    def sample(
+        self, n_samples: int, rng: np.random.Generator
+    ) -> tuple[NDArray[np.float64], NDArray[np.intp]]:
+        """Draw rows from the assembled mixture.
+
+        Returns
+        -------
+        X : ndarray of shape (n_samples, d)
+            In the user's order and units.
+        labels : ndarray of shape (n_samples,)
+            Component each row was drawn from; rows are sorted by it.
+        """
+        n_samples = check_int("n_samples", n_samples, least=0)
+        counts = rng.multinomial(n_samples, self.assembled_weights)
+        labels = np.repeat(np.arange(self.n_components), counts)
+        return self.drawn(labels, rng), labels
+
     # ---- what each kind of mixture has of its own ------------------------------------------------
 
     @property
@@ -166,10 +183,8 @@ class Density(ABC, Shown, facts="{n_components:component}, {n_features:feature}"
         """Return the same mixture with its components in another order."""
 
     @abstractmethod
-    def sample(
-        self, n_samples: int, rng: np.random.Generator
-    ) -> tuple[NDArray[np.float64], NDArray[np.intp]]:
-        """Draw rows from the assembled mixture: (n_samples, d) in the user's units, and labels."""
+    def drawn(self, labels: NDArray[np.intp], rng: np.random.Generator) -> NDArray[np.float64]:
+        """Draw rows of these components (m,), (m, d) in the user's order and units."""
 
     @abstractmethod
     def marginal(self, features: Sequence[int]) -> Density:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from vpem.checks import Floats, check_int
+from vpem.checks import Floats
 from vpem.errors import InputError
 from vpem.network.blocks import Blocks
 from vpem.network.schema import Array, Schema, State
@@ -221,16 +221,13 @@ class FactorMixture(Mixture, facts=FACTS):
         """What an E-step needs, in double precision."""
         return LoadedFactors.of(self, np.float64)
 
-    def sample(
-        self, n_samples: int, rng: np.random.Generator
-    ) -> tuple[NDArray[np.float64], NDArray[np.intp]]:
-        """Draw rows from the assembled mixture; see `Mixture.sample`."""
-        n_samples = check_int("n_samples", n_samples, least=0)
-        rows, labels = super().sample(n_samples, rng)
-        factors = rng.standard_normal((n_samples, self.n_factors))
+    def drawn(self, labels: NDArray[np.intp], rng: np.random.Generator) -> NDArray[np.float64]:
+        """Draw rows of these components (m,), (m, d) in the user's order and units."""
+        rows = super().drawn(labels, rng)
+        factors = rng.standard_normal((len(labels), self.n_factors))
         for k, loadings in enumerate(self.assembled_loadings):
             rows[labels == k] += factors[labels == k] @ loadings.T
-        return rows, labels
+        return rows
 
 
 def mixture_of(

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vpem._core.threads import thread_count
-from vpem.checks import Floats, check_int
+from vpem.checks import Floats
 from vpem.errors import InputError, NumericalError, check_choice
 from vpem.network.blocks import Blocks
 from vpem.network.schema import Array, Schema, State
@@ -253,23 +253,6 @@ class Mixture(Density, facts="{n_components:component}, {n_features:feature}, {c
             self.covariances, factors.inverse, factors.log_dets, threads,
         )  # fmt: skip
         return terms, there @ (-0.5 * np.log(2 * np.pi) - np.log(scaling.scale))
-
-    def sample(
-        self, n_samples: int, rng: np.random.Generator
-    ) -> tuple[NDArray[np.float64], NDArray[np.intp]]:
-        """Draw rows from the assembled mixture.
-
-        Returns
-        -------
-        X : ndarray of shape (n_samples, d)
-            In the user's order and units.
-        labels : ndarray of shape (n_samples,)
-            Component each row was drawn from; rows are sorted by it.
-        """
-        n_samples = check_int("n_samples", n_samples, least=0)
-        counts = rng.multinomial(n_samples, self.assembled_weights)
-        labels = np.repeat(np.arange(self.n_components), counts)
-        return self.drawn(labels, rng), labels
 
     def drawn(self, labels: NDArray[np.intp], rng: np.random.Generator) -> NDArray[np.float64]:
         """Draw rows of these components (m,), (m, d) in the user's order and units."""

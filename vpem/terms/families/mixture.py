@@ -9,10 +9,11 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from vpem.checks import Floats, check_int
+from vpem.checks import Floats
 from vpem.errors import InputError
 from vpem.network.blocks import Blocks
 from vpem.network.schema import Array, Schema, State
+from vpem.terms.covariances import is_tied
 from vpem.terms.density import Density
 from vpem.terms.families.family import Features
 from vpem.terms.families.kinds import Kinds
@@ -66,7 +67,7 @@ class MixedMixture(Density, facts="{n_components:component}, {n_features:feature
     @property
     def is_tied(self) -> bool:
         """Whether all components share one covariance."""
-        return self.covariance_type.startswith("tied")
+        return is_tied(self.covariance_type)
 
     @property
     def n_parameters(self) -> int:
@@ -131,17 +132,12 @@ class MixedMixture(Density, facts="{n_components:component}, {n_features:feature
         parts = tuple(part.permuted(order) for part in self.parts)
         return replace(self, weights=self.weights[:, order], parts=parts)
 
-    def sample(
-        self, n_samples: int, rng: np.random.Generator
-    ) -> tuple[NDArray[np.float64], NDArray[np.intp]]:
-        """Draw rows from the assembled mixture; see `vpem.terms.mixture.Mixture.sample`."""
-        n_samples = check_int("n_samples", n_samples, least=0)
-        counts = rng.multinomial(n_samples, self.assembled_weights)
-        labels = np.repeat(np.arange(self.n_components), counts)
-        drawn = np.empty((n_samples, self.n_features))
+    def drawn(self, labels: NDArray[np.intp], rng: np.random.Generator) -> NDArray[np.float64]:
+        """Draw rows of these components (m,), (m, d) in the user's order and units."""
+        drawn = np.empty((len(labels), self.n_features))
         for law, part in zip(self.laws, self.parts, strict=True):
             drawn[:, part.features.columns] = law.draw(part, labels, rng)
-        return drawn, labels
+        return drawn
 
     # ---- the same mixture over other blocks -----------------------------------------------------
 
