@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from vpem.network.blocks import Blocks
 from vpem.network.schema import Report
-from vpem.terms.covariances import block_views
+from vpem.terms.covariances import block_views, covariance_shape, is_diagonal, is_tied
 from vpem.terms.factor_mixture import FactorMixture, mixture_of
 from vpem.terms.mixture import Mixture
 from vpem.terms.scaling import Scaling
@@ -68,15 +68,15 @@ def join_parts(blocks: Blocks, covariance_type: str, parts: Sequence[Report]) ->
     n_components = parts[0]["means"].shape[0]
     d, b = blocks.n_features, blocks.n_blocks
     means, shift, scale = np.empty((n_components, d)), np.empty(d), np.empty(d)
-    diagonal = not covariance_type.endswith(("full", "tied"))
-    copies = 1 if covariance_type.startswith("tied") else n_components
-    squares = int((blocks.widths.astype(np.int64) ** 2).sum())
-    covariances = np.empty((copies, d) if diagonal else copies * squares)
+    copies = 1 if is_tied(covariance_type) else n_components
+    covariances = np.empty(covariance_shape(blocks, covariance_type, n_components))
     weights = joined_weights(b, parts)
     loadings = {}
     if "loadings" in parts[0]:
         loadings["loadings"] = np.empty((n_components, d, parts[0]["loadings"].shape[2]))
-    views = None if diagonal else block_views(covariances, blocks.widths, copies)
+    views = (
+        None if is_diagonal(covariance_type) else block_views(covariances, blocks.widths, copies)
+    )
     for part in parts:
         numbers = part["numbers"]
         ends = np.cumsum([0, *blocks.widths[numbers]])
