@@ -78,10 +78,8 @@ def known_to(
             "chosen; give one number of ", Setting("n_components"),
         )  # fmt: skip
     agent = source.labelled_by if asked.parties else place_of(asked.labels_at, task.names)
-    if start is None:
+    if start is None or found.names:
         return KnownLabels(found.values, agent, found.names or None)
-    if found.names:
-        return KnownLabels(found.values, agent, found.names)
     names = _names_of(start)
     return KnownLabels(_by_name(found.values, names, how.n_components, start), agent, names)
 
