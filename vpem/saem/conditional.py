@@ -100,6 +100,7 @@ def sample_conditional(
     """
     check_int("n_conditional", n_iter, least=2)
     check_number("level", level, least=0.01, most=0.999)
+    model = model.about(theta)
     n_chains, n, q = chains.z.shape
     check_memory(2 * 8 * n_iter * n_chains * n * q, "the draws of all individuals")
     draws = np.empty((n_iter * n_chains, n, q))

@@ -107,11 +107,16 @@ class Devices:
                 self._move(self._drawn(one, now), thetas[one], now, late)
         elif len(here) == len(self.rows) and self.share == 1:
             self.sampler.move(self.model, thetas[0], self.chains, self.streams, now, late)
-            self._each = self.model.statistics(self.chains.z)
+            self._each = self.model.about(thetas[0]).statistics(self.chains.z)
         elif here:
             which = np.concatenate([self._drawn(one, now) for one in here])
             self._move(which, thetas[0], now, late)
         return self._means(active)
+
+    @property
+    def _kept(self) -> int:
+        """Individuals whose statistics last longer than an iteration."""
+        return 0 if self.share == 1 else self.model.n
 
     def _drawn(self, device: int, now: int) -> NDArray[np.intp]:
         """Individuals of a device that an iteration simulates."""
@@ -127,7 +132,7 @@ class Devices:
         part, some = self.chains.take(which), self.model.take(which)
         self.sampler.move(some, theta, part, self.streams.take(which), now, late)
         self.chains.put(which, part)
-        self._each[which] = some.statistics(part.z)
+        self._each[which] = some.about(theta).statistics(part.z)
 
     def _means(self, devices: NDArray[np.intp]) -> Vector:
         """Mean statistic of some devices' individuals; zero of those that are elsewhere."""
@@ -146,12 +151,15 @@ class Devices:
         """Take a step of the stochastic approximation to what was drawn (a, P)."""
         self.smoothed[active] += step * (drawn - self.smoothed[active])
 
-    def maximize(self, active: NDArray[np.intp], weights: Vector) -> tuple[Vector, Vector]:
+    def maximize(
+        self, theta: Vector, active: NDArray[np.intp], weights: Vector
+    ) -> tuple[Vector, Vector]:
         """Make models of the active devices: the last of all (D, p), of weights (D,), 0 of none."""
+        model = self.model.about(theta)
         for one in active.tolist():
             if one in self.rows:
                 total = self.smoothed[one] * self._counts[one].individuals
-                self._models[one] = self.model.maximize(total, self._counts[one])
+                self._models[one] = model.maximize(total, self._counts[one])
         self._known[active] = True
         return self._models, weights * self._known
 
@@ -159,6 +167,7 @@ class Devices:
         """Return what devices have, to go on from."""
         return {
             "chains": self.chains.state(),
+            "each": self._each[: self._kept],
             "smoothed": self.smoothed,
             "models": self._models,
             "known": self._known,
@@ -168,6 +177,7 @@ class Devices:
         """Return what that must be."""
         return {
             "chains": self.chains.schema(),
+            "each": Array("f8", (self._kept, self._each.shape[1])),
             "smoothed": Array("f8", self.smoothed.shape),
             "models": Array("f8", self._models.shape),
             "known": Array("b1", self._known.shape),
@@ -176,7 +186,7 @@ class Devices:
     def restore(self, state: State) -> None:
         """Go on from what was kept."""
         self.chains.restore(state["chains"])
-        self._each = self.model.statistics(self.chains.z)
+        self._each[: self._kept] = state["each"]
         self.smoothed, self._models, self._known = (
             state[name] for name in ("smoothed", "models", "known")
         )

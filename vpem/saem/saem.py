@@ -164,7 +164,7 @@ class _Loop:
         check_model(model, theta, z)
         theta = np.asarray(server.holders.bcast(theta))
         self.rng = np.random.Generator(np.random.Philox(given.seed))
-        self.first = model.statistics(z[None])
+        self.first = model.about(theta).statistics(z[None])
         chains = sampler.begin(
             model, theta, z, chains_of(sampler, devices.n_samples, given.n_chains)
         )
@@ -215,12 +215,15 @@ class _Loop:
 
     def _move(self, r: int, step: float, active: NDArray[np.intp]) -> Vector:
         """Simulate on the active devices; the parameters that follow."""
-        run, local, server, model = self.run, self.local, self.server, self.model
+        run, local, server = self.run, self.local, self.server
+        model = self.model.about(run.theta)
         drawn = local.simulate(self.thetas, active, r, max(0, r - self.burn_in))
         # A device that is seldom active takes larger steps, so that all forget alike.
         local.smooth(drawn, active, min(server.damping, step / self.given.participation))
         if isinstance(server, SaemServer) and self.given.average == "models":
-            theta = server.average_models(*local.maximize(active, self.weights))
+            theta = server.average_models(
+                *local.maximize(run.theta, active, self.weights)
+            )
         else:
             try:
                 server.gather(drawn, local.smoothed[active], step)
@@ -236,13 +239,14 @@ class _Loop:
 
     def _tell(self, theta: Vector) -> None:
         """Let devices have parameters: the same, or each those of its own estimate."""
-        self.thetas = theta[None]
+        last, self.thetas = self.thetas, theta[None]
         if self.server.estimates is not None:
             counts = self.model.counts
             self.thetas = np.zeros((len(self.server.estimates), len(theta)))
             for one in self.local.rows if len(self.thetas) > 1 else (0,):
                 total = self.server.estimates[one] * counts.individuals
-                self.thetas[one] = self.model.maximize(total, counts)
+                before = self.model.about(last[min(one, len(last) - 1)])
+                self.thetas[one] = before.maximize(total, counts)
 
     def _parts(self) -> dict[str, Any]:
         """Return what keeps something from one iteration to the next."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -128,6 +128,15 @@ class SaemModel(ABC):
     def is_drawn_exactly(cls) -> bool:
         """Whether latents can be drawn from their law given the rows: `posterior` or `draw`."""
         return cls.posterior is not SaemModel.posterior or cls.draw is not SaemModel.draw
+
+    def about(self, theta: Vector) -> Self:
+        """Return the model whose statistics are those at parameters theta (p,); by default itself.
+
+        A complete density that is of no exponential family may still have statistics: the
+        coefficients of its expansion about the parameters of the moment. `maximize` and
+        `log_density` then take totals of such.
+        """
+        return self
 
     def holds(self, total: Vector, counts: Counts) -> bool:
         """Whether `maximize` takes a total (P,) as it is; False: it must make parameters valid."""
@@ -284,6 +293,7 @@ def check_model(model: SaemModel, theta: Vector, z: Vector) -> None:
     if not np.isfinite(theta).all() or not np.isfinite(z).all():
         raise InputError(f"the start of model {name} is not finite; give another start")
     chains = np.repeat(np.asarray(z, dtype=np.float64)[None], 2, axis=0)
+    model = model.about(np.asarray(theta, dtype=np.float64))
     statistics = np.asarray(model.statistics(chains))
     check("statistics", statistics, (n, P))
     try:
