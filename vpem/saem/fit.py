@@ -301,8 +301,8 @@ def _facts(
     return {
         "algorithm": "saem",
         "what the data hold": checksum(
-            data.names, data.first, data.times, data.values, data.weights, *data.covariates,
-            *data.covariates.values(),
+            data.names, data.first, data.times, data.values, data.weights,
+            *data.covariates, *data.covariates.values(), *(data.words or ()),
         ),
         "who holds which individuals": checksum(held.order, held.counts),
         "model": model if named else type(made).__name__,

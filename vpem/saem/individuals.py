@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -42,6 +42,9 @@ class Individuals(Shown, Everyone, facts="{n_individuals:individual}, {values.si
         How many copies of each individual count, above 0. None: one.
     together : Together, optional
         All individuals, where others are in other processes.
+    words : tuple of str, optional
+        A vocabulary, where individuals are documents: times are the numbers of words in it, values
+        how often they come.
     """
 
     names: tuple[str, ...]
@@ -53,6 +56,7 @@ class Individuals(Shown, Everyone, facts="{n_individuals:individual}, {values.si
     columns: Mapping[str, Any] = field(default_factory=dict)
     weights: Vector | None = None
     together: Together | None = None
+    words: tuple[str, ...] | None = None
 
     @property
     def n_individuals(self) -> int:
@@ -80,15 +84,15 @@ class Individuals(Shown, Everyone, facts="{n_individuals:individual}, {values.si
         counts = self.counts[chosen]
         first = np.concatenate([[0], np.cumsum(counts)]).astype(np.intp)
         rows = np.repeat(self.first[:-1][chosen] - first[:-1], counts) + np.arange(first[-1])
-        return Individuals(
-            tuple(self.names[one] for one in chosen),
-            first,
-            self.times[rows],
-            self.values[rows],
-            {name: values[rows] for name, values in self.covariates.items()},
-            self.source,
-            self.columns,
-            None if self.weights is None else self.weights[chosen],
+        return replace(
+            self,
+            names=tuple(self.names[one] for one in chosen),
+            first=first,
+            times=self.times[rows],
+            values=self.values[rows],
+            covariates={name: values[rows] for name, values in self.covariates.items()},
+            weights=None if self.weights is None else self.weights[chosen],
+            together=None,
         )
 
     def sums(self, values: Vector) -> Vector:

@@ -24,6 +24,7 @@ from vpem.files.hdf5 import (
     write_strings,
 )
 from vpem.files.long_csv import LONGEST_NAME, finite_number, is_long_csv, read_cells
+from vpem.saem.corpus import share_words
 from vpem.saem.individuals import Individuals, from_long
 
 __all__ = ["chain", "read_individuals", "write_individuals"]
@@ -185,6 +186,7 @@ def chain(parts: Sequence[Individuals]) -> Individuals:
     """
     if len(parts) == 1:
         return parts[0]
+    parts = share_words(parts)
     names = tuple(name for part in parts for name in part.names)
     if len(set(names)) < len(names):
         twice = next(name for name in names if names.count(name) > 1)
@@ -202,6 +204,7 @@ def chain(parts: Sequence[Individuals]) -> Individuals:
         ", ".join(part.source for part in parts),
         parts[0].columns,
         None if parts[0].weights is None else np.concatenate([part.weights for part in parts]),
+        words=parts[0].words,
     )
 
 
