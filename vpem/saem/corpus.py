@@ -96,10 +96,10 @@ def gather(
     """
     wrong = ~(np.isfinite(counts) & (counts >= 0) & (counts == np.rint(counts)))
     if wrong.any():
-        entry = int(wrong.argmax())
+        one = int(wrong.argmax())
         raise InputError(
-            f"{source}: the count of {words[int(places[entry])]!r} in document "
-            f"{names[int(documents[entry])]!r} is {counts[entry]:g}; counts are whole numbers from 0: "
+            f"{source}: the count of {words[int(places[one])]!r} in document "
+            f"{names[int(documents[one])]!r} is {counts[one]:g}; counts are whole numbers from 0: "
             "give how often words come, no shares or weights"
         )
     there = counts > 0

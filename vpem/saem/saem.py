@@ -221,9 +221,7 @@ class _Loop:
         # A device that is seldom active takes larger steps, so that all forget alike.
         local.smooth(drawn, active, min(server.damping, step / self.given.participation))
         if isinstance(server, SaemServer) and self.given.average == "models":
-            theta = server.average_models(
-                *local.maximize(run.theta, active, self.weights)
-            )
+            theta = server.average_models(*local.maximize(run.theta, active, self.weights))
         else:
             try:
                 server.gather(drawn, local.smoothed[active], step)
