@@ -27,6 +27,12 @@ def _stir(words: Keys) -> Keys:
     return words ^ (words >> np.uint64(31))
 
 
+def _between(words: Keys) -> NDArray[np.float64]:
+    """Uniform numbers inside (0, 1) of random bits."""
+    found: NDArray[np.float64] = ((words >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53
+    return found
+
+
 @dataclass(frozen=True)
 class Stream:
     """Numbers for one use in one iteration.
@@ -46,15 +52,30 @@ class Stream:
 
     def uniforms(self, n_chains: int, width: int) -> NDArray[np.float64]:
         """Uniform numbers inside (0, 1), (chains, n, width)."""
-        found: NDArray[np.float64] = (
-            (self.words(n_chains, width) >> np.uint64(11)).astype(np.float64) + 0.5
-        ) * 2.0**-53
-        return found
+        return _between(self.words(n_chains, width))
 
     def normals(self, n_chains: int, width: int) -> NDArray[np.float64]:
         """Standard normal numbers, (chains, n, width)."""
         found: NDArray[np.float64] = ndtri(self.uniforms(n_chains, width))
         return found
+
+    def of_rows(self, n_chains: int, first: NDArray[np.intp]) -> NDArray[np.float64]:
+        """Uniform numbers inside (0, 1), (chains, N), one a row of the individuals.
+
+        What a row has depends on its place among those of its individual only.
+
+        Parameters
+        ----------
+        n_chains : int
+            At most 2^31.
+        first : ndarray of shape (n + 1,)
+            Rows ``first[i]`` to ``first[i + 1]`` are those of individual i.
+        """
+        counts = np.diff(first)
+        places = np.arange(first[-1]) - np.repeat(first[:-1], counts)
+        index = (np.arange(n_chains, dtype=np.uint64) << np.uint64(32))[:, None]
+        index = index + places.astype(np.uint64) + np.uint64(1)
+        return _between(_stir(np.repeat(_stir(self.keys), counts) + index * GOLDEN))
 
 
 @dataclass(frozen=True)

@@ -188,6 +188,10 @@ class LinearModel(SaemModel):
             found += of_rows[..., i] * column
         return found
 
+    def row_sds(self, z: Vector, theta: Vector, at: Individuals) -> Vector:
+        """The residual sd, the same for all rows."""
+        return np.full((len(z), at.n_rows), np.sqrt(theta[-1]))
+
     def kernels(self, theta: Vector) -> Kernels | None:
         """Compiled moves of the coefficients, of few enough."""
         if len(self.latents) > MOST_SLOPES:

@@ -8,6 +8,7 @@ from typing import NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import ndtri
 
 from vpem.errors import InputError, NumericalError, VpemError
 from vpem.saem.individuals import Individuals
@@ -182,6 +183,15 @@ class SaemModel(ABC):
             "it the method population"
         )
 
+    def prior(self, theta: Vector, at: Individuals) -> tuple[Vector, Vector]:
+        """Means (n, q) of the latents of individuals before their rows, and covariance (q, q).
+
+        Where parameters depend on covariates, means are those of the covariates in ``at``, whose
+        values count for nothing. By default everybody's mean is that of `population`.
+        """
+        mean, covariance = self.population(theta)
+        return np.tile(mean, (at.n_individuals, 1)), covariance
+
     def curve(self, z: Vector, at: Individuals) -> Vector:
         """Values (chains, N) without error at rows of individuals with latents (chains, n, q).
 
@@ -190,6 +200,41 @@ class SaemModel(ABC):
         raise InputError(
             f"latents of {type(self).__name__} have no curves over time; ask for the latents"
         )
+
+    def row_sds(self, z: Vector, theta: Vector, at: Individuals) -> Vector:
+        """Standard deviation (chains, N) of a measurement about `curve`, given the latents.
+
+        Of a combined error the root of ``a^2 + b^2 f^2``; of a yes or no that of p (1 - p), p the
+        curve; of a count the root of its mean. 0 where a measurement is certain.
+        """
+        raise InputError(
+            f"{type(self).__name__} does not tell how measurements scatter about its curves; give "
+            "it the method row_sds"
+        )
+
+    def draw_values(self, z: Vector, theta: Vector, stream: Stream, at: Individuals) -> Vector:
+        """Draw measurements (chains, N) at rows of individuals with latents z (chains, n, q).
+
+        As they are before any limit censors them; what is measured in ``at`` counts for nothing.
+        Each row has its own number of the stream, whose keys are of the individuals of ``at``:
+        ``stream.of_rows(chains, at.first)`` are uniform numbers (chains, N). By default they are
+        normal about `curve`, with `row_sds`; laws that are not override this.
+        """
+        normals = ndtri(stream.of_rows(len(z), at.first))
+        drawn: Vector = self.curve(z, at) + self.row_sds(z, theta, at) * normals
+        return drawn
+
+    def weighted_residuals(self, z: Vector, theta: Vector) -> Vector:
+        """Residuals (chains, N) of the model's own rows in units of `row_sds`.
+
+        NaN where a row has no residual: its value is a limit (censored), or was certain.
+        """
+        mine = self.individuals
+        sds = self.row_sds(z, theta, mine)
+        with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+            found = (mine.values - self.curve(z, mine)) / sds
+        censored = mine.covariates.get("censored", np.zeros(mine.n_rows)) != 0
+        return np.where(np.isfinite(found) & ~censored, found, np.nan)
 
     def kernels(self, theta: Vector) -> Kernels | None:
         """Return compiled moves of the latents under these parameters, where there are any."""

@@ -212,6 +212,12 @@ class OneCompartmentModel(SaemModel):
         self._check(at, dose)
         return concentration(at.times, dose, z[..., at.individual_of, :])[0]
 
+    def row_sds(self, z: Vector, theta: Vector, at: Individuals) -> Vector:
+        """The residual sd, of a proportional error that part of the concentration."""
+        if self.error == "proportional":
+            return float(theta[-1]) * self.curve(z, at)
+        return np.full((len(z), at.n_rows), theta[-1])
+
     def _residuals(self, z: Vector) -> tuple[Vector, Vector, Vector]:
         """Residuals in units of the sd, their derivatives, and predictions."""
         f, slopes = self.predict(z)
