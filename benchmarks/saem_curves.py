@@ -11,9 +11,9 @@ from scipy.optimize import minimize
 from vpem.saem.fit import fit_saem
 from vpem.saem.formats.individuals import read_individuals
 from vpem.saem.individuals import Individuals, from_long
-from vpem.saem.models.concentration import concentration
 from vpem.saem.models.model import SaemModel, Vector
 from vpem.saem.models.one_compartment import OneCompartmentModel
+from vpem.saem.structures.one_dose import concentration
 
 from .saem_shared import Finding, style
 from .saem_shared import theophylline as theophylline_data

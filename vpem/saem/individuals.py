@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from vpem.checks import as_array
 from vpem.errors import InputError, did_you_mean, shorten
+from vpem.saem.doses import Doses
 from vpem.saem.together import Everyone, Together
 from vpem.shown import Shown
 
@@ -45,6 +46,8 @@ class Individuals(Shown, Everyone, facts="{n_individuals:individual}, {values.si
     words : tuple of str, optional
         A vocabulary, where individuals are documents: times are the numbers of words in it, values
         how often they come.
+    doses : Doses, optional
+        What they were given, where rows of the table say so.
     """
 
     names: tuple[str, ...]
@@ -57,6 +60,7 @@ class Individuals(Shown, Everyone, facts="{n_individuals:individual}, {values.si
     weights: Vector | None = None
     together: Together | None = None
     words: tuple[str, ...] | None = None
+    doses: Doses | None = None
 
     @property
     def n_individuals(self) -> int:
@@ -93,6 +97,7 @@ class Individuals(Shown, Everyone, facts="{n_individuals:individual}, {values.si
             covariates={name: values[rows] for name, values in self.covariates.items()},
             weights=None if self.weights is None else self.weights[chosen],
             together=None,
+            doses=None if self.doses is None else self.doses.take(chosen),
         )
 
     def sums(self, values: Vector) -> Vector:

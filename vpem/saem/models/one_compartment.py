@@ -13,7 +13,6 @@ from vpem._core.proposals import propose_one_compartment
 from vpem.checks import check_number
 from vpem.errors import InputError, check_choice, shorten
 from vpem.saem.individuals import Individuals
-from vpem.saem.models.concentration import concentration
 from vpem.saem.models.model import Counts, Kernels, SaemModel, Vector
 from vpem.saem.models.normal import (
     LEAST,
@@ -28,6 +27,7 @@ from vpem.saem.models.normal import (
     scatter_of,
     triangle_names,
 )
+from vpem.saem.structures.one_dose import concentration
 from vpem.terms.matrices import lower_half, symmetric
 
 __all__ = ["ERRORS", "OneCompartmentModel"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from vpem.saem.models.model import Vector
+from vpem.saem.structures.structure import Vector
 
 __all__ = ["concentration"]
 

@@ -1,0 +1,84 @@
+"""Doses of individuals: when, how much, and over how long."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from vpem.saem.individuals import Individuals
+
+__all__ = ["Doses", "doses_of"]
+
+Vector = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class Doses:
+    """Doses in the order of individuals, and of time within each.
+
+    Parameters
+    ----------
+    first : ndarray of shape (n + 1,)
+        Doses ``first[i]`` to ``first[i + 1]`` are those of individual i; there may be none.
+    times, amounts, durations : ndarray of shape (E,)
+        When each begins, how much it is, and how long it runs in: 0 is at once, as a tablet or an
+        injection; above 0 is an infusion of a constant rate.
+    """
+
+    first: NDArray[np.intp]
+    times: Vector
+    amounts: Vector
+    durations: Vector
+
+    @property
+    def counts(self) -> NDArray[np.intp]:
+        """Doses of each individual, (n,)."""
+        return np.diff(self.first)
+
+    @property
+    def individual_of(self) -> NDArray[np.intp]:
+        """Individual of each dose, (E,)."""
+        return np.repeat(np.arange(len(self.first) - 1), self.counts)
+
+    @property
+    def columns(self) -> tuple[Vector, Vector, Vector]:
+        """Times, amounts and durations."""
+        return self.times, self.amounts, self.durations
+
+    @classmethod
+    def once(cls, amounts: Vector) -> Doses:
+        """One dose at time 0 an individual, (n,), at once."""
+        n = len(amounts)
+        return cls(np.arange(n + 1, dtype=np.intp), np.zeros(n), amounts, np.zeros(n))
+
+    @classmethod
+    def chain(cls, parts: Sequence[Doses]) -> Doses:
+        """Put doses of several groups of individuals one after the other."""
+        counts = np.concatenate([np.zeros(1, np.intp), *(part.counts for part in parts)])
+        columns = zip(*(part.columns for part in parts), strict=True)
+        return cls(np.cumsum(counts, dtype=np.intp), *(np.concatenate(some) for some in columns))
+
+    def take(self, which: NDArray[np.intp]) -> Doses:
+        """Return those of some individuals, in the order of their numbers."""
+        counts = self.counts[which]
+        first = np.concatenate([[0], np.cumsum(counts)]).astype(np.intp)
+        places = np.repeat(self.first[:-1][which] - first[:-1], counts) + np.arange(first[-1])
+        return Doses(first, *(column[places] for column in self.columns))
+
+
+def doses_of(individuals: Individuals) -> Doses:
+    """Return the doses of individuals, or else one at time 0 of what the covariate ``dose`` says.
+
+    Raises
+    ------
+    InputError
+        If there is neither.
+    """
+    if individuals.doses is not None:
+        return individuals.doses
+    return Doses.once(individuals.constant("dose", "a dose that changes needs rows of its own"))
