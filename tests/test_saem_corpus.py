@@ -1,12 +1,15 @@
 """Corpora: documents as individuals, vocabularies, files."""
 
+import h5py
 import numpy as np
 import pytest
 import scipy.sparse
 
-from vpem.errors import InputError
+from vpem.errors import FileError, InputError
+from vpem.files.hdf5 import create, describe_element, write_array, write_strings
 from vpem.saem.corpus import document_counts, from_counts, in_words
-from vpem.saem.formats.individuals import chain
+from vpem.saem.formats.corpora import read_corpus, write_corpus
+from vpem.saem.formats.individuals import chain, read_individuals, write_individuals
 
 WORDS = ("ale", "bee", "cow")
 
@@ -64,3 +67,92 @@ def test_words_that_are_not_known_are_counted(some):
 def test_tables_that_are_no_corpus(counts, words):
     with pytest.raises(InputError, match=words):
         from_counts(np.array(counts), WORDS)
+
+
+@pytest.mark.parametrize("ending", ["csv", "tsv", "h5", "h5ad"])
+def test_a_corpus_is_read_back(some, tmp_path, ending):
+    path = tmp_path / f"corpus.{ending}"
+    write_corpus(path, some)
+    found = read_corpus(path)
+    assert (found.words, told(found)) == (WORDS, told(some))
+    with pytest.raises(FileError, match="exists"):
+        write_corpus(path, some)
+
+
+def test_individuals_keep_words(some, tmp_path):
+    write_individuals(tmp_path / "x.h5", some)
+    assert read_individuals(tmp_path / "x.h5").words == WORDS
+    assert told(read_corpus(tmp_path / "x.h5")) == told(some)
+    with h5py.File(tmp_path / "x.h5", "r+") as file:
+        file["times"][0] = 3.0
+    with pytest.raises(FileError, match="numbers of its 3 words"):
+        read_individuals(tmp_path / "x.h5")
+
+
+def test_lines_are_words_in_any_order(tmp_path, some):
+    path = tmp_path / "x.csv"
+    path.write_text("who;term\nx;bee\ny;ale\nz;bee\nx;cow\ny;ale\nx;bee\nz;ale\ny;ale\n")
+    found = read_corpus(path, {"id": "who", "time": "term"})
+    assert told(found) == told(some)
+
+
+@pytest.mark.parametrize("kind", ["csr", "csc", "dense"])
+def test_matrices_with_names_beside(some, tmp_path, kind):
+    counts = np.array([[0, 2, 1], [3, 0, 0], [1, 1, 0]])
+    with create(tmp_path / "x.h5", "own", "1") as file:
+        if kind == "dense":
+            write_array(file, "layers/counts", counts)
+        else:
+            X = file.create_group("layers/counts")
+            describe_element(X, f"{kind}_matrix", "0.1.0")
+            X.attrs["shape"] = counts.shape
+            sparse = scipy.sparse.coo_array(counts).asformat(kind)
+            for part in ("data", "indices", "indptr"):
+                write_array(X, part, getattr(sparse, part))
+        write_strings(file, "obs_names", some.names)
+        write_strings(file, "var_names", WORDS)
+    assert told(read_corpus(tmp_path / "x.h5", dataset="layers/counts")) == told(some)
+    with h5py.File(tmp_path / "x.h5", "r+") as file:
+        del file["obs_names"], file["var_names"]
+        file["var_names"] = np.array([b"a", b"a", b"b"])
+    with pytest.raises(FileError, match="3 words need as many different names, got 3, 2 of"):
+        read_corpus(tmp_path / "x.h5", dataset="layers/counts")
+    with h5py.File(tmp_path / "x.h5", "r+") as file:
+        del file["var_names"]
+    assert read_corpus(tmp_path / "x.h5", dataset="layers/counts").words == ("0", "1", "2")
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("document,count\nx,1\n", "no column 'word' .* a corpus is a table of documents"),
+        ("document,wrd\nx,1\n", "did you mean 'wrd'"),
+        ("document,word,count\nx,ale,1.5\n", r"line 2 has the count '1\.5'; counts are whole"),
+        ("document,word,count\nx,ale,-1\n", "line 2 has the count '-1'"),
+        ("document,word,count\nx,ale,\n", "line 2 has the count ''"),
+        ("document,word,count\nx,,1\n", "line 2 names no word"),
+        ("document,word,count\n,ale,1\n", "line 2 names no document"),
+        ("document,word,count\n", "a header but no words"),
+        ("document,word,count\nx,ale,1\ny,ale,0\n", "these have none: 'y'"),
+        ("word,word,document\nx,ale,1\n", "must differ"),
+    ],
+)
+def test_tables_of_words_that_are_refused(tmp_path, text, words):
+    path = tmp_path / "x.csv"
+    path.write_text(text)
+    with pytest.raises(InputError, match=words):
+        read_corpus(path)
+
+
+def test_a_matrix_that_declares_what_it_has_not(some, tmp_path):
+    path = tmp_path / "x.h5"
+    write_corpus(path, some)
+    with h5py.File(path, "r+") as file:
+        file["X"].attrs["shape"] = (3, 1 << 40)
+        del file["var"]
+    with pytest.raises(FileError, match="declares values"):
+        read_corpus(path)
+    with h5py.File(path, "r+") as file:
+        file["X"].attrs["shape"] = (2, 3)
+    with pytest.raises(FileError, match="do not fit each other"):
+        read_corpus(path)

@@ -21,6 +21,7 @@ ENDINGS: dict[str, tuple[str, ...]] = {
     "datasets": (*HDF5, ".h5ad"),
     "observations": HDF5,
     "individuals": HDF5,
+    "corpora": (*HDF5, ".h5ad", ".csv", ".tsv"),
     "imputations": (*HDF5, ".csv", ".parquet"),
     "checkpoints": (*HDF5, ".ckpt"),
     "results": (".csv", ".parquet", ".h5", ".hdf5"),

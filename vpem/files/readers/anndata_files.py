@@ -18,13 +18,13 @@ from vpem.files.foreign import names_in, read_matrix
 from vpem.files.hdf5 import find, is_group, read_array, read_attribute, read_column, read_strings
 from vpem.files.readers.frames import Wanted
 from vpem.files.readers.matrices import Matrix, dataset_of_matrix
-from vpem.files.readers.sparse import dense_of
+from vpem.files.readers.sparse import Parts, dense_of
 from vpem.files.reading import read_shape
 
 if TYPE_CHECKING:
     import h5py
 
-__all__ = ["dense_in", "read_anndata", "sparse_kind"]
+__all__ = ["dense_in", "read_anndata", "sparse_in", "sparse_kind"]
 
 KINDS = {"csr_matrix": "csr", "csc_matrix": "csc", "csr": "csr", "csc": "csc"}
 
@@ -74,16 +74,22 @@ def sparse_kind(item: Any) -> str | None:
 
 def dense_in(group: h5py.Group, name: str, kind: str, source: str, wanted: Wanted) -> Any:
     """Return a sparse matrix as a dense one."""
+    parts, shape = sparse_in(group, f"{source}: {name}")
+    file = Path(group.file.filename)
+    return dense_of(parts, shape, kind, file, f"{source}: {name}", wanted.memory_limit)
+
+
+def sparse_in(group: h5py.Group, source: str) -> tuple[Parts, tuple[int, int]]:
+    """Return the parts of a sparse matrix, which may not fit each other, and its shape."""
     shape = read_shape(group, "shape") or read_shape(group, "h5sparse_shape")
     if shape is None or 0 in shape:
-        raise FileError(f"{source}: {name} is a sparse matrix that does not say how large it is")
+        raise FileError(f"{source} is a sparse matrix that does not say how large it is")
     parts = (
         read_array(group, "data", ndim=1, kinds="iufb"),
         read_array(group, "indices", ndim=1, kinds="iu"),
         read_array(group, "indptr", ndim=1, kinds="iu"),
     )
-    file = Path(group.file.filename)
-    return dense_of(parts, shape, kind, file, f"{source}: {name}", wanted.memory_limit)
+    return parts, shape
 
 
 def _noted(file: h5py.File, name: object) -> bool:

@@ -13,11 +13,14 @@ from vpem.errors import FileError
 from vpem.files.opening import check_unpacked
 from vpem.files.readers.common import refuse_large
 
-__all__ = ["dense_of"]
+__all__ = ["Parts", "check_parts", "dense_of"]
+
+Parts = tuple[NDArray[Any], NDArray[Any], NDArray[Any]]
+"""Values, their columns (rows), and where each row (column) begins."""
 
 
 def dense_of(
-    parts: tuple[NDArray[Any], NDArray[Any], NDArray[Any]],
+    parts: Parts,
     shape: tuple[int, int],
     kind: str,
     file: Path,
@@ -53,9 +56,26 @@ def dense_of(
     """
     import scipy.sparse
 
-    data, indices, indptr = (np.asarray(part) for part in parts)
+    data, indices, indptr = check_parts(parts, shape, kind, source)
     small = data.dtype.kind == "f" and data.dtype.itemsize <= 4
     dtype = np.dtype(np.float32 if small else np.float64)
+    n_bytes = shape[0] * shape[1] * dtype.itemsize
+    check_unpacked(n_bytes, file, source)
+    refuse_large(n_bytes, memory_limit, source)
+    made = scipy.sparse.csr_matrix if kind == "csr" else scipy.sparse.csc_matrix
+    sparse = made((data.astype(dtype), indices, indptr), shape=shape)
+    return np.ascontiguousarray(sparse.toarray(), dtype=dtype)
+
+
+def check_parts(parts: Parts, shape: tuple[int, int], kind: str, source: str) -> Parts:
+    """Return the parts of a sparse matrix, as `dense_of` takes them, if they fit each other.
+
+    Raises
+    ------
+    FileError
+        If they do not.
+    """
+    data, indices, indptr = (np.asarray(part) for part in parts)
     runs, across = shape if kind == "csr" else shape[::-1]
     fits = (
         data.ndim == indices.ndim == indptr.ndim == 1
@@ -71,9 +91,4 @@ def dense_of(
     )
     if not fits:
         raise FileError(f"{source}: the parts of the sparse matrix do not fit each other")
-    n_bytes = shape[0] * shape[1] * dtype.itemsize
-    check_unpacked(n_bytes, file, source)
-    refuse_large(n_bytes, memory_limit, source)
-    made = scipy.sparse.csr_matrix if kind == "csr" else scipy.sparse.csc_matrix
-    sparse = made((data.astype(dtype), indices, indptr), shape=shape)
-    return np.ascontiguousarray(sparse.toarray(), dtype=dtype)
+    return data, indices, indptr

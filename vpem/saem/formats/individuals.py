@@ -170,10 +170,13 @@ def _read_hdf5(path: PathLike, covariates: Sequence[str] | None, missing: bool) 
                     f"{source} has no covariate {name!r}{did_you_mean(name, have)}", name
                 )
         read = {name: read_array(group, name, shape=times.shape) for name in wanted}
+        words = None if find(file, "words") is None else read_strings(file, "words")
     if len(set(names)) < len(names):
         raise InputError(f"{source}: two individuals have the same name; their names must differ")
+    if words is not None and not np.isin(times, np.arange(len(words))).all():
+        raise FileError(f"{source}: times must be numbers of its {len(words)} words, from 0")
     ids = np.repeat(np.array(names, dtype=object), counts.astype(np.intp))
-    return from_long(ids, times, values, read, source, missing)
+    return replace(from_long(ids, times, values, read, source, missing), words=words)
 
 
 def chain(parts: Sequence[Individuals]) -> Individuals:
@@ -224,6 +227,8 @@ def write_individuals(path: PathLike, found: Individuals, force: bool = False) -
         write_array(file, "counts", found.counts.astype(np.int64))
         write_array(file, "times", found.times)
         write_array(file, "values", found.values)
+        if found.words is not None:
+            write_strings(file, "words", found.words)
         group = file.create_group("covariates")
         for name, values in found.covariates.items():
             write_array(group, name, values)
