@@ -274,7 +274,7 @@ def mpi(folder):
 
 
 def tls(folder):
-    few = ("server", "consensus", "stochastic", "weights of rows that miss values", "masked")
+    few = ("server", "weights of rows that miss values", "masked")  # rounds: those that go on
     compare_over(folder, partial(over_members, 4), {way: OVER_RANKS[way] for way in few})
 
 

@@ -242,7 +242,7 @@ class Ways:
         self.compare_over(folder, partial(together, 2), self.over_ranks())
 
     def tls(self, folder):
-        few = ("start", "consensus", "compressed", "missing", "masked")
+        few = ("compressed", "missing", "masked")  # rounds: those of parties
         ways = self.over_ranks()
         self.compare_over(folder, partial(over_members, 3), {way: ways[way] for way in few})
 

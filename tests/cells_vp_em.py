@@ -257,7 +257,7 @@ def mpi(folder):
 
 
 def tls(folder):
-    ways = ("server", "tree", "consensus", "compressed at a server", "links", "missing in batches")
+    ways = ("tree", "compressed at a server", "missing in batches")  # rounds: those of parties
     compare_over(folder, partial(over_members, 4), {way: OVER_RANKS[way] for way in ways})
 
 

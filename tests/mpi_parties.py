@@ -19,7 +19,7 @@ from vpem.files.parties.manifest import Party
 NAMES = ("a", "b", "c")
 
 
-def main(engine, brief):
+def main(engine):
     warnings.simplefilter("error")
     holders = Placement.evenly(engine, 3, NAMES)
     rank = engine.rank

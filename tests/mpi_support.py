@@ -14,14 +14,14 @@ LAUNCHER = shutil.which("mpiexec", path=f"{Path(sys.executable).parent}{os.paths
 
 
 def on_ranks(main):
-    """Run ``main(engine, brief)`` on this rank; what it returns is printed by the first."""
+    """Run ``main(engine)`` on this rank; what it returns is printed by the first."""
     from vpem.engines.mpi import MpiEngine
 
     warnings.simplefilter("error")
     warnings.simplefilter("ignore", VpemWarning)
     engine = MpiEngine(timeout=30)
     engine.crowded = True  # other tests run beside
-    found = main(engine, brief=sys.argv[1:] == ["brief"])
+    found = main(engine)
     if engine.rank == 0:
         print(found)
 

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 from tests import over_sums
-from tests.mpi_support import on_ranks
 from vpem.errors import InputError
 from vpem.files.matrix import FileMatrix
 from vpem.fits.settings import PrivacySettings
@@ -85,8 +84,6 @@ class Comparison:
 
 def main(engine, brief=False):
     n_agents = over_sums.agents_on(engine)
-    for check in over_sums.CHECKS:
-        check(engine, n_agents)
     X = overlapping()
     partition = from_lists(HELD[n_agents], 8)
     compare = Comparison(engine, X)
@@ -213,7 +210,3 @@ def check_refusals(engine, partition):
     if engine.size > 1:
         with pytest.raises(InputError, match="same rows"):
             fit_spread(own, ranked, n_components=2)
-
-
-if __name__ == "__main__":
-    on_ranks(main)

@@ -5,7 +5,6 @@ At the first rank both are there and compared, iteration by iteration, from the 
 
 import numpy as np
 
-from tests.mpi_support import on_ranks
 from tests.over_fits import HELD, Comparison, overlapping
 from tests.over_sums import agents_on
 from vpem.network.holdings import from_lists
@@ -45,7 +44,3 @@ def main(engine, brief=False):
             compare(network, missing="marginalize", sample_weight=weights)
             number += 1
     return f"compared {compare.n_compared}"
-
-
-if __name__ == "__main__":
-    on_ranks(main)

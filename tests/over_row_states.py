@@ -6,7 +6,6 @@ goes on from what it saved itself.
 
 from dataclasses import replace
 
-from tests.mpi_support import on_ranks
 from tests.over_rows import overlapping
 from tests.over_sums import agents_on
 from tests.resume_support import check_resumes
@@ -101,7 +100,3 @@ def main(engine, brief=False):
         for codec in ("qsgd:4bits:32", "topk:0.4", "randk:0.5"):
             ranks.check(fit_fedem, star, compress=codec, **{**reduced, "batch_size": 6}, **three)
     return f"checked {ranks.n_checked}"
-
-
-if __name__ == "__main__":
-    on_ranks(main)

@@ -10,7 +10,6 @@ import h5py
 import numpy as np
 import pytest
 
-from tests.mpi_support import on_ranks
 from tests.over_sums import agents_on, pooled
 from vpem.errors import InputError
 from vpem.files.matrix import FileMatrix
@@ -267,7 +266,3 @@ def check_refusals(compare, networks):
     own = read_rows(compare.X, [workers.rows[worker] for worker in star.agents.own])
     with pytest.raises(InputError, match="this rank hold"):
         fit_em(np.zeros((len(own) + 1, 3)), workers, star)
-
-
-if __name__ == "__main__":
-    on_ranks(main)

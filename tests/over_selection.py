@@ -8,7 +8,6 @@ from pathlib import Path
 
 import numpy as np
 
-from tests.mpi_support import on_ranks
 from tests.over_fits import overlapping
 from tests.over_sums import agents_on
 from vpem.fits.local_rows import read_rows
@@ -145,7 +144,3 @@ def check_record(engine, problem):
             assert facts["processes"] == engine.size
             assert len(set(engine.allgather(facts["what the data hold"]))) > 1
         engine.barrier()
-
-
-if __name__ == "__main__":
-    on_ranks(main)

@@ -256,3 +256,10 @@ def pooled(found, workers, engine):
 CHECKS = (
     check_values, check_roots, check_vectors, check_terms, check_masked, check_disturbed,
 )  # fmt: skip
+
+
+def main(engine, brief=False):
+    n_agents = agents_on(engine)
+    for check in CHECKS:
+        check(engine, n_agents)
+    return f"checked {len(CHECKS)}"

@@ -27,25 +27,21 @@ from .thread_engine import over_queues, together
 from .tls_support import members_together
 
 
-# Many ranks share the processors of a small machine: they run the networks, not all else. The sixth
-# holds nothing. What is the same over every engine (rows, missing values) is tried on queues below,
-# and at members over TLS, with checkpoints, by the cells of the table (see test_table.py).
+# Processes are begun once for all suites, of which they run what goes another way over ranks. The
+# sixth rank holds nothing. All that suites have is run on threads and queues, below.
 @pytest.mark.parametrize(
-    ("script", "n_ranks", "how"),
+    ("n_ranks", "suites"),
     [
-        ("fits", 2, "all"),
-        ("fits", 6, "brief"),
-        ("missing", 2, "all"),
-        ("rows", 2, "all"),
-        ("row_states", 2, "all"),
-        ("selection", 2, "all"),
+        (2, ("sums", "fits", "missing", "rows", "row_states", "selection")),
+        (6, ("sums", "missing")),
     ],
 )
-def test_mpi(script, n_ranks, how):
-    path = Path(__file__).with_name(f"over_{script}.py")
-    done = run_ranks(n_ranks, "-m", "mpi4py", path, how)
+def test_mpi(n_ranks, suites):
+    done = run_ranks(n_ranks, "-m", "mpi4py", Path(__file__).with_name("over_all.py"), *suites)
     assert done.returncode == 0, done.stderr
-    assert at_the_end(done.stdout) > 0
+    told = done.stdout.splitlines()
+    assert len(told) == len(suites)
+    assert all(at_the_end(one) > 0 for one in told)
 
 
 def at_the_end(told):
@@ -62,22 +58,29 @@ SERVER = (4, (1, 2, 3))
 """Processes, and those that hold something: a server that holds nothing is the first."""
 
 
+SHARED = (3, None)
+"""Fewer processes than agents, which they share."""
+
+
 @pytest.mark.filterwarnings("ignore::vpem.errors.VpemWarning")
 @pytest.mark.parametrize(
-    ("suite", "run", "n_ranks", "seats"),
+    ("suite", "brief", "run", "n_ranks", "seats"),
     [
-        (over_rows, over_threads, *SERVER),
-        (over_fits, over_members, *SERVER),
-        (over_rows, over_members, 3, None),
-        (over_missing, over_members, *SERVER),
-        (over_row_states, over_members, *SERVER),
-        (over_selection, over_members, *SERVER),
-        (over_fits, members_together, 2, None),
+        (over_sums, False, over_members, *SERVER),
+        (over_fits, True, over_members, *SERVER),
+        (over_fits, False, over_threads, 2, None),
+        (over_rows, True, over_threads, *SERVER),
+        (over_rows, False, over_members, *SHARED),
+        (over_missing, False, over_members, *SERVER),
+        (over_row_states, False, over_members, *SERVER),
+        (over_selection, False, over_members, *SERVER),
+        (over_sums, False, members_together, *SHARED),
+        (over_missing, True, members_together, *SERVER),
     ],
 )
-def test_processes_find_what_one_does(suite, run, n_ranks, seats):
+def test_processes_find_what_one_does(suite, brief, run, n_ranks, seats):
     with one_blas_thread():
-        first, *others = run(n_ranks, partial(suite.main, brief=True), seats=seats)
+        first, *others = run(n_ranks, partial(suite.main, brief=brief), seats=seats)
     assert isinstance(first, str), first
     assert at_the_end(first) > 0
     assert all(isinstance(other, str) for other in others), others
