@@ -1,33 +1,44 @@
-"""Concentrations after doses in compartments with rates of first order."""
+"""Concentrations after doses in one or two compartments with rates of first order."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
+from vpem._core.compartments import curves
+from vpem._core.reference_compartments import BY_CL_AND_KE, BY_V_AND_KE, LAG, ORAL, TWO
+from vpem._core.threads import thread_count
 from vpem.errors import InputError
 from vpem.saem.doses import Doses, doses_of
 from vpem.saem.individuals import Individuals
-from vpem.saem.structures.one_dose import concentration
 from vpem.saem.structures.structure import Structure, Vector
 
-__all__ = ["OneCompartment"]
+__all__ = ["Compartments", "OneCompartment", "TwoCompartments"]
 
-ROUTES = {("ka", "cl", "ke"), ("ka", "cl", "v"), ("ka", "v", "ke")}
+CORES = {
+    ("cl", "v"): 0,
+    ("cl", "ke"): BY_CL_AND_KE,
+    ("v", "ke"): BY_V_AND_KE,
+    ("cl", "v1", "q", "v2"): TWO,
+}
+"""What is between ka, if doses are absorbed, and tlag, if that begins late."""
 
 
-class OneCompartment(Structure):
-    """Oral doses in one compartment: ``D ka / (v (ka - ke)) (exp(-ke t) - exp(-ka t))``.
+class Compartments(Structure):
+    """Doses that are absorbed, injected or infused, in one or two compartments.
 
-    Parameters are positive, and normal as logarithms: the rate of absorption ``ka``, and two of the
-    clearance ``cl``, the volume ``v`` and the rate of elimination ``ke = cl / v``.
+    Parameters are positive, and normal as logarithms: the rate of absorption ``ka``, without which
+    doses go into the blood at once or are infused; of one compartment two of the clearance ``cl``,
+    the volume ``v`` and the rate of elimination ``ke = cl / v``; of two compartments ``cl``, their
+    volumes ``v1`` and ``v2`` and the clearance ``q`` between them; and the time ``tlag`` until
+    absorption begins. The effects of repeated doses add up. A measurement at the time of a dose is
+    from before it.
 
     Parameters
     ----------
     names : sequence of str
-        Of the parameters: ka, cl, ke or ka, cl, v or ka, v, ke.
+        Of the parameters, in this order: ka cl v, say.
 
     Raises
     ------
@@ -35,97 +46,106 @@ class OneCompartment(Structure):
         If they are not such.
     """
 
-    def __init__(self, names: Sequence[str] = ("ka", "cl", "ke")) -> None:
+    def __init__(self, names: Sequence[str]) -> None:
         self.names = tuple(names)
-        if self.names not in ROUTES:
+        self.oral, self.late = "ka" in self.names[:1], "tlag" in self.names[-1:]
+        core = self.names[int(self.oral) : len(self.names) - int(self.late)]
+        if core not in CORES or (self.late and not self.oral):
+            known = ", or ".join(",".join(one) for one in CORES)
             raise InputError(
-                "parameters of one compartment must be ka,cl,ke or ka,cl,v or ka,v,ke, got "
-                f"{','.join(self.names)!r}"
+                f"parameters of compartments must be {known}, with ka before them if doses are "
+                f"absorbed, and tlag last if that begins late; got {','.join(self.names)!r}"
             )
-        self.scales = ("log",) * 3
-        v = "v" in self.names
-        # Logarithms of ka, cl and ke are these sums of those of the parameters.
-        self._sums = np.eye(3)
-        if v and "cl" in self.names:
-            self._sums[2] = [0, 1, -1]
-        elif v:
-            self._sums[1] = [0, 1, 1]
+        self.core = core
+        self.scales = ("log",) * len(self.names)
+        self.code = CORES[core] | ORAL * self.oral | LAG * self.late
 
     def check(self, at: Individuals) -> None:
         """Refuse doses and rows that have no meaning."""
-        check_doses(at)
+        doses = doses_of(at)
+        start = np.full(at.n_individuals, -np.inf)
+        given = doses.counts > 0
+        start[given] = doses.times[doses.first[:-1][given]]
+        early = at.times < start[at.individual_of]
+        for what, wrong, who, values in (
+            ("a dose that is negative", doses.amounts < 0, doses.individual_of, doses.amounts),
+            ("a time before the dose", early, at.individual_of, at.times),
+        ):
+            if wrong.any():
+                place = int(wrong.argmax())
+                raise InputError(
+                    f"{at.source}: individual {at.names[who[place]]!r} has {what}, "
+                    f"{values[place]:g}; times count from the dose, and doses are not negative"
+                )
+
+    def _curves(self, phi: Vector, at: Individuals, slopes: Vector) -> Vector:
+        doses = doses_of(at)
+        found = np.empty((len(phi), at.n_rows))
+        curves(
+            self.code, np.ascontiguousarray(phi, dtype=np.float64), at.first, at.times,
+            doses.first, *doses.columns, found, slopes, thread_count(None),
+        )  # fmt: skip
+        return found
 
     def predict(self, phi: Vector, at: Individuals) -> Vector:
         """Return concentrations (chains, N)."""
-        return self.slopes(phi, at)[0]
+        return self._curves(phi, at, np.empty((0, 0, 0)))
 
     def slopes(self, phi: Vector, at: Individuals) -> tuple[Vector, Vector]:
         """Return concentrations and their derivatives."""
-        doses, who = doses_of(at), at.individual_of
-        of_rows = (phi @ self._sums.T)[:, who]
-        total, bends = np.zeros(of_rows.shape[:2]), np.zeros(of_rows.shape)
-        for turn in range(int(doses.counts.max(initial=0))):
-            times, amounts = _dose_of_rows(doses, turn, who)
-            f, slopes = concentration(np.maximum(at.times - times, 0.0), amounts, of_rows)
-            there = at.times > times
-            total += np.where(there, f, 0.0)
-            bends += np.where(there[:, None], slopes, 0.0)
-        return total, bends @ self._sums
+        slopes = np.empty((len(phi), at.n_rows, len(self.names)))
+        return self._curves(phi, at, slopes), slopes
 
     def begin(self, individuals: Individuals) -> Vector:
         """Return logarithms read from the area, the peak and the tail of each curve."""
         doses = doses_of(individuals)
         n = individuals.n_individuals
-        found = np.array([_read(individuals, doses, one) for one in range(n)]).reshape(n, 3)
-        guess: Vector = found @ np.linalg.inv(self._sums).T
-        return guess
+        read = np.array([_read(individuals, doses, one) for one in range(n)]).reshape(n, 5)
+        ka, cl, ke, top, lag = np.log(read).T
+        v = cl - ke
+        found = {"ka": ka, "cl": cl, "ke": ke, "v": v, "q": cl, "tlag": lag}
+        # The first volume is what an injection is found in at once.
+        share = 0.5 if self.oral else np.clip(np.exp(-top - v), 0.1, 0.9)
+        found |= {"v1": v + np.log(share), "v2": v + np.log1p(-share)}
+        return np.stack([found[name] for name in self.names], axis=-1)
 
 
-def check_doses(at: Individuals) -> None:
-    """Refuse doses that are negative, and rows before the first one.
+class OneCompartment(Compartments):
+    """One compartment, by default of doses that are absorbed, see `Compartments`."""
 
-    Raises
-    ------
-    InputError
-        Where there are such.
-    """
-    doses = doses_of(at)
-    start = np.full(at.n_individuals, -np.inf)
-    given = doses.counts > 0
-    start[given] = doses.times[doses.first[:-1][given]]
-    early = at.times < start[at.individual_of]
-    for what, wrong, who, values in (
-        ("a dose that is negative", doses.amounts < 0, doses.individual_of, doses.amounts),
-        ("a time before the dose", early, at.individual_of, at.times),
-    ):
-        if wrong.any():
-            place = int(wrong.argmax())
+    def __init__(self, names: Sequence[str] = ("ka", "cl", "ke")) -> None:
+        super().__init__(names)
+        if "v1" in self.names:
+            raise InputError("cl,v1,q,v2 are parameters of two compartments")
+
+
+class TwoCompartments(Compartments):
+    """Two compartments, by default of doses that are injected or infused, see `Compartments`."""
+
+    def __init__(self, names: Sequence[str] = ("cl", "v1", "q", "v2")) -> None:
+        super().__init__(names)
+        if "v1" not in self.names:
             raise InputError(
-                f"{at.source}: individual {at.names[who[place]]!r} has {what}, {values[place]:g}; "
-                "times count from the dose, and doses are not negative"
+                f"parameters of two compartments are cl,v1,q,v2, got {','.join(self.names)!r}"
             )
 
 
-def _dose_of_rows(doses: Doses, turn: int, who: NDArray[np.intp]) -> tuple[Vector, Vector]:
-    """Time and amount (N,) of a dose of each row's individual; where there is none, 0."""
-    there = (doses.counts > turn)[who]
-    place = np.where(there, doses.first[:-1][who] + turn, 0)
-    return np.where(there, doses.times[place], np.inf), np.where(there, doses.amounts[place], 0.0)
+def _read(data: Individuals, doses: Doses, one: int) -> tuple[float, ...]:
+    """Return ka, cl and ke from the area, the peak and the tail of a curve; NaN: they do not say.
 
-
-def _read(data: Individuals, doses: Doses, one: int) -> Vector:
-    """Logarithms of ka, cl and ke from the area, the peak and the tail of a curve."""
+    Behind them is the highest value for an amount of 1, and a time before absorption shows.
+    """
     rows = slice(data.first[one], data.first[one + 1])
     given = slice(doses.first[one], doses.first[one + 1])
     t, y = data.times[rows], np.maximum(data.values[rows], 0.0)
     if given.start == given.stop or len(t) < 2:
-        return np.full(3, np.nan)
+        return (np.nan,) * 5
     t = t - doses.times[given.start]
     top = int(y.argmax())
     low = max(1e-3 * y[top], 1e-300)
     tail = slice(max(top, len(t) - 4), len(t))
-    ke = 0.0
     apart = t[tail] - t[tail].mean()
+    ke = 0.0
     if apart.any():
         ke = -float(apart @ np.log(np.maximum(y[tail], low)) / (apart @ apart))
     span = max(float(t[-1]), 1e-12)
@@ -134,6 +154,6 @@ def _read(data: Individuals, doses: Doses, one: int) -> Vector:
     peak = max(float(t[top]), 0.02 / ke)
     ka = max(2.0 / peak, 1.5 * ke)
     amount = float(doses.amounts[given].sum())
-    if not amount > 0 or not area > 0:  # as others' then
-        return np.log([ka, np.nan, ke])
-    return np.log([ka, amount / area, ke])
+    known = amount > 0 and area > 0  # else as others'
+    cl, highest = (amount / area, y[top] / amount) if known else (np.nan, np.nan)
+    return ka, cl, ke, highest, 0.1 * peak
