@@ -45,7 +45,7 @@ class SaemFile(StoredFile):
         from vpem.errors import InputError, did_you_mean
 
         from .saem_choices import needed_covariates
-        from .saem_data import individuals_of
+        from .saem_rows import individuals_of
 
         saved, data, options = self.stored, request.data, request.individuals
         for about in (request.parties, request.engine):

@@ -117,7 +117,7 @@ def saem(
         if run.where.speaks:
             _check_outputs(out)
         needed = needed_covariates(model.model, options)
-        source = read_source(data, held, needed, how.missing == "marginalize", run)
+        source = read_source(data, held, model.model, needed, how.missing == "marginalize", run)
         if model.init_individuals is not None:
             options["rows"] = rows_of_names(source, model.init_individuals)
         if init_model is not None:

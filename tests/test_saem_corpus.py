@@ -1,15 +1,21 @@
 """Corpora: documents as individuals, vocabularies, files."""
 
+from types import SimpleNamespace
+
 import h5py
 import numpy as np
 import pytest
 import scipy.sparse
 
+from vpem.engines.one_process import OneProcess
 from vpem.errors import FileError, InputError
 from vpem.files.hdf5 import create, describe_element, write_array, write_strings
 from vpem.saem.corpus import document_counts, from_counts, in_words
 from vpem.saem.formats.corpora import read_corpus, write_corpus
 from vpem.saem.formats.individuals import chain, read_individuals, write_individuals
+from vpem_cli.saem_corpus import CorpusReader, CorpusSettings, files_in
+
+from .thread_engine import together
 
 WORDS = ("ale", "bee", "cow")
 
@@ -156,3 +162,79 @@ def test_a_matrix_that_declares_what_it_has_not(some, tmp_path):
         file["X"].attrs["shape"] = (2, 3)
     with pytest.raises(FileError, match="do not fit each other"):
         read_corpus(path)
+
+
+# ---- what a shell reads --------------------------------------------------------------------------
+
+
+@pytest.fixture
+def reader(tmp_path):
+    """Function: a reader of documents with these settings, and what it says."""
+
+    def make(**settings):
+        told = []
+        screen = SimpleNamespace(note=told.append, warn=told.append)
+        if "vocabulary" in settings:
+            path = tmp_path / "words.txt"
+            path.write_text(settings["vocabulary"])
+            settings["vocabulary"] = path
+        return CorpusReader({}, CorpusSettings(**settings), screen), told
+
+    return make
+
+
+@pytest.mark.parametrize(
+    ("settings", "words", "said"),
+    [
+        ({}, WORDS, []),
+        ({"min_documents": 2}, ("ale", "bee"), ["which come 1 time, are left out"]),
+        ({"max_share": 0.5}, ("cow",), ["7 times", "2 documents left out"]),
+        ({"vocabulary": "cow\n\nbee\n"}, ("cow", "bee"), ["4 times", "1 document left out"]),
+        ({"vocabulary": "cow\nant\nbee\n", "min_documents": 1}, ("cow", "bee"),
+         ["4 times", "1 document left out"]),
+    ],
+)  # fmt: skip
+def test_words_that_are_left_out_are_told(some, reader, settings, words, said):
+    made, told = reader(**settings)
+    found, kept = made.share({0: some}, None)
+    assert kept == found[0].words == words
+    assert len(told) == len(said)
+    assert all(part in sentence for part, sentence in zip(said, told, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"min_documents": 3}, "none of the 3 words is in 3 documents or more"),
+        ({"vocabulary": "cow\ncow\n"}, "a line each, all different"),
+        ({"vocabulary": "\n"}, "a line each, all different"),
+    ],
+)
+def test_vocabularies_that_are_refused(some, reader, settings, words):
+    with pytest.raises(InputError, match=words):
+        reader(**settings)[0].share({0: some}, None)
+
+
+def test_parties_share_words(some, reader):
+    """In one process and in two, and with words of too few documents left out."""
+    other = from_counts(np.array([[1, 0, 4]]), ("cow", "dog", "ant"), ["w"])
+    for settings, wanted in (({}, ("ale", "ant", "bee", "cow", "dog")),
+                             ({"min_documents": 2}, ("ale", "bee", "cow"))):  # fmt: skip
+        alone, words = reader(**settings)[0].share({0: some, 1: other}, OneProcess())
+
+        def work(engine, settings=settings):
+            mine = {engine.rank: (some, other)[engine.rank]}
+            return reader(**settings)[0].share(mine, engine)
+
+        apart = together(2, work)
+        assert {one[1] for one in apart} == {words} == {wanted}
+        assert [told(one[0][n]) for n, one in enumerate(apart)] == [told(alone[n]) for n in (0, 1)]
+
+
+def test_files_of_a_folder(tmp_path):
+    for name in ("b.csv", "a.csv", ".hidden"):
+        (tmp_path / name).touch()
+    assert files_in([tmp_path]) == [tmp_path / "a.csv", tmp_path / "b.csv"]
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(FileError, match="empty is empty"):
+        files_in([tmp_path / "empty"])
