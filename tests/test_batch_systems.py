@@ -5,13 +5,13 @@ import re
 import shutil
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pytest
 
-from .cli_support import MAIN, make_data
+from .cli_support import make_data
+from .forks import folder as folder_of_vpem
 
 ROOT = Path(__file__).resolve().parents[1]
 SCRIPTS = [
@@ -42,7 +42,7 @@ def cluster(tmp_path):
     tools = tmp_path / "bin"
     tools.mkdir()
     for name, body in (
-        ("vpem", f'exec "{sys.executable}" -c "{MAIN}" "$@"'),
+        ("vpem", f'exec "{folder_of_vpem()}/vpem" "$@"'),
         ("scontrol", f'echo "$@" >> "{tmp_path}/told"'),
     ):
         (tools / name).write_text(f"#!/bin/sh\n{body}\n")
@@ -76,7 +76,7 @@ def adapted(place, **options):
 
 def test_a_job_is_requeued_and_goes_on(cluster):
     folder = cluster.folder
-    script = adapted(0, tol=0, max_iter=500, checkpoint_every=1)
+    script = adapted(0, tol=0, max_iter=300, checkpoint_every=1)
     job = cluster(script)
     deadline = time.monotonic() + 60
     while not (folder / "fit.ckpt").exists():
