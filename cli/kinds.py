@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
 if TYPE_CHECKING:
+    from vpem.pictures.contents import Table as Contained
     from vpem.pictures.kinds import Data
     from vpem.pictures.reported import Saved
 
     from .requests import Request, ResultSettings
 
-__all__ = ["ImputationFile", "StoredFile", "reported", "stored_at"]
+__all__ = ["ImputationFile", "StoredFile", "as_printed", "reported", "stored_at"]
 
 KINDS = {
     "vpem-model": ("of_mixtures", "MixtureFile"),
@@ -52,6 +53,19 @@ def stored_at(path: Path) -> StoredFile:
 def _is_number(cell: object) -> bool:
     """Whether a cell of a table is a number, or a share, as a reader sees it."""
     return str(cell).rstrip("%").replace(",", "").replace(".", "", 1).isdecimal()
+
+
+def as_printed(item: Contained, heading: str = "") -> Any:
+    """Return a table of what there is to say of a fit as a terminal has it."""
+    from .output import table
+
+    right = tuple(
+        head
+        for head, *cells in zip(item.heads, *item.rows, strict=False)
+        if head != item.heads[0] and (item.numbers or all(map(_is_number, cells)))
+    )
+    heads = item.heads or ("",) * len(item.rows[0])
+    return table(item.rows, *heads, title=item.caption or heading, right=right)
 
 
 class StoredFile:
@@ -97,21 +111,14 @@ class StoredFile:
         from vpem.pictures.contents import Table
         from vpem.pictures.page import contents_of
 
-        from .output import show, table
+        from .output import show
 
         contents = contents_of(self.saved)
         printed: list[Any] = [contents.title, contents.lead]
         for section in contents.sections:
             for item in section.items:
                 if isinstance(item, Table):
-                    title = item.caption or section.heading
-                    right = tuple(
-                        head
-                        for head, *cells in zip(item.heads, *item.rows, strict=False)
-                        if head != item.heads[0] and (item.numbers or all(map(_is_number, cells)))
-                    )
-                    heads = item.heads or ("",) * len(item.rows[0])
-                    printed.append(table(item.rows, *heads, title=title, right=right))
+                    printed.append(as_printed(item, section.heading))
                 else:
                     printed += [item] if isinstance(item, str) else item.lines
         show(*printed)

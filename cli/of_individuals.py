@@ -128,6 +128,7 @@ class SaemFile(StoredFile):
         """Print the log-likelihood of individuals."""
         import numpy as np
 
+        from vpem.saem.estimates import criteria_of
         from vpem.saem.prediction import Predictor
 
         refuse_given(request.rows, "is for mixtures; a fit of SAEM takes individuals as they are")
@@ -137,7 +138,7 @@ class SaemFile(StoredFile):
         likelihood = predictor.score(found)
         value, p = likelihood.value, len(self.stored.parameters)
         effective = float(np.min(likelihood.effective))
-        bic = p * np.log(found.n_individuals) - 2 * value
+        criteria = criteria_of(self.stored, value, found.n_individuals, found.n_rows)
         if request.output.json:
             print_json({
                 "n_individuals": found.n_individuals,
@@ -145,13 +146,13 @@ class SaemFile(StoredFile):
                 "n_parameters": p,
                 "log_likelihood": {
                     "value": value, "error": likelihood.error, "least_effective_draws": effective,
+                    "linearized": likelihood.linearized,
                 },
                 "individuals": [
                     {"id": name, "log_likelihood": each}
                     for name, each in zip(found.names, likelihood.each.tolist(), strict=True)
                 ],
-                "bic": bic,
-                "aic": 2 * p - 2 * value,
+                **criteria,
             })  # fmt: skip
             return
         error = f", Monte Carlo error {likelihood.error:.2g}" if likelihood.error else ""
@@ -161,8 +162,8 @@ class SaemFile(StoredFile):
             ("parameters", p),
             ("log-likelihood, total", f"{value:.4f}{error}"),
             ("log-likelihood per individual", number(value / found.n_individuals, 8)),
-            ("BIC, of individuals", f"{bic:.4f}"),
-            ("AIC", f"{2 * p - 2 * value:.4f}"),
+            ("BIC, of individuals", f"{criteria['bic']:.4f}"),
+            ("AIC", f"{criteria['aic']:.4f}"),
         )
         show(table(facts, "", ""))
 

@@ -139,7 +139,7 @@ def saem(
 
         mine = found if run.where.own_users else told
         run.finish(Result(
-            found.converged, tell, write, show_report,
+            found.converged, tell, write, lambda report: show_report(report, told),
             own=lambda _: {"labels_files": labels.written, **_draw(mine, out)},
         ))  # fmt: skip
 

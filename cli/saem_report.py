@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 __all__ = ["SaemCounter", "report_of", "show_report", "write_individual_table"]
 
-MOST_ROWS = 50
-"""Parameters and latents that are printed; --json has them all."""
+MOST_ROWS = 60
+"""Parameters that are printed; --json has them all."""
 
 FLAT = 0.9
 """Shrinkage above which a latent hardly varies between individuals."""
@@ -100,6 +100,28 @@ def _advice(fit: SaemFit) -> str:
     )
 
 
+def _known_errors(fit: SaemFit, screen: Screen) -> dict[str, float | None]:
+    """Return standard errors by name, None where there are none, of which the screen is told."""
+    from math import isfinite
+
+    from vpem.errors import shorten
+
+    errors = {name: value if isfinite(value) else None for name, value in fit.errors.items()}
+    lacking = [name for name, value in errors.items() if value is None]
+    if len(lacking) == len(errors):
+        screen.warn(
+            "there are no standard errors, for the observed information is not positive definite "
+            f"at the estimates; {_advice(fit)}"
+        )
+    elif lacking:
+        screen.warn(
+            f"there are no standard errors of {shorten(lacking)}, of which draws tell too little; "
+            "those of the others take them as known, and may be too small; "
+            f"{_advice(fit)}"
+        )
+    return errors
+
+
 def report_of(fit: SaemFit, held: Workers, screen: Screen) -> Report:
     """Return all that is told of a fit, for `print_json`.
 
@@ -114,22 +136,11 @@ def report_of(fit: SaemFit, held: Workers, screen: Screen) -> Report:
     """
     from math import isfinite
 
-    from vpem.errors import shorten
+    from vpem.saem.estimates import criteria_of, summary_of
+    from vpem.saem.saved import as_saved
 
     model, likelihood, people = fit.model, fit.log_likelihood, fit.people
-    errors = {name: value if isfinite(value) else None for name, value in fit.errors.items()}
-    lacking = [name for name, value in errors.items() if value is None]
-    if len(lacking) == len(errors):
-        screen.warn(
-            "there are no standard errors, for the observed information is not positive definite "
-            f"at the estimates; {_advice(fit)}"
-        )
-    elif lacking:
-        screen.warn(
-            f"there are no standard errors of {shorten(lacking)}, of which draws tell too little; "
-            "those of the others take them as known, and may be too small; "
-            f"{_advice(fit)}"
-        )
+    saved = as_saved(fit)
     device_of = [held.names[device] for device in held.worker_of]
     effective = fit.least_effective
     return {
@@ -142,12 +153,15 @@ def report_of(fit: SaemFit, held: Workers, screen: Screen) -> Report:
         "latents": list(model.latents),
         "n_parameters": len(model.parameters),
         "estimates": fit.estimates,
-        "standard_errors": errors,
+        "standard_errors": _known_errors(fit, screen),
         "log_likelihood": {
             "value": likelihood.value,
             "error": likelihood.error,
             "least_effective_draws": effective if isfinite(effective) else None,
+            "linearized": likelihood.linearized,
         },
+        "criteria": criteria_of(saved, likelihood.value, people.n_individuals, people.n_rows),
+        "summary": summary_of(saved).as_json(),
         "converged": fit.converged if fit.settings["tol"] > 0 else None,
         "iterations": fit.n_iter,
         "change": fit.change if isfinite(fit.change) else None,
@@ -226,33 +240,58 @@ def _iterations(report: Report) -> str:
     return ", ".join([*parts, f"{number(report['seconds'], 3)} s"])
 
 
-def show_report(report: Report) -> None:
-    """Print what a reader wants to know."""
-    settings = report["settings"]
-    sizes, rates = report["device_individuals"], report["acceptance"]
+def _criteria(found: Report) -> str:
+    """Say what the fit costs, parameters counted."""
+    named = (("-2LL", "minus_2_log_likelihood"), ("AIC", "aic"), ("BIC", "bic"), ("BICc", "bicc"))
+    return ", ".join(f"{name} {found[key]:.2f}" for name, key in named if found[key] is not None)
+
+
+def _likelihood(found: Report) -> str:
+    """Say in a line what the log-likelihood is, and how sure."""
+    from math import isfinite
+
+    value = f"{found['value']:.3f}"
+    if found["error"]:
+        value += f", Monte Carlo error {found['error']:.2g}"
+    return value + (
+        f"; linearized {found['linearized']:.3f}" if isfinite(found["linearized"]) else ""
+    )
+
+
+def _devices(report: Report) -> str:
+    """Say in a line who held individuals, and how these were joined."""
+    settings, sizes = report["settings"], report["device_individuals"]
     fewest, most = int(min(sizes)), int(max(sizes))
-    network = "one, all individuals"
-    if report["n_devices"] > 1:
-        each = plural(most, "individual") if fewest == most else f"{fewest} to {most} individuals"
-        network = f"{report['n_devices']}, {each} each"
-        if settings["sum"] == "consensus":
-            network += f", {settings['topology']}, {plural(settings['rounds'], 'round')}"
-            network += f", statistics up to {settings['disagreement']:.2g} apart"
-        elif settings["sum"] == "tree":
-            network += f", {settings['topology']}, added up along a tree"
-        if settings.get("secure_sum"):
-            network += ", sums under masks"
-    likelihood = report["log_likelihood"]
-    value = f"{likelihood['value']:.3f}"
-    if likelihood["error"]:
-        value += f", Monte Carlo error {likelihood['error']:.2g}"
+    if report["n_devices"] == 1:
+        return "one, all individuals"
+    each = plural(most, "individual") if fewest == most else f"{fewest} to {most} individuals"
+    network = f"{report['n_devices']}, {each} each"
+    if settings["sum"] == "consensus":
+        network += f", {settings['topology']}, {plural(settings['rounds'], 'round')}"
+        network += f", statistics up to {settings['disagreement']:.2g} apart"
+    elif settings["sum"] == "tree":
+        network += f", {settings['topology']}, added up along a tree"
+    return network + (", sums under masks" if settings.get("secure_sum") else "")
+
+
+def show_report(report: Report, fit: SaemFit) -> None:
+    """Print what a reader wants to know."""
+    from vpem.pictures.estimates import estimate_tables
+    from vpem.saem.estimates import summary_of
+    from vpem.saem.saved import as_saved
+
+    from .kinds import as_printed
+
+    settings = report["settings"]
+    rates = report["acceptance"]
     facts = [
         ("data", f"{plural(report['n_individuals'], 'individual')}, "
                  f"{plural(report['n_samples'], 'row')}"),
         ("model", f"{settings['model']}, {plural(report['n_parameters'], 'parameter')}"),
-        ("devices", network),
+        ("devices", _devices(report)),
         ("algorithm", _algorithm(settings)),
-        ("log-likelihood", value),
+        ("log-likelihood", _likelihood(report["log_likelihood"])),
+        ("criteria", _criteria(report["criteria"])),
         ("iterations", _iterations(report)),
     ]  # fmt: skip
     if report["converged"] is not None:
@@ -268,21 +307,7 @@ def show_report(report: Report) -> None:
     for name, key in (("individuals", "individuals_file"), ("traces", "traces_file")):
         if report[key] is not None:
             facts.append((name, report[key]))
-    errors = report["standard_errors"]
-    lines = [
-        (name, number(estimate), number(errors[name], 3))
-        for name, estimate in report["estimates"].items()
-    ]
-    heads = ("parameter", "estimate", "standard error")
-    made: list[Any] = [table(facts, "", "")]
-    made.append(table(lines[:MOST_ROWS], *heads, title="Estimates", right=heads[1:]))
-    if len(lines) > MOST_ROWS:
-        made.append(f"... and {plural(len(lines) - MOST_ROWS, 'more parameter')} (see --json)\n")
-    if report["shrinkage"] is not None:
-        shares = [(name, f"{share:.3f}") for name, share in report["shrinkage"].items()]
-        made.append(
-            table(
-                shares[:MOST_ROWS], "latent", "shrinkage", title="Individuals", right=("shrinkage",)
-            )
-        )
-    show(*made)
+    show(table(facts, "", ""), *map(as_printed, estimate_tables(summary_of(as_saved(fit)))))
+    left = len(report["estimates"]) - MOST_ROWS
+    if left > 0:
+        show(f"{plural(left, 'more parameter')} (see --json)\n")

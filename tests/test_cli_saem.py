@@ -293,7 +293,7 @@ def test_device_files_that_are_refused(sentence, tmp_path, text, words):
 def test_what_a_person_reads(capsys):
     result = done(capsys, "saem", BOYS, *SHORT, "--devices", "4", "--sampler", "metropolis")
     for words in ("26 individuals, 234 rows", "linear, 6 parameters", "6 to 7 individuals each",
-                  "metropolis", "Monte Carlo error", "12, of which 6 burn-in", "standard error",
+                  "metropolis", "Monte Carlo error", "12, of which 6 burn-in", "RSE %", "-2LL",
                   "var(intercept)", "shrinkage", "of the moves", "messages"):  # fmt: skip
         assert words in result.out
     assert result.err == ""

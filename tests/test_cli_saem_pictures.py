@@ -183,7 +183,7 @@ def test_the_page_says_what_the_fit_says(capsys, home, tmp_path):
     page, saved = path.read_text(encoding="utf-8"), read_saem(home / "growth.h5")
     text, likelihood = text_of(page), saved.log_likelihood
     for name, error in saved.errors.items():
-        assert f"{name} {saved.estimates[name]:.7g} {error:.3g}" in text
+        assert f"{name} {saved.estimates[name]:.5g} {error:.3g}" in text
     for told in (
         "growth.h5: linear, 6 parameters, 26 individuals", "26 individuals, 234 rows",
         f"{likelihood.value:.9g}, Monte Carlo error {likelihood.error:.2g}",

@@ -163,7 +163,7 @@ def test_show(capsys, home, name):
     text = done(capsys, "model", "show", home / f"{name}.h5").out
     for parameter in saved.parameters:
         assert parameter in text
-    assert f"{saved.theta[0]:.7g}" in text
+    assert f"{saved.theta[0]:.5g}" in text
     assert ("shrinkage" in text) == (name != "mixture")
     told = done(capsys, "model", "show", home / f"{name}.h5", "--json").json
     assert told["estimates"] == saved.estimates

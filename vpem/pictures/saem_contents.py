@@ -17,9 +17,11 @@ from vpem.pictures.contents import (
     facts,
     sent_by_phase,
 )
+from vpem.pictures.estimates import MOST_ROWS, correlation_table, estimate_tables
 from vpem.pictures.reported import counted_by_kind
 from vpem.pictures.saved import SavedLatents
 from vpem.pictures.style import said_bytes
+from vpem.saem.estimates import criteria_of, summary_of
 from vpem.saem.individuals import Individuals
 from vpem.saem.models.catalogue import OWN
 from vpem.saem.prediction import Predictor
@@ -28,9 +30,6 @@ from vpem.saem.saved import SavedSaem
 __all__ = ["contents_of_latents"]
 
 Items = list[Table | Listing | str]
-
-MOST_ROWS = 60
-"""Parameters, or latents, of a table."""
 
 FLAT = 0.9
 """Shrinkage above which a latent hardly varies between individuals."""
@@ -145,14 +144,30 @@ def _with_error(value: float, error: float) -> str:
     return f"{_number(value, 9)}{exact}"
 
 
+def _criteria(saved: SavedSaem) -> list[Fact]:
+    """What charges for parameters."""
+    rows, value = saved.settings.get("n_rows"), saved.log_likelihood.value
+    found = criteria_of(saved, value, saved.n_individuals, rows)
+    said: list[Fact] = []
+    if math.isfinite(saved.log_likelihood.linearized):
+        said.append(("the same, linearized", _number(saved.log_likelihood.linearized, 9)))
+    for name, key in (
+        ("-2 log-likelihood", "minus_2_log_likelihood"),
+        ("AIC (less is better)", "aic"),
+        ("BIC, of individuals (less is better)", "bic"),
+        ("BICc, of individuals and rows (less is better)", "bicc"),
+    ):
+        if found[key] is not None:
+            said.append((name, _number(found[key])))
+    return said
+
+
 def _quality(saved: SavedSaem, individuals: Individuals | None) -> Items:
     likelihood = saved.log_likelihood
-    p, n = len(saved.parameters), saved.n_individuals
     converged = "not asked for" if not _asked(saved) else "yes" if saved.converged else "no"
     found: list[Fact] = [
         ("log-likelihood (nats)", _with_error(likelihood.value, likelihood.error)),
-        ("BIC, of individuals (less is better)", _number(p * math.log(n) - 2 * likelihood.value)),
-        ("AIC (less is better)", _number(2 * p - 2 * likelihood.value)),
+        *_criteria(saved),
         ("iterations", f"{saved.n_iter}, of which {_setting(saved, 'burn_in')} burn-in"),
         ("converged", f"{converged}{f': {saved.grounds}' if saved.grounds else ''}"),
     ]
@@ -179,14 +194,14 @@ def _quality(saved: SavedSaem, individuals: Individuals | None) -> Items:
 
 
 def _estimates(saved: SavedSaem) -> Items:
-    rows = [
-        (name, _number(estimate), _number(error, 3))
-        for (name, estimate), error in zip(
-            saved.estimates.items(), saved.standard_errors.tolist(), strict=True
-        )
+    summary = summary_of(saved)
+    together = correlation_table(summary)
+    left = len(saved.parameters) - MOST_ROWS
+    return [
+        *estimate_tables(summary),
+        *([] if together is None else [together]),
+        *([f"{left} more parameters are in the file."] if left > 0 else []),
     ]
-    heads = ("parameter", "estimate", "standard error")
-    return [Table(rows[:MOST_ROWS], heads), *_more(len(rows), "parameters")]
 
 
 def _latents(saved: SavedSaem) -> Items:
@@ -197,21 +212,17 @@ def _latents(saved: SavedSaem) -> Items:
     rows: list[Sequence[object]] = []
     for j, name in enumerate(saved.latents):
         means = saved.means[:, j]
-        rows.append((
-            name, *(f"{value:.5g}" for value in (means.min(), np.median(means), means.max())),
-            f"{saved.shrinkage[j]:.3f}",
-        ))  # fmt: skip
-    heads = ["latent", "least mean", "median mean", "most mean", "shrinkage"]
+        rows.append(
+            (name, *(f"{value:.5g}" for value in (means.min(), np.median(means), means.max())))
+        )
+    heads = ["latent", "least mean", "median mean", "most mean"]
     what = (
-        "Conditional means over individuals. Shrinkage is near 0 where the rows determine the "
-        "latent, near 1 where the population does."
+        "Conditional means over individuals. Shrinkage, above, is near 0 where the rows determine "
+        "the latent, near 1 where the population does."
     )
-    return [Table(rows[:MOST_ROWS], heads), what, *_more(len(rows), "latents")]
-
-
-def _more(count: int, what: str) -> Items:
-    left = count - MOST_ROWS
-    return [f"{left} more {what} are in the file."] if left > 0 else []
+    left = len(rows) - MOST_ROWS
+    more = [f"{left} more latents are in the file."] if left > 0 else []
+    return [Table(rows[:MOST_ROWS], heads), what, *more]
 
 
 def _sent(saved: SavedSaem) -> Items:

@@ -35,8 +35,8 @@ class Conditional:
     spread : ndarray of shape (P, P)
         Total of the conditional covariances of each individual's statistic.
     shrinkage : ndarray of shape (q,)
-        Share of a latent's variance between individuals that their means do not show: 0 where rows
-        say all of it, 1 where they say nothing.
+        Share of a latent's variance between individuals (of those with the same covariates) that
+        their means do not show: 0 where rows say all of it, 1 where they say nothing.
     n_draws : int
         Draws of each individual.
     """
@@ -120,7 +120,7 @@ def sample_conditional(
     lower, upper = np.quantile(draws, [(1 - level) / 2, (1 + level) / 2], axis=0)
     among = model.individuals
     within = among.mean(np.einsum("nii->ni", covariances))
-    between = among.variance(means)
+    between = among.variance(means - model.typical(theta))
     total = within + between
     return Conditional(
         means,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import wraps
 from typing import ParamSpec, TypeVar
@@ -16,9 +16,12 @@ from vpem.saem.individuals import Individuals
 from vpem.saem.models.gmm import GmmModel
 from vpem.saem.models.model import SaemModel, Vector
 
-__all__ = ["Curves", "Latents", "at_times", "check_law", "finite"]
+__all__ = ["Curves", "Latents", "at_times", "check_law", "finite", "in_batches"]
 
 MOST_TIMES = 100_000
+
+LARGEST = 1 << 22
+"""Numbers of draws at once."""
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -107,6 +110,13 @@ def check_law(model: SaemModel, theta: Vector) -> None:
         least = 0.0
     if not least > 0:
         raise InputError("the fit's estimates are no law: a covariance is not positive definite")
+
+
+def in_batches(at: Individuals, width: int, n_draws: int) -> Iterator[Individuals]:
+    """Yield individuals in parts whose draws, of latents (width) or of rows, take little memory."""
+    sizes = np.cumsum(np.maximum(at.counts, width)) * n_draws // LARGEST
+    for part in np.unique(sizes):
+        yield at.take(np.flatnonzero(sizes == part))
 
 
 def at_times(

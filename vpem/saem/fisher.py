@@ -10,7 +10,13 @@ from scipy.linalg import null_space
 from vpem.saem.conditional import Conditional
 from vpem.saem.models.model import Counts, SaemModel, Vector
 
-__all__ = ["complete_and_hidden", "least_share", "observed_information", "standard_errors"]
+__all__ = [
+    "complete_and_hidden",
+    "covariance_of",
+    "least_share",
+    "observed_information",
+    "standard_errors",
+]
 
 DROP = 5e-5
 """Of a log-density, by a nudge of one parameter: a hundredth of its standard error, were no latents
@@ -109,7 +115,13 @@ def _nudge(density: Callable[[Vector], float], theta: Vector, here: float, i: in
 
 
 def standard_errors(information: Vector, constraints: Vector | None = None) -> Vector:
-    """Standard errors (p,) of an information matrix; NaN where it is.
+    """Standard errors (p,) of an information matrix, as `covariance_of`; NaN where it is."""
+    found: Vector = np.sqrt(np.diag(covariance_of(information, constraints)))
+    return found
+
+
+def covariance_of(information: Vector, constraints: Vector | None = None) -> Vector:
+    """Covariance (p, p) of estimates, the inverse of their information; NaN where that is.
 
     Rows and columns are scaled before, so that units do not matter. Parameters whose information is
     NaN are taken as known; where the others' is not positive definite all are NaN.
@@ -119,10 +131,10 @@ def standard_errors(information: Vector, constraints: Vector | None = None) -> V
     information : ndarray of shape (p, p)
         Of parameters as if each could change alone.
     constraints : ndarray of shape (c, p), optional
-        Sums of changes of parameters that are zero (`SaemModel.constraints`): errors are those
-        of changes that keep to them.
+        Sums of changes of parameters that are zero (`SaemModel.constraints`): the covariance is
+        that of changes that keep to them.
     """
-    found = np.full(len(information), np.nan)
+    found = np.full(information.shape, np.nan)
     keep = np.flatnonzero(~np.isnan(np.diag(information)))
     part = information[np.ix_(keep, keep)]
     sizes = np.sqrt(np.maximum(np.diag(part), 0.0))
@@ -134,5 +146,6 @@ def standard_errors(information: Vector, constraints: Vector | None = None) -> V
         free[np.abs(free) < 1e-12] = 0.0
     values, vectors = np.linalg.eigh(free.T @ (part / np.outer(sizes, sizes)) @ free)
     if len(values) and values[0] > 1e-10:
-        found[keep] = np.sqrt((((free @ vectors) ** 2) / values).sum(axis=1)) / sizes
+        root = (free @ vectors) / np.sqrt(values) / sizes[:, None]
+        found[np.ix_(keep, keep)] = root @ root.T
     return found

@@ -148,7 +148,7 @@ def fit_saem(
     given, likelihood = _look_closer(made, theta, chosen, run, asked, announce)
     warn_of_few(likelihood, individuals.names, asked.n_importance)
     information = observed_information(made, theta, given)
-    server.sum_up()
+    server.sum_up(3 if made.normal_rows else 2)
     rates = None if acceptance is None else _spread(individuals, acceptance)
     named = isinstance(model, str)
     return SaemFit(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,6 +11,7 @@ from scipy.special import chdtri, gammaln
 from vpem.checks import check_int, check_number
 from vpem.errors import InputError
 from vpem.saem.conditional import Conditional
+from vpem.saem.linearized import linearized_log_likelihood
 from vpem.saem.models.model import SaemModel, Vector
 from vpem.saem.streams import Streams
 
@@ -34,12 +36,16 @@ class LogLikelihood:
         Of each individual.
     effective : ndarray of shape (n,)
         Draws that the weighted ones are worth; infinite where there is a formula.
+    linearized : float
+        Of all, with curves that are made linear in the latents, as nlme has it; NaN where
+        measurements given the latents are not normal.
     """
 
     value: float
     error: float
     each: Vector
     effective: Vector
+    linearized: float = math.nan
 
 
 def importance_log_likelihood(
@@ -123,7 +129,8 @@ def importance_log_likelihood(
         effective = first**2 / second
     # Copies of an individual have the same draws.
     error = float(np.sqrt(among.total(among.weighed(np.maximum(variance, 0.0), among.weights))))
-    return LogLikelihood(float(among.total(each)), error, each, effective)
+    tangent = linearized_log_likelihood(model, theta, given.means)
+    return LogLikelihood(float(among.total(each)), error, each, effective, tangent)
 
 
 def _roots(given: Conditional) -> Vector:

@@ -118,11 +118,11 @@ class SaemNeighbours:
         self.estimates = self._add(known + self.weights[:, None] * moves)
         self.told[active] = smoothed
 
-    def sum_up(self) -> None:
-        """Count what is added up along a tree: estimates, moments of statistics, a likelihood."""
+    def sum_up(self, more: int = 2) -> None:
+        """Count what is added up along a tree: estimates, moments of statistics, and more."""
         size = self.estimates.shape[1]
         for count in (self._tree.count, self._tree.broadcast):
-            count(ITEM * (2 * size + size * (size + 1) // 2 + 2))
+            count(ITEM * (2 * size + size * (size + 1) // 2 + more))
 
     def state(self) -> State:
         """Return what devices keep of messages, to go on from."""

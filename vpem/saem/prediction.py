@@ -6,7 +6,7 @@ latents: new measurements scatter more, and the estimates are not certain either
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike
 from vpem.checks import check_int, check_number
 from vpem.errors import InputError
 from vpem.saem.conditional import Conditional
-from vpem.saem.curves import Curves, Latents, at_times, check_law, finite
+from vpem.saem.curves import Curves, Latents, at_times, check_law, finite, in_batches
 from vpem.saem.individuals import Individuals
 from vpem.saem.likelihood import LogLikelihood, importance_log_likelihood
 from vpem.saem.models.catalogue import MODELS, OWN, make_model
@@ -25,9 +25,6 @@ from vpem.saem.saved import SavedSaem, as_saved
 from vpem.saem.streams import Streams
 
 __all__ = ["Predictor"]
-
-LARGEST = 1 << 22
-"""Numbers of draws at once."""
 
 BURN_IN = 150
 CHAINS = 10
@@ -147,7 +144,7 @@ class Predictor:
         """
         self._need_continuous()
         found: list[tuple[Vector, ...]] = []
-        for some in self._batches(individuals, len(self.saved.latents)):
+        for some in in_batches(individuals, len(self.saved.latents), self.n_draws):
             draws, means, covariances = self._given(self.made(some))
             found.append((means, *self._ends(draws), covariances))
         means, lower, upper, covariances = (
@@ -199,12 +196,6 @@ class Predictor:
                 "intervals; ask for the classes of individuals with rows"
             )
 
-    def _batches(self, at: Individuals, width: int) -> Iterator[Individuals]:
-        """Individuals in parts whose draws take little memory."""
-        sizes = np.cumsum(np.maximum(at.counts, width)) * self.n_draws // LARGEST
-        for part in np.unique(sizes):
-            yield at.take(np.flatnonzero(sizes == part))
-
     def changing(self, individuals: Individuals) -> bool:
         """Whether covariates of the model change in time, so that there are curves at rows only."""
         return any(len(individuals.changes(name)) for name in self._needed(individuals))
@@ -231,7 +222,7 @@ class Predictor:
             targets = at_times(individuals.names, times, held, individuals.source)
         start = 0
         found: list[tuple[Vector, ...]] = []
-        for one in self._batches(targets, len(self.saved.latents)):
+        for one in in_batches(targets, len(self.saved.latents), self.n_draws):
             some = individuals.take(np.arange(start, start + one.n_individuals))
             start += one.n_individuals
             model = self.made(some)
@@ -279,7 +270,7 @@ class Predictor:
         found: list[tuple[Vector, ...]] = []
         times = np.linspace(*saved.time_range, 50) if times is None else times
         at = at_times(wanted, times, held, "the individuals of the fit")
-        for some in self._batches(at, len(saved.latents)):
+        for some in in_batches(at, len(saved.latents), self.n_draws):
             chosen = which[place : place + some.n_individuals]
             place += some.n_individuals
             streams = Streams.of(some.names, self.seed)
@@ -343,7 +334,7 @@ class Predictor:
         mean, covariance = model.population(self.saved.theta)
         root = Streams.of([""], self.seed)
         draws = self._normal(mean[None], covariance[None], root)
-        for some in self._batches(at, len(mean)):
+        for some in in_batches(at, len(mean), self.n_draws):
             n = some.n_individuals
             means = np.tile(mean, (n, 1))
             found.append(self._curve(model, some, means, np.repeat(draws, n, axis=1)))
@@ -374,7 +365,7 @@ class Predictor:
     def score(self, individuals: Individuals, n_importance: int = 5000) -> LogLikelihood:
         """Log-likelihood of individuals at the estimates, by formula or importance sampling."""
         parts = []
-        for some in self._batches(individuals, len(self.saved.latents)):
+        for some in in_batches(individuals, len(self.saved.latents), self.n_draws):
             model = self.made(some)
             each = model.marginal(self.saved.theta)
             if each is not None:
@@ -395,4 +386,5 @@ class Predictor:
         each = np.concatenate([part.each for part in parts])
         effective = np.concatenate([part.effective for part in parts])
         error = float(np.sqrt(sum(part.error**2 for part in parts)))
-        return LogLikelihood(float(each.sum()), error, each, effective)
+        tangent = float(sum(part.linearized for part in parts))
+        return LogLikelihood(float(each.sum()), error, each, effective, tangent)

@@ -226,10 +226,16 @@ class SaemServer:
         mean: Vector = total / shares.sum()
         return mean
 
-    def sum_up(self) -> None:
-        """Count what devices send at the end: moments of statistics, and a log-likelihood."""
+    def sum_up(self, more: int = 2) -> None:
+        """Count what devices send: moments of statistics, and what log-likelihoods need.
+
+        Parameters
+        ----------
+        more : int
+            Numbers beside the moments, two at a look.
+        """
         size = len(self.statistic)
-        self.total.count(ITEM * (size + size * (size + 1) // 2 + 2))
+        self.total.count(ITEM * (size + size * (size + 1) // 2 + more))
 
     def state(self) -> State:
         """Return what the server and devices keep of messages, to go on from."""

@@ -38,6 +38,7 @@ from vpem.network.schema import (
     Number,
     Report,
 )
+from vpem.saem.estimates import criteria_of, summary_of
 from vpem.saem.likelihood import LogLikelihood
 from vpem.saem.models.catalogue import MODELS, OWN
 from vpem.saem.models.model import Vector
@@ -125,7 +126,7 @@ def save_saem(path: PathLike, fit: SaemFit | SavedSaem, *, force: bool = False) 
         if saved.acceptance is not None:
             write_array(file, "acceptance", saved.acceptance)
         likelihood = file.create_group("log_likelihood")
-        for name in ("value", "error", "each", "effective"):
+        for name in ("value", "error", "each", "effective", "linearized"):
             write_array(likelihood, name, getattr(saved.log_likelihood, name))
         write_strings(file, "covariate_names", tuple(saved.covariates))
         table = np.array(list(saved.covariates.values())).reshape(
@@ -140,6 +141,7 @@ def save_saem(path: PathLike, fit: SaemFit | SavedSaem, *, force: bool = False) 
 def saem_as_json(saved: SavedSaem) -> Report:
     """Return a whole fit as values that JSON can hold, once NaN and infinite numbers are None."""
     likelihood = saved.log_likelihood
+    rows = saved.settings.get("n_rows")
     listed = {one.name: getattr(saved, one.name) for one in fields(saved)}
     arrays = {
         name: value.tolist() if isinstance(value, np.ndarray) else value
@@ -156,7 +158,10 @@ def saem_as_json(saved: SavedSaem) -> Report:
             "error": likelihood.error,
             "each": likelihood.each.tolist(),
             "effective": likelihood.effective.tolist(),
+            "linearized": likelihood.linearized,
         },
+        "criteria": criteria_of(saved, likelihood.value, saved.n_individuals, rows),
+        "summary": summary_of(saved).as_json(),
         "covariates": {name: values.tolist() for name, values in saved.covariates.items()},
     }
 
@@ -219,6 +224,7 @@ SAEM: Elements = {
     "log_likelihood/error": Array("f", (), 0, nan=True, inf=True),
     "log_likelihood/each": Array("f", ("individuals",), most=LARGEST, nan=True, inf=True),
     "log_likelihood/effective": Array("f", ("individuals",), 0, nan=True, inf=True),
+    "log_likelihood/linearized": Maybe(Array("f", (), most=LARGEST, nan=True, inf=True)),
     "covariate_names": Strings("covariates", different=True),
     "covariates": Array("f", ("covariates", "individuals"), nan=True),
     "time_range": Array("f", (2,)),
@@ -257,7 +263,10 @@ def _read_parts(file: h5py.File) -> SavedSaem:
     value, error, each, effective = (
         found.pop(f"log_likelihood/{name}") for name in ("value", "error", "each", "effective")
     )
-    likelihood = LogLikelihood(float(value), float(error), each, effective)
+    tangent = found.pop("log_likelihood/linearized")
+    likelihood = LogLikelihood(
+        float(value), float(error), each, effective, math.nan if tangent is None else float(tangent)
+    )
     summed = found["names"] and not found["settings"].get("weighted")
     if math.isfinite(likelihood.value) and summed:
         size = max(1.0, float(np.abs(likelihood.each).sum()))

@@ -57,6 +57,8 @@ class LinearModel(SaemModel):
         If an individual has one row, or a covariate is missing.
     """
 
+    normal_rows = True
+
     def __init__(
         self,
         individuals: Individuals,

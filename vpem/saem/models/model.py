@@ -64,6 +64,8 @@ class SaemModel(ABC):
         Whether latents are numbers of classes: then there must be `draw` and `marginal`.
     n_imputed : int
         Latents beside those that have names: values that are drawn with them.
+    normal_rows : bool
+        Whether measurements are normal about `curve` with `row_sds`, given the latents.
     """
 
     individuals: Individuals
@@ -72,6 +74,7 @@ class SaemModel(ABC):
     pieces: tuple[slice, ...]
     discrete: bool = False
     n_imputed: int = 0
+    normal_rows: bool = False
 
     @property
     def n(self) -> int:
@@ -191,6 +194,13 @@ class SaemModel(ABC):
         """
         mean, covariance = self.population(theta)
         return np.tile(mean, (at.n_individuals, 1)), covariance
+
+    def typical(self, theta: Vector) -> Vector:
+        """Means (n, q) of the individuals' latents before their rows; 0 where none are known."""
+        kind = type(self)
+        if kind.population is SaemModel.population and kind.prior is SaemModel.prior:
+            return np.zeros((self.n, len(self.latents) + self.n_imputed))
+        return self.prior(theta, self.individuals)[0]
 
     def curve(self, z: Vector, at: Individuals) -> Vector:
         """Values (chains, N) without error at rows of individuals with latents (chains, n, q).

@@ -71,6 +71,7 @@ class OneCompartmentModel(SaemModel):
     """
 
     latents = LATENTS
+    normal_rows = True
 
     def __init__(
         self,

@@ -1,0 +1,128 @@
+"""What follows from estimates: intervals, spreads, correlations, criteria; as nlme has them."""
+
+import dataclasses
+import math
+
+import h5py
+import numpy as np
+import pytest
+
+from vpem.saem.estimates import criteria_of, summary_of
+from vpem.saem.fisher import covariance_of
+from vpem.saem.fit import fit_saem
+from vpem.saem.formats.fits import read_saem, save_saem
+from vpem.saem.formats.individuals import read_individuals
+from vpem.saem.linearized import linearized_log_likelihood
+from vpem.saem.models.linear import LinearModel
+from vpem.saem.models.one_compartment import OneCompartmentModel
+from vpem.saem.saved import as_saved
+
+from .cli_support import ROOT
+
+QUICK = {"n_iter": 80, "burn_in": 40, "tol": 0.0, "n_importance": 500}
+
+LME = {  # nlme 3.1: intervals(lme(height ~ age, random = ~ age | Subject, Oxboys, method = "ML"))
+    "sd": {"intercept": (6.0370, 7.9240, 10.4010), "slope": (1.2402, 1.6467, 2.1865)},
+    "cor": (0.3476, 0.6418, 0.8210),
+    "-2LL": 725.9677, "AIC": 737.9677,
+}  # fmt: skip
+NLME = {  # nlme(conc ~ SSfol(Dose, Time, lKe, lKa, lCl), Theoph, random = pdDiag(lKa + lCl ~ 1))
+    "theta": (0.4657339, -3.2272226, -2.4547038, 0.6435777**2, 0.1669281**2, 0.7092541),
+    "logLik": -177.0214,
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def boys():
+    return read_individuals(ROOT / "data" / "oxford_boys.csv")
+
+
+@pytest.fixture(scope="module")
+def growth(boys):
+    return as_saved(fit_saem(boys, "linear", **QUICK))
+
+
+def test_spreads_correlations_and_intervals_are_those_of_lme(growth):
+    found = summary_of(growth)
+    for name, known in LME["sd"].items():
+        one = found.spreads[name]
+        np.testing.assert_allclose([one.lower, one.value, one.upper], known, rtol=0.02)
+    (one,) = found.correlations
+    np.testing.assert_allclose([one.lower, one.value, one.upper], LME["cor"], atol=0.02)
+    criteria = criteria_of(growth, growth.log_likelihood.value, 26, 234)
+    assert criteria["minus_2_log_likelihood"] == pytest.approx(LME["-2LL"], abs=0.3)
+    assert criteria["aic"] == pytest.approx(LME["AIC"], abs=0.3)
+    minus = criteria["minus_2_log_likelihood"]
+    assert criteria["bic"] == pytest.approx(minus + 6 * math.log(26))
+    assert criteria["bicc"] == pytest.approx(minus + 5 * math.log(26) + math.log(234))
+    assert found.tests["slope"] < 1e-40
+    assert found.shrinkage["slope"][1] == pytest.approx(
+        1 - growth.means[:, 1].std() / found.spreads["slope"].value, abs=0.01
+    )
+
+
+def test_the_delta_method_is_what_simulated_estimates_say(growth):
+    """Sds, correlations and intervals of 200,000 draws about the estimates."""
+    covariance = covariance_of(growth.information)
+    draws = np.random.default_rng(0).multivariate_normal(growth.theta, covariance / 1e4, 200_000)
+    found = summary_of(growth)
+    correlation = draws[:, 3] / np.sqrt(draws[:, 2] * draws[:, 4])
+    assert found.correlations[0].error == pytest.approx(100 * correlation.std(), rel=0.02)
+    assert found.spreads["slope"].error == pytest.approx(100 * np.sqrt(draws[:, 4]).std(), rel=0.02)
+    np.testing.assert_allclose(found.together, np.corrcoef(draws.T), atol=0.01)
+
+
+def test_back_from_logarithms_and_at_a_boundary(growth):
+    names = (
+        "log ka",
+        "logit f",
+        "var(log ka)",
+        "cov(log ka, logit f)",
+        "var(logit f)",
+        "residual sd",
+    )
+    saved = dataclasses.replace(
+        growth, parameters=names, latents=names[:2], theta=np.array([1.0, 0.0, 0.25, 0, 0, 1.0]),
+        information=np.diag([100.0, 25.0, 400.0, np.nan, np.nan, 100.0]),
+        standard_errors=np.array([0.1, 0.2, 0.05, np.nan, np.nan, 0.1]),
+    )  # fmt: skip
+    found = summary_of(saved)
+    ka, f = found.back
+    assert (ka.name, f.name) == ("ka", "f")
+    np.testing.assert_allclose([ka.value, ka.error], [math.e, 0.1 * math.e])
+    np.testing.assert_allclose([ka.lower, ka.upper], np.exp([1 - 0.196, 1 + 0.196]), rtol=1e-4)
+    np.testing.assert_allclose([f.value, f.error], [0.5, 0.05])
+    assert found.variation == {"log ka": pytest.approx(100 * math.sqrt(math.exp(0.25) - 1))}
+    assert found.spreads["log ka"].error == pytest.approx(0.05)
+    for unknown in (found.spreads["logit f"], found.correlations[0], found.parameters[4]):
+        assert math.isnan(unknown.error)
+        assert math.isnan(unknown.lower)
+    assert found.parameters[2].lower > 0
+
+
+def test_linearized_is_exact_for_lines_and_nlmes_for_curves(boys, growth):
+    model = LinearModel(boys)
+    exact = model.marginal(growth.theta)
+    assert growth.log_likelihood.linearized == pytest.approx(exact.sum(), abs=1e-6)
+    subjects = read_individuals(ROOT / "data" / "theophylline.csv")
+    curves = OneCompartmentModel(subjects, random=("ka", "cl"), spread=1e-6)
+    theta, z = np.array(NLME["theta"]), curves.start()[1]
+    mean, omega = curves.population(theta)
+    for _ in range(40):  # nlme's tangents touch at the modes
+        values, slopes = curves.predict(z[None])
+        for i in range(curves.n):
+            rows = slice(*subjects.first[i : i + 2])
+            J, rest = slopes[0, rows], subjects.values[rows] - values[0, rows]
+            gain = omega @ J.T @ np.linalg.inv(J @ omega @ J.T + theta[-1] ** 2 * np.eye(len(J)))
+            z[i] = mean + gain @ (rest + J @ (z[i] - mean))
+    found = linearized_log_likelihood(curves, theta, z)
+    assert found == pytest.approx(NLME["logLik"], abs=0.002)
+
+
+def test_a_fit_of_an_older_vpem_is_read(growth, tmp_path):
+    save_saem(tmp_path / "old.h5", growth)
+    with h5py.File(tmp_path / "old.h5", "r+") as file:
+        del file["log_likelihood/linearized"]
+    found = read_saem(tmp_path / "old.h5")
+    assert math.isnan(found.log_likelihood.linearized)
+    assert summary_of(found).as_json()["standard_deviations"]["slope"]["estimate"] > 0

@@ -1,0 +1,310 @@
+"""Whether a fit describes data: predictions, residuals, and what it would have measured instead."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import ndtri
+
+from vpem.checks import check_int, check_memory
+from vpem.saem.curves import finite, in_batches
+from vpem.saem.individuals import Individuals
+from vpem.saem.models.model import SaemModel, Vector
+from vpem.saem.prediction import Predictor
+from vpem.saem.streams import Streams
+
+__all__ = ["Check", "Residuals", "Share", "residuals_of", "simulate", "visual_checks"]
+
+SIMULATED = 1 << 32
+"""Iteration of the streams whose numbers new measurements are made of."""
+
+PERCENTILES = (5.0, 50.0, 95.0)
+MOST_BINS = 12
+
+
+@dataclass(frozen=True)
+class Residuals:
+    """Predictions of the rows of individuals, and how far measurements are from them.
+
+    Attributes
+    ----------
+    at : Individuals
+        Whose rows.
+    population : ndarray of shape (N,)
+        Curve of the mean latents of somebody with the individual's covariates (PRED).
+    fitted : ndarray of shape (N,)
+        Curve of the individual's conditional mean latents (IPRED).
+    individual : ndarray of shape (N,)
+        Weighted individual residuals, in standard deviations of a measurement about the
+        individual's curve (IWRES); NaN of values that are limits.
+    among : ndarray of shape (N,)
+        Weighted population residuals: what is left of the value once its mean and its covariance
+        with the individual's earlier rows, both of simulated data, are taken out (PWRES).
+    npde : ndarray of shape (N,)
+        Normalised prediction distribution errors: where that is among simulated data, as a
+        standard normal number. Of values that are whole numbers without decorrelation.
+    """
+
+    at: Individuals
+    population: Vector
+    fitted: Vector
+    individual: Vector
+    among: Vector
+    npde: Vector
+
+
+@dataclass(frozen=True)
+class Share:
+    """What was observed of each bin (B,), and the middle and ends of what was simulated."""
+
+    name: str
+    observed: Vector
+    middle: Vector
+    lower: Vector
+    upper: Vector
+
+
+@dataclass(frozen=True)
+class Check:
+    """A visual predictive check: percentiles of measurements by time, beside simulated ones.
+
+    Attributes
+    ----------
+    outcome : float or None
+        Of which outcome, where there are several.
+    edges : ndarray of shape (B + 1,)
+        Times between bins.
+    times : ndarray of shape (B,)
+        Median time of the rows of each.
+    shares : tuple of Share
+        Percentiles; of values that are 0 or 1 the share of ones.
+    limited : tuple of Share
+        Share of values that are below (above) the limit, where some are.
+    rows : ndarray
+        Rows that it is of.
+    level : float
+        Probability of the intervals.
+    """
+
+    outcome: float | None
+    edges: Vector
+    times: Vector
+    shares: tuple[Share, ...]
+    limited: tuple[Share, ...]
+    rows: NDArray[np.intp]
+    level: float
+
+
+def simulate(model: SaemModel, theta: Vector, n_sims: int, seed: int) -> Vector:
+    """Draw latents by the population, and measurements at the rows of a model's individuals.
+
+    Returns
+    -------
+    ndarray of shape (n_sims, N)
+        Of each individual by its own stream.
+    """
+    at = model.individuals
+    means, covariance = model.prior(theta, at)
+    values, vectors = np.linalg.eigh(covariance)
+    root = vectors * np.sqrt(np.maximum(values, 0.0))
+    streams = Streams.of(at.names, seed)
+    z = means + streams.at(SIMULATED, 0).normals(n_sims, means.shape[1]) @ root.T
+    return model.draw_values(z, theta, streams.at(SIMULATED, 1), at)
+
+
+@finite
+def _simulated(predictor: Predictor, model: SaemModel, n_sims: int) -> Vector:
+    return simulate(model, predictor.saved.theta, n_sims, predictor.seed)
+
+
+def residuals_of(predictor: Predictor, individuals: Individuals) -> Residuals:
+    """Return predictions and residuals of the rows of individuals.
+
+    Parameters
+    ----------
+    predictor : Predictor
+        Whose ``n_draws`` data sets are simulated.
+    individuals : Individuals
+        Of the fit, or others.
+
+    Raises
+    ------
+    InputError
+        If the model has no curves, or the individuals do not fit it.
+    """
+    found: list[tuple[Vector, ...]] = []
+    theta = predictor.saved.theta
+    for some in in_batches(individuals, len(predictor.saved.latents), predictor.n_draws):
+        model = predictor.made(some)
+        fitted, typical, own = _predicted(predictor, model)
+        drawn = _simulated(predictor, model, predictor.n_draws)
+        chances = Streams.of(some.names, predictor.seed).at(SIMULATED, 2).of_rows(1, some.first)[0]
+        among, npde = _prediction_errors(some, drawn, chances)
+        found.append((typical, fitted, model.weighted_residuals(own[None], theta)[0], among, npde))
+    return Residuals(individuals, *(np.concatenate(part) for part in zip(*found, strict=True)))
+
+
+@finite
+def _predicted(predictor: Predictor, model: SaemModel) -> tuple[Vector, Vector, Vector]:
+    """Curves of the latents given the rows and of the population, (N,), and the first (n, q)."""
+    at = model.individuals
+    given = predictor.latents(at).means
+    typical = model.prior(predictor.saved.theta, at)[0]
+    return model.curve(given[None], at)[0], model.curve(typical[None], at)[0], given
+
+
+def _prediction_errors(at: Individuals, drawn: Vector, chances: Vector) -> tuple[Vector, Vector]:
+    """Weighted population residuals and npde (N,) of values among drawn ones (sims, N)."""
+    among, npde = np.full(at.n_rows, np.nan), np.full(at.n_rows, np.nan)
+    censored = at.covariates.get("censored", np.zeros(at.n_rows))
+    whole = bool((drawn == np.round(drawn)).all())
+    for first, last in zip(at.first[:-1], at.first[1:], strict=True):
+        rows = slice(first, last)
+        sims, limits = drawn[:, rows], censored[rows]
+        values = at.values[rows].copy()
+        for j in np.flatnonzero(limits):
+            below = (sims[:, j] < values[j]).mean()
+            chance = chances[first + j]
+            place = chance * below if limits[j] > 0 else below + chance * (1 - below)
+            values[j] = np.quantile(sims[:, j], place)
+        middle = sims.mean(axis=0)
+        apart, own = sims - middle, values - middle
+        try:
+            root = np.linalg.cholesky(apart.T @ apart / len(sims))
+        except np.linalg.LinAlgError:  # rows that are certain, or more of them than simulations
+            root = None
+        if root is not None:
+            own = np.linalg.solve(root, own)
+            among[rows] = np.where(limits != 0, np.nan, own)
+            apart = apart if whole else np.linalg.solve(root, apart.T).T
+        elif not whole:
+            continue
+        if whole:
+            apart, own = sims, values
+        share = (apart < own).mean(axis=0) + chances[rows] * (apart == own).mean(axis=0)
+        npde[rows] = ndtri(np.clip(share, 0.5 / len(sims), 1 - 0.5 / len(sims)))
+    return among, npde
+
+
+# ---- the visual predictive check ----------------------------------------------------------------
+
+
+def visual_checks(
+    predictor: Predictor,
+    individuals: Individuals,
+    *,
+    n_sims: int = 500,
+    n_bins: int | None = None,
+) -> list[Check]:
+    """Hold percentiles of measurements, by time, against those of simulated data.
+
+    Simulated individuals have the times and covariates of those that are given. Where values are
+    limits (the covariate ``censored`` is not 0), what is simulated beyond the limit counts as the
+    limit, and the share of such values is checked too.
+
+    Parameters
+    ----------
+    predictor : Predictor
+        With the level of intervals.
+    individuals : Individuals
+        What was measured.
+    n_sims : int
+        Data sets that are simulated.
+    n_bins : int, optional
+        Bins of times, with rows in equal numbers; by default as many as an individual has rows,
+        12 at most.
+
+    Returns
+    -------
+    list of Check
+        One an outcome.
+    """
+    check_int("n_sims", n_sims, least=20, most=100_000)
+    if n_bins is not None:
+        check_int("n_bins", n_bins, least=1, most=1000)
+    check_memory(8 * n_sims * individuals.n_rows, "the simulated measurements")
+    parts = [
+        _simulated(predictor, predictor.made(some), n_sims)
+        for some in in_batches(individuals, len(predictor.saved.latents), n_sims)
+    ]
+    drawn = np.concatenate(parts, axis=1)
+    outcomes = individuals.covariates.get("outcome")
+    several = [None] if outcomes is None else np.unique(outcomes).tolist()
+    found = []
+    for outcome in several:
+        rows = np.arange(individuals.n_rows)
+        if outcomes is not None and outcome is not None:
+            rows = np.flatnonzero(outcomes == outcome)
+        each = np.bincount(individuals.individual_of[rows])
+        usual = int(np.clip(np.median(each[each > 0]), 1, MOST_BINS))
+        edges = _edges(individuals.times[rows], n_bins or usual)
+        found.append(_check(individuals, drawn[:, rows], rows, edges, outcome, predictor.level))
+    return found
+
+
+def _edges(times: Vector, count: int) -> Vector:
+    """Edges (B + 1,) of bins with about equally many rows, none of them empty."""
+    wanted = np.quantile(times, np.linspace(0, 1, count + 1)[1:-1], method="inverted_cdf")
+    different = np.unique(times)
+    # An edge lies half way to the next time: rows of one time are in one bin.
+    after = np.searchsorted(different, wanted, side="right")
+    inner = [(different[k - 1] + different[k]) / 2 for k in np.unique(after) if k < len(different)]
+    return np.array([different[0], *inner, different[-1]])
+
+
+def _check(
+    at: Individuals,
+    drawn: Vector,
+    rows: NDArray[np.intp],
+    edges: Vector,
+    outcome: float | None,
+    level: float,
+) -> Check:
+    """Return the check of one outcome."""
+    times, values = at.times[rows], at.values[rows]
+    place = np.searchsorted(edges[1:-1], times, side="right")
+    bins = [np.flatnonzero(place == b) for b in range(len(edges) - 1)]
+    limits = at.covariates.get("censored", np.zeros(at.n_rows))[rows]
+    limited = []
+    for sign, what in ((1.0, "below the limit"), (-1.0, "above the limit")):
+        beyond = np.sign(limits) == sign
+        if not beyond.any():
+            continue
+        limit = sign * (sign * values[beyond]).max()
+        out = sign * drawn < sign * limit
+        limited.append(_share(what, beyond[None].astype(float), out.astype(float), bins, level))
+        drawn = np.where(out, limit, drawn)
+        values = np.where(beyond | (sign * values < sign * limit), limit, values)
+    shares = []
+    if np.isin(values, (0.0, 1.0)).all():
+        shares.append(_share("share of ones", values[None], drawn, bins, level))
+    else:
+        for percent in PERCENTILES:
+            name = "median" if percent == 50 else f"percentile {percent:g}"
+            shares.append(_share(name, values[None], drawn, bins, level, percent))
+    middles = np.array([np.median(times[own]) for own in bins])
+    return Check(outcome, edges, middles, tuple(shares), tuple(limited), rows, level)
+
+
+def _share(
+    name: str,
+    observed: Vector,
+    drawn: Vector,
+    bins: Sequence[NDArray[np.intp]],
+    level: float,
+    percent: float | None = None,
+) -> Share:
+    """Means, or percentiles, of bins: of what was observed (1, N), and of what was drawn."""
+
+    def each(values: Vector) -> Vector:
+        parts = (values[:, own] for own in bins)
+        if percent is None:
+            return np.stack([part.mean(axis=1) for part in parts], axis=1)
+        return np.stack([np.percentile(part, percent, axis=1) for part in parts], axis=1)
+
+    ends = [0.5, (1 - level) / 2, (1 + level) / 2]
+    middle, lower, upper = np.quantile(each(drawn), ends, axis=0)
+    return Share(name, each(observed)[0], middle, lower, upper)

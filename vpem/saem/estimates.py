@@ -1,0 +1,258 @@
+"""What estimates say, in the manner of the field: errors, intervals, spreads, criteria.
+
+Intervals are Wald's, of numbers above 0 on the scale of their logarithm and of correlations on
+Fisher's. What is computed of several estimates has its error by the delta method, from the inverse
+of the observed information.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.special import expit, ndtr, ndtri
+
+from vpem.network.schema import Report
+from vpem.saem.fisher import covariance_of
+from vpem.saem.models.model import Vector
+from vpem.saem.models.normal import triangle_names
+from vpem.saem.saved import SavedSaem
+
+__all__ = ["Figure", "Summary", "criteria_of", "summary_of"]
+
+TESTED = ("slope", "effect of ")
+"""How names of parameters begin whose being 0 says that something has no effect."""
+
+SCALES: dict[str, tuple[Callable[[float], float], Callable[[float], float]]] = {
+    "log ": (math.exp, math.exp),
+    "logit ": (lambda x: float(expit(x)), lambda x: float(expit(x) * expit(-x))),
+}
+"""By the beginning of a parameter's name: the way back from its scale, and the slope of that."""
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A number with its standard error and interval; NaN where they are not known."""
+
+    name: str
+    value: float
+    error: float
+    lower: float
+    upper: float
+
+    @property
+    def rse(self) -> float:
+        """Relative standard error, in percent; NaN of a number that is 0."""
+        return 100 * self.error / abs(self.value) if self.value else math.nan
+
+    @property
+    def p_value(self) -> float:
+        """Of Wald's test, two-sided, that the number is 0."""
+        return float(2 * ndtr(-abs(self.value / self.error))) if self.error > 0 else math.nan
+
+    def as_json(self) -> Report:
+        """Return it as values that JSON can hold, once NaN is None."""
+        return {
+            "estimate": self.value, "standard_error": self.error, "rse_percent": self.rse,
+            "lower": self.lower, "upper": self.upper,
+        }  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Summary:
+    """All that follows from the estimates of a fit.
+
+    Attributes
+    ----------
+    level : float
+        Probability of intervals.
+    parameters : tuple of Figure
+        The parameters themselves.
+    back : tuple of Figure
+        Parameters on the scale of a logarithm or logit, brought back from it.
+    spreads : dict of str to Figure
+        Standard deviation between individuals of each latent that varies.
+    variation : dict of str to float
+        Coefficient of variation, in percent, of those whose logarithm is normal.
+    correlations : tuple of Figure
+        Between latents.
+    tests : dict of str to float
+        P value of each effect.
+    together : ndarray of shape (p, p)
+        Correlations of the estimates; NaN where there is no error.
+    shrinkage : dict of str to (float, float)
+        Of each latent: of its variance, and of its sd.
+    """
+
+    level: float
+    parameters: tuple[Figure, ...]
+    back: tuple[Figure, ...]
+    spreads: dict[str, Figure]
+    variation: dict[str, float]
+    correlations: tuple[Figure, ...]
+    tests: dict[str, float]
+    together: Vector
+    shrinkage: dict[str, tuple[float, float]]
+
+    def as_json(self) -> Report:
+        """Return it as values that JSON can hold, once NaN is None."""
+        return {
+            "level": self.level,
+            "parameters": {one.name: one.as_json() for one in self.parameters},
+            "back_transformed": {one.name: one.as_json() for one in self.back},
+            "standard_deviations": {name: one.as_json() for name, one in self.spreads.items()},
+            "cv_percent": self.variation,
+            "correlations": {one.name: one.as_json() for one in self.correlations},
+            "p_values": self.tests,
+            "correlation_of_estimates": self.together.tolist(),
+            "shrinkage": {
+                name: {"variance": variance, "sd": sd}
+                for name, (variance, sd) in self.shrinkage.items()
+            },
+        }
+
+
+class _Estimates:
+    """Estimates by name, with their covariance (p, p)."""
+
+    def __init__(self, names: Sequence[str], theta: Vector, covariance: Vector, level: float):
+        self.place = {name: one for one, name in enumerate(names)}
+        self.theta, self.covariance = theta, covariance
+        self.reach = float(ndtri((1 + level) / 2))
+
+    def figure(self, name: str, value: float, slopes: dict[str, float], scale: str = "") -> Figure:
+        """Return a number with the error that estimates' give it, by its slopes in these."""
+        rows = np.array([self.place[one] for one in slopes], dtype=np.intp)
+        slope = np.array(list(slopes.values()))
+        variance = float(slope @ self.covariance[np.ix_(rows, rows)] @ slope)
+        error = math.sqrt(variance) if variance >= 0 else math.nan
+        half = self.reach * error
+        low, high = value - half, value + half
+        if scale == "positive" and value > 0:
+            times = math.exp(min(half / value, 700.0))
+            low, high = value / times, value * times
+        elif scale == "correlation" and abs(value) < 1:
+            middle, half = math.atanh(value), half / (1 - value**2)
+            low, high = math.tanh(middle - half), math.tanh(middle + half)
+        return Figure(name, value, error, low, high)
+
+    def parameter(self, name: str) -> Figure:
+        """Return a parameter."""
+        above = name.startswith(("var(", "residual ", "weight "))
+        value = float(self.theta[self.place[name]])
+        return self.figure(name, value, {name: 1.0}, "positive" if above else "")
+
+    def back(self, name: str) -> Figure | None:
+        """Return a parameter brought back from the scale that its name says, or None."""
+        for scale, (away, slope) in SCALES.items():
+            if name.startswith(scale):
+                one = self.parameter(name)
+                value, low, high = (_safe(away, at) for at in (one.value, one.lower, one.upper))
+                error = abs(_safe(slope, one.value)) * one.error
+                return Figure(name.removeprefix(scale), value, error, low, high)
+        return None
+
+    def spread(self, latent: str) -> Figure | None:
+        """Return the standard deviation of a latent between individuals, or None."""
+        name = f"var({latent})"
+        if name not in self.place:
+            return None
+        sd = math.sqrt(max(0.0, float(self.theta[self.place[name]])))
+        return self.figure(latent, sd, {name: 0.5 / sd if sd > 0 else math.nan}, "positive")
+
+    def correlation(self, one: str, two: str, name: str) -> Figure:
+        """Return the correlation of two latents, of which a parameter is the covariance."""
+        first, second = (float(self.theta[self.place[f"var({each})"]]) for each in (one, two))
+        scale = math.sqrt(max(0.0, first * second))
+        if not scale > 0:
+            return Figure(f"cor({one}, {two})", *[math.nan] * 4)
+        value = float(self.theta[self.place[name]]) / scale
+        slopes = {
+            name: 1 / scale, f"var({one})": -value / (2 * first),
+            f"var({two})": -value / (2 * second),
+        }  # fmt: skip
+        return self.figure(f"cor({one}, {two})", value, slopes, "correlation")
+
+
+def _safe(compute: Callable[[float], float], at: float) -> float:
+    """Infinite where a number is too large."""
+    try:
+        return compute(at)
+    except OverflowError:
+        return math.inf
+
+
+def summary_of(saved: SavedSaem) -> Summary:
+    """Return what follows from the estimates of a fit.
+
+    Of a fit whose parameters are bound to each other (weights that add up to 1), errors are those
+    that it has, and there are no correlations of estimates.
+    """
+    names, latents = saved.parameters, saved.latents
+    covariance = covariance_of(saved.information)
+    errors = np.sqrt(np.diag(covariance))
+    if not np.allclose(errors, saved.standard_errors, rtol=1e-6, equal_nan=True):
+        covariance = np.full_like(covariance, np.nan)
+        np.fill_diagonal(covariance, saved.standard_errors**2)
+        errors = saved.standard_errors
+    with np.errstate(invalid="ignore", divide="ignore"):
+        together = covariance / np.outer(errors, errors)
+    have = _Estimates(names, saved.theta, covariance, saved.level)
+    figures = tuple(map(have.parameter, names))
+    spreads = {latent: one for latent in latents if (one := have.spread(latent)) is not None}
+    variation = {
+        latent: 100 * math.sqrt(_safe(math.expm1, one.value**2))
+        for latent, one in spreads.items()
+        if latent.startswith("log ")
+    }
+    rows, columns = np.tril_indices(len(latents), -1)
+    pairs = [(latents[j], latents[i]) for i, j in zip(rows, columns, strict=True)]
+    correlations = tuple(
+        have.correlation(one, two, name)
+        for one, two in pairs
+        if (name := triangle_names((one, two))[1]) in have.place
+    )
+    return Summary(
+        saved.level,
+        figures,
+        tuple(one for name in names if (one := have.back(name)) is not None),
+        spreads,
+        variation,
+        correlations,
+        {one.name: one.p_value for one in figures if one.name.startswith(TESTED)},
+        together,
+        {}
+        if saved.discrete
+        else {
+            latent: (share, 1 - math.sqrt(max(0.0, 1 - share)))
+            for latent, share in zip(latents, saved.shrinkage.tolist(), strict=True)
+        },
+    )
+
+
+def criteria_of(saved: SavedSaem, value: float, n_individuals: int, n_rows: object) -> Report:
+    """Return -2 log-likelihood and what charges for parameters.
+
+    AIC is ``-2LL + 2 p``, BIC ``-2LL + p log n``, n the individuals. BICc charges what individuals
+    tell of (means of latents that vary, their variances, effects on them) by ``log n``, and what
+    rows tell of (residual errors, means that do not vary) by ``log N``, N the rows (Delattre,
+    Lavielle and Poursat 2014); None where there are no rows, or no variances.
+    """
+    minus, p = -2 * value, len(saved.parameters)
+    vary = [one for one in saved.latents if f"var({one})" in saved.parameters]
+    alone = [one for one in saved.latents if one not in vary]
+    of_rows = sum(
+        name.startswith("residual ") or any(name.endswith(one) for one in alone)
+        for name in saved.parameters
+    )
+    charged = None
+    if vary and isinstance(n_rows, int) and n_rows > 0:
+        charged = minus + (p - of_rows) * math.log(n_individuals) + of_rows * math.log(n_rows)
+    return {
+        "minus_2_log_likelihood": minus,
+        "aic": minus + 2 * p,
+        "bic": minus + p * math.log(n_individuals),
+        "bicc": charged,
+    }
