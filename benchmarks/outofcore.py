@@ -21,8 +21,8 @@ from .problems import mixture_rows, one_block, sweep_once
 
 __all__ = ["measure", "peak"]
 
-ROWS = {"tiny": 20_000, "small": 200_000, "medium": 2_000_000, "full": 10_000_000}
-LIMIT = {"tiny": "4MB", "small": "64MB", "medium": "256MB", "full": "600MB"}
+ROWS = {"tiny": 6_000, "small": 200_000, "medium": 2_000_000, "full": 10_000_000}
+LIMIT = {"tiny": "1MB", "small": "64MB", "medium": "256MB", "full": "600MB"}
 PART = 100_000
 D, K = 100, 3
 

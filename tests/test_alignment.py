@@ -76,7 +76,7 @@ def by_sets(ids):
 
 
 @pytest.mark.parametrize("level", MATCHING)
-@quick(max_examples=60)
+@quick(max_examples=25)
 @given(ids=parties())
 def test_rows_are_those_of_sets_in_the_first_partys_order(level, ids):
     found = agree(ids, level)
@@ -85,7 +85,7 @@ def test_rows_are_those_of_sets_in_the_first_partys_order(level, ids):
     assert found.n_samples == found.n_complete == len(found.rows[0])
 
 
-@quick(max_examples=60)
+@quick(max_examples=25)
 @given(ids=parties(), seed=st.integers(0, 2**32))
 def test_the_order_of_another_partys_file_changes_nothing(ids, seed):
     rng = np.random.default_rng(seed)
@@ -97,7 +97,7 @@ def test_the_order_of_another_partys_file_changes_nothing(ids, seed):
 
 
 @pytest.mark.parametrize("level", ["ids", "hmac"])
-@quick(max_examples=60)
+@quick(max_examples=25)
 @given(ids=parties())
 def test_an_outer_join_has_every_row_once(level, ids):
     found = agree(ids, level, keep_missing=True)

@@ -69,9 +69,9 @@ def test_what_goes_in_comes_out(tmp_path):
 
 def test_very_many_small_arrays(tmp_path):
     rng = np.random.default_rng(0)
-    many = [rng.standard_normal(n) for n in rng.integers(0, 4, size=30_000)]
-    alike = [rng.standard_normal(3) for _ in range(30_000)]
-    empty = [np.empty(0)] * 30_000
+    many = [rng.standard_normal(n) for n in rng.integers(0, 4, size=10_000)]
+    alike = [rng.standard_normal(3) for _ in range(10_000)]
+    empty = [np.empty(0)] * 10_000
     write_state(tmp_path / "many", {"many": many, "alike": alike, "empty": empty})
     with h5py.File(tmp_path / "many") as file:
         assert len(file["numbers"]) == 1
@@ -378,12 +378,12 @@ class Ranks:
         return made
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", range(4))
 def test_ranks_go_on_from_an_iteration_that_all_have(tmp_path, seed):
     rng = np.random.default_rng(seed)
     ranks = Ranks(tmp_path, 3)
     done = 0
-    for _ in range(12):
+    for _ in range(8):
         savers = ranks.savers(resume="if-any")
         starts = {None if s.saved is None else s.saved["count"] for s in savers}
         assert len(starts) == 1

@@ -407,7 +407,7 @@ finite = st.floats(-1e4, 1e4, allow_subnormal=True)
 vectors = st.integers(1, 300).flatmap(lambda n: arrays(np.float64, n, elements=finite))
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(vectors, st.sampled_from(NAMES), st.integers(0, 2**64 - 1))
 def test_what_is_received_is_near_what_was_sent(vector, name, key):
     codec = parse_codec(name)
@@ -438,7 +438,7 @@ def test_what_is_received_is_near_what_was_sent(vector, name, key):
         np.testing.assert_array_equal(received, vector.astype(name))
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(st.binary(max_size=60), st.integers(0, 80), st.sampled_from(NAMES))
 def test_any_bytes_are_values_or_refused(message, n, name):
     try:
@@ -449,7 +449,7 @@ def test_any_bytes_are_values_or_refused(message, n, name):
     assert np.isfinite(values).all()
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(st.integers(1, 2**31 - 1), st.integers(1, 2**31 - 1), st.floats(1e-9, 1), st.booleans())
 def test_every_codec_is_made_of_its_name(levels, bucket, fraction, largest):
     for text in (

@@ -380,7 +380,7 @@ def test_a_complete_graph_mixes_in_one_round(n, weights):
 )
 def test_sparse_eigenvalues_equal_dense_ones(graph, weights):
     topology, options = graph
-    W = mixing_matrix(make_graph(topology, 500, seed=1, **options), weights)
+    W = mixing_matrix(make_graph(topology, 410, seed=1, **options), weights)
     assert mixing_rate(W) == pytest.approx(dense_rate(W), abs=1e-10)
 
 

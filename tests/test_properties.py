@@ -13,7 +13,7 @@ from vpem.terms.scaling import Scaling
 
 kinds = st.sampled_from(COVARIANCE_TYPES)
 seeds = st.integers(0, 2**32 - 1)
-draws = settings(deadline=None, max_examples=60, derandomize=True)
+draws = settings(deadline=None, max_examples=40, derandomize=True)
 
 
 @st.composite
