@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from vpem._core import consensus, langevin, mahalanobis, moments, proposals
+from vpem._core import consensus, langevin, latents, mahalanobis, moments, proposals
 from vpem._core import missing as gaps
 from vpem._core import normalise as normalising
 from vpem._core import sweep as sweeping
@@ -104,14 +104,15 @@ def rounds(m, rng, threads):
 
 def chains(m, rng, threads):
     n, q = m // 10, 2
-    given = (rng.normal(size=(n, q)), np.tile(np.eye(q), (n, 1, 1)), np.zeros(q), np.eye(q), 1.0)
-    keys = rng.integers(2**63, size=(2, 4, n), dtype=np.uint64)
+    squares = np.tile(np.eye(q), (n, 1, 1))
+    law = latents.Lines(np.zeros((n, q)), np.eye(q), rng.normal(size=(n, q)), squares, 1.0)
+    keys = rng.integers(2**63, size=(2, 6, n), dtype=np.uint64)
     moved, walked = rng.normal(size=(2, 2, n, q))
     faults, accepted = np.zeros((2, n), np.uint8), np.zeros(n, np.int64)
-    langevin.langevin_linear(*given, np.ones((n, q)), *keys, 0.01, 7, moved, faults, threads)
-    proposals.propose_linear(
-        *given, np.ones((n, q)), np.zeros(n), *keys, 0.0, 0.4, walked, np.zeros((n, 2 * (1 + q))),
-        accepted, threads,
+    langevin.langevin(law, squares, *keys, 0.01, 7, moved, faults, threads)
+    proposals.propose(
+        law, 0, 1, squares, np.zeros((n, q)), np.ones((n, q)), np.zeros(n), *keys, 0.0, 0.4,
+        walked, np.zeros((n, 2 * (1 + q))), accepted, threads,
     )  # fmt: skip
     return moved, walked, accepted
 

@@ -1,10 +1,51 @@
-"""What kernels that move individuals' latents share."""
-from libc.math cimport exp, fmax, fmin
+"""Laws of individuals' latents given their rows, and random numbers, for kernels that move them."""
 from libc.stdint cimport uint64_t
 
 from scipy.special.cython_special cimport ndtri
 
 from vpem._core.codecs cimport draw
+
+cdef enum:
+    MOST_LATENTS = 16
+    MOST_PARAMETERS = 32
+
+cdef struct Law:
+    Py_ssize_t q
+    const double* mean          # (q,)    of the latents
+    const double* precision     # (q, q)
+    # A normal law of lines: squares about least squares; own is NULL where there are rows instead.
+    const double* own           # (q,)
+    const double* cross         # (q, q)
+    double variance
+    # Rows.
+    int code                    # of the curve
+    Py_ssize_t m                # its parameters
+    const double* base          # (m,)    those that do not vary
+    const Py_ssize_t* places    # (q,)    which the latents are
+    Py_ssize_t n_rows
+    const double* times
+    const double* columns       # (rows, m)  of a linear predictor
+    const double* values
+    const unsigned char* outcomes
+    const signed char* censored
+    const int* kinds            # (outcomes,)
+    const double* noise         # (outcomes, 2)
+    Py_ssize_t n_doses
+    const double* dose_times
+    const double* amounts
+    const double* durations
+
+cdef class Latents:
+    cdef const double[:, ::1] mean
+    cdef const double[:, ::1] precision
+    cdef readonly Py_ssize_t n
+    cdef readonly Py_ssize_t q
+    cdef double cost
+    cdef void put(self, Py_ssize_t i, Law* law) noexcept nogil
+
+cdef double density(
+    const Law* law, const double* z, double* slope, bint with_slope,
+) noexcept nogil
 
 
 cdef inline double uniform_of(uint64_t stream, uint64_t index) noexcept nogil:
@@ -17,27 +58,23 @@ cdef inline double normal_of(uint64_t stream, uint64_t index) noexcept nogil:
     return ndtri(uniform_of(stream, index))
 
 
-cdef inline double curve(
-    double t, double dose, double ka, double cl, double ke, double* slopes, bint with_slopes,
+cdef inline void turn(
+    const double* root, const double* x, Py_ssize_t q, double* out,
 ) noexcept nogil:
-    """Concentration, and its derivatives in log ka, log cl and log ke."""
-    cdef double low = fmin(ka, ke), high = fmax(ka, ke), x = (high - low) * t
-    cdef double mean, bend = 0, gone, common, f, of_high, of_low
-    if x < 0.05:
-        mean = 1 + x * (-1.0 / 2 + x * (1.0 / 6 + x * (-1.0 / 24 + x * (
-            1.0 / 120 + x * (-1.0 / 720 + x / 5040)))))
-        bend = -1.0 / 2 + x * (1.0 / 3 + x * (-1.0 / 8 + x * (1.0 / 30 + x * (
-            -1.0 / 144 + x * (1.0 / 840 - x / 5760)))))
-    else:
-        gone = exp(-x)
-        mean = (1 - gone) / x
-        bend = (gone - mean) / x
-    common = ka * ke * (dose / cl * exp(-low * t) * t)
-    f = common * mean
-    if with_slopes:
-        of_high = common * t * bend * high
-        of_low = -low * t * f - common * t * bend * low
-        slopes[0] = f + (of_high if ka >= ke else of_low)
-        slopes[1] = -f
-        slopes[2] = f + (of_low if ka >= ke else of_high)
-    return f
+    """``L x`` of a lower triangle (q, q)."""
+    cdef Py_ssize_t i, j
+    for i in range(q):
+        out[i] = 0
+        for j in range(i + 1):
+            out[i] += root[i * q + j] * x[j]
+
+
+cdef inline void turn_back(const double* root, double* x, Py_ssize_t q) noexcept nogil:
+    """``L^T x`` of a lower triangle (q, q), in place."""
+    cdef Py_ssize_t i, j
+    cdef double total
+    for i in range(q):
+        total = 0
+        for j in range(i, q):
+            total += root[j * q + i] * x[j]
+        x[i] = total

@@ -1,35 +1,37 @@
-"""Metropolis moves and adjusted Langevin moves of the latents of all individuals and chains.
+"""Moves of the latents of all individuals and chains that are accepted or not.
 
 Random numbers come from the keys of each move and individual and the place of the number. Threads
 take individuals, so that what an individual learns from its chains does not depend on them.
 """
 from cython.parallel cimport prange
 from libc.float cimport DBL_MAX
-from libc.math cimport INFINITY, exp, fmax, fmin, isfinite, log, sqrt
+from libc.math cimport M_PI, exp, fmax, fmin, log, log1p, sqrt
 from libc.stdint cimport uint64_t
 
 from vpem._core.codecs cimport stir
-from vpem._core.latents cimport curve, normal_of, uniform_of
+from vpem._core.latents cimport (
+    MOST_LATENTS, Latents, Law, density, normal_of, turn, turn_back, uniform_of,
+)
 from vpem._core.shares cimport at_once, worth
 
 cdef enum:
-    MOST_LATENTS = 16
     TAME = 5
+    TAIL = 6        # degrees of freedom of proposals that do not depend on where a chain is
+    WALK = 0
+    DRIFT = 1
+    LEAP = 2
 
-cdef struct Law:
-    Py_ssize_t q
-    const double* mean          # (q,)    of the latents
-    const double* precision     # (q, q)
-    double variance             # of residuals
-    # Linear: squares about least squares.
-    const double* own           # (q,)
-    const double* cross         # (q, q)
-    # One compartment: rows.
-    const double* times
-    const double* doses
-    const double* values
-    Py_ssize_t n_rows
-    int proportional
+cdef struct Moves:
+    # How an individual's chains move: see `vpem.saem.moves`.
+    Py_ssize_t n, n_chains, n_moves, n_leaps
+    const double* root                  # (q, q)
+    const double* centre                # (q,)
+    double* scales                      # IN, OUT (q,)
+    double* size                        # IN, OUT
+    const unsigned long long* moves     # (moves, n) from this individual's on
+    const unsigned long long* chances
+    double gain
+    double target
 
 
 cdef inline double tame(double slope) noexcept nogil:
@@ -37,126 +39,152 @@ cdef inline double tame(double slope) noexcept nogil:
     return fmin(fmax(slope, -TAME), TAME)
 
 
-cdef inline double density(
-    const Law* law, const double* z, double* slope, bint with_slope,
+cdef inline double slope_at(
+    const Law* law, const Moves* how, const double* z, double* slope,
 ) noexcept nogil:
-    """Log-density of latents up to a constant, -inf where it has none; and its gradient."""
-    cdef Py_ssize_t q = law.q, a, b, row
-    cdef double total = 0, inner, part, f, ka, cl, ke, rest, weight
-    cdef double bends[3]
-    for a in range(q):
-        inner = 0
-        for b in range(q):
-            inner += law.precision[a * q + b] * (z[b] - law.mean[b])
-        total -= 0.5 * inner * (z[a] - law.mean[a])
-        slope[a] = -inner
-    if law.times == NULL:
-        for a in range(q):
-            inner = 0
-            for b in range(q):
-                inner += law.cross[a * q + b] * (z[b] - law.own[b])
-            inner = inner / law.variance
-            total -= 0.5 * inner * (z[a] - law.own[a])
-            slope[a] -= inner
-    else:
-        ka = exp(z[0])
-        cl = exp(z[1])
-        ke = exp(z[2])
-        part = 0
-        for row in range(law.n_rows):
-            f = curve(law.times[row], law.doses[row], ka, cl, ke, bends, with_slope)
-            rest = law.values[row] - f
-            if law.proportional:
-                rest = rest / f
-                part -= 0.5 * rest * rest / law.variance + log(f)
-                weight = (rest * law.values[row] / (f * law.variance) - 1) / f
-            else:
-                part -= 0.5 * rest * rest / law.variance
-                weight = rest / law.variance
-            if with_slope:
-                for a in range(3):
-                    slope[a] += weight * bends[a]
-        total += part
-    return total if isfinite(total) else -INFINITY
+    """Log-density, and its bounded gradient in units of the root."""
+    cdef double found = density(law, z, slope, True)
+    cdef Py_ssize_t j
+    turn_back(how.root, slope, law.q)
+    for j in range(law.q):
+        slope[j] = tame(slope[j])
+    return found
+
+
+cdef inline double far(const Law* law, const Moves* how, const double* z) noexcept nogil:
+    """Log-density of independent proposals at z, up to a constant."""
+    cdef double u[MOST_LATENTS]
+    cdef double total = 0
+    cdef Py_ssize_t i, j, q = law.q
+    for i in range(q):
+        u[i] = z[i] - how.centre[i]
+        for j in range(i):
+            u[i] -= how.root[i * q + j] * u[j]
+        u[i] /= how.root[i * q + i]
+        total += u[i] * u[i]
+    return -0.5 * (TAIL + q) * log1p(total / TAIL)
 
 
 cdef void walk(
-    const Law* law,
+    const Law* law, const Moves* how,
     double* z,                        # IN, OUT (chains, n, q) from this individual's on
     double* before,                   # WORK (chains,)
-    double* scales,                   # IN, OUT (q,)
     long long* accepted,              # OUT
-    Py_ssize_t i, Py_ssize_t n, Py_ssize_t n_chains, Py_ssize_t n_steps,
-    const unsigned long long* moves, const unsigned long long* chances, double gain, double target,
 ) noexcept nogil:
-    """Random walk of the chains of one individual."""
-    cdef double work[MOST_LATENTS]
-    cdef Py_ssize_t q = law.q, step, j, c, row, width = n * q, good
-    cdef double held, after
+    """Sweeps: a random walk along each column of the root, then an independent proposal."""
+    cdef double proposed[MOST_LATENTS]
+    cdef double slope[MOST_LATENTS]
+    cdef Py_ssize_t q = law.q, k, j, i, c, width = how.n * q, good
+    cdef double after, normal
     cdef uint64_t noise, chance
-    for c in range(n_chains):
-        before[c] = fmax(density(law, z + c * width, work, False), -DBL_MAX)
-    for step in range(n_steps):
-        for j in range(q):
-            row = (step * q + j) * n + i
-            noise = stir(moves[row])
-            chance = stir(chances[row])
-            good = 0
-            for c in range(n_chains):
-                held = z[c * width + j]
-                z[c * width + j] = held + normal_of(noise, c) * scales[j]
-                after = density(law, z + c * width, work, False)
-                if log(uniform_of(chance, c)) < after - before[c]:
-                    before[c] = after
-                    good += 1
-                else:
-                    z[c * width + j] = held
-            accepted[0] += good
-            if gain > 0:
-                scales[j] *= exp(gain * (<double>good / <double>n_chains - target))
+    for c in range(how.n_chains):
+        before[c] = fmax(density(law, z + c * width, slope, False), -DBL_MAX)
+    for k in range(how.n_moves):
+        j = k % (q + 1)
+        noise = stir(how.moves[k * how.n])
+        chance = stir(how.chances[k * how.n])
+        if j == q:
+            jump(law, how, noise, chance, z, before)
+            continue
+        good = 0
+        for c in range(how.n_chains):
+            normal = normal_of(noise, c) * how.scales[j]
+            for i in range(q):
+                proposed[i] = z[c * width + i] + normal * how.root[i * q + j]
+            after = density(law, proposed, slope, False)
+            if log(uniform_of(chance, c)) < after - before[c]:
+                before[c] = after
+                good += 1
+                for i in range(j, q):
+                    z[c * width + i] = proposed[i]
+        accepted[0] += good
+        if how.gain > 0:
+            how.scales[j] *= exp(how.gain * (<double>good / <double>how.n_chains - how.target))
+
+
+cdef void jump(
+    const Law* law, const Moves* how, uint64_t noise, uint64_t chance,
+    double* z,                        # IN, OUT (chains, n, q) from this individual's on
+    double* before,                   # IN, OUT (chains,)
+) noexcept nogil:
+    """Proposals about the centre, wherever chains are."""
+    cdef double proposed[MOST_LATENTS]
+    cdef double u[MOST_LATENTS]
+    cdef double slope[MOST_LATENTS]
+    cdef Py_ssize_t q = law.q, i, c, width = how.n * q
+    cdef double after, spread, odds
+    cdef uint64_t place
+    for c in range(how.n_chains):
+        place = how.n_chains + 3 * c
+        spread = -2 * log(uniform_of(chance, place) * uniform_of(chance, place + 1)
+                          * uniform_of(chance, place + 2))
+        spread = sqrt(TAIL / spread)
+        for i in range(q):
+            u[i] = spread * normal_of(noise, c * q + i)
+        turn(how.root, u, q, proposed)
+        for i in range(q):
+            proposed[i] += how.centre[i]
+        after = density(law, proposed, slope, False)
+        odds = after - before[c] + far(law, how, z + c * width) - far(law, how, proposed)
+        if log(uniform_of(chance, c)) < odds:
+            before[c] = after
+            for i in range(q):
+                z[c * width + i] = proposed[i]
 
 
 cdef void drift(
-    const Law* law,
+    const Law* law, const Moves* how,
     double* z,                        # IN, OUT (chains, n, q) from this individual's on
     double* before,                   # WORK (chains,)
     double* slopes,                   # WORK (chains, q)
-    const double* scales,             # IN (q,)
-    double* size,                     # IN, OUT step
     long long* accepted,              # OUT
-    Py_ssize_t i, Py_ssize_t n, Py_ssize_t n_chains, Py_ssize_t n_steps,
-    const unsigned long long* moves, const unsigned long long* chances, double gain, double target,
+    int kind,
 ) noexcept nogil:
-    """Adjusted Langevin moves of the chains of one individual."""
+    """Adjusted Langevin moves, or Hamiltonian ones, of the chains of one individual."""
     cdef double proposed[MOST_LATENTS]
     cdef double slope[MOST_LATENTS]
-    cdef Py_ssize_t q = law.q, step, j, c, width = n * q, good
-    cdef double h, root, normal, back, forth, after, odds
+    cdef double pace[MOST_LATENTS]
+    cdef double way[MOST_LATENTS]
+    cdef Py_ssize_t q = law.q, k, j, c, width = how.n * q, good, leap
+    cdef double h, root, back, forth, after = 0, odds
     cdef uint64_t noise, chance
-    for c in range(n_chains):
-        before[c] = fmax(density(law, z + c * width, slopes + c * q, True), -DBL_MAX)
-        for j in range(q):
-            slopes[c * q + j] = tame(slopes[c * q + j] * scales[j])
-    for step in range(n_steps):
-        noise = stir(moves[step * n + i])
-        chance = stir(chances[step * n + i])
-        h = size[0]
-        root = sqrt(h)
+    for c in range(how.n_chains):
+        before[c] = fmax(slope_at(law, how, z + c * width, slopes + c * q), -DBL_MAX)
+    for k in range(how.n_moves):
+        noise = stir(how.moves[k * how.n])
+        chance = stir(how.chances[k * how.n])
         good = 0
-        for c in range(n_chains):
+        for c in range(how.n_chains):
             forth = 0
-            for j in range(q):
-                normal = normal_of(noise, c * q + j)
-                forth += normal * normal
-                proposed[j] = z[c * width + j] + scales[j] * (
-                    0.5 * h * slopes[c * q + j] + root * normal)
-            after = density(law, proposed, slope, True)
             back = 0
             for j in range(q):
-                slope[j] = tame(slope[j] * scales[j])
-                normal = (z[c * width + j] - proposed[j]) / scales[j] - 0.5 * h * slope[j]
-                back += normal * normal
-            odds = after - before[c] - 0.5 * back / h + 0.5 * forth
+                pace[j] = normal_of(noise, c * q + j)
+                forth += pace[j] * pace[j]
+                slope[j] = slopes[c * q + j]
+                proposed[j] = z[c * width + j]
+            h = how.size[0]
+            if kind == DRIFT:
+                root = sqrt(h)
+                for j in range(q):
+                    pace[j] = 0.5 * h * slope[j] + root * pace[j]
+                turn(how.root, pace, q, way)
+                for j in range(q):
+                    proposed[j] += way[j]
+                after = slope_at(law, how, proposed, slope)
+                for j in range(q):
+                    back += (pace[j] + 0.5 * h * slope[j]) ** 2 / h
+            else:
+                h *= 0.8 + 0.4 * uniform_of(chance, how.n_chains + c)
+                for leap in range(how.n_leaps):
+                    for j in range(q):
+                        pace[j] += (0.5 if leap == 0 else 1.0) * h * slope[j]
+                    turn(how.root, pace, q, way)
+                    for j in range(q):
+                        proposed[j] += h * way[j]
+                    after = slope_at(law, how, proposed, slope)
+                for j in range(q):
+                    back += (pace[j] + 0.5 * h * slope[j]) ** 2
+            odds = after - before[c] - 0.5 * back + 0.5 * forth
             if log(uniform_of(chance, c)) < odds:
                 before[c] = after
                 good += 1
@@ -164,18 +192,34 @@ cdef void drift(
                     z[c * width + j] = proposed[j]
                     slopes[c * q + j] = slope[j]
         accepted[0] += good
-        if gain > 0:
-            size[0] = h * exp(gain * (<double>good / <double>n_chains - target))
+        if how.gain > 0:
+            how.size[0] *= exp(how.gain * (<double>good / <double>how.n_chains - how.target))
+            if kind == LEAP:  # no way is longer than to the far side of a normal law
+                how.size[0] = fmin(how.size[0], 0.5 * M_PI / <double>how.n_leaps)
 
 
-def propose_linear(
-    const double[:, ::1] own,                  # IN  (n, q)      least squares
-    const double[:, :, ::1] cross,             # IN  (n, q, q)   X^T X
-    const double[::1] mean,                    # IN  (q,)
-    const double[:, ::1] precision,            # IN  (q, q)
-    double variance,                           # IN  of residuals
+cdef void one(
+    Latents latents, Py_ssize_t i, Moves how, double* z, double* work, long long* accepted,
+    int kind,
+) noexcept nogil:
+    """All moves of one individual."""
+    cdef Law law
+    latents.put(i, &law)
+    accepted[0] = 0
+    if kind == WALK:
+        walk(&law, &how, z, work, accepted)
+    else:
+        drift(&law, &how, z, work, work + how.n_chains, accepted, kind)
+
+
+def propose(
+    Latents latents not None,
+    int kind,                                  # 0: walk, 1: drift, 2: leap
+    int n_leaps,
+    const double[:, :, ::1] roots,             # IN  (n, q, q)  lower triangles
+    const double[:, ::1] centres,              # IN  (n, q)
     double[:, ::1] scales,                     # IN, OUT (n, q)
-    double[::1] steps,                         # IN, OUT (n,)    0: a random walk
+    double[::1] steps,                         # IN, OUT (n,)
     const unsigned long long[:, ::1] moves,    # IN  (moves, n)  keys
     const unsigned long long[:, ::1] chances,  # IN  (moves, n)  keys
     double gain,                               # IN  of the adaptation; 0: none
@@ -185,119 +229,36 @@ def propose_linear(
     long long[::1] accepted,                   # OUT (n,)
     int n_threads,
 ):
-    """Metropolis or adjusted Langevin moves of a linear mixed model.
-
-    See `vpem._core.reference_proposals.propose_linear`.
-    """
-    cdef Py_ssize_t n = z.shape[1], q = z.shape[2], i
-    cdef Py_ssize_t n_chains = z.shape[0], n_moves = moves.shape[0]
-    if q > MOST_LATENTS:
-        raise ValueError("too many latents")
-    n_threads = worth(n_threads, n, 30.0 * n * n_chains * n_moves * q)
-    for i in prange(
-        n, nogil=True, num_threads=n_threads, schedule="dynamic",
-        chunksize=at_once(n, n_threads),
-    ):
-        accepted[i] = 0
-        linear_one(i, n, q, n_chains, n_moves, &own[i, 0], &cross[i, 0, 0], &mean[0],
-                   &precision[0, 0], variance, &scales[i, 0], &steps[i], &moves[0, 0],
-                   &chances[0, 0], gain, target, &z[0, i, 0], &work[i, 0], &accepted[i])
-
-
-cdef void linear_one(
-    Py_ssize_t i, Py_ssize_t n, Py_ssize_t q, Py_ssize_t n_chains, Py_ssize_t n_moves,
-    const double* own, const double* cross, const double* mean, const double* precision,
-    double variance, double* scales, double* step, const unsigned long long* moves,
-    const unsigned long long* chances, double gain, double target, double* z, double* work,
-    long long* accepted,
-) noexcept nogil:
-    cdef Law law
-    law.q = q
-    law.mean = mean
-    law.precision = precision
-    law.variance = variance
-    law.own = own
-    law.cross = cross
-    law.times = NULL
-    law.doses = NULL
-    law.values = NULL
-    law.n_rows = 0
-    law.proportional = 0
-    one(&law, i, n, n_chains, n_moves, scales, step, moves, chances, gain, target, z, work,
-        accepted)
-
-
-cdef inline void one(
-    const Law* law, Py_ssize_t i, Py_ssize_t n, Py_ssize_t n_chains, Py_ssize_t n_moves,
-    double* scales, double* step, const unsigned long long* moves,
-    const unsigned long long* chances, double gain, double target, double* z, double* work,
-    long long* accepted,
-) noexcept nogil:
-    """All moves of one individual."""
-    if step[0] > 0:
-        drift(law, z, work, work + n_chains, scales, step, accepted, i, n, n_chains, n_moves,
-              moves, chances, gain, target)
-    else:
-        walk(law, z, work, scales, accepted, i, n, n_chains, n_moves // law.q, moves, chances,
-             gain, target)
-
-
-def propose_one_compartment(
-    const Py_ssize_t[::1] first,               # IN  (n + 1,)    rows of each individual
-    const double[::1] times,                   # IN  (N,)
-    const double[::1] doses,                   # IN  (N,)
-    const double[::1] values,                  # IN  (N,)
-    bint proportional,                         # IN  whether the error is
-    const double[::1] mean,                    # IN  (3,)
-    const double[:, ::1] precision,            # IN  (3, 3)
-    double sd,                                 # IN  of residuals
-    double[:, ::1] scales,                     # IN, OUT (n, 3)
-    double[::1] steps,                         # IN, OUT (n,)    0: a random walk
-    const unsigned long long[:, ::1] moves,    # IN  (moves, n)  keys
-    const unsigned long long[:, ::1] chances,  # IN  (moves, n)  keys
-    double gain,                               # IN  of the adaptation; 0: none
-    double target,                             # IN  acceptance
-    double[:, :, ::1] z,                       # IN, OUT (chains, n, 3)
-    double[:, ::1] work,                       # WORK (n, 4 chains)
-    long long[::1] accepted,                   # OUT (n,)
-    int n_threads,
-):
-    """Metropolis or adjusted Langevin moves of a one-compartment model.
-
-    See `vpem._core.reference_proposals.propose_one_compartment`.
-    """
+    """Propose and accept latents; see `vpem.saem.moves.propose`, which does the same."""
     cdef Py_ssize_t n = z.shape[1], i
-    cdef Py_ssize_t n_chains = z.shape[0], n_moves = moves.shape[0]
-    n_threads = worth(n_threads, n, 20.0 * times.shape[0] * n_chains * n_moves)
+    cdef Moves how
+    if latents.n != n or latents.q != z.shape[2]:
+        raise ValueError("latents are not those of the law")
+    how.n = n
+    how.n_chains = z.shape[0]
+    how.n_moves = moves.shape[0]
+    how.n_leaps = n_leaps
+    how.gain = gain
+    how.target = target
+    n_threads = worth(n_threads, n, (30.0 + latents.cost) * n * how.n_chains * how.n_moves)
     for i in prange(
         n, nogil=True, num_threads=n_threads, schedule="dynamic",
         chunksize=at_once(n, n_threads),
     ):
-        accepted[i] = 0
-        curve_one(i, n, n_chains, n_moves, &times[first[i]], &doses[first[i]], &values[first[i]],
-                  first[i + 1] - first[i], proportional, &mean[0], &precision[0, 0], sd * sd,
-                  &scales[i, 0], &steps[i], &moves[0, 0], &chances[0, 0], gain, target,
-                  &z[0, i, 0], &work[i, 0], &accepted[i])
+        begin(latents, i, how, kind, roots, centres, scales, steps, moves, chances, z, work,
+              accepted)
 
 
-cdef void curve_one(
-    Py_ssize_t i, Py_ssize_t n, Py_ssize_t n_chains, Py_ssize_t n_moves, const double* times,
-    const double* doses, const double* values, Py_ssize_t n_rows, bint proportional,
-    const double* mean, const double* precision, double variance, double* scales, double* step,
-    const unsigned long long* moves, const unsigned long long* chances, double gain,
-    double target, double* z, double* work, long long* accepted,
+cdef void begin(
+    Latents latents, Py_ssize_t i, Moves how, int kind, const double[:, :, ::1] roots,
+    const double[:, ::1] centres, double[:, ::1] scales, double[::1] steps,
+    const unsigned long long[:, ::1] moves, const unsigned long long[:, ::1] chances,
+    double[:, :, ::1] z, double[:, ::1] work, long long[::1] accepted,
 ) noexcept nogil:
-    cdef Law law
-    law.q = 3
-    law.mean = mean
-    law.precision = precision
-    law.variance = variance
-    law.own = NULL
-    law.cross = NULL
-    law.times = times
-    law.doses = doses
-    law.values = values
-    law.n_rows = n_rows
-    law.proportional = proportional
-    one(&law, i, n, n_chains, n_moves, scales, step, moves, chances, gain, target, z, work,
-        accepted)
+    how.root = &roots[i, 0, 0]
+    how.centre = &centres[i, 0]
+    how.scales = &scales[i, 0]
+    how.size = &steps[i]
+    how.moves = &moves[0, i]
+    how.chances = &chances[0, i]
+    one(latents, i, how, &z[0, i, 0], &work[i, 0], &accepted[i], kind)

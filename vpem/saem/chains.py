@@ -1,4 +1,4 @@
-"""Chains of latents, what moves them, and how wide their law is in each coordinate."""
+"""Chains of latents, what moves them, and in which units."""
 
 from __future__ import annotations
 
@@ -8,15 +8,20 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from vpem._core.threads import thread_count
 from vpem.network.schema import Array, Schema, State
 from vpem.saem.models.model import SaemModel, Vector
 from vpem.saem.streams import Streams
 
-__all__ = ["Chains", "Sampler", "curvature_scales", "propose_by_kernel", "spread"]
+__all__ = ["Chains", "Sampler", "begin_chains", "learn", "precisions", "spread"]
 
 NUDGE = 1e-4
 """Relative step of the differences that give curvatures."""
+
+FLAT = 1e-10
+"""Least eigenvalue of a precision, of the largest, in units of its diagonal."""
+
+EVERY = 10
+"""Iterations of the burn-in between looks at the curvature, after as many with one each."""
 
 
 @dataclass
@@ -27,8 +32,13 @@ class Chains:
     ----------
     z : ndarray of shape (chains, n, q)
         Where they are.
+    roots : ndarray of shape (n, q, q)
+        Units of moves: lower triangles whose square is about the covariance of an individual's
+        latents given the rows.
+    centres : ndarray of shape (n, q)
+        About where that law has its mean.
     scales : ndarray of shape (n, q)
-        Standard deviations that moves have in each coordinate.
+        Factors of moves along each column of the root.
     steps : ndarray of shape (n,)
         Factors of an individual's moves.
     accepted, tried : ndarray of shape (n,)
@@ -36,6 +46,8 @@ class Chains:
     """
 
     z: Vector
+    roots: Vector
+    centres: Vector
     scales: Vector
     steps: Vector
     accepted: Vector = field(init=False)
@@ -47,14 +59,15 @@ class Chains:
 
     def take(self, which: NDArray[np.intp]) -> Chains:
         """Return a copy of those of some individuals."""
-        part = Chains(self.z[:, which], self.scales[which], self.steps[which])
+        held = (self.roots, self.centres, self.scales, self.steps)
+        part = Chains(self.z[:, which], *(one[which] for one in held))
         part.accepted, part.tried = self.accepted[which], self.tried[which]
         return part
 
     def put(self, which: NDArray[np.intp], part: Chains) -> None:
         """Put them back."""
         self.z[:, which] = part.z
-        for name in ("scales", "steps", "accepted", "tried"):
+        for name in ("roots", "centres", "scales", "steps", "accepted", "tried"):
             getattr(self, name)[which] = getattr(part, name)
 
     def note(self, accepted: NDArray[np.integer], tried: int) -> None:
@@ -71,6 +84,8 @@ class Chains:
         each = (self.z.shape[1],)
         return {
             "z": Array("f8", self.z.shape),
+            "roots": Array("f8", self.roots.shape),
+            "centres": Array("f8", self.centres.shape),
             "scales": Array("f8", self.scales.shape, 0),
             "steps": Array("f8", each, 0),
             "accepted": Array("f8", each, 0),
@@ -118,48 +133,68 @@ def spread(z: Vector, n_chains: int) -> Vector:
     return np.repeat(np.asarray(z, dtype=np.float64)[None], n_chains, axis=0)
 
 
-def propose_by_kernel(
-    model: SaemModel,
-    theta: Vector,
-    chains: Chains,
-    streams: Streams,
-    now: int,
-    late: int,
-    steps: Vector,
-    n_moves: int,
-    target: float,
-    n_threads: int,
-) -> bool:
-    """Make all moves of an iteration by the model's kernel, if it has one; steps are changed."""
-    keys = streams.keys_at(now, 2 * n_moves)
-    z, scales = np.ascontiguousarray(chains.z), np.ascontiguousarray(chains.scales)
-    gain = 0.0 if late else 1.0 / float(np.sqrt(now))
-    threads = thread_count(n_threads)
-    moves, chances = np.ascontiguousarray(keys[::2]), np.ascontiguousarray(keys[1::2])
-    accepted = model.propose(theta, z, scales, steps, moves, chances, gain, target, threads)
-    if accepted is None:
-        return False
-    chains.z, chains.scales = z, scales
-    if late:
-        chains.note(accepted, n_moves * len(z))
-    return True
+def begin_chains(
+    model: SaemModel, theta: Vector, z: Vector, n_chains: int, *, curved: bool, step: float = 1.0
+) -> Chains:
+    """Start all chains at z (n, q), in units of the curvature there or in the latents' own."""
+    n, q = z.shape
+    roots = np.tile(np.eye(q), (n, 1, 1))
+    if curved:
+        roots = _roots(precisions(model, theta, z))
+    steps = np.full(n, float(step))
+    return Chains(spread(z, n_chains), roots, np.array(z, np.float64), np.ones((n, q)), steps)
 
 
-def curvature_scales(model: SaemModel, theta: Vector, z: Vector) -> Vector:
-    """Sd (n, q) of each latent, the others held, by the curvature of the log-density at z (n, q).
+def learn(model: SaemModel, theta: Vector, chains: Chains, now: int, late: int) -> None:
+    """Adapt centres to where chains are, and now and then units to the curvature, in burn-in.
 
-    From differences of the gradient; where the density is not concave, by the size of it. Far from
-    the top it is no larger than two over the gradient, so that no step of that size runs away.
+    Precisions are averaged with those before: units become wider by a root of two at most, so that
+    one odd look does little, and narrower nearly at once, else steps run away.
     """
-    scales = np.empty(z.shape)
-    for j in range(z.shape[1]):
+    if late:
+        return
+    chains.centres = chains.centres + (chains.z.mean(axis=0) - chains.centres) / np.sqrt(now)
+    if now <= EVERY or now % EVERY == 0:
+        held = np.linalg.inv(chains.roots)
+        before = np.matmul(held.transpose(0, 2, 1), held)
+        chains.roots = _roots((before + precisions(model, theta, chains.z.mean(axis=0))) / 2)
+
+
+def precisions(model: SaemModel, theta: Vector, z: Vector) -> Vector:
+    """Curvature (n, q, q) of the log-density at z (n, q), as a precision: positive definite.
+
+    From differences of the gradient; directions in which the density is not concave count by the
+    size of their curvature. Far from the top there is more, so that no gradient is larger than two
+    in units of the result.
+    """
+    n, q = z.shape
+    bends, slope = np.empty((n, q, q)), np.zeros((n, q))
+    for j in range(q):
         nudge = NUDGE * np.maximum(np.abs(z[:, j]), 1.0)
         both = np.repeat(z[None], 2, axis=0)
         both[0, :, j] += nudge
         both[1, :, j] -= nudge
-        slope = model.gradient(both, theta)[..., j]
-        bend = np.abs(slope[0] - slope[1]) / (2 * nudge)
-        bend = np.maximum(bend, (slope[0] + slope[1]) ** 2 / 16)
-        fine = np.isfinite(bend) & (bend > 0)
-        scales[:, j] = np.where(fine, 1 / np.sqrt(np.where(fine, bend, 1.0)), 1.0)
-    return scales
+        up, down = model.gradient(both, theta)
+        bends[:, j] = (down - up) / (2 * nudge)[:, None]
+        slope += (up + down) / (2 * q)
+    bends = (bends + bends.transpose(0, 2, 1)) / 2
+    fine = np.isfinite(bends).all(axis=(1, 2)) & np.isfinite(slope).all(axis=1)
+    bends[~fine], slope[~fine] = np.eye(q), 0.0
+    sizes = np.sqrt(np.abs(np.einsum("nii->ni", bends)))
+    sizes = np.where(sizes > 0, sizes, 1.0)
+    values, vectors = np.linalg.eigh(bends / (sizes[:, :, None] * sizes[:, None]))
+    values = np.abs(values)
+    values = np.maximum(values, FLAT * values.max(axis=1, keepdims=True))
+    found = np.matmul(vectors * values[:, None], vectors.transpose(0, 2, 1))
+    found = found * sizes[:, :, None] * sizes[:, None]
+    whole: Vector = found + slope[:, :, None] * slope[:, None] / 4
+    return whole
+
+
+def _roots(found: Vector) -> Vector:
+    """Lower triangles whose squares are the inverses of precisions (n, q, q)."""
+    sizes = np.sqrt(np.einsum("nii->ni", found))
+    scaled = np.linalg.inv(found / (sizes[:, :, None] * sizes[:, None]))
+    roots = np.linalg.cholesky((scaled + scaled.transpose(0, 2, 1)) / 2)
+    wide: Vector = roots / sizes[:, :, None]
+    return wide

@@ -1,4 +1,4 @@
-"""Langevin dynamics of the latents: as they are, with a coded gradient, or adjusted."""
+"""Langevin dynamics of the latents, as they are, or with a coded gradient."""
 
 from __future__ import annotations
 
@@ -7,29 +7,25 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from vpem._core.langevin import langevin
 from vpem._core.threads import thread_count
 from vpem.errors import NumericalError
 from vpem.network.codecs import Codec, Dither
-from vpem.saem.chains import Chains, curvature_scales, propose_by_kernel, spread
+from vpem.saem.chains import Chains, begin_chains, learn
 from vpem.saem.models.model import SaemModel, Vector
+from vpem.saem.moves import turn, turn_back
 from vpem.saem.streams import Streams
 
-__all__ = ["Langevin", "Mala"]
-
-EVERY = 10
-"""Iterations of the burn-in between looks at the curvature, after as many with one each."""
-
-TAME = 5.0
-"""Largest drift of an adjusted step, so that no chain is stuck where the density is steep."""
+__all__ = ["Langevin"]
 
 
 @dataclass(frozen=True)
 class Langevin:
-    """Unadjusted Langevin dynamics: ``z <- z + (h/2) M g + sqrt(h M) N(0, I)``.
+    """Unadjusted Langevin dynamics: ``z <- z + (h/2) L L^T g + sqrt(h) L N(0, I)``.
 
-    M is diagonal: the curvature's variances of each individual's latents, looked at in the burn-in
-    (without ``precondition``: 1). Its law is biased by the step h; for a normal posterior of
-    variance M it has the variance ``M / (1 - h / 4)``.
+    ``L L^T`` is the curvature's covariance of each individual's latents, looked at in the burn-in
+    (without ``precondition``: 1). Their law is biased by the step h; for a normal posterior of
+    covariance M = ``L L^T`` it has the covariance ``M / (1 - h / 4)``.
 
     Parameters
     ----------
@@ -40,10 +36,10 @@ class Langevin:
     decay : float
         After the burn-in h falls as ``(1 + late)^-decay``.
     codec : Codec, optional
-        Which sends ``sqrt(M) g`` of each individual and chain, as a device with little arithmetic
+        Which sends ``L^T g`` of each individual and chain, as a device with little arithmetic
         would: a dithered gradient.
     precondition : bool
-        Whether M is adapted.
+        Whether units are the curvature's.
     n_threads : int
         Threads of the kernel or the codec; they do not show in the result.
     """
@@ -58,8 +54,7 @@ class Langevin:
 
     def begin(self, model: SaemModel, theta: Vector, z: Vector, n_chains: int) -> Chains:
         """Start all chains at z (n, q)."""
-        scales = curvature_scales(model, theta, z) if self.precondition else np.ones(z.shape)
-        return Chains(spread(z, n_chains), scales, np.ones(len(z)))
+        return begin_chains(model, theta, z, n_chains, curved=self.precondition)
 
     def move(
         self, model: SaemModel, theta: Vector, chains: Chains, streams: Streams, now: int, late: int
@@ -71,13 +66,14 @@ class Langevin:
         NumericalError
             If they run away.
         """
-        _look(self, model, theta, chains, now, late)
+        if self.precondition:
+            learn(model, theta, chains, now, late)
         h = float(self.step * (1.0 + late) ** -self.decay)
         if self._move_by_kernel(model, theta, chains, streams, now, h):
             return
         n_chains, _, q = chains.z.shape
         for step in range(self.n_steps):
-            slope: Vector = chains.scales * model.gradient(chains.z, theta)
+            slope = turn_back(chains.roots, model.gradient(chains.z, theta))
             if not np.isfinite(slope).all():
                 wrong = np.max(~np.isfinite(slope), axis=-1)
                 raise self._refusal(model, wrong)
@@ -88,7 +84,7 @@ class Langevin:
                 received = self.codec.transmit(sent, flat, self.n_threads)[0]
                 slope = received.astype(np.float64, copy=False).reshape(slope.shape)
             noise = streams.at(now, 2 * step).normals(n_chains, q)
-            chains.z = chains.z + chains.scales * (0.5 * h * slope + np.sqrt(h) * noise)
+            chains.z = chains.z + turn(chains.roots, 0.5 * h * slope + np.sqrt(h) * noise)
 
     def _move_by_kernel(
         self,
@@ -105,14 +101,16 @@ class Langevin:
             if not isinstance(self.codec, Dither) or self.codec.bucket < chains.z.shape[2]:
                 return False
             levels = self.codec.levels
-        keys = streams.keys_at(now, 2 * self.n_steps)
-        z = chains.z.copy()
-        scales = np.ascontiguousarray(chains.scales)
-        noise, dithers = np.ascontiguousarray(keys[::2]), np.ascontiguousarray(keys[1::2])
-        threads = thread_count(self.n_threads)
-        faults = model.langevin(theta, z, scales, noise, dithers, h, levels, threads)
-        if faults is None:
+        law = model.kernels(theta)
+        if law is None:
             return False
+        keys = streams.keys_at(now, 2 * self.n_steps)
+        z, faults = chains.z.copy(), np.zeros(chains.z.shape[:2], dtype=np.uint8)
+        noise, dithers = np.ascontiguousarray(keys[::2]), np.ascontiguousarray(keys[1::2])
+        langevin(
+            law, np.ascontiguousarray(chains.roots), noise, dithers, h, levels, z, faults,
+            thread_count(self.n_threads),
+        )  # fmt: skip
         if faults.any():
             raise self._refusal(model, faults > 0)
         chains.z = z
@@ -125,97 +123,3 @@ class Langevin:
             f"Langevin steps of individual {who!r} ran away; take a smaller step than "
             f"{self.step:g}, or the sampler mala"
         )
-
-
-@dataclass(frozen=True)
-class Mala:
-    """Langevin steps that are accepted or not, so that their law is the posterior's.
-
-    The drift of a step is bounded (Roberts and Tweedie 1996).
-
-    Parameters
-    ----------
-    n_steps : int
-        Steps a move.
-    step : float
-        First h, in units of M, see `Langevin`.
-    target : float
-        Acceptance rate to which each individual's h is adapted in the burn-in.
-    precondition : bool
-        Whether M is adapted.
-    n_threads : int
-        Threads of the kernel; they do not show in the result.
-    """
-
-    n_steps: int = 5
-    step: float = 1.0
-    target: float = 0.574
-    precondition: bool = True
-    n_threads: int = 1
-    name = "mala"
-
-    def begin(self, model: SaemModel, theta: Vector, z: Vector, n_chains: int) -> Chains:
-        """Start all chains at z (n, q)."""
-        scales = curvature_scales(model, theta, z) if self.precondition else np.ones(z.shape)
-        return Chains(spread(z, n_chains), scales, np.full(len(z), float(self.step)))
-
-    def move(
-        self, model: SaemModel, theta: Vector, chains: Chains, streams: Streams, now: int, late: int
-    ) -> None:
-        """Propose and accept ``n_steps`` times."""
-        _look(self, model, theta, chains, now, late)
-        steps = chains.steps.copy()
-        if propose_by_kernel(
-            model, theta, chains, streams, now, late, steps, self.n_steps, self.target,
-            self.n_threads,
-        ):  # fmt: skip
-            chains.steps = steps
-            return
-        z, scales = chains.z, chains.scales
-        n_chains, _, q = z.shape
-        before = model.log_complete(z, theta)
-        before = np.where(np.isfinite(before), before, -np.finfo(np.float64).max)
-        slope = _tame(scales * model.gradient(z, theta))
-        for step in range(self.n_steps):
-            h = chains.steps[:, None]
-            noise = streams.at(now, 2 * step).normals(n_chains, q)
-            with np.errstate(over="ignore", invalid="ignore"):
-                proposed = z + scales * (0.5 * h * slope + np.sqrt(h) * noise)
-                after = model.log_complete(proposed, theta)
-                slope_after = _tame(scales * model.gradient(proposed, theta))
-                back = (z - proposed) / scales - 0.5 * h * slope_after
-                odds = after - before - 0.5 * _squares(back) / chains.steps + 0.5 * _squares(noise)
-            chance = np.log(streams.at(now, 2 * step + 1).uniforms(n_chains, 1)[..., 0])
-            accept = chance < odds  # false where it is not a number
-            z = np.where(accept[..., None], proposed, z)
-            slope = np.where(accept[..., None], slope_after, slope)
-            before = np.where(accept, after, before)
-            if late:
-                chains.note(accept.sum(axis=0), n_chains)
-            else:
-                gain = 1.0 / np.sqrt(now)
-                chains.steps = chains.steps * np.exp(gain * (accept.mean(axis=0) - self.target))
-        chains.z = z
-
-
-def _tame(slope: Vector) -> Vector:
-    """Drift that is bounded, in units of the scales."""
-    return np.fmin(np.fmax(slope, -TAME), TAME)
-
-
-def _squares(d: Vector) -> Vector:
-    """Sums over the last axis, always in the same order."""
-    total: Vector = np.zeros(d.shape[:-1])
-    for j in range(d.shape[-1]):
-        total += d[..., j] ** 2
-    return total
-
-
-def _look(
-    sampler: Langevin | Mala, model: SaemModel, theta: Vector, chains: Chains, now: int, late: int
-) -> None:
-    """Adapt scales to the curvature, now and then in the burn-in."""
-    if sampler.precondition and not late and (now <= EVERY or now % EVERY == 0):
-        # Up halfway, so that one odd look does little; down at once, else steps run away.
-        seen = curvature_scales(model, theta, chains.z.mean(axis=0))
-        chains.scales = np.minimum(seen, np.sqrt(chains.scales * seen))

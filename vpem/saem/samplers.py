@@ -1,4 +1,4 @@
-"""Samplers of the latents given the rows, by name: exact and Metropolis are here."""
+"""Samplers of the latents given the rows, by name: all but `Langevin` are here."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ from vpem._core.threads import thread_count
 from vpem.checks import check_int, check_number
 from vpem.errors import InputError, check_choice
 from vpem.network.schema import Report
-from vpem.saem.chains import Chains, Sampler, curvature_scales, propose_by_kernel, spread
-from vpem.saem.langevin import Langevin, Mala
+from vpem.saem.chains import Chains, Sampler, begin_chains, learn
+from vpem.saem.langevin import Langevin
 from vpem.saem.models.model import SaemModel, Vector
+from vpem.saem.moves import DRIFT, LEAP, WALK, Moves
 from vpem.saem.streams import Streams
 
 __all__ = [
@@ -22,6 +23,7 @@ __all__ = [
     "SAMPLERS",
     "Chains",
     "Exact",
+    "Hmc",
     "Langevin",
     "Mala",
     "Metropolis",
@@ -31,7 +33,10 @@ __all__ = [
 ]
 
 WIDTH = 2.4
-"""First proposals, in standard deviations: the best for a normal law."""
+"""First walks, in standard deviations: the best for a normal law."""
+
+LEAPS = 3
+"""Leapfrog steps of a Hamiltonian move."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +47,7 @@ class Exact:
 
     def begin(self, model: SaemModel, theta: Vector, z: Vector, n_chains: int) -> Chains:
         """Start all chains at z (n, q)."""
-        return Chains(spread(z, n_chains), np.ones(z.shape), np.ones(len(z)))
+        return begin_chains(model, theta, z, n_chains, curved=False)
 
     def move(
         self, model: SaemModel, theta: Vector, chains: Chains, streams: Streams, now: int, late: int
@@ -53,15 +58,18 @@ class Exact:
 
 @dataclass(frozen=True)
 class Metropolis:
-    """Random walk in one coordinate after the other.
+    """Random walk along one axis of each individual's law after the other, and jumps.
+
+    A sweep ends with a proposal that does not depend on where the chain is: a t law about where
+    chains were in the burn-in, with the covariance that the curvature says (Karimi, Lavielle and
+    Moulines 2020).
 
     Parameters
     ----------
     n_steps : int
-        Sweeps over the coordinates a move.
+        Sweeps a move.
     target : float
-        Acceptance rate to which each individual's proposal in each coordinate is adapted in the
-        burn-in.
+        Acceptance rate to which each individual's walk along each axis is adapted in the burn-in.
     n_threads : int
         Threads of the kernel; they do not show in the result.
     """
@@ -72,40 +80,96 @@ class Metropolis:
     name = "metropolis"
 
     def begin(self, model: SaemModel, theta: Vector, z: Vector, n_chains: int) -> Chains:
-        """Start all chains at z (n, q), proposals by the curvature there."""
-        scales = WIDTH * curvature_scales(model, theta, z)
-        return Chains(spread(z, n_chains), scales, np.ones(len(z)))
+        """Start all chains at z (n, q), in units of the curvature there."""
+        chains = begin_chains(model, theta, z, n_chains, curved=True)
+        chains.scales *= WIDTH
+        return chains
 
     def move(
         self, model: SaemModel, theta: Vector, chains: Chains, streams: Streams, now: int, late: int
     ) -> None:
-        """Propose and accept ``n_steps`` times in each coordinate."""
-        z = chains.z
-        n_chains, n, q = z.shape
-        if propose_by_kernel(
-            model, theta, chains, streams, now, late, np.zeros(n), self.n_steps * q, self.target,
-            self.n_threads,
-        ):  # fmt: skip
-            return
-        before = model.log_complete(z, theta)
-        before = np.where(np.isfinite(before), before, -np.finfo(np.float64).max)
-        for step in range(self.n_steps):
-            for j in range(q):
-                use = 2 * (step * q + j)
-                move = streams.at(now, use).normals(n_chains, 1)[..., 0] * chains.scales[:, j]
-                proposed = z.copy()
-                proposed[..., j] += move
-                with np.errstate(over="ignore", invalid="ignore"):
-                    after = model.log_complete(proposed, theta)
-                chance = np.log(streams.at(now, use + 1).uniforms(n_chains, 1)[..., 0])
-                accept = chance < after - before
-                z[..., j] = np.where(accept, proposed[..., j], z[..., j])
-                before = np.where(accept, after, before)
-                if late:
-                    chains.note(accept.sum(axis=0), n_chains)
-                else:
-                    gain = 1.0 / np.sqrt(now)
-                    chains.scales[:, j] *= np.exp(gain * (accept.mean(axis=0) - self.target))
+        """Sweep ``n_steps`` times."""
+        learn(model, theta, chains, now, late)
+        moves = Moves(WALK, self.n_steps * (chains.z.shape[2] + 1), self.target)
+        moves.make(model, theta, chains, streams, now, late, self.n_threads)
+
+
+@dataclass(frozen=True)
+class Mala:
+    """Langevin steps that are accepted or not, so that their law is the posterior's.
+
+    The drift of a step is bounded (Roberts and Tweedie 1996).
+
+    Parameters
+    ----------
+    n_steps : int
+        Steps a move.
+    step : float
+        First h, in units of the curvature's covariances, see `Langevin`.
+    target : float
+        Acceptance rate to which each individual's h is adapted in the burn-in.
+    precondition : bool
+        Whether units are the curvature's.
+    n_threads : int
+        Threads of the kernel; they do not show in the result.
+    """
+
+    n_steps: int = 5
+    step: float = 1.0
+    target: float = 0.574
+    precondition: bool = True
+    n_threads: int = 1
+    name = "mala"
+
+    def begin(self, model: SaemModel, theta: Vector, z: Vector, n_chains: int) -> Chains:
+        """Start all chains at z (n, q)."""
+        return begin_chains(
+            model, theta, z, n_chains, curved=self.precondition, step=self.step
+        )  # fmt: skip
+
+    def move(
+        self, model: SaemModel, theta: Vector, chains: Chains, streams: Streams, now: int, late: int
+    ) -> None:
+        """Propose and accept ``n_steps`` times."""
+        if self.precondition:
+            learn(model, theta, chains, now, late)
+        moves = Moves(DRIFT, self.n_steps, self.target)
+        moves.make(model, theta, chains, streams, now, late, self.n_threads)
+
+
+@dataclass(frozen=True)
+class Hmc:
+    """Hamiltonian moves: a few leapfrog steps, of a size that is adapted and never the same.
+
+    Together they are at most a quarter of the period of a normal law in units of its curvature,
+    after which a chain has forgotten where it was.
+
+    Parameters
+    ----------
+    n_steps : int
+        Moves of `LEAPS` steps each.
+    target : float
+        Acceptance rate to which each individual's step is adapted in the burn-in.
+    n_threads : int
+        Threads of the kernel; they do not show in the result.
+    """
+
+    n_steps: int = 2
+    target: float = 0.8
+    n_threads: int = 1
+    name = "hmc"
+
+    def begin(self, model: SaemModel, theta: Vector, z: Vector, n_chains: int) -> Chains:
+        """Start all chains at z (n, q), in units of the curvature there."""
+        return begin_chains(model, theta, z, n_chains, curved=True, step=np.pi / 2 / LEAPS)
+
+    def move(
+        self, model: SaemModel, theta: Vector, chains: Chains, streams: Streams, now: int, late: int
+    ) -> None:
+        """Propose and accept ``n_steps`` times."""
+        learn(model, theta, chains, now, late)
+        moves = Moves(LEAP, self.n_steps, self.target, LEAPS)
+        moves.make(model, theta, chains, streams, now, late, self.n_threads)
 
 
 SAMPLERS: Report = {
@@ -113,6 +177,7 @@ SAMPLERS: Report = {
     "metropolis": Metropolis,
     "langevin": Langevin,
     "mala": Mala,
+    "hmc": Hmc,
 }
 """Samplers by name."""
 

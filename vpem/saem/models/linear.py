@@ -8,10 +8,9 @@ from copy import copy
 import numpy as np
 from numpy.typing import NDArray
 
-from vpem._core.langevin import langevin_linear
-from vpem._core.proposals import propose_linear
+from vpem._core.latents import Lines
 from vpem.saem.individuals import Individuals
-from vpem.saem.models.model import Counts, Kernels, SaemModel, Vector
+from vpem.saem.models.model import Counts, SaemModel, Vector
 from vpem.saem.models.normal import (
     LEAST,
     LOG_2_PI,
@@ -194,13 +193,13 @@ class LinearModel(SaemModel):
         """The residual sd, the same for all rows."""
         return np.full((len(z), at.n_rows), np.sqrt(theta[-1]))
 
-    def kernels(self, theta: Vector) -> Kernels | None:
-        """Compiled moves of the coefficients, of few enough."""
+    def kernels(self, theta: Vector) -> Lines | None:
+        """Law of the coefficients, of few enough."""
         if len(self.latents) > MOST_SLOPES:
             return None
         beta, omega, variance = self.unpack(theta)
-        known = (self._own, self._cross, beta.copy(), np.linalg.inv(omega), variance)
-        return Kernels(langevin_linear, propose_linear, known)
+        mean = np.tile(beta, (self.n, 1))
+        return Lines(mean, np.linalg.inv(omega), self._own, self._cross, variance)
 
     def marginal(self, theta: Vector) -> Vector:
         """Log-likelihood of each individual: Bayes' rule at the posterior mean."""

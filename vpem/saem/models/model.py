@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
 from typing import NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtri
 
+from vpem._core.latents import Latents
 from vpem.errors import InputError, NumericalError, VpemError
 from vpem.saem.individuals import Individuals
-from vpem.saem.streams import Keys, Stream
+from vpem.saem.streams import Stream
 
-__all__ = ["Counts", "Kernels", "SaemModel", "Vector", "begin_model", "check_model"]
+__all__ = ["Counts", "SaemModel", "Vector", "begin_model", "check_model"]
 
 Vector = NDArray[np.float64]
 
@@ -24,22 +24,6 @@ class Counts(NamedTuple):
 
     individuals: float
     rows: float
-
-
-class Kernels(NamedTuple):
-    """Compiled moves of latents, see `vpem._core.langevin` and `vpem._core.proposals`.
-
-    Attributes
-    ----------
-    langevin, propose : callable
-        Kernels.
-    known : tuple
-        Their first arguments: rows of the individuals, and parameters.
-    """
-
-    langevin: Callable[..., None]
-    propose: Callable[..., None]
-    known: tuple[object, ...]
 
 
 class SaemModel(ABC):
@@ -246,57 +230,12 @@ class SaemModel(ABC):
         censored = mine.covariates.get("censored", np.zeros(mine.n_rows)) != 0
         return np.where(np.isfinite(found) & ~censored, found, np.nan)
 
-    def kernels(self, theta: Vector) -> Kernels | None:
-        """Return compiled moves of the latents under these parameters, where there are any."""
+    def kernels(self, theta: Vector) -> Latents | None:
+        """Return the law of the latents as kernels know it, where they do: they move chains then.
+
+        One of `vpem._core.latents`; see `vpem.saem.moves`.
+        """
         return None
-
-    def langevin(
-        self,
-        theta: Vector,
-        z: Vector,
-        scales: Vector,
-        noise: Keys,
-        dithers: Keys,
-        step: float,
-        levels: int,
-        n_threads: int,
-    ) -> NDArray[np.uint8] | None:
-        """Move latents z (chains, n, q) in place by a kernel; None where there is none.
-
-        Arguments as in `vpem._core.reference_langevin`; its faults (chains, n) are returned.
-        """
-        found = self.kernels(theta)
-        if found is None:
-            return None
-        faults = np.zeros(z.shape[:2], dtype=np.uint8)
-        found.langevin(*found.known, scales, noise, dithers, step, levels, z, faults, n_threads)
-        return faults
-
-    def propose(
-        self,
-        theta: Vector,
-        z: Vector,
-        scales: Vector,
-        steps: Vector,
-        moves: Keys,
-        chances: Keys,
-        gain: float,
-        target: float,
-        n_threads: int,
-    ) -> NDArray[np.int64] | None:
-        """Propose and accept latents z (chains, n, q) in place by a kernel; None: there is none.
-
-        Arguments as in `vpem._core.reference_proposals`; returned is how often chains moved (n,).
-        """
-        found = self.kernels(theta)
-        if found is None:
-            return None
-        n_chains, n, q = z.shape
-        accepted, room = np.zeros(n, dtype=np.int64), np.empty((n, n_chains * (1 + q)))
-        found.propose(
-            *found.known, scales, steps, moves, chances, gain, target, z, room, accepted, n_threads
-        )
-        return accepted
 
     def canonical(self, theta: Vector, z: Vector) -> tuple[Vector, Vector]:
         """Return parameters and latents that mean the same, in the form to be reported."""

@@ -8,12 +8,11 @@ from copy import copy
 import numpy as np
 from numpy.typing import NDArray
 
-from vpem._core.langevin import langevin_one_compartment
-from vpem._core.proposals import propose_one_compartment
+from vpem._core.latents import Curves
 from vpem.checks import check_number
 from vpem.errors import InputError, check_choice, shorten
 from vpem.saem.individuals import Individuals
-from vpem.saem.models.model import Counts, Kernels, SaemModel, Vector
+from vpem.saem.models.model import Counts, SaemModel, Vector
 from vpem.saem.models.normal import (
     LEAST,
     LOG_2_PI,
@@ -251,13 +250,19 @@ class OneCompartmentModel(SaemModel):
         parts = [self.individuals.sums(np.ascontiguousarray(each[..., j])) for j in range(3)]
         return np.stack(parts, axis=-1) + gradient_normal(z, means, omega)
 
-    def kernels(self, theta: Vector) -> Kernels:
-        """Compiled moves of the logarithms."""
+    def kernels(self, theta: Vector) -> Curves:
+        """Law of the logarithms."""
         means, omega, sd = self.unpack(theta)
-        data, proportional = self.individuals, self.error == "proportional"
-        rows = (data.first, data.times, self._dose, data.values, proportional)
-        known = (*rows, means.copy(), np.linalg.inv(omega), sd)
-        return Kernels(langevin_one_compartment, propose_one_compartment, known)
+        data, n = self.individuals, self.n
+        error = [[sd, 0.0] if self.error == "constant" else [0.0, sd]]
+        each = np.zeros(n)
+        return Curves(
+            np.tile(means, (n, 1)), np.linalg.inv(omega), 0, np.zeros((n, 3)), np.arange(3),
+            data.first, data.times, np.zeros((0, 3)), data.values,
+            np.zeros(data.n_rows, np.uint8), np.zeros(data.n_rows, np.int8),
+            np.zeros(1, np.int32), np.array(error), np.arange(n + 1), each,
+            self._dose[data.first[:-1]], each,
+        )  # fmt: skip
 
     def statistics(self, z: Vector) -> Vector:
         """Statistic of each individual, the mean over chains, (n, 10)."""

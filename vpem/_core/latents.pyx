@@ -1,0 +1,276 @@
+"""The density of individuals' latents given their rows, and its gradient: what kernels move by.
+
+A law is made of arrays once an iteration, and read without allocation, an individual at a time.
+"""
+from libc.math cimport INFINITY, M_PI, exp, fabs, fmax, fmin, isfinite, log, log1p, sqrt
+
+from scipy.special.cython_special cimport log_ndtr
+
+cdef enum:
+    NORMAL = 0
+    EXPONENTIAL = 1
+    BERNOULLI = 2
+    POISSON = 3
+
+
+cdef class Latents:
+    """Latents of n individuals, normal with a mean (n, q) and one precision (q, q)."""
+
+    def __init__(
+        self,
+        const double[:, ::1] mean,             # (n, q)
+        const double[:, ::1] precision,        # (q, q)
+    ):
+        self.n = mean.shape[0]
+        self.q = mean.shape[1]
+        if self.q > MOST_LATENTS:
+            raise ValueError("too many latents")
+        self.mean = mean
+        self.precision = precision
+        self.cost = 0
+
+    cdef void put(self, Py_ssize_t i, Law* law) noexcept nogil:
+        law.q = self.q
+        law.mean = &self.mean[i, 0]
+        law.precision = &self.precision[0, 0]
+        law.own = NULL
+
+    def density(
+        self,
+        const double[:, :, ::1] z,             # IN  (chains, n, q)
+        double[:, ::1] values,                 # OUT (chains, n)  log-density, up to a constant
+        double[:, :, ::1] slopes,              # OUT (chains, n, q)
+    ):
+        """See `vpem._core.reference_latents`."""
+        cdef Py_ssize_t i, c
+        cdef Law law
+        for i in range(self.n):
+            self.put(i, &law)
+            for c in range(z.shape[0]):
+                values[c, i] = density(&law, &z[c, i, 0], &slopes[c, i, 0], True)
+
+
+cdef class Lines(Latents):
+    """Squares about each individual's least squares: ``(z - own)^T cross (z - own) / variance``."""
+    cdef const double[:, ::1] own
+    cdef const double[:, :, ::1] cross
+    cdef double variance
+
+    def __init__(
+        self,
+        const double[:, ::1] mean,             # (n, q)
+        const double[:, ::1] precision,        # (q, q)
+        const double[:, ::1] own,              # (n, q)
+        const double[:, :, ::1] cross,         # (n, q, q)
+        double variance,
+    ):
+        Latents.__init__(self, mean, precision)
+        self.own = own
+        self.cross = cross
+        self.variance = variance
+        self.cost = 10.0 * self.q
+
+    cdef void put(self, Py_ssize_t i, Law* law) noexcept nogil:
+        Latents.put(self, i, law)
+        law.own = &self.own[i, 0]
+        law.cross = &self.cross[i, 0, 0]
+        law.variance = self.variance
+
+
+cdef class Curves(Latents):
+    """Rows about curves, or linear predictors, each with the error of its outcome."""
+    cdef int code
+    cdef const double[:, ::1] base
+    cdef const Py_ssize_t[::1] places
+    cdef const Py_ssize_t[::1] first
+    cdef const double[::1] times
+    cdef const double[:, ::1] columns
+    cdef const double[::1] values
+    cdef const unsigned char[::1] outcomes
+    cdef const signed char[::1] censored
+    cdef const int[::1] kinds
+    cdef const double[:, ::1] noise
+    cdef const Py_ssize_t[::1] first_dose
+    cdef const double[::1] dose_times
+    cdef const double[::1] amounts
+    cdef const double[::1] durations
+
+    def __init__(
+        self,
+        const double[:, ::1] mean,             # (n, q)
+        const double[:, ::1] precision,        # (q, q)
+        int code,                              # of the curve; -1: a linear predictor of columns
+        const double[:, ::1] base,             # (n, m)   parameters of each, if they do not vary
+        const Py_ssize_t[::1] places,          # (q,)     which of these the latents are
+        const Py_ssize_t[::1] first,           # (n + 1,) rows of each individual
+        const double[::1] times,               # (N,)
+        const double[:, ::1] columns,          # (N, m), or (0, m) of a curve
+        const double[::1] values,              # (N,)
+        const unsigned char[::1] outcomes,     # (N,)
+        const signed char[::1] censored,       # (N,)     1: the value is an upper limit; -1: lower
+        const int[::1] kinds,                  # (K,)     law of each outcome
+        const double[:, ::1] noise,            # (K, 2)   a and b: sd^2 = a^2 + b^2 f^2
+        const Py_ssize_t[::1] first_dose,      # (n + 1,)
+        const double[::1] dose_times,
+        const double[::1] amounts,
+        const double[::1] durations,
+    ):
+        Latents.__init__(self, mean, precision)
+        if base.shape[1] > MOST_PARAMETERS:
+            raise ValueError("too many parameters of a curve")
+        self.code = code
+        self.base = base
+        self.places = places
+        self.first = first
+        self.times = times
+        self.columns = columns
+        self.values = values
+        self.outcomes = outcomes
+        self.censored = censored
+        self.kinds = kinds
+        self.noise = noise
+        self.first_dose = first_dose
+        self.dose_times = dose_times
+        self.amounts = amounts
+        self.durations = durations
+        self.cost = 40.0 * times.shape[0] / fmax(1.0, self.n)
+
+    cdef void put(self, Py_ssize_t i, Law* law) noexcept nogil:
+        cdef Py_ssize_t row = self.first[i], dose = self.first_dose[i]
+        Latents.put(self, i, law)
+        law.code = self.code
+        law.m = self.base.shape[1]
+        law.base = &self.base[i, 0]
+        law.places = &self.places[0]
+        law.n_rows = self.first[i + 1] - row
+        law.times = &self.times[0] + row
+        law.columns = &self.columns[0, 0] + row * law.m if self.code < 0 else NULL
+        law.values = &self.values[0] + row
+        law.outcomes = &self.outcomes[0] + row
+        law.censored = &self.censored[0] + row
+        law.kinds = &self.kinds[0]
+        law.noise = &self.noise[0, 0]
+        law.n_doses = self.first_dose[i + 1] - dose
+        law.dose_times = &self.dose_times[0] + dose
+        law.amounts = &self.amounts[0] + dose
+        law.durations = &self.durations[0] + dose
+
+
+cdef double density(
+    const Law* law, const double* z, double* slope, bint with_slope,
+) noexcept nogil:
+    """Log-density of latents up to a constant, -inf where it has none; and its gradient."""
+    cdef Py_ssize_t q = law.q, a, b
+    cdef double total = 0, inner
+    for a in range(q):
+        inner = 0
+        for b in range(q):
+            inner += law.precision[a * q + b] * (z[b] - law.mean[b])
+        total -= 0.5 * inner * (z[a] - law.mean[a])
+        slope[a] = -inner
+    if law.own == NULL:
+        total += of_rows(law, z, slope, with_slope)
+    else:
+        for a in range(q):
+            inner = 0
+            for b in range(q):
+                inner += law.cross[a * q + b] * (z[b] - law.own[b])
+            inner = inner / law.variance
+            total -= 0.5 * inner * (z[a] - law.own[a])
+            slope[a] -= inner
+    return total if isfinite(total) else -INFINITY
+
+
+cdef double of_rows(
+    const Law* law, const double* z, double* slope, bint with_slope,
+) noexcept nogil:
+    """Log-density of an individual's rows; its gradient is added."""
+    cdef double phi[MOST_PARAMETERS]
+    cdef double bends[MOST_PARAMETERS]
+    cdef double total = 0, f, weight = 0
+    cdef Py_ssize_t row, a, k
+    for k in range(law.m):
+        phi[k] = law.base[k]
+    for a in range(law.q):
+        phi[law.places[a]] = z[a]
+    for row in range(law.n_rows):
+        if law.code < 0:
+            f = 0
+            for k in range(law.m):
+                bends[k] = law.columns[row * law.m + k]
+                f += bends[k] * phi[k]
+        else:
+            f = curve_of(law.code, phi, law.times[row], law.dose_times, law.amounts,
+                         law.durations, law.n_doses, bends, with_slope)
+        k = law.outcomes[row]
+        total += of_row(law.kinds[k], law.noise[2 * k], law.noise[2 * k + 1], law.values[row], f,
+                        law.censored[row], &weight)
+        if with_slope:
+            for a in range(law.q):
+                slope[a] += weight * bends[law.places[a]]
+    return total
+
+
+cdef inline double of_row(
+    int kind, double a, double b, double y, double f, int censored, double* weight,
+) noexcept nogil:
+    """Log-density of a row, up to what only y is in; and its derivative in the prediction f."""
+    cdef double variance, sd, u, found, slope, gone
+    if kind == BERNOULLI:  # f is the logit of the probability of 1
+        gone = exp(-fabs(f))
+        weight[0] = y - (1 if f >= 0 else gone) / (1 + gone)
+        return y * f - fmax(f, 0) - log1p(gone)
+    if kind == POISSON:  # f is the logarithm of the mean
+        gone = exp(f)
+        weight[0] = y - gone
+        return y * f - gone
+    if kind == EXPONENTIAL:
+        variance = a * a
+        sd = a
+        u = (log(y) - log(f)) / a
+        slope = -1 / (a * f)
+        found = 0
+    else:
+        variance = a * a + b * b * f * f
+        sd = sqrt(variance)
+        u = (y - f) / sd
+        slope = -1 / sd - u * (b * b * f / variance)
+        found = b * b * f / variance
+    if censored == 0:
+        weight[0] = -u * slope - found
+        return -0.5 * u * u - log(sd)
+    if censored < 0:
+        u = -u
+        slope = -slope
+    found = log_ndtr(u)
+    weight[0] = slope * exp(-0.5 * u * u - found) / sqrt(2 * M_PI)
+    return found
+
+
+# Until the curves of compartments are here: one oral dose at time 0.
+cdef inline double curve_of(
+    int code, const double* phi, double t, const double* dose_times, const double* amounts,
+    const double* durations, Py_ssize_t n_doses, double* slopes, bint with_slopes,
+) noexcept nogil:
+    """Concentration, and its derivatives in log ka, log cl and log ke."""
+    cdef double ka = exp(phi[0]), cl = exp(phi[1]), ke = exp(phi[2])
+    cdef double low = fmin(ka, ke), high = fmax(ka, ke), x = (high - low) * t
+    cdef double mean, bend = 0, gone, common, f, of_high, of_low
+    if x < 0.05:
+        mean = 1 + x * (-1.0 / 2 + x * (1.0 / 6 + x * (-1.0 / 24 + x * (
+            1.0 / 120 + x * (-1.0 / 720 + x / 5040)))))
+        bend = -1.0 / 2 + x * (1.0 / 3 + x * (-1.0 / 8 + x * (1.0 / 30 + x * (
+            -1.0 / 144 + x * (1.0 / 840 - x / 5760)))))
+    else:
+        gone = exp(-x)
+        mean = (1 - gone) / x
+        bend = (gone - mean) / x
+    common = ka * ke * (amounts[0] / cl * exp(-low * t) * t)
+    f = common * mean
+    if with_slopes:
+        of_high = common * t * bend * high
+        of_low = -low * t * f - common * t * bend * low
+        slopes[0] = f + (of_high if ka >= ke else of_low)
+        slopes[1] = -f
+        slopes[2] = f + (of_low if ka >= ke else of_high)
+    return f
