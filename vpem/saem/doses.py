@@ -57,6 +57,21 @@ class Doses:
         return cls(np.arange(n + 1, dtype=np.intp), np.zeros(n), amounts, np.zeros(n))
 
     @classmethod
+    def of(
+        cls,
+        n: int,
+        who: NDArray[np.intp],
+        times: Vector,
+        amounts: Vector,
+        durations: Vector | None = None,
+    ) -> Doses:
+        """Doses (E,) in any order, of n individuals by their numbers; by default at once."""
+        columns = (times, amounts, np.zeros(len(who)) if durations is None else durations)
+        order = np.lexsort((times, who))
+        first = np.searchsorted(who[order], np.arange(n + 1)).astype(np.intp)
+        return cls(first, *(np.asarray(one, dtype=np.float64)[order] for one in columns))
+
+    @classmethod
     def chain(cls, parts: Sequence[Doses]) -> Doses:
         """Put doses of several groups of individuals one after the other."""
         counts = np.concatenate([np.zeros(1, np.intp), *(part.counts for part in parts)])

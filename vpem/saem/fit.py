@@ -303,6 +303,7 @@ def _facts(
         "what the data hold": checksum(
             data.names, data.first, data.times, data.values, data.weights,
             *data.covariates, *data.covariates.values(), *(data.words or ()),
+            *(() if data.doses is None else (data.doses.first, *data.doses.columns)),
         ),
         "who holds which individuals": checksum(held.order, held.counts),
         "model": model if named else type(made).__name__,

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-import math
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
+import h5py
 import numpy as np
+from numpy.typing import NDArray
 
 from vpem.errors import FileError, InputError, MissingColumnError, did_you_mean, shorten
 from vpem.files.hdf5 import (
@@ -23,17 +25,18 @@ from vpem.files.hdf5 import (
     write_array,
     write_strings,
 )
-from vpem.files.long_csv import LONGEST_NAME, finite_number, is_long_csv, read_cells
+from vpem.files.long_csv import is_long_csv, sort_names
 from vpem.saem.corpus import share_words
+from vpem.saem.doses import Doses, doses_of
+from vpem.saem.formats.long_table import MOST_COLUMNS, LongTable
 from vpem.saem.individuals import Individuals, from_long
 
-__all__ = ["chain", "read_individuals", "write_individuals"]
+__all__ = ["chain", "numbered_as", "read_individuals", "share_doses", "write_individuals"]
 
 PathLike = str | os.PathLike[str]
 ENCODING = "vpem-individuals"
 VERSION = "0.1.0"
-MOST_COLUMNS = 1024
-_MISSING = ("", "NA", "NaN", "nan", ".")
+DOSES = ("times", "amounts", "durations")
 
 
 def read_individuals(
@@ -43,7 +46,10 @@ def read_individuals(
     time: str = "time",
     value: str = "value",
     covariates: Sequence[str] | None = None,
+    also: Sequence[str] = (),
+    words: Sequence[str] = ("outcome",),
     missing: bool = False,
+    doses: Mapping[str, str] | None = None,
 ) -> Individuals:
     """Read individuals from HDF5 or from a long CSV table.
 
@@ -57,8 +63,16 @@ def read_individuals(
     covariates : sequence of str, optional
         Which other columns to read; None: all. They hold numbers, or nothing (or ``NA``, ``.``)
         where they are missing.
+    also : sequence of str
+        Further columns to read if they are there.
+    words : sequence of str
+        Which of the other columns may hold words, which are then numbered from 0 in the order of
+        the alphabet; ``columns["words"]`` has them.
     missing : bool
         Whether values may be missing in the same way, or NaN: such rows are left out.
+    doses : mapping of str to str, optional
+        Lines of a CSV table may be doses: columns of `vpem.saem.formats.events.EVENTS` that have
+        another name. None: such columns are covariates as others.
 
     Returns
     -------
@@ -74,79 +88,14 @@ def read_individuals(
         are in several places.
     """
     if is_long_csv(path):
-        return _read_csv(path, (id, time, value), covariates, missing)
-    return _read_hdf5(path, covariates, missing)
+        table = LongTable(path, (id, time, value), covariates, also, words, missing, doses)
+        return table.individuals()
+    return _read_hdf5(path, covariates, also, missing)
 
 
-def _read_csv(
-    path: PathLike,
-    three: tuple[str, str, str],
-    covariates: Sequence[str] | None,
-    missing: bool,
+def _read_hdf5(
+    path: PathLike, covariates: Sequence[str] | None, also: Sequence[str], missing: bool
 ) -> Individuals:
-    source = os.fspath(path)
-    ids: list[str] = []
-    numbers: list[list[float]] = []
-    others: list[str] = []
-    may_miss = {three[2]} if missing else set()
-
-    def places(header: list[str]) -> list[int]:
-        names = [field.strip() for field in header]
-        others.extend(_columns(names, three, covariates, source))
-        may_miss.update(others)
-        return [names.index(name) for name in (*three, *others)]
-
-    for where, cells in read_cells(path, places):
-        if not 0 < len(cells[0]) <= LONGEST_NAME or "\0" in cells[0]:
-            raise InputError(f"{where} names no individual, got {cells[0][:40]!r}")
-        ids.append(cells[0])
-        named = zip((*three[1:], *others), cells[1:], strict=True)
-        numbers.append([_number(cell, name, name in may_miss, where) for name, cell in named])
-    if not ids:
-        raise InputError(f"{source} has a header but no rows")
-    table = np.array(numbers)
-    read = {name: table[:, 2 + place] for place, name in enumerate(others)}
-    labels = np.array(ids, dtype=object)
-    found = from_long(labels, table[:, 0], table[:, 1], read, source, missing)
-    return replace(found, columns=dict(zip(("id", "time", "value"), three, strict=True)))
-
-
-def _columns(
-    header: list[str], three: tuple[str, ...], covariates: Sequence[str] | None, source: str
-) -> list[str]:
-    """Names of the covariates to read."""
-    if len(set(header)) < len(header) or len(header) > MOST_COLUMNS:
-        raise InputError(
-            f"{source}: the names of its columns, in the first line, must differ and be at most "
-            f"{MOST_COLUMNS}"
-        )
-    others = [name for name in header if name not in three and name]
-    if covariates is not None:
-        others = list(dict.fromkeys(covariates))
-    lacking = [what for what in (*three, *others) if what not in header]
-    if lacking:
-        have = shorten([repr(name) for name in header]) or "an empty line"
-        *first, last = [f"{what!r}{did_you_mean(what, header)}" for what in lacking]
-        named = f"columns {', '.join(first)} and {last}" if first else f"column {last}"
-        raise MissingColumnError(f"{source} has no {named} in its first line; got {have}", *lacking)
-    return others
-
-
-def _number(text: str, column: str, may_miss: bool, where: str) -> float:
-    if may_miss and text in _MISSING:
-        return math.nan
-    number = finite_number(text)
-    if number is not None:
-        return number
-    advice = "leave out such columns" if may_miss else "leave out lines of what was not measured"
-    if text in _MISSING and not may_miss:
-        advice += "; --missing marginalize does so where the value alone is missing"
-    if finite_number(text.replace(",", ".", 1)) is not None:
-        advice = "write numbers with a decimal point"
-    raise InputError(f"{where} has {text[:40]!r} for {column!r}, no finite number; {advice}")
-
-
-def _read_hdf5(path: PathLike, covariates: Sequence[str] | None, missing: bool) -> Individuals:
     source = os.fspath(path)
     with open_read(path) as file:
         check_encoding(file, ENCODING, VERSION)
@@ -163,7 +112,9 @@ def _read_hdf5(path: PathLike, covariates: Sequence[str] | None, missing: bool) 
         if group is not None and not is_group(group):
             raise FileError(f"{source}: covariates must be a group with a member a covariate")
         have = [] if group is None else sorted(list_members(group, MOST_COLUMNS))
-        wanted = have if covariates is None else list(dict.fromkeys(covariates))
+        wanted = have
+        if covariates is not None:
+            wanted = list(dict.fromkeys([*covariates, *(name for name in also if name in have)]))
         for name in wanted:
             if name not in have:
                 raise MissingColumnError(
@@ -171,12 +122,44 @@ def _read_hdf5(path: PathLike, covariates: Sequence[str] | None, missing: bool) 
                 )
         read = {name: read_array(group, name, shape=times.shape) for name in wanted}
         words = None if find(file, "words") is None else read_strings(file, "words")
+        doses = _read_doses(file, len(names), source)
+        numbered = _read_numbered(file, read)
     if len(set(names)) < len(names):
         raise InputError(f"{source}: two individuals have the same name; their names must differ")
     if words is not None and not np.isin(times, np.arange(len(words))).all():
         raise FileError(f"{source}: times must be numbers of its {len(words)} words, from 0")
     ids = np.repeat(np.array(names, dtype=object), counts.astype(np.intp))
-    return replace(from_long(ids, times, values, read, source, missing), words=words)
+    found = from_long(ids, times, values, read, source, missing)
+    told = {"words": numbered} if numbered else {}
+    return replace(found, words=words, doses=doses, columns=told)
+
+
+def _read_doses(file: h5py.File, n: int, source: str) -> Doses | None:
+    """Read the doses of n individuals, where there are any."""
+    group = find(file, "doses")
+    if group is None:
+        return None
+    if not is_group(group):
+        raise FileError(f"{source}: doses must be a group")
+    counts = read_array(group, "counts", shape=(n,), kinds="iu")
+    times = read_array(group, "times", ndim=1)
+    columns = [read_array(group, name, shape=times.shape) for name in ("amounts", "durations")]
+    if counts.min() < 0 or int(counts.astype(object).sum()) != len(times):
+        raise FileError(f"{source}: the counts of doses must add up to its {len(times)} doses")
+    for column in (times, *columns):
+        if not np.isfinite(column).all() or (column is not times and column.min(initial=0) < 0):
+            raise FileError(f"{source}: doses must be finite numbers, amounts and durations from 0")
+    who = np.repeat(np.arange(n), counts.astype(np.intp))
+    return Doses.of(n, who, times, *columns)
+
+
+def _read_numbered(file: h5py.File, read: Mapping[str, NDArray[Any]]) -> dict[str, list[str]]:
+    """Read the words that covariates are the numbers of."""
+    group = find(file, "covariate_words")
+    if group is None or not is_group(group):
+        return {}
+    names = [name for name in list_members(group, MOST_COLUMNS) if name in read]
+    return {name: list(read_strings(group, name)) for name in names}
 
 
 def chain(parts: Sequence[Individuals]) -> Individuals:
@@ -189,7 +172,7 @@ def chain(parts: Sequence[Individuals]) -> Individuals:
     """
     if len(parts) == 1:
         return parts[0]
-    parts = share_words(parts)
+    parts = share_doses(share_numbers(share_words(parts)))
     names = tuple(name for part in parts for name in part.names)
     if len(set(names)) < len(names):
         twice = next(name for name in names if names.count(name) > 1)
@@ -208,7 +191,52 @@ def chain(parts: Sequence[Individuals]) -> Individuals:
         parts[0].columns,
         None if parts[0].weights is None else np.concatenate([part.weights for part in parts]),
         words=parts[0].words,
+        doses=None if parts[0].doses is None else Doses.chain([doses_of(part) for part in parts]),
     )
+
+
+def share_doses(parts: Sequence[Individuals]) -> Sequence[Individuals]:
+    """Give all parts doses, where some have them: of the others by the covariate ``dose``."""
+    if all(part.doses is None for part in parts):
+        return parts
+    return [replace(part, doses=doses_of(part)) for part in parts]
+
+
+def share_numbers(parts: Sequence[Individuals]) -> Sequence[Individuals]:
+    """Give words that covariates are the numbers of the same numbers in all parts."""
+    tables = [part.columns.get("words", {}) for part in parts]
+    joined = {
+        name: sort_names(word for table in tables for word in table.get(name, ()))
+        for name in dict.fromkeys(name for table in tables for name in table)
+    }
+    return [numbered_as(part, joined) for part in parts]
+
+
+def numbered_as(found: Individuals, tables: Mapping[str, Sequence[str]]) -> Individuals:
+    """Return individuals whose covariates are numbers of words in these tables.
+
+    Raises
+    ------
+    InputError
+        If they have a word that a table has not, or numbers where words are wanted.
+    """
+    own = found.columns.get("words", {})
+    covariates = dict(found.covariates)
+    for name, words in tables.items():
+        if name not in covariates or list(own.get(name, ())) == list(words):
+            continue
+        lacking = [word for word in own.get(name, ()) if word not in words]
+        if lacking or name not in own:
+            what = shorten([repr(word) for word in lacking]) or "numbers"
+            raise InputError(
+                f"{found.source}: {name} has {what}, where others have "
+                f"{shorten([repr(word) for word in words])}; give the same words everywhere"
+            )
+        numbers = np.array([*(words.index(word) for word in own[name]), np.nan])
+        values = covariates[name]
+        covariates[name] = numbers[np.where(np.isnan(values), -1, values).astype(np.intp)]
+    told = {**found.columns, **({"words": dict(tables)} if tables else {})}
+    return replace(found, covariates=covariates, columns=told)
 
 
 def write_individuals(path: PathLike, found: Individuals, force: bool = False) -> None:
@@ -232,3 +260,12 @@ def write_individuals(path: PathLike, found: Individuals, force: bool = False) -
         group = file.create_group("covariates")
         for name, values in found.covariates.items():
             write_array(group, name, values)
+        if found.columns.get("words"):
+            tables = file.create_group("covariate_words")
+            for name, words in found.columns["words"].items():
+                write_strings(tables, name, words)
+        if found.doses is not None:
+            given = file.create_group("doses")
+            write_array(given, "counts", found.doses.counts.astype(np.int64))
+            for name, column in zip(DOSES, found.doses.columns, strict=True):
+                write_array(given, name, column)
