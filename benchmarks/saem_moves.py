@@ -1,53 +1,47 @@
-"""The kernels of accepted and refused moves against their twins and the protocol's NumPy path."""
+"""The kernel of accepted and refused moves against the same in NumPy."""
 
 from __future__ import annotations
 
-import sys
 from copy import deepcopy
 from typing import Any
 from unittest.mock import patch
 
 import numpy as np
 
-from vpem._core import proposals, reference_proposals
 from vpem.saem.chains import Chains
 from vpem.saem.models.model import SaemModel, Vector
-from vpem.saem.samplers import Mala, Metropolis
+from vpem.saem.samplers import Hmc, Mala, Metropolis
 from vpem.saem.streams import Streams
 
 from .measure import Options, call, compare, processor
 from .saem_shared import Finding
-from .saem_speed import CHAINS, FEW, PEOPLE, REPEATS, bars, gains, problems, table
+from .saem_speed import CHAINS, PEOPLE, REPEATS, bars, gains, problems, table
 
 __all__ = ["moves"]
 
-KERNELS = {"linear": "propose_linear", "one-compartment": "propose_one_compartment"}
-SAMPLERS = {"Metropolis": Metropolis, "MALA": Mala}
+SAMPLERS = {"Metropolis": Metropolis, "MALA": Mala, "HMC": Hmc}
 MOST = 2
 """Threads."""
 
 
 def moved(
-    sampler: Any, model: SaemModel, theta: Vector, first: Chains, streams: Streams, kernel: str,
-    home: Any,
-) -> Vector:  # fmt: skip
-    """Where an iteration takes the chains: by a kernel or its twin in home, or, None, by neither.
+    sampler: Any, model: SaemModel, theta: Vector, first: Chains, streams: Streams, by_kernel: bool
+) -> Vector:
+    """Where an iteration takes the chains: by the kernel, or by a model's own density and gradient.
 
-    A model without a kernel is moved by ``log_complete`` and ``gradient`` over all individuals and
-    chains at once.
+    The second is how a model without a kernel is moved, all individuals and chains at once.
     """
     chains = deepcopy(first)
-    if home is None:
-        with patch.object(type(model), "propose", SaemModel.propose):
-            sampler.move(model, theta, chains, streams, 1, 1)
+    if by_kernel:
+        sampler.move(model, theta, chains, streams, 1, 1)
     else:
-        with patch.object(sys.modules[type(model).__module__], kernel, getattr(home, kernel)):
+        with patch.object(type(model), "kernels", SaemModel.kernels):
             sampler.move(model, theta, chains, streams, 1, 1)
     return chains.z
 
 
 def moves(size: str) -> Finding:
-    """Five sweeps or five steps of four chains, in turns, one thread and two."""
+    """Moves of an iteration of four chains, in turns, one thread and two."""
     options = Options(size="tiny" if size == "small" else size, repeats=REPEATS[size])
     results: list[dict[str, Any]] = []
     for n in PEOPLE[size]:
@@ -57,35 +51,30 @@ def moves(size: str) -> Finding:
                 first = kind().begin(model, theta, model.start()[1], CHAINS)
 
                 def move(
-                    home: Any, threads: int = 1, kind: Any = kind, model: Any = model,
-                    theta: Any = theta, first: Any = first, streams: Any = streams,
-                    kernel: str = KERNELS[name],
+                    by_kernel: bool = True, threads: int = 1, kind: Any = kind,
+                    model: Any = model, theta: Any = theta, first: Any = first,
+                    streams: Any = streams,
                 ) -> Vector:  # fmt: skip
                     sampler = kind(n_threads=threads)
-                    return moved(sampler, model, theta, first, streams, kernel, home)
+                    return moved(sampler, model, theta, first, streams, by_kernel)
 
-                ours = move(proposals)
-                np.testing.assert_array_equal(move(proposals, MOST), ours)
-                np.testing.assert_allclose(move(None), ours, rtol=1e-8, atol=1e-10)
+                ours = move()
+                np.testing.assert_array_equal(move(threads=MOST), ours)
+                np.testing.assert_allclose(move(False), ours, rtol=1e-8, atol=1e-10)
                 timed = {
-                    "kernel": processor(lambda move=move: move(proposals)),
-                    "NumPy path": processor(lambda move=move: move(None)),
-                    "kernel, wall": call(lambda move=move: move(proposals)),
-                    f"{MOST} threads, wall": call(lambda move=move: move(proposals, MOST)),
+                    "kernel": processor(lambda move=move: move()),
+                    "NumPy path": processor(lambda move=move: move(False)),
+                    "kernel, wall": call(lambda move=move: move()),
+                    f"{MOST} threads, wall": call(lambda move=move: move(threads=MOST)),
                 }
-                if n <= FEW:
-                    twin = move(reference_proposals)
-                    np.testing.assert_allclose(twin, ours, rtol=1e-8, atol=1e-10)
-                    timed["twin"] = processor(lambda move=move: move(reference_proposals))
                 title = f"{word}, {name}, n = {n:,}"
                 results.append(compare(options, "moves", title, "NumPy path", timed))
-    single, both, twin = gains(results, MOST)
+    single, both = gains(results, MOST)
     says = (
         f"In processor time, on one thread, the kernels are {min(single):.1f} to "
         f"{max(single):.1f} times as fast as the protocol's NumPy path, which has the same random "
-        f"numbers, and {min(twin):.1f} to {max(twin):.0f} times as fast as their twins; by the "
-        f"clock {MOST} threads make them {min(both):.2f} to {max(both):.2f} times as fast again "
-        f"at n = {PEOPLE[size][-1]:,}, results the same to the last bit."
+        f"numbers; by the clock {MOST} threads make them {min(both):.2f} to {max(both):.2f} times "
+        f"as fast again at n = {PEOPLE[size][-1]:,}, results the same to the last bit."
     )
     words = "times as fast as the protocol's NumPy path (the line at 1)"
     return Finding(

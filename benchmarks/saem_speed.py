@@ -1,22 +1,21 @@
-"""The Langevin kernel against its twin and against a plain vectorised NumPy loop."""
+"""The Langevin kernel against a plain vectorised NumPy loop."""
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
-from unittest.mock import patch
 
 import numpy as np
 from numpy.typing import NDArray
 
-from vpem._core import langevin, reference_langevin
-from vpem.saem.chains import curvature_scales
+from vpem._core.langevin import langevin
+from vpem.saem.chains import begin_chains
 from vpem.saem.individuals import Individuals, from_long
 from vpem.saem.models.linear import LinearModel
 from vpem.saem.models.model import SaemModel, Vector
 from vpem.saem.models.one_compartment import OneCompartmentModel
+from vpem.saem.moves import turn, turn_back
 from vpem.saem.streams import Stream, Streams
 
 from .measure import Options, call, compare, processor
@@ -26,9 +25,6 @@ from .saem_shared import Finding, fixed_effects_data
 __all__ = ["bars", "gains", "numpy_loop", "speed", "table"]
 
 PEOPLE = {"small": (8,), "full": (30, 3_000)}
-FEW = 100
-"""Individuals up to which the twin is timed with a dither: it goes over them one by one."""
-
 REPEATS = {"small": 1, "full": 7}
 CHAINS = 4
 N_STEPS = 10
@@ -40,21 +36,21 @@ def numpy_loop(
     model: SaemModel,
     theta: Vector,
     z: Vector,
-    scales: Vector,
+    roots: Vector,
     levels: int,
     normals: Callable[[int], Vector],
     rng: np.random.Generator,
 ) -> Vector:
     """Langevin steps of all individuals and chains at once, as one would write them in NumPy."""
     for step in range(N_STEPS):
-        slope = scales * model.gradient(z, theta)
+        slope = turn_back(roots, model.gradient(z, theta))
         if levels:
             norm = np.sqrt((slope**2).sum(axis=-1, keepdims=True))
             place = np.abs(slope) * (levels / np.maximum(norm, 1e-300))
             low = np.floor(place)
             sent = low + (rng.random(slope.shape) < place - low)
             slope = np.sign(slope) * sent * (norm / levels)
-        z = z + scales * (0.5 * STEP * slope + np.sqrt(STEP) * normals(step))
+        z = z + turn(roots, 0.5 * STEP * slope + np.sqrt(STEP) * normals(step))
     return z
 
 
@@ -85,26 +81,24 @@ def problems(n: int) -> list[tuple[str, SaemModel, Vector]]:
 
 @dataclass(frozen=True)
 class Case:
-    """A move of some individuals: the model's own call of a kernel."""
+    """A move of some individuals."""
 
     model: SaemModel
-    kernel: str
     theta: Vector
     z: Vector
-    scales: Vector
+    roots: Vector
     noise: NDArray[np.uint64]
     dithers: NDArray[np.uint64]
 
-    def move(self, home: Any, threads: int, levels: int) -> Vector:
-        """Where the chains are after it, by the kernel or by its twin, as home has them."""
-        moved = self.z.copy()
-        module = sys.modules[type(self.model).__module__]
-        with patch.object(module, self.kernel, getattr(home, self.kernel)):
-            faults = self.model.langevin(
-                self.theta, moved, self.scales, self.noise, self.dithers, STEP, levels, threads
-            )
-        if faults is None or faults.any():
-            raise AssertionError("a chain ran away, or there is no kernel")
+    def move(self, threads: int, levels: int) -> Vector:
+        """Where the chains are after it, by the kernel."""
+        moved, faults = self.z.copy(), np.zeros(self.z.shape[:2], dtype=np.uint8)
+        langevin(
+            self.model.kernels(self.theta), self.roots, self.noise, self.dithers, STEP, levels,
+            moved, faults, threads,
+        )  # fmt: skip
+        if faults.any():
+            raise AssertionError("a chain ran away")
         return moved
 
 
@@ -116,63 +110,54 @@ def speed(size: str) -> Finding:
     for n in PEOPLE[size]:
         for name, model, theta in problems(n):
             first = model.start()[1]
-            scales = np.ascontiguousarray(curvature_scales(model, theta, first))
             z = np.repeat(first[None], CHAINS, axis=0)
+            roots = begin_chains(model, theta, first, CHAINS, curved=True).roots
             streams = Streams.of(model.individuals.names, 0)
             noise = np.stack([streams.at(1, 2 * k).keys for k in range(N_STEPS)])
             dithers = np.stack([streams.at(1, 2 * k + 1).keys for k in range(N_STEPS)])
-            kind = "langevin_linear" if name == "linear" else "langevin_one_compartment"
-            case = Case(model, kind, theta, z, scales, noise, dithers)
+            case = Case(model, theta, z, roots, noise, dithers)
             for levels in (0, 7):
 
-                def move(
-                    home: Any, threads: int, case: Case = case, levels: int = levels
-                ) -> Vector:
-                    return case.move(home, threads, levels)
+                def move(threads: int, case: Case = case, levels: int = levels) -> Vector:
+                    return case.move(threads, levels)
 
-                def loop(model: Any = model, theta: Any = theta, z: Any = z, scales: Any = scales,
-                         levels: int = levels) -> Vector:  # fmt: skip
+                def loop(case: Case = case, levels: int = levels) -> Vector:
                     rng = np.random.default_rng(0)
-                    return numpy_loop(model, theta, z, scales, levels,
-                                      lambda step: rng.standard_normal(z.shape), rng)  # fmt: skip
-
-                ours = move(langevin, 1)
-                close = {"rtol": 1e-8, "atol": 1e-10}
-                with_twin = n <= FEW or not levels
-                if with_twin:
-                    np.testing.assert_allclose(move(reference_langevin, 1), ours, **close)
-                np.testing.assert_array_equal(move(langevin, most), ours)
-
-                def counted(case: Case = case, levels: int = levels, theta: Any = theta) -> Vector:
                     return numpy_loop(
-                        case.model, theta, case.z, case.scales, levels,
+                        case.model, case.theta, case.z, case.roots, levels,
+                        lambda step: rng.standard_normal(case.z.shape), rng,
+                    )  # fmt: skip
+
+                ours = move(1)
+                np.testing.assert_array_equal(move(most), ours)
+
+                def counted(case: Case = case, levels: int = levels) -> Vector:
+                    return numpy_loop(
+                        case.model, case.theta, case.z, case.roots, levels,
                         lambda step: Stream(case.noise[step]).normals(CHAINS, case.z.shape[2]),
                         np.random.default_rng(0),
                     )  # fmt: skip
 
                 if not levels:  # the same noise: the same moves
-                    np.testing.assert_allclose(counted(), ours, **close)
+                    np.testing.assert_allclose(counted(), ours, rtol=1e-8, atol=1e-10)
                 timed = {
-                    "kernel": processor(lambda move=move: move(langevin, 1)),
+                    "kernel": processor(lambda move=move: move(1)),
                     "NumPy loop": processor(loop),
                     "NumPy loop, our numbers": processor(counted),
-                    "kernel, wall": call(lambda move=move: move(langevin, 1)),
-                    f"{most} threads, wall": call(lambda move=move: move(langevin, most)),
+                    "kernel, wall": call(lambda move=move: move(1)),
+                    f"{most} threads, wall": call(lambda move=move: move(most)),
                 }
-                if with_twin:
-                    timed["twin"] = processor(lambda move=move: move(reference_langevin, 1))
                 title = f"{name}, n = {n:,}" + (", dithered" if levels else "")
-                results.append(compare(options, kind, title, "NumPy loop", timed))
-    single, both, twin = gains(results, most)
+                results.append(compare(options, "langevin", title, "NumPy loop", timed))
+    single, both = gains(results, most)
     same = [
         found["median"]["NumPy loop, our numbers"] / found["median"]["kernel"] for found in results
     ]
     says = (
         f"In processor time, on one thread, the kernel is {min(single):.1f} to "
         f"{max(single):.1f} times as fast as a vectorised NumPy loop, {min(same):.1f} to "
-        f"{max(same):.1f} times as fast as one with its random numbers, and {min(twin):.1f} to "
-        f"{max(twin):.0f} times as fast as its twin; by the clock {most} threads make it "
-        f"{min(both):.2f} to {max(both):.2f} times as fast again at n = {PEOPLE[size][-1]:,}, "
+        f"{max(same):.1f} times as fast as one with its random numbers; by the clock {most} "
+        f"threads make it {min(both):.2f} to {max(both):.2f} times as fast again at n = {PEOPLE[size][-1]:,}, "
         "results the same to the last bit."
     )
     words = "times as fast as the vectorised NumPy loop (the line at 1)"
@@ -196,8 +181,8 @@ def table(results: list[dict[str, Any]], base: str) -> list[dict[str, Any]]:
     return rows
 
 
-def gains(results: list[dict[str, Any]], most: int) -> tuple[list[float], list[float], list[float]]:
-    """How many times as fast the kernel is as the base, most threads as one, kernel as twin.
+def gains(results: list[dict[str, Any]], most: int) -> tuple[list[float], list[float]]:
+    """How many times as fast the kernel is as the base, and most threads as one.
 
     Threads where individuals are most.
     """
@@ -207,31 +192,21 @@ def gains(results: list[dict[str, Any]], most: int) -> tuple[list[float], list[f
         found["median"]["kernel, wall"] / found["median"][f"{most} threads, wall"]
         for found in results if f"n = {largest}" in found["case"]
     ]  # fmt: skip
-    twin = [
-        found["median"]["twin"] / found["median"]["kernel"]
-        for found in results if "twin" in found["median"]
-    ]  # fmt: skip
-    return single, both, twin
+    return single, both
 
 
 def bars(results: list[dict[str, Any]], words: str) -> Callable[[Any], None]:
-    """Return what draws how many times as fast kernels and twins are."""
+    """Return what draws how many times as fast kernels are."""
 
     def draw(figure: Any) -> None:
         axes = figure.subplots()
-        shades = {"kernel": ("0.2", ""), "twin": ("0.8", "///")}
         for i, found in enumerate(results):
-            for k, (who, (shade, hatch)) in enumerate(shades.items()):
-                if who not in found["times_as_fast"]:
-                    continue
-                value = found["times_as_fast"][who]
-                place = i + 0.4 * (k - 0.5)
-                axes.barh(place, value, 0.36, color=shade, hatch=hatch, edgecolor="0",
-                          linewidth=0.6, label=who if i == 0 else None)  # fmt: skip
-                axes.annotate(
-                    f"{value:.3g}", (value, place), (3, 0), fontsize=8, va="center",
-                    textcoords="offset points", bbox={"color": "1", "pad": 0.5},
-                )  # fmt: skip
+            value = found["times_as_fast"]["kernel"]
+            axes.barh(i, value, 0.6, color="0.2")
+            axes.annotate(
+                f"{value:.3g}", (value, i), (3, 0), fontsize=8, va="center",
+                textcoords="offset points", bbox={"color": "1", "pad": 0.5},
+            )  # fmt: skip
         axes.axvline(1, color="0", linewidth=1, linestyle="--")
         axes.set_yticks(range(len(results)), [found["case"] for found in results], fontsize=8)
         axes.set_xscale("log")
@@ -239,6 +214,5 @@ def bars(results: list[dict[str, Any]], words: str) -> Callable[[Any], None]:
         axes.xaxis.set_major_formatter("{x:g}")
         axes.invert_yaxis()
         axes.set_xlabel(words)
-        figure.legend(fontsize=8, loc="outside lower center", ncols=3, frameon=False)
 
     return draw

@@ -7,6 +7,7 @@ import pytest
 
 from vpem._core import latents, reference_latents
 from vpem._core.langevin import langevin
+from vpem._core.reference_compartments import BY_CL_AND_KE, ORAL
 from vpem.network.codecs import parse_codec
 from vpem.saem.formats.individuals import read_individuals
 from vpem.saem.individuals import from_long
@@ -51,10 +52,12 @@ def rows_of(code, rng, n=5):
     censored = np.where(kinds[outcomes] < 2, rng.integers(-1, 2, N), 0).astype(np.int8)
     columns = rng.uniform(0.1, 1.0, (N, 3)) if code < 0 else np.zeros((0, 3))
     half = rng.normal(size=(q, q))
+    places = np.array([2, 0] if code else [1, 0])
+    base = rng.uniform(0.2, 1, (n, 3 if code else 2))
     return (
-        rng.normal(size=(n, q)), half @ half.T + np.eye(q), code, rng.uniform(0.2, 1, (n, 3)),
-        np.array([2, 0]), first, rng.uniform(0.1, 3, N), columns, values.astype(float), outcomes,
-        censored, kinds, noise, np.arange(n + 1), np.zeros(n), rng.uniform(2, 9, n), np.zeros(n),
+        rng.normal(size=(n, q)), half @ half.T + np.eye(q), code, base, places, first,
+        rng.uniform(0.1, 3, N), columns, values.astype(float), outcomes, censored, kinds, noise,
+        np.arange(n + 1), np.zeros(n), rng.uniform(2, 9, n), np.zeros(n),
     )  # fmt: skip
 
 
@@ -65,7 +68,7 @@ def filled(law, z):
     return values, slopes
 
 
-@over(code=[-1, 0], seed=[0, 1, 2])
+@over(code=[-1, 0, ORAL | BY_CL_AND_KE], seed=[0, 1])
 def test_laws_are_their_twins_and_gradients_are_derivatives(code, seed):
     rng = np.random.default_rng(seed)
     given = rows_of(code, rng)

@@ -2,9 +2,11 @@
 
 A law is made of arrays once an iteration, and read without allocation, an individual at a time.
 """
-from libc.math cimport INFINITY, M_PI, exp, fabs, fmax, fmin, isfinite, log, log1p, sqrt
+from libc.math cimport INFINITY, M_PI, exp, fabs, fmax, isfinite, log, log1p, sqrt
 
 from scipy.special.cython_special cimport log_ndtr
+
+from vpem._core.compartments cimport Rates, curve_at, rates_of
 
 cdef enum:
     NORMAL = 0
@@ -99,7 +101,7 @@ cdef class Curves(Latents):
         self,
         const double[:, ::1] mean,             # (n, q)
         const double[:, ::1] precision,        # (q, q)
-        int code,                              # of the curve; -1: a linear predictor of columns
+        int code,                              # see `compartments.pxd`; -1: columns times parameters
         const double[:, ::1] base,             # (n, m)   parameters of each, if they do not vary
         const Py_ssize_t[::1] places,          # (q,)     which of these the latents are
         const Py_ssize_t[::1] first,           # (n + 1,) rows of each individual
@@ -188,11 +190,14 @@ cdef double of_rows(
     cdef double phi[MOST_PARAMETERS]
     cdef double bends[MOST_PARAMETERS]
     cdef double total = 0, f, weight = 0
+    cdef Rates rates
     cdef Py_ssize_t row, a, k
     for k in range(law.m):
         phi[k] = law.base[k]
     for a in range(law.q):
         phi[law.places[a]] = z[a]
+    if law.code >= 0:
+        rates_of(law.code, phi, &rates)
     for row in range(law.n_rows):
         if law.code < 0:
             f = 0
@@ -200,7 +205,7 @@ cdef double of_rows(
                 bends[k] = law.columns[row * law.m + k]
                 f += bends[k] * phi[k]
         else:
-            f = curve_of(law.code, phi, law.times[row], law.dose_times, law.amounts,
+            f = curve_at(law.code, &rates, law.times[row], law.dose_times, law.amounts,
                          law.durations, law.n_doses, bends, with_slope)
         k = law.outcomes[row]
         total += of_row(law.kinds[k], law.noise[2 * k], law.noise[2 * k + 1], law.values[row], f,
@@ -245,32 +250,3 @@ cdef inline double of_row(
     found = log_ndtr(u)
     weight[0] = slope * exp(-0.5 * u * u - found) / sqrt(2 * M_PI)
     return found
-
-
-# Until the curves of compartments are here: one oral dose at time 0.
-cdef inline double curve_of(
-    int code, const double* phi, double t, const double* dose_times, const double* amounts,
-    const double* durations, Py_ssize_t n_doses, double* slopes, bint with_slopes,
-) noexcept nogil:
-    """Concentration, and its derivatives in log ka, log cl and log ke."""
-    cdef double ka = exp(phi[0]), cl = exp(phi[1]), ke = exp(phi[2])
-    cdef double low = fmin(ka, ke), high = fmax(ka, ke), x = (high - low) * t
-    cdef double mean, bend = 0, gone, common, f, of_high, of_low
-    if x < 0.05:
-        mean = 1 + x * (-1.0 / 2 + x * (1.0 / 6 + x * (-1.0 / 24 + x * (
-            1.0 / 120 + x * (-1.0 / 720 + x / 5040)))))
-        bend = -1.0 / 2 + x * (1.0 / 3 + x * (-1.0 / 8 + x * (1.0 / 30 + x * (
-            -1.0 / 144 + x * (1.0 / 840 - x / 5760)))))
-    else:
-        gone = exp(-x)
-        mean = (1 - gone) / x
-        bend = (gone - mean) / x
-    common = ka * ke * (amounts[0] / cl * exp(-low * t) * t)
-    f = common * mean
-    if with_slopes:
-        of_high = common * t * bend * high
-        of_low = -low * t * f - common * t * bend * low
-        slopes[0] = f + (of_high if ka >= ke else of_low)
-        slopes[1] = -f
-        slopes[2] = f + (of_low if ka >= ke else of_high)
-    return f

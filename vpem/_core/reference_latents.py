@@ -8,6 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import expit, log_ndtr
 
+from vpem._core.reference_compartments import curves
+
 Floats = NDArray[np.float64]
 
 __all__ = ["Curves", "Lines"]
@@ -50,11 +52,10 @@ class Curves:
 
     def density(self, z: Floats, values: Floats, slopes: Floats) -> None:
         """Fill the log-density (chains, n) and its gradient (chains, n, q)."""
-        of = np.repeat(np.arange(len(self.first) - 1), np.diff(self.first))
         phi = np.repeat(self.base[None], len(z), axis=0)
         phi[..., self.places] = z
         with np.errstate(all="ignore"):
-            f, bends = self._predict(phi[:, of])
+            f, bends = self._predict(phi)
             each, weight = self._rows(f)
             prior = np.einsum("ij,cnj->cni", self.precision, z - self.mean)
             found = np.add.reduceat(each, self.first[:-1], axis=1)
@@ -64,11 +65,14 @@ class Curves:
         slopes[...] = added[..., self.places] - prior
 
     def _predict(self, phi: Floats) -> tuple[Floats, Floats]:
-        """Predictions (chains, N) and their derivatives (chains, N, m) of parameters of rows."""
-        if self.code < 0:
-            return (self.columns * phi).sum(axis=-1), np.broadcast_to(self.columns, phi.shape)
+        """Predictions (chains, N) and their derivatives (chains, N, m) of parameters."""
         of = np.repeat(np.arange(len(self.first) - 1), np.diff(self.first))
-        return curve(self.times, self.doses[2][of], phi)
+        if self.code < 0:
+            return (self.columns * phi[:, of]).sum(axis=-1), self.columns[None]
+        found = np.empty((len(phi), len(of)))
+        slopes = np.empty((*found.shape, phi.shape[2]))
+        curves(self.code, phi, self.first, self.times, *self.doses, found, slopes, 1)
+        return found, slopes
 
     def _rows(self, f: Floats) -> tuple[Floats, Floats]:
         """Log-density of rows (chains, N), and its derivative in the predictions."""
@@ -86,25 +90,3 @@ class Curves:
         choose = [self.kinds == 2, self.kinds == 3]
         each = np.select(choose, [y * f - np.logaddexp(0, f), y * f - np.exp(f)], each)
         return each, np.select(choose, [y - expit(f), y - np.exp(f)], weight)
-
-
-def curve(times: Floats, doses: Floats, z: Floats) -> tuple[Floats, Floats]:
-    """Concentrations and their derivatives in the latents."""
-    ka, cl, ke = (np.exp(z[..., j]) for j in range(3))
-    low, high = np.minimum(ka, ke), np.maximum(ka, ke)
-    x = (high - low) * times
-    small = x < 0.05
-    safe = np.where(small, 1.0, x)
-    m = np.where(small, np.polyval(_SERIES, x), -np.expm1(-safe) / safe)
-    slope = np.where(small, np.polyval(np.polyder(_SERIES), x), (np.exp(-safe) - m) / safe)
-    common = doses * ka * ke / cl * times * np.exp(-low * times)
-    f = common * m
-    of_high = common * times * slope * high
-    of_low = -low * times * f - common * times * slope * low
-    fast = ka >= ke
-    slopes = (f + np.where(fast, of_high, of_low), -f, f + np.where(fast, of_low, of_high))
-    return f, np.stack(slopes, axis=-1)
-
-
-_SERIES = np.array([1 / 40320 * -1, 1 / 5040, -1 / 720, 1 / 120, -1 / 24, 1 / 6, -1 / 2, 1.0])
-"""Of m(x), highest power first."""

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vpem._core.latents import Curves
+from vpem._core.reference_compartments import BY_CL_AND_KE, ORAL
 from vpem.checks import check_number
 from vpem.errors import InputError, check_choice, shorten
 from vpem.saem.individuals import Individuals
@@ -257,7 +258,7 @@ class OneCompartmentModel(SaemModel):
         error = [[sd, 0.0] if self.error == "constant" else [0.0, sd]]
         each = np.zeros(n)
         return Curves(
-            np.tile(means, (n, 1)), np.linalg.inv(omega), 0, np.zeros((n, 3)), np.arange(3),
+            np.tile(means, (n, 1)), np.linalg.inv(omega), ORAL | BY_CL_AND_KE, np.zeros((n, 3)), np.arange(3),
             data.first, data.times, np.zeros((0, 3)), data.values,
             np.zeros(data.n_rows, np.uint8), np.zeros(data.n_rows, np.int8),
             np.zeros(1, np.int32), np.array(error), np.arange(n + 1), each,
