@@ -19,7 +19,8 @@ __all__ = ["CHOICES", "complete_values", "listed_in", "words_of"]
 CHOICES: dict[str, tuple[str, ...]] = {
     "kind": (
         "profile", "projection", "history", "graph", "sparsity", "communication", "marginals",
-        "pairs", "responsibilities", "confusion", "traces", "curves",
+        "pairs", "responsibilities", "confusion", "traces", "curves", "observed",
+        "residuals", "vpc", "effects",
     ),
     "data copy name": ("breast_cancer", "wine", "heart", "oxford_boys", "theophylline"),
     "data fetch name": ("htru2",),

@@ -83,9 +83,14 @@ class SaemFile(StoredFile):
         options, output = request.individuals, request.output
         times = options.grid()
         curves = saved.model in CURVES and not options.latents
+        self._check_residuals(request, curves)
         self._check(request, curves)
         found = self.individuals(request)
-        if curves:
+        if options.residuals:
+            assert found is not None
+            report, columns = _residuals(predictor, found)
+            kind = "vpem-saem-residuals"
+        elif curves:
             report, columns = _curves(predictor, found, times, options)
             kind = "vpem-saem-curves"
         elif saved.discrete:
@@ -123,6 +128,27 @@ class SaemFile(StoredFile):
             raise InputError("the fit knows its individuals' covariates; leave out --covariates")
         if data is None and options.population and wanted is not None:
             raise InputError("--individual without DATA is one of the fit; leave out --population")
+
+    def _check_residuals(self, request: Request, curves: bool) -> None:
+        """Refuse residuals where there are none, and options that do not go with them."""
+        from vpem.errors import InputError
+
+        options = request.individuals
+        if not options.residuals:
+            return
+        if options.latents or options.population or options.times is not None:
+            raise InputError(
+                "--residuals are of the rows of DATA; leave out --latents, --population and --times"
+            )
+        if not curves:
+            raise InputError(
+                f"the model {self.stored.model} has no curves over time, from which residuals are; "
+                "leave out --residuals"
+            )
+        if request.data is None:
+            raise InputError(
+                "--residuals are of measurements, which a fit does not hold; give DATA"
+            )
 
     def score(self, request: Request) -> None:
         """Print the log-likelihood of individuals."""
@@ -236,6 +262,22 @@ def _curves(
         "curves": listed,
     }
     return report, columns
+
+
+def _residuals(predictor: Predictor, found: Individuals) -> Tables:
+    """Predictions and residuals of rows, as a report and as columns."""
+    import numpy as np
+
+    from vpem.saem.diagnostics import residuals_of
+
+    left = residuals_of(predictor, found)
+    numbers = {
+        "time": found.times, "value": found.values, "population": left.population,
+        "fitted": left.fitted, "iwres": left.individual, "pwres": left.among, "npde": left.npde,
+    }  # fmt: skip
+    names = np.array(found.names, dtype=np.str_)[found.individual_of]
+    report = {"n_individuals": found.n_individuals, "residuals": {"id": names, **numbers}}
+    return report, {"id": names, **numbers}
 
 
 def _latents(predictor: Predictor, found: Individuals | None, wanted: list[str] | None) -> Tables:

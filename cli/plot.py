@@ -57,13 +57,14 @@ def plot(
         typer.Option(
             help="profile, history, graph, sparsity, communication; projection, marginals and "
             "pairs, best with DATA; responsibilities, of DATA; confusion, of DATA with labels. "
-            "Fits of SAEM: traces; curves, of DATA. Default: profile, or traces."
+            "Fits of SAEM: traces; curves, observed, residuals, vpc and effects, of DATA. "
+            "Default: profile, or traces."
         ),
     ] = None,
     *,
     rows: Annotated[RowSettings, Without("missing")],
     parties: Annotated[DataParties, Without(f"{OF_A_FIT} secure_sum")],
-    individuals: Annotated[IndividualSettings, Without("times population latents")],
+    individuals: Annotated[IndividualSettings, Without("times population latents residuals")],
     target: PictureSettings,
 ) -> None:
     """Draw a model: its components, how they differ, how the fit went.
@@ -139,7 +140,9 @@ def report(
     *,
     rows: Annotated[RowSettings, Without("features missing")],
     parties: Annotated[DataParties, Without(f"{OF_A_FIT} secure_sum")],
-    individuals: Annotated[IndividualSettings, Without("individual times population latents")],
+    individuals: Annotated[
+        IndividualSettings, Without("individual times population latents residuals")
+    ],
     target: PageSettings,
 ) -> None:
     """Write a page on a model: how well it fits, with all pictures.

@@ -80,6 +80,11 @@ class IndividualSettings(Settings, heading="Individuals", kept=False):
         False, "Fits of SAEM: the curve of the mean latents, for individuals without rows."
     )
     latents: bool = setting(False, "Fits of SAEM: means and intervals of latents, not curves.")
+    residuals: bool = setting(
+        False,
+        "Fits of SAEM: predictions of the rows of DATA and their residuals, weighted (IWRES, "
+        "PWRES) and as prediction distribution errors (npde).",
+    )
     id: str | None = setting(
         None, "Fits of SAEM: column of a CSV with the individual. Default: as fitted."
     )

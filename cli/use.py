@@ -83,7 +83,9 @@ def score(
     *,
     rows: Annotated[RowSettings, Without("labels features")],
     parties: Annotated[DataParties, Without(f"{OF_A_FIT} label_column")],
-    individuals: Annotated[IndividualSettings, Without("individual times population latents")],
+    individuals: Annotated[
+        IndividualSettings, Without("individual times population latents residuals")
+    ],
     engine: Annotated[EngineSettings, Without("shards")],
     results: Annotated[ResultSettings, Without("output force quote_formulas")],
 ) -> None:

@@ -10,6 +10,7 @@ from vpem.errors import InputError, Setting, check_choice
 from vpem.pictures.assignments import draw_confusion, draw_responsibilities
 from vpem.pictures.curves import draw_history
 from vpem.pictures.densities import draw_marginals
+from vpem.pictures.diagnostics import draw_check, draw_effects, draw_observed, draw_residuals
 from vpem.pictures.families import families_of, in_a_plane
 from vpem.pictures.figure import Picture
 from vpem.pictures.network import draw_graph, draw_sparsity
@@ -24,6 +25,7 @@ from vpem.pictures.traffic import draw_communication
 from vpem.saem.individuals import Individuals
 from vpem.saem.models.catalogue import OWN
 from vpem.saem.prediction import CURVES
+from vpem.saem.saved import SavedSaem
 from vpem.terms.families.kinds import LOCATED
 
 __all__ = ["KINDS", "Kind", "check_kind", "draw", "kinds_of", "next_kinds"]
@@ -104,6 +106,11 @@ def _curves(saved: SavedLatents, individuals: Individuals, most: int = MOST_PANE
     return draw_curves(saved.stored, individuals, most=most)
 
 
+def _of_stored(drawn: Callable[[SavedSaem, Individuals], Picture]) -> Callable[..., Picture]:
+    """Draw of a file what is drawn of the fit in it."""
+    return lambda saved, individuals: drawn(saved.stored, individuals)
+
+
 MIXTURES = (SavedMixture,)
 FITS = (SavedMixture, SavedClusters)
 LATENTS = (SavedLatents,)
@@ -158,6 +165,23 @@ KINDS: dict[str, Kind] = {
         "Curves of individuals",
         "curves of individuals given their rows, with intervals, over what was measured", LATENTS,
         "needed", _curves, options=("most",), check=_check_curves,
+    ),
+    "observed": Kind(
+        "Measured and predicted", "measurements against predictions, of population and individuals",
+        LATENTS, "needed", _of_stored(draw_observed), check=_check_curves,
+    ),
+    "residuals": Kind(
+        "Residuals", "residuals against time, prediction and the normal law", LATENTS, "needed",
+        _of_stored(draw_residuals), check=_check_curves,
+    ),
+    "vpc": Kind(
+        "Visual predictive check",
+        "percentiles of measurements over time, beside those of simulated data", LATENTS, "needed",
+        _of_stored(draw_check), check=_check_curves,
+    ),
+    "effects": Kind(
+        "Random effects", "latents of individuals about the population's, and against covariates",
+        LATENTS, "needed", _of_stored(draw_effects), check=_check_curves,
     ),
 }  # fmt: skip
 """All kinds; the first of a file is drawn by default."""

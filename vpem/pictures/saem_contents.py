@@ -31,6 +31,9 @@ __all__ = ["contents_of_latents"]
 
 Items = list[Table | Listing | str]
 
+CHECKS = ("observed", "residuals", "vpc", "effects")
+"""Pictures of whether the model describes data."""
+
 FLAT = 0.9
 """Shrinkage above which a latent hardly varies between individuals."""
 
@@ -44,7 +47,7 @@ def contents_of_latents(saved: SavedLatents, individuals: Individuals | None) ->
         *([warned] if told else []),
         Section("parameters", "Estimates", _estimates(fit)),
         Section("latents", "Latents of individuals", _latents(fit), ("curves",)),
-        Section("quality", "How well", _quality(fit, individuals)),
+        Section("quality", "How well", _quality(fit, individuals), CHECKS),
         Section("course", "How the fit went", [] if told else warned.items, ("traces",)),
         Section("sent", "What was sent", _sent(fit)),
         Section("fitted", "Settings", [facts(_fitted(fit))]),
