@@ -25,6 +25,7 @@ from .pictures_support import fitted, shared_folder
 from .tables import each_once
 
 BOYS = ROOT / "data" / "oxford_boys.csv"
+OF_DATA = ["curves", "observed", "residuals", "vpc", "effects"]
 QUICK = {"n_iter": 20, "burn_in": 10, "tol": 0.0, "n_conditional": 10, "n_importance": 20}
 
 
@@ -66,13 +67,16 @@ def words_of(path):
 def test_traces_are_drawn_unless_another_kind_is_asked_for(capsys, home, tmp_path):
     path = tmp_path / "t.svg"
     result = done(capsys, "plot", home / "growth.h5", "-o", path)
-    assert result.err.splitlines() == [f"wrote {path}", "next, --kind: with DATA: curves"]
+    assert result.err.splitlines() == [
+        f"wrote {path}",
+        f"next, --kind: with DATA: {', '.join(OF_DATA)}",
+    ]
     words = " ".join(words_of(path))
     for name, estimate in read_saem(home / "growth.h5").estimates.items():
         assert f"{name} {estimate:.4g}" in words
     named = tmp_path / "n.svg"
     told = done(capsys, "plot", home / "growth.h5", "--kind", "traces", "-o", named, "--json", "-q")
-    assert (told.json["kind"], told.json["next"], told.err) == ("traces", ["curves"], "")
+    assert (told.json["kind"], told.json["next"], told.err) == ("traces", OF_DATA, "")
     assert named.read_bytes() == path.read_bytes()
 
 
@@ -80,7 +84,7 @@ def test_curves_of_the_individuals_that_are_wanted(capsys, home, tmp_path):
     path = tmp_path / "c.svg"
     words = ("plot", home / "growth.h5", BOYS, "--kind", "curves", "-o", path)
     result = done(capsys, *words, "--individual", 7, "--individual", 3)
-    assert result.err.splitlines()[1:] == ["next, --kind: traces"]
+    assert result.err.splitlines()[1:] == [f"next, --kind: traces, {', '.join(OF_DATA[1:])}"]
     shown = words_of(path)
     assert {"7", "3", "measured", "population", "95 % interval of the curve"} <= set(shown)
     assert "2 of 2 individuals" in done(
@@ -195,7 +199,7 @@ def test_the_page_says_what_the_fit_says(capsys, home, tmp_path):
     score = done(capsys, "score", home / "growth.h5", BOYS, "--json").json["log_likelihood"]
     assert f"{score['value']:.9g}" in text
     pictures = re.findall("<img src='data:image/svg[+]xml;base64,([^']+)' alt='([^']+)'", page)
-    assert len(pictures) == 2
+    assert len(pictures) == 1 + len(OF_DATA)
     for content, alt in pictures:
         assert ElementTree.fromstring(base64.b64decode(content)).tag.endswith("svg")
         assert len(alt) > 30
@@ -210,7 +214,7 @@ def test_a_page_without_data_and_of_other_models(capsys, home, tmp_path):
         path = tmp_path / f"{name}.html"
         told = done(capsys, "report", home / f"{name}.h5", "-o", path, "--json", "-q")
         assert (told.json["report"], told.err) == (str(path), "")
-        assert [reason in one for one in told.json["not_drawn"]] == [True]
+        assert [reason in one for one in told.json["not_drawn"]] == [True] * len(OF_DATA)
         text = text_of(path.read_text(encoding="utf-8"))
         assert "Not drawn" in text
         assert "No data were given" in text

@@ -42,10 +42,12 @@ class Residuals:
         individual's curve (IWRES); NaN of values that are limits.
     among : ndarray of shape (N,)
         Weighted population residuals: what is left of the value once its mean and its covariance
-        with the individual's earlier rows, both of simulated data, are taken out (PWRES).
+        with the individual's earlier rows, both of simulated data, are taken out (PWRES); NaN of
+        individuals who have a value that is a limit, and of values that are whole numbers.
     npde : ndarray of shape (N,)
         Normalised prediction distribution errors: where that is among simulated data, as a
-        standard normal number. Of values that are whole numbers without decorrelation.
+        standard normal number. Where there is no PWRES it is of the value itself, earlier rows
+        not taken out; a limit has a random place beyond it.
     """
 
     at: Individuals
@@ -163,29 +165,21 @@ def _prediction_errors(at: Individuals, drawn: Vector, chances: Vector) -> tuple
     whole = bool((drawn == np.round(drawn)).all())
     for first, last in zip(at.first[:-1], at.first[1:], strict=True):
         rows = slice(first, last)
-        sims, limits = drawn[:, rows], censored[rows]
-        values = at.values[rows].copy()
-        for j in np.flatnonzero(limits):
-            below = (sims[:, j] < values[j]).mean()
-            chance = chances[first + j]
-            place = chance * below if limits[j] > 0 else below + chance * (1 - below)
-            values[j] = np.quantile(sims[:, j], place)
-        middle = sims.mean(axis=0)
-        apart, own = sims - middle, values - middle
-        try:
-            root = np.linalg.cholesky(apart.T @ apart / len(sims))
-        except np.linalg.LinAlgError:  # rows that are certain, or more of them than simulations
-            root = None
-        if root is not None:
-            own = np.linalg.solve(root, own)
-            among[rows] = np.where(limits != 0, np.nan, own)
-            apart = apart if whole else np.linalg.solve(root, apart.T).T
-        elif not whole:
-            continue
-        if whole:
-            apart, own = sims, values
-        share = (apart < own).mean(axis=0) + chances[rows] * (apart == own).mean(axis=0)
-        npde[rows] = ndtri(np.clip(share, 0.5 / len(sims), 1 - 0.5 / len(sims)))
+        apart, own, limits = drawn[:, rows], at.values[rows], censored[rows]
+        if not whole and not limits.any():
+            middle = apart.mean(axis=0)
+            apart, own = apart - middle, own - middle
+            try:
+                root = np.linalg.cholesky(apart.T @ apart / len(apart))
+            except np.linalg.LinAlgError:  # rows are certain, or more than there are simulations
+                continue
+            apart, own = np.linalg.solve(root, apart.T).T, np.linalg.solve(root, own)
+            among[rows] = own
+        less, same = (apart < own).mean(axis=0), (apart == own).mean(axis=0)
+        share = less + chances[rows] * same
+        share = np.where(limits > 0, chances[rows] * less, share)
+        share = np.where(limits < 0, less + chances[rows] * (1 - less), share)
+        npde[rows] = ndtri(np.clip(share, 0.5 / len(apart), 1 - 0.5 / len(apart)))
     return among, npde
 
 
