@@ -157,8 +157,8 @@ def speed(size: str) -> Finding:
         f"In processor time, on one thread, the kernel is {min(single):.1f} to "
         f"{max(single):.1f} times as fast as a vectorised NumPy loop, {min(same):.1f} to "
         f"{max(same):.1f} times as fast as one with its random numbers; by the clock {most} "
-        f"threads make it {min(both):.2f} to {max(both):.2f} times as fast again at n = {PEOPLE[size][-1]:,}, "
-        "results the same to the last bit."
+        f"threads make it {min(both):.2f} to {max(both):.2f} times as fast again at n = "
+        f"{PEOPLE[size][-1]:,}, results the same to the last bit."
     )
     words = "times as fast as the vectorised NumPy loop (the line at 1)"
     return Finding(

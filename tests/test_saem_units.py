@@ -132,7 +132,7 @@ def test_few_draws_leave_no_direction_out():
     flat = np.einsum("nij,j->ni", np.linalg.cholesky(covariances), [1.0, 1.0])
     singular = flat[:, :, None] * flat[:, None, :]
     nobody = np.zeros(0)
-    given = Conditional(means, singular, means, means, 0.95, nobody, nobody, nobody, 2)
+    given = Conditional(means, singular, means, means, 0.95, nobody, nobody, nobody, 2, nobody)
     streams = Streams.of(model.individuals.names, 0)
     found = importance_log_likelihood(model, theta, given, streams, after=0)
     assert found.value == pytest.approx(model.marginal(theta).sum(), abs=5 * found.error)

@@ -15,6 +15,12 @@ from vpem.saem.streams import Streams
 
 __all__ = ["Conditional", "sample_conditional"]
 
+FAINT = 0.05
+"""Correlation from which on draws are as good as independent."""
+
+STRONG = 0.3
+"""Correlation at the largest lag by which draws stay alike."""
+
 
 @dataclass(frozen=True)
 class Conditional:
@@ -39,6 +45,9 @@ class Conditional:
         their means do not show: 0 where rows say all of it, 1 where they say nothing.
     n_draws : int
         Draws of each individual.
+    times : ndarray of shape (q,)
+        Iterations that are worth one independent draw of a latent, over all individuals; inf where
+        draws stay alike for as long as was looked.
     """
 
     means: Vector
@@ -50,6 +59,7 @@ class Conditional:
     spread: Vector
     shrinkage: Vector
     n_draws: int
+    times: Vector
 
 
 def sample_conditional(
@@ -132,7 +142,28 @@ def sample_conditional(
         among.add(_about(second / n_draws, first, among)),
         np.divide(within, total, out=np.zeros(q), where=total > 0),
         n_draws,
+        np.ones(q) if sampler.name == "exact" else _times(draws, means, n_chains, among),
     )
+
+
+def _times(draws: Vector, means: Vector, n_chains: int, among: Individuals) -> Vector:
+    """Autocorrelation times (q,) of draws (iterations x chains, n, q), in iterations.
+
+    Correlations are about the mean over all chains, so that chains that are apart and stay there
+    are alike, and are averaged over individuals.
+    """
+    apart = (draws - means).reshape(-1, n_chains, *means.shape)
+    variances = (apart**2).mean(axis=(0, 1))
+    times, alike = np.ones(means.shape[1]), np.ones(means.shape[1])
+    for lag in range(1, len(apart) // 2 + 1):
+        products = np.einsum("tcnj,tcnj->nj", apart[lag:], apart[:-lag])
+        products /= n_chains * (len(apart) - lag)
+        each = np.divide(products, variances, out=np.ones_like(products), where=variances > 0)
+        alike = np.where(alike > FAINT, among.mean(each), 0.0)
+        times += 2 * np.maximum(alike, 0.0)
+        if not (alike > FAINT).any():
+            break
+    return np.where(alike > STRONG, np.inf, times)
 
 
 def _about(second: Vector, first: Vector, among: Individuals) -> Vector:

@@ -77,7 +77,7 @@ class Moves:
         gain = 0.0 if late else 1.0 / float(np.sqrt(now))
         laws = model.kernels(theta)
         accepted = np.zeros(n, dtype=np.int64)
-        moving = {name: np.array(getattr(chains, name)) for name in ("scales", "steps", "z")}
+        moving = {name: getattr(chains, name).copy() for name in ("scales", "steps", "z")}
         units = (np.ascontiguousarray(chains.roots), chains.centres, moving["scales"],
                  moving["steps"], np.ascontiguousarray(keys[::2]),
                  np.ascontiguousarray(keys[1::2]), gain)  # fmt: skip

@@ -375,8 +375,9 @@ class Predictor:
             draws, means, covariances = self._given(model)
             empty = np.zeros(0)
             given = Conditional(
-                means, covariances, *self._ends(draws), self.level, empty, empty, empty, len(draws)
-            )
+                means, covariances, *self._ends(draws), self.level, empty, empty, empty,
+                len(draws), empty,
+            )  # fmt: skip
             parts.append(
                 importance_log_likelihood(
                     model, self.saved.theta, given, Streams.of(some.names, self.seed),

@@ -119,8 +119,8 @@ def warn_unless_settled(run: SaemRun, tol: float) -> None:
     if tol > 0 and not run.converged:
         warnings.warn(
             not_converged(
-                f"SAEM has not converged in {run.n_iter} iterations: {run.grounds}; take "
-                f"{'more iterations or chains' if not run.change < tol else 'a simpler model'}"
+                f"SAEM has not converged in {run.n_iter} iterations: {run.grounds}"
+                f"{'' if run.change < tol else '; take more iterations or chains'}"
             ),
             stacklevel=3,
         )

@@ -34,6 +34,10 @@ __all__ = ["Watch", "still_to_go"]
 
 DRAWS = 200
 """Of each individual, at least, for the information at a look."""
+LEAST = 20
+"""Draws of each chain, at least, of those that may depend on each other: to see whether they do."""
+ENOUGH = 10
+"""Independent draws of each chain since the burn-in, at least, for parameters to be judged."""
 BLOCKS = 10
 """Of the last iterations, by which noise is judged, if there are as many."""
 SINGULAR = 1e-6
@@ -70,6 +74,7 @@ class Watch:
         self._since = 0  # when the information was last computed
         self._complete = self._hidden = np.empty((0, 0))
         self._least = 0.0
+        self._times = np.empty(0)
 
     def has_settled(self, run: SaemRun) -> bool:
         """Whether a run may end; tells it how far parameters have to go."""
@@ -88,19 +93,24 @@ class Watch:
         """Return what was seen at the last look, to go on from."""
         return {
             "since": self._since, "complete": self._complete, "hidden": self._hidden,
-            "least": self._least,
+            "least": self._least, "times": self._times,
         }  # fmt: skip
 
     def schema(self) -> Schema:
         """Return what that must be."""
         p = len(self.model.parameters)
         table = Array("f8", ((0, p), (0, p)), nan=True, inf=True)
-        return {"since": COUNT, "complete": table, "hidden": table, "least": Number(0, 1)}
+        q = len(self.model.latents) + self.model.n_imputed
+        times = Array("f8", ((0, q),), 0, inf=True)
+        return {
+            "since": COUNT, "complete": table, "hidden": table, "least": Number(0, 1),
+            "times": times,
+        }  # fmt: skip
 
     def restore(self, state: State) -> None:
         """Go on from what was kept."""
-        self._since, self._complete, self._hidden, self._least = (
-            state[name] for name in ("since", "complete", "hidden", "least")
+        self._since, self._complete, self._hidden, self._least, self._times = (
+            state[name] for name in ("since", "complete", "hidden", "least", "times")
         )
 
     def _judge(self, run: SaemRun, since: int) -> bool:
@@ -117,20 +127,31 @@ class Watch:
         worst = int(np.argmax(far))
         run.change = float(far[worst])
         held = run.lost <= self.burn_in  # a variance that was lost stays near zero
-        run.converged = run.change < self.tol and held
+        times = self._times[: len(self.model.latents)]
+        slow = int(np.argmax(times))
+        run.converged = run.change < self.tol and held and since >= ENOUGH * times[slow]
         run.grounds = (
             f"{self.model.parameters[worst]} is farthest from where it settles, about "
             f"{run.change:.2g} of its standard error, {'less' if run.change < self.tol else 'more'}"
             f" than tol {self.tol:g}"
         )
         if run.change < self.tol and not held:
-            run.grounds += "; but some variances are as good as zero, and stay there"
+            run.grounds += (
+                "; but some variances are as good as zero, and stay there; take a simpler model"
+            )
+        elif run.change < self.tol and not run.converged:
+            run.grounds += (
+                f"; but draws of {self.model.latents[slow]} by {self.sampler.name} stay "
+                f"alike for {_length(times[slow])} iterations; take more steps of it, the sampler "
+                "hmc, or exact where the model has it, or centre times"
+            )
         return run.converged
 
     def _inform(self, run: SaemRun, since: int) -> None:
         """Draw latents at the parameters, with chains of their own, for the information there."""
         chains = run.chains.take(np.arange(self.model.n))
-        n_iter = max(2, -(-DRAWS // len(chains.z)))
+        least = 2 if self.sampler.name == "exact" else LEAST
+        n_iter = max(least, -(-DRAWS // len(chains.z)))
         given = sample_conditional(
             self.model, run.theta, self.sampler, chains, self.streams,
             after=run.n_iter, late=since, n_iter=n_iter,
@@ -138,7 +159,12 @@ class Watch:
         self.server.sum_up()
         self._complete, self._hidden = complete_and_hidden(self.model, run.theta, given)
         self._least = least_share(self.model, given)
-        self._since = since
+        self._since, self._times = since, given.times
+
+
+def _length(time: float) -> str:
+    """Say how many iterations are worth a draw."""
+    return f"about {time:.0f}" if np.isfinite(time) else f"more than {LEAST}"
 
 
 def still_to_go(

@@ -258,8 +258,8 @@ class OneCompartmentModel(SaemModel):
         error = [[sd, 0.0] if self.error == "constant" else [0.0, sd]]
         each = np.zeros(n)
         return Curves(
-            np.tile(means, (n, 1)), np.linalg.inv(omega), ORAL | BY_CL_AND_KE, np.zeros((n, 3)), np.arange(3),
-            data.first, data.times, np.zeros((0, 3)), data.values,
+            np.tile(means, (n, 1)), np.linalg.inv(omega), ORAL | BY_CL_AND_KE, np.zeros((n, 3)),
+            np.arange(3), data.first, data.times, np.zeros((0, 3)), data.values,
             np.zeros(data.n_rows, np.uint8), np.zeros(data.n_rows, np.int8),
             np.zeros(1, np.int32), np.array(error), np.arange(n + 1), each,
             self._dose[data.first[:-1]], each,
