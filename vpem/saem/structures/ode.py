@@ -1,0 +1,274 @@
+"""Curves that are solutions of a small system of differential equations, which a user writes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.integrate import RK45
+
+from vpem.errors import InputError
+from vpem.saem.doses import Doses, doses_of
+from vpem.saem.individuals import Individuals
+from vpem.saem.structures.own import Signature
+from vpem.saem.structures.structure import Structure, Vector
+
+__all__ = ["Ode", "ode"]
+
+RELATIVE = 1e-6
+ABSOLUTE = 1e-8
+"""Tolerances of a step, the second as a part of the largest amount until then."""
+
+MOST_STEPS = 20_000
+
+
+class Ode(Structure):
+    """Amounts that change as a user's function says, see `ode`."""
+
+    def __init__(
+        self, function: Callable[..., Any], states: int, into: int, scales: Mapping[str, str]
+    ) -> None:
+        self.signature = Signature(function, scales, 2)
+        self.names, self.scales = self.signature.names, self.signature.scales
+        self.states, self.into = states, into
+        self.needs = self.signature.covariates
+        self._measured: Signature | None = None
+        self._first: Signature | None = None
+        self._begin = self.scaled(self.signature.begin)
+        if not 0 <= into < states:
+            raise InputError(f"{self.signature.title}: into must be below states, {states}")
+        if not np.isfinite(self._begin).all():
+            raise InputError(
+                f"{self.signature.title}: parameters begin where their scales have no value"
+            )
+
+    def measured(self, function: Callable[..., Any]) -> Ode:
+        """Say what is measured: ``f(time, amounts, a, b, *, covariate)``; by default the last."""
+        self._measured = self._same(function, 2)
+        self.needs = tuple(dict.fromkeys((*self.needs, *self._measured.covariates)))
+        return self
+
+    def first(self, function: Callable[..., Any]) -> Ode:
+        """Say which amounts there are before any dose: ``f(a, b, *, covariate)``; by default 0."""
+        self._first = self._same(function, 0)
+        self.needs = tuple(dict.fromkeys((*self.needs, *self._first.covariates)))
+        return self
+
+    def _same(self, function: Callable[..., Any], first: int) -> Signature:
+        """Read a function of the same parameters, which begin where they do."""
+        begin = dict(zip(self.names, self.signature.begin.tolist(), strict=True))
+        found = Signature(function, {}, first, begin)
+        if found.names != self.names:
+            raise InputError(
+                f"{found.title} must take the parameters of {self.signature.title}: "
+                f"{', '.join(self.names)}"
+            )
+        return found
+
+    def check(self, at: Individuals) -> None:
+        """Check that covariates are there; those of the equations do not change."""
+        super().check(at)
+        for one in (self.signature, self._first):
+            for name in () if one is None else one.covariates:
+                at.constant(name, "amounts change by one value an individual")
+
+    def predict(self, phi: Vector, at: Individuals) -> Vector:
+        """Return what is measured of the amounts, (chains, N)."""
+        n_chains, n = phi.shape[:2]
+        natural = np.moveaxis(self.natural(phi), -1, 0)
+        flat = natural.reshape(len(self.names), -1)
+        who = np.tile(np.arange(n), n_chains)
+        each = {name: at.covariates[name][at.first[:-1]][who] for name in self.needs}
+
+        def change(t: Vector, y: Vector, some: NDArray[np.intp]) -> Vector:
+            covariates = {name: each[name][some] for name in self.signature.covariates}
+            return self.signature.call(y.shape, t, y, *flat[:, some], **covariates)
+
+        amounts = np.zeros((self.states, len(who)))
+        if self._first is not None:
+            covariates = {name: each[name] for name in self._first.covariates}
+            amounts[:] = self._first.call(amounts.shape, *flat, **covariates)
+        stops = Stops(at, None if at.doses is None and "dose" not in at.covariates
+                      else doses_of(at))  # fmt: skip
+        found = solve(change, amounts, stops, who, self.into)
+        found = found.reshape(self.states, n_chains, at.n_rows)
+        if self._measured is None:
+            last: Vector = found[-1]
+            return last
+        rows = natural[:, :, at.individual_of]
+        covariates = {name: at.covariates[name] for name in self._measured.covariates}
+        return self._measured.call(found.shape[1:], at.times, found, *rows, **covariates)
+
+    def begin(self, individuals: Individuals) -> Vector:
+        """Return where the function says that its parameters begin."""
+        return np.tile(self._begin, (individuals.n_individuals, 1))
+
+
+class Stops:
+    """When the course of an individual is interrupted: at rows, and where doses begin and end.
+
+    Attributes
+    ----------
+    first : ndarray of shape (n + 1,)
+        Stops of each individual.
+    times, jumps, rates : ndarray of shape (T,)
+        When, what comes in at once, and by how much the inflow changes.
+    rows : ndarray of shape (T,)
+        The row that is there, -1: none. It is read before a dose.
+    """
+
+    def __init__(self, at: Individuals, doses: Doses | None) -> None:
+        n, rows = at.n_individuals, at.n_rows
+        given = Doses.of(n, np.empty(0, np.intp), *([np.empty(0)] * 2)) if doses is None else doses
+        runs = given.durations > 0
+        ends, flow = given.times + given.durations, np.zeros(len(runs))
+        np.divide(given.amounts, given.durations, out=flow, where=runs)
+        who = np.concatenate([at.individual_of, given.individual_of, given.individual_of[runs]])
+        times = np.concatenate([at.times, given.times, ends[runs]])
+        order = np.lexsort((np.arange(len(who)) >= rows, times, who))
+        none = np.zeros(rows)
+        self.first = np.searchsorted(who[order], np.arange(n + 1))
+        self.times = times[order]
+        self.jumps = np.concatenate([none, np.where(runs, 0.0, given.amounts), 0 * flow[runs]])[
+            order
+        ]
+        self.rates = np.concatenate([none, flow, -flow[runs]])[order]
+        self.rows = np.where(order < rows, order, -1)
+        self.n_rows = rows
+
+
+Change = Callable[[Vector, Vector, NDArray[np.intp]], Vector]
+
+
+def solve(
+    change: Change, amounts: Vector, stops: Stops, who: NDArray[np.intp], into: int
+) -> Vector:
+    """Solve for many individuals at once, each with steps of its own: (states, chains N).
+
+    By Dormand and Prince's pair of orders 5 and 4. What is found of an individual does not depend
+    on who else is there. Where a solution is not finite, or needs too many steps, it is NaN.
+
+    Parameters
+    ----------
+    change : callable
+        Derivatives (states, k) at times (k,) of amounts (states, k) of some of the courses (k,).
+    amounts : ndarray of shape (states, J)
+        In the beginning, at each individual's first stop.
+    stops : Stops
+        Of the n individuals.
+    who : ndarray of shape (J,)
+        Whose each course is: 0 to n - 1, a chain after the other.
+    into : int
+        State that doses go into.
+    """
+    n_chains = len(who) // max(1, len(stops.first) - 1)
+    found = np.full((len(amounts), n_chains, stops.n_rows), np.nan)
+    chain = np.repeat(np.arange(n_chains), len(stops.first) - 1)
+    y, place, last = amounts.copy(), stops.first[:-1][who], stops.first[1:][who]
+    t = stops.times[np.minimum(place, len(stops.times) - 1)]
+    inflow, largest = np.zeros(len(who)), np.abs(y).max(axis=0)
+    span = stops.times[last - 1] - t
+    h = np.where(span > 0, 1e-3 * span, 1.0)
+    live = np.arange(len(who))
+    for _ in range(MOST_STEPS):
+        live = _stop(live, t, y, place, last, inflow, stops, found, chain, into)
+        if not len(live):
+            break
+        np.maximum.at(largest, live, np.abs(y[:, live]).max(axis=0))
+        until = stops.times[place[live]]
+        step = np.minimum(h[live], until - t[live])
+        new, error = _step(change, t[live], y[:, live], step, inflow[live], live, into)
+        scale = RELATIVE * np.maximum(np.abs(new), np.abs(y[:, live])) + ABSOLUTE * largest[live]
+        with np.errstate(all="ignore"):
+            size = np.sqrt(np.mean((error / np.maximum(scale, 1e-300)) ** 2, axis=0))
+            factor = np.clip(0.9 * size**-0.2, 0.2, 5.0)
+        factor = np.where(np.isfinite(size), factor, 0.2)
+        good = size <= 1
+        whole = good & (step >= until - t[live])
+        y[:, live[good]] = new[:, good]
+        t[live] = np.where(whole, until, np.where(good, t[live] + step, t[live]))
+        # A step that a stop cut short says little of how long the next may be.
+        h[live] = np.where(whole & (factor >= 1), np.maximum(h[live], step * factor), step * factor)
+        live = live[h[live] > 1e-14 * np.maximum(np.abs(t[live]), span[live])]
+    return found.reshape(len(amounts), -1)
+
+
+def _stop(
+    live: NDArray[np.intp],
+    t: Vector,
+    y: Vector,
+    place: NDArray[np.intp],
+    last: NDArray[np.intp],
+    inflow: Vector,
+    stops: Stops,
+    found: Vector,
+    chain: NDArray[np.intp],
+    into: int,
+) -> NDArray[np.intp]:
+    """Read rows and take doses of the courses that are there; those that go on."""
+    while True:
+        live = live[place[live] < last[live]]
+        here = live[stops.times[place[live]] <= t[live]]
+        if not len(here):
+            return live
+        now = place[here]
+        rows = stops.rows[now]
+        read = rows >= 0
+        found[:, chain[here[read]], rows[read]] = y[:, here[read]]
+        y[into, here] += stops.jumps[now]
+        inflow[here] = inflow[here] + stops.rates[now]
+        place[here] += 1
+
+
+def _step(
+    change: Change,
+    t: Vector,
+    y: Vector,
+    h: Vector,
+    inflow: Vector,
+    some: NDArray[np.intp],
+    into: int,
+) -> tuple[Vector, Vector]:
+    """One step of some courses, and its error."""
+    stages = np.empty((7, *y.shape))
+    for stage in range(6):
+        moved = y + h * _weighted(RK45.A[stage, :stage], stages)
+        stages[stage] = change(t + RK45.C[stage] * h, moved, some)
+        stages[stage, into] += inflow
+    new = y + h * _weighted(RK45.B, stages)
+    stages[6] = change(t + h, new, some)
+    stages[6, into] += inflow
+    return new, h * _weighted(RK45.E, stages)
+
+
+def _weighted(weights: Vector, stages: Vector) -> Vector:
+    """Sum of stages, one after the other: rounded alike, whoever else is there."""
+    found = np.zeros(stages.shape[1:])
+    for weight, stage in zip(weights, stages, strict=False):
+        if weight:
+            found += weight * stage
+    return found
+
+
+def ode(states: int, into: int = 0, **scales: str) -> Callable[[Callable[..., Any]], Ode]:
+    """Make a curve of equations: ``@ode(2, ka="log")`` before ``def f(time, amounts, ka=1.0)``.
+
+    Parameters
+    ----------
+    states : int
+        How many amounts change.
+    into : int
+        The one that doses go into, at once or, if they have a duration, at a constant rate.
+    **scales : str
+        Scales on which parameters are normal: "log" or "logit"; others are normal as they are.
+
+    Returns
+    -------
+    callable
+        What takes the function: its arguments are arrays of times, and of amounts (states, ...),
+        then come parameters, whose values are where a fit begins, and after ``*`` covariates. It
+        returns how fast each amount changes. Without more, the last amount is what is measured.
+    """
+    return lambda function: Ode(function, states, into, scales)
