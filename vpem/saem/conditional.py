@@ -21,6 +21,9 @@ FAINT = 0.05
 STRONG = 0.3
 """Correlation at the largest lag by which draws stay alike."""
 
+MOST_NUMBERS = 1 << 24
+"""Of draws of a wide model that are held at a time."""
+
 
 @dataclass(frozen=True)
 class Conditional:
@@ -29,17 +32,17 @@ class Conditional:
     Attributes
     ----------
     means : ndarray of shape (n, q)
-        Conditional means.
+        Conditional means, of latents as they are reported.
     covariances : ndarray of shape (n, q, q)
-        Conditional covariances.
+        Conditional covariances; (n, 0, 0) for a wide model.
     lower, upper : ndarray of shape (n, q)
         Ends of intervals.
     level : float
         Probability of an interval.
     statistics : ndarray of shape (P,)
-        Total of the conditional means of the statistics.
+        Total of the conditional means of the statistics; (0,) for a wide model.
     spread : ndarray of shape (P, P)
-        Total of the conditional covariances of each individual's statistic.
+        Total of the conditional covariances of each individual's statistic; likewise (0, 0).
     shrinkage : ndarray of shape (q,)
         Share of a latent's variance between individuals (of those with the same covariates) that
         their means do not show: 0 where rows say all of it, 1 where they say nothing.
@@ -110,6 +113,8 @@ def sample_conditional(
     """
     check_int("n_conditional", n_iter, least=2)
     check_number("level", level, least=0.01, most=0.999)
+    if model.wide:
+        return _sample_blocks(model, theta, sampler, chains, streams, after, late, n_iter, level)
     model = model.about(theta)
     n_chains, n, q = chains.z.shape
     check_memory(2 * 8 * n_iter * n_chains * n * q, "the draws of all individuals")
@@ -164,6 +169,46 @@ def _times(draws: Vector, means: Vector, n_chains: int, among: Individuals) -> V
         if not (alike > FAINT).any():
             break
     return np.where(alike > STRONG, np.inf, times)
+
+
+def _sample_blocks(
+    model: SaemModel,
+    theta: Vector,
+    sampler: Sampler,
+    chains: Chains,
+    streams: Streams,
+    after: int,
+    late: int,
+    n_iter: int,
+    level: float,
+) -> Conditional:
+    """Draw latents of a wide model, of some individuals at a time, and no statistics."""
+    n_chains, n, q = chains.z.shape
+    means, variances, lower, upper = np.zeros((4, n, q))
+    size = max(1, MOST_NUMBERS // (n_iter * n_chains * q))
+    for begin in range(0, n, size):
+        some = np.arange(begin, min(n, begin + size))
+        own, part, keys = model.take(some), chains.take(some), streams.take(some)
+        draws = np.empty((n_iter * n_chains, len(some), q))
+        for k in range(n_iter):
+            sampler.move(own, theta, part, keys, after + k + 1, max(1, late + k))
+            draws[k * n_chains : (k + 1) * n_chains] = own.shown(part.z)
+        chains.put(some, part)
+        means[some], variances[some] = draws.mean(axis=0), draws.var(axis=0)
+        lower[some], upper[some] = np.quantile(draws, [(1 - level) / 2, (1 + level) / 2], axis=0)
+    if not np.isfinite(means).all():
+        raise NumericalError(
+            f"latents ran away at the estimates; take smaller steps, or another sampler than "
+            f"{sampler.name}"
+        )
+    among = model.individuals
+    within, between = among.mean(variances), among.variance(means)
+    none = np.empty((0, 0))
+    return Conditional(
+        means, np.empty((n, 0, 0)), lower, upper, level, none[0:0].ravel(), none,
+        np.divide(within, within + between, out=np.zeros(q), where=within + between > 0),
+        n_iter * n_chains,
+    )  # fmt: skip
 
 
 def _about(second: Vector, first: Vector, among: Individuals) -> Vector:

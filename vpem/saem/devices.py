@@ -38,8 +38,8 @@ class Devices:
         Of the individuals, changed in place.
     seed : int
         Of individuals' random numbers.
-    statistics : ndarray of shape (n, P)
-        First statistics.
+    z : ndarray of shape (n, q)
+        First latents.
     theta : ndarray of shape (p,)
         First parameters.
     batch_size : int, optional
@@ -60,7 +60,7 @@ class Devices:
         sampler: Sampler,
         chains: Chains,
         seed: int,
-        statistics: Vector,
+        z: Vector,
         theta: Vector,
         batch_size: int | None = None,
     ) -> None:
@@ -74,9 +74,11 @@ class Devices:
                 int(one): np.arange(*pair)
                 for one, pair in zip(place.own, pairwise(ends), strict=True)
             }
-        self._each = statistics
+        # Of each individual, or of a wide model of none.
+        first = model.about(theta)
+        self._each = np.empty((0, model.size)) if model.wide else first.statistics(z[None])
         self._weights = model.individuals.weights
-        self.smoothed = self._means(np.arange(held.n_workers))
+        self.smoothed = self._means(np.arange(held.n_workers), theta[None], z[None])
         data = model.individuals
         self._counts = {one: Counts(*data.take(rows).everyone) for one, rows in self.rows.items()}
         self._models = np.zeros((held.n_workers, len(theta)))  # the last of each device
@@ -107,16 +109,17 @@ class Devices:
                 self._move(self._drawn(one, now), thetas[one], now, late)
         elif len(here) == len(self.rows) and self.share == 1:
             self.sampler.move(self.model, thetas[0], self.chains, self.streams, now, late)
-            self._each = self.model.about(thetas[0]).statistics(self.chains.z)
+            if not self.model.wide:
+                self._each = self.model.about(thetas[0]).statistics(self.chains.z)
         elif here:
             which = np.concatenate([self._drawn(one, now) for one in here])
             self._move(which, thetas[0], now, late)
-        return self._means(active)
+        return self._means(active, thetas, self.chains.z)
 
     @property
     def _kept(self) -> int:
         """Individuals whose statistics last longer than an iteration."""
-        return 0 if self.share == 1 else self.model.n
+        return 0 if self.share == 1 else len(self._each)
 
     def _drawn(self, device: int, now: int) -> NDArray[np.intp]:
         """Individuals of a device that an iteration simulates."""
@@ -132,11 +135,24 @@ class Devices:
         part, some = self.chains.take(which), self.model.take(which)
         self.sampler.move(some, theta, part, self.streams.take(which), now, late)
         self.chains.put(which, part)
-        self._each[which] = some.about(theta).statistics(part.z)
+        if not some.wide:
+            self._each[which] = some.about(theta).statistics(part.z)
 
-    def _means(self, devices: NDArray[np.intp]) -> Vector:
-        """Mean statistic of some devices' individuals; zero of those that are elsewhere."""
-        found = np.zeros((len(devices), self._each.shape[1]))
+    def _means(self, devices: NDArray[np.intp], thetas: Vector, z: Vector) -> Vector:
+        """Mean statistic of some devices' individuals; zero of those that are elsewhere.
+
+        Of a wide model those that an iteration left where they are count with its parameters.
+        """
+        found = np.zeros((len(devices), self.model.size))
+        if self.model.wide:
+            here = [place for place, one in enumerate(devices.tolist()) if one in self.rows]
+            shared = [here] if len(thetas) == 1 else [[place] for place in here]
+            for places in shared:
+                theta = thetas[0 if len(thetas) == 1 else devices[places[0]]]
+                groups = [self.rows[int(devices[place])] for place in places]
+                if groups:
+                    found[places] = self.model.about(theta).means(z, groups)
+            return found
         for place, one in enumerate(devices.tolist()):
             if one in self.rows:
                 rows = self.rows[one]

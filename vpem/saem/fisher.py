@@ -13,6 +13,7 @@ from vpem.saem.models.model import Counts, SaemModel, Vector
 __all__ = [
     "complete_and_hidden",
     "covariance_of",
+    "information_and_errors",
     "least_share",
     "observed_information",
     "standard_errors",
@@ -92,6 +93,16 @@ def complete_and_hidden(
             slopes[i, k] = (up - down) / (2 * sizes[i])
     hidden = slopes @ given.spread @ slopes.T
     return -bend, (hidden + hidden.T) / 2
+
+
+def information_and_errors(
+    model: SaemModel, theta: Vector, given: Conditional
+) -> tuple[Vector, Vector]:
+    """Observed information and standard errors; of a wide model (0, 0), and NaN."""
+    if model.wide:
+        return np.empty((0, 0)), np.full(len(theta), np.nan)
+    information = observed_information(model, theta, given)
+    return information, standard_errors(information, model.constraints(theta))
 
 
 def _nudge(density: Callable[[Vector], float], theta: Vector, here: float, i: int) -> float:

@@ -17,7 +17,7 @@ from vpem.network.holdings import Workers, evenly
 from vpem.network.schema import KEPT, NOTHING, Array, Report, State, check
 from vpem.saem.chains import Chains
 from vpem.saem.conditional import Conditional, sample_conditional
-from vpem.saem.fisher import observed_information, standard_errors
+from vpem.saem.fisher import information_and_errors
 from vpem.saem.individuals import Individuals
 from vpem.saem.likelihood import LogLikelihood, importance_log_likelihood
 from vpem.saem.models.catalogue import INCOMPLETE, MODELS, OWN, all_options, make_model
@@ -133,7 +133,7 @@ def fit_saem(
     saving = OneRun(saver, server.ledger)
     if saving.saved is not None:
         saving.restored(NOTHING)
-    begun = saving.begins_at(lambda loop: {"theta": loop["run"]["trace"][-1].copy()})
+    begun = saving.begins_at(lambda loop: {"theta": loop["run"]["theta"].copy()})
     if begun is not None:
         p = len(made.parameters)
         check({"theta": Array("f8", (p,))}, begun, KEPT)
@@ -147,14 +147,14 @@ def fit_saem(
     announce = getattr(callback, "announce", lambda _: None)
     given, likelihood = _look_closer(made, theta, chosen, run, asked, announce)
     warn_of_few(likelihood, individuals.names, asked.n_importance)
-    information = observed_information(made, theta, given)
-    server.sum_up(3 if made.normal_rows else 2)
+    information, errors = information_and_errors(made, theta, given)
+    server.sum_up(3 if made.normal_rows else 2, made.wide)
     rates = None if acceptance is None else _spread(individuals, acceptance)
     named = isinstance(model, str)
     return SaemFit(
         made,
         theta,
-        standard_errors(information, made.constraints(theta)),
+        errors,
         information,
         likelihood,
         given,
@@ -170,7 +170,7 @@ def fit_saem(
         run.grounds,
         server.ledger,
         str(model) if named else OWN,
-        all_options(str(model), model_options or {}) if named else {},
+        {**all_options(str(model), model_options or {}), **made.found} if named else {},
         _settings(individuals, held, chosen, server, asked),
         network_report(network, run, server.disagreement),
         saving.seconds + time.perf_counter() - began,

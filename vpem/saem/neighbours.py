@@ -11,7 +11,7 @@ from vpem.network.ledger import Ledger
 from vpem.network.schema import Array, Schema, State
 from vpem.network.trees import grow_tree
 from vpem.saem.models.model import Vector
-from vpem.saem.server import SaemServer, Units
+from vpem.saem.server import SaemServer, Units, moments_of
 from vpem.sums.connect import Network
 from vpem.sums.counted import AtServer, add_vectors
 from vpem.sums.quantizer import ITEM
@@ -118,11 +118,11 @@ class SaemNeighbours:
         self.estimates = self._add(known + self.weights[:, None] * moves)
         self.told[active] = smoothed
 
-    def sum_up(self, more: int = 2) -> None:
+    def sum_up(self, more: int = 2, wide: bool = False) -> None:
         """Count what is added up along a tree: estimates, moments of statistics, and more."""
         size = self.estimates.shape[1]
         for count in (self._tree.count, self._tree.broadcast):
-            count(ITEM * (2 * size + size * (size + 1) // 2 + more))
+            count(ITEM * (size + (0 if wide else moments_of(size)) + more))
 
     def state(self) -> State:
         """Return what devices keep of messages, to go on from."""

@@ -45,7 +45,7 @@ class SaemRun:
     chains : Chains
         Latents of all individuals.
     trace : list of ndarray of shape (p,)
-        Parameters, the start first.
+        Parameters, or what is followed of them (`SaemModel.followed`), the start first.
     bytes : list of int
         Payload bytes sent so far.
     n_active : list of int
@@ -83,10 +83,12 @@ class SaemRun:
     lost: int = 0
     partitions: list[tuple[int, str]] = field(default_factory=list)
 
-    def note(self, theta: Vector, n_bytes: int, n_active: int, step: float) -> None:
+    def note(
+        self, theta: Vector, followed: Vector, n_bytes: int, n_active: int, step: float
+    ) -> None:
         """Keep how an iteration ended."""
         self.theta, self.n_iter = theta, self.n_iter + 1
-        self.trace.append(theta)
+        self.trace.append(followed)
         self.bytes.append(n_bytes)
         self.n_active.append(n_active)
         self.steps.append(step)
@@ -97,6 +99,7 @@ class SaemRun:
         return {
             **{name: getattr(self, name) for name in plain},
             "partitions": list(self.partitions),
+            "theta": self.theta,
             "start": self.trace[0],
             "trace": np.array(self.trace[1:]),
             "change": None if math.isnan(self.change) else self.change,
@@ -104,11 +107,12 @@ class SaemRun:
 
     def schema(self) -> dict[str, Schema]:
         """Return what that must be."""
-        p = len(self.theta)
+        t = len(self.trace[0])
         return {
             "n_iter": Integer(1, size="iterations"),
-            "start": Array("f8", (p,)),
-            "trace": Array("f8", ("iterations", p)),
+            "theta": Array("f8", self.theta.shape),
+            "start": Array("f8", (t,)),
+            "trace": Array("f8", ("iterations", t)),
             "bytes": ListOf(COUNT, "iterations"),
             "n_active": ListOf(COUNT, "iterations"),
             "steps": ListOf(Number(0, 1), "iterations"),
@@ -124,7 +128,6 @@ class SaemRun:
         """Go on from what was kept."""
         saved = dict(state)
         self.trace = [saved.pop("start"), *saved.pop("trace")]
-        self.theta = self.trace[-1]
         change = saved.pop("change")
         self.change = math.nan if change is None else change
         for name, value in saved.items():

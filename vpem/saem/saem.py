@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from vpem.checks import check_int
+from vpem.checks import check_int, check_memory
 from vpem.errors import InputError, NumericalError, PartitionedError, Setting, not_converged
 from vpem.network.holdings import Workers
 from vpem.network.schema import (
@@ -27,7 +27,7 @@ from vpem.saem.models.model import SaemModel, Vector, begin_model, check_model
 from vpem.saem.neighbours import SaemNeighbours
 from vpem.saem.runs import SaemProgress, SaemRun
 from vpem.saem.server import SaemServer, Units
-from vpem.saem.stopping import Watch
+from vpem.saem.stopping import watch_of
 from vpem.settings import SaemSettings
 from vpem.steps.runs import note_partition
 from vpem.steps.saver import (
@@ -48,6 +48,9 @@ __all__ = [
 
 EXACT_CHAINS = 50
 """Chains of each individual where latents are drawn exactly."""
+
+KEPT_STATISTICS = 6
+"""Arrays of a statistic a device that a run holds: smoothed, drawn, sent, remembered, left out."""
 
 MOST_DRAWS = 1_000_000
 """Chains of all individuals, from which on there are fewer of each."""
@@ -164,21 +167,24 @@ class _Loop:
         check_model(model, theta, z)
         theta = np.asarray(server.holders.bcast(theta))
         self.rng = np.random.Generator(np.random.Philox(given.seed))
-        self.first = model.about(theta).statistics(z[None])
+        if model.wide:
+            held = KEPT_STATISTICS * 8 * devices.n_workers * model.size
+            check_memory(held, f"the statistics of {devices.n_workers} devices")
+        self.units = Units(model.about(theta).units(z[None]))
         chains = sampler.begin(
             model, theta, z, chains_of(sampler, devices.n_samples, given.n_chains)
         )
         self.local = Devices(
-            model, devices, server.holders, sampler, chains, given.seed, self.first, theta,
+            model, devices, server.holders, sampler, chains, given.seed, z, theta,
             given.batch_size,
         )  # fmt: skip
         self.thetas = theta[None]
         self.weights = np.ones(devices.n_workers) if given.shares == "devices" else server.weights
-        self.run = SaemRun(theta, chains, [theta])
+        self.run = SaemRun(theta, chains, [model.followed(theta)])
         # As much is seen of each device in between.
         self.often = given.participation * self.local.share
         looks = math.ceil(given.window / self.often)
-        self.watch = Watch(
+        self.watch = watch_of(
             model, sampler, self.local.streams, server, self.burn_in, given.tol, looks
         )
         if given.tol > 0:
@@ -189,7 +195,7 @@ class _Loop:
     def iterate(self, saver: Saver, callback: Callable[[SaemProgress], None] | None) -> SaemRun:
         """Iterate to the end, from the beginning or from what was saved."""
         run, n_iter, server = self.run, self.given.n_iter, self.server
-        common = (Units.of(self.first, self.model.individuals), self.given.participation, self.rng)
+        common = (self.units, self.given.participation, self.rng)
         if saver.saved is None:
             server.begin(self.local.smoothed, *common)
         else:
@@ -206,7 +212,7 @@ class _Loop:
                     "finer codec"
                 )
             taken = min(step, self.often * server.damping)
-            run.note(theta, server.ledger.bytes, len(active), taken)
+            run.note(theta, self.model.followed(theta), server.ledger.bytes, len(active), taken)
             if callback is not None:
                 callback(SaemProgress(r, n_iter, theta))
             settled = bool(server.holders.bcast(self.watch.has_settled(run)))

@@ -12,7 +12,6 @@ from vpem.network.codecs import Codec
 from vpem.network.ledger import Ledger
 from vpem.network.schema import Array, Schema, State
 from vpem.network.topologies import make_graph
-from vpem.saem.individuals import Individuals
 from vpem.saem.models.model import Vector
 from vpem.settings import FEEDBACKS
 from vpem.sums.connect import Network
@@ -23,7 +22,7 @@ from vpem.sums.server import ServerSum
 from vpem.sums.wrappers import Compressed, Memory, Partial
 from vpem.terms.reach import exponents_of
 
-__all__ = ["SaemServer", "Units"]
+__all__ = ["SaemServer", "Units", "moments_of"]
 
 LEAST = 1e-3
 
@@ -44,13 +43,6 @@ class Units:
     def __init__(self, sizes: Vector) -> None:
         self.sizes = sizes
 
-    @staticmethod
-    def of(statistics: Vector, among: Individuals) -> Units:
-        """Take the spread over all individuals of statistics (n, P)."""
-        typical = np.sqrt(among.mean(statistics**2))
-        spread = np.maximum(np.sqrt(among.variance(statistics)), LEAST * typical)
-        return Units(np.where(spread > 0, spread, 1.0))
-
     def into(self, statistics: Vector) -> Vector:
         """Vectors (m, P) in these units."""
         return statistics / self.sizes
@@ -58,6 +50,11 @@ class Units:
     def back(self, statistics: Vector) -> Vector:
         """Vectors (m, P) as they were."""
         return statistics * self.sizes
+
+
+def moments_of(size: int) -> int:
+    """How many numbers first and second moments of statistics of a size are."""
+    return size + size * (size + 1) // 2
 
 
 class SaemServer:
@@ -226,16 +223,17 @@ class SaemServer:
         mean: Vector = total / shares.sum()
         return mean
 
-    def sum_up(self, more: int = 2) -> None:
+    def sum_up(self, more: int = 2, wide: bool = False) -> None:
         """Count what devices send: moments of statistics, and what log-likelihoods need.
 
         Parameters
         ----------
         more : int
             Numbers beside the moments, two at a look.
+        wide : bool
+            Whether there are no moments, for the model is wide.
         """
-        size = len(self.statistic)
-        self.total.count(ITEM * (size + size * (size + 1) // 2 + more))
+        self.total.count(ITEM * ((0 if wide else moments_of(len(self.statistic))) + more))
 
     def state(self) -> State:
         """Return what the server and devices keep of messages, to go on from."""

@@ -24,13 +24,14 @@ from vpem.saem.conditional import sample_conditional
 from vpem.saem.fisher import complete_and_hidden, least_share
 from vpem.saem.models.model import SaemModel, Vector
 from vpem.saem.neighbours import SaemNeighbours
+from vpem.saem.perplexity import PerplexityWatch
 from vpem.saem.server import SaemServer
 from vpem.saem.streams import Streams
 
 if TYPE_CHECKING:
     from vpem.saem.runs import SaemRun
 
-__all__ = ["Watch", "still_to_go"]
+__all__ = ["Watch", "still_to_go", "watch_of"]
 
 DRAWS = 200
 """Of each individual, at least, for the information at a look."""
@@ -165,6 +166,21 @@ class Watch:
 def _length(time: float) -> str:
     """Say how many iterations are worth a draw."""
     return f"about {time:.0f}" if np.isfinite(time) else f"more than {LEAST}"
+
+
+def watch_of(
+    model: SaemModel,
+    sampler: Sampler,
+    streams: Streams,
+    server: SaemServer | SaemNeighbours,
+    burn_in: int,
+    tol: float,
+    window: int,
+) -> Watch | PerplexityWatch:
+    """Choose how a run is watched: by standard errors, or by the perplexity of a wide model."""
+    if model.wide:
+        return PerplexityWatch(model, server, burn_in, tol, window)
+    return Watch(model, sampler, streams, server, burn_in, tol, window)
 
 
 def still_to_go(

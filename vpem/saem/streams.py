@@ -54,6 +54,14 @@ class Stream:
         """Uniform numbers inside (0, 1), (chains, n, width)."""
         return _between(self.words(n_chains, width))
 
+    def coins(self, counts: NDArray[np.intp]) -> NDArray[np.bool_]:
+        """Fair coins, so many of each individual (n,), one individual after the other."""
+        ends = np.cumsum(counts)
+        place = np.arange(1, 1 + int(counts.sum())) - np.repeat(ends - counts, counts)
+        words = _stir(np.repeat(_stir(self.keys), counts) + place.astype(np.uint64) * GOLDEN)
+        found: NDArray[np.bool_] = words >> np.uint64(63) > 0
+        return found
+
     def normals(self, n_chains: int, width: int) -> NDArray[np.float64]:
         """Standard normal numbers, (chains, n, width)."""
         found: NDArray[np.float64] = ndtri(self.uniforms(n_chains, width))

@@ -22,6 +22,7 @@ MODELS = {
     "one-compartment": ("vpem.saem.models.one_compartment", "OneCompartmentModel"),
     "bifactor": ("vpem.saem.models.bifactor", "BifactorModel"),
     "gmm": ("vpem.saem.models.gmm", "GmmModel"),
+    "lda": ("vpem.saem.models.lda", "LdaModel"),
 }
 """Models by name: module and class."""
 

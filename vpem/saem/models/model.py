@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import NamedTuple, Self
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +19,9 @@ from vpem.saem.streams import Stream
 __all__ = ["Counts", "SaemModel", "Vector", "begin_model", "check_model"]
 
 Vector = NDArray[np.float64]
+
+LEAST_UNIT = 1e-3
+"""Of a typical value: the least unit of a number that hardly varies."""
 
 
 class Counts(NamedTuple):
@@ -40,7 +45,7 @@ class SaemModel(ABC):
         Whose rows.
     latents : tuple of str
         Names of the latents, (q,).
-    parameters : tuple of str
+    parameters : sequence of str
         Names of the parameters, (p,).
     pieces : tuple of slice
         Parts of a statistic that are compressed with a scale of their own; together they cover it.
@@ -50,15 +55,22 @@ class SaemModel(ABC):
         Latents beside those that have names: values that are drawn with them.
     normal_rows : bool
         Whether measurements are normal about `curve` with `row_sds`, given the latents.
+    wide : bool
+        Whether statistics are too large to have one of each individual. Then there are `means` of
+        many, `marginal` and `perplexity`, and neither information nor standard errors.
+    found : mapping
+        Options that are needed to make the same model of others, and that data have decided.
     """
 
     individuals: Individuals
     latents: tuple[str, ...]
-    parameters: tuple[str, ...]
+    parameters: Sequence[str]
     pieces: tuple[slice, ...]
     discrete: bool = False
     n_imputed: int = 0
     normal_rows: bool = False
+    wide: bool = False
+    found: Mapping[str, Any] = MappingProxyType({})
 
     @property
     def n(self) -> int:
@@ -125,6 +137,25 @@ class SaemModel(ABC):
         `log_density` then take totals of such.
         """
         return self
+
+    def means(self, z: Vector, groups: Sequence[NDArray[np.intp]]) -> Vector:
+        """Mean statistic of groups of individuals, by weights and over chains, (m, P), if wide."""
+        raise InputError(f"{type(self).__name__} is wide, but has no means of statistics")
+
+    def units(self, z: Vector) -> Vector:
+        """Units (P,) in which all numbers of a statistic vary alike, by latents (chains, n, q)."""
+        among, each = self.individuals, self.statistics(z)
+        typical = np.sqrt(among.mean(each**2))
+        spread = np.maximum(np.sqrt(among.variance(each)), LEAST_UNIT * typical)
+        return np.where(spread > 0, spread, 1.0)
+
+    def followed(self, theta: Vector) -> Vector:
+        """What a trace keeps of parameters: all, or of a wide model a number for each latent."""
+        return theta
+
+    def shown(self, z: Vector) -> Vector:
+        """Latents (..., q) as they are reported."""
+        return z
 
     def holds(self, total: Vector, counts: Counts) -> bool:
         """Whether `maximize` takes a total (P,) as it is; False: it must make parameters valid."""
@@ -237,6 +268,19 @@ class SaemModel(ABC):
         """
         return None
 
+    def sweep(self, theta: Vector, z: Vector, keys: Keys, n_threads: int) -> None:
+        """Draw latents (chains, n, q) in place by Gibbs sampling, once for each row of keys.
+
+        Keys (2 sweeps, n) are those of `vpem.saem.streams.Streams.keys_at`.
+        """
+        raise InputError(
+            f"{type(self).__name__} has no Gibbs sampler; take exact, metropolis, mala or langevin"
+        )
+
+    def perplexity(self, theta: Vector) -> float:
+        """Perplexity of what all individuals have, by `marginal`."""
+        raise InputError(f"{type(self).__name__} has no words, of which there is a perplexity")
+
     def canonical(self, theta: Vector, z: Vector) -> tuple[Vector, Vector]:
         """Return parameters and latents that mean the same, in the form to be reported."""
         return theta, z
@@ -288,10 +332,16 @@ def check_model(model: SaemModel, theta: Vector, z: Vector) -> None:
         raise InputError(f"the start of model {name} is not finite; give another start")
     chains = np.repeat(np.asarray(z, dtype=np.float64)[None], 2, axis=0)
     model = model.about(np.asarray(theta, dtype=np.float64))
-    statistics = np.asarray(model.statistics(chains))
-    check("statistics", statistics, (n, P))
+    if model.wide:
+        means = np.asarray(model.means(chains, [np.arange(n)] if n else []))
+        check("means", means, (min(n, 1), P))
+        total = means.sum(axis=0) * n
+    else:
+        statistics = np.asarray(model.statistics(chains))
+        check("statistics", statistics, (n, P))
+        total = statistics.sum(axis=0)
     try:
-        found = model.maximize(statistics.sum(axis=0), model.counts)
+        found = model.maximize(total, model.counts)
     except VpemError:
         raise
     except (ValueError, IndexError, TypeError, KeyError) as error:
@@ -303,7 +353,7 @@ def check_model(model: SaemModel, theta: Vector, z: Vector) -> None:
     check("log_complete", complete, (2, n))
     if np.isnan(complete).any():
         raise InputError(f"log_complete of model {name} is not a number at its start")
-    check("log_density", model.log_density(statistics.sum(axis=0), model.counts, theta), ())
+    check("log_density", model.log_density(total, model.counts, theta), ())
     if model.discrete:
         return
     try:

@@ -1,0 +1,44 @@
+"""Gibbs sampling of latents, where a model has it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from vpem._core.threads import thread_count
+from vpem.saem.chains import Chains, spread
+from vpem.saem.models.model import SaemModel, Vector
+from vpem.saem.streams import Streams
+
+__all__ = ["Gibbs"]
+
+
+@dataclass(frozen=True)
+class Gibbs:
+    """Latents drawn given what else is drawn with them, and that given latents.
+
+    Parameters
+    ----------
+    n_steps : int
+        Sweeps a move.
+    n_threads : int
+        Threads of the kernel; they do not show in the result.
+    """
+
+    n_steps: int = 1
+    n_threads: int = 1
+    name = "gibbs"
+
+    def begin(self, model: SaemModel, theta: Vector, z: Vector, n_chains: int) -> Chains:
+        """Start all chains at z (n, q)."""
+        return Chains(spread(z, n_chains), np.ones(z.shape), np.ones(len(z)))
+
+    def move(
+        self, model: SaemModel, theta: Vector, chains: Chains, streams: Streams, now: int, late: int
+    ) -> None:
+        """Sweep ``n_steps`` times."""
+        keys = np.ascontiguousarray(streams.keys_at(now, 2 * self.n_steps))
+        z = np.ascontiguousarray(chains.z)
+        model.sweep(theta, z, keys, thread_count(self.n_threads))
+        chains.z = z

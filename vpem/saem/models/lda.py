@@ -1,0 +1,332 @@
+"""Latent Dirichlet allocation: documents are of topics, and topics of words."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from copy import copy
+from functools import cached_property
+from typing import Any, overload
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vpem._core import topics as kernels
+from vpem._core.reference_topics import shares_of
+from vpem._core.threads import thread_count
+from vpem.checks import check_int, check_memory, check_number
+from vpem.errors import InputError
+from vpem.saem.individuals import Individuals
+from vpem.saem.models.model import LEAST_UNIT, Counts, SaemModel, Vector
+from vpem.saem.streams import Keys, Streams
+
+__all__ = ["LdaModel", "TopicNames"]
+
+SWEEPS, CLOSE = 200, 1e-3
+"""Of the bound: most iterations, and the largest change of a topic's words at which they end."""
+
+PEAKED = 4.0
+"""How unlike the proportions are that a fit begins with: logarithms are so much larger."""
+
+AT_ONCE = 1 << 20
+"""Numbers that are held at a time where words are predicted."""
+
+
+class TopicNames(Sequence[str]):
+    """Names of the probabilities of words in topics, each made when it is asked for.
+
+    Parameters
+    ----------
+    n_topics, n_words : int
+        K and V.
+    words : sequence of str, optional
+        The vocabulary; by default numbers.
+    """
+
+    def __init__(self, n_topics: int, n_words: int, words: Sequence[str] | None = None) -> None:
+        self.n_topics, self.n_words, self.words = n_topics, n_words, words
+
+    def __len__(self) -> int:
+        return self.n_topics * self.n_words
+
+    @overload
+    def __getitem__(self, place: int) -> str: ...
+    @overload
+    def __getitem__(self, place: slice) -> list[str]: ...
+    def __getitem__(self, place: int | slice) -> str | list[str]:
+        if isinstance(place, slice):
+            return [self[one] for one in range(*place.indices(len(self)))]
+        k, v = divmod(range(len(self))[place], self.n_words)
+        return f"topic {k} {v if self.words is None else self.words[v]}"
+
+
+class LdaModel(SaemModel):
+    """Topics of documents (Blei, Ng and Jordan 2003).
+
+    A document's proportions ``theta`` of the topics are Dirichlet (alpha, ..., alpha); each of its
+    words has a topic, drawn by these, and is drawn by the topic's probabilities ``phi_k``, which
+    are the parameters. Latents are logarithms of gamma numbers of shape alpha, of which ``theta``
+    are the shares: they are any numbers, and the density is smooth in them.
+
+    The statistic is the expected number of words v of topic k in a document, given its proportions
+    and the topics of the moment (`about`), K x V: it is taken of devices, never of a document.
+
+    Parameters
+    ----------
+    individuals : Individuals
+        Documents: times are numbers of words, values how often they come.
+    n_topics : int
+        K.
+    alpha : float, optional
+        Of the proportions; by default 1 / K.
+    eta : float, optional
+        What is added to each number of words before topics are made of them; by default 1 / K.
+    n_words : int, optional
+        V; by default the size of the vocabulary, or the largest number of a word and one.
+    seed : int
+        Of the proportions that a fit begins with; with the names of documents it gives the same
+        however they are split.
+    """
+
+    wide = True
+
+    def __init__(
+        self,
+        individuals: Individuals,
+        n_topics: int = 10,
+        alpha: float | None = None,
+        eta: float | None = None,
+        n_words: int | None = None,
+        seed: int = 0,
+    ) -> None:
+        self.individuals = individuals
+        K = self.n_topics = check_int("n_topics", n_topics, least=1, most=100_000)
+        self.alpha = check_number("alpha", 1 / K if alpha is None else alpha, least=1e-4, most=1e6)
+        self.eta = check_number("eta", 1 / K if eta is None else eta, least=1e-9, most=1e6)
+        self.seed = check_int("seed", seed, least=0, most=2**64 - 1)
+        self._check_rows()
+        V = self.n_words = self._vocabulary(n_words)
+        check_memory(4 * 8 * K * V, f"{K} topics of {V} words")
+        self._first = np.ascontiguousarray(individuals.first, dtype=np.intp)
+        self._words = individuals.times.astype(np.intp)
+        self._counts = np.ascontiguousarray(individuals.values, dtype=np.float64)
+        self._topics: Vector | None = None
+        self.latents = tuple(f"topic {k}" for k in range(K))
+        self.parameters = TopicNames(K, V, individuals.words)
+        self.pieces = (slice(0, K * V),)
+        self.found = {"n_words": V}
+
+    def _check_rows(self) -> None:
+        """Raise InputError unless times are numbers of words, and values numbers of them."""
+        data = self.individuals
+        for what, values in (("word (time)", data.times), ("count (value)", data.values)):
+            wrong = ~((values >= 0) & (values == np.rint(values)) & (values < 2**31))
+            if wrong.any():
+                row = int(wrong.argmax())
+                raise InputError(
+                    f"{data.source}: document {data.names[data.individual_of[row]]!r} has the "
+                    f"{what} {values[row]:g}; words are numbers from 0, and counts how often they "
+                    "come; give a corpus to the model lda"
+                )
+
+    def _vocabulary(self, n_words: int | None) -> int:
+        """Size of the vocabulary; InputError where documents have words that it has not."""
+        data = self.individuals
+        last = float(data.largest(np.array([data.times.max(initial=-1.0)]))[0])
+        if n_words is None:
+            return int(last) + 1 if data.words is None else len(data.words)
+        check_int("n_words", n_words, least=1, most=2**31 - 1)
+        if last >= n_words:
+            raise InputError(
+                f"{data.source} has the word {last:g}, but the vocabulary of the topics has "
+                f"{n_words} words, numbered from 0; give documents of these words"
+            )
+        return n_words
+
+    def take(self, which: NDArray[np.intp]) -> LdaModel:
+        """Return the same model of some of the documents."""
+        some = copy(self)
+        some.__dict__.pop("_by_word", None)
+        some.individuals = self.individuals.take(which)
+        some._first = np.ascontiguousarray(some.individuals.first, dtype=np.intp)
+        some._words = some.individuals.times.astype(np.intp)
+        some._counts = np.ascontiguousarray(some.individuals.values, dtype=np.float64)
+        return some
+
+    def about(self, theta: Vector) -> LdaModel:
+        """Return the model whose statistics are expected under topics theta (p,)."""
+        found = copy(self)
+        found._topics = self.topics(theta)
+        return found
+
+    def topics(self, theta: Vector) -> Vector:
+        """Probabilities of words by topics, (V, K)."""
+        return np.ascontiguousarray(theta.reshape(self.n_topics, self.n_words).T, dtype=np.float64)
+
+    @cached_property
+    def _by_word(self) -> tuple[NDArray[np.intp], NDArray[np.intp], Vector]:
+        """Rows word by word: where each word begins (V + 1,), documents and counts (N,)."""
+        order = np.argsort(self._words, kind="stable")
+        sizes = np.bincount(self._words, minlength=self.n_words)
+        first = np.concatenate([[0], np.cumsum(sizes)]).astype(np.intp)
+        return first, self.individuals.individual_of[order].astype(np.intp), self._counts[order]
+
+    @property
+    def _rows(self) -> tuple[NDArray[np.intp], NDArray[np.intp], Vector]:
+        """Rows of documents, as kernels take them."""
+        return self._first, self._words, self._counts
+
+    # ---- statistics ----------------------------------------------------------------------------
+
+    def start(self) -> tuple[Vector, Vector]:
+        """Topics of words at proportions that are drawn for each document by its name."""
+        data = self.individuals
+        uniforms = Streams.of(data.names, self.seed).at(0, 0).uniforms(1, self.n_topics)
+        z = PEAKED * np.log(-np.log(uniforms))
+        alike = np.ones((self.n_words, self.n_topics))
+        return self.maximize(data.add(self._totals(z, self._parts, alike)), self.counts), z[0]
+
+    @property
+    def _parts(self) -> list[NDArray[np.intp]]:
+        """Documents of this process, those of each device where sums are masked."""
+        return [np.arange(self.n)[part] for part in self.individuals.parts]
+
+    def _totals(self, z: Vector, groups: Sequence[NDArray[np.intp]], topics: Vector) -> Vector:
+        """Total statistic of groups of documents, by weights, (m, P)."""
+        weights = self.individuals.weights
+        out = np.zeros((len(groups), self.n_topics, self.n_words))
+        group = np.full(self.n, -1, dtype=np.intp)
+        for place, rows in enumerate(groups):
+            group[rows] = place
+        kernels.means_of_topics(
+            *self._by_word, topics, np.ascontiguousarray(shares_of(z)), group,
+            np.ones(self.n) if weights is None else weights, out, thread_count(None),
+        )  # fmt: skip
+        return out.reshape(len(groups), self.size)
+
+    def _expected(self) -> Vector:
+        assert self._topics is not None, "statistics of topics are those of the model about some"
+        return self._topics
+
+    def means(self, z: Vector, groups: Sequence[NDArray[np.intp]]) -> Vector:
+        """Mean statistic of groups of documents, by weights and over chains, (m, P)."""
+        found = self._totals(z, groups, self._expected())
+        weights = self.individuals.weights
+        for total, rows in zip(found, groups, strict=True):
+            total /= len(rows) if weights is None else weights[rows].sum()
+        return found
+
+    def units(self, z: Vector) -> Vector:
+        """Roots of the mean statistic, for numbers of words vary as counts do, (P,)."""
+        data = self.individuals
+        total: Vector = data.add(self._totals(z, self._parts, self._expected()))
+        roots = np.sqrt(np.maximum(total, 0.0) / data.everyone[0])
+        least = LEAST_UNIT * float(roots.max(initial=0.0))
+        return np.maximum(roots, least) if least > 0 else np.ones(self.size)
+
+    def statistics(self, z: Vector) -> Vector:
+        """Not of each document: they would be n x K x V numbers."""
+        raise InputError("statistics of topics are those of devices, not of each document")
+
+    def maximize(self, total: Vector, counts: Counts) -> Vector:
+        """Shares of the words of each topic, (K, V), each with eta more; none below zero."""
+        found = np.maximum(total.reshape(self.n_topics, self.n_words), 0.0) + self.eta
+        found /= found.sum(axis=1, keepdims=True)
+        return found.ravel()
+
+    def log_density(self, total: Vector, counts: Counts, theta: Vector) -> float:
+        """Log-likelihood of the words of topics, whose proportions do not depend on parameters."""
+        return float(total @ np.log(theta))
+
+    def followed(self, theta: Vector) -> Vector:
+        """Over how many words each topic is spread: the perplexity of its law, (K,)."""
+        phi = theta.reshape(self.n_topics, self.n_words)
+        found: Vector = np.exp(-(phi * np.log(phi)).sum(axis=1))
+        return found
+
+    # ---- documents -----------------------------------------------------------------------------
+
+    def shown(self, z: Vector) -> Vector:
+        """Proportions of the topics."""
+        return shares_of(z)
+
+    def sweep(self, theta: Vector, z: Vector, keys: Keys, n_threads: int) -> None:
+        """Draw topics of words, and proportions given these, in place."""
+        kernels.sweep_topics(*self._rows, self.topics(theta), self.alpha, keys, z, n_threads)
+
+    def _density(self, z: Vector, theta: Vector) -> tuple[Vector, Vector]:
+        value, slope = np.empty(z.shape[:2]), np.empty(z.shape)
+        kernels.density_of_topics(
+            *self._rows, self.topics(theta), self.alpha, np.ascontiguousarray(z), value, slope,
+            thread_count(None),
+        )  # fmt: skip
+        return value, slope
+
+    def log_complete(self, z: Vector, theta: Vector) -> Vector:
+        """Logarithm of the density of words and latents, topics of words summed over."""
+        return self._density(z, theta)[0]
+
+    def gradient(self, z: Vector, theta: Vector) -> Vector:
+        """Gradient of `log_complete` in the latents, (chains, n, K)."""
+        return self._density(z, theta)[1]
+
+    def bound(self, theta: Vector) -> tuple[Vector, Vector]:
+        """Return a lower bound of the log-likelihood of each document (n,), and gamma (n, K).
+
+        Dirichlet (gamma) is the law of its proportions with which the bound is the largest, words
+        and proportions taken as independent.
+        """
+        return self._bound(self._counts, theta)
+
+    def _bound(self, counts: Vector, theta: Vector) -> tuple[Vector, Vector]:
+        gamma, value = np.empty((self.n, self.n_topics)), np.empty(self.n)
+        kernels.bound_of_topics(
+            self._first, self._words, counts, self.topics(theta), self.alpha, SWEEPS, CLOSE, gamma,
+            value, thread_count(None),
+        )  # fmt: skip
+        return value, gamma
+
+    def marginal(self, theta: Vector) -> Vector:
+        """Lower bound of the log-likelihood of each document, (n,), see `bound`."""
+        return self.bound(theta)[0]
+
+    def perplexity(self, theta: Vector) -> float:
+        """Perplexity of a word, by the bound: no less than it is."""
+        data = self.individuals
+        words = data.total(data.sums(self._counts))
+        return float(np.exp(-data.total(self.marginal(theta)) / words))
+
+    def completion(self, theta: Vector, seed: int = 0) -> tuple[Vector, Vector]:
+        """Log-likelihood of one half of each document given the other (n,), and its words (n,).
+
+        Each word is in either half by chance, of its document's own. The first half gives the
+        proportions, as means of the law of `bound`; the words of the second are taken as drawn
+        from the topics with these.
+        """
+        data, topics = self.individuals, self.topics(theta)
+        tokens = self._counts.astype(np.intp)
+        own = data.sums(tokens)
+        coins = Streams.of(data.names, seed).at(0, 1).coins(own)
+        row = np.repeat(np.arange(len(tokens)), tokens)
+        first = np.bincount(row, coins, len(tokens)).astype(np.float64)
+        left = self._counts - first
+        gamma = self._bound(first, theta)[1]
+        shares = gamma / gamma.sum(axis=1, keepdims=True)
+        whose, each = data.individual_of, np.zeros(data.n_rows)
+        size = max(1, AT_ONCE // self.n_topics)
+        for begin in range(0, data.n_rows, size):
+            some = slice(begin, begin + size)
+            odds = (shares[whose[some]] * topics[self._words[some]]).sum(axis=1)
+            each[some] = left[some] * np.log(odds)
+        return data.sums(each), data.sums(left)
+
+    def top_words(self, theta: Vector, count: int = 10) -> list[list[tuple[Any, float]]]:
+        """Most probable words of each topic with their probabilities, the first the largest."""
+        phi = theta.reshape(self.n_topics, self.n_words)
+        words = self.individuals.words
+        count = min(count, self.n_words)
+        found = []
+        for own in phi:
+            some = np.argpartition(-own, count - 1)[:count]
+            some = some[np.lexsort((some, -own[some]))]
+            found.append([(v if words is None else words[v], float(own[v])) for v in some.tolist()])
+        return found
