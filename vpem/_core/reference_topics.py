@@ -96,7 +96,7 @@ def means_of_topics(
     out: Vector,
     n_threads: int,
 ) -> None:
-    """Add ``w_i n_iv theta_ik phi_kv / sum_j theta_ij phi_jv``, the mean over chains, to (G, K, V)."""
+    """Add ``w_i n_iv theta_ik phi_kv / sum_j theta_ij phi_jv``, means over chains, to (G, K, V)."""
     words = np.repeat(np.arange(len(first) - 1), np.diff(first))
     for v, i, count in zip(words.tolist(), documents.tolist(), counts.tolist(), strict=True):
         if groups[i] >= 0:

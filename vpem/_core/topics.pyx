@@ -61,7 +61,7 @@ cdef void sweep_document(
     cdef double* below = room + K
     cdef double* held = room + 2 * K
     cdef const double* own
-    cdef Py_ssize_t row, k, low, high, token, n_tokens = 0, place
+    cdef Py_ssize_t row, k, low, high, _token, n_tokens = 0, place
     cdef double run, u
     shares_of_topics(z, K, room)
     for k in range(K):
@@ -75,7 +75,7 @@ cdef void sweep_document(
         for k in range(K):
             run += room[k] * own[k]
             below[k] = run
-        for token in range(<Py_ssize_t>counts[row]):
+        for _token in range(<Py_ssize_t>counts[row]):
             u = run * uniform_of(of_words, place)
             place += 1
             low = 0
@@ -214,13 +214,13 @@ cdef double bound_document(
     cdef const double* own
     cdef double total = 0, run, change, found
     cdef Py_ssize_t row, k
-    cdef int turn
+    cdef int _turn
     for row in range(n_rows):
         total += counts[row]
     for k in range(K):
         gamma[k] = alpha + total / K
     found = psi(alpha * K + total)    # the sum of gamma stays
-    for turn in range(n_iter):
+    for _turn in range(n_iter):
         for k in range(K):
             room[k] = exp(psi(gamma[k]) - found)
             fresh[k] = 0

@@ -63,7 +63,7 @@ def importance_log_likelihood(
     Parameters
     ----------
     model : SaemModel
-        Of all individuals; one with discrete latents has a formula, which is taken.
+        Of all individuals; one with discrete latents, or a wide one, has a formula, which is taken.
     theta : ndarray of shape (p,)
         Parameters.
     given : Conditional
@@ -85,17 +85,18 @@ def importance_log_likelihood(
     Raises
     ------
     InputError
-        If latents are discrete and the model has no formula.
+        If a model that must have a formula has none.
     """
     check_int("importance draws", n_draws, least=10)
     check_number("degrees of freedom", freedom, least=1, most=1000)
     n, q = given.means.shape
     among = model.individuals
-    if model.discrete:
+    if model.discrete or model.wide:
         each = model.marginal(theta)
         if each is None:
             raise InputError(
-                f"{type(model).__name__} has discrete latents and no marginal: give it that method"
+                f"{type(model).__name__} is wide, or has discrete latents, and no marginal: give "
+                "it that method"
             )
         return LogLikelihood(float(among.total(each)), 0.0, each, np.full(n, np.inf))
     roots = _roots(given)

@@ -64,9 +64,12 @@ def burn_in_of(n_iter: int, burn_in: int | None = None) -> int:
 def chains_of(sampler: Sampler, n: int, n_chains: int | None = None) -> int:
     """Chains of each of n individuals: as many as are given, else 4, or more where draws are exact.
 
-    Where rows say little of a parameter, it wanders with the noise of the draws for very long.
+    Where rows say little of a parameter, it wanders with the noise of the draws for very long. With
+    Gibbs sampling it is one: that noise leads out of topics that are two.
     """
     if n_chains is None:
+        if sampler.name == "gibbs":
+            return 1
         exact = sampler.name == "exact"
         return max(4, min(EXACT_CHAINS, MOST_DRAWS // max(n, 1))) if exact else 4
     return check_int("n_chains", n_chains, least=1, most=10_000)

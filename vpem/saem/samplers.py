@@ -13,6 +13,7 @@ from vpem.checks import check_int, check_number
 from vpem.errors import InputError, check_choice
 from vpem.network.schema import Report
 from vpem.saem.chains import Chains, Sampler, begin_chains, learn
+from vpem.saem.gibbs import Gibbs
 from vpem.saem.langevin import Langevin
 from vpem.saem.models.model import SaemModel, Vector
 from vpem.saem.moves import DRIFT, LEAP, WALK, Moves
@@ -23,6 +24,7 @@ __all__ = [
     "SAMPLERS",
     "Chains",
     "Exact",
+    "Gibbs",
     "Hmc",
     "Langevin",
     "Mala",
@@ -178,6 +180,7 @@ SAMPLERS: Report = {
     "langevin": Langevin,
     "mala": Mala,
     "hmc": Hmc,
+    "gibbs": Gibbs,
 }
 """Samplers by name."""
 
@@ -199,12 +202,15 @@ def usual_sampler(model: type[SaemModel], options: Iterable[str]) -> str:
     -------
     str
         ``exact`` where the model's latents can be drawn so, unless an option was given that
-        ``metropolis`` has and it has not; else ``metropolis``. Threads make no difference.
+        ``metropolis`` has and it has not; ``gibbs`` likewise; else ``metropolis``.
+        Threads make no difference.
     """
     asked = {one for one in options if one != "n_threads"}
     known = set(Metropolis.__dataclass_fields__)
     if model.is_drawn_exactly() and (model.discrete or not asked & known):
         return Exact.name
+    if model.sweep is not SaemModel.sweep and asked <= set(Gibbs.__dataclass_fields__):
+        return Gibbs.name
     return Metropolis.name
 
 

@@ -10,9 +10,14 @@ from typing import Any, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from vpem._core import topics as kernels
 from vpem._core.reference_topics import shares_of
 from vpem._core.threads import thread_count
+from vpem._core.topics import (
+    bound_of_topics,
+    density_of_topics,
+    means_of_topics,
+    sweep_topics,
+)
 from vpem.checks import check_int, check_memory, check_number
 from vpem.errors import InputError
 from vpem.saem.individuals import Individuals
@@ -24,8 +29,8 @@ __all__ = ["LdaModel", "TopicNames"]
 SWEEPS, CLOSE = 200, 1e-3
 """Of the bound: most iterations, and the largest change of a topic's words at which they end."""
 
-PEAKED = 4.0
-"""How unlike the proportions are that a fit begins with: logarithms are so much larger."""
+UNLIKE = 0.3
+"""How unlike the proportions are that a fit begins with: more of it ends in worse topics."""
 
 AT_ONCE = 1 << 20
 """Numbers that are held at a time where words are predicted."""
@@ -181,7 +186,7 @@ class LdaModel(SaemModel):
         """Topics of words at proportions that are drawn for each document by its name."""
         data = self.individuals
         uniforms = Streams.of(data.names, self.seed).at(0, 0).uniforms(1, self.n_topics)
-        z = PEAKED * np.log(-np.log(uniforms))
+        z = UNLIKE * np.log(-np.log(uniforms))
         alike = np.ones((self.n_words, self.n_topics))
         return self.maximize(data.add(self._totals(z, self._parts, alike)), self.counts), z[0]
 
@@ -197,7 +202,7 @@ class LdaModel(SaemModel):
         group = np.full(self.n, -1, dtype=np.intp)
         for place, rows in enumerate(groups):
             group[rows] = place
-        kernels.means_of_topics(
+        means_of_topics(
             *self._by_word, topics, np.ascontiguousarray(shares_of(z)), group,
             np.ones(self.n) if weights is None else weights, out, thread_count(None),
         )  # fmt: skip
@@ -251,11 +256,11 @@ class LdaModel(SaemModel):
 
     def sweep(self, theta: Vector, z: Vector, keys: Keys, n_threads: int) -> None:
         """Draw topics of words, and proportions given these, in place."""
-        kernels.sweep_topics(*self._rows, self.topics(theta), self.alpha, keys, z, n_threads)
+        sweep_topics(*self._rows, self.topics(theta), self.alpha, keys, z, n_threads)
 
     def _density(self, z: Vector, theta: Vector) -> tuple[Vector, Vector]:
         value, slope = np.empty(z.shape[:2]), np.empty(z.shape)
-        kernels.density_of_topics(
+        density_of_topics(
             *self._rows, self.topics(theta), self.alpha, np.ascontiguousarray(z), value, slope,
             thread_count(None),
         )  # fmt: skip
@@ -279,7 +284,7 @@ class LdaModel(SaemModel):
 
     def _bound(self, counts: Vector, theta: Vector) -> tuple[Vector, Vector]:
         gamma, value = np.empty((self.n, self.n_topics)), np.empty(self.n)
-        kernels.bound_of_topics(
+        bound_of_topics(
             self._first, self._words, counts, self.topics(theta), self.alpha, SWEEPS, CLOSE, gamma,
             value, thread_count(None),
         )  # fmt: skip
@@ -304,7 +309,7 @@ class LdaModel(SaemModel):
         """
         data, topics = self.individuals, self.topics(theta)
         tokens = self._counts.astype(np.intp)
-        own = data.sums(tokens)
+        own = data.sums(self._counts).astype(np.intp)
         coins = Streams.of(data.names, seed).at(0, 1).coins(own)
         row = np.repeat(np.arange(len(tokens)), tokens)
         first = np.bincount(row, coins, len(tokens)).astype(np.float64)

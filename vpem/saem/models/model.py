@@ -14,7 +14,7 @@ from scipy.special import ndtri
 from vpem._core.latents import Latents
 from vpem.errors import InputError, NumericalError, VpemError
 from vpem.saem.individuals import Individuals
-from vpem.saem.streams import Stream
+from vpem.saem.streams import Keys, Stream
 
 __all__ = ["Counts", "SaemModel", "Vector", "begin_model", "check_model"]
 
