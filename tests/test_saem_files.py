@@ -226,7 +226,7 @@ HOSTILE = {
     "huge": (huge, "must have shape|cannot hold"),
     "two of a name": (rename("parameters", [*"abcde", "a"]), "must all be different"),
     "no names": (rename("names", []), "means must have shape 0 x 2, got 26 x 2"),
-    "trace": (attribute("n_iter", 29), "must have shape 30 x 6"),
+    "trace": (attribute("n_iter", 29), "must have shape 30 x any"),
     "n_iter": (attribute("n_iter", "many"), "must be an integer"),
     "n_draws": (attribute("n_draws", 0), "'n_draws' must be an integer from 1 to .*, got 0"),
     "level": (attribute("level", 1.5), "from 0.0 to 1.0, got 1.5"),

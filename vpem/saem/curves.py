@@ -97,6 +97,10 @@ class Latents:
 
 def check_law(model: SaemModel, theta: Vector) -> None:
     """Refuse parameters from a file that are no law."""
+    if model.wide:
+        if not (theta > 0).all():
+            raise InputError("the fit's estimates are no law: they must be positive probabilities")
+        return
     for name, value in zip(model.parameters, theta.tolist(), strict=True):
         if name.startswith(("var(", "residual ", "weight ")) and not value > 0:
             raise InputError(f"the fit's estimate of {name!r} must be positive, got {value:g}")

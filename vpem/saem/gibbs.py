@@ -31,8 +31,10 @@ class Gibbs:
     name = "gibbs"
 
     def begin(self, model: SaemModel, theta: Vector, z: Vector, n_chains: int) -> Chains:
-        """Start all chains at z (n, q)."""
-        return Chains(spread(z, n_chains), np.ones(z.shape), np.ones(len(z)))
+        """Start all chains at z (n, q), in no units: nothing is proposed."""
+        n = len(z)
+        none = np.empty((n, 0))
+        return Chains(spread(z, n_chains), none[:, :, None], none, none, np.ones(n))
 
     def move(
         self, model: SaemModel, theta: Vector, chains: Chains, streams: Streams, now: int, late: int

@@ -15,6 +15,7 @@ from vpem.checks import check_int, check_number
 from vpem.errors import InputError
 from vpem.saem.conditional import Conditional
 from vpem.saem.curves import Curves, Latents, at_times, check_law, finite, in_batches
+from vpem.saem.documents import draw_latents, in_words_of
 from vpem.saem.individuals import Individuals
 from vpem.saem.likelihood import LogLikelihood, importance_log_likelihood
 from vpem.saem.models.catalogue import MODELS, OWN, make_model
@@ -110,8 +111,9 @@ class Predictor:
                     f"the options of the fit make no model {saved.model} of {individuals.source} "
                     f"({error}); fit it again"
                 ) from error
-        got = (tuple(model.parameters), tuple(model.latents))
-        if got != (saved.parameters, saved.latents):
+        got = (model.parameters, tuple(model.latents))
+        wanted = (saved.parameters, saved.latents)
+        if [*map(len, got)] != [*map(len, wanted)] or (not model.wide and got != wanted):
             raise InputError(
                 f"{individuals.source}: the model of these individuals has other parameters or "
                 f"latents than the one that was fitted ({len(got[0])} and {len(got[1])}, not "
@@ -143,9 +145,15 @@ class Predictor:
         Metropolis draws, which depend on the individual's rows and name and on the seed only.
         """
         self._need_continuous()
+        individuals = in_words_of(self.saved, individuals)
         found: list[tuple[Vector, ...]] = []
         for some in in_batches(individuals, len(self.saved.latents), self.n_draws):
-            draws, means, covariances = self._given(self.made(some))
+            model = self.made(some)
+            if model.wide:
+                given = draw_latents(model, self.saved.theta, self.n_draws, self.seed, self.level)
+                found.append((given.means, given.lower, given.upper, given.covariances))
+                continue
+            draws, means, covariances = self._given(model)
             found.append((means, *self._ends(draws), covariances))
         means, lower, upper, covariances = (
             np.concatenate(part) for part in zip(*found, strict=True)
@@ -364,7 +372,7 @@ class Predictor:
     @finite
     def score(self, individuals: Individuals, n_importance: int = 5000) -> LogLikelihood:
         """Log-likelihood of individuals at the estimates, by formula or importance sampling."""
-        parts = []
+        individuals, parts = in_words_of(self.saved, individuals), []
         for some in in_batches(individuals, len(self.saved.latents), self.n_draws):
             model = self.made(some)
             each = model.marginal(self.saved.theta)

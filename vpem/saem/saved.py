@@ -50,7 +50,7 @@ class SavedSaem(
     means : ndarray of shape (n, q)
         Conditional means of the latents.
     covariances : ndarray of shape (n, q, q)
-        Conditional covariances.
+        Conditional covariances; of a wide model (n, 0, 0), as ``information`` is (0, 0).
     lower, upper : ndarray of shape (n, q)
         Ends of intervals of the latents.
     level : float
@@ -85,12 +85,14 @@ class SavedSaem(
         Of vpem, Python and the libraries.
     grounds : str
         A sentence on whether it converged; empty where none was asked for.
+    words : tuple of str
+        The vocabulary of a corpus whose words have names, (V,); else none.
     """
 
     model: str
     model_class: str
     model_options: Report
-    parameters: tuple[str, ...]
+    parameters: Sequence[str]
     latents: tuple[str, ...]
     discrete: bool
     theta: Vector
@@ -117,6 +119,7 @@ class SavedSaem(
     communication: Report = field(default_factory=dict)
     versions: dict[str, str] = field(default_factory=dict)
     grounds: str = ""
+    words: tuple[str, ...] = ()
 
     @property
     def estimates(self) -> dict[str, float]:
@@ -166,7 +169,7 @@ def as_saved(fit: SaemFit | SavedSaem) -> SavedSaem:
         fit.model_name,
         type(fit.model).__name__,
         fit.model_options,
-        tuple(fit.model.parameters),
+        fit.model.parameters if fit.model.wide else tuple(fit.model.parameters),
         tuple(fit.model.latents),
         fit.model.discrete,
         fit.theta,
@@ -199,4 +202,5 @@ def as_saved(fit: SaemFit | SavedSaem) -> SavedSaem:
         fit.ledger.summary(),
         current_versions(),
         fit.grounds,
+        fit.model.individuals.words or (),
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+from collections.abc import Callable, Sequence
 from dataclasses import fields
 from typing import TYPE_CHECKING
 
@@ -37,10 +38,13 @@ from vpem.network.schema import (
     Maybe,
     Number,
     Report,
+    State,
 )
+from vpem.saem.documents import is_wide
 from vpem.saem.estimates import criteria_of, summary_of
 from vpem.saem.likelihood import LogLikelihood
-from vpem.saem.models.catalogue import MODELS, OWN
+from vpem.saem.models.catalogue import MODELS, OWN, model_class
+from vpem.saem.models.lda import TopicNames
 from vpem.saem.models.model import Vector
 from vpem.saem.results import SaemFit
 from vpem.saem.saved import SavedSaem, as_saved
@@ -119,7 +123,9 @@ def save_saem(path: PathLike, fit: SaemFit | SavedSaem, *, force: bool = False) 
         write_attribute(file, "grounds", saved.grounds)
         for name in ("discrete", "level", "n_draws", "n_iter", "converged", "change"):
             file.attrs[name] = getattr(saved, name)
-        for name in ("parameters", "latents", "names"):
+        # Names of very many parameters follow from those of words.
+        named = ("words",) if is_wide(saved) else ("parameters",)
+        for name in (*named, "latents", "names"):
             write_strings(file, name, getattr(saved, name))
         for name in ARRAYS:
             write_array(file, name, getattr(saved, name))
@@ -151,6 +157,7 @@ def saem_as_json(saved: SavedSaem) -> Report:
         "encoding-type": ENCODING,
         "encoding-version": VERSION,
         **arrays,
+        "parameters": list(saved.parameters),
         "estimates": saved.estimates,
         "standard_errors": saved.errors,
         "log_likelihood": {
@@ -206,19 +213,20 @@ SAEM: Elements = {
     "@n_iter": Integer(1, (1 << 31) - 1, size="iterations"),
     "@converged": FLAG,
     "@change": Number(0.0, nan=True),
-    "parameters": Strings("parameters", least=1, different=True),
+    "parameters": Maybe(Strings("parameters", least=1, different=True)),
+    "words": Maybe(Strings("words", different=True)),
     "latents": Strings("latents", least=1, different=True),
     "names": Strings("individuals", different=True),
     "theta": Array("f", ("parameters",)),
     "standard_errors": Array("f", ("parameters",), 0, nan=True),
-    "information": Array("f", ("parameters", "parameters"), nan=True, inf=True),
+    "information": Array("f", ("informed", "informed"), nan=True, inf=True),
     "means": LATENT,
-    "covariances": Array("f", ("individuals", "latents", "latents")),
+    "covariances": Array("f", ("individuals", "spread", "spread")),
     "lower": LATENT,
     "upper": LATENT,
     "shrinkage": Array("f", ("latents",), 0, 1),
     "acceptance": Maybe(Array("f", ("individuals",), 0, 1)),
-    "trace": Array("f", ("points", "parameters")),
+    "trace": Array("f", ("points", "followed")),
     "bytes": Array("i", ("iterations",), 0, (1 << 62) - 1),
     "log_likelihood/value": Array("f", (), most=LARGEST, nan=True, inf=True),
     "log_likelihood/error": Array("f", (), 0, nan=True, inf=True),
@@ -243,6 +251,8 @@ def _read_parts(file: h5py.File) -> SavedSaem:
         if not fine:
             raise FileError(f"{file.filename}: {what}")
 
+    found["parameters"] = _names_of(found, need)
+    found["words"] = found["words"] or ()
     need(0 < found["level"] < 1, "attribute 'level' must be between 0 and 1, and neither")
     need((found["lower"] <= found["upper"]).all(), "lower must not be above upper")
     need((np.diff(found["bytes"]) >= 0).all(), "bytes must be whole numbers that do not fall")
@@ -283,9 +293,26 @@ def _read_parts(file: h5py.File) -> SavedSaem:
     )
 
 
+def _names_of(found: State, need: Callable[[object, str], None]) -> Sequence[str]:
+    """Return names of parameters, if all that has as many agrees."""
+    p, q = len(found["theta"]), len(found["latents"])
+    wide = found["model"] in MODELS and model_class(found["model"]).wide
+    shapes = [found[name].shape[-1] for name in ("information", "covariances", "trace")]
+    wanted = [0, 0, q] if wide else [p, q, p]
+    need(shapes == wanted, f"information, covariances and trace must be of {wanted} numbers each")
+    need(wide == (found["parameters"] is None), "there must be names of parameters, or of words")
+    if not wide:
+        names: Sequence[str] = found["parameters"]
+        return names
+    words, V = found["words"], found["model_options"].get("n_words")
+    fits = type(V) is int and V > 0 and q * V == p and len(words or ()) in (0, V)
+    need(fits, f"{p} probabilities of words in {q} topics must be those of a vocabulary")
+    return TopicNames(q, V, words or None)
+
+
 def _semidefinite(matrices: Vector) -> bool:
     """Whether matrices (m, k, k) are symmetric with no negative eigenvalue, units aside."""
-    if not len(matrices):
+    if not matrices.size:
         return True
     if not np.isfinite(matrices).all():
         return False

@@ -281,6 +281,10 @@ class SaemModel(ABC):
         """Perplexity of what all individuals have, by `marginal`."""
         raise InputError(f"{type(self).__name__} has no words, of which there is a perplexity")
 
+    def completion(self, theta: Vector, seed: int) -> tuple[Vector, Vector]:
+        """Log-likelihood of a half of each individual's words given the other, and words, (n,)."""
+        raise InputError(f"{type(self).__name__} has no words, which are completed")
+
     def canonical(self, theta: Vector, z: Vector) -> tuple[Vector, Vector]:
         """Return parameters and latents that mean the same, in the form to be reported."""
         return theta, z
