@@ -50,7 +50,7 @@ class Conditional:
         Draws of each individual.
     times : ndarray of shape (q,)
         Iterations that are worth one independent draw of a latent, over all individuals; inf where
-        draws stay alike for as long as was looked.
+        draws stay alike for as long as was looked; NaN for a wide model.
     """
 
     means: Vector
@@ -207,7 +207,7 @@ def _sample_blocks(
     return Conditional(
         means, np.empty((n, 0, 0)), lower, upper, level, none[0:0].ravel(), none,
         np.divide(within, within + between, out=np.zeros(q), where=within + between > 0),
-        n_iter * n_chains,
+        n_iter * n_chains, np.full(q, np.nan),
     )  # fmt: skip
 
 
