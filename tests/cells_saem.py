@@ -61,6 +61,10 @@ def tables():
 
 
 TABLES = tables()
+DOSES = {
+    "data": (doses := read_individuals(DATA.with_name("theophylline.csv"))),
+    "held": evenly(doses.n_individuals, 3, NAMES), "model": "one-compartment", "sampler": "mala",
+}  # fmt: skip
 MIXED = {
     "data": from_matrix(np.random.default_rng(5).normal(size=(30, 2)) ** 3),
     "held": evenly(30, 3, NAMES), "model": "gmm", "model_options": {"n_components": 2},
@@ -194,7 +198,7 @@ def checkpoint(folder):
         {**COMPRESSED, **ABSENT, "batch_size": 4},
         {"average": "models", **ABSENT, "sampler": "metropolis"},
         {"codec": "topk:0.5", "feedback": "error", "sampler": "mala"},
-        {**FAILING, **ABSENT},
+        {**DOSES, **FAILING, **ABSENT},
     ):
         check_resumes(lambda saver, options=options: fit(saver=saver, **options))
 
@@ -205,7 +209,7 @@ def masked(folder):
     whole = factors.take(np.flatnonzero(factors.counts == 6))
     other = {"model": "bifactor", "data": whole, **TABLES["bifactor"][1]}
     other["held"] = evenly(whole.n_individuals, 3, NAMES)
-    for how in ({}, {"average": "models"}, other):
+    for how in ({"missing": "marginalize"}, {"average": "models"}, DOSES, other):
         found = fit(network=MASKED, **how)
         same(found, fit(**how), 1e-8)
     along = fit("path", MASKED | {"sum": "tree"}, **how)
@@ -214,7 +218,7 @@ def masked(folder):
     for how, words in (
         (ABSENT, "those of other workers in every iteration"),
         (COMPRESSED, "by which nothing can be added"),
-        ({"missing": "marginalize"}, "which times"),
+        ({**MIXED, "missing": "marginalize"}, "which items of a gmm"),
         ({"data": replace(BOYS, weights=np.ones(26))}, "weights of individuals tell all"),
         ({**MIXED, "model_options": {"n_components": 2, "rows": [0, 1]}}, "rows to start"),
     ):
@@ -275,6 +279,13 @@ OVER_RANKS = {
     "batches": {"batch_size": 3},
     "masked": {"network": MASKED},
     "masked, gmm": {"network": MASKED, **MIXED},
+    "masked tree, langevin": {
+        **DOSES,
+        "topology": "path",
+        "network": MASKED | {"sum": "tree"},
+        "sampler": "langevin",
+    },
+    "doses on a graph that fails": DOSES | FAILING,
     "sampler": {"sampler": "metropolis"},
     "rounds compressed": {"topology": "path", "network": {"compress": "natural:12bits"}},
     "links": FAILING,
@@ -298,7 +309,8 @@ def mpi(folder):
 
 
 def tls(folder):
-    few = ("consensus", "feedback", "models", "weights", "missing, gmm", "masked")
+    few = ("feedback", "models", "weights", "missing, gmm", "masked tree, langevin",
+           "doses on a graph that fails")  # fmt: skip
     compare_over(partial(over_members, 3), {way: OVER_RANKS[way] for way in few})
 
 

@@ -157,7 +157,7 @@ def _times(draws: Vector, means: Vector, n_chains: int, among: Individuals) -> V
     Correlations are about the mean over all chains, so that chains that are apart and stay there
     are alike, and are averaged over individuals.
     """
-    apart = (draws - means).reshape(-1, n_chains, *means.shape)
+    apart = (draws - means).reshape(len(draws) // n_chains, n_chains, *means.shape)
     variances = (apart**2).mean(axis=(0, 1))
     times, alike = np.ones(means.shape[1]), np.ones(means.shape[1])
     for lag in range(1, len(apart) // 2 + 1):

@@ -119,7 +119,7 @@ def fit_saem(
     began = time.perf_counter()
     asked = SaemSettings.of(settings, **changes)
     held = evenly(individuals.n_individuals, devices) if isinstance(devices, int) else devices
-    _check_masked(individuals, network, asked)
+    _check_masked(individuals, network, asked, model)
     individuals = _among(individuals, held, network)
     if asked.missing == "marginalize" and model in INCOMPLETE:
         model_options = {"items": individuals.items().tolist(), **(model_options or {})}
@@ -239,7 +239,12 @@ def _among(individuals: Individuals, held: Workers, network: Network | None) -> 
     return replace(individuals, together=Together(place, numbers, sizes, parts))
 
 
-def _check_masked(individuals: Individuals, network: Network | None, asked: SaemSettings) -> None:
+def _check_masked(
+    individuals: Individuals,
+    network: Network | None,
+    asked: SaemSettings,
+    model: str | Callable[[Individuals], SaemModel],
+) -> None:
     """Raise InputError where masked sums cannot be had, or would tell more than totals."""
     if not isinstance(network, Network) or network.agents.masks is None:
         return
@@ -251,10 +256,10 @@ def _check_masked(individuals: Individuals, network: Network | None, asked: Saem
             "weights of individuals tell all what each device counts, which ", secure,
             " is to hide; leave out one of the two",
         )  # fmt: skip
-    if asked.missing == "marginalize":
+    if asked.missing == "marginalize" and model in INCOMPLETE:
         raise InputError(
-            Setting("missing", "marginalize"), " has devices tell all which times (items) they "
-            "have, which ", secure, " is to hide; leave out one of the two",
+            Setting("missing", "marginalize"), f" has devices tell all which items of a {model} "
+            "they have, which ", secure, " is to hide; leave out one of the two",
         )  # fmt: skip
 
 
