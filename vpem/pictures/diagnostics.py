@@ -245,14 +245,20 @@ def _draw_share(
 ) -> None:
     """Draw the band of what was simulated, and what was observed; named for the legend, or not."""
     out = (share.observed < share.lower) | (share.observed > share.upper)
-    shade = {"color": LIGHT if outer else BAND, "zorder": 1 if outer else 2,
-             "label": None if name is None else f"{name}, simulated"}  # fmt: skip
+    shade, height = (LIGHT, 1) if outer else (BAND, 2)
+    drawn = None if name is None else f"{name}, simulated"
     if len(check.times) > 1:
-        axes.fill_between(check.times, share.lower, share.upper, linewidth=0, **shade)
+        axes.fill_between(
+            check.times, share.lower, share.upper, color=shade, linewidth=0, zorder=height,
+            label=drawn,
+        )  # fmt: skip
         for end in (share.lower, share.upper):
             axes.plot(check.times, end, color=SHADE, linewidth=0.6, zorder=2)
     else:
-        axes.vlines(check.times, share.lower, share.upper, linewidth=12, **shade)
+        axes.vlines(
+            check.times, share.lower, share.upper, colors=shade, linewidth=12, zorder=height,
+            label=drawn or "",
+        )  # fmt: skip
     axes.plot(
         check.times, share.observed, color="black", linewidth=1.5, zorder=5,
         linestyle=BROKEN if outer else "-", label=None if name is None else f"{name}, measured",
