@@ -96,6 +96,9 @@ class IndividualSettings(Settings, heading="Individuals", kept=False):
         None,
         "Fits of SAEM: dose=amt reads the column amt as the dose. Default: as fitted.",
     )
+    doses: str | None = setting(
+        None, "Fits of SAEM: columns of lines that are doses: amt=AMT. Default: as fitted."
+    )
 
     @property
     def columns(self) -> dict[str, str | None]:

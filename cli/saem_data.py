@@ -16,7 +16,7 @@ from vpem.records import setting
 from .roles import READ
 from .saem_choices import words_of
 from .saem_corpus import CORPUS_MODEL, CORPUS_SETTINGS, CorpusReader, CorpusSettings, files_in
-from .saem_rows import RowReader
+from .saem_rows import OF_TABLES, RowReader
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -56,6 +56,11 @@ class HeldIndividuals(CorpusSettings, heading="Individuals", kept=False):
     covariates: str | None = setting(
         None, "Other columns to read, with commas between; dose=amt reads the column amt as the "
         "dose. Default: those that the model needs.", local=True,
+    )  # fmt: skip
+    doses: str | None = setting(
+        None, "Lines may be doses: columns that are not called amt, rate, duration, evid, mdv, "
+        "addl, ii: amt=AMT_MG. Default: lines are, where the model needs a dose, and there is amt.",
+        local=True,
     )  # fmt: skip
     sample_weight: str | None = setting(
         None, "Column with how many copies of the individual count, above 0. Default: one."
@@ -152,14 +157,16 @@ def _reader(
     """Choose what reads a file for a model."""
     columns = {name: getattr(asked, name) for name in ("id", "time", "value")}
     of_documents = model == CORPUS_MODEL
-    wrong = ("covariates", "sample_weight") if of_documents else CORPUS_SETTINGS
+    wrong = ("covariates", "doses", "sample_weight") if of_documents else CORPUS_SETTINGS
     for name in wrong:
         if getattr(asked, name) is not None:
             told = f"not for the model {model}" if of_documents else f"for {CORPUS_MODEL} alone"
             raise InputError(Setting(name), f" is {told}; leave it out")
     if of_documents:
         return CorpusReader(columns, asked, run.screen)
-    return RowReader(columns, asked.covariates, needed, missing, asked.sample_weight)
+    also = () if model in OF_TABLES else ("outcome", "censored")
+    weight = asked.sample_weight
+    return RowReader(columns, asked.covariates, needed, missing, weight, asked.doses, also)
 
 
 def _of_parties(parties: Sequence[Party], reader: CorpusReader | RowReader, run: Run) -> Source:
@@ -170,6 +177,7 @@ def _of_parties(parties: Sequence[Party], reader: CorpusReader | RowReader, run:
 
     from vpem.engines.each import for_each
     from vpem.network.holdings import Workers
+    from vpem.saem.doses import Doses
     from vpem.saem.formats.individuals import chain
     from vpem.saem.individuals import Individuals
 
@@ -183,12 +191,13 @@ def _of_parties(parties: Sequence[Party], reader: CorpusReader | RowReader, run:
         )
     own = for_each(holders, range(len(parties)), lambda one: _of_party(parties[one], reader))
     read, words = reader.share(own, run.engine)
-    said = holders.allgather(
-        {party: (some.n_individuals, list(some.covariates)) for party, some in read.items()}
-    )
+    said = holders.allgather({
+        party: (some.n_individuals, list(some.covariates), some.doses is not None)
+        for party, some in read.items()
+    })  # fmt: skip
     ends = np.cumsum([0, *(said[party][0] for party in range(len(parties)))])
     # What all processes look at alike, a server without data too, all have.
-    kept = [name for name in said[0][1] if all(name in names for _, names in said.values())]
+    kept = [name for name in said[0][1] if all(name in names for _, names, _ in said.values())]
     rows = tuple(np.arange(a, b) for a, b in pairwise(ends))
     numbers = np.concatenate([np.empty(0, np.intp), *(rows[party] for party in holders.own)])
     held = Workers(rows, tuple(party.name for party in parties))
@@ -197,8 +206,9 @@ def _of_parties(parties: Sequence[Party], reader: CorpusReader | RowReader, run:
         nothing = np.empty(0)
         weights = None if reader.weight is None else nothing
         found = Individuals(
-            (), np.zeros(1, np.intp), nothing, nothing, weights=weights, words=words
-        )
+            (), np.zeros(1, np.intp), nothing, nothing, weights=weights, words=words,
+            doses=Doses.once(nothing) if said[0][2] else None,
+        )  # fmt: skip
     else:
         found = chain([read[party] for party in holders.own])
     some = found.covariates

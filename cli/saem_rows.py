@@ -16,7 +16,10 @@ if TYPE_CHECKING:
     from vpem.engines.engine import Engine
     from vpem.saem.individuals import Individuals
 
-__all__ = ["RowReader", "individuals_of"]
+__all__ = ["OF_TABLES", "RowReader", "individuals_of"]
+
+OF_TABLES = ("bifactor", "gmm")
+"""Models whose times are columns of a table."""
 
 
 @dataclass(frozen=True)
@@ -28,6 +31,8 @@ class RowReader:
     needed: Sequence[str]
     missing: bool
     weight: str | None
+    doses: str | None = None
+    also: Sequence[str] = ()
 
     def read(self, file: Path, id_column: str | None = None) -> Individuals:
         """Read the individuals of a file."""
@@ -35,7 +40,9 @@ class RowReader:
 
         columns = {**self.columns, **({} if id_column is None else {"id": id_column})}
         wanted = [*self.needed, *([] if self.weight is None else [self.weight])]
-        found = individuals_of(file, columns, self.covariates, wanted, None, self.missing)
+        found = individuals_of(
+            file, columns, self.covariates, wanted, None, self.missing, self.doses, self.also
+        )
         if self.weight is None:
             return found
         weights = found.constant(self.weight)
@@ -50,8 +57,22 @@ class RowReader:
     def share(
         self, parts: Mapping[int, Individuals], engine: Engine | None
     ) -> tuple[dict[int, Individuals], None]:
-        """Return individuals as they are, with no words."""
-        return dict(parts), None
+        """Return individuals whose words have the same numbers, and no words of documents.
+
+        Where some have doses, all do.
+        """
+        from dataclasses import replace
+
+        from vpem.saem.doses import doses_of
+        from vpem.saem.formats.individuals import join_numbers, numbered_as
+
+        own = [(part.doses is not None, part.columns.get("words", {})) for part in parts.values()]
+        told = own if engine is None else [one for some in engine.allgather(own) for one in some]
+        tables = join_numbers([words for _, words in told])
+        found = {place: numbered_as(part, tables) for place, part in parts.items()}
+        if any(given for given, _ in told):
+            found = {place: replace(part, doses=doses_of(part)) for place, part in found.items()}
+        return found, None
 
 
 def individuals_of(
@@ -61,6 +82,8 @@ def individuals_of(
     needed: Sequence[str],
     fitted: Mapping[str, Any] | None = None,
     missing: bool = False,
+    doses: str | None = None,
+    also: Sequence[str] = (),
 ) -> Individuals:
     """Read the data.
 
@@ -78,6 +101,10 @@ def individuals_of(
         `Individuals.columns` of those that a model was fitted to, for what was not given.
     missing : bool
         Whether values may be missing.
+    doses : str or None
+        Columns of doses, as the user typed them: ``amt=AMT,rate=RATE``.
+    also : sequence of str
+        Covariates to read where there are such.
     """
     from dataclasses import replace
 
@@ -87,21 +114,29 @@ def individuals_of(
 
     given = {name: column for name, column in columns.items() if column is not None}
     is_table = is_long_csv(data)
-    if given and not is_table:
+    if (given or doses is not None) and not is_table:
+        flags = [*given, *([] if doses is None else ["doses"])]
         raise InputError(
-            f"{', '.join(f'--{name}' for name in given)} name columns of a CSV table, and {data} "
+            f"{', '.join(f'--{name}' for name in flags)} name columns of a CSV table, and {data} "
             "is none"
         )
     known, known_covariates = _remembered(fitted or {})
     three = {name: given.get(name, known.get(name, name)) for name in columns}
     if len(set(three.values())) < len(three):
         raise InputError("--id, --time and --value must be three different columns")
-    typed = _covariates_of(covariates)
+    typed = _typed("covariates", covariates, "dose=amt,weight")
     column_of = {**{name: known_covariates.get(name, name) for name in needed}, **typed}
+    maybe = {name: known_covariates.get(name, name) for name in also if name not in column_of}
+    events = _events(data, doses, column_of, fitted or {}) if "dose" not in typed else None
+    if "dose" in column_of and (events is not None or not is_table):
+        maybe["dose"] = column_of.pop("dose")
+    if events is not None:
+        maybe.pop("dose", None)
+    words = [{**column_of, **maybe}.get("outcome", "outcome")]
     try:
         found = read_individuals(
-            data, covariates=list(column_of.values()), missing=missing,
-            **(three if is_table else {}),
+            data, covariates=list(column_of.values()), also=list(maybe.values()), words=words,
+            missing=missing, doses=events, **(three if is_table else {}),
         )  # fmt: skip
     except MissingColumnError as error:
         left = {
@@ -112,10 +147,49 @@ def individuals_of(
         if not left:
             raise
         raise InputError(f"{error}{_advice(left, three, bool(fitted))}") from None
+    column_of |= {name: column for name, column in maybe.items() if column in found.covariates}
     named = {name: found.covariates[column] for name, column in column_of.items()}
     others = {name: column for name, column in column_of.items() if name != column}
     kept = {**found.columns, **({"covariates": others} if others else {})}
-    return replace(found, covariates=named, columns=kept)
+    if "words" in kept:
+        kept["words"] = {name: kept["words"][column] for name, column in column_of.items()
+                         if column in kept["words"]}  # fmt: skip
+    return _numbered(replace(found, covariates=named, columns=kept), fitted or {})
+
+
+def _numbered(found: Individuals, fitted: Mapping[str, Any]) -> Individuals:
+    """Give words the numbers that they had in a fit; a file may hold anything there."""
+    from vpem.saem.formats.individuals import numbered_as
+
+    held = fitted.get("words")
+    tables = {
+        name: words
+        for name, words in (held if isinstance(held, dict) else {}).items()
+        if isinstance(words, list) and all(isinstance(word, str) for word in words)
+    }
+    return numbered_as(found, tables)
+
+
+def _events(
+    data: Path, doses: str | None, covariates: Mapping[str, str], fitted: Mapping[str, Any]
+) -> dict[str, str] | None:
+    """Columns of doses that have another name than the usual one; None: there are no doses.
+
+    There are where the user names some, or the fit had some, or a covariate dose is needed and the
+    table has amounts instead.
+    """
+    from vpem.files.long_csv import header_of
+
+    if doses is not None:
+        return _typed("doses", doses, "amt=AMT,rate=RATE")
+    held = fitted.get("doses")
+    header = [column.strip() for column in header_of(data)]
+    if isinstance(held, dict):
+        return {name: column for name, column in held.items() if column in header}
+    wanted = covariates.get("dose")
+    if wanted is None or wanted in header:
+        return None
+    return {} if "amt" in [column.lower() for column in header] else None
 
 
 def _advice(left: Collection[str], three: Collection[str], fitted: bool) -> str:
@@ -139,15 +213,15 @@ def _remembered(fitted: Mapping[str, Any]) -> tuple[dict[str, str], dict[str, st
     return words(dict(fitted)), words(fitted.get("covariates"))
 
 
-def _covariates_of(text: str | None) -> dict[str, str]:
-    """Columns of covariates by their names, as the user typed them: ``dose=amt,weight``."""
+def _typed(option: str, text: str | None, like: str) -> dict[str, str]:
+    """Columns by what they are, as the user typed them: ``dose=amt,weight``."""
     found: dict[str, str] = {}
     for word in [] if text is None else words_of(text):
         name, _, column = word.partition("=")
         if not name or name in found:
             raise InputError(
-                "--covariates must be different names with commas between, such as "
-                f"dose=amt,weight, got {text!r}"
+                f"--{option} must be different names with commas between, such as {like}, got "
+                f"{text!r}"
             )
         found[name] = column or name
     return found

@@ -90,8 +90,8 @@ ALONE = {
     "files, and what a shell prints": """
         align align_key checkpoint checkpoint_every config data dataset force init_model init_rows
         help_all json missing_parties output parties plot quiet resume resume_if_any show_config
-        state strict traces worker_rows device_individuals id time value covariates init_individuals
-        quote_formulas labels_file vocabulary min_documents max_share
+        state strict traces worker_rows device_individuals id time value covariates doses
+        init_individuals quote_formulas labels_file vocabulary min_documents max_share
     """,
     "how tables are read, which recipes are given as arrays": """
         features drop id_column label_column worker_column na decimal thousands encoding delimiter

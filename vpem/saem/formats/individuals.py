@@ -31,7 +31,7 @@ from vpem.saem.doses import Doses, doses_of
 from vpem.saem.formats.long_table import MOST_COLUMNS, LongTable
 from vpem.saem.individuals import Individuals, from_long
 
-__all__ = ["chain", "numbered_as", "read_individuals", "share_doses", "write_individuals"]
+__all__ = ["chain", "join_numbers", "numbered_as", "read_individuals", "write_individuals"]
 
 PathLike = str | os.PathLike[str]
 ENCODING = "vpem-individuals"
@@ -172,7 +172,9 @@ def chain(parts: Sequence[Individuals]) -> Individuals:
     """
     if len(parts) == 1:
         return parts[0]
-    parts = share_doses(share_numbers(share_words(parts)))
+    tables = join_numbers([part.columns.get("words", {}) for part in parts])
+    parts = [numbered_as(part, tables) for part in share_words(parts)]
+    given = any(part.doses is not None for part in parts)
     names = tuple(name for part in parts for name in part.names)
     if len(set(names)) < len(names):
         twice = next(name for name in names if names.count(name) > 1)
@@ -191,25 +193,16 @@ def chain(parts: Sequence[Individuals]) -> Individuals:
         parts[0].columns,
         None if parts[0].weights is None else np.concatenate([part.weights for part in parts]),
         words=parts[0].words,
-        doses=None if parts[0].doses is None else Doses.chain([doses_of(part) for part in parts]),
+        doses=Doses.chain([doses_of(part) for part in parts]) if given else None,
     )
 
 
-def share_doses(parts: Sequence[Individuals]) -> Sequence[Individuals]:
-    """Give all parts doses, where some have them: of the others by the covariate ``dose``."""
-    if all(part.doses is None for part in parts):
-        return parts
-    return [replace(part, doses=doses_of(part)) for part in parts]
-
-
-def share_numbers(parts: Sequence[Individuals]) -> Sequence[Individuals]:
-    """Give words that covariates are the numbers of the same numbers in all parts."""
-    tables = [part.columns.get("words", {}) for part in parts]
-    joined = {
-        name: sort_names(word for table in tables for word in table.get(name, ()))
-        for name in dict.fromkeys(name for table in tables for name in table)
+def join_numbers(tables: Sequence[Mapping[str, Sequence[str]]]) -> dict[str, list[str]]:
+    """Join tables of words of covariates, which then have the same numbers everywhere."""
+    names = dict.fromkeys(name for table in tables for name in table)
+    return {
+        name: sort_names(word for table in tables for word in table.get(name, ())) for name in names
     }
-    return [numbered_as(part, joined) for part in parts]
 
 
 def numbered_as(found: Individuals, tables: Mapping[str, Sequence[str]]) -> Individuals:
@@ -220,6 +213,8 @@ def numbered_as(found: Individuals, tables: Mapping[str, Sequence[str]]) -> Indi
     InputError
         If they have a word that a table has not, or numbers where words are wanted.
     """
+    if not tables:
+        return found
     own = found.columns.get("words", {})
     covariates = dict(found.covariates)
     for name, words in tables.items():
@@ -235,7 +230,7 @@ def numbered_as(found: Individuals, tables: Mapping[str, Sequence[str]]) -> Indi
         numbers = np.array([*(words.index(word) for word in own[name]), np.nan])
         values = covariates[name]
         covariates[name] = numbers[np.where(np.isnan(values), -1, values).astype(np.intp)]
-    told = {**found.columns, **({"words": dict(tables)} if tables else {})}
+    told = {**found.columns, "words": {name: list(words) for name, words in tables.items()}}
     return replace(found, covariates=covariates, columns=told)
 
 
