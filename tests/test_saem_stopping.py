@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from scipy.optimize import minimize
 
 from vpem.saem.fit import fit_saem
 from vpem.saem.formats.fits import read_saem, save_saem
@@ -143,6 +144,29 @@ def test_a_flat_likelihood_ends_early_at_its_maximum(seed):
     assert fit.n_iter < 1000
     assert lost < 0.05
     assert (np.abs(fit.theta - FLAT_TOP) < 0.25 * FLAT_ERRORS).all()
+
+
+def test_at_a_boundary_it_ends_where_the_likelihood_is_flat():
+    """The slopes do not vary, and their variance has its maximum near 0: what is lost is little."""
+    rng = np.random.default_rng(3)
+    times = np.linspace(-1.0, 1.0, 6)
+    values = 2 * rng.normal(size=(30, 1)) + 3 * times + rng.normal(size=(30, 6))
+    data = from_long(np.repeat(np.arange(30), 6), np.tile(times, 30), values.ravel())
+    fit = fit_saem(data, seed=0, **QUICK)
+
+    def loss(at):
+        root = np.array([[np.exp(at[2]), 0.0], [at[3], at[4]]])
+        omega = root @ root.T + 1e-9 * np.eye(2)
+        theta = [at[0], at[1], omega[0, 0], omega[1, 0], omega[1, 1], np.exp(at[5])]
+        return -fit.model.marginal(np.array(theta)).sum()
+
+    top = minimize(loss, [0.0, 3.0, 0.7, 0.05, 0.1, 0.0])
+    root = top.x[3:5]
+    assert fit.converged
+    assert root @ root < 0.01  # at the maximum
+    assert fit.theta[4] < 0.03
+    assert -0.01 < -top.fun - fit.model.marginal(fit.theta).sum() < 0.1
+    assert "it may be at a boundary" in fit.grounds
 
 
 def test_devices_stop_at_the_same_iteration():

@@ -133,8 +133,8 @@ class Watch:
         run.converged = run.change < self.tol and held and since >= ENOUGH * times[slow]
         run.grounds = (
             f"{self.model.parameters[worst]} is farthest from where it settles, about "
-            f"{run.change:.2g} of its standard error, {'less' if run.change < self.tol else 'more'}"
-            f" than tol {self.tol:g}"
+            f"{run.change:.2g} of {self._unit(worst)}, "
+            f"{'less' if run.change < self.tol else 'more'} than tol {self.tol:g}"
         )
         if run.change < self.tol and not held:
             run.grounds += (
@@ -147,6 +147,13 @@ class Watch:
                 "hmc, or exact where the model has it, or centre times"
             )
         return run.converged
+
+    def _unit(self, one: int) -> str:
+        """What a parameter's way is told in: at a boundary it has no standard error."""
+        complete, hidden = self._complete[one, one], self._hidden[one, one]
+        if complete > 0 and complete - hidden < self._least * complete:
+            return "the error that draws would tell from none (it may be at a boundary)"
+        return "its standard error"
 
     def _inform(self, run: SaemRun, since: int) -> None:
         """Draw latents at the parameters, with chains of their own, for the information there."""
