@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import wraps
 from typing import ParamSpec, TypeVar
 
@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from vpem.checks import as_array
 from vpem.errors import InputError
+from vpem.saem.doses import Doses
 from vpem.saem.individuals import Individuals
 from vpem.saem.models.gmm import GmmModel
 from vpem.saem.models.model import SaemModel, Vector
@@ -124,9 +125,13 @@ def in_batches(at: Individuals, width: int, n_draws: int) -> Iterator[Individual
 
 
 def at_times(
-    names: Sequence[str], times: ArrayLike, covariates: Mapping[str, Vector], source: str
+    names: Sequence[str],
+    times: ArrayLike,
+    covariates: Mapping[str, Vector],
+    source: str,
+    doses: Doses | None = None,
 ) -> Individuals:
-    """Individuals at the same times (T,), with constant covariates (n,), and no values."""
+    """Individuals at the same times (T,), with constant covariates (n,), doses, and no values."""
     grid = as_array("the times", times)
     if grid.ndim != 1 or grid.dtype.kind not in "iuf" or not 0 < len(grid) <= MOST_TIMES:
         raise InputError(
@@ -140,4 +145,5 @@ def at_times(
     ends: NDArray[np.intp] = np.arange(n + 1, dtype=np.intp) * width
     repeated = {name: np.repeat(values, width) for name, values in covariates.items()}
     nothing = np.full(n * width, np.nan)
-    return Individuals(tuple(names), ends, np.tile(grid, n), nothing, repeated, source)
+    found = Individuals(tuple(names), ends, np.tile(grid, n), nothing, repeated, source)
+    return replace(found, doses=doses)

@@ -227,7 +227,9 @@ class Predictor:
         targets = individuals
         if times is not None:
             held = self._held(individuals)
-            targets = at_times(individuals.names, times, held, individuals.source)
+            targets = at_times(
+                individuals.names, times, held, individuals.source, individuals.doses
+            )
         start = 0
         found: list[tuple[Vector, ...]] = []
         for one in in_batches(targets, len(self.saved.latents), self.n_draws):
@@ -241,7 +243,7 @@ class Predictor:
     def _needed(self, individuals: Individuals | None) -> list[str]:
         """Covariates that the model reads; of a user's own model, those that do not change."""
         if self.saved.model == "one-compartment":
-            return ["dose"]
+            return ["dose"] if individuals is None or individuals.doses is None else []
         if self.saved.model == "linear":
             return [str(one) for one in self.saved.model_options["slopes"] if one != "time"]
         if individuals is None:
@@ -336,7 +338,9 @@ class Predictor:
             at = individuals
         else:
             held = self._held(individuals)
-            at = at_times(individuals.names, times, held, individuals.source)
+            at = at_times(
+                individuals.names, times, held, individuals.source, individuals.doses
+            )
         model = self.form
         found: list[tuple[Vector, ...]] = []
         mean, covariance = model.population(self.saved.theta)
