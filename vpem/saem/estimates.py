@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from scipy.special import expit, ndtr, ndtri
 
 from vpem.network.schema import Report
+from vpem.saem.documents import is_wide
 from vpem.saem.fisher import covariance_of
 from vpem.saem.models.model import Vector
 from vpem.saem.models.normal import triangle_names
@@ -190,6 +191,9 @@ def summary_of(saved: SavedSaem) -> Summary:
     Of a fit whose parameters are bound to each other (weights that add up to 1), errors are those
     that it has, and there are no correlations of estimates.
     """
+    if is_wide(saved):
+        none = np.empty(0)
+        saved = replace(saved, parameters=(), theta=none, standard_errors=none)
     names, latents = saved.parameters, saved.latents
     covariance = covariance_of(saved.information)
     errors = np.sqrt(np.diag(covariance))
@@ -241,6 +245,8 @@ def criteria_of(saved: SavedSaem, value: float, n_individuals: int, n_rows: obje
     Lavielle and Poursat 2014); None where there are no rows, or no variances.
     """
     minus, p = -2 * value, len(saved.parameters)
+    if is_wide(saved):  # of a bound, and parameters that a prior holds
+        return {"minus_2_log_likelihood": None, "aic": None, "bic": None, "bicc": None}
     vary = [one for one in saved.latents if f"var({one})" in saved.parameters]
     alone = [one for one in saved.latents if one not in vary]
     of_rows = sum(

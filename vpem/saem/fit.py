@@ -20,7 +20,7 @@ from vpem.saem.conditional import Conditional, sample_conditional
 from vpem.saem.fisher import information_and_errors
 from vpem.saem.individuals import Individuals
 from vpem.saem.likelihood import LogLikelihood, importance_log_likelihood
-from vpem.saem.models.catalogue import INCOMPLETE, MODELS, OWN, all_options, make_model
+from vpem.saem.models.catalogue import INCOMPLETE, MODELS, OWN, all_options, make_model, seeded
 from vpem.saem.models.model import SaemModel, Vector
 from vpem.saem.neighbours import SaemNeighbours, keeper_of
 from vpem.saem.people import People
@@ -123,6 +123,7 @@ def fit_saem(
     individuals = _among(individuals, held, network)
     if asked.missing == "marginalize" and model in INCOMPLETE:
         model_options = {"items": individuals.items().tolist(), **(model_options or {})}
+    model_options = seeded(model, model_options, asked.seed)
     made = _made(individuals, model, model_options)
     codec = parse_codec(asked.codec) if isinstance(asked.codec, str) else asked.codec
     chosen = _sampler(made, sampler, sampler_options, gradient_codec)
@@ -143,7 +144,7 @@ def fit_saem(
     )
     warn_unless_settled(run, asked.tol)
     acceptance = _acceptance(individuals, run.chains)
-    theta, trace = _canonical(made, run)
+    theta, trace = run.canonical(made)
     announce = getattr(callback, "announce", lambda _: None)
     given, likelihood = _look_closer(made, theta, chosen, run, asked, announce)
     warn_of_few(likelihood, individuals.names, asked.n_importance)
@@ -175,16 +176,6 @@ def fit_saem(
         network_report(network, run, server.disagreement),
         saving.seconds + time.perf_counter() - began,
     )
-
-
-def _canonical(made: SaemModel, run: SaemRun) -> tuple[Vector, Vector]:
-    """Turn latents, and return parameters and their trace, to the form that is reported."""
-    theta, first = made.canonical(run.theta, run.chains.z)
-    trace = np.array(run.trace)
-    if not np.array_equal(theta, run.theta):  # signs, say, are turned: those before as well
-        trace = np.array([made.canonical(one, run.chains.z)[0] for one in run.trace])
-    run.chains.z = first
-    return theta, trace
 
 
 def _settings(

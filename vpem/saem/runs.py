@@ -20,7 +20,7 @@ from vpem.network.schema import (
     State,
 )  # fmt: skip
 from vpem.saem.chains import Chains
-from vpem.saem.models.model import Vector
+from vpem.saem.models.model import SaemModel, Vector
 
 __all__ = ["SaemProgress", "SaemRun"]
 
@@ -92,6 +92,15 @@ class SaemRun:
         self.bytes.append(n_bytes)
         self.n_active.append(n_active)
         self.steps.append(step)
+
+    def canonical(self, model: SaemModel) -> tuple[Vector, Vector]:
+        """Turn latents, and return parameters and their trace, to the form that is reported."""
+        theta, first = model.canonical(self.theta, self.chains.z)
+        trace = np.array(self.trace)
+        if not np.array_equal(theta, self.theta):  # signs, say, are turned: those before as well
+            trace = np.array([model.canonical(one, self.chains.z)[0] for one in self.trace])
+        self.chains.z = first
+        return theta, trace
 
     def state(self) -> State:
         """Return how the run went, to go on from."""

@@ -15,7 +15,7 @@ from vpem.saem.individuals import Individuals
 from vpem.saem.models.model import SaemModel
 from vpem.saem.models.tables import is_incomplete
 
-__all__ = ["INCOMPLETE", "MODELS", "OWN", "all_options", "make_model", "model_class"]
+__all__ = ["INCOMPLETE", "MODELS", "OWN", "all_options", "make_model", "model_class", "seeded"]
 
 MODELS = {
     "linear": ("vpem.saem.models.linear", "LinearModel"),
@@ -53,6 +53,15 @@ def make_model(name: str, individuals: Individuals, **options: Any) -> SaemModel
         kind = getattr(import_module(module), word)
     made: SaemModel = kind(individuals, **options)
     return made
+
+
+def seeded(
+    name: str | object, options: Mapping[str, Any] | None, seed: int
+) -> Mapping[str, Any] | None:
+    """Return options of a model, with a seed of the fit's where it begins by chance."""
+    if not isinstance(name, str) or "seed" not in signature(model_class(name)).parameters:
+        return options
+    return {"seed": seed, **(options or {})}
 
 
 def model_class(name: str) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from copy import copy
 from functools import cached_property
-from typing import Any, overload
+from typing import overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -88,8 +88,8 @@ class LdaModel(SaemModel):
     n_words : int, optional
         V; by default the size of the vocabulary, or the largest number of a word and one.
     seed : int
-        Of the proportions that a fit begins with; with the names of documents it gives the same
-        however they are split.
+        Of the proportions that a fit begins with, by default that of the fit; with the names of
+        documents it gives the same however they are split.
     """
 
     wide = True
@@ -323,15 +323,3 @@ class LdaModel(SaemModel):
             odds = (shares[whose[some]] * topics[self._words[some]]).sum(axis=1)
             each[some] = left[some] * np.log(odds)
         return data.sums(each), data.sums(left)
-
-    def top_words(self, theta: Vector, count: int = 10) -> list[list[tuple[Any, float]]]:
-        """Most probable words of each topic with their probabilities, the first the largest."""
-        phi = theta.reshape(self.n_topics, self.n_words)
-        words = self.individuals.words
-        count = min(count, self.n_words)
-        found = []
-        for own in phi:
-            some = np.argpartition(-own, count - 1)[:count]
-            some = some[np.lexsort((some, -own[some]))]
-            found.append([(v if words is None else words[v], float(own[v])) for v in some.tolist()])
-        return found
