@@ -89,20 +89,21 @@ class SamplerSettings(Settings, heading="Sampler", kept=False):
     """Which sampler, and its options: those of `vpem.saem.samplers` by their names in a shell."""
 
     sampler: str = setting(
-        "auto", "exact (independent draws: linear, bifactor, gmm), metropolis, langevin "
-        "(unadjusted: biased by its step), mala (adjusted). auto: exact where the model has it, "
-        "metropolis for others or with --sampler-steps or --target.", choices=SAMPLERS,
+        "auto", "exact (independent draws: linear, bifactor, gmm), metropolis (walks and jumps), "
+        "langevin (unadjusted: biased by its step), mala (adjusted), hmc (Hamiltonian). auto: "
+        "exact where the model has it, metropolis for others or with --sampler-steps or --target.",
+        choices=SAMPLERS,
     )  # fmt: skip
     sampler_steps: int | None = setting(
-        None, "Steps of the sampler an iteration. Default: 5 (metropolis: sweeps; mala), 10 "
-        "(langevin).", least=1, most=10_000,
+        None, "Steps of the sampler an iteration. Default: 2 (metropolis: sweeps; hmc), 5 (mala), "
+        "10 (langevin).", least=1, most=10_000,
     )  # fmt: skip
     target: float | None = setting(
         None, "Acceptance rate that moves are adapted to in the burn-in. Default: 0.44 "
-        "(metropolis), 0.574 (mala).", least=0.05, most=0.95,
+        "(metropolis), 0.574 (mala), 0.8 (hmc).", least=0.05, most=0.95,
     )  # fmt: skip
     step_size: float | None = setting(
-        None, "Step of langevin, or first of mala, in units of the curvature's variances. Default: "
+        None, "Step of langevin, or first of mala, in units of the curvature's covariance. Default: "
         "0.5, 1.", least=1e-12, most=1e6,
     )  # fmt: skip
     step_decay: float | None = setting(
@@ -110,7 +111,8 @@ class SamplerSettings(Settings, heading="Sampler", kept=False):
         least=0.0, most=1e6,
     )  # fmt: skip
     no_precondition: bool = setting(
-        False, "langevin, mala: steps of one size for all latents, in their own units."
+        False, "langevin, mala: steps of one size for all latents, in their own units, not the "
+        "curvature's."
     )
     gradient_compress: str | None = setting(
         None, "langevin: codec of the gradients of latents, such as qsgd:4bits. Default: numbers "

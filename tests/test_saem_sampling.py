@@ -180,7 +180,7 @@ def test_steps_that_run_away_are_told(theophylline):
 @pytest.mark.parametrize(
     ("name", "options", "words"),
     [
-        ("gibbs", {}, "sampler must be one of"),
+        ("slice", {}, "sampler must be one of"),
         ("mala", {"decay": 1}, "takes no decay"),
         ("mala", {"n_steps": 0}, "n_steps must be"),
         ("langevin", {"step": -1}, "step must be"),

@@ -292,8 +292,8 @@ class SelectSettings(Settings, heading="Selection", kept=False):
 class SaemSettings(Settings, heading="Method"):
     """Stochastic approximation EM: see `vpem.fit_saem`."""
 
-    n_chains: int | None = setting(None, "Chains of each individual. Default: 4, or up to 50 where "
-        "latents are drawn exactly, which costs little.", flags="--chains", heading="Sampler",
+    n_chains: int | None = setting(None, "Chains of each individual. Default: 4 to 10, or up to 50 "
+        "where latents are drawn exactly, which costs little.", flags="--chains", heading="Sampler",
         least=1, most=10_000)
     n_iter: int = setting(1000, "Most iterations.", flags="--iterations --max-iter",
         heading="Stopping", least=1)

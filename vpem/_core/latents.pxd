@@ -13,6 +13,7 @@ cdef struct Law:
     Py_ssize_t q
     const double* mean          # (q,)    of the latents
     const double* precision     # (q, q)
+    const double* wide          # (q, q)  root of the covariance
     # A normal law of lines: squares about least squares; own is NULL where there are rows instead.
     const double* own           # (q,)
     const double* cross         # (q, q)
@@ -38,6 +39,7 @@ cdef struct Law:
 cdef class Latents:
     cdef const double[:, ::1] mean
     cdef const double[:, ::1] precision
+    cdef const double[:, ::1] wide
     cdef readonly Py_ssize_t n
     cdef readonly Py_ssize_t q
     cdef double cost

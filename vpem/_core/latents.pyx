@@ -4,6 +4,8 @@ A law is made of arrays once an iteration, and read without allocation, an indiv
 """
 from libc.math cimport INFINITY, M_PI, exp, fabs, fmax, isfinite, log, log1p, sqrt
 
+import numpy as np
+
 from scipy.special.cython_special cimport log_ndtr
 
 from vpem._core.compartments cimport Rates, curve_at, rates_of
@@ -29,13 +31,19 @@ cdef class Latents:
             raise ValueError("too many latents")
         self.mean = mean
         self.precision = precision
+        self.wide = np.linalg.cholesky(np.linalg.inv(precision))
         self.cost = 0
 
     cdef void put(self, Py_ssize_t i, Law* law) noexcept nogil:
         law.q = self.q
         law.mean = &self.mean[i, 0]
         law.precision = &self.precision[0, 0]
+        law.wide = &self.wide[0, 0]
         law.own = NULL
+
+    def population(self):
+        """Mean (n, q), precision and root of the covariance of latents without rows."""
+        return np.asarray(self.mean), np.asarray(self.precision), np.asarray(self.wide)
 
     def density(
         self,

@@ -51,11 +51,20 @@ cdef inline double slope_at(
     return found
 
 
-cdef inline double far(const Law* law, const Moves* how, const double* z) noexcept nogil:
+cdef inline double far(
+    const Law* law, const Moves* how, const double* z, bint wide,
+) noexcept nogil:
     """Log-density of independent proposals at z, up to a constant."""
     cdef double u[MOST_LATENTS]
-    cdef double total = 0
+    cdef double total = 0, inner
     cdef Py_ssize_t i, j, q = law.q
+    if wide:
+        for i in range(q):
+            inner = 0
+            for j in range(q):
+                inner += law.precision[i * q + j] * (z[j] - law.mean[j])
+            total -= 0.5 * inner * (z[i] - law.mean[i])
+        return total
     for i in range(q):
         u[i] = z[i] - how.centre[i]
         for j in range(i):
@@ -84,7 +93,7 @@ cdef void walk(
         noise = stir(how.moves[k * how.n])
         chance = stir(how.chances[k * how.n])
         if j == q:
-            jump(law, how, noise, chance, z, before)
+            jump(law, how, noise, chance, z, before, k // (q + 1) % 2 == 1)
             continue
         good = 0
         for c in range(how.n_chains):
@@ -106,8 +115,9 @@ cdef void jump(
     const Law* law, const Moves* how, uint64_t noise, uint64_t chance,
     double* z,                        # IN, OUT (chains, n, q) from this individual's on
     double* before,                   # IN, OUT (chains,)
+    bint wide,
 ) noexcept nogil:
-    """Proposals about the centre, wherever chains are."""
+    """Proposals about the centre, or of the population (wide), wherever chains are."""
     cdef double proposed[MOST_LATENTS]
     cdef double u[MOST_LATENTS]
     cdef double slope[MOST_LATENTS]
@@ -118,14 +128,15 @@ cdef void jump(
         place = how.n_chains + 3 * c
         spread = -2 * log(uniform_of(chance, place) * uniform_of(chance, place + 1)
                           * uniform_of(chance, place + 2))
-        spread = sqrt(TAIL / spread)
+        spread = 1 if wide else sqrt(TAIL / spread)
         for i in range(q):
             u[i] = spread * normal_of(noise, c * q + i)
-        turn(how.root, u, q, proposed)
+        turn(law.wide if wide else how.root, u, q, proposed)
         for i in range(q):
-            proposed[i] += how.centre[i]
+            proposed[i] += law.mean[i] if wide else how.centre[i]
         after = density(law, proposed, slope, False)
-        odds = after - before[c] + far(law, how, z + c * width) - far(law, how, proposed)
+        odds = after - before[c] + far(law, how, z + c * width, wide)
+        odds -= far(law, how, proposed, wide)
         if log(uniform_of(chance, c)) < odds:
             before[c] = after
             for i in range(q):

@@ -15,7 +15,18 @@ Floats = NDArray[np.float64]
 __all__ = ["Curves", "Lines"]
 
 
-class Lines:
+class Population:
+    """Latents that are normal without rows."""
+
+    mean: Floats
+    precision: Floats
+
+    def population(self) -> tuple[Floats, Floats, Floats]:
+        """Mean (n, q), precision and root of the covariance of latents without rows."""
+        return self.mean, self.precision, np.linalg.cholesky(np.linalg.inv(self.precision))
+
+
+class Lines(Population):
     """``-(z - m)^T P (z - m) / 2 - (z - own)^T cross (z - own) / (2 variance)``."""
 
     def __init__(
@@ -33,7 +44,7 @@ class Lines:
         slopes[...] = -prior - rows
 
 
-class Curves:
+class Curves(Population):
     """Rows about ``f``, of laws 0 normal, 1 log-normal, 2 Bernoulli (logit f), 3 Poisson (log f).
 
     Normal rows have the variance ``a^2 + b^2 f^2``, logarithms of log-normal ones ``a^2``.

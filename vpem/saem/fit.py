@@ -85,7 +85,7 @@ def fit_saem(
         live in several processes (`vpem.sums.spread.spread_workers`) this is called in each, with
         the individuals of its own devices, device by device, and ``devices`` of all; results are
         the same everywhere but for what is told of individuals, of which each has its own.
-    sampler : {"auto", "exact", "metropolis", "langevin", "mala"} or Sampler
+    sampler : {"auto", "exact", "metropolis", "langevin", "mala", "hmc"} or Sampler
         With ``auto`` it is ``exact`` where the model's latents can be drawn so and no option is
         given that only others have, else ``metropolis``; settings say which.
     sampler_options : mapping, optional

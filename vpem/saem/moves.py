@@ -5,9 +5,10 @@ of the log-density, ``t`` what keeps numbers between -5 and 5, so that no chain 
 density is steep.
 
 walk
-    Sweeps: along each column j of L in turn ``z + s_j N L_j``, then an independent proposal
-    ``c + L T``, T of a t law with 6 degrees of freedom. While there is a gain, each scale ``s_j``
-    is multiplied by ``exp(gain (share of the chains that moved - target))``; the step h below too.
+    Sweeps: along each column j of L in turn ``z + s_j N L_j``, then an independent proposal: in
+    the first sweep ``c + L T``, T of a t law with 6 degrees of freedom; in the second a draw from
+    the population, and so on. While there is a gain, each scale ``s_j`` is multiplied by
+    ``exp(gain (share of the chains that moved - target))``; the step h below too.
 drift
     ``z + L ((h / 2) t(L^T g) + h^(1/2) N)``, h the individual's step: adjusted Langevin.
 leap
@@ -26,6 +27,7 @@ from vpem._core.proposals import propose as by_kernel
 from vpem._core.threads import thread_count
 from vpem.saem.chains import Chains
 from vpem.saem.models.model import SaemModel, Vector
+from vpem.saem.models.normal import quadratic
 from vpem.saem.streams import Keys, Stream, Streams
 
 __all__ = ["DRIFT", "LEAP", "WALK", "Law", "Moves", "propose"]
@@ -44,6 +46,9 @@ class Law(Protocol):
 
     def density(self, z: Vector, values: Vector, slopes: Vector) -> None:
         """Fill it (chains, n), -inf: none, and its gradient (chains, n, q), of z."""
+
+    def population(self) -> tuple[Vector, Vector, Vector] | None:
+        """Mean (n, q), precision and root of the covariance without rows, where that is normal."""
 
 
 @dataclass(frozen=True)
@@ -111,6 +116,14 @@ class _Slow:
             if self.with_slopes:
                 slopes[...] = self.model.gradient(z, self.theta)
 
+    def population(self) -> tuple[Vector, Vector, Vector] | None:
+        if type(self.model).population is SaemModel.population or self.model.n_imputed:
+            return None
+        mean, covariance = self.model.population(self.theta)
+        each = np.broadcast_to(mean, (self.model.n, len(covariance)))
+        precision = np.asarray(np.linalg.inv(covariance), np.float64)
+        return each, precision, np.asarray(np.linalg.cholesky(covariance), np.float64)
+
 
 def propose(
     law: Law, how: Moves, roots: Vector, centres: Vector, scales: Vector, steps: Vector,
@@ -143,12 +156,15 @@ def propose(
     accepted[:] = 0
     kind, n_leaps = how.kind, how.n_leaps
     here = _Place(law, roots, z)
+    wide = law.population() if kind == WALK else None
     for number, (one, other) in enumerate(zip(moves, chances, strict=True)):
         j = number % (q + 1)
         chance = np.log(Stream(other).uniforms(n_chains, 1)[..., 0])
         with np.errstate(all="ignore"):
             if kind == WALK and j == q:
-                proposed, there, odds = _jump(here, law, centres, one, other)
+                second = number // (q + 1) % 2 == 1
+                jump = _Jump(roots, centres, wide if second else None)
+                proposed, there, odds = jump.make(here, law, one, other)
             elif kind == WALK:
                 far = Stream(one).normals(n_chains, 1)[..., 0] * scales[:, j]
                 proposed = z + far[..., None] * roots[:, :, j]
@@ -192,19 +208,36 @@ class _Place:
         self.slopes = np.where(taken[..., None], there.slopes, self.slopes)
 
 
-def _jump(
-    here: _Place, law: Law, centres: Vector, one: Keys, other: Keys
-) -> tuple[Vector, _Place, Vector]:
-    """Proposals about the centre, wherever chains are."""
-    n_chains, _, q = here.z.shape
-    words = Stream(other).uniforms(1, 4 * n_chains)[0, :, n_chains:]
-    spread = -2 * np.log(words.reshape(-1, n_chains, 3).prod(axis=-1).T)
-    u = Stream(one).normals(n_chains, q) * np.sqrt(TAIL / spread)[..., None]
-    proposed = centres + turn(here.roots, u)
-    there = _Place(law, here.roots, proposed)
-    apart = np.linalg.solve(here.roots, (here.z - centres)[..., None])[..., 0]
-    far = [-0.5 * (TAIL + q) * np.log1p(squares(x) / TAIL) for x in (np.asarray(apart), u)]
-    return proposed, there, there.values - here.values + far[0] - far[1]
+@dataclass(frozen=True)
+class _Jump:
+    """Proposals about the centre, or of the population where that is given, wherever chains are."""
+
+    roots: Vector
+    centres: Vector
+    wide: tuple[Vector, Vector, Vector] | None
+
+    def make(self, here: _Place, law: Law, one: Keys, other: Keys) -> tuple[Vector, _Place, Vector]:
+        n_chains, _, q = here.z.shape
+        u = Stream(one).normals(n_chains, q)
+        if self.wide is None:
+            words = Stream(other).uniforms(1, 4 * n_chains)[0, :, n_chains:]
+            spread = -2 * np.log(words.reshape(-1, n_chains, 3).prod(axis=-1).T)
+            proposed = self.centres + turn(self.roots, u * np.sqrt(TAIL / spread)[..., None])
+        else:
+            mean, _, root = self.wide
+            proposed = mean + turn(np.broadcast_to(root, self.roots.shape), u)
+        there = _Place(law, here.roots, proposed)
+        odds = there.values - here.values + self._density(here.z) - self._density(proposed)
+        return proposed, there, odds
+
+    def _density(self, z: Vector) -> Vector:
+        """Logarithm of the proposals' density, up to a constant."""
+        if self.wide is not None:
+            mean, precision, _ = self.wide
+            found: Vector = -0.5 * quadratic(z - mean, precision)
+            return found
+        u: Vector = np.asarray(np.linalg.solve(self.roots, (z - self.centres)[..., None]))[..., 0]
+        return -0.5 * (TAIL + z.shape[-1]) * np.log1p(squares(u) / TAIL)
 
 
 def _drift(here: _Place, law: Law, steps: Vector, one: Keys) -> tuple[Vector, _Place, Vector]:

@@ -46,6 +46,12 @@ __all__ = [
     "step_size",
 ]
 
+CHAINS = (4, 10)
+"""Least and most chains of each individual that are moved, by default."""
+
+ENOUGH = 250
+"""Chains of all individuals, up to which there are more of each than the least."""
+
 EXACT_CHAINS = 50
 """Chains of each individual where latents are drawn exactly."""
 
@@ -62,7 +68,7 @@ def burn_in_of(n_iter: int, burn_in: int | None = None) -> int:
 
 
 def chains_of(sampler: Sampler, n: int, n_chains: int | None = None) -> int:
-    """Chains of each of n individuals: as many as are given, else 4, or more where draws are exact.
+    """Chains of each of n individuals: as many as are given, else 4 to 10, or 50 exact ones.
 
     Where rows say little of a parameter, it wanders with the noise of the draws for very long. With
     Gibbs sampling it is one: that noise leads out of topics that are two.
@@ -70,8 +76,10 @@ def chains_of(sampler: Sampler, n: int, n_chains: int | None = None) -> int:
     if n_chains is None:
         if sampler.name == "gibbs":
             return 1
-        exact = sampler.name == "exact"
-        return max(4, min(EXACT_CHAINS, MOST_DRAWS // max(n, 1))) if exact else 4
+        least, most = CHAINS
+        if sampler.name == "exact":
+            return max(least, min(EXACT_CHAINS, MOST_DRAWS // max(n, 1)))
+        return max(least, min(most, ENOUGH // max(n, 1)))
     return check_int("n_chains", n_chains, least=1, most=10_000)
 
 

@@ -62,9 +62,9 @@ class Exact:
 class Metropolis:
     """Random walk along one axis of each individual's law after the other, and jumps.
 
-    A sweep ends with a proposal that does not depend on where the chain is: a t law about where
-    chains were in the burn-in, with the covariance that the curvature says (Karimi, Lavielle and
-    Moulines 2020).
+    A sweep ends with a proposal that does not depend on where the chain is, from two laws in turn:
+    a t law about where chains were in the burn-in, with the covariance that the curvature says
+    (Karimi, Lavielle and Moulines 2020), and the population, which knows of modes far apart.
 
     Parameters
     ----------
@@ -76,7 +76,7 @@ class Metropolis:
         Threads of the kernel; they do not show in the result.
     """
 
-    n_steps: int = 5
+    n_steps: int = 2
     target: float = 0.44
     n_threads: int = 1
     name = "metropolis"
