@@ -21,6 +21,7 @@ KINDS = {
     "vpem-model": ("of_mixtures", "MixtureFile"),
     "vpem-clustering": ("of_rows", "ClustersFile"),
     "vpem-saem": ("of_individuals", "SaemFile"),
+    "vpem-topics": ("of_topics", "TopicsFile"),
     "vpem-imputation": ("kinds", "ImputationFile"),
 }
 """Where the class of each kind is, by what files say that they are."""

@@ -24,6 +24,7 @@ from .saem_choices import (
     sampler_options_of,
     start_of,
 )
+from .saem_corpus import CORPUS_MODEL
 from .saem_data import (
     DeviceFiles,
     HeldIndividuals,
@@ -67,6 +68,10 @@ class SaemOutput(LabelledOutput, heading="Output", kept=False):
         "With --engine mpi devices tell them for this only.",
         file=WRITTEN,
     )  # fmt: skip
+    topics: Path | None = setting(
+        None, "lda: write the words' probabilities in each topic here: .csv, .parquet or .h5.",
+        file=WRITTEN,
+    )  # fmt: skip
     traces: Path | None = setting(
         None, "Draw the parameters against iterations here.", file=WRITTEN
     )
@@ -107,9 +112,10 @@ def saem(
         from vpem.saem.formats.fits import save_saem
 
         from .saem_report import report_of, show_report
+        from .saem_topics import topics_result
 
         check_start(how, out.strict)
-        _check_classes(model.model, out)
+        _check_asked(model.model, out)
         options = model_options_of(model)
         sampler = sampler_options_of(model.model, moves, given)
         run = Run(screen, out, "fits of SAEM", engine, checkpoints)
@@ -129,17 +135,20 @@ def saem(
         of_individuals(labels, found, source.held, network.agents, screen)
         told = _told(found, source, out, network, run)
 
-        def tell() -> Report:
-            return report_of(told, source.held, screen) | ran | {
-                "seconds": told.seconds, **run.facts(data)
-            }  # fmt: skip
+        def facts() -> Report:
+            return ran | {"seconds": told.seconds, **run.facts(data)}
+
+        if model.model == CORPUS_MODEL:
+            run.finish(topics_result(found, told, source.held, facts, out))
+            return
 
         def write(path: Path, report: Report) -> None:
             save_saem(path, told, force=out.force)
 
         mine = found if run.where.own_users else told
         run.finish(Result(
-            found.converged, tell, write, lambda report: show_report(report, told),
+            found.converged, lambda: report_of(told, source.held, screen) | facts(), write,
+            lambda report: show_report(report, told),
             own=lambda _: {"labels_files": labels.written, **_draw(mine, out)},
         ))  # fmt: skip
 
@@ -194,11 +203,13 @@ def _told(found: SaemFit, source: Source, out: SaemOutput, network: Network, run
     return collect(found, source.held, network.total.holders)
 
 
-def _check_classes(model: str, out: SaemOutput) -> None:
-    """Raise InputError where classes of individuals are to be written, and there are none."""
+def _check_asked(model: str, out: SaemOutput) -> None:
+    """Raise InputError where what a model has not is to be written."""
     from vpem.errors import InputError
     from vpem.saem.models.catalogue import model_class
 
+    if out.topics is not None and model != CORPUS_MODEL:
+        raise InputError(f"--topics is for the model {CORPUS_MODEL}; leave it out")
     if out.labels_file is None or hasattr(model_class(model), "responsibilities"):
         return
     raise InputError(
@@ -212,8 +223,9 @@ def _check_outputs(out: SaemOutput) -> None:
     from vpem.files.hdf5 import check_writable
     from vpem.pictures.figure import check_picture
 
-    if out.individuals is not None:
-        check_writable(out.individuals, out.force, "results")
+    for table in (out.individuals, out.topics):
+        if table is not None:
+            check_writable(table, out.force, "results")
     if out.traces is not None:
         check_picture(out.traces, out.force)
 

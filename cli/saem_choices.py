@@ -42,8 +42,9 @@ class ModelSettings(Settings, heading="Model", kept=False):
 
     model: str = setting(
         "linear", "linear (random intercept and slopes), one-compartment (one oral dose), bifactor "
-        "(general and group factors), or gmm (mixture). A dose is absorbed and eliminated at rates "
-        "of first order; the time of a row is its item (bifactor) or feature (gmm).",
+        "(general and group factors), gmm (mixture), or lda (topics). A dose is absorbed and "
+        "eliminated at rates of first order; the time of a row is its item (bifactor) or feature "
+        "(gmm).",
         choices=SAEM_MODELS,
     )  # fmt: skip
     slopes: str | None = setting(
@@ -74,8 +75,20 @@ class ModelSettings(Settings, heading="Model", kept=False):
         None, "bifactor: group of each item, numbered from 0: 0,0,0,1,1,1.", idle=_of("bifactor")
     )
     components: int | None = setting(
-        None, "gmm: components. Default: 2.", flags="-k --components", least=1, idle=_of("gmm")
-    )
+        None, "gmm, lda: components, topics. Default: 2, 10.", flags="-k --components", least=1,
+        idle=(
+            lambda given: given["model"] not in ("gmm", "lda"),
+            (" is for the models gmm and lda; leave it out",),
+        ),
+    )  # fmt: skip
+    alpha: float | None = setting(
+        None, "lda: how even the topics of a document are. Default: 1 / topics.", least=1e-4,
+        most=1e6, idle=_of("lda"),
+    )  # fmt: skip
+    eta: float | None = setting(
+        None, "lda: added to how often a word comes in a topic. Default: 1 / topics.", least=1e-9,
+        most=1e6, idle=_of("lda"),
+    )  # fmt: skip
     init_individuals: str | None = setting(
         None, "gmm: individuals whose values are the first means, with commas between. Default: "
         "evenly spaced ones.", heading="Start", idle=_of("gmm"),
@@ -186,6 +199,8 @@ def model_options_of(given: ModelSettings) -> Report:
         )
     if given.model == "gmm":
         taken["n_components"] = given.components or 2
+    if given.model == "lda":
+        taken["n_topics"] = given.components or 10
     return taken
 
 

@@ -14,7 +14,15 @@ if TYPE_CHECKING:
     from vpem.network.schema import Report
     from vpem.saem.results import SaemFit
 
-__all__ = ["SaemCounter", "report_of", "show_report", "write_individual_table"]
+__all__ = [
+    "SaemCounter",
+    "algorithm_of",
+    "devices_of",
+    "iterations_of",
+    "report_of",
+    "show_report",
+    "write_individual_table",
+]
 
 MOST_ROWS = 60
 """Parameters that are printed; --json has them all."""
@@ -210,7 +218,7 @@ def write_individual_table(path: Path, fit: SaemFit, force: bool, quote_formulas
     write_columns(path, columns, "vpem-saem-individuals", force, quote_formulas)
 
 
-def _algorithm(settings: Report) -> str:
+def algorithm_of(settings: Report) -> str:
     """Say in a line how it was fitted."""
     moves = settings["sampler_options"]
     parts = [settings["sampler"], plural(settings["n_chains"], "chain")]
@@ -233,7 +241,7 @@ def _algorithm(settings: Report) -> str:
     return ", ".join(parts)
 
 
-def _iterations(report: Report) -> str:
+def iterations_of(report: Report) -> str:
     """Say in a line how many iterations there were."""
     settings = report["settings"]
     parts = [f"{report['iterations']}, of which {settings['burn_in']} burn-in"]
@@ -258,13 +266,13 @@ def _likelihood(found: Report) -> str:
     )
 
 
-def _devices(report: Report) -> str:
+def devices_of(report: Report, what: str = "individual") -> str:
     """Say in a line who held individuals, and how these were joined."""
     settings, sizes = report["settings"], report["device_individuals"]
     fewest, most = int(min(sizes)), int(max(sizes))
     if report["n_devices"] == 1:
-        return "one, all individuals"
-    each = plural(most, "individual") if fewest == most else f"{fewest} to {most} individuals"
+        return f"one, all {what}s"
+    each = plural(most, what) if fewest == most else f"{fewest} to {most} {what}s"
     network = f"{report['n_devices']}, {each} each"
     if settings["sum"] == "consensus":
         network += f", {settings['topology']}, {plural(settings['rounds'], 'round')}"
@@ -288,11 +296,11 @@ def show_report(report: Report, fit: SaemFit) -> None:
         ("data", f"{plural(report['n_individuals'], 'individual')}, "
                  f"{plural(report['n_samples'], 'row')}"),
         ("model", f"{settings['model']}, {plural(report['n_parameters'], 'parameter')}"),
-        ("devices", _devices(report)),
-        ("algorithm", _algorithm(settings)),
+        ("devices", devices_of(report)),
+        ("algorithm", algorithm_of(settings)),
         ("log-likelihood", _likelihood(report["log_likelihood"])),
         ("criteria", _criteria(report["criteria"])),
-        ("iterations", _iterations(report)),
+        ("iterations", iterations_of(report)),
     ]  # fmt: skip
     if report["converged"] is not None:
         whether = "yes" if report["converged"] else "no"

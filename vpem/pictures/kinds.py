@@ -19,8 +19,9 @@ from vpem.pictures.projections import draw_projection
 from vpem.pictures.reported import Saved, SavedFit
 from vpem.pictures.saem import MOST_PANELS, draw_curves, draw_traces
 from vpem.pictures.samples import EvaluationData
-from vpem.pictures.saved import SavedClusters, SavedLatents, SavedMixture
+from vpem.pictures.saved import SavedClusters, SavedLatents, SavedMixture, SavedTopics
 from vpem.pictures.scatters import draw_pairs
+from vpem.pictures.topics import draw_shares, draw_spreads, draw_topics
 from vpem.pictures.traffic import draw_communication
 from vpem.saem.individuals import Individuals
 from vpem.saem.models.catalogue import OWN
@@ -114,6 +115,7 @@ def _of_stored(drawn: Callable[[SavedSaem, Individuals], Picture]) -> Callable[.
 MIXTURES = (SavedMixture,)
 FITS = (SavedMixture, SavedClusters)
 LATENTS = (SavedLatents,)
+TOPICS = (SavedTopics,)
 
 KINDS: dict[str, Kind] = {
     "profile": Kind(
@@ -182,6 +184,18 @@ KINDS: dict[str, Kind] = {
     "effects": Kind(
         "Random effects", "latents of individuals about the population's, and against covariates",
         LATENTS, "needed", _of_stored(draw_effects), check=_check_curves,
+    ),
+    "topics": Kind(
+        "Words of the topics", "the most probable words of each topic", TOPICS, "no",
+        lambda saved: draw_topics(saved.stored),
+    ),
+    "shares": Kind(
+        "Topics of the devices", "what share of the words of each device is of which topic",
+        TOPICS, "no", lambda saved: draw_shares(saved.stored),
+    ),
+    "spreads": Kind(
+        "How the topics went", "over how many words each topic is spread, by iteration", TOPICS,
+        "no", lambda saved: draw_spreads(saved.stored),
     ),
 }  # fmt: skip
 """All kinds; the first of a file is drawn by default."""

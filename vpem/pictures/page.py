@@ -17,7 +17,8 @@ from vpem.pictures.html import as_source, fill_page, show_picture, text
 from vpem.pictures.kinds import Data, draw, kinds_of
 from vpem.pictures.reported import Saved
 from vpem.pictures.saem_contents import contents_of_latents
-from vpem.pictures.saved import SavedClusters, SavedLatents, SavedMixture
+from vpem.pictures.saved import SavedClusters, SavedLatents, SavedMixture, SavedTopics
+from vpem.pictures.topic_contents import contents_of_topics
 
 __all__ = ["contents_of", "write_page"]
 
@@ -28,6 +29,7 @@ CONTENTS: dict[type[Saved], Callable[[Any, Any], Contents]] = {
     SavedMixture: contents_of_fit,
     SavedClusters: contents_of_fit,
     SavedLatents: contents_of_latents,
+    SavedTopics: contents_of_topics,
 }
 """What is said of each kind of file, in words and tables."""
 

@@ -20,13 +20,17 @@ from vpem.files.models import Model, read_model
 from vpem.network.hubs import Hub
 from vpem.pictures.families import mixed_parts
 from vpem.pictures.reported import History, Parts, Saved, SavedFit, numbers
-from vpem.saem.formats import fits
+from vpem.saem.formats import fits, topics
 from vpem.saem.formats.fits import read_saem
+from vpem.saem.formats.topics import read_topics
 from vpem.saem.saved import SavedSaem
+from vpem.saem.topics import Topics
 from vpem.terms.families.mixture import MixedMixture
 from vpem.terms.mixture import Mixture
 
-__all__ = ["SavedClusters", "SavedLatents", "SavedMixture", "read_saved", "saved_of"]
+__all__ = [
+    "SavedClusters", "SavedLatents", "SavedMixture", "SavedTopics", "read_saved", "saved_of",
+]  # fmt: skip
 
 
 @dataclass
@@ -38,6 +42,17 @@ class SavedLatents(Saved):
     holds = "a fit of SAEM"
     plural = "fits of SAEM"
     units = "individuals"
+
+
+@dataclass
+class SavedTopics(Saved):
+    """Topics of a corpus."""
+
+    stored: Topics
+
+    holds = "topics"
+    plural = "topics"
+    units = "documents"
 
 
 @dataclass
@@ -215,6 +230,7 @@ FILES: dict[str, tuple[Callable[[str | os.PathLike[str]], Any], Make]] = {
     models.ENCODING: (read_model, SavedMixture),
     clusterings.ENCODING: (read_clustering, SavedClusters),
     fits.ENCODING: (read_saem, SavedLatents),
+    topics.ENCODING: (read_topics, SavedTopics),
 }
 """How the kinds of files are read that pictures are drawn of."""
 
@@ -238,9 +254,10 @@ def read_saved(path: str | os.PathLike[str]) -> Saved:
     return kind(str(path), read(path))
 
 
-def saved_of(path: str, stored: Model | StoredClustering | SavedSaem) -> Saved:
+def saved_of(path: str, stored: Model | StoredClustering | SavedSaem | Topics) -> Saved:
     """Return what `read_saved` would, had it read this from a file at ``path``."""
     kinds: dict[type, Make] = {
         Model: SavedMixture, StoredClustering: SavedClusters, SavedSaem: SavedLatents,
+        Topics: SavedTopics,
     }  # fmt: skip
     return kinds[type(stored)](path, stored)
