@@ -17,11 +17,13 @@ if TYPE_CHECKING:
 
 __all__ = ["ImputationFile", "StoredFile", "as_printed", "reported", "stored_at"]
 
+CORPUS_MODEL = "lda"
+"""The model of documents."""
+
 KINDS = {
     "vpem-model": ("of_mixtures", "MixtureFile"),
     "vpem-clustering": ("of_rows", "ClustersFile"),
     "vpem-saem": ("of_individuals", "SaemFile"),
-    "vpem-topics": ("of_topics", "TopicsFile"),
     "vpem-imputation": ("kinds", "ImputationFile"),
 }
 """Where the class of each kind is, by what files say that they are."""
@@ -46,7 +48,10 @@ def stored_at(path: Path) -> StoredFile:
         )
     with open_read(path) as file:
         encoding = read_attribute(file, "encoding-type")
+        of_documents = encoding == "vpem-saem" and read_attribute(file, "model") == CORPUS_MODEL
     module, name = KINDS.get(encoding or "", KINDS["vpem-model"])
+    if of_documents:
+        module, name = "of_topics", "TopicsFile"
     found: StoredFile = getattr(import_module(f"{__package__}.{module}"), name)(path)
     return found
 

@@ -12,6 +12,7 @@ from .requests import Request, refuse_given
 
 if TYPE_CHECKING:
     from vpem.network.schema import Report
+    from vpem.pictures.reported import Saved
     from vpem.saem.individuals import Individuals
     from vpem.saem.topics import Heard, Topics
 
@@ -33,9 +34,17 @@ class TopicsFile(StoredFile):
     @cached_property
     def stored(self) -> Topics:
         """The topics."""
-        from vpem.saem.formats.topics import read_topics
+        from vpem.saem.formats.fits import read_saem
+        from vpem.saem.topics import Topics
 
-        return read_topics(self.path)
+        return Topics(read_saem(self.path))
+
+    @cached_property
+    def saved(self) -> Saved:
+        """What pictures are drawn of."""
+        from vpem.pictures.saved import saved_of
+
+        return saved_of(str(self.path), self.stored.saved)
 
     def _documents(self, request: Request) -> Individuals | None:
         """Read documents, or those of them that are wanted, if there are data."""
@@ -52,7 +61,7 @@ class TopicsFile(StoredFile):
             return None
         given = {name: column for name, column in options.columns.items() if column is not None}
         if is_long_csv(data):
-            fitted = reported(self.stored.settings, "columns", dict) or {}
+            fitted = reported(self.stored.saved.settings, "columns", dict) or {}
             given = {
                 **{
                     one: fitted[one]
@@ -92,13 +101,13 @@ class TopicsFile(StoredFile):
         """Predict proportions of the topics: of documents, or of those of the fit."""
         from .saem_topics import document_columns
 
-        output, saved = request.output, self.stored
+        output, saved = request.output, self.stored.saved
         found = self._documents(request)
         unknown: Report = {}
         if found is None:
-            which = saved.documents(request.individuals.individual)
+            which = saved.places(request.individuals.individual)
             names = [saved.names[one] for one in which]
-            ends = (saved.proportions[which], saved.lower[which], saved.upper[which])
+            ends = (saved.means[which], saved.lower[which], saved.upper[which])
         else:
             heard = self._hear(request, found)
             given = heard.proportions()
@@ -120,17 +129,11 @@ class TopicsFile(StoredFile):
 
     def score(self, request: Request) -> None:
         """Print the perplexity of documents."""
-        from math import exp
-
         found = self._documents(request)
         assert found is not None
         heard = self._hear(request, found)
         each = heard.log_likelihood()
-        completed, halves = heard.completion()
         value, n_tokens = float(each.sum()), heard.n_tokens
-        perplexity = exp(min(-value / n_tokens, 700.0))
-        completion = float(halves.sum())
-        held_out = exp(min(-float(completed.sum()) / completion, 700.0)) if completion else None
         if request.output.json:
             print_json({
                 "n_individuals": heard.model.n,
@@ -138,8 +141,8 @@ class TopicsFile(StoredFile):
                 "n_unknown": heard.n_unknown,
                 "n_left_out": heard.n_left_out,
                 "log_likelihood": {"lower_bound": value},
-                "perplexity": perplexity,
-                "perplexity_of_completion": held_out,
+                "perplexity": heard.perplexity,
+                "perplexity_of_completion": heard.completed,
                 "individuals": [
                     {"id": name, "log_likelihood": one}
                     for name, one in zip(heard.model.individuals.names, each.tolist(), strict=True)
@@ -151,18 +154,41 @@ class TopicsFile(StoredFile):
             ("words of the vocabulary", int(n_tokens)),
             ("other words", int(heard.n_unknown)),
             ("log-likelihood, a lower bound", f"{value:.2f}"),
-            ("perplexity, by this bound", number(perplexity, 6)),
+            ("perplexity, by this bound", number(heard.perplexity, 6)),
         ]
-        if held_out is not None:
+        if heard.completed is not None:
             facts.append(("perplexity of half of the words, given the other half",
-                          number(held_out, 6)))  # fmt: skip
+                          number(heard.completed, 6)))  # fmt: skip
         show(table(facts, "", ""))
 
     def as_json(self) -> Report:
         """Return all that there is."""
-        from vpem.saem.formats.topics import topics_as_json
+        from .saem_topics import topic_facts
 
-        return topics_as_json(self.stored)
+        saved = self.stored.saved
+        return {
+            "encoding-type": "vpem-saem",
+            "model": saved.model,
+            "words": list(self.stored.words),
+            "topics": topic_facts(self.stored),
+            "probabilities": self.stored.topics.tolist(),
+            "device_names": list(self.stored.device_names),
+            "device_shares": self.stored.device_shares.tolist(),
+            "names": list(saved.names),
+            "proportions": saved.means.tolist(),
+            "lower": saved.lower.tolist(),
+            "upper": saved.upper.tolist(),
+            "level": saved.level,
+            "n_tokens": self.stored.n_tokens,
+            "log_likelihood": {"lower_bound": saved.log_likelihood.value},
+            "perplexity": self.stored.perplexity,
+            "converged": saved.converged,
+            "grounds": saved.grounds,
+            "trace": saved.trace.tolist(),
+            "bytes": saved.bytes.tolist(),
+            **{name: getattr(saved, name)
+               for name in ("model_options", "settings", "communication", "versions")},
+        }  # fmt: skip
 
     def export(self, output: Path, force: bool, quote_formulas: bool) -> None:
         """Write all as JSON, or its arrays as a NumPy archive."""
@@ -172,20 +198,20 @@ class TopicsFile(StoredFile):
 
         from vpem.files.endings import ending_of
         from vpem.files.hdf5 import atomic_write, check_writable
-        from vpem.saem.formats.topics import ARRAYS, STRINGS
 
         from .output import as_plain
 
         check_writable(output, force, "exported models")
         with atomic_write(output, force, "exported models") as temporary:
+            told = self.as_json()
             if ending_of(output) == ".json":
                 with open(temporary, "w", encoding="utf-8") as stream:
-                    json.dump(as_plain(self.as_json()), stream, allow_nan=False)
+                    json.dump(as_plain(told), stream, allow_nan=False)
                     stream.write("\n")
                 return
-            arrays: Report = {name: getattr(self.stored, name) for name in ARRAYS}
-            for name in STRINGS:
-                arrays[name] = np.array(getattr(self.stored, name), dtype=np.str_)
+            arrays: Report = {name: np.array(told[name]) for name in
+                      ("words", "probabilities", "names", "proportions", "lower", "upper", "trace",
+                       "bytes", "device_names", "device_shares")}  # fmt: skip
             with open(temporary, "wb") as binary:
                 np.savez(binary, **arrays)
 

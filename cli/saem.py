@@ -139,7 +139,7 @@ def saem(
             return ran | {"seconds": told.seconds, **run.facts(data)}
 
         if model.model == CORPUS_MODEL:
-            run.finish(topics_result(found, told, source.held, facts, out))
+            run.finish(topics_result(told, source.held, facts, out))
             return
 
         def write(path: Path, report: Report) -> None:

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from vpem.engines.engine import Engine
+    from vpem.network.schema import Report
     from vpem.saem.individuals import Individuals
 
 __all__ = ["OF_TABLES", "RowReader", "individuals_of"]
@@ -121,7 +122,7 @@ def individuals_of(
             "is none"
         )
     known, known_covariates = _remembered(fitted or {})
-    three = {name: given.get(name, known.get(name, name)) for name in columns}
+    three: Report = {name: given.get(name, known.get(name, name)) for name in columns}
     if len(set(three.values())) < len(three):
         raise InputError("--id, --time and --value must be three different columns")
     typed = _typed("covariates", covariates, "dose=amt,weight")

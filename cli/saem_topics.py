@@ -26,19 +26,19 @@ SHOWN = 5
 
 
 def topics_result(
-    fit: SaemFit, told: SaemFit, held: Workers, facts: Callable[[], Report], out: SaemOutput
+    told: SaemFit, held: Workers, facts: Callable[[], Report], out: SaemOutput
 ) -> Result:
-    """Return what there is to tell of topics; in all processes, together."""
-    from vpem.saem.formats.topics import save_topics
-    from vpem.saem.topics import topics_of
+    """Return what there is to tell of topics."""
+    from vpem.saem.formats.fits import save_saem
+    from vpem.saem.topics import Topics
 
-    found = topics_of(fit, told, held)
+    found = Topics(told)
 
     def write(path: Path, report: Report) -> None:
-        save_topics(path, found, force=out.force)
+        save_saem(path, told, force=out.force)
 
     return Result(
-        fit.converged, lambda: _report(found, held, fit) | facts(), write, _show,
+        told.converged, lambda: _report(found, held, told) | facts(), write, _show,
         own=lambda _: {"labels_files": None, **_write(found, out)},
     )  # fmt: skip
 
@@ -73,26 +73,27 @@ def _report(found: Topics, held: Workers, fit: SaemFit) -> Report:
         "device_individuals": held.counts,
         "device_shares": found.device_shares,
         "topics": topic_facts(found),
-        "log_likelihood": {"lower_bound": found.log_likelihood},
+        "log_likelihood": {"lower_bound": fit.log_likelihood.value},
         "perplexity": found.perplexity,
-        "converged": found.converged if found.settings["tol"] > 0 else None,
-        "iterations": found.n_iter,
-        "change": found.change if isfinite(found.change) else None,
-        "grounds": found.grounds or None,
+        "converged": fit.converged if fit.settings["tol"] > 0 else None,
+        "iterations": fit.n_iter,
+        "change": fit.change if isfinite(fit.change) else None,
+        "grounds": fit.grounds or None,
         "individuals": [
             {
                 "id": name, "device": device_of[one],
-                "log_likelihood": float(found.each[one]), "proportions": found.proportions[one],
+                "log_likelihood": float(fit.log_likelihood.each[one]),
+                "proportions": fit.given.means[one],
             }
-            for one, name in enumerate(found.names)
+            for one, name in enumerate(fit.people.names)
         ],
         "traces": dict(zip([f"topic {k}" for k in range(found.n_topics)],
-                           found.trace.T.tolist(), strict=True)),
-        "bytes_by_iteration": found.bytes,
-        "communication": found.communication,
+                           fit.trace.T.tolist(), strict=True)),
+        "bytes_by_iteration": fit.bytes,
+        "communication": fit.ledger.summary(),
         "settings": {
-            "model": "lda", "model_options": found.model_options, **found.settings,
-            "level": found.level,
+            "model": "lda", "model_options": fit.model_options, **fit.settings, **fit.network,
+            "level": fit.given.level,
         },
     }  # fmt: skip
 
@@ -120,8 +121,9 @@ def _write(found: Topics, out: SaemOutput) -> Report:
         columns |= {f"topic {k}": own for k, own in enumerate(found.topics)}
         write_columns(out.topics, columns, "vpem-topic-words", out.force, out.quote_formulas)
     if out.individuals is not None:
-        columns = document_columns(found.names, found.proportions, found.lower, found.upper)
-        columns["log-likelihood"] = found.each
+        saved = found.saved
+        columns = document_columns(saved.names, saved.means, saved.lower, saved.upper)
+        columns["log-likelihood"] = saved.log_likelihood.each
         write_columns(
             out.individuals, columns, "vpem-saem-individuals", out.force, out.quote_formulas
         )

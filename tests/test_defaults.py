@@ -92,6 +92,9 @@ ALONE = {
         help_all json missing_parties output parties plot quiet resume resume_if_any show_config
         state strict traces worker_rows device_individuals id time value covariates doses
         init_individuals quote_formulas labels_file vocabulary min_documents max_share
+        state strict traces worker_rows device_individuals id time value covariates init_individuals
+        quote_formulas labels_file vocabulary min_documents max_share
+        topics
     """,
     "how tables are read, which recipes are given as arrays": """
         features drop id_column label_column worker_column na decimal thousands encoding delimiter
@@ -164,6 +167,8 @@ LACKING = {
     ("saem", "n_components"): "an option of one of the models",
     ("saem", "reg_covar"): "an option of one of the models",
     ("saem", "step_size"): "an option of some samplers",
+    ("saem", "alpha"): "an option of one of the models",
+    ("saem", "eta"): "an option of one of the models",
 }
 """Settings that one kind of door (shell, recipe, estimator) lacks in a family, and why."""
 

@@ -20,9 +20,8 @@ from vpem.files.models import Model, read_model
 from vpem.network.hubs import Hub
 from vpem.pictures.families import mixed_parts
 from vpem.pictures.reported import History, Parts, Saved, SavedFit, numbers
-from vpem.saem.formats import fits, topics
+from vpem.saem.formats import fits
 from vpem.saem.formats.fits import read_saem
-from vpem.saem.formats.topics import read_topics
 from vpem.saem.saved import SavedSaem
 from vpem.saem.topics import Topics
 from vpem.terms.families.mixture import MixedMixture
@@ -226,11 +225,17 @@ class SavedClusters(SavedFit):
 
 Make = Callable[[str, Any], Saved]
 
+
+def _of_saem(path: str, stored: SavedSaem) -> Saved:
+    if stored.corpus is None:
+        return SavedLatents(path, stored)
+    return SavedTopics(path, Topics(stored))
+
+
 FILES: dict[str, tuple[Callable[[str | os.PathLike[str]], Any], Make]] = {
     models.ENCODING: (read_model, SavedMixture),
     clusterings.ENCODING: (read_clustering, SavedClusters),
-    fits.ENCODING: (read_saem, SavedLatents),
-    topics.ENCODING: (read_topics, SavedTopics),
+    fits.ENCODING: (read_saem, _of_saem),
 }
 """How the kinds of files are read that pictures are drawn of."""
 
@@ -254,10 +259,9 @@ def read_saved(path: str | os.PathLike[str]) -> Saved:
     return kind(str(path), read(path))
 
 
-def saved_of(path: str, stored: Model | StoredClustering | SavedSaem | Topics) -> Saved:
+def saved_of(path: str, stored: Model | StoredClustering | SavedSaem) -> Saved:
     """Return what `read_saved` would, had it read this from a file at ``path``."""
     kinds: dict[type, Make] = {
-        Model: SavedMixture, StoredClustering: SavedClusters, SavedSaem: SavedLatents,
-        Topics: SavedTopics,
+        Model: SavedMixture, StoredClustering: SavedClusters, SavedSaem: _of_saem,
     }  # fmt: skip
     return kinds[type(stored)](path, stored)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import math
 import os
+
+import numpy as np
 
 from vpem.pictures.contents import Contents, Fact, Listing, Section, Table, facts, sent_by_phase
 from vpem.pictures.reported import counted_by_kind
@@ -24,9 +25,9 @@ def contents_of_topics(saved: SavedTopics, corpus: Individuals | None) -> Conten
     """Return what there is to say of topics, and of documents that they are held against."""
     found = saved.stored
     warned: Items = []
-    if found.settings.get("tol") != 0 and not found.converged:
-        why = f": {found.grounds}" if found.grounds else ""
-        warned = [Listing([f"The fit has not converged in {found.n_iter} iterations{why}."])]
+    if found.saved.settings.get("tol") != 0 and not found.saved.converged:
+        why = f": {found.saved.grounds}" if found.saved.grounds else ""
+        warned = [Listing([f"The fit has not converged in {found.saved.n_iter} iterations{why}."])]
     course = [] if warned else ["No warnings were given."]
     sections = [
         *([Section("warnings", "Warnings", warned)] if warned else []),
@@ -47,7 +48,7 @@ def contents_of_topics(saved: SavedTopics, corpus: Individuals | None) -> Conten
 
 def _setting(found: Topics, name: str) -> str:
     """Return a setting as text; a file may hold anything there."""
-    value = found.settings.get(name)
+    value = found.saved.settings.get(name)
     if value is None or isinstance(value, list | dict):
         return "not said"
     return f"{value:.7g}" if isinstance(value, float) else str(value)
@@ -74,7 +75,7 @@ def _devices(found: Topics) -> Items:
         return ["What devices are of is not told: sums were masked."]
     rows = []
     for name, own in zip(found.device_names, found.device_shares, strict=True):
-        first = sorted(range(found.n_topics), key=lambda k, own=own: -own[k])[:3]
+        first = np.argsort(-own, kind="stable")[:3].tolist()
         rows.append((name, ", ".join(f"topic {k} {own[k]:.0%}" for k in first)))
     items: Items = [Table(rows[:MOST_DOCUMENTS], ("device", "largest topics"), numbers=False)]
     left = len(rows) - MOST_DOCUMENTS
@@ -82,37 +83,35 @@ def _devices(found: Topics) -> Items:
 
 
 def _quality(found: Topics, corpus: Individuals | None) -> Items:
-    converged = "yes" if found.converged else "no"
-    if found.settings.get("tol") == 0:
+    converged = "yes" if found.saved.converged else "no"
+    if found.saved.settings.get("tol") == 0:
         converged = "not asked for"
     told: list[Fact] = [
         ("words", f"{found.n_tokens:.0f}"),
-        ("log-likelihood, a lower bound (nats)", f"{found.log_likelihood:.9g}"),
+        ("log-likelihood, a lower bound (nats)", f"{found.saved.log_likelihood.value:.9g}"),
         ("perplexity, by this bound", f"{found.perplexity:.6g}"),
-        ("iterations", f"{found.n_iter}, of which {_setting(found, 'burn_in')} burn-in"),
-        ("converged", f"{converged}{f': {found.grounds}' if found.grounds else ''}"),
+        ("iterations", f"{found.saved.n_iter}, of which {_setting(found, 'burn_in')} burn-in"),
+        ("converged", f"{converged}{f': {found.saved.grounds}' if found.saved.grounds else ''}"),
     ]
     items: Items = [facts(told, "As the fit reported")]
     if corpus is None:
         return items
     heard = found.hear(corpus)
-    completed, halves = heard.completion()
-    each = heard.log_likelihood()
     told = [
         ("data", corpus.source),
         ("documents", heard.model.n),
         ("words of the vocabulary", f"{heard.n_tokens:.0f}"),
         ("other words", f"{heard.n_unknown:.0f}"),
-        ("perplexity, by the bound", f"{math.exp(min(700, -each.sum() / heard.n_tokens)):.6g}"),
+        ("perplexity, by the bound", f"{heard.perplexity:.6g}"),
     ]
-    if halves.sum():
-        value = math.exp(min(700, -completed.sum() / halves.sum()))
-        told.append(("perplexity of half of the words, given the other half", f"{value:.6g}"))
+    if heard.completed is not None:
+        what = "perplexity of half of the words, given the other half"
+        told.append((what, f"{heard.completed:.6g}"))
     return [*items, facts(told, "Held against these data")]
 
 
 def _sent(found: Topics) -> Items:
-    kinds = counted_by_kind(found.communication)
+    kinds = counted_by_kind(found.saved.communication)
     if kinds is None:
         return ["The file does not say what was sent."]
     return [sent_by_phase(kinds)]
@@ -120,11 +119,11 @@ def _sent(found: Topics) -> Items:
 
 def _fitted(found: Topics) -> list[Fact]:
     options = "; ".join(f"{name.replace('_', ' ')} {value}"
-                        for name, value in found.model_options.items())  # fmt: skip
-    versions = ", ".join(f"{name} {value}" for name, value in found.versions.items())
+                        for name, value in found.saved.model_options.items())  # fmt: skip
+    versions = ", ".join(f"{name} {value}" for name, value in found.saved.versions.items())
     sent: list[Fact] = [("statistics sent by", _setting(found, "codec")),
                         ("feedback", _setting(found, "feedback"))]  # fmt: skip
-    sent = sent if found.settings.get("codec") else []
+    sent = sent if found.saved.settings.get("codec") else []
     return [
         ("data", _setting(found, "data")),
         ("model", "lda"),

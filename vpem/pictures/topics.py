@@ -8,7 +8,8 @@ import numpy as np
 
 from vpem.pictures.figure import WIDTH, Picture, legend_below, new_figure, words
 from vpem.pictures.style import CURVE, GRID, INK, colour, hatch, tidy, whole_numbers
-from vpem.saem.topics import TOP, Topics
+from vpem.saem.corpus_facts import TOP
+from vpem.saem.topics import Topics
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -113,23 +114,23 @@ def draw_spreads(found: Topics) -> Picture:
     """
     shown = found.order[:MOST_TOPICS]
     figure, panels = _grid(len(shown), 1.35)
-    burn_in = found.settings.get("burn_in")
-    steps = np.arange(found.n_iter + 1)
+    burn_in = found.saved.settings.get("burn_in")
+    steps = np.arange(found.saved.n_iter + 1)
     for axes, k in zip(panels, shown.tolist(), strict=True):
         if isinstance(burn_in, int) and burn_in > 0:
-            axes.axvspan(0, min(burn_in, found.n_iter), color=GRID, linewidth=0, zorder=0)
-        axes.plot(steps, found.trace[:, k], color=CURVE, linewidth=1.0, zorder=3)
+            axes.axvspan(0, min(burn_in, found.saved.n_iter), color=GRID, linewidth=0, zorder=0)
+        axes.plot(steps, found.saved.trace[:, k], color=CURVE, linewidth=1.0, zorder=3)
         first = found.top(3)[k]
         axes.set_title(f"topic {k}: {words(', '.join(word for word, _ in first), 26)}", fontsize=8)
-        axes.set_xlim(0, found.n_iter)
+        axes.set_xlim(0, found.saved.n_iter)
         whole_numbers(axes.xaxis)
     for axes in panels[max(0, len(panels) - COLUMNS) :]:
         axes.set_xlabel("iteration", fontsize=8)
     for axes in panels[::COLUMNS]:
         axes.set_ylabel("words", fontsize=8)
-    ends = ", ".join(f"topic {k} {found.trace[-1, k]:.4g}" for k in shown.tolist())
+    ends = ", ".join(f"topic {k} {found.saved.trace[-1, k]:.4g}" for k in shown.tolist())
     alt = (
-        f"Over how many words topics are spread, by iteration of {found.n_iter}; at the end: "
+        f"Over how many words topics are spread, by iteration of {found.saved.n_iter}; at the end: "
         f"{ends}."
     )
     return Picture(figure, alt, _left_out(len(shown), found.n_topics, "topics, the largest,"))

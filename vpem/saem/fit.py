@@ -17,6 +17,7 @@ from vpem.network.holdings import Workers, evenly
 from vpem.network.schema import KEPT, NOTHING, Array, Report, State, check
 from vpem.saem.chains import Chains
 from vpem.saem.conditional import Conditional, sample_conditional
+from vpem.saem.corpus_facts import corpus_facts
 from vpem.saem.fisher import information_and_errors
 from vpem.saem.individuals import Individuals
 from vpem.saem.likelihood import LogLikelihood, importance_log_likelihood
@@ -174,6 +175,7 @@ def fit_saem(
         {**all_options(str(model), model_options or {}), **made.found} if named else {},
         _settings(individuals, held, chosen, server, asked),
         network_report(network, run, server.disagreement),
+        corpus_facts(made, theta, given, held),
         saving.seconds + time.perf_counter() - began,
     )
 

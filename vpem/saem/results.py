@@ -13,6 +13,7 @@ from vpem.errors import VpemWarning, not_converged
 from vpem.network.ledger import Ledger
 from vpem.network.schema import Report
 from vpem.saem.conditional import Conditional
+from vpem.saem.corpus_facts import CorpusFacts
 from vpem.saem.likelihood import LogLikelihood
 from vpem.saem.models.model import SaemModel, Vector
 from vpem.saem.people import People
@@ -76,6 +77,8 @@ class SaemFit(Shown, facts="{theta.size:parameter}, {converged:converged|not con
         How the fit was asked for, likewise.
     network : Report
         Who was joined to whom, and how they summed.
+    corpus : CorpusFacts or None
+        Of which topics it is, of the model ``lda``.
     seconds : float
         Wall time, with that of a run that it went on from.
     """
@@ -101,6 +104,7 @@ class SaemFit(Shown, facts="{theta.size:parameter}, {converged:converged|not con
     model_options: Report
     settings: Report
     network: Report
+    corpus: CorpusFacts | None
     seconds: float
 
     @property

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from vpem.errors import InputError, did_you_mean
 from vpem.files.models import current_versions
 from vpem.network.schema import Report
+from vpem.saem.corpus_facts import CorpusFacts
 from vpem.saem.likelihood import LogLikelihood
 from vpem.saem.models.model import Vector
 from vpem.saem.results import SaemFit
@@ -87,6 +88,8 @@ class SavedSaem(
         A sentence on whether it converged; empty where none was asked for.
     words : tuple of str
         The vocabulary of a corpus whose words have names, (V,); else none.
+    corpus : CorpusFacts or None
+        Of which topics the corpus is; None of other models.
     """
 
     model: str
@@ -120,6 +123,7 @@ class SavedSaem(
     versions: dict[str, str] = field(default_factory=dict)
     grounds: str = ""
     words: tuple[str, ...] = ()
+    corpus: CorpusFacts | None = None
 
     @property
     def traced(self) -> Sequence[str]:
@@ -209,4 +213,5 @@ def as_saved(fit: SaemFit | SavedSaem) -> SavedSaem:
         current_versions(),
         fit.grounds,
         fit.model.individuals.words or (),
+        fit.corpus,
     )

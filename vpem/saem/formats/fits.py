@@ -40,6 +40,7 @@ from vpem.network.schema import (
     Report,
     State,
 )
+from vpem.saem.corpus_facts import CorpusFacts
 from vpem.saem.documents import is_wide
 from vpem.saem.estimates import criteria_of, summary_of
 from vpem.saem.likelihood import LogLikelihood
@@ -73,6 +74,7 @@ ARRAYS = (
     "theta", "standard_errors", "information", "means", "covariances", "lower", "upper",
     "shrinkage", "trace", "bytes",
 )  # fmt: skip
+OF_CORPUS = ("shares", "coherence", "n_tokens", "device_shares")
 TEXTS = ("model_options", "settings", "communication", "versions")
 
 SETTINGS = Mapping(
@@ -140,6 +142,11 @@ def save_saem(path: PathLike, fit: SaemFit | SavedSaem, *, force: bool = False) 
         )
         write_array(file, "covariates", table)
         write_array(file, "time_range", np.array(saved.time_range))
+        if saved.corpus is not None:
+            group = file.create_group("corpus")
+            write_strings(group, "device_names", saved.corpus.device_names)
+            for name in OF_CORPUS:
+                write_array(group, name, getattr(saved.corpus, name))
         for name, value in texts.items():
             write_json_element(file, name, value)
 
@@ -216,6 +223,11 @@ SAEM: Elements = {
     "parameters": Maybe(Strings("parameters", least=1, different=True)),
     "words": Maybe(Strings("words", different=True)),
     "latents": Strings("latents", least=1, different=True),
+    "corpus/device_names": Maybe(Strings("devices", least=1, different=True)),
+    "corpus/shares": Maybe(Array("f", ("latents",), 0, 1)),
+    "corpus/coherence": Maybe(Array("f", ("latents",), -1, 1)),
+    "corpus/n_tokens": Maybe(Array("f", (), 1, LARGEST)),
+    "corpus/device_shares": Maybe(Array("f", ("told devices", "latents"), 0, 1)),
     "names": Strings("individuals", different=True),
     "theta": Array("f", ("parameters",)),
     "standard_errors": Array("f", ("parameters",), 0, nan=True),
@@ -253,6 +265,7 @@ def _read_parts(file: h5py.File) -> SavedSaem:
 
     found["parameters"] = _names_of(found, need)
     found["words"] = found["words"] or ()
+    found["corpus"] = _corpus_of(found, need)
     need(0 < found["level"] < 1, "attribute 'level' must be between 0 and 1, and neither")
     need((found["lower"] <= found["upper"]).all(), "lower must not be above upper")
     need((np.diff(found["bytes"]) >= 0).all(), "bytes must be whole numbers that do not fall")
@@ -308,6 +321,22 @@ def _names_of(found: State, need: Callable[[object, str], None]) -> Sequence[str
     fits = type(V) is int and V > 0 and q * V == p and len(words or ()) in (0, V)
     need(fits, f"{p} probabilities of words in {q} topics must be those of a vocabulary")
     return TopicNames(q, V, words or None)
+
+
+def _corpus_of(found: State, need: Callable[[object, str], None]) -> CorpusFacts | None:
+    """Return of which topics a corpus is, if all that says so is there and agrees."""
+    parts = {name: found.pop(f"corpus/{name}") for name in ("device_names", *OF_CORPUS)}
+    told = [value is not None for value in parts.values()]
+    wide = isinstance(found["parameters"], TopicNames)
+    need(told == [wide] * len(told), "a corpus must say of which topics it is, and nothing else")
+    if not wide:
+        return None
+    topics = found["theta"].reshape(len(found["latents"]), -1)
+    for values in (topics, parts["shares"], parts["device_shares"], found["means"]):
+        need((np.abs(values.sum(axis=-1) - 1) < 1e-6).all(), "shares of topics must add up to 1")
+    count = len(parts["device_shares"])
+    need(count in (0, len(parts["device_names"])), "shares must be of all devices, or of none")
+    return CorpusFacts(**{**parts, "n_tokens": float(parts["n_tokens"])})
 
 
 def _semidefinite(matrices: Vector) -> bool:
