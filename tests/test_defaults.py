@@ -92,8 +92,6 @@ ALONE = {
         help_all json missing_parties output parties plot quiet resume resume_if_any show_config
         state strict traces worker_rows device_individuals id time value covariates doses
         init_individuals quote_formulas labels_file vocabulary min_documents max_share
-        state strict traces worker_rows device_individuals id time value covariates init_individuals
-        quote_formulas labels_file vocabulary min_documents max_share
         topics
     """,
     "how tables are read, which recipes are given as arrays": """
