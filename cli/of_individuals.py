@@ -45,7 +45,7 @@ class SaemFile(StoredFile):
         from vpem.errors import InputError, did_you_mean
 
         from .saem_choices import needed_covariates
-        from .saem_rows import OF_TABLES, individuals_of
+        from .saem_rows import individuals_of, read_if_there
 
         saved, data, options = self.stored, request.data, request.individuals
         for about in (request.parties, request.engine):
@@ -57,7 +57,7 @@ class SaemFile(StoredFile):
         found = individuals_of(
             data, options.columns, options.covariates, needed, fitted,
             saved.settings.get("missing") == "marginalize", options.doses,
-            () if saved.model in OF_TABLES else ("outcome", "censored"),
+            read_if_there(saved.model),
         )  # fmt: skip
         if options.individual is None:
             return found

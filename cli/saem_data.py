@@ -16,7 +16,7 @@ from vpem.records import setting
 from .roles import READ
 from .saem_choices import words_of
 from .saem_corpus import CORPUS_MODEL, CORPUS_SETTINGS, CorpusReader, CorpusSettings, files_in
-from .saem_rows import OF_TABLES, RowReader
+from .saem_rows import RowReader, read_if_there
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -164,7 +164,7 @@ def _reader(
             raise InputError(Setting(name), f" is {told}; leave it out")
     if of_documents:
         return CorpusReader(columns, asked, run.screen)
-    also = () if model in OF_TABLES else ("outcome", "censored")
+    also = read_if_there(model)
     weight = asked.sample_weight
     return RowReader(columns, asked.covariates, needed, missing, weight, asked.doses, also)
 

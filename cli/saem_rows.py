@@ -17,10 +17,14 @@ if TYPE_CHECKING:
     from vpem.network.schema import Report
     from vpem.saem.individuals import Individuals
 
-__all__ = ["OF_TABLES", "RowReader", "individuals_of"]
+__all__ = ["RowReader", "individuals_of", "read_if_there"]
 
-OF_TABLES = ("bifactor", "gmm")
-"""Models whose times are columns of a table."""
+
+def read_if_there(model: str) -> tuple[str, ...]:
+    """Return covariates that are read for a model where there are such."""
+    if model in ("bifactor", "gmm"):  # of tables, whose columns are times
+        return ()
+    return ("outcome", "censored", *(("dose",) if model == "curve" else ()))
 
 
 @dataclass(frozen=True)
@@ -128,7 +132,9 @@ def individuals_of(
     typed = _typed("covariates", covariates, "dose=amt,weight")
     column_of = {**{name: known_covariates.get(name, name) for name in needed}, **typed}
     maybe = {name: known_covariates.get(name, name) for name in also if name not in column_of}
-    events = _events(data, doses, column_of, fitted or {}) if "dose" not in typed else None
+    events = (
+        _events(data, doses, {**column_of, **maybe}, fitted or {}) if "dose" not in typed else None
+    )
     if "dose" in column_of and (events is not None or not is_table):
         maybe["dose"] = column_of.pop("dose")
     if events is not None:
@@ -176,8 +182,8 @@ def _events(
 ) -> dict[str, str] | None:
     """Columns of doses that have another name than the usual one; None: there are no doses.
 
-    There are where the user names some, or the fit had some, or a covariate dose is needed and the
-    table has amounts instead.
+    There are where the user names some, or the fit had some, or a covariate dose is looked for and
+    the table has amounts instead.
     """
     from vpem.files.long_csv import header_of
 

@@ -85,7 +85,9 @@ cdef double chain(const double* rates, Py_ssize_t n, double t, double duration) 
     return found / duration
 
 
-cdef double absorbed(double ka, double k, double t, double* slopes, bint with_slopes) noexcept nogil:
+cdef double absorbed(
+    double ka, double k, double t, double* slopes, bint with_slopes,
+) noexcept nogil:
     """An oral dose, at once: ``ka E[ka, k]``, and its derivatives in log ka and log k."""
     cdef double low = min(ka, k), x = (max(ka, k) - low) * t, mean, bend, f, of_high, of_low
     mean = -expm1(-x) / x if x > 0 else 1.0
