@@ -124,8 +124,9 @@ class SamplerSettings(Settings, heading="Sampler", kept=False):
         least=0.0, most=1e6,
     )  # fmt: skip
     no_precondition: bool = setting(
-        False, "langevin, mala: steps of one size for all latents, in their own units, not the "
-        "curvature's."
+        False,
+        "langevin, mala: steps of one size for all latents, in their own units, not the "
+        "curvature's.",
     )
     gradient_compress: str | None = setting(
         None, "langevin: codec of the gradients of latents, such as qsgd:4bits. Default: numbers "

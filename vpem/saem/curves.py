@@ -12,12 +12,11 @@ from numpy.typing import ArrayLike, NDArray
 
 from vpem.checks import as_array
 from vpem.errors import InputError
-from vpem.saem.doses import Doses
 from vpem.saem.individuals import Individuals
 from vpem.saem.models.gmm import GmmModel
 from vpem.saem.models.model import SaemModel, Vector
 
-__all__ = ["Curves", "Latents", "at_times", "check_law", "finite", "in_batches"]
+__all__ = ["Curves", "Latents", "at_other_times", "at_times", "check_law", "finite", "in_batches"]
 
 MOST_TIMES = 100_000
 
@@ -129,9 +128,8 @@ def at_times(
     times: ArrayLike,
     covariates: Mapping[str, Vector],
     source: str,
-    doses: Doses | None = None,
 ) -> Individuals:
-    """Individuals at the same times (T,), with constant covariates (n,), doses, and no values."""
+    """Individuals at the same times (T,), with constant covariates (n,), and no values."""
     grid = as_array("the times", times)
     if grid.ndim != 1 or grid.dtype.kind not in "iuf" or not 0 < len(grid) <= MOST_TIMES:
         raise InputError(
@@ -145,5 +143,12 @@ def at_times(
     ends: NDArray[np.intp] = np.arange(n + 1, dtype=np.intp) * width
     repeated = {name: np.repeat(values, width) for name, values in covariates.items()}
     nothing = np.full(n * width, np.nan)
-    found = Individuals(tuple(names), ends, np.tile(grid, n), nothing, repeated, source)
-    return replace(found, doses=doses)
+    return Individuals(tuple(names), ends, np.tile(grid, n), nothing, repeated, source)
+
+
+def at_other_times(
+    individuals: Individuals, times: ArrayLike, covariates: Mapping[str, Vector]
+) -> Individuals:
+    """Return individuals with their doses at the same times (T,), and no values."""
+    found = at_times(individuals.names, times, covariates, individuals.source)
+    return replace(found, doses=individuals.doses)

@@ -298,11 +298,7 @@ def _facts(
     options = all_options(str(model), model_options or {}) if named else None
     return {
         "algorithm": "saem",
-        "what the data hold": checksum(
-            data.names, data.first, data.times, data.values, data.weights,
-            *data.covariates, *data.covariates.values(), *(data.words or ()),
-            *(() if data.doses is None else (data.doses.first, *data.doses.columns)),
-        ),
+        "what the data hold": checksum(*data.contents),
         "who holds which individuals": checksum(held.order, held.counts),
         "model": model if named else type(made).__name__,
         "what options the model has": checksum(options),

@@ -78,6 +78,15 @@ class Individuals(Shown, Everyone, facts="{n_individuals:individual}, {values.si
         return np.diff(self.first)
 
     @property
+    def contents(self) -> tuple[Any, ...]:
+        """All that is known of the individuals, by which they are recognised."""
+        doses = () if self.doses is None else (self.doses.first, *self.doses.columns)
+        return (
+            self.names, self.first, self.times, self.values, self.weights, *self.covariates,
+            *self.covariates.values(), *(self.words or ()), *doses,
+        )  # fmt: skip
+
+    @property
     def individual_of(self) -> NDArray[np.intp]:
         """Individual of each row, (N,)."""
         return np.repeat(np.arange(self.n_individuals), self.counts)
