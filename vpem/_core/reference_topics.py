@@ -66,7 +66,7 @@ def sweep_topics(
     """Gibbs sweeps: a topic of each word with odds ``theta_k phi_kv``, then ``theta`` given these.
 
     ``theta`` is Dirichlet with parameters ``alpha + n_k``, as gamma numbers over their sum; z has
-    the gamma numbers' logarithms.
+    the gamma numbers' logarithms, moved to a mean that is standard normal.
     """
     n_chains, n, K = z.shape
     for sweep in range(len(keys) // 2):
@@ -83,6 +83,7 @@ def sweep_topics(
                 stream = _stir(int(keys[2 * sweep + 1, i]))
                 for k in range(K):
                     z[c, i, k] = _log_gamma(alpha + held[k], _draw(stream, c * K + k))
+                z[c, i] -= z[c, i].mean() - ndtri(_uniform(_stir((stream + 1) & MASK), c))
 
 
 def means_of_topics(
@@ -116,7 +117,10 @@ def density_of_topics(
     slope: Vector,
     n_threads: int,
 ) -> None:
-    """``sum_v n_v log sum_k theta_k phi_kv + sum_k (alpha z_k - exp(z_k) - log Gamma(alpha))``."""
+    """``sum_v n_v log sum_k theta_k phi_kv + log Dirichlet(theta) - m^2 / 2``, m the mean of z.
+
+    The Dirichlet law is of the logarithms of theta: ``alpha sum_k log theta_k`` and its constant.
+    """
     shares = shares_of(z)
     for i in range(z.shape[1]):
         rows = slice(first[i], first[i + 1])
@@ -125,8 +129,11 @@ def density_of_topics(
         value[:, i] = np.log(run) @ counts[rows]
         hits = (odds / run[..., None] * counts[rows][:, None]).sum(axis=1)
         slope[:, i] = hits - counts[rows].sum() * shares[:, i]
-    value += (alpha * z - np.exp(z) - gammaln(alpha)).sum(axis=-1)
-    slope += alpha - np.exp(z)
+    K, middle = z.shape[-1], z.mean(axis=-1)
+    most = z.max(axis=-1)
+    logs = z - (most + np.log(np.exp(z - most[..., None]).sum(axis=-1)))[..., None]
+    value += alpha * logs.sum(axis=-1) + gammaln(K * alpha) - K * gammaln(alpha) - middle**2 / 2
+    slope += alpha - K * alpha * shares - middle[..., None] / K
 
 
 def bound_of_topics(

@@ -87,8 +87,13 @@ cdef void sweep_document(
                 else:
                     low = k + 1
             held[low] += 1
+    run = 0
     for k in range(K):
         z[k] = log_gamma_of(alpha + held[k], draw(of_shares, chain * K + k))
+        run += z[k] / K
+    run -= normal_of(stir(of_shares + 1), chain)
+    for k in range(K):
+        z[k] -= run
 
 
 def sweep_topics(
@@ -175,7 +180,8 @@ def density_of_topics(
     """
     cdef Py_ssize_t n = z.shape[1], K = z.shape[2], n_chains = z.shape[0], i, c, k, each, row, part
     cdef Py_ssize_t items = n * n_chains, n_parts
-    cdef double run, total, found, constant = K * gammaln(alpha)
+    cdef double run, total, found, most, middle, constant
+    constant = K * gammaln(alpha) - gammaln(K * alpha)
     n_threads = worth(n_threads, items, 3.0 * words.shape[0] * K * n_chains)
     n_parts = min(items, PARTS_A_THREAD * n_threads)
     cdef double[:, ::1] room = np.empty((n_parts, K))
@@ -196,10 +202,19 @@ def density_of_topics(
                 total = total + counts[row]
                 for k in range(K):
                     slope[c, i, k] += counts[row] / run * topics[words[row], k]
+            most = z[c, i, 0]
+            middle = 0
             for k in range(K):
-                run = exp(z[c, i, k])
-                found = found + alpha * z[c, i, k] - run
-                slope[c, i, k] = room[part, k] * (slope[c, i, k] - total) + alpha - run
+                most = fmax(most, z[c, i, k])
+                middle = middle + z[c, i, k] / K
+            run = 0
+            for k in range(K):
+                run = run + exp(z[c, i, k] - most)
+            found = found + K * alpha * (middle - most - log(run)) - middle * middle / 2
+            for k in range(K):
+                slope[c, i, k] = (
+                    room[part, k] * (slope[c, i, k] - total - K * alpha) + alpha - middle / K
+                )
             value[c, i] = found
 
 

@@ -69,8 +69,9 @@ class LdaModel(SaemModel):
 
     A document's proportions ``theta`` of the topics are Dirichlet (alpha, ..., alpha); each of its
     words has a topic, drawn by these, and is drawn by the topic's probabilities ``phi_k``, which
-    are the parameters. Latents are logarithms of gamma numbers of shape alpha, of which ``theta``
-    are the shares: they are any numbers, and the density is smooth in them.
+    are the parameters. Latents z are any numbers: ``theta_k = exp(z_k) / sum_j exp(z_j)``, and the
+    mean of z, which says nothing, is standard normal. The density is smooth in them, and its
+    gradient no larger than the number of words.
 
     The statistic is the expected number of words v of topic k in a document, given its proportions
     and the topics of the moment (`about`), K x V: it is taken of devices, never of a document.
