@@ -65,6 +65,11 @@ DOSES = {
     "data": (doses := read_individuals(DATA.with_name("theophylline.csv"))),
     "held": evenly(doses.n_individuals, 3, NAMES), "model": "one-compartment", "sampler": "mala",
 }  # fmt: skip
+TOPICS = {
+    "data": from_long(np.repeat(np.arange(20), 6), np.tile(np.arange(6.0), 20),
+                      np.random.default_rng(0).integers(1, 9, 120).astype(float)),
+    "held": evenly(20, 3, NAMES), "model": "lda", "model_options": {"n_topics": 2, "n_words": 6},
+}  # fmt: skip
 MIXED = {
     "data": from_matrix(np.random.default_rng(5).normal(size=(30, 2)) ** 3),
     "held": evenly(30, 3, NAMES), "model": "gmm", "model_options": {"n_components": 2},
@@ -199,6 +204,7 @@ def checkpoint(folder):
         {"average": "models", **ABSENT, "sampler": "metropolis"},
         {"codec": "topk:0.5", "feedback": "error", "sampler": "mala"},
         {**DOSES, **FAILING, **ABSENT},
+        {**TOPICS, "codec": "topk:0.3", **ABSENT},
     ):
         check_resumes(lambda saver, options=options: fit(saver=saver, **options))
 
@@ -286,6 +292,8 @@ OVER_RANKS = {
         "sampler": "langevin",
     },
     "doses on a graph that fails": DOSES | FAILING,
+    "topics, masked": TOPICS | {"network": MASKED},
+    "topics, compressed": {**TOPICS, "codec": "topk:0.3", **ABSENT},
     "sampler": {"sampler": "metropolis"},
     "rounds compressed": {"topology": "path", "network": {"compress": "natural:12bits"}},
     "links": FAILING,
@@ -310,7 +318,7 @@ def mpi(folder):
 
 def tls(folder):
     few = ("feedback", "models", "weights", "missing, gmm", "masked tree, langevin",
-           "doses on a graph that fails")  # fmt: skip
+           "doses on a graph that fails", "topics, masked")  # fmt: skip
     compare_over(partial(over_members, 3), {way: OVER_RANKS[way] for way in few})
 
 
