@@ -145,7 +145,7 @@ def test_wrong_part_is_refused(bench):
         bench("kernel")
 
 
-@pytest.mark.parametrize("part", ["oxford", "averaging", "bifactor", "speed", "moves"])
+@pytest.mark.parametrize("part", ["oxford", "averages", "steps", "bifactor", "speed", "moves"])
 def test_saem_experiments_say_what_they_found(monkeypatch, tmp_path, part):
     monkeypatch.syspath_prepend(ROOT)
     from benchmarks import saem
@@ -155,19 +155,6 @@ def test_saem_experiments_say_what_they_found(monkeypatch, tmp_path, part):
     assert written["says"].endswith(".")
     assert written["rows"]
     assert (tmp_path / f"saem-{part}-small.png").stat().st_size > 10_000
-
-
-def test_saem_codecs_lose_least_with_feedback(monkeypatch, tmp_path):
-    monkeypatch.syspath_prepend(ROOT)
-    from benchmarks import saem
-
-    assert saem.main(["--only", "compression", "--folder", str(tmp_path)]) == 0
-    rows = json.loads((tmp_path / "saem-compression-small.json").read_text())["rows"]
-    error = {row["name"]: row["rms error (standard errors)"] for row in rows}
-    for codec in ("qsgd:2bits", "topk:0.25"):
-        for feedback in ("error", "memory"):
-            assert error[f"boys: {codec}, {feedback}"] < 0.2
-            assert error[f"boys: {codec}, {feedback}"] < error[f"boys: {codec}, none"] / 2
 
 
 def test_saem_likelihoods_of_curves_agree(monkeypatch):
