@@ -16,7 +16,7 @@ from vpem.saem.individuals import Individuals
 from vpem.saem.models.gmm import GmmModel
 from vpem.saem.models.model import SaemModel, Vector
 
-__all__ = ["Curves", "Latents", "at_other_times", "at_times", "check_law", "finite", "in_batches"]
+__all__ = ["Curves", "Latents", "at_times", "check_law", "finite", "in_batches", "moved_to"]
 
 MOST_TIMES = 100_000
 
@@ -146,7 +146,7 @@ def at_times(
     return Individuals(tuple(names), ends, np.tile(grid, n), nothing, repeated, source)
 
 
-def at_other_times(
+def moved_to(
     individuals: Individuals, times: ArrayLike, covariates: Mapping[str, Vector]
 ) -> Individuals:
     """Return individuals with their doses at the same times (T,), and no values."""

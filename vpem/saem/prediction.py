@@ -14,9 +14,7 @@ from numpy.typing import ArrayLike
 from vpem.checks import check_int, check_number
 from vpem.errors import InputError
 from vpem.saem.conditional import Conditional
-from vpem.saem.curves import (
-    Curves, Latents, at_other_times, at_times, check_law, finite, in_batches,
-)  # fmt: skip
+from vpem.saem.curves import Curves, Latents, at_times, check_law, finite, in_batches, moved_to
 from vpem.saem.documents import draw_latents, in_words_of
 from vpem.saem.individuals import Individuals
 from vpem.saem.likelihood import LogLikelihood, importance_log_likelihood
@@ -228,7 +226,7 @@ class Predictor:
         self._need_continuous()
         targets = individuals
         if times is not None:
-            targets = at_other_times(individuals, times, self._held(individuals))
+            targets = moved_to(individuals, times, self._held(individuals))
         start = 0
         found: list[tuple[Vector, ...]] = []
         for one in in_batches(targets, len(self.saved.latents), self.n_draws):
@@ -336,7 +334,7 @@ class Predictor:
         elif times is None:
             at = individuals
         else:
-            at = at_other_times(individuals, times, self._held(individuals))
+            at = moved_to(individuals, times, self._held(individuals))
         model = self.form
         found: list[tuple[Vector, ...]] = []
         mean, covariance = model.population(self.saved.theta)
