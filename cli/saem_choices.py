@@ -116,8 +116,8 @@ class SamplerSettings(Settings, heading="Sampler", kept=False):
         "(metropolis), 0.574 (mala), 0.8 (hmc).", least=0.05, most=0.95,
     )  # fmt: skip
     step_size: float | None = setting(
-        None, "Step of langevin, or first of mala, in units of the curvature's covariance. Default: "
-        "0.5, 1.", least=1e-12, most=1e6,
+        None, "Step of langevin, or first of mala, in units of the curvature's covariance. "
+        "Default: 0.5, 1.", least=1e-12, most=1e6,
     )  # fmt: skip
     step_decay: float | None = setting(
         None, "langevin: after the burn-in its step falls with this power; 0: stays. Default: 1/3.",

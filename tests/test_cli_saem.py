@@ -102,7 +102,7 @@ def test_everything_promised_is_there(saem):
     assert found["n_samples"] == 234
     settings = found["settings"]
     assert settings["sampler"] == "metropolis"
-    assert settings["sampler_options"] == {"n_steps": 5, "target": 0.44}
+    assert settings["sampler_options"] == {"n_steps": 2, "target": 0.44}
     assert (settings["n_iter"], settings["burn_in"], settings["devices"]) == (12, 6, 4)
     sent = found["communication"]["by_kind"]
     assert sum(kind["bytes"] for kind in sent.values()) == found["communication"]["bytes"]

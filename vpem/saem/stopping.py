@@ -130,7 +130,7 @@ class Watch:
         held = run.lost <= self.burn_in  # a variance that was lost stays near zero
         times = self._times[: len(self.model.latents)]
         slow = int(np.argmax(times))
-        run.converged = run.change < self.tol and held and since >= ENOUGH * times[slow]
+        run.converged = run.change < self.tol and held and since >= ENOUGH * (times[slow] - 1)
         run.grounds = (
             f"{self.model.parameters[worst]} is farthest from where it settles, about "
             f"{run.change:.2g} of {self._unit(worst)}, "
