@@ -100,6 +100,24 @@ def test_back_from_logarithms_and_at_a_boundary(growth):
     assert found.parameters[2].lower > 0
 
 
+def test_what_does_not_vary_and_its_effects_are_charged_by_rows(growth):
+    names = (
+        "log cl",
+        "log ke",
+        "beta(log cl, wt)",
+        "beta(log ke, wt)",
+        "var(log cl)",
+        "residual sd",
+    )
+    saved = dataclasses.replace(
+        growth, parameters=names, latents=names[:1], theta=np.array([1, 1, 0.2, 0.2, 0.1, 0.5]),
+        information=np.eye(6) * 100, standard_errors=np.full(6, 0.1), shrinkage=np.array([0.1]),
+    )  # fmt: skip
+    found = criteria_of(saved, -50.0, 10, 100)
+    assert found["bicc"] == pytest.approx(100 + 3 * math.log(10) + 3 * math.log(100))
+    assert summary_of(saved).tests == {name: pytest.approx(0.0455, abs=1e-3) for name in names[2:4]}
+
+
 def test_linearized_is_exact_for_lines_and_nlmes_for_curves(boys, growth):
     model = LinearModel(boys)
     exact = model.marginal(growth.theta)

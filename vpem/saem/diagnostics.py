@@ -108,7 +108,7 @@ def simulate(model: SaemModel, theta: Vector, n_sims: int, seed: int) -> Vector:
     ndarray of shape (n_sims, N)
         Of each individual by its own stream.
     """
-    at = model.individuals
+    model, at = model.about(theta), model.individuals
     means, covariance = model.prior(theta, at)
     values, vectors = np.linalg.eigh(covariance)
     root = vectors * np.sqrt(np.maximum(values, 0.0))
@@ -140,7 +140,7 @@ def residuals_of(predictor: Predictor, individuals: Individuals) -> Residuals:
     found: list[tuple[Vector, ...]] = []
     theta = predictor.saved.theta
     for some in in_batches(individuals, len(predictor.saved.latents), predictor.n_draws):
-        model = predictor.made(some)
+        model = predictor.made(some).about(theta)
         fitted, typical, own = _predicted(predictor, model)
         drawn = _simulated(predictor, model, predictor.n_draws)
         chances = Streams.of(some.names, predictor.seed).at(SIMULATED, 2).of_rows(1, some.first)[0]

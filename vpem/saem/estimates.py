@@ -23,7 +23,7 @@ from vpem.saem.saved import SavedSaem
 
 __all__ = ["Figure", "Summary", "criteria_of", "summary_of"]
 
-TESTED = ("slope", "effect of ")
+TESTED = ("slope", "beta(")
 """How names of parameters begin whose being 0 says that something has no effect."""
 
 SCALES: dict[str, tuple[Callable[[float], float], Callable[[float], float]]] = {
@@ -248,11 +248,8 @@ def criteria_of(saved: SavedSaem, value: float, n_individuals: int, n_rows: obje
     if is_wide(saved):  # of a bound, and parameters that a prior holds
         return {"minus_2_log_likelihood": None, "aic": None, "bic": None, "bicc": None}
     vary = [one for one in saved.latents if f"var({one})" in saved.parameters]
-    alone = [one for one in saved.latents if one not in vary]
-    of_rows = sum(
-        name.startswith("residual ") or any(name.endswith(one) for one in alone)
-        for name in saved.parameters
-    )
+    told = ("var(", "cov(", *(f"beta({one}, " for one in vary))
+    of_rows = sum(name not in vary and not name.startswith(told) for name in saved.parameters)
     charged = None
     if vary and isinstance(n_rows, int) and n_rows > 0:
         charged = minus + (p - of_rows) * math.log(n_individuals) + of_rows * math.log(n_rows)

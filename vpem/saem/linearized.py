@@ -36,7 +36,7 @@ def linearized_log_likelihood(model: SaemModel, theta: Vector, means: Vector) ->
     """
     if not model.normal_rows:
         return float("nan")
-    mine = model.individuals
+    mine, model = model.individuals, model.about(theta)
     with np.errstate(all="ignore"):
         each = _each(model, theta, means)
     censored = mine.covariates.get("censored")
