@@ -58,7 +58,7 @@ def copy(
     name: Annotated[
         str | None,
         typer.Argument(
-            help="Which dataset: breast_cancer, wine, heart, oxford_boys, theophylline. "
+            help="Which dataset: breast_cancer, wine, heart, oxford_boys, theophylline, notices. "
             "Default: all."
         ),
     ] = None,

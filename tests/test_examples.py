@@ -32,7 +32,7 @@ def test_what_is_listed_is_what_comes(capsys, name):
 
 def test_copies_are_the_files_themselves(capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert "5 datasets" in done(capsys, "data", "copy").err
+    assert "6 datasets" in done(capsys, "data", "copy").err
     done(capsys, "data", "copy", "theophylline")
     done(capsys, "data", "copy", "wine", "-o", "data/mine.h5", "--quiet")
     found = listing(tmp_path)

@@ -63,6 +63,10 @@ EXAMPLES = {
         "theophylline.csv", 132, 5, "a drug in 12 subjects over 24 h; for vpem saem",
         "R. Upton, table Theoph of R's datasets", "GPL 2 or later (R)",
     ),
+    "notices": Example(
+        "notices.csv", 4920, 3, "240 notices of a village, simulated; for vpem saem --model lda",
+        "data/scripts/make_notices.py", "that of vpem",
+    ),
 }  # fmt: skip
 """The datasets, by name."""
 
