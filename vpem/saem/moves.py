@@ -237,7 +237,8 @@ class _Jump:
             found: Vector = -0.5 * quadratic(z - mean, precision)
             return found
         u: Vector = np.asarray(np.linalg.solve(self.roots, (z - self.centres)[..., None]))[..., 0]
-        return -0.5 * (TAIL + z.shape[-1]) * np.log1p(squares(u) / TAIL)
+        tail: Vector = -0.5 * (TAIL + z.shape[-1]) * np.log1p(squares(u) / TAIL)
+        return tail
 
 
 def _drift(here: _Place, law: Law, steps: Vector, one: Keys) -> tuple[Vector, _Place, Vector]:
