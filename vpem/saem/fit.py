@@ -151,7 +151,6 @@ def fit_saem(
     warn_of_few(likelihood, individuals.names, asked.n_importance)
     information, errors = information_and_errors(made, theta, given)
     server.sum_up(3 if made.normal_rows else 2, made.wide)
-    rates = None if acceptance is None else _spread(individuals, acceptance)
     named = isinstance(model, str)
     return SaemFit(
         made,
@@ -162,7 +161,7 @@ def fit_saem(
         given,
         People.of(made, theta),
         acceptance,
-        rates,
+        None if acceptance is None else _spread(individuals, acceptance),
         -float(individuals.largest(-likelihood.effective.min(initial=np.inf))),
         trace,
         np.array(run.bytes, dtype=np.int64),
