@@ -76,14 +76,15 @@ class SaemFile(StoredFile):
 
     def predict(self, request: Request) -> int:
         """Predict curves, latents or classes of individuals."""
-        from vpem.saem.prediction import CURVES, Predictor
+        from vpem.saem.models.catalogue import has_curves
+        from vpem.saem.prediction import Predictor
 
         refuse_given(request.rows, "is for mixtures; a fit of SAEM takes individuals as they are")
         saved = self.stored
         predictor = Predictor(saved)
         options, output = request.individuals, request.output
         times = options.grid()
-        curves = saved.model in CURVES and not options.latents
+        curves = has_curves(saved.model, saved.model_options) and not options.latents
         self._check_residuals(request, curves)
         self._check(request, curves)
         found = self.individuals(request)

@@ -117,7 +117,7 @@ def saem(
         check_start(how, out.strict)
         _check_asked(model.model, out)
         options = model_options_of(model)
-        sampler = sampler_options_of(model.model, moves, given)
+        sampler = sampler_options_of(model.model, options, moves, given)
         run = Run(screen, out, "fits of SAEM", engine, checkpoints)
         run.labels = labels = LabelFile.of(out, run.where, held.parties)
         if run.where.speaks:

@@ -205,7 +205,9 @@ def model_options_of(given: ModelSettings) -> Report:
     return taken
 
 
-def sampler_options_of(model: str, moves: SamplerSettings, given: Given) -> Report:
+def sampler_options_of(
+    model: str, chosen: Mapping[str, object], moves: SamplerSettings, given: Given
+) -> Report:
     """Return the sampler for a model, its options and a codec of gradients, as recipes do."""
     from vpem._core.threads import thread_count
     from vpem.network.codecs import parse_codec
@@ -217,7 +219,7 @@ def sampler_options_of(model: str, moves: SamplerSettings, given: Given) -> Repo
     taken = {one: value for one, value in options if given.has(one) and value is not None}
     asked = name = moves.sampler
     if name == AUTO:
-        name = usual_sampler(model_class(model), {PARAMETER_OF[one]: None for one in taken})
+        name = usual_sampler(model_class(model, chosen), {PARAMETER_OF[one]: None for one in taken})
     for one in taken:
         parameter = PARAMETER_OF[one]
         if parameter not in known[name] and (asked != AUTO or one != "threads"):

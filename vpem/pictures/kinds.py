@@ -24,8 +24,7 @@ from vpem.pictures.scatters import draw_pairs
 from vpem.pictures.topics import draw_shares, draw_spreads, draw_topics
 from vpem.pictures.traffic import draw_communication
 from vpem.saem.individuals import Individuals
-from vpem.saem.models.catalogue import OWN
-from vpem.saem.prediction import CURVES
+from vpem.saem.models.catalogue import OWN, has_curves
 from vpem.saem.saved import SavedSaem
 from vpem.terms.families.kinds import LOCATED
 
@@ -91,7 +90,7 @@ def _check_curves(saved: SavedLatents) -> None:
             f"{saved.path} is of a user's own model, which a file does not hold: draw in Python, "
             "vpem.pictures.saem.draw_curves(fit, individuals, model=...)"
         )
-    if fit.model not in CURVES:
+    if not has_curves(fit.model, fit.model_options):
         raise InputError(
             f"{saved.path} is of the model {fit.model}, whose latents have no curves over time; "
             "take ",

@@ -60,7 +60,7 @@ class Chains:
     def take(self, which: NDArray[np.intp]) -> Chains:
         """Return a copy of those of some individuals."""
         held = (self.roots, self.centres, self.scales, self.steps)
-        part = Chains(self.z[:, which], *(one[which] for one in held))
+        part = Chains(np.ascontiguousarray(self.z[:, which]), *(one[which] for one in held))
         part.accepted, part.tried = self.accepted[which], self.tried[which]
         return part
 

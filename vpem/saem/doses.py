@@ -51,6 +51,11 @@ class Doses:
         return self.times, self.amounts, self.durations
 
     @classmethod
+    def none(cls, n: int) -> Doses:
+        """No doses, of so many individuals."""
+        return cls(np.zeros(n + 1, dtype=np.intp), *np.zeros((3, 0)))
+
+    @classmethod
     def once(cls, amounts: Vector) -> Doses:
         """One dose at time 0 an individual, (n,), at once."""
         n = len(amounts)

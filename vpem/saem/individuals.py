@@ -141,6 +141,13 @@ class Individuals(Shown, Everyone, facts="{n_individuals:individual}, {values.si
             )
         return values
 
+    def product(self, name: str) -> Vector:
+        """Return a column (N,): a covariate, ``time``, or a product of such, ``time:x``."""
+        made = np.ones(self.n_rows)
+        for part in name.split(":"):
+            made = made * (self.times if part == "time" else self.covariate(part))
+        return made
+
     def changes(self, name: str) -> NDArray[np.intp]:
         """Return the rows whose covariate is not that of the individual's first row."""
         values = self.covariate(name)

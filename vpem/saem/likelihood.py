@@ -91,8 +91,8 @@ def importance_log_likelihood(
     check_number("degrees of freedom", freedom, least=1, most=1000)
     n, q = given.means.shape
     among = model.individuals
-    if model.discrete or model.wide:
-        each = model.marginal(theta)
+    each = model.marginal(theta)
+    if each is not None or model.discrete or model.wide:
         if each is None:
             raise InputError(
                 f"{type(model).__name__} is wide, or has discrete latents, and no marginal: give "

@@ -18,7 +18,7 @@ from vpem.saem.curves import Curves, Latents, at_times, check_law, finite, in_ba
 from vpem.saem.documents import draw_latents, in_words_of
 from vpem.saem.individuals import Individuals
 from vpem.saem.likelihood import LogLikelihood, importance_log_likelihood
-from vpem.saem.models.catalogue import MODELS, OWN, make_model
+from vpem.saem.models.catalogue import MODELS, OWN, has_curves, make_model, model_class
 from vpem.saem.models.model import SaemModel, Vector
 from vpem.saem.results import SaemFit
 from vpem.saem.samplers import Metropolis
@@ -30,8 +30,6 @@ __all__ = ["Predictor"]
 BURN_IN = 150
 CHAINS = 10
 
-CURVES = ("linear", "one-compartment")
-"""Models of vpem whose latents have curves."""
 Maker = Callable[[Individuals], SaemModel]
 
 
@@ -75,12 +73,23 @@ class Predictor:
         self._model: SaemModel | None = None
         self._maker = model
         if model is None and isinstance(fit, SaemFit):
-            self._model = fit.model
+            self._model = fit.model.about(fit.theta)
         elif model is None and self.saved.model == OWN:
             raise InputError(
                 f"the model {self.saved.model_class} is a user's own, which a file does not hold: "
                 "predict in Python, vpem.saem.prediction.Predictor(fit, model=...)"
             )
+
+    @property
+    def _has_curves(self) -> bool:
+        """Whether the fit is of a model by name that has curves."""
+        return has_curves(self.saved.model, self.saved.model_options)
+
+    @property
+    def _reads(self) -> list[str]:
+        """Covariates that a model by name reads."""
+        options = self.saved.model_options
+        return list(model_class(self.saved.model, options).reads(options))
 
     def made(self, individuals: Individuals) -> SaemModel:
         """Make the fitted model of other individuals.
@@ -100,8 +109,8 @@ class Predictor:
             )
         else:
             options = dict(saved.model_options)
-            if saved.model in CURVES:  # from rows it would be found by their fit
-                options["shift"] = np.zeros(len(saved.latents))
+            if self._has_curves:  # from rows it would be found by their fit
+                options["shift"] = 0.0
             try:
                 model = make_model(saved.model, individuals, **options)
             except (TypeError, ValueError, KeyError, IndexError) as error:
@@ -120,20 +129,20 @@ class Predictor:
                 f"{len(saved.parameters)} and {len(saved.latents)}); give data with the same items"
             )
         check_law(model, saved.theta)
-        return model
+        return model.about(saved.theta)
 
     @property
     def form(self) -> SaemModel:
         """Some model of the fitted kind, whose individuals do not matter."""
         if self._model is None:
             saved = self.saved
-            if saved.model in MODELS and saved.model not in CURVES:
+            if saved.model in MODELS and not self._has_curves:
                 raise InputError(
                     f"latents of the model {saved.model} have no curves over time; ask for the "
                     "latents of individuals with rows"
                 )
-            slopes = saved.model_options.get("slopes", ()) if saved.model == "linear" else ()
-            columns = {str(name): np.ones(2) for name in ("dose", *slopes, *saved.covariates)}
+            columns = {name: np.ones(2) for name in (*self._reads, *saved.covariates)}
+            columns["outcome"] = np.zeros(2)
             blank = Individuals(("",), np.array([0, 2]), np.array([1.0, 2.0]), np.zeros(2), columns)
             self._model = self.made(blank)
         return self._model
@@ -169,7 +178,7 @@ class Predictor:
             means, covariances = model.posterior(theta)
             return self._normal(means, covariances, streams), means, covariances
         if type(model).population is not SaemModel.population:
-            first = np.tile(model.population(theta)[0], (model.n, 1))
+            first = model.prior(theta, model.individuals)[0]
         else:
             first = model.start()[1]
         sampler = Metropolis()
@@ -239,10 +248,9 @@ class Predictor:
 
     def _needed(self, individuals: Individuals | None) -> list[str]:
         """Covariates that the model reads; of a user's own model, those that do not change."""
-        if self.saved.model == "one-compartment":
-            return ["dose"] if individuals is None or individuals.doses is None else []
-        if self.saved.model == "linear":
-            return [str(one) for one in self.saved.model_options["slopes"] if one != "time"]
+        if self.saved.model in MODELS:
+            given = individuals is not None and individuals.doses is not None
+            return [name for name in self._reads if name != "dose" or not given]
         if individuals is None:
             return []
         each = individuals.first[:-1]
@@ -338,12 +346,12 @@ class Predictor:
         model = self.form
         found: list[tuple[Vector, ...]] = []
         mean, covariance = model.population(self.saved.theta)
-        root = Streams.of([""], self.seed)
-        draws = self._normal(mean[None], covariance[None], root)
+        apart = self._normal(
+            np.zeros((1, len(mean))), covariance[None], Streams.of([""], self.seed)
+        )
         for some in in_batches(at, len(mean), self.n_draws):
-            n = some.n_individuals
-            means = np.tile(mean, (n, 1))
-            found.append(self._curve(model, some, means, np.repeat(draws, n, axis=1)))
+            means = model.prior(self.saved.theta, some)[0]
+            found.append(self._curve(model, some, means, means + apart))
         return self._joined(at, found)
 
     @finite

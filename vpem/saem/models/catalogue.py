@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from importlib import import_module
 from inspect import signature
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -15,16 +16,28 @@ from vpem.saem.individuals import Individuals
 from vpem.saem.models.model import SaemModel
 from vpem.saem.models.tables import is_incomplete
 
-__all__ = ["INCOMPLETE", "MODELS", "OWN", "all_options", "make_model", "model_class", "seeded"]
+__all__ = [
+    "INCOMPLETE",
+    "MODELS",
+    "OWN",
+    "all_options",
+    "has_curves",
+    "make_model",
+    "model_class",
+    "seeded",
+]
 
 MODELS = {
     "linear": ("vpem.saem.models.linear", "LinearModel"),
-    "one-compartment": ("vpem.saem.models.one_compartment", "OneCompartmentModel"),
+    "one-compartment": ("vpem.saem.models.curves", "OneCompartmentModel"),
     "bifactor": ("vpem.saem.models.bifactor", "BifactorModel"),
     "gmm": ("vpem.saem.models.gmm", "GmmModel"),
     "lda": ("vpem.saem.models.lda", "LdaModel"),
 }
 """Models by name: module and class."""
+
+GENERALIZED = ("vpem.saem.models.curves", "GeneralizedLinearModel")
+"""Linear predictors whose rows are of other laws than the normal one of constant variance."""
 
 INCOMPLETE = {
     "bifactor": ("vpem.saem.models.bifactor_missing", "IncompleteBifactorModel"),
@@ -44,7 +57,7 @@ def make_model(name: str, individuals: Individuals, **options: Any) -> SaemModel
     InputError
         If there is none, the data do not fit it, or an option is unknown.
     """
-    kind = model_class(name)
+    kind = model_class(name, options)
     known = list(signature(kind).parameters)[1:]
     for option in options:
         check_choice(f"option of the model {name}", option, known)
@@ -64,10 +77,17 @@ def seeded(
     return {"seed": seed, **(options or {})}
 
 
-def model_class(name: str) -> Any:
-    """Return the class of a model by its name."""
+def model_class(name: str, options: Mapping[str, object] = MappingProxyType({})) -> Any:
+    """Return the class of a model by its name, and options of which it may depend."""
     module, word = MODELS[check_choice("model", name, MODELS)]
+    if name == "linear" and options.get("error", "constant") != "constant":
+        module, word = GENERALIZED
     return getattr(import_module(module), word)
+
+
+def has_curves(name: str, options: Mapping[str, object]) -> bool:
+    """Whether a fit's model is known by name, and has curves over time."""
+    return name in MODELS and model_class(name, options).has_curves
 
 
 def all_options(name: str, options: Mapping[str, Any]) -> Report:
@@ -75,7 +95,7 @@ def all_options(name: str, options: Mapping[str, Any]) -> Report:
 
     Options that are None, because data decide, are left out.
     """
-    known = list(signature(model_class(name)).parameters.values())[1:]
+    known = list(signature(model_class(name, options)).parameters.values())[1:]
     asked = {one.name: one.default for one in known}
     told = {**asked, **options}
     return {one: _plain(value) for one, value in told.items() if value is not None}

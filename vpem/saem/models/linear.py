@@ -1,31 +1,28 @@
-"""Random intercept and slopes: ``y = a_i + b_i t + e``, the coefficients normal."""
+"""Lines and planes whose coefficients vary between individuals, or do not."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from copy import copy
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
 from vpem._core.latents import Lines
+from vpem.errors import InputError, check_choice
 from vpem.saem.individuals import Individuals
 from vpem.saem.models.model import Counts, SaemModel, Vector
 from vpem.saem.models.normal import (
     LEAST,
     LOG_2_PI,
-    floored,
     gradient_normal,
-    is_floored,
     known_scale,
     log_normal,
-    log_normal_total,
-    products,
     quadratic,
-    scatter_of,
     times,
-    triangle_names,
 )
+from vpem.saem.models.population import Population, columns_of, effect_of, words_of
 from vpem.terms.matrices import lower_half, symmetric
 
 __all__ = ["LinearModel"]
@@ -35,86 +32,136 @@ MOST_SLOPES = 16
 
 
 class LinearModel(SaemModel):
-    """Linear mixed model with a full covariance: ``y_i = X_i z_i + e``, ``z_i ~ N(beta, Omega)``.
+    """Linear mixed model: ``y_i = Z_i z_i + X_i b + e`` with ``z_i ~ N(B c_i, Omega)``.
 
-    Parameters are beta, the lower triangle of Omega, and the residual variance; statistics are
-    ``z``, the lower triangle of ``z z^T``, both about a shift that does not change (so that little
-    cancels where statistics are compressed), and the residual sum of squares.
+    Coefficients z vary between individuals, coefficients b do not. Parameters are the means of z,
+    b, effects of covariates on means, the lower triangle of Omega, and the residual variance.
+    Statistics are those of `Population`, ``X^T e`` (and ``X^T X``) where there is a b, and the
+    residual sum of squares; residuals are about a first b and z about a first mean, so that little
+    cancels where statistics are compressed.
 
     Parameters
     ----------
     individuals : Individuals
-        With at least two rows each.
+        Whose rows.
     slopes : sequence of str
-        Covariates with a random slope besides the intercept; ``"time"`` is the time.
-    shift : ndarray of shape (q,), optional
-        By default the mean of individuals' least squares.
+        Columns besides the intercept; ``"time"`` is the time, others are covariates, and
+        ``"time:x"`` is a product.
+    random : sequence of str, optional
+        Columns whose coefficients vary, of ``"intercept"`` and slopes. None: all.
+    effects : sequence of str
+        Covariates that a mean depends on: ``"intercept:sex"``; see
+        `vpem.saem.models.population.effects_of`.
+    covariance : {"full", "diagonal"}
+        Of the coefficients that vary.
+    error : {"constant"}
+        Others are for `vpem.saem.models.curves.GeneralizedLinearModel`.
+    shift : ndarray of shape (m, L) or float, optional
+        Where the coefficients of means begin; by default the mean of individuals' least squares.
 
     Raises
     ------
     InputError
-        If an individual has one row, or a covariate is missing.
+        If a covariate is missing, or no coefficient varies.
     """
 
     normal_rows = True
+
+    has_curves = True
 
     def __init__(
         self,
         individuals: Individuals,
         slopes: Sequence[str] = ("time",),
-        shift: Vector | None = None,
+        random: Sequence[str] | None = None,
+        effects: Sequence[str] = (),
+        covariance: str = "full",
+        error: str = "constant",
+        shift: Vector | float | None = None,
     ) -> None:
-        if shift is None:
-            individuals.need_rows(2)
-        self.individuals = individuals
-        self.slopes = tuple(slopes)
-        columns = self._columns(individuals)
-        q = len(columns)
+        self.individuals, self.slopes = individuals, tuple(slopes)
+        self.theta: Vector | None = None
         names = ["slope" if name == "time" else f"slope of {name}" for name in self.slopes]
-        self.latents = ("intercept", *names)
-        self.parameters = (*self.latents, *triangle_names(self.latents), "residual variance")
-        ends = np.cumsum([q, q * (q + 1) // 2, 1])
-        self.pieces = (slice(0, ends[0]), slice(ends[0], ends[1]), slice(ends[1], ends[2]))
-        X = np.stack(columns, axis=-1)
+        short = ("intercept", *self.slopes)
+        latents = ("intercept", *names)
+        asked = short if random is None else random
+        for one in asked:
+            check_choice("random coefficient", one, short)
+        called = dict(zip(short, latents, strict=True))
+        self.law = Population(
+            individuals, latents, [called[one] for one in asked],
+            [effect_of(one, called) for one in effects], covariance,
+        )  # fmt: skip
+        fixed = [one for one, name in called.items() if one not in asked and any(
+            effect.parameter == name for effect in self.law.effects)]  # fmt: skip
+        if fixed:
+            raise InputError(
+                f"effects are of coefficients that vary, and {fixed[0]} does not; take a product "
+                f"with the covariate as a slope, such as {fixed[0]}:x"
+            )
+        self.latents = self.law.latents
+        self.parameters = (*self.law.coefficients, *self.law.spreads, "residual variance")
+        pf = len(self.law.fixed)
+        sizes = [*self.law.sizes, pf, pf * (pf + 1) // 2, 1]
+        self._slices = [slice(*map(int, one)) for one in pairwise(np.cumsum([0, *sizes]))]
+        self.pieces = tuple(one for one in self._slices if one.stop > one.start)
+        design = np.stack(self._columns(individuals), axis=-1)
         about = individuals.values - individuals.mean_of_rows(individuals.values)
         self._size = float(individuals.mean_of_rows(about**2))
         self._floor = LEAST * self._size  # of variances, in the values' units
-        widths = individuals.mean_of_rows(X**2)
+        widths = individuals.mean_of_rows(design**2)[self.law.random]
         self._floors: Vector = self._floor / np.where(widths > 0, widths, 1.0)
-        # Squares about each individual's least squares: nothing cancels.
-        self._cross = np.empty((self.n, q, q))
-        for i in range(q):
-            for j in range(q):
-                self._cross[:, i, j] = individuals.sums(columns[i] * columns[j])
-        cuts = individuals.first[1:]
-        each = zip(np.split(X, cuts)[:-1], np.split(individuals.values, cuts)[:-1], strict=True)
-        self._own = np.array([_least_squares(*own) for own in each]).reshape(self.n, q)
-        fitted = sum(
-            self._own[individuals.individual_of, i] * column for i, column in enumerate(columns)
-        )
-        self.shift: Vector = individuals.mean(self._own) if shift is None else shift
-        self._left = individuals.sums((individuals.values - fitted) ** 2)
+        self._prepare(design, shift)
+
+    @classmethod
+    def reads(cls, options: Mapping[str, object]) -> tuple[str, ...]:
+        """Covariates of slopes and effects."""
+        slopes, effects = (words_of(options.get(name)) for name in ("slopes", "effects"))
+        columns = [part for name in slopes for part in name.split(":") if part != "time"]
+        return tuple(dict.fromkeys([*columns, *columns_of(effects)]))
+
+    def _prepare(self, design: Vector, shift: Vector | float | None) -> None:
+        """Take squares about a first b and each individual's least squares: nothing cancels."""
+        data, law = self.individuals, self.law
+        Z, X = design[:, law.random], design[:, law.fixed]
+        law.shift[:] = 0.0 if shift is None else shift
+        if shift is None and X.shape[1]:
+            sums = [data.total(_crossed(data, one, two)) for one, two in (
+                (design, design), (design, data.values[:, None]))]  # fmt: skip
+            law.shift[law.fixed, 0] = _solved(sums[0], sums[1][:, 0])[law.fixed]
+        rest = data.values - X @ law.shift[law.fixed, 0]
+        self._cross, self._both = _crossed(data, Z, Z), _crossed(data, Z, X)
+        self._among = _crossed(data, X, X)
+        cuts = data.first[1:]
+        each = zip(np.split(Z, cuts)[:-1], np.split(rest, cuts)[:-1], strict=True)
+        self._own = np.array([_least_squares(*own) for own in each]).reshape(self.n, Z.shape[1])
+        self._turn: Vector = np.linalg.pinv(self._cross) @ self._both
+        left = rest - np.einsum("nq,nq->n", self._own[data.individual_of], Z)
+        self._left = data.sums(left**2)
+        self._along = _crossed(data, X, rest[:, None])[..., 0]
+        if shift is None:
+            law.shift[law.random, 0] = data.mean(self._own)
 
     def _columns(self, at: Individuals) -> list[Vector]:
         """Columns (N,) of the design: the intercept, the slopes."""
-        columns = [np.ones(at.n_rows)]
-        for name in self.slopes:
-            columns.append(at.times if name == "time" else at.covariate(name))
-        return columns
+        return [np.ones(at.n_rows), *map(at.product, self.slopes)]
 
     def take(self, which: NDArray[np.intp]) -> LinearModel:
         """Return the same model of some of the individuals."""
         part = copy(self)
-        part.individuals = self.individuals.take(which)
-        part._cross, part._own, part._left = (
-            one[which] for one in (self._cross, self._own, self._left)
-        )
+        part.individuals, part.law = self.individuals.take(which), self.law.take(which)
+        for name in ("_cross", "_both", "_among", "_own", "_turn", "_left", "_along"):
+            setattr(part, name, getattr(self, name)[which])
         return part
 
     def unpack(self, theta: Vector) -> tuple[Vector, Vector, float]:
-        """Return beta (q,), Omega (q, q) and the residual variance."""
-        q = len(self.latents)
-        return theta[:q], symmetric(theta[q:-1], q), float(theta[-1])
+        """Return coefficients B (m, L), Omega (q, q) and the residual variance."""
+        return *self.law.unpack(theta), float(theta[-1])
+
+    def _apart(self, B: Vector) -> Vector:
+        """How far coefficients b (r,) are from the first."""
+        found: Vector = (B - self.law.shift)[self.law.fixed, 0]
+        return found
 
     def start(self) -> tuple[Vector, Vector]:
         """Each individual's least squares, and what follows from them."""
@@ -122,22 +169,37 @@ class LinearModel(SaemModel):
         z: Vector = self._own.copy()
         return self.maximize(self.individuals.total(self.statistics(z[None])), self.counts), z
 
-    def _squares(self, z: Vector) -> Vector:
-        """Residual sums of squares (chains, n)."""
+    def _squares(self, z: Vector, away: Vector) -> Vector:
+        """Residual sums of squares (chains, n) of coefficients b so far ``away`` (r,)."""
         found: Vector = self._left + quadratic(z - self._own, self._cross)
+        if len(away):
+            found = found - 2 * (self._residual(z) @ away) + self._among @ away @ away
+        return found
+
+    def _residual(self, z: Vector) -> Vector:
+        """Products ``X^T e`` (chains, n, r) of residuals about the first b."""
+        found: Vector = self._along - np.einsum("nqr,cnq->cnr", self._both, z)
         return found
 
     def log_complete(self, z: Vector, theta: Vector) -> Vector:
         """Logarithm of the complete density of each individual, (chains, n)."""
-        beta, omega, variance = self.unpack(theta)
+        B, omega, variance = self.unpack(theta)
         constant = self.individuals.counts * (LOG_2_PI + np.log(variance))
-        rows: Vector = constant + self._squares(z) / variance
-        return log_normal(z, beta, omega) - 0.5 * rows
+        rows: Vector = constant + self._squares(z, self._apart(B)) / variance
+        apart = z - self.law.means(B)[:, self.law.random]
+        return log_normal(apart, np.zeros(len(omega)), omega) - 0.5 * rows
+
+    def _fitted(self, B: Vector) -> Vector:
+        """Least squares (n, q) of each individual, given the coefficients b."""
+        away = self._apart(B)
+        return self._own - self._turn @ away if len(away) else self._own
 
     def gradient(self, z: Vector, theta: Vector) -> Vector:
         """Gradient of `log_complete` in the latents, (chains, n, q)."""
-        beta, omega, variance = self.unpack(theta)
-        return gradient_normal(z, beta, omega) - times(self._cross, z - self._own) / variance
+        B, omega, variance = self.unpack(theta)
+        apart = z - self.law.means(B)[:, self.law.random]
+        own = times(self._cross, z - self._fitted(B)) / variance
+        return gradient_normal(apart, np.zeros(len(omega)), omega) - own
 
     def statistics(self, z: Vector) -> Vector:
         """Statistic of each individual, the mean over chains, (n, P)."""
@@ -145,48 +207,82 @@ class LinearModel(SaemModel):
         return found
 
     def statistics_by_chain(self, z: Vector) -> Vector:
-        """First and second moments, and the residual sum of squares, (chains, n, P)."""
-        return np.concatenate([products(z - self.shift), self._squares(z)[..., None]], axis=-1)
+        """Moments, products of the fixed columns, and the residual sum of squares."""
+        parts = [self.law.statistics(z)]
+        if len(self.law.fixed):
+            among = lower_half(self._among)
+            parts += [self._residual(z), np.broadcast_to(among, (len(z), *among.shape))]
+        return np.concatenate([*parts, self._squares(z, np.zeros(0))[..., None]], axis=-1)
+
+    def _taken_apart(self, total: Vector) -> tuple[Vector, Vector, Vector, float]:
+        """Split a total: of latents, ``X^T e`` (r,), ``X^T X`` (r, r), and squares."""
+        along, among, _ = self._slices[-3:]
+        r = along.stop - along.start
+        return total[: along.start], total[along], symmetric(total[among], r), float(total[-1])
 
     def maximize(self, total: Vector, counts: Counts) -> Vector:
-        """Moments of the coefficients, and the mean residual square."""
-        apart, scatter = scatter_of(total[:-1], counts.individuals, len(self.latents))
-        omega = floored(scatter, self._floors)
-        variance = max(total[-1] / counts.rows, self._floor)
-        return np.concatenate([self.shift + apart, lower_half(omega), [variance]])
+        """Moments of the coefficients, least squares of the fixed, and the mean residual square."""
+        latent, along, among, squares = self._taken_apart(total)
+        near = None if self.theta is None else self.law.unpack(self.theta)[1]
+        B, omega, _ = self.law.maximize(latent, counts.individuals, self._floors, near)
+        away = _solved(among, along)
+        B[self.law.fixed, 0] += away
+        left = (squares - along @ away) / counts.rows
+        return np.concatenate([self.law.pack(B, omega), [max(left, self._floor)]])
 
     def holds(self, total: Vector, counts: Counts) -> bool:
         """Whether coefficients and residuals have such moments."""
-        _, scatter = scatter_of(total[:-1], counts.individuals, len(self.latents))
-        left = float(total[-1]) / counts.rows
-        return left >= self._floor and not is_floored(scatter, self._floors)
+        latent, along, among, squares = self._taken_apart(total)
+        left = (squares - along @ _solved(among, along)) / counts.rows
+        fine = self.law.maximize(latent, counts.individuals, self._floors)[2]
+        return bool(left >= self._floor) and fine
 
     def log_density(self, total: Vector, counts: Counts, theta: Vector) -> float:
         """Complete log-likelihood of a total of statistics."""
-        beta, omega, variance = self.unpack(theta)
-        latent = log_normal_total(total[:-1], counts.individuals, beta - self.shift, omega)
-        rows = counts.rows * (LOG_2_PI + np.log(variance))
-        return float(latent - 0.5 * rows - 0.5 * total[-1] / variance)
+        latent, along, among, squares = self._taken_apart(total)
+        B, omega, variance = self.unpack(theta)
+        away = self._apart(B)
+        squares += float(away @ among @ away - 2 * along @ away)
+        found = self.law.log_density(latent, counts.individuals, B, omega)
+        rows = counts.rows * (LOG_2_PI + np.log(variance)) + squares / variance
+        return float(found - 0.5 * rows)
 
     def posterior(self, theta: Vector) -> tuple[Vector, Vector]:
         """Means and covariances of the coefficients given the rows."""
-        beta, omega, variance = self.unpack(theta)
+        B, omega, variance = self.unpack(theta)
         prior = np.linalg.inv(omega)
         covariances = np.asarray(np.linalg.inv(prior + self._cross / variance), np.float64)
-        own = times(self._cross, self._own) / variance
-        means = times(covariances, times(prior, np.broadcast_to(beta, own.shape)) + own)
-        return means, covariances
+        own = times(self._cross, self._fitted(B)) / variance
+        mean = self.law.means(B)[:, self.law.random]
+        return times(covariances, times(prior, mean) + own), covariances
 
     def population(self, theta: Vector) -> tuple[Vector, Vector]:
-        """Mean and covariance of the coefficients."""
-        return self.unpack(theta)[:2]
+        """Mean and covariance of the coefficients that vary, where covariates are 0."""
+        B, omega, _ = self.unpack(theta)
+        return B[self.law.random, 0], omega
+
+    def prior(self, theta: Vector, at: Individuals) -> tuple[Vector, Vector]:
+        """Means (n, q) of the coefficients by covariates, and their covariance."""
+        B, omega, _ = self.unpack(theta)
+        return self.law.of(at).means(B)[:, self.law.random], omega
+
+    def about(self, theta: Vector) -> LinearModel:
+        """Return the model whose lines have the fixed coefficients of theta."""
+        part = copy(self)
+        part.theta = theta
+        return part
 
     def curve(self, z: Vector, at: Individuals) -> Vector:
         """Lines (chains, N)."""
-        of_rows = z[..., at.individual_of, :]
+        columns, of_rows = self._columns(at), z[..., at.individual_of, :]
         found = np.zeros(of_rows.shape[:-1])
-        for i, column in enumerate(self._columns(at)):
-            found += of_rows[..., i] * column
+        for i, row in enumerate(self.law.random):
+            found += of_rows[..., i] * columns[row]
+        if len(self.law.fixed):
+            assert self.theta is not None, "fixed coefficients are those of about(theta)"
+            B = self.law.unpack(self.theta)[0]
+            for row in self.law.fixed:
+                found += B[row, 0] * columns[row]
         return found
 
     def row_sds(self, z: Vector, theta: Vector, at: Individuals) -> Vector:
@@ -197,9 +293,9 @@ class LinearModel(SaemModel):
         """Law of the coefficients, of few enough."""
         if len(self.latents) > MOST_SLOPES:
             return None
-        beta, omega, variance = self.unpack(theta)
-        mean = np.tile(beta, (self.n, 1))
-        return Lines(mean, np.linalg.inv(omega), self._own, self._cross, variance)
+        B, omega, variance = self.unpack(theta)
+        means = np.ascontiguousarray(self.law.means(B)[:, self.law.random])
+        return Lines(means, np.linalg.inv(omega), self._fitted(B), self._cross, variance)
 
     def marginal(self, theta: Vector) -> Vector:
         """Log-likelihood of each individual: Bayes' rule at the posterior mean."""
@@ -209,6 +305,25 @@ class LinearModel(SaemModel):
             len(self.latents) * LOG_2_PI + np.linalg.slogdet(covariances)[1]
         )
         return found
+
+
+def _crossed(data: Individuals, left: Vector, right: Vector) -> Vector:
+    """Products ``L^T R`` (n, l, r) of columns (N, l) and (N, r), over each individual's rows."""
+    found = np.empty((data.n_individuals, left.shape[1], right.shape[1]))
+    for i in range(left.shape[1]):
+        for j in range(right.shape[1]):
+            found[:, i, j] = data.sums(left[:, i] * right[:, j])
+    return found
+
+
+def _solved(matrix: Vector, right: Vector) -> Vector:
+    """Solve equations of a symmetric matrix, units aside; the smallest solution of several."""
+    sizes = np.sqrt(np.maximum(np.diag(matrix), 0.0))
+    units = np.where(sizes > 0, sizes, 1.0)
+    found: Vector = np.linalg.pinv(matrix / np.outer(units, units), hermitian=True) @ (
+        right / units
+    )
+    return found / units
 
 
 def _least_squares(X: Vector, y: Vector) -> Vector:

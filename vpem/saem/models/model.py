@@ -51,6 +51,8 @@ class SaemModel(ABC):
         Parts of a statistic that are compressed with a scale of their own; together they cover it.
     discrete : bool
         Whether latents are numbers of classes: then there must be `draw` and `marginal`.
+    has_curves : bool
+        Whether it has curves over time, and takes the option ``shift``.
     n_imputed : int
         Latents beside those that have names: values that are drawn with them.
     normal_rows : bool
@@ -67,6 +69,7 @@ class SaemModel(ABC):
     parameters: Sequence[str]
     pieces: tuple[slice, ...]
     discrete: bool = False
+    has_curves: bool = False
     n_imputed: int = 0
     normal_rows: bool = False
     wide: bool = False
@@ -121,6 +124,11 @@ class SaemModel(ABC):
     @abstractmethod
     def log_density(self, total: Vector, counts: Counts, theta: Vector) -> float:
         """``<total, phi(theta)> - psi(theta)``: the complete log-likelihood, up to ``log h``."""
+
+    @classmethod
+    def reads(cls, options: Mapping[str, object]) -> tuple[str, ...]:
+        """Covariates that a model with such options reads."""
+        return ()
 
     # ---- what some models have ----------------------------------------------------------------
 

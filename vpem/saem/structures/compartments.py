@@ -78,6 +78,10 @@ class Compartments(Structure):
                     f"{values[place]:g}; times count from the dose, and doses are not negative"
                 )
 
+    def doses(self, at: Individuals) -> Doses:
+        """Return doses, or else one at time 0 of what the covariate ``dose`` says."""
+        return doses_of(at)
+
     def _curves(self, phi: Vector, at: Individuals, slopes: Vector) -> Vector:
         doses = doses_of(at)
         found = np.empty((len(phi), at.n_rows))

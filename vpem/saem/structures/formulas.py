@@ -177,7 +177,7 @@ class LinearPredictor(Structure):
     Parameters
     ----------
     columns : sequence of str
-        Covariates of rows, or ``time``.
+        Covariates of rows, ``time``, or products of such, ``time:x``.
     intercept : bool
         Whether there is one.
     """
@@ -187,11 +187,14 @@ class LinearPredictor(Structure):
         slopes = tuple("slope" if name == "time" else f"slope of {name}" for name in columns)
         self.names = (("intercept",) if intercept else ()) + slopes
         self.scales = ("identity",) * len(self.names)
-        self.needs = tuple(name for name in columns if name != "time")
+        parts = [part for name in columns for part in name.split(":")]
+        self.needs = tuple(name for name in parts if name != "time")
 
-    def _design(self, at: Individuals) -> Vector:
+    code = -1
+
+    def design(self, at: Individuals) -> Vector:
         """Columns of the rows, (N, m)."""
-        columns = [at.times if name == "time" else at.covariate(name) for name in self.columns]
+        columns = [at.product(name) for name in self.columns]
         return np.stack(([np.ones(at.n_rows)] if self.intercept else []) + columns, axis=-1)
 
     def predict(self, phi: Vector, at: Individuals) -> Vector:
@@ -200,7 +203,7 @@ class LinearPredictor(Structure):
 
     def slopes(self, phi: Vector, at: Individuals) -> tuple[Vector, Vector]:
         """Return the sums, and the columns."""
-        design = self._design(at)
+        design = self.design(at)
         rows = phi[:, at.individual_of]
         total = np.zeros(rows.shape[:2])
         for j in range(design.shape[1]):

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from scipy.special import expit, logit
 
 from vpem.errors import check_choice
+from vpem.saem.doses import Doses
 from vpem.saem.individuals import Individuals
 
 __all__ = ["SCALES", "Structure", "Vector"]
@@ -96,6 +97,14 @@ class Structure(ABC):
             widths = np.moveaxis(np.diagonal(moved, axis1=0, axis2=-1), -1, 0)
             slopes = apart / widths[..., at.individual_of]
         return found[0], np.ascontiguousarray(np.moveaxis(slopes, 0, -1))
+
+    def doses(self, at: Individuals) -> Doses:
+        """Return the doses that kernels of this curve read: none, by default."""
+        return Doses.none(at.n_individuals)
+
+    def design(self, at: Individuals) -> Vector:
+        """Return the columns (N, m) of a linear predictor; of other curves none, (0, m)."""
+        return np.zeros((0, len(self.names)))
 
     def begin(self, individuals: Individuals) -> Vector:
         """Return each individual's own guess (n, m), on the scales; NaN where there is none."""

@@ -1,0 +1,406 @@
+"""Nonlinear mixed models: a curve of parameters that vary between individuals, measured with error.
+
+``y ~ law(f(t; phi_i))`` and ``phi_i = B c_i + eta_i`` on the scales on which parameters are normal.
+Means and covariance of what varies, and variances of errors of one kind, have statistics of an
+exponential family. Coefficients of parameters that do not vary, and other variances, have none:
+the complete log-likelihood is expanded about the parameters of the moment, to second order with
+expected information in place of the second derivative. The coefficients of the expansion are sums
+over rows as other statistics are, are averaged over iterations alike, and the M-step is then
+Fisher's scoring. At a fixed point the mean score is zero: it is that of the likelihood.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from copy import copy
+from itertools import pairwise
+from typing import Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vpem._core.latents import Curves, Latents
+from vpem.errors import InputError, NumericalError
+from vpem.saem.individuals import Individuals
+from vpem.saem.models.model import Counts, SaemModel, Vector
+from vpem.saem.models.normal import gradient_normal, log_normal
+from vpem.saem.models.outcomes import Outcomes
+from vpem.saem.models.population import Population, columns_of, words_of
+from vpem.saem.streams import Stream
+from vpem.saem.structures.structure import Structure
+from vpem.terms.matrices import lower_half, symmetric
+
+__all__ = ["MixedModel", "latents_of"]
+
+MOST_LATENTS = 16
+"""Latents that kernels take."""
+WIDEST = 1.0
+"""Longest step of a coefficient on a logarithmic scale in one iteration."""
+FACTOR = 16.0
+"""Most by which a variance that is expanded changes in one iteration."""
+LEAST_VARIANCE = 0.25
+"""Of logarithms, to begin with."""
+SMALLEST = 1e-9
+"""Least eigenvalue of an expansion's information, in units of the parameters."""
+
+
+def latents_of(structure: Structure) -> tuple[str, ...]:
+    """Names of a structure's parameters on their scales: ``log ka``."""
+    pairs = zip(structure.names, structure.scales, strict=True)
+    return tuple(name if scale == "identity" else f"{scale} {name}" for name, scale in pairs)
+
+
+class MixedModel(SaemModel):
+    """Mixed model of a structure; see this module's first lines.
+
+    Parameters are means of all parameters of the structure on their scales, effects of covariates,
+    (co)variances of what varies, and standard deviations of errors.
+
+    Parameters
+    ----------
+    individuals : Individuals
+        The data. With a covariate ``outcome`` (codes 0, 1, ...) each outcome has a law of its
+        own; with a covariate ``censored`` a value is an upper (1) or lower (-1) limit.
+    structure : Structure
+        The curve.
+    error : str or sequence of str
+        Law of the rows, of `vpem.saem.models.laws.LAWS`, or one for each outcome.
+    random : sequence of str, optional
+        Which parameters vary between individuals. None: all.
+    effects : sequence of str
+        Covariates that means depend on, see `vpem.saem.models.population.effects_of`.
+    covariance : {"diagonal", "full"}
+        Of what varies.
+    first : sequence of float, optional
+        Means (m,) to begin with, on the parameters' scales; by default read from rows.
+    shift : ndarray of shape (m, L) or float, optional
+        Of `Population`; by default the means to begin with.
+
+    Raises
+    ------
+    InputError
+        If the data do not fit the model.
+    """
+
+    has_curves = True
+
+    def __init__(
+        self,
+        individuals: Individuals,
+        structure: Structure,
+        error: str | Sequence[str] = "constant",
+        random: Sequence[str] | None = None,
+        effects: Sequence[str] = (),
+        covariance: str = "diagonal",
+        first: Sequence[float] | Vector | None = None,
+        shift: Vector | float | None = None,
+    ) -> None:
+        self.individuals, self.structure = individuals, structure
+        structure.check(individuals)
+        names = latents_of(structure)
+        random = structure.names if random is None else random
+        self.law = population = Population(individuals, names, random, effects, covariance)
+        self.latents = population.latents
+        self.outcomes = Outcomes(individuals, error, expanded=bool(len(population.fixed)))
+        self.found = {"error": list(self.outcomes.kinds)}
+        self._at_fixed = population.place_of(fixed=True)
+        self.parameters = (
+            *population.coefficients, *population.spreads, *self.outcomes.parameters
+        )  # fmt: skip
+        self.first = _checked_first(first, structure)
+        self.theta: Vector | None = None
+        self._lay_out()
+        self._begun: Vector | None = None
+        if shift is None:
+            self._begun = self._begin()
+            population.shift[:, 0] = individuals.median(self._begun)
+        else:
+            population.shift[:] = shift
+
+    @classmethod
+    def reads(cls, options: Mapping[str, object]) -> tuple[str, ...]:
+        """Covariates of effects."""
+        return columns_of(words_of(options.get("effects")))
+
+    def _lay_out(self) -> None:
+        """Say which numbers of a statistic are what."""
+        s = len(self._at_fixed) + len(self.outcomes.scored)
+        sizes = [*self.law.sizes, self.outcomes.size, s, s * (s + 1) // 2]
+        self._slices = [slice(*map(int, one)) for one in pairwise(np.cumsum([0, *sizes]))]
+        self.pieces = tuple(one for one in self._slices if one.stop > one.start)
+
+    # ---- the start -------------------------------------------------------------------------------
+
+    def _begin(self) -> Vector:
+        """Parameters (n, m) of individuals to begin with, on their scales."""
+        shape = (self.n, len(self.structure.names))
+        if self.first is not None:
+            return np.tile(self.first, (self.n, 1))
+        found = np.asarray(self.structure.begin(self.individuals), dtype=np.float64).reshape(shape)
+        unknown = ~np.isfinite(found)
+        if not self.individuals.total(~unknown).all():
+            raise InputError(
+                f"{self.individuals.source}: no individual tells where the parameters "
+                f"{', '.join(self.structure.names)} could begin; give the model's option first"
+            )
+        found = np.where(unknown, np.nan, found)
+        return np.where(unknown, self.individuals.median(found), found)
+
+    def start(self) -> tuple[Vector, Vector]:
+        """Parameters read from each individual's rows; variances are large at first."""
+        data, population = self.individuals, self.law
+        self.outcomes.check_scales()
+        begun = self._begin() if self._begun is None else self._begun
+        middle = population.shift[:, 0]
+        near = np.array([scale != "identity" for scale in self.structure.scales])
+        z = np.where(near, np.clip(begun, middle - 1.0, middle + 1.0), begun)[:, population.random]
+        wide = np.where(near, LEAST_VARIANCE, 0.01 * middle**2)[population.random]
+        if not self.outcomes.parameters:  # of logits, or logarithms of means
+            wide = np.full(len(wide), LEAST_VARIANCE)
+        spread = data.mean((z - middle[population.random]) ** 2)
+        omega = np.diag(np.maximum(np.maximum(wide, spread), 1e-8))
+        theta = np.concatenate([population.pack(population.shift, omega), self.outcomes.start()])
+        k = self.outcomes.n_sds
+        for _ in range(3 if k else 0):
+            here = self.about(theta)
+            found = here.maximize(data.total(here.statistics(z[None])), self.counts)
+            theta = np.concatenate([theta[:-k], found[-k:]])
+        return theta, z
+
+    # ---- parameters ------------------------------------------------------------------------------
+
+    def about(self, theta: Vector) -> Self:
+        """Return the model whose statistics are expansions about theta."""
+        part = copy(self)
+        part.theta = np.asarray(theta, dtype=np.float64)
+        return part
+
+    def take(self, which: NDArray[np.intp]) -> Self:
+        """Return the same model of some of the individuals."""
+        return self._of(self.individuals.take(which), self.law.take(which))
+
+    def _of(self, individuals: Individuals, population: Population) -> Self:
+        part = copy(self)
+        part.individuals, part.law = individuals, population
+        part.outcomes = self.outcomes.of(individuals)
+        part._begun = None
+        return part
+
+    def unpack(self, theta: Vector) -> tuple[Vector, Vector, Vector]:
+        """Return coefficients B (m, L), the covariance (q, q) and standard deviations (k,)."""
+        B, omega = self.law.unpack(theta)
+        return B, omega, theta[len(theta) - self.outcomes.n_sds :]
+
+    def whole(self, z: Vector, B: Vector) -> Vector:
+        """All parameters (chains, n, m) of individuals with latents (chains, n, q)."""
+        phi = np.repeat(self.law.means(B)[None], len(z), axis=0)
+        phi[..., self.law.random] = z
+        return phi
+
+    # ---- the density -----------------------------------------------------------------------------
+
+    def log_complete(self, z: Vector, theta: Vector) -> Vector:
+        """Logarithm of the complete density of each individual, (chains, n); -inf: none."""
+        B, omega, sds = self.unpack(theta)
+        phi = self.whole(z, B)
+        f = self.structure.predict(phi, self.individuals)
+        each = self.outcomes.log_density(f, sds)
+        with np.errstate(all="ignore"):
+            mean = self.law.means(B)[:, self.law.random]
+            found = self.individuals.sums(each) + log_normal(z - mean, np.zeros(len(omega)), omega)
+        return np.where(np.isfinite(found), found, -np.inf)
+
+    def gradient(self, z: Vector, theta: Vector) -> Vector:
+        """Gradient of `log_complete` in the latents, (chains, n, q)."""
+        B, omega, sds = self.unpack(theta)
+        f, slopes = self.structure.slopes(self.whole(z, B), self.individuals)
+        of_f = self.outcomes.slope(f, sds)
+        with np.errstate(all="ignore"):
+            parts = [self.individuals.sums(of_f * slopes[..., j]) for j in self.law.random]
+            mean = self.law.means(B)[:, self.law.random]
+            prior = gradient_normal(z - mean, np.zeros(len(omega)), omega)
+        return np.stack(parts, axis=-1) + prior
+
+    def kernels(self, theta: Vector) -> Latents | None:
+        """Law of the latents as kernels know it, of structures that they know."""
+        code = self.structure.code
+        if code is None or len(self.latents) > MOST_LATENTS:
+            return None
+        B, omega, sds = self.unpack(theta)
+        whole, data = self.law.means(B), self.individuals
+        doses = self.structure.doses(data)
+        return Curves(
+            np.ascontiguousarray(whole[:, self.law.random]), np.linalg.inv(omega), code, whole,
+            self.law.random, data.first, data.times, self.structure.design(data), data.values,
+            *self.outcomes.coded, self.outcomes.noise(sds), doses.first, doses.times,
+            doses.amounts, doses.durations,
+        )  # fmt: skip
+
+    # ---- statistics ------------------------------------------------------------------------------
+
+    def statistics(self, z: Vector) -> Vector:
+        """Statistic of each individual, the mean over chains, (n, P)."""
+        found: Vector = self.statistics_by_chain(z).mean(axis=0)
+        return found
+
+    def statistics_by_chain(self, z: Vector) -> Vector:
+        """Moments of what varies, squares of residuals, and the expansion, (chains, n, P)."""
+        assert self.theta is not None, "statistics are about parameters: call about(theta)"
+        B, _, sds = self.unpack(self.theta)
+        phi = self.whole(z, B)
+        if len(self._at_fixed):
+            f, slopes = self.structure.slopes(phi, self.individuals)
+        else:
+            f = self.structure.predict(phi, self.individuals)
+            slopes = np.zeros((*f.shape, 0))
+        parts = [self.law.statistics(z), *self.outcomes.squares(f)]
+        if self._slices[-1].stop > self._slices[-1].start:
+            parts += self._expansion(f, slopes, B, sds)
+        return np.concatenate(parts, axis=-1)
+
+    def _expansion(self, f: Vector, slopes: Vector, B: Vector, sds: Vector) -> list[Vector]:
+        """Coefficients of the expansion: (chains, n, s) and (chains, n, s (s + 1) / 2)."""
+        rows, columns = self.law.entries(self.law.fixed)
+        design = self.law.design[self.individuals.individual_of]
+        jacobian = slopes[..., rows] * design[:, columns] if len(rows) else slopes
+        with np.errstate(all="ignore"):
+            score, info = self.outcomes.expansion(f, jacobian, sds)
+            at = self._expanded(B, sds)
+            first = _sums(self.individuals, score + info @ at)
+            second = _sums(self.individuals, lower_half(info))
+        if not np.isfinite(second).all():
+            raise NumericalError(
+                "a curve has no value at simulated parameters; take another start or error"
+            )
+        return [first, second]
+
+    def _expanded(self, B: Vector, sds: Vector) -> Vector:
+        """What the expansion is in: coefficients that are fixed, and variances."""
+        return np.concatenate([B[self.law.entries(self.law.fixed)], sds[self.outcomes.scored] ** 2])
+
+    # ---- the M-step ------------------------------------------------------------------------------
+
+    def _taken_apart(self, total: Vector) -> tuple[Vector, Vector, Vector, Vector]:
+        """Split a total: of latents, of squares, and the expansion's score (s,) and information."""
+        squares, first, second = self._slices[-3:]
+        wide = len(self._at_fixed) + len(self.outcomes.scored)
+        return (
+            total[: squares.start], total[squares], total[first], symmetric(total[second], wide)
+        )  # fmt: skip
+
+    def maximize(self, total: Vector, counts: Counts) -> Vector:
+        """Moments of what varies, mean squares, and a step of scoring."""
+        assert self.theta is not None, "maximize is about parameters: call about(theta)"
+        latent, squares, score, info = self._taken_apart(total)
+        before, near, sds = self.unpack(self.theta)
+        B, omega, _ = self.law.maximize(latent, counts.individuals, near=near)
+        sds = sds.copy()
+        for one, size, rows in self.outcomes.exact(squares, counts):
+            sds[one.sds] = np.sqrt(max(size / rows if rows else 0.0, one.floor))
+        if len(score):
+            found = self._step(score, info, self._expanded(before, sds))
+            r = len(self._at_fixed)
+            B[self.law.entries(self.law.fixed)] = found[:r]
+            sds[self.outcomes.scored] = np.sqrt(found[r:])
+        return np.concatenate([self.law.pack(B, omega), sds])
+
+    def _step(self, score: Vector, info: Vector, at: Vector) -> Vector:
+        """Maximum of an expansion, no farther away than steps may be."""
+        sizes = np.sqrt(np.maximum(np.diag(info), 0.0))
+        known = sizes > 0
+        units = np.where(known, sizes, 1.0)
+        values, vectors = np.linalg.eigh(info / np.outer(units, units))
+        values = np.maximum(values, SMALLEST * max(float(values[-1]), 1e-300))
+        apart = (score - info @ at) / units
+        step = np.where(known, vectors @ ((vectors.T @ apart) / values) / units, 0.0)
+        r = len(self._at_fixed)
+        rows, _ = self.law.entries(self.law.fixed)
+        near = np.array([scale != "identity" for scale in self.structure.scales])[rows]
+        step[:r] = np.where(near, np.clip(step[:r], -WIDEST, WIDEST), step[:r])
+        held = np.clip(at[r:] + step[r:], at[r:] / FACTOR, at[r:] * FACTOR)
+        return np.concatenate([at[:r] + step[:r], np.maximum(held, self.outcomes.floors)])
+
+    def holds(self, total: Vector, counts: Counts) -> bool:
+        """Whether latents and residuals have such moments."""
+        latent, squares, _, _ = self._taken_apart(total)
+        fine = self.law.maximize(latent, counts.individuals)[2]
+        exact = self.outcomes.exact(squares, counts)
+        return fine and all(size >= one.floor * rows for one, size, rows in exact)
+
+    def log_density(self, total: Vector, counts: Counts, theta: Vector) -> float:
+        """Complete log-likelihood of a total of statistics, up to what theta is not in."""
+        latent, squares, score, info = self._taken_apart(total)
+        B, omega, sds = self.unpack(theta)
+        found = self.law.log_density(latent, counts.individuals, B, omega)
+        for one, size, rows in self.outcomes.exact(squares, counts):
+            variance = float(sds[one.sds][0]) ** 2
+            found -= 0.5 * (size / variance + rows * np.log(variance))
+        at = self._expanded(B, sds)
+        return found + float(at @ score - 0.5 * at @ info @ at)
+
+    # ---- what is told of curves ------------------------------------------------------------------
+
+    def population(self, theta: Vector) -> tuple[Vector, Vector]:
+        """Mean and covariance of the latents, of covariates that are 0."""
+        B, omega, _ = self.unpack(theta)
+        return B[self.law.random, 0], omega
+
+    def prior(self, theta: Vector, at: Individuals) -> tuple[Vector, Vector]:
+        """Means (n, q) of the latents by covariates, and their covariance."""
+        B, omega, _ = self.unpack(theta)
+        return self.law.of(at).means(B)[:, self.law.random], omega
+
+    def _curve(self, z: Vector, at: Individuals) -> tuple[Vector, Outcomes]:
+        """Curves (chains, N) on the scale of the laws, and the outcomes of these rows."""
+        assert self.theta is not None, "parameters are those of about(theta)"
+        other = self if at is self.individuals else self._of(at, self.law.of(at))
+        self.structure.check(at)
+        f = self.structure.predict(other.whole(z, self.unpack(self.theta)[0]), at)
+        return f, other.outcomes
+
+    def curve(self, z: Vector, at: Individuals) -> Vector:
+        """Values (chains, N) that are expected."""
+        f, outcomes = self._curve(z, at)
+        return outcomes.told(f, lambda law, f, _: law.mean(f))
+
+    def row_sds(self, z: Vector, theta: Vector, at: Individuals) -> Vector:
+        """Standard deviation of measurements about the curve; of logarithms, if errors are."""
+        f, outcomes = self.about(theta)._curve(z, at)
+        sds = self.unpack(theta)[2]
+        return outcomes.told(f, lambda law, f, one: law.deviation(f, sds[one.sds]))
+
+    def draw_values(self, z: Vector, theta: Vector, stream: Stream, at: Individuals) -> Vector:
+        """Draw measurements (chains, N) by the laws of their outcomes."""
+        f, outcomes = self.about(theta)._curve(z, at)
+        chances, sds = stream.of_rows(len(z), at.first), self.unpack(theta)[2]
+        return outcomes.told(f, lambda law, f, one: law.draw(f, sds[one.sds], chances[:, one.here]))
+
+    def weighted_residuals(self, z: Vector, theta: Vector) -> Vector:
+        """Residuals (chains, N) in units of their sd, NaN of censored rows."""
+        f, outcomes = self.about(theta)._curve(z, self.individuals)
+        sds = self.unpack(theta)[2]
+        found = outcomes.told(
+            f, lambda law, f, one: np.where(
+                one.rows.censored == 0, law.residuals(one.rows.values, f, sds[one.sds]), np.nan
+            ),
+        )  # fmt: skip
+        return np.where(np.isfinite(found), found, np.nan)
+
+
+def _sums(individuals: Individuals, values: Vector) -> Vector:
+    """Sums over the rows of each individual of values (chains, N, s): (chains, n, s)."""
+    found: Vector = np.add.reduceat(values, individuals.first[:-1], axis=1)
+    return found
+
+
+def _checked_first(first: Sequence[float] | Vector | None, structure: Structure) -> Vector | None:
+    """Return means to begin with, one for each parameter."""
+    if first is None:
+        return None
+    found = np.array(first, dtype=np.float64)
+    names = latents_of(structure)
+    if found.shape != (len(names),):
+        raise InputError(f"first must be {', '.join(names)}, got {first!r}")
+    if not np.isfinite(found).all():
+        raise InputError(f"first must be {', '.join(names)}, finite numbers, got {first!r}")
+    return found

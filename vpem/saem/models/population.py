@@ -1,0 +1,359 @@
+"""How parameters vary between individuals: means by covariates, which vary at all, how together.
+
+``phi_i = B c_i + eta_i``: parameters phi (m,) of individual i on the scales on which they are
+normal, coefficients B (m, L), some of them zero, covariates c_i (L,) of which the first is 1, and
+random effects ``eta_i ~ N(0, Omega)`` of the q parameters that vary.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from copy import copy
+from typing import NamedTuple, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vpem.errors import InputError, check_choice
+from vpem.saem.individuals import Individuals
+from vpem.saem.models.model import Vector
+from vpem.saem.models.normal import LEAST, LOG_2_PI, floored, is_floored, products, triangle_names
+from vpem.terms.matrices import lower_half, symmetric
+
+__all__ = [
+    "COVARIANCES",
+    "Effect",
+    "Population",
+    "columns_of",
+    "effect_of",
+    "effects_of",
+    "short_name",
+    "words_of",
+]
+
+COVARIANCES = ("diagonal", "full")
+"""Covariances of random effects."""
+
+ROUNDS = 20
+CLOSE = 1e-12
+"""Of means and covariances in turn, which depend on each other where covariates differ."""
+
+FORM = re.compile(
+    r"(?P<log>log\()?\s*(?P<name>[^()/\-+*:,]+?)\s*((?P<by>[/-])\s*(?P<value>[0-9.eE]+))?\s*(?(log)\))"
+)
+
+
+class Effect(NamedTuple):
+    """A covariate that a parameter's mean depends on.
+
+    Attributes
+    ----------
+    parameter : str
+        Whose mean, by its short name: ``cl``, not ``log cl``.
+    covariate : str
+        As it was asked for, such as ``log(weight/70)``.
+    """
+
+    parameter: str
+    covariate: str
+
+    @property
+    def column(self) -> str:
+        """Name of the covariate in the data."""
+        found = FORM.fullmatch(self.covariate)
+        assert found is not None
+        return found["name"]
+
+    def values(self, individuals: Individuals) -> Vector:
+        """Return it of each individual, (n,)."""
+        found = FORM.fullmatch(self.covariate)
+        assert found is not None
+        values = individuals.constant(
+            found["name"], "a mean depends on covariates that stay; one that changes may be a slope"
+        )
+        if found["by"] == "/":
+            values = values / float(found["value"])
+        elif found["by"] == "-":
+            values = values - float(found["value"])
+        if found["log"]:
+            wrong = np.flatnonzero(values <= 0)
+            if len(wrong):
+                raise InputError(
+                    f"{individuals.source}: covariate {found['name']!r} of individual "
+                    f"{individuals.names[wrong[0]]!r} has no logarithm, for {self.covariate}; "
+                    "take it as it is"
+                )
+            values = np.log(values)
+        return np.asarray(values, dtype=np.float64)
+
+
+def effect_of(effect: str, names: Mapping[str, str]) -> str:
+    """Return an effect by the name that its parameter has: ``slope:sex`` of ``time:sex``."""
+    parameter, colon, covariate = effect.partition(":")
+    return f"{names.get(parameter, parameter)}{colon}{covariate}"
+
+
+def words_of(value: object) -> tuple[str, ...]:
+    """Words of an option that a file may hold: none if it is no list of words."""
+    listed = value if isinstance(value, list | tuple) else ()
+    return tuple(one for one in listed if isinstance(one, str))
+
+
+def columns_of(effects: Sequence[str]) -> tuple[str, ...]:
+    """Columns of covariates that effects are of, as far as they can be read."""
+    forms = [FORM.fullmatch(one.partition(":")[2].strip()) for one in effects]
+    return tuple(dict.fromkeys(form["name"] for form in forms if form is not None))
+
+
+def short_name(latent: str) -> str:
+    """Return what a parameter is called by itself: ``cl`` of ``log cl``."""
+    return latent.removeprefix("log ").removeprefix("logit ")
+
+
+def effects_of(asked: Sequence[str], parameters: Sequence[str]) -> tuple[Effect, ...]:
+    """Read effects such as ``cl:weight`` or ``cl:log(weight/70)`` of parameters of these names.
+
+    Raises
+    ------
+    InputError
+        If one has another form, is of no parameter, or is there twice.
+    """
+    found: list[Effect] = []
+    for text in asked:
+        parameter, colon, covariate = (part.strip() for part in text.partition(":"))
+        form = FORM.fullmatch(covariate)
+        known = form is not None and (form["value"] is None or _is_number(form))
+        if not colon or not known:
+            raise InputError(
+                "an effect is PARAMETER:COVARIATE, where the covariate may be divided by a number, "
+                f"less a number, or its logarithm, such as cl:log(weight/70), got {text!r}"
+            )
+        effect = Effect(check_choice("parameter of an effect", parameter, parameters), covariate)
+        if effect in found:
+            raise InputError(f"the effect {text!r} is there twice; give it once")
+        found.append(effect)
+    return tuple(found)
+
+
+def _is_number(form: re.Match[str]) -> bool:
+    """Whether a covariate is divided by, or less, a number that can be."""
+    try:
+        value = float(form["value"])
+    except ValueError:
+        return False
+    return bool(np.isfinite(value)) and not (form["by"] == "/" and value == 0)
+
+
+class Population:
+    """Means and covariance of parameters, and their statistics.
+
+    Parameters
+    ----------
+    individuals : Individuals
+        Whose.
+    names : sequence of str
+        Of all parameters, (m,).
+    random : sequence of str
+        Short names of those that vary, one at least.
+    effects : sequence of str
+        Of covariates, see `effects_of`.
+    covariance : {"diagonal", "full"}
+        Of random effects.
+
+    Attributes
+    ----------
+    random : ndarray of shape (q,)
+        Which parameters vary.
+    fixed : ndarray of shape (m - q,)
+        Which do not.
+    mask : ndarray of shape (m, L)
+        Which coefficients there are.
+    design : ndarray of shape (n, L)
+        Covariates of the individuals, the first 1.
+    coefficients, spreads : tuple of str
+        Names of the coefficients (the means, then effects) and of variances.
+    shift : ndarray of shape (m, L)
+        Coefficients about which statistics are taken, so that little cancels.
+    """
+
+    def __init__(
+        self,
+        individuals: Individuals,
+        names: Sequence[str],
+        random: Sequence[str],
+        effects: Sequence[str] = (),
+        covariance: str = "diagonal",
+    ) -> None:
+        short = [short_name(name) for name in names]
+        self.names = tuple(names)
+        self.effects = effects_of(effects, short)
+        for word in random:
+            check_choice("random parameter", word, short)
+        kept = np.array([word in random for word in short])
+        if not kept.any():
+            raise InputError(
+                "no parameter varies between individuals, so that there is nothing to simulate; "
+                f"random must name one at least, of {', '.join(short)}"
+            )
+        self.random, self.fixed = np.flatnonzero(kept), np.flatnonzero(~kept)
+        covariates = list(dict.fromkeys(one.covariate for one in self.effects))
+        self.mask = np.zeros((len(short), 1 + len(covariates)), dtype=np.bool_)
+        self.mask[:, 0] = True
+        where = []
+        for one in self.effects:
+            place = (short.index(one.parameter), 1 + covariates.index(one.covariate))
+            self.mask[place] = True
+            where.append(place)
+        # Coefficients in the order of parameters: the means, then effects as they were given.
+        order = [(row, 0) for row in range(len(short))] + where
+        self._rows, self._columns = (np.array(part) for part in zip(*order, strict=True))
+        self.design = self._design(individuals)
+        spread = [names[int(one)] for one in self.random]
+        self.latents = tuple(spread)
+        free = np.ones((len(spread), len(spread)), dtype=np.bool_)
+        self.free = (
+            free
+            if check_choice("covariance", covariance, COVARIANCES) == "full"
+            else np.eye(len(spread), dtype=np.bool_)
+        )
+        self._in_triangle = lower_half(self.free)
+        self.coefficients = (
+            *names,
+            *(f"beta({names[row]}, {covariates[column - 1]})" for row, column in where),
+        )
+        self.spreads = tuple(
+            name
+            for name, there in zip(triangle_names(self.latents), self._in_triangle, strict=True)
+            if there
+        )
+        self.shift: Vector = np.zeros(self.mask.shape)
+
+    def _design(self, at: Individuals) -> Vector:
+        """Return covariates (n, L) of individuals."""
+        columns = {one.covariate: one.values(at) for one in self.effects}
+        return np.stack([np.ones(at.n_individuals), *columns.values()], axis=1)
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Numbers of a statistic: latents by covariates, their products, those of covariates."""
+        q, wide = len(self.random), self.design.shape[1]
+        return (q * wide, q * (q + 1) // 2, wide * (wide + 1) // 2 if wide > 1 else 0)
+
+    def take(self, which: NDArray[np.intp]) -> Self:
+        """Return the same of some of the individuals."""
+        part = copy(self)
+        part.design = self.design[which]
+        return part
+
+    def of(self, individuals: Individuals) -> Self:
+        """Return the same of other individuals."""
+        part = copy(self)
+        part.design = self._design(individuals)
+        return part
+
+    # ---- parameters ------------------------------------------------------------------------------
+
+    def pack(self, B: Vector, omega: Vector) -> Vector:
+        """Return coefficients and variances as a vector."""
+        return np.concatenate([B[self._rows, self._columns], lower_half(omega)[self._in_triangle]])
+
+    def unpack(self, theta: Vector) -> tuple[Vector, Vector]:
+        """Return coefficients B (m, L) and the covariance Omega (q, q)."""
+        B = np.zeros(self.mask.shape)
+        end = len(self.coefficients)
+        B[self._rows, self._columns] = theta[:end]
+        lower = np.zeros(len(self._in_triangle))
+        lower[self._in_triangle] = theta[end : end + len(self.spreads)]
+        return B, symmetric(lower, len(self.random))
+
+    def place_of(self, fixed: bool) -> NDArray[np.intp]:
+        """Where in a vector the coefficients are of parameters that are fixed, or not."""
+        return np.flatnonzero(np.isin(self._rows, self.fixed) == fixed)
+
+    def entries(self, rows: NDArray[np.intp]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+        """Rows and columns of B that coefficients of some parameters have, in a vector's order."""
+        keep = np.isin(self._rows, rows)
+        return self._rows[keep], self._columns[keep]
+
+    def means(self, B: Vector) -> Vector:
+        """Means (n, m) of all parameters of the individuals."""
+        found: Vector = np.zeros((len(self.design), len(B)))
+        for column in range(B.shape[1]):
+            found += self.design[:, column, None] * B[None, :, column]
+        return found
+
+    # ---- statistics ------------------------------------------------------------------------------
+
+    def statistics(self, z: Vector) -> Vector:
+        """Statistics (chains, n, s) of latents (chains, n, q), about the shift."""
+        apart = z - self.means(self.shift)[:, self.random]
+        if self.design.shape[1] == 1:
+            return products(apart)
+        by = (apart[..., None] * self.design[:, None, :]).reshape(*apart.shape[:-1], -1)
+        half = lower_half(apart[..., :, None] * apart[..., None, :])
+        own = lower_half(self.design[:, :, None] * self.design[:, None, :])
+        return np.concatenate([by, half, np.broadcast_to(own, (len(z), *own.shape))], axis=-1)
+
+    def _moments(self, total: Vector, n: float) -> tuple[Vector, Vector, Vector]:
+        """Return sums of u c^T (q, L), of u u^T (q, q) and of c c^T (L, L), u about the shift."""
+        q, wide = len(self.random), self.design.shape[1]
+        first, second = self.sizes[0], self.sizes[0] + self.sizes[1]
+        own = np.array([[float(n)]]) if wide == 1 else symmetric(total[second:], wide)
+        return total[:first].reshape(q, wide), symmetric(total[first:second], q), own
+
+    def maximize(
+        self,
+        total: Vector,
+        n: float,
+        least: Vector | float = LEAST,
+        near: Vector | None = None,
+    ) -> tuple[Vector, Vector, bool]:
+        """Coefficients (m, L) and covariance (q, q) that n latents of such statistics have.
+
+        Those of fixed parameters are as in the shift. Generalised least squares, where covariates
+        differ between parameters that vary together, from a covariance ``near`` on; variances are
+        ``least`` (q,) at least. The last: whether there are such latents.
+        """
+        by, squares, own = self._moments(total, n)
+        mask = self.mask[self.random]
+        alike = mask.all() or not (self.free & ~np.eye(len(mask), dtype=np.bool_)).any()
+        D, holds = np.zeros(mask.shape), True
+        omega = np.eye(len(mask)) if near is None else near
+        for _ in range(ROUNDS):
+            before = D
+            D = _rows_alone(by, own, mask) if alike else _together(by, own, mask, omega)
+            left = (squares - D @ by.T - by @ D.T + D @ own @ D.T) / n
+            scatter = np.where(self.free, left, 0.0)
+            omega, holds = floored(scatter, least), not is_floored(scatter, least)
+            if alike or np.abs(D - before).max() <= CLOSE * max(1.0, float(np.abs(D).max())):
+                break
+        B = self.shift.copy()
+        B[self.random] += D
+        return B, omega, holds
+
+    def log_density(self, total: Vector, n: float, B: Vector, omega: Vector) -> float:
+        """Sum of the log-densities of n latents of such statistics."""
+        by, squares, own = self._moments(total, n)
+        D = (B - self.shift)[self.random]
+        left = squares - D @ by.T - by @ D.T + D @ own @ D.T
+        constant = n * (len(omega) * LOG_2_PI + np.linalg.slogdet(omega)[1])
+        return float(-0.5 * (constant + np.sum(np.linalg.inv(omega) * left)))
+
+
+def _rows_alone(by: Vector, own: Vector, mask: NDArray[np.bool_]) -> Vector:
+    """Least squares of each latent by itself."""
+    D = np.zeros(mask.shape)
+    for row, there in enumerate(mask):
+        D[row, there] = np.linalg.lstsq(own[np.ix_(there, there)], by[row, there], rcond=None)[0]
+    return D
+
+
+def _together(by: Vector, own: Vector, mask: NDArray[np.bool_], omega: Vector) -> Vector:
+    """Generalised least squares of all latents, given their covariance."""
+    precision = np.linalg.inv(omega)
+    rows, columns = np.nonzero(mask)
+    left = precision[np.ix_(rows, rows)] * own[np.ix_(columns, columns)]
+    D = np.zeros(mask.shape)
+    D[mask] = np.linalg.lstsq(left, (precision @ by)[mask], rcond=None)[0]
+    return D
