@@ -11,8 +11,8 @@ from scipy.optimize import minimize
 from vpem.saem.fit import fit_saem
 from vpem.saem.formats.individuals import read_individuals
 from vpem.saem.individuals import Individuals, from_long
-from vpem.saem.models.model import SaemModel, Vector
 from vpem.saem.models.curves import OneCompartmentModel
+from vpem.saem.models.model import SaemModel, Vector
 from vpem.saem.structures.one_dose import concentration
 
 from .saem_shared import Finding, style

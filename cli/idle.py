@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from vpem.errors import Setting
 from vpem.records import Rule
 
 from .naming import name_of
@@ -18,7 +17,6 @@ if TYPE_CHECKING:
     from vpem.errors import InputError
 
 __all__ = [
-    "ALL_VARY",
     "FEW_VARY",
     "NOTHING_REPLACED",
     "NO_CSV",
@@ -58,19 +56,9 @@ NO_CSV_AT_ALL: Rule = (
 """Where CSV goes to standard output by default."""
 
 
-def _varying(given: Any) -> int:
-    """How many rates of the model one-compartment vary between individuals: three by default."""
-    random = given["random"]
-    return 3 if random is None else 0 if random == "none" else len(random.split(","))
-
-
 FEW_VARY: Rule = (
-    lambda given: given["covariance"] == "full" and _varying(given) < 2,
+    lambda given: given["covariance"] == "full" and "," not in (given["random"] or ","),
     (" is of two or more that vary; let more of them vary, or leave it out",),
-)
-ALL_VARY: Rule = (
-    lambda given: _varying(given) == 3,
-    (" is of those that do not vary, but all do; leave some out of ", Setting("random")),
 )
 
 ROWS = {

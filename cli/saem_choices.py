@@ -9,7 +9,7 @@ from vpem.errors import InputError, Setting
 from vpem.records import Settings, setting
 from vpem.settings import SAEM_MODELS, SAMPLERS
 
-from .idle import ALL_VARY, FEW_VARY
+from .idle import FEW_VARY
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -32,44 +32,64 @@ __all__ = [
 ]
 
 
-def _of(model: str) -> Any:
-    """Say that an option is for one of the models."""
-    return (lambda given: given["model"] != model, (f" is for the model {model}; leave it out",))
+CURVES = ("one-compartment", "two-compartment", "curve")
+MIXED = ("linear", *CURVES)
+"""Models of parameters that vary between individuals."""
+
+
+def _of(*models: str) -> Any:
+    """Say that an option is for some of the models."""
+    word = "model" if len(models) == 1 else "models"
+    told = " and ".join([", ".join(models[:-1]), models[-1]] if models[1:] else models)
+    said = f" is for the {word} {told}; leave it out"
+    return (lambda given: given["model"] not in models, (said,))
 
 
 class ModelSettings(Settings, heading="Model", kept=False):
     """Which model, and the options of each."""
 
     model: str = setting(
-        "linear", "linear (random intercept and slopes), one-compartment (one oral dose), bifactor "
-        "(general and group factors), gmm (mixture), or lda (topics). A dose is absorbed and "
-        "eliminated at rates of first order; the time of a row is its item (bifactor) or feature "
-        "(gmm).",
+        "linear", "linear (intercept and slopes), one-compartment, two-compartment (doses), curve "
+        "(a formula or function), bifactor (general and group factors), gmm (mixture), or lda "
+        "(topics). Doses are absorbed and eliminated at rates of first order; the time of a row is "
+        "its item (bifactor) or feature (gmm).",
         choices=SAEM_MODELS,
     )  # fmt: skip
     slopes: str | None = setting(
         None, "linear: covariates with a random slope, with commas between, or none. Default: "
         "time.", idle=_of("linear"),
     )  # fmt: skip
+    curve: str | None = setting(
+        None, "curve: a formula (logistic, four-parameter, gompertz, asymptotic, biexponential, "
+        "michaelis-menten, emax), or FILE.py:NAME, a function of your own, which is run.",
+        idle=_of("curve"),
+    )  # fmt: skip
+    parameters: str | None = setting(
+        None, "Compartments: parameters, with commas between: ka first if doses are absorbed, "
+        "then cl,v or cl,ke or v,ke, or cl,v1,q,v2; tlag last if late. Default: ka,cl,ke, "
+        "cl,v1,q,v2.", idle=_of("one-compartment", "two-compartment"),
+    )  # fmt: skip
     error: str | None = setting(
-        None, "one-compartment: constant or proportional residual error. Default: constant.",
-        choices=("constant", "proportional"), idle=_of("one-compartment"),
+        None, "Mixed models: law of what is measured, or of each outcome with commas between: "
+        "constant, proportional, combined or exponential error, bernoulli (yes or no by a logit), "
+        "poisson (counts by a logarithm). Default: constant.", idle=_of(*MIXED),
     )  # fmt: skip
     random: str | None = setting(
-        None, "one-compartment: which vary between individuals, of ka,cl,ke, or none. Default: "
-        "all.", idle=_of("one-compartment"),
+        None, "Mixed models: which parameters vary between individuals, with commas between; of "
+        "linear intercept and slopes. Default: all.", idle=_of(*MIXED),
+    )  # fmt: skip
+    effects: str | None = setting(
+        None, "Mixed models: covariates that means depend on, PARAMETER:COVARIATE with commas "
+        "between: cl:log(weight/70),v:sex.", idle=_of(*MIXED),
     )  # fmt: skip
     covariance: str | None = setting(
-        None, "one-compartment: diagonal or full, of those that vary. Default: diagonal.",
-        choices=("diagonal", "full"), idle=[_of("one-compartment"), FEW_VARY],
-    )  # fmt: skip
-    spread: float | None = setting(
-        None, "one-compartment: sd that the logarithms of the others keep. Default: 0.05.",
-        least=1e-6, idle=[_of("one-compartment"), ALL_VARY],
+        None, "Mixed models: diagonal or full, of what varies. Default: full (linear), diagonal.",
+        choices=("diagonal", "full"), idle=[_of(*MIXED), FEW_VARY],
     )  # fmt: skip
     first: str | None = setting(
-        None, "one-compartment: log ka, log cl and log ke to begin with: 0.5,-3.2,-2.5. Default: "
-        "read from each curve.", idle=_of("one-compartment"),
+        None, "Curves: means to begin with on the parameters' scales, logarithms of those of "
+        "compartments: 0.5,-3.2,-2.5. Default: read from each curve.",
+        idle=_of(*CURVES),
     )  # fmt: skip
     groups: str | None = setting(
         None, "bifactor: group of each item, numbered from 0: 0,0,0,1,1,1.", idle=_of("bifactor")
@@ -168,30 +188,21 @@ def _numbers_of(name: str, text: str, kind: type, like: str) -> list[Any]:
 
 def model_options_of(given: ModelSettings) -> Report:
     """Return the options of a model that were given, as the library takes them."""
-    from math import isfinite
-
-    from vpem.errors import check_choice
-
     taken = given.values("model", "components", "init_individuals")
     taken = {name: value for name, value in taken.items() if value is not None}
-    if "slopes" in taken:
-        taken["slopes"] = words_of(taken["slopes"])
-        if len(set(taken["slopes"])) < len(taken["slopes"]):
-            raise InputError(
-                Setting("slopes"), f" must differ from each other, got {given.slopes!r}"
-            )
-    if "random" in taken:
-        taken["random"] = words_of(taken["random"])
-        for word in taken["random"]:
-            check_choice("random", word, ("ka", "cl", "ke"))
+    for name in ("slopes", "random", "effects", "parameters", "error"):
+        if name in taken:
+            taken[name] = words_of(taken[name])
+            if name != "error" and len(set(taken[name])) < len(taken[name]):
+                raise InputError(
+                    Setting(name), f" must differ from each other, got {getattr(given, name)!r}"
+                )
+    if "error" in taken and len(taken["error"]) == 1:
+        taken["error"] = taken["error"][0]
     if "first" in taken:
-        like = "0.5,-3.2,-2.5"
-        taken["first"] = _numbers_of("first", taken["first"], float, like)
-        if len(taken["first"]) != 3 or not all(map(isfinite, taken["first"])):
-            raise InputError(
-                Setting("first"),
-                f" must be log ka, log cl and log ke, such as {like}, got {given.first!r}",
-            )
+        taken["first"] = _numbers_of("first", taken["first"], float, "0.5,-3.2,-2.5")
+    if given.model == "curve" and given.curve is None:
+        raise InputError("--model curve needs --curve: a formula such as logistic, or FILE.py:NAME")
     if "groups" in taken:
         taken["groups"] = _numbers_of("groups", taken["groups"], int, "0,0,0,1,1,1")
     elif given.model == "bifactor":
@@ -256,9 +267,9 @@ def check_start(how: SaemSettings, strict: bool) -> None:
 
 def needed_covariates(model: str, options: Mapping[str, Any]) -> list[str]:
     """Return the covariates that a model with these options reads."""
-    if model == "one-compartment":
-        return ["dose"]
-    return [name for name in options.get("slopes", ()) if name != "time"]
+    from vpem.saem.models.catalogue import model_class
+
+    return list(model_class(model, options).reads(options))
 
 
 def start_of(path: Path, model: str, found: Individuals, options: Mapping[str, Any]) -> Any:

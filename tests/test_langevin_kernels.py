@@ -12,8 +12,8 @@ from vpem.network.codecs import parse_codec
 from vpem.saem.formats.individuals import read_individuals
 from vpem.saem.individuals import from_long
 from vpem.saem.langevin import Langevin
-from vpem.saem.models.linear import LinearModel
 from vpem.saem.models.curves import OneCompartmentModel
+from vpem.saem.models.linear import LinearModel
 from vpem.saem.streams import Streams
 
 from .tables import over

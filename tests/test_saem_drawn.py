@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from vpem.saem.individuals import from_long
+from vpem.saem.models.curves import OneCompartmentModel
 from vpem.saem.models.linear import LinearModel
 from vpem.saem.models.model import SaemModel
-from vpem.saem.models.curves import OneCompartmentModel
 from vpem.saem.streams import Streams
 
 IDS = np.repeat(["a", "b", "c"], [3, 5, 4])

@@ -13,8 +13,8 @@ from vpem.saem.fit import fit_saem
 from vpem.saem.formats.fits import read_saem, save_saem
 from vpem.saem.formats.individuals import read_individuals
 from vpem.saem.linearized import linearized_log_likelihood
-from vpem.saem.models.linear import LinearModel
 from vpem.saem.models.curves import OneCompartmentModel
+from vpem.saem.models.linear import LinearModel
 from vpem.saem.saved import as_saved
 
 from .cli_support import ROOT

@@ -12,8 +12,8 @@ from vpem.saem.fit import fit_saem
 from vpem.saem.formats.fits import read_saem, save_saem
 from vpem.saem.formats.individuals import read_individuals
 from vpem.saem.individuals import from_long, from_matrix
-from vpem.saem.models.linear import LinearModel
 from vpem.saem.models.curves import OneCompartmentModel
+from vpem.saem.models.linear import LinearModel
 from vpem.saem.prediction import Predictor
 from vpem.saem.saved import as_saved
 from vpem.saem.structures.one_dose import concentration

@@ -13,9 +13,9 @@ from vpem.saem.formats.individuals import read_individuals
 from vpem.saem.individuals import from_long, from_matrix
 from vpem.saem.likelihood import importance_log_likelihood
 from vpem.saem.models.bifactor import BifactorModel
+from vpem.saem.models.curves import OneCompartmentModel
 from vpem.saem.models.linear import LinearModel
 from vpem.saem.models.normal import floored
-from vpem.saem.models.curves import OneCompartmentModel
 from vpem.saem.samplers import Exact, Langevin
 from vpem.saem.streams import Streams
 

@@ -30,6 +30,8 @@ __all__ = [
 MODELS = {
     "linear": ("vpem.saem.models.linear", "LinearModel"),
     "one-compartment": ("vpem.saem.models.curves", "OneCompartmentModel"),
+    "two-compartment": ("vpem.saem.models.curves", "TwoCompartmentModel"),
+    "curve": ("vpem.saem.models.curves", "CurveModel"),
     "bifactor": ("vpem.saem.models.bifactor", "BifactorModel"),
     "gmm": ("vpem.saem.models.gmm", "GmmModel"),
     "lda": ("vpem.saem.models.lda", "LdaModel"),

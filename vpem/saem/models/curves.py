@@ -8,34 +8,21 @@ from vpem.saem.individuals import Individuals
 from vpem.saem.models.mixed import MixedModel
 from vpem.saem.models.model import Vector
 from vpem.saem.models.population import effect_of, words_of
-from vpem.saem.structures.compartments import OneCompartment
-from vpem.saem.structures.formulas import LinearPredictor
+from vpem.saem.structures.compartments import OneCompartment, TwoCompartments
+from vpem.saem.structures.formulas import Formula, LinearPredictor
 
-__all__ = ["GeneralizedLinearModel", "OneCompartmentModel"]
+__all__ = ["CurveModel", "GeneralizedLinearModel", "OneCompartmentModel", "TwoCompartmentModel"]
 
 
-class OneCompartmentModel(MixedModel):
-    """Concentrations after oral doses, absorbed and eliminated at rates of first order.
+class _Dosed(MixedModel):
+    """Concentrations after doses, in compartments with rates of first order."""
 
-    Parameters
-    ----------
-    individuals : Individuals
-        With doses, or the covariate ``dose``, given at time 0.
-    parameters : sequence of str
-        Of `vpem.saem.structures.compartments.OneCompartment`.
-    error, random, effects, covariance, first, shift
-        Of `MixedModel`.
-    """
-
-    @classmethod
-    def reads(cls, options: Mapping[str, object]) -> tuple[str, ...]:
-        """The dose, and covariates of effects."""
-        return ("dose", *super().reads(options))
+    structure_of: type[OneCompartment | TwoCompartments]
 
     def __init__(
         self,
         individuals: Individuals,
-        parameters: Sequence[str] = ("ka", "cl", "ke"),
+        parameters: Sequence[str] | None = None,
         error: str | Sequence[str] = "constant",
         random: Sequence[str] | None = None,
         effects: Sequence[str] = (),
@@ -43,8 +30,68 @@ class OneCompartmentModel(MixedModel):
         first: Sequence[float] | Vector | None = None,
         shift: Vector | float | None = None,
     ) -> None:
-        structure = OneCompartment(parameters)
+        kind = self.structure_of
+        structure = kind() if parameters is None else kind(parameters)
         super().__init__(individuals, structure, error, random, effects, covariance, first, shift)
+
+    @classmethod
+    def reads(cls, options: Mapping[str, object]) -> tuple[str, ...]:
+        """The dose, and covariates of effects."""
+        return ("dose", *super().reads(options))
+
+
+class OneCompartmentModel(_Dosed):
+    """Concentrations in one compartment, after doses that are absorbed, injected or infused.
+
+    Parameters
+    ----------
+    individuals : Individuals
+        With doses, or the covariate ``dose``, given at time 0.
+    parameters : sequence of str, optional
+        Of `vpem.saem.structures.compartments.OneCompartment`. None: ka, cl, ke.
+    error, random, effects, covariance, first, shift
+        Of `MixedModel`.
+    """
+
+    structure_of = OneCompartment
+
+
+class TwoCompartmentModel(_Dosed):
+    """Concentrations in the first of two compartments; parameters as of one.
+
+    By default doses are injected or infused, and parameters are cl, v1, q, v2.
+    """
+
+    structure_of = TwoCompartments
+
+
+class CurveModel(MixedModel):
+    """A formula that is known by name, or a function or differential equation of the user's.
+
+    Parameters
+    ----------
+    individuals : Individuals
+        The data.
+    curve : str
+        A name of `vpem.saem.structures.formulas.FORMULAS`, or ``FILE.py:NAME``.
+    error, random, effects, covariance, first, shift
+        Of `MixedModel`.
+    """
+
+    def __init__(
+        self,
+        individuals: Individuals,
+        curve: str,
+        error: str | Sequence[str] = "constant",
+        random: Sequence[str] | None = None,
+        effects: Sequence[str] = (),
+        covariance: str = "diagonal",
+        first: Sequence[float] | Vector | None = None,
+        shift: Vector | float | None = None,
+    ) -> None:
+        super().__init__(
+            individuals, Formula(curve), error, random, effects, covariance, first, shift
+        )
 
 
 class GeneralizedLinearModel(MixedModel):
