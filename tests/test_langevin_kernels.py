@@ -31,7 +31,7 @@ def model_of(name):
     ids = np.array(data.names, dtype=object)[data.individual_of][keep]
     dose = data.covariate("dose")[keep]
     return OneCompartmentModel(
-        from_long(ids, data.times[keep], data.values[keep], {"dose": dose}), "proportional"
+        from_long(ids, data.times[keep], data.values[keep], {"dose": dose}), error="proportional"
     )
 
 

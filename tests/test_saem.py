@@ -60,7 +60,7 @@ def test_oxford_boys(boys, sampler):
     for fit in fits:
         np.testing.assert_allclose(fit.theta, BOYS, rtol=0.01)
         assert fit.log_likelihood.value == pytest.approx(-362.984, abs=0.1)
-        assert 0 < fit.log_likelihood.error < 0.05
+        assert fit.log_likelihood.error == 0
         # Averaging statistics is the same as having all at one device.
         np.testing.assert_allclose(fit.theta, fits[0].theta, rtol=1e-9)
         np.testing.assert_allclose(fit.given.means, fits[0].given.means, rtol=1e-9)
@@ -89,7 +89,7 @@ def test_errors_are_those_of_the_likelihood(boys):
     ) / (4 * np.outer(steps.diagonal(), steps.diagonal()))  # fmt: skip
     exact = np.sqrt(np.diag(np.linalg.inv(-bend)))
     np.testing.assert_allclose(fit.standard_errors, exact, rtol=0.05)
-    assert abs(fit.log_likelihood.value - value(theta)) < 5 * fit.log_likelihood.error
+    assert fit.log_likelihood.value == pytest.approx(value(theta), abs=1e-9)
     assert fit.given.shrinkage[0] == pytest.approx(0.0008, abs=3e-4)
     means, covariances = model.posterior(theta)
     sd = np.sqrt(np.einsum("nii->ni", covariances))
@@ -123,7 +123,7 @@ def test_theophylline(theophylline):
     assert fit.log_likelihood.value == pytest.approx(-178, abs=0.6)
     assert fit.log_likelihood.error < 0.1
     assert (np.abs(fit.acceptance - 0.44) < 0.15).all()
-    assert fit.given.means.shape == (12, 3)
+    assert fit.given.means.shape == (12, 2)
 
 
 def test_bifactor_reaches_the_top_of_the_likelihood():

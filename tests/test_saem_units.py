@@ -177,8 +177,8 @@ def test_a_placebo_has_the_clearance_of_others():
             lambda t: OneCompartmentModel(rescaled(t, value=0.0), first=(0, 0, 0)).start(),
             "values are 0",
         ),
-        (lambda t: OneCompartmentModel(rescaled(t, value=0.0)), "no individual has a dose"),
-        (lambda t: OneCompartmentModel(rescaled(t, dose=0.0)), "no individual has a dose"),
+        (lambda t: OneCompartmentModel(rescaled(t, value=0.0)), "no individual tells"),
+        (lambda t: OneCompartmentModel(rescaled(t, dose=0.0)), "no individual tells"),
         (lambda t: BifactorModel(from_matrix(np.eye(4) - 1), [0, 0, 1, 1]), None),
         (
             lambda t: BifactorModel(from_matrix([[1.0, 2], [2.0, 2], [3, 2]]), [0, 0]).start(),

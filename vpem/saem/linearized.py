@@ -47,6 +47,7 @@ def linearized_log_likelihood(model: SaemModel, theta: Vector, means: Vector) ->
 
 def _each(model: SaemModel, theta: Vector, means: Vector) -> Vector:
     """Log-likelihoods (n,)."""
+    model = model.about(theta)
     mine, q = model.individuals, means.shape[1]
     prior, omega = model.prior(theta, mine)
     values, vectors = np.linalg.eigh(omega)

@@ -89,6 +89,8 @@ class Predictor:
     def _reads(self) -> list[str]:
         """Covariates that a model by name reads."""
         options = self.saved.model_options
+        if self.saved.model == OWN:
+            return []
         return list(model_class(self.saved.model, options).reads(options))
 
     def made(self, individuals: Individuals) -> SaemModel:
@@ -141,7 +143,7 @@ class Predictor:
                     f"latents of the model {saved.model} have no curves over time; ask for the "
                     "latents of individuals with rows"
                 )
-            columns = {name: np.ones(2) for name in (*self._reads, *saved.covariates)}
+            columns = {name: np.ones(2) for name in ("dose", *self._reads, *saved.covariates)}
             columns["outcome"] = np.zeros(2)
             blank = Individuals(("",), np.array([0, 2]), np.array([1.0, 2.0]), np.zeros(2), columns)
             self._model = self.made(blank)

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vpem._core.latents import Curves, Latents
-from vpem.errors import InputError, NumericalError
+from vpem.errors import InputError, NumericalError, shorten
 from vpem.saem.individuals import Individuals
 from vpem.saem.models.model import Counts, SaemModel, Vector
 from vpem.saem.models.normal import gradient_normal, log_normal
@@ -34,6 +34,7 @@ __all__ = ["MixedModel", "latents_of"]
 
 MOST_LATENTS = 16
 """Latents that kernels take."""
+NORMAL_KINDS = ("constant", "proportional", "combined")
 WIDEST = 1.0
 """Longest step of a coefficient on a logarithmic scale in one iteration."""
 FACTOR = 16.0
@@ -102,6 +103,7 @@ class MixedModel(SaemModel):
         self.law = population = Population(individuals, names, random, effects, covariance)
         self.latents = population.latents
         self.outcomes = Outcomes(individuals, error, expanded=bool(len(population.fixed)))
+        self.normal_rows = all(kind in NORMAL_KINDS for kind in self.outcomes.kinds)
         self.found = {"error": list(self.outcomes.kinds)}
         self._at_fixed = population.place_of(fixed=True)
         self.parameters = (
@@ -154,6 +156,7 @@ class MixedModel(SaemModel):
         middle = population.shift[:, 0]
         near = np.array([scale != "identity" for scale in self.structure.scales])
         z = np.where(near, np.clip(begun, middle - 1.0, middle + 1.0), begun)[:, population.random]
+        z = np.ascontiguousarray(z)
         wide = np.where(near, LEAST_VARIANCE, 0.01 * middle**2)[population.random]
         if not self.outcomes.parameters:  # of logits, or logarithms of means
             wide = np.full(len(wide), LEAST_VARIANCE)
@@ -165,7 +168,19 @@ class MixedModel(SaemModel):
             here = self.about(theta)
             found = here.maximize(data.total(here.statistics(z[None])), self.counts)
             theta = np.concatenate([theta[:-k], found[-k:]])
+        self._check_start(theta, z)
         return theta, z
+
+    def _check_start(self, theta: Vector, z: Vector) -> None:
+        """Refuse rows that have no density, whatever the latents are."""
+        none = ~np.isfinite(self.log_complete(z[None], theta)[0])
+        if none.any():
+            who = shorten([repr(self.individuals.names[one]) for one in np.flatnonzero(none)])
+            raise InputError(
+                f"{self.individuals.source}: rows of {who} have no density where the model begins: "
+                "the curve has no value there, or is 0 and its error proportional; leave out such "
+                "rows, take another error, or give other means to begin with (first)"
+            )
 
     # ---- parameters ------------------------------------------------------------------------------
 
@@ -310,7 +325,7 @@ class MixedModel(SaemModel):
         known = sizes > 0
         units = np.where(known, sizes, 1.0)
         values, vectors = np.linalg.eigh(info / np.outer(units, units))
-        values = np.maximum(values, SMALLEST * max(float(values[-1]), 1e-300))
+        values = np.maximum(values, SMALLEST * max(float(values[-1]), 1.0))
         apart = (score - info @ at) / units
         step = np.where(known, vectors @ ((vectors.T @ apart) / values) / units, 0.0)
         r = len(self._at_fixed)
