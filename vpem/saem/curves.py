@@ -12,7 +12,6 @@ from numpy.typing import ArrayLike, NDArray
 
 from vpem.checks import as_array
 from vpem.errors import InputError
-from vpem.saem.doses import Doses
 from vpem.saem.individuals import Individuals
 from vpem.saem.models.gmm import GmmModel
 from vpem.saem.models.model import SaemModel, Vector
