@@ -8,8 +8,9 @@ from vpem.saem.individuals import Individuals
 from vpem.saem.models.mixed import MixedModel
 from vpem.saem.models.model import Vector
 from vpem.saem.models.population import effect_of, words_of
+from vpem.saem.structures.by_name import structure_of
 from vpem.saem.structures.compartments import OneCompartment, TwoCompartments
-from vpem.saem.structures.formulas import Formula, LinearPredictor
+from vpem.saem.structures.formulas import LinearPredictor
 
 __all__ = ["CurveModel", "GeneralizedLinearModel", "OneCompartmentModel", "TwoCompartmentModel"]
 
@@ -17,7 +18,7 @@ __all__ = ["CurveModel", "GeneralizedLinearModel", "OneCompartmentModel", "TwoCo
 class _Dosed(MixedModel):
     """Concentrations after doses, in compartments with rates of first order."""
 
-    structure_of: type[OneCompartment | TwoCompartments]
+    compartments: type[OneCompartment | TwoCompartments]
 
     def __init__(
         self,
@@ -30,7 +31,7 @@ class _Dosed(MixedModel):
         first: Sequence[float] | Vector | None = None,
         shift: Vector | float | None = None,
     ) -> None:
-        kind = self.structure_of
+        kind = self.compartments
         structure = kind() if parameters is None else kind(parameters)
         super().__init__(individuals, structure, error, random, effects, covariance, first, shift)
 
@@ -53,7 +54,7 @@ class OneCompartmentModel(_Dosed):
         Of `MixedModel`.
     """
 
-    structure_of = OneCompartment
+    compartments = OneCompartment
 
 
 class TwoCompartmentModel(_Dosed):
@@ -62,7 +63,7 @@ class TwoCompartmentModel(_Dosed):
     By default doses are injected or infused, and parameters are cl, v1, q, v2.
     """
 
-    structure_of = TwoCompartments
+    compartments = TwoCompartments
 
 
 class CurveModel(MixedModel):
@@ -90,7 +91,7 @@ class CurveModel(MixedModel):
         shift: Vector | float | None = None,
     ) -> None:
         super().__init__(
-            individuals, Formula(curve), error, random, effects, covariance, first, shift
+            individuals, structure_of(curve), error, random, effects, covariance, first, shift
         )
 
 
