@@ -20,29 +20,24 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vpem._core.latents import Curves, Latents
-from vpem.errors import InputError, NumericalError, shorten
+from vpem.errors import InputError, shorten
 from vpem.saem.individuals import Individuals
 from vpem.saem.models.model import Counts, SaemModel, Vector
 from vpem.saem.models.normal import gradient_normal, log_normal
 from vpem.saem.models.outcomes import Outcomes
 from vpem.saem.models.population import Population, columns_of, words_of
+from vpem.saem.models.scoring import Scoring
 from vpem.saem.streams import Stream
 from vpem.saem.structures.structure import Structure
-from vpem.terms.matrices import lower_half, symmetric
+from vpem.terms.matrices import symmetric
 
 __all__ = ["MixedModel", "latents_of"]
 
 MOST_LATENTS = 16
 """Latents that kernels take."""
 NORMAL_KINDS = ("constant", "proportional", "combined")
-WIDEST = 1.0
-"""Longest step of a coefficient on a logarithmic scale in one iteration."""
-FACTOR = 16.0
-"""Most by which a variance that is expanded changes in one iteration."""
 LEAST_VARIANCE = 0.25
 """Of logarithms, to begin with."""
-SMALLEST = 1e-9
-"""Least eigenvalue of an expansion's information, in units of the parameters."""
 
 
 def latents_of(structure: Structure) -> tuple[str, ...]:
@@ -105,7 +100,7 @@ class MixedModel(SaemModel):
         self.outcomes = Outcomes(individuals, error, expanded=bool(len(population.fixed)))
         self.normal_rows = all(kind in NORMAL_KINDS for kind in self.outcomes.kinds)
         self.found = {"error": list(self.outcomes.kinds)}
-        self._at_fixed = population.place_of(fixed=True)
+        self.scoring = Scoring.of(population, structure.scales, self.outcomes)
         self.parameters = (
             *population.coefficients, *population.spreads, *self.outcomes.parameters
         )  # fmt: skip
@@ -126,7 +121,7 @@ class MixedModel(SaemModel):
 
     def _lay_out(self) -> None:
         """Say which numbers of a statistic are what."""
-        s = len(self._at_fixed) + len(self.outcomes.scored)
+        s = self.scoring.size
         sizes = [*self.law.sizes, self.outcomes.size, s, s * (s + 1) // 2]
         self._slices = [slice(*map(int, one)) for one in pairwise(np.cumsum([0, *sizes]))]
         self.pieces = tuple(one for one in self._slices if one.stop > one.start)
@@ -263,77 +258,30 @@ class MixedModel(SaemModel):
         assert self.theta is not None, "statistics are about parameters: call about(theta)"
         B, _, sds = self.unpack(self.theta)
         phi = self.whole(z, B)
-        if len(self._at_fixed):
-            f, slopes = self.structure.slopes(phi, self.individuals)
-        else:
-            f = self.structure.predict(phi, self.individuals)
-            slopes = np.zeros((*f.shape, 0))
-        parts = [self.law.statistics(z), *self.outcomes.squares(f)]
-        if self._slices[-1].stop > self._slices[-1].start:
-            parts += self._expansion(f, slopes, B, sds)
-        return np.concatenate(parts, axis=-1)
-
-    def _expansion(self, f: Vector, slopes: Vector, B: Vector, sds: Vector) -> list[Vector]:
-        """Coefficients of the expansion: (chains, n, s) and (chains, n, s (s + 1) / 2)."""
-        rows, columns = self.law.entries(self.law.fixed)
-        design = self.law.design[self.individuals.individual_of]
-        jacobian = slopes[..., rows] * design[:, columns] if len(rows) else slopes
-        with np.errstate(all="ignore"):
-            score, info = self.outcomes.expansion(f, jacobian, sds)
-            at = self._expanded(B, sds)
-            first = _sums(self.individuals, score + info @ at)
-            second = _sums(self.individuals, lower_half(info))
-        if not np.isfinite(second).all():
-            raise NumericalError(
-                "a curve has no value at simulated parameters; take another start or error"
-            )
-        return [first, second]
-
-    def _expanded(self, B: Vector, sds: Vector) -> Vector:
-        """What the expansion is in: coefficients that are fixed, and variances."""
-        return np.concatenate([B[self.law.entries(self.law.fixed)], sds[self.outcomes.scored] ** 2])
+        f, slopes = self.structure.slopes(phi, self.individuals)
+        at = self.scoring.at(B, sds)
+        scores = self.scoring.statistics(f, slopes, self.outcomes, self.law, at, sds)
+        return np.concatenate([self.law.statistics(z), *self.outcomes.squares(f), *scores], axis=-1)
 
     # ---- the M-step ------------------------------------------------------------------------------
 
     def _taken_apart(self, total: Vector) -> tuple[Vector, Vector, Vector, Vector]:
-        """Split a total: of latents, of squares, and the expansion's score (s,) and information."""
+        """Split a total: of latents, squares, and the expansion's (s,) and (s (s + 1) / 2,)."""
         squares, first, second = self._slices[-3:]
-        wide = len(self._at_fixed) + len(self.outcomes.scored)
-        return (
-            total[: squares.start], total[squares], total[first], symmetric(total[second], wide)
-        )  # fmt: skip
+        return total[: squares.start], total[squares], total[first], total[second]
 
     def maximize(self, total: Vector, counts: Counts) -> Vector:
         """Moments of what varies, mean squares, and a step of scoring."""
         assert self.theta is not None, "maximize is about parameters: call about(theta)"
-        latent, squares, score, info = self._taken_apart(total)
+        latent, squares, score, half = self._taken_apart(total)
         before, near, sds = self.unpack(self.theta)
         B, omega, _ = self.law.maximize(latent, counts.individuals, near=near)
         sds = sds.copy()
         for one, size, rows in self.outcomes.exact(squares, counts):
             sds[one.sds] = np.sqrt(max(size / rows if rows else 0.0, one.floor))
-        if len(score):
-            found = self._step(score, info, self._expanded(before, sds))
-            r = len(self._at_fixed)
-            B[self.law.entries(self.law.fixed)] = found[:r]
-            sds[self.outcomes.scored] = np.sqrt(found[r:])
+        B, variances = self.scoring.step(B, score, half, self.scoring.at(before, sds))
+        sds[self.outcomes.scored] = np.sqrt(variances)
         return np.concatenate([self.law.pack(B, omega), sds])
-
-    def _step(self, score: Vector, info: Vector, at: Vector) -> Vector:
-        """Maximum of an expansion, no farther away than steps may be."""
-        sizes = np.sqrt(np.maximum(np.diag(info), 0.0))
-        known = sizes > 0
-        units = np.where(known, sizes, 1.0)
-        values, vectors = np.linalg.eigh(info / np.outer(units, units))
-        values = np.maximum(values, SMALLEST * max(float(values[-1]), 1.0))
-        apart = (score - info @ at) / units
-        step = np.where(known, vectors @ ((vectors.T @ apart) / values) / units, 0.0)
-        r = len(self._at_fixed)
-        rows, _ = self.law.entries(self.law.fixed)
-        near = np.array([scale != "identity" for scale in self.structure.scales])[rows]
-        step[:r] = np.where(near, np.clip(step[:r], -WIDEST, WIDEST), step[:r])
-        held = np.clip(at[r:] + step[r:], at[r:] / FACTOR, at[r:] * FACTOR)
-        return np.concatenate([at[:r] + step[:r], np.maximum(held, self.outcomes.floors)])
 
     def holds(self, total: Vector, counts: Counts) -> bool:
         """Whether latents and residuals have such moments."""
@@ -344,13 +292,13 @@ class MixedModel(SaemModel):
 
     def log_density(self, total: Vector, counts: Counts, theta: Vector) -> float:
         """Complete log-likelihood of a total of statistics, up to what theta is not in."""
-        latent, squares, score, info = self._taken_apart(total)
+        latent, squares, score, half = self._taken_apart(total)
         B, omega, sds = self.unpack(theta)
         found = self.law.log_density(latent, counts.individuals, B, omega)
         for one, size, rows in self.outcomes.exact(squares, counts):
             variance = float(sds[one.sds][0]) ** 2
             found -= 0.5 * (size / variance + rows * np.log(variance))
-        at = self._expanded(B, sds)
+        at, info = self.scoring.at(B, sds), symmetric(half, self.scoring.size)
         return found + float(at @ score - 0.5 * at @ info @ at)
 
     # ---- what is told of curves ------------------------------------------------------------------
@@ -400,12 +348,6 @@ class MixedModel(SaemModel):
             ),
         )  # fmt: skip
         return np.where(np.isfinite(found), found, np.nan)
-
-
-def _sums(individuals: Individuals, values: Vector) -> Vector:
-    """Sums over the rows of each individual of values (chains, N, s): (chains, n, s)."""
-    found: Vector = np.add.reduceat(values, individuals.first[:-1], axis=1)
-    return found
 
 
 def _checked_first(first: Sequence[float] | Vector | None, structure: Structure) -> Vector | None:

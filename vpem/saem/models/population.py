@@ -267,14 +267,10 @@ class Population:
         lower[self._in_triangle] = theta[end : end + len(self.spreads)]
         return B, symmetric(lower, len(self.random))
 
-    def place_of(self, fixed: bool) -> NDArray[np.intp]:
-        """Where in a vector the coefficients are of parameters that are fixed, or not."""
-        return np.flatnonzero(np.isin(self._rows, self.fixed) == fixed)
-
-    def entries(self, rows: NDArray[np.intp]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-        """Rows and columns of B that coefficients of some parameters have, in a vector's order."""
-        keep = np.isin(self._rows, rows)
-        return self._rows[keep], self._columns[keep]
+    @property
+    def places(self) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+        """Rows and columns of B that the coefficients have, in a vector's order."""
+        return self._rows, self._columns
 
     def means(self, B: Vector) -> Vector:
         """Means (n, m) of all parameters of the individuals."""

@@ -1,0 +1,135 @@
+"""Steps of scoring: coefficients of a curve and variances of its rows, by an expansion.
+
+The log-density of the rows given the latents is expanded about the parameters of the moment, with
+expected information in place of the second derivative. For parameters that do not vary between
+individuals this is the M-step. For those that do it is a second one: their means may move with
+the latents, which stay where they are about them (Yu and Meng 2011 call the first augmentation
+sufficient and this one ancillary). EM by the first is slow where rows say little about each
+individual's parameter, by the second where they say much. The two steps added up are one of
+Newton's, where all rows say alike: the covariance of an estimate of a mean is that of the latents,
+over the individuals, and the inverse information of the rows.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vpem.errors import NumericalError
+from vpem.saem.individuals import Individuals
+from vpem.saem.models.model import Vector
+from vpem.saem.models.outcomes import Outcomes
+from vpem.saem.models.population import Population
+from vpem.terms.matrices import lower_half, symmetric
+
+__all__ = ["Scoring"]
+
+WIDEST = 1.0
+"""Longest step of a coefficient on a logarithmic scale in one iteration."""
+FACTOR = 16.0
+"""Most by which a variance changes in one iteration."""
+SMALLEST = 1e-9
+"""Least eigenvalue of the information, in units of the parameters."""
+
+
+class Scoring(NamedTuple):
+    """What is expanded: all coefficients of means, then variances that have no statistic.
+
+    Attributes
+    ----------
+    rows, columns : ndarray of shape (c,)
+        Entries of B that the coefficients are.
+    fixed, near : ndarray of shape (c,)
+        Whether they are of a parameter that does not vary, and one on a logarithmic scale.
+    scored : list of int
+        Standard deviations whose variances are expanded.
+    floors : ndarray
+        Least variances.
+    """
+
+    rows: NDArray[np.intp]
+    columns: NDArray[np.intp]
+    fixed: NDArray[np.bool_]
+    near: NDArray[np.bool_]
+    scored: list[int]
+    floors: Vector
+
+    @staticmethod
+    def of(population: Population, scales: tuple[str, ...], outcomes: Outcomes) -> Scoring:
+        """Take all coefficients of a population, of parameters on these scales."""
+        rows, columns = population.places
+        near = np.array([scale != "identity" for scale in scales])[rows]
+        fixed = np.isin(rows, population.fixed)
+        return Scoring(rows, columns, fixed, near, outcomes.scored, outcomes.floors)
+
+    @property
+    def size(self) -> int:
+        """Numbers that are expanded, s."""
+        return len(self.rows) + len(self.scored)
+
+    def at(self, B: Vector, sds: Vector) -> Vector:
+        """Where it is (s,): coefficients that are fixed, no move of the others, and variances."""
+        held = np.where(self.fixed, B[self.rows, self.columns], 0.0)
+        return np.concatenate([held, sds[self.scored] ** 2])
+
+    def statistics(
+        self,
+        f: Vector,
+        slopes: Vector,
+        outcomes: Outcomes,
+        law: Population,
+        at: Vector,
+        sds: Vector,
+    ) -> list[Vector]:
+        """Coefficients of the expansion: (chains, n, s) and (chains, n, s (s + 1) / 2).
+
+        Of curves f (chains, N) with slopes (chains, N, m), about ``at`` (s,).
+        """
+        data = outcomes.individuals
+        jacobian = slopes[..., self.rows] * law.design[data.individual_of][:, self.columns]
+        with np.errstate(all="ignore"):
+            score, info = outcomes.expansion(f, jacobian, sds)
+            first = _sums(data, score + info @ at)
+            second = _sums(data, lower_half(info))
+        if not np.isfinite(second).all():
+            raise NumericalError(
+                "a curve has no value at simulated parameters; take another start or error"
+            )
+        return [first, second]
+
+    def step(self, B: Vector, score: Vector, half: Vector, at: Vector) -> tuple[Vector, Vector]:
+        """Coefficients B (m, L) after a step, and variances.
+
+        Parameters
+        ----------
+        B : ndarray of shape (m, L)
+            Coefficients; those that are fixed count for nothing.
+        score, half : ndarray of shape (s,), (s (s + 1) / 2,)
+            A total of statistics.
+        at : ndarray of shape (s,)
+            Where the expansion is about, from where steps may not be too long.
+        """
+        info = symmetric(half, self.size)
+        sizes = np.sqrt(np.maximum(np.diag(info), 0.0))
+        known = sizes > 0
+        units = np.where(known, sizes, 1.0)
+        values, vectors = np.linalg.eigh(info / np.outer(units, units))
+        values = np.maximum(values, SMALLEST * max(float(values[-1]), 1.0))
+        apart = (score - info @ at) / units
+        step = np.where(known, vectors @ ((vectors.T @ apart) / values) / units, 0.0)
+        c = len(self.rows)
+        moved = np.where(self.near, np.clip(step[:c], -WIDEST, WIDEST), step[:c])
+        B = B.copy()
+        B[self.rows, self.columns] = moved + np.where(
+            self.fixed, at[:c], B[self.rows, self.columns]
+        )
+        held = np.clip(at[c:] + step[c:], at[c:] / FACTOR, at[c:] * FACTOR)
+        return B, np.maximum(held, self.floors)
+
+
+def _sums(individuals: Individuals, values: Vector) -> Vector:
+    """Sums over the rows of each individual of values (chains, N, s): (chains, n, s)."""
+    found: Vector = np.add.reduceat(values, individuals.first[:-1], axis=1)
+    return found
