@@ -158,12 +158,12 @@ class MixedModel(SaemModel):
         spread = data.mean((z - middle[population.random]) ** 2)
         omega = np.diag(np.maximum(np.maximum(wide, spread), 1e-8))
         theta = np.concatenate([population.pack(population.shift, omega), self.outcomes.start()])
+        self._check_start(theta, z)
         k = self.outcomes.n_sds
         for _ in range(3 if k else 0):
             here = self.about(theta)
             found = here.maximize(data.total(here.statistics(z[None])), self.counts)
             theta = np.concatenate([theta[:-k], found[-k:]])
-        self._check_start(theta, z)
         return theta, z
 
     def _check_start(self, theta: Vector, z: Vector) -> None:
