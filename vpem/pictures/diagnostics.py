@@ -11,8 +11,9 @@ from scipy.special import ndtri
 from vpem.pictures.figure import WIDTH, Picture, legend_below, new_figure, words
 from vpem.pictures.style import BAND, CURVE, INK, LIGHT, RULE, SHADE, few_ticks, tidy
 from vpem.saem.diagnostics import Check, Share, residuals_of, visual_checks
+from vpem.saem.fitted import Maker
 from vpem.saem.individuals import Individuals
-from vpem.saem.prediction import Maker, Predictor
+from vpem.saem.prediction import Predictor
 from vpem.saem.results import SaemFit
 from vpem.saem.saved import SavedSaem
 
@@ -291,7 +292,7 @@ def draw_effects(
     """
     predictor = Predictor(fit, model)
     saved = predictor.saved
-    made = predictor.made(individuals)
+    made = predictor.model.of(individuals)
     prior, covariance = made.prior(saved.theta, individuals)
     latents = [f"var({name})" in saved.parameters for name in saved.latents]
     which = np.flatnonzero(latents if any(latents) else np.ones(len(latents)))

@@ -10,8 +10,9 @@ from numpy.typing import NDArray
 from vpem.checks import check_int
 from vpem.pictures.figure import Picture, legend_below, new_figure, words
 from vpem.pictures.style import CURVE, GRID, LIGHT, tidy, whole_numbers
+from vpem.saem.fitted import Maker
 from vpem.saem.individuals import Individuals
-from vpem.saem.prediction import Maker, Predictor
+from vpem.saem.prediction import Predictor
 from vpem.saem.results import SaemFit
 from vpem.saem.saved import SavedSaem, as_saved
 

@@ -140,7 +140,7 @@ def residuals_of(predictor: Predictor, individuals: Individuals) -> Residuals:
     found: list[tuple[Vector, ...]] = []
     theta = predictor.saved.theta
     for some in in_batches(individuals, len(predictor.saved.latents), predictor.n_draws):
-        model = predictor.made(some).about(theta)
+        model = predictor.model.of(some).about(theta)
         fitted, typical, own = _predicted(predictor, model)
         drawn = _simulated(predictor, model, predictor.n_draws)
         chances = Streams.of(some.names, predictor.seed).at(SIMULATED, 2).of_rows(1, some.first)[0]
@@ -221,7 +221,7 @@ def visual_checks(
         check_int("n_bins", n_bins, least=1, most=1000)
     check_memory(8 * n_sims * individuals.n_rows, "the simulated measurements")
     parts = [
-        _simulated(predictor, predictor.made(some), n_sims)
+        _simulated(predictor, predictor.model.of(some), n_sims)
         for some in in_batches(individuals, len(predictor.saved.latents), n_sims)
     ]
     drawn = np.concatenate(parts, axis=1)

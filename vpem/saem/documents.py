@@ -95,7 +95,7 @@ def completion(predictor: Predictor, documents: Individuals) -> Completion:
             f"the model {predictor.saved.model} has no topics by which documents are completed; "
             "ask for the log-likelihood"
         )
-    model = predictor.made(in_words_of(predictor.saved, documents))
+    model = predictor.model.of(in_words_of(predictor.saved, documents))
     each, words = model.completion(predictor.saved.theta, predictor.seed)
     if not words.any():
         raise InputError(

@@ -6,7 +6,7 @@ latents: new measurements scatter more, and the estimates are not certain either
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -14,11 +14,12 @@ from numpy.typing import ArrayLike
 from vpem.checks import check_int, check_number
 from vpem.errors import InputError
 from vpem.saem.conditional import Conditional
-from vpem.saem.curves import Curves, Latents, at_times, check_law, finite, in_batches, moved_to
+from vpem.saem.curves import Curves, Latents, at_times, finite, in_batches, moved_to
 from vpem.saem.documents import draw_latents, in_words_of
+from vpem.saem.fitted import FittedModel, Maker
 from vpem.saem.individuals import Individuals
 from vpem.saem.likelihood import LogLikelihood, importance_log_likelihood
-from vpem.saem.models.catalogue import MODELS, OWN, has_curves, make_model, model_class
+from vpem.saem.models.catalogue import MODELS, OWN
 from vpem.saem.models.model import SaemModel, Vector
 from vpem.saem.results import SaemFit
 from vpem.saem.samplers import Metropolis
@@ -29,8 +30,6 @@ __all__ = ["Predictor"]
 
 BURN_IN = 150
 CHAINS = 10
-
-Maker = Callable[[Individuals], SaemModel]
 
 
 class Predictor:
@@ -70,84 +69,14 @@ class Predictor:
         )
         self.n_draws = check_int("n_draws", n_draws, least=20, most=1_000_000)
         self.seed = check_int("seed", seed, least=0, most=2**64 - 1)
-        self._model: SaemModel | None = None
-        self._maker = model
+        self.model = FittedModel(self.saved, model)
         if model is None and isinstance(fit, SaemFit):
-            self._model = fit.model.about(fit.theta)
+            self.model.form = fit.model.about(fit.theta)
         elif model is None and self.saved.model == OWN:
             raise InputError(
                 f"the model {self.saved.model_class} is a user's own, which a file does not hold: "
                 "predict in Python, vpem.saem.prediction.Predictor(fit, model=...)"
             )
-
-    @property
-    def _has_curves(self) -> bool:
-        """Whether the fit is of a model by name that has curves."""
-        return has_curves(self.saved.model, self.saved.model_options)
-
-    @property
-    def _reads(self) -> list[str]:
-        """Covariates that a model by name reads."""
-        options = self.saved.model_options
-        if self.saved.model == OWN:
-            return []
-        return list(model_class(self.saved.model, options).reads(options))
-
-    def made(self, individuals: Individuals) -> SaemModel:
-        """Make the fitted model of other individuals.
-
-        Raises
-        ------
-        InputError
-            If they do not fit it.
-        """
-        saved = self.saved
-        if self._maker is not None:
-            model = self._maker(individuals)
-        elif saved.model == OWN:
-            raise InputError(
-                f"the model {saved.model_class} is a user's own: give what makes it of other "
-                "individuals, Predictor(fit, model=...)"
-            )
-        else:
-            options = dict(saved.model_options)
-            if self._has_curves:  # from rows it would be found by their fit
-                options["shift"] = 0.0
-            try:
-                model = make_model(saved.model, individuals, **options)
-            except (TypeError, ValueError, KeyError, IndexError) as error:
-                if isinstance(error, InputError) and str(error).startswith(individuals.source):
-                    raise  # a fault of the data
-                raise InputError(
-                    f"the options of the fit make no model {saved.model} of {individuals.source} "
-                    f"({error}); fit it again"
-                ) from error
-        got = (model.parameters, tuple(model.latents))
-        wanted = (saved.parameters, saved.latents)
-        if [*map(len, got)] != [*map(len, wanted)] or (not model.wide and got != wanted):
-            raise InputError(
-                f"{individuals.source}: the model of these individuals has other parameters or "
-                f"latents than the one that was fitted ({len(got[0])} and {len(got[1])}, not "
-                f"{len(saved.parameters)} and {len(saved.latents)}); give data with the same items"
-            )
-        check_law(model, saved.theta)
-        return model.about(saved.theta)
-
-    @property
-    def form(self) -> SaemModel:
-        """Some model of the fitted kind, whose individuals do not matter."""
-        if self._model is None:
-            saved = self.saved
-            if saved.model in MODELS and not self._has_curves:
-                raise InputError(
-                    f"latents of the model {saved.model} have no curves over time; ask for the "
-                    "latents of individuals with rows"
-                )
-            columns = {name: np.ones(2) for name in ("dose", *self._reads, *saved.covariates)}
-            columns["outcome"] = np.zeros(2)
-            blank = Individuals(("",), np.array([0, 2]), np.array([1.0, 2.0]), np.zeros(2), columns)
-            self._model = self.made(blank)
-        return self._model
 
     def latents(self, individuals: Individuals) -> Latents:
         """Latents of individuals given their rows.
@@ -159,7 +88,7 @@ class Predictor:
         individuals = in_words_of(self.saved, individuals)
         found: list[tuple[Vector, ...]] = []
         for some in in_batches(individuals, len(self.saved.latents), self.n_draws):
-            model = self.made(some)
+            model = self.model.of(some)
             if model.wide:
                 given = draw_latents(model, self.saved.theta, self.n_draws, self.seed, self.level)
                 found.append((given.means, given.lower, given.upper, given.covariances))
@@ -243,7 +172,7 @@ class Predictor:
         for one in in_batches(targets, len(self.saved.latents), self.n_draws):
             some = individuals.take(np.arange(start, start + one.n_individuals))
             start += one.n_individuals
-            model = self.made(some)
+            model = self.model.of(some)
             draws, means, _ = self._given(model)
             found.append(self._curve(model, one, means, draws))
         return self._joined(targets, found)
@@ -252,7 +181,7 @@ class Predictor:
         """Covariates that the model reads; of a user's own model, those that do not change."""
         if self.saved.model in MODELS:
             given = individuals is not None and individuals.doses is not None
-            return [name for name in self._reads if name != "dose" or not given]
+            return [name for name in self.model.reads if name != "dose" or not given]
         if individuals is None:
             return []
         each = individuals.first[:-1]
@@ -283,7 +212,7 @@ class Predictor:
                     f"the covariate {name!r} of the fit's individuals changes from row to row, and "
                     "a fit does not hold it; give their rows"
                 )
-        model, place = self.form, 0
+        model, place = self.model.form, 0
         found: list[tuple[Vector, ...]] = []
         times = np.linspace(*saved.time_range, 50) if times is None else times
         at = at_times(wanted, times, held, "the individuals of the fit")
@@ -345,7 +274,7 @@ class Predictor:
             at = individuals
         else:
             at = moved_to(individuals, times, self._held(individuals))
-        model = self.form
+        model = self.model.form
         found: list[tuple[Vector, ...]] = []
         mean, covariance = model.population(self.saved.theta)
         apart = self._normal(
@@ -371,7 +300,7 @@ class Predictor:
     @finite
     def responsibilities(self, individuals: Individuals) -> Vector:
         """Probability of each class given the rows, (n, K), for the model ``gmm``."""
-        model = self.made(individuals)
+        model = self.model.of(individuals)
         if not hasattr(model, "responsibilities"):
             raise InputError(f"the model {self.saved.model_class} has no classes; ask for curves")
         found: Vector = model.responsibilities(self.saved.theta)
@@ -382,7 +311,7 @@ class Predictor:
         """Log-likelihood of individuals at the estimates, by formula or importance sampling."""
         individuals, parts = in_words_of(self.saved, individuals), []
         for some in in_batches(individuals, len(self.saved.latents), self.n_draws):
-            model = self.made(some)
+            model = self.model.of(some)
             each = model.marginal(self.saved.theta)
             if each is not None:
                 full = np.full(len(each), np.inf)
