@@ -104,6 +104,31 @@ def test_statistics_of_a_mixture_are_all_that_parameters_need(mixture):
     assert found == pytest.approx(mixture.log_complete(z[None], theta).sum(), rel=1e-10)
 
 
+def test_scores_of_two_outcomes_are_derivatives(theophylline):
+    data = from_long(
+        np.array(theophylline.names, dtype=object)[theophylline.individual_of],
+        theophylline.times, theophylline.values,
+        dict(theophylline.covariates) | {"outcome": np.arange(132) % 2.0},
+    )  # fmt: skip
+    model = OneCompartmentModel(
+        data, ("ka", "cl", "v"), "combined", random=("ka", "v"), effects=("cl:dose",)
+    )
+    theta, z = model.start()
+    model, z = model.about(theta), z[None]
+    names, (first, second) = list(model.parameters), model._slices[-2:]
+    B, _, sds = model.unpack(theta)
+    statistics, at = model.statistics(z), model.scoring.at(B, sds)
+    score = statistics[:, first] - symmetric(statistics[:, second], len(at)) @ at
+    fixed = [1, 3, *range(4, 8)]  # log cl, what the dose does to it, and four variances
+    places = [names.index("log cl"), names.index("beta(log cl, dose)"), *range(-4, 0)]
+    for one, place in zip(fixed, places, strict=True):
+        nudge = np.zeros(len(theta))
+        nudge[place] = 1e-5 * theta[place] or 1e-5
+        ends = model.log_complete(z, theta + nudge) - model.log_complete(z, theta - nudge)
+        by = 2 * nudge[place] * (2 * theta[place] if one > 3 else 1.0)
+        np.testing.assert_allclose(score[:, one], ends[0] / by, rtol=1e-4, atol=1e-5)
+
+
 @each("seed", range(3))
 def test_maximize_finds_the_top(model, seed):
     rng = np.random.default_rng(seed)

@@ -37,8 +37,13 @@ def whereabouts() -> tuple[str, list[int]]:
     machine = platform.node()
     with suppress(OSError):  # containers of one machine may have names of their own
         machine = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    return machine, _own()
+
+
+def _own() -> list[int]:
+    """Return the processors that this process may run on."""
     affinity = getattr(os, "sched_getaffinity", None)
-    return machine, sorted(affinity(0)) if affinity else list(range(os.cpu_count() or 1))
+    return sorted(affinity(0)) if affinity else list(range(os.cpu_count() or 1))
 
 
 def share_processors(everyones: Sequence[tuple[str, Sequence[int]]]) -> None:
@@ -71,7 +76,7 @@ def processors() -> int:
     Those that it may run on, each divided by the number of processes of its MPI job that may run
     there too; no more than its part of what its container may use.
     """
-    own = whereabouts()[1]
+    own = _own()
     sharing = _sharing or [own]
     users = {one: sum(one in those for those in sharing) for one in own}
     part = sum(1 / max(users[one], 1) for one in own)

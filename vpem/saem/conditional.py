@@ -231,15 +231,15 @@ def _walk(
     late: int,
 ) -> tuple[Vector, Vector]:
     """Fill draws; sums of statistics (n, P), and of all their products about a middle, by part."""
-    n_chains, data = len(chains.z), model.individuals
+    n_chains, size, data = len(chains.z), middle.shape[1], model.individuals
     first = np.zeros_like(middle)
-    second = np.zeros((len(data.parts), middle.shape[1], middle.shape[1]))
+    second = np.zeros((len(data.parts), size, size))
     for k in range(len(draws) // n_chains):
         sampler.move(model, theta, chains, streams, after + k + 1, max(1, late + k))
         draws[k * n_chains : (k + 1) * n_chains] = chains.z
         apart = model.statistics_by_chain(chains.z) - middle
         first += apart.sum(axis=0)
-        heavy = np.array([data.weighed(one, data.weights) for one in apart])
+        heavy = apart if data.weights is None else apart * data.weights[:, None]
         for own, part in zip(second, data.parts, strict=True):
-            own += np.tensordot(apart[:, part], heavy[:, part], ((0, 1), (0, 1)))
+            own += apart[:, part].reshape(-1, size).T @ heavy[:, part].reshape(-1, size)
     return first, second

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import TypeVar
 
 import numpy as np
@@ -18,18 +19,24 @@ SMALLEST = 1e-8
 
 def lower_half(matrices: NDArray[Kind]) -> NDArray[Kind]:
     """Entries on and below the diagonal of matrices (..., d, d), shape (..., d (d + 1) / 2)."""
-    rows, columns = np.tril_indices(matrices.shape[-1])
+    rows, columns = _places(matrices.shape[-1])
     half: NDArray[Kind] = matrices[..., rows, columns]
     return half
 
 
 def symmetric(half: Vector, width: int) -> Vector:
     """Symmetric matrices (..., d, d) of their lower halves."""
-    rows, columns = np.tril_indices(width)
+    rows, columns = _places(width)
     out = np.empty((*half.shape[:-1], width, width))
     out[..., rows, columns] = half
     out[..., columns, rows] = half
     return out
+
+
+@lru_cache(maxsize=64)
+def _places(width: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    """Rows and columns of a lower half: SAEM asks thousands of times."""
+    return np.tril_indices(width)
 
 
 def are_positive(matrices: Vector) -> bool:

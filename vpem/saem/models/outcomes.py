@@ -163,38 +163,50 @@ class Outcomes:
                 found.append(np.tile(there[None, :, None], (len(f), 1, 1)))
         return found
 
-    def expansion(self, f: Vector, jacobian: Vector, sds: Vector) -> tuple[Vector, Vector]:
-        """Score (chains, N, s) and information (chains, N, s, s) of each row.
+    def expansion(self, f: Vector, slopes: Vector, sds: Vector) -> tuple[Vector, Vector]:
+        """Score (chains, n, w) and lower half of the information (chains, n, w, w).
 
-        Of coefficients in which the curves (chains, N) have the derivatives ``jacobian``
-        (chains, N, r), and of variances that are not exact.
+        Of the m parameters in which the curves (chains, N) have slopes (chains, N, m), and of
+        variances that are not exact: sums over each individual's rows, of one pair after another,
+        since an array of all pairs of all rows would be large.
         """
-        r = jacobian.shape[-1]
-        s = r + len(self.scored)
-        score, info = np.zeros((*f.shape, s)), np.zeros((*f.shape, s, s))
-        place = r
+        m, w = slopes.shape[-1], slopes.shape[-1] + len(self.scored)
+        shape = (len(f), self.individuals.n_individuals, w)
+        score, info = np.zeros(shape), np.zeros((*shape, w))
+        slope, weight = np.zeros((2, *f.shape))
+        columns = [np.ascontiguousarray(slopes[..., j]) for j in range(m)]
+        place = m
         for one in self._each:
             bends = one.law.bends(one.rows, f[:, one.here], sds[one.sds])
-            J = jacobian[:, one.here]
-            score[:, one.here, :r] = bends.slope[..., None] * J
-            info[:, one.here, :r, :r] = (
-                bends.weight[..., None, None] * J[..., :, None] * J[..., None, :]
-            )
-            if one.exact:
-                continue
-            own = slice(place, place + len(bends.variances))
-            place = own.stop
-            score[:, one.here, own] = np.moveaxis(bends.variances, 0, -1)
-            info[:, one.here, own, own] = np.moveaxis(bends.among, (0, 1), (-2, -1))
-            both = J[..., :, None] * np.moveaxis(bends.cross, 0, -1)[..., None, :]
-            info[:, one.here, :r, own] = both
-            info[:, one.here, own, :r] = np.swapaxes(both, -1, -2)
+            slope[:, one.here], weight[:, one.here] = bends.slope, bends.weight
+            for j in range(0 if one.exact else len(bends.variances)):
+                score[..., place + j] = self._sums(one, bends.variances[j])
+                for i, column in enumerate(columns):
+                    both = bends.cross[j] * column[:, one.here]
+                    info[..., place + j, i] = self._sums(one, both)
+                for i in range(j + 1):
+                    info[..., place + j, place + i] = self._sums(one, bends.among[j, i])
+            place += 0 if one.exact else len(bends.variances)
+        sums = self.individuals.sums
+        for i, column in enumerate(columns):
+            score[..., i] = sums(slope * column)
+            heavy = weight * column
+            for j in range(i + 1):
+                info[..., i, j] = sums(heavy * columns[j])
         return score, info
+
+    def _sums(self, one: Outcome, values: Vector) -> Vector:
+        """Add up what rows of an outcome have, (chains, m), of each individual: (chains, n)."""
+        each = values
+        if len(self._each) > 1:
+            each = np.zeros((len(values), self.individuals.n_rows))
+            each[:, one.here] = values
+        return self.individuals.sums(each)
 
     def exact(self, squares: Vector, counts: Counts) -> list[tuple[Outcome, float, float]]:
         """Outcomes of one variance, with the total of squares and the number of rows."""
         exact = [one for one in self._each if one.exact]
-        table = squares.reshape(len(exact), -1) if exact else np.zeros((0, 1))
+        table = squares.reshape(len(exact), -1) if exact else np.zeros((0, 2))
         rows = table[:, 1] if len(self._each) > 1 else np.full(len(exact), counts.rows)
         pairs = zip(exact, table[:, 0].tolist(), rows.tolist(), strict=True)
         return [(one, total, max(n, 0.0)) for one, total, n in pairs]

@@ -339,6 +339,8 @@ class Population:
 
 def _rows_alone(by: Vector, own: Vector, mask: NDArray[np.bool_]) -> Vector:
     """Least squares of each latent by itself."""
+    if mask.all():
+        return np.asarray(np.linalg.lstsq(own, by.T, rcond=None)[0].T)
     D = np.zeros(mask.shape)
     for row, there in enumerate(mask):
         D[row, there] = np.linalg.lstsq(own[np.ix_(there, there)], by[row, there], rcond=None)[0]

@@ -18,11 +18,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vpem.errors import NumericalError
-from vpem.saem.individuals import Individuals
 from vpem.saem.models.model import Vector
 from vpem.saem.models.outcomes import Outcomes
 from vpem.saem.models.population import Population
-from vpem.terms.matrices import lower_half, symmetric
+from vpem.terms.matrices import symmetric
 
 __all__ = ["Scoring"]
 
@@ -87,12 +86,16 @@ class Scoring(NamedTuple):
 
         Of curves f (chains, N) with slopes (chains, N, m), about ``at`` (s,).
         """
-        data = outcomes.individuals
-        jacobian = slopes[..., self.rows] * law.design[data.individual_of][:, self.columns]
+        k = len(self.scored)
+        # Parameters and variances, and by what a coefficient is multiplied in each.
+        where = np.concatenate([self.rows, slopes.shape[-1] + np.arange(k)])
+        by = np.concatenate([law.design[:, self.columns], np.ones((len(law.design), k))], axis=1)
+        one, other = np.tril_indices(self.size)
         with np.errstate(all="ignore"):
-            score, info = outcomes.expansion(f, jacobian, sds)
-            first = _sums(data, score + info @ at)
-            second = _sums(data, lower_half(info))
+            score, info = outcomes.expansion(f, slopes, sds)
+            ends = np.sort([where[one], where[other]], axis=0)
+            second = info[..., ends[1], ends[0]] * (by[:, one] * by[:, other])
+            first = score[..., where] * by + symmetric(second, self.size) @ at
         if not np.isfinite(second).all():
             raise NumericalError(
                 "a curve has no value at simulated parameters; take another start or error"
@@ -127,9 +130,3 @@ class Scoring(NamedTuple):
         )
         held = np.clip(at[c:] + step[c:], at[c:] / FACTOR, at[c:] * FACTOR)
         return B, np.maximum(held, self.floors)
-
-
-def _sums(individuals: Individuals, values: Vector) -> Vector:
-    """Sums over the rows of each individual of values (chains, N, s): (chains, n, s)."""
-    found: Vector = np.add.reduceat(values, individuals.first[:-1], axis=1)
-    return found
