@@ -14,7 +14,7 @@ from vpem.checks import as_array
 from vpem.errors import InputError
 from vpem.saem.individuals import Individuals
 from vpem.saem.models.gmm import GmmModel
-from vpem.saem.models.model import SaemModel, Vector
+from vpem.saem.models.model import POSITIVE, SaemModel, Vector
 
 __all__ = ["Curves", "Latents", "at_times", "check_law", "finite", "in_batches", "moved_to"]
 
@@ -102,7 +102,7 @@ def check_law(model: SaemModel, theta: Vector) -> None:
             raise InputError("the fit's estimates are no law: they must be positive probabilities")
         return
     for name, value in zip(model.parameters, theta.tolist(), strict=True):
-        if name.startswith(("var(", "residual ", "weight ")) and not value > 0:
+        if name.startswith(POSITIVE) and not value > 0:
             raise InputError(f"the fit's estimate of {name!r} must be positive, got {value:g}")
     if type(model).population is SaemModel.population:
         covariances = model.unpack(theta)[2] if isinstance(model, GmmModel) else np.ones((1, 1, 1))

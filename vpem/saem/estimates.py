@@ -17,7 +17,7 @@ from scipy.special import expit, ndtr, ndtri
 from vpem.network.schema import Report
 from vpem.saem.documents import is_wide
 from vpem.saem.fisher import covariance_of
-from vpem.saem.models.model import Vector
+from vpem.saem.models.model import POSITIVE, Vector
 from vpem.saem.models.normal import triangle_names
 from vpem.saem.saved import SavedSaem
 
@@ -141,7 +141,7 @@ class _Estimates:
 
     def parameter(self, name: str) -> Figure:
         """Return a parameter."""
-        above = name.startswith(("var(", "residual ", "weight "))
+        above = name.startswith(POSITIVE)
         value = float(self.theta[self.place[name]])
         return self.figure(name, value, {name: 1.0}, "positive" if above else "")
 

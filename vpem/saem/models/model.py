@@ -16,9 +16,12 @@ from vpem.errors import InputError, NumericalError, VpemError
 from vpem.saem.individuals import Individuals
 from vpem.saem.streams import Keys, Stream
 
-__all__ = ["Counts", "SaemModel", "Vector", "begin_model", "check_model"]
+__all__ = ["POSITIVE", "Counts", "SaemModel", "Vector", "begin_model", "check_model"]
 
 Vector = NDArray[np.float64]
+
+POSITIVE = ("var(", "residual ", "additive sd", "proportional sd", "weight ")
+"""How names of parameters begin that are above 0."""
 
 LEAST_UNIT = 1e-3
 """Of a typical value: the least unit of a number that hardly varies."""
