@@ -1,7 +1,7 @@
 """Topics by SAEM beside scikit-learn's: perplexity of held-out documents, topics, bytes, time.
 
     python -m benchmarks.lda                     # some minutes
-    python -m benchmarks.lda --only lee --seeds 3
+    python -m benchmarks.lda --only lee --seeds 3 --topics 10 20 50
 
 The Lee corpus (300 short news items) is the one that gensim brings with its tests. Documents that
 were held out are completed: each word of a document is in either half by chance; the first half
@@ -18,6 +18,7 @@ import re
 import time
 import warnings
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +37,6 @@ WORD = re.compile(r"[a-z]{3,}")
 LEAST, MOST = 3, 0.4
 """Documents that a word is in: so many at least, and this share of them at most."""
 
-TOPICS = 20
 SEEDS = 1
 """Of each fit: `--seeds` changes it."""
 HOW: dict[str, Any] = {"n_iter": 400, "burn_in": 160, "tol": 0.0, "n_conditional": 2}
@@ -57,7 +57,8 @@ def lee() -> Vector:
         for word in line:
             if word in place:
                 row[place[word]] += 1
-    return counts[counts.sum(axis=1) > 0]
+    found: Vector = counts[counts.sum(axis=1) > 0]
+    return found
 
 
 def simulated(seed: int, K: int = 10, V: int = 500, n: int = 1000) -> tuple[Vector, Vector]:
@@ -66,9 +67,8 @@ def simulated(seed: int, K: int = 10, V: int = 500, n: int = 1000) -> tuple[Vect
     topics = rng.dirichlet(np.full(V, 0.05), K)
     shares = rng.dirichlet(np.full(K, 1 / K), n)
     sizes = rng.poisson(150, n)
-    return topics, np.array(
-        [rng.multinomial(*one) for one in zip(sizes, shares @ topics, strict=True)], float
-    )
+    counts = [rng.multinomial(*one) for one in zip(sizes, shares @ topics, strict=True)]
+    return topics, np.array(counts, float)
 
 
 def halves(topics: Vector, documents: Individuals) -> float:
@@ -145,8 +145,10 @@ def against(counts: Vector, K: int, truth: Vector | None = None) -> list[dict[st
         "scikit-learn, batch, 10 (default)": lambda seed: theirs(train, K, seed, "batch", 10),
         "scikit-learn, online, 30 passes": lambda seed: theirs(train, K, seed, "online", 30),
     }
-    found = [line(what, [row(*run(seed)) for seed in range(SEEDS)], heads)
-             for what, run in runs.items()]  # fmt: skip
+    found = [
+        line(f"K={K} {what}", [row(*run(seed)) for seed in range(SEEDS)], heads)
+        for what, run in runs.items()
+    ]
     if truth is not None:
         line("the true topics", [row(truth[:, used], 0.0)], heads)
     return found
@@ -173,7 +175,7 @@ def devices(counts: Vector, K: int) -> list[dict[str, Any]]:
     }
     found = []
     for what, options in ways.items():
-        rows = []
+        rows: list[tuple[float, ...]] = []
         for seed in range(SEEDS):
             topics, seconds, fit = ours(corpus, K, seed, devices=10, **options)
             rows.append((halves(topics, new), fit.bytes[-1] / 1e6, seconds))
@@ -212,15 +214,16 @@ def langevin(K: int = 5) -> list[dict[str, Any]]:
 
 def main() -> None:
     """Run what is asked for, and write what was found."""
-    parts = {
-        "lee": lambda: against(lee(), TOPICS),
-        "simulated": lambda: against(*reversed_(simulated(0))),
-        "devices": lambda: devices(lee(), TOPICS),
-        "langevin": langevin,
+    parts: dict[str, Callable[[list[int]], list[dict[str, Any]]]] = {
+        "lee": lambda topics: [one for K in topics for one in against(lee(), K)],
+        "simulated": lambda _: against(*reversed_(simulated(0))),
+        "devices": lambda topics: devices(lee(), topics[0]),
+        "langevin": lambda _: langevin(),
     }
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", nargs="+", choices=parts, default=list(parts))
     parser.add_argument("--seeds", type=int, default=SEEDS)
+    parser.add_argument("--topics", type=int, nargs="+", default=[20], help="of the Lee corpus")
     parser.add_argument("--iterations", type=int, default=HOW["n_iter"])
     asked = parser.parse_args()
     globals()["SEEDS"] = asked.seeds
@@ -229,7 +232,7 @@ def main() -> None:
     RESULTS.mkdir(exist_ok=True)
     for name in asked.only:
         print(f"\n{name}")
-        found = parts[name]()
+        found = parts[name](asked.topics)
         (RESULTS / f"lda-{name}.json").write_text(json.dumps(found, indent=1) + "\n")
 
 

@@ -185,6 +185,7 @@ class TopicsFile(StoredFile):
             "converged": saved.converged,
             "grounds": saved.grounds,
             "trace": saved.trace.tolist(),
+            "perplexities": self.stored.perplexities.tolist(),
             "bytes": saved.bytes.tolist(),
             **{name: getattr(saved, name)
                for name in ("model_options", "settings", "communication", "versions")},
@@ -211,7 +212,7 @@ class TopicsFile(StoredFile):
                 return
             arrays: Report = {name: np.array(told[name]) for name in
                       ("words", "probabilities", "names", "proportions", "lower", "upper", "trace",
-                       "bytes", "device_names", "device_shares")}  # fmt: skip
+                       "perplexities", "bytes", "device_names", "device_shares")}  # fmt: skip
             with open(temporary, "wb") as binary:
                 np.savez(binary, **arrays)
 

@@ -123,7 +123,9 @@ def saem(
         if run.where.speaks:
             _check_outputs(out)
         needed = needed_covariates(model.model, options)
-        source = read_source(data, held, model.model, needed, how.missing == "marginalize", run)
+        source = read_source(
+            data, held, model.model, needed, how.missing == "marginalize", run, sums.secure_sum
+        )
         if model.init_individuals is not None:
             options["rows"] = rows_of_names(source, model.init_individuals)
         if init_model is not None:

@@ -279,7 +279,7 @@ def start_of(path: Path, model: str, found: Individuals, options: Mapping[str, A
 
     saved = read_saem(path)
     wanted = make_model(model, found, **options).parameters
-    if saved.parameters != tuple(wanted):
+    if tuple(saved.parameters) != tuple(wanted):
         raise InputError(
             f"{path} holds {saved.model} with {len(saved.parameters)} parameters, not those of "
             f"this {model} with {len(wanted)}; start from a fit of the same model"

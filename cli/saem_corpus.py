@@ -57,12 +57,32 @@ class CorpusReader:
         Which words of theirs count.
     screen : Screen
         Is told what is left out.
+    hidden : bool
+        Whether sums are masked, so that none of documents may be made in the open.
     """
 
     columns: Mapping[str, str | None]
     asked: CorpusSettings
     screen: Screen
+    hidden: bool = False
     weight: None = None
+
+    def __post_init__(self) -> None:
+        """Refuse what would tell others the words of documents that masks are to hide."""
+        if not (self.hidden and self.asked.parties):
+            return
+        secure = Setting("secure_sum", True)
+        if self.asked.vocabulary is None:
+            raise InputError(
+                secure, " hides what parties have, but without a common vocabulary they tell their "
+                "words; name the words in a file, ", Setting("vocabulary"),
+            )  # fmt: skip
+        for name in ("min_documents", "max_share"):
+            if getattr(self.asked, name) is not None:
+                raise InputError(
+                    Setting(name), " has parties tell in how many documents each word is, which ",
+                    secure, " is to hide; leave out one of the two",
+                )  # fmt: skip
 
     def read(self, file: Path, id_column: str | None = None) -> Individuals:
         """Read the documents of a file."""
@@ -101,7 +121,7 @@ class CorpusReader:
             total = np.sum([np.zeros(len(words) + 1, dtype=np.intp), *each], axis=0)
             words = _kept(words, total if engine is None else engine.allreduce(total), asked)
             found, left = _spelled(found, words, left)
-        self._tell(left if engine is None else engine.allreduce(left))
+        self._tell(left if engine is None or self.hidden else engine.allreduce(left))
         return found, words
 
     def _tell(self, left: Any) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -113,6 +113,7 @@ def read_source(
     needed: Sequence[str],
     missing: bool,
     run: Run,
+    masked: bool = False,
 ) -> Source:
     """Read the individuals of a file, or of files of parties.
 
@@ -130,10 +131,14 @@ def read_source(
         Whether values may be missing.
     run : Run
         Where the command runs.
+    masked : bool
+        Whether sums will be.
     """
     import numpy as np
 
     reader = _reader(asked, model, needed, missing, run)
+    if isinstance(reader, CorpusReader):
+        reader = replace(reader, hidden=masked)
     if asked.parties:
         for name in ("devices", "device_individuals"):
             if getattr(asked, name) is not None:
@@ -171,8 +176,6 @@ def _reader(
 
 def _of_parties(parties: Sequence[Party], reader: CorpusReader | RowReader, run: Run) -> Source:
     """Read the individuals of this process's parties, which no other process reads."""
-    from dataclasses import replace
-
     import numpy as np
 
     from vpem.engines.each import for_each
@@ -218,8 +221,6 @@ def _of_parties(parties: Sequence[Party], reader: CorpusReader | RowReader, run:
 
 def _of_party(party: Party, reader: CorpusReader | RowReader) -> Individuals:
     """Read the individuals of one party, whose names then begin with its own."""
-    from dataclasses import replace
-
     from vpem.saem.formats.individuals import chain
 
     usual = TableSettings()

@@ -89,6 +89,7 @@ def _report(found: Topics, held: Workers, fit: SaemFit) -> Report:
         ],
         "traces": dict(zip([f"topic {k}" for k in range(found.n_topics)],
                            fit.trace.T.tolist(), strict=True)),
+        "perplexities": found.perplexities,
         "bytes_by_iteration": fit.bytes,
         "communication": fit.ledger.summary(),
         "settings": {

@@ -69,6 +69,14 @@ def test_parties_of_a_folder_say_what_they_are_of(capsys, home):
     assert {next(iter(one["words"])) for one in told["topics"]} == TRUE
 
 
+def test_a_fit_begins_with_topics_of_another(capsys, fitted, tmp_path):
+    begin = ("saem", NOTICES, "--model", "lda", "-k", "4", *SHORT)
+    again = done(capsys, *begin, "--max-share", "0.6", "--init-model", fitted, "--json").json
+    assert again["iterations"] == 40
+    told = run(capsys, *begin, "--init-model", fitted)
+    assert "not those of this lda" in told.sentence
+
+
 def test_new_documents_may_have_other_words(capsys, fitted, tmp_path):
     (tmp_path / "new.csv").write_text("document,word\na,boat\na,tide\na,zebra\nb,lion\n")
     told = done(capsys, "predict", fitted, tmp_path / "new.csv", "--json")
@@ -103,6 +111,20 @@ def test_topics_are_shown_drawn_and_exported(capsys, fitted, tmp_path):
         (("--model", "linear", "--min-documents", "2"), "--min-documents is for lda alone"),
         (("--model", "linear", "--topics", "x.csv"), "--topics is for the model lda"),
         (("--model", "gmm", "--alpha", "1"), "--alpha is for the model lda"),
+        (("--model", "lda", "--parties", "--secure-sum"), "without a common vocabulary"),
+        (
+            (
+                "--model",
+                "lda",
+                "--parties",
+                "--secure-sum",
+                "--max-share",
+                "0.6",
+                "--vocabulary",
+                NOTICES,
+            ),
+            "--max-share has parties tell",
+        ),
     ],
 )
 def test_what_documents_have_not(capsys, words, sentence):

@@ -178,6 +178,10 @@ def test_a_run_ends_when_perplexity_stays():
     assert found.n_iter < 400
     assert found.change < 0.5
     assert "the perplexity" in found.grounds
+    looks = found.corpus.perplexities
+    assert looks[:3, 0].tolist() == [4, 8, 12]
+    assert looks[-1, 0] == found.n_iter
+    assert looks[-1, 1] == found.model.perplexity(found.theta) < looks[0, 1]
 
 
 def test_new_documents_are_scored_and_have_proportions():
@@ -224,6 +228,7 @@ def test_files_keep_topics(tmp_path):
     [
         (([0], [0.5], [1.0]), {}, "word \\(time\\) 0.5"),
         (([0], [1], [1.5]), {}, "count \\(value\\) 1.5"),
+        (([0], [1], [1e9]), {}, "1000000000 times"),
         (([0], [4], [1.0]), {"n_words": 4}, "has the word 4"),
         (([0], [1], [1.0]), {"n_topics": 0}, "n_topics"),
         (([0], [1], [1.0]), {"alpha": -1.0}, "alpha"),

@@ -61,6 +61,8 @@ if TYPE_CHECKING:  # the names of `_HOMES`, for those who read types
     from vpem.pictures.public import plot as plot
     from vpem.pictures.public import report as report
     from vpem.saem.fit import fit_saem as fit_saem
+    from vpem.saem.formats.corpora import read_corpus as read_corpus
+    from vpem.saem.formats.corpora import write_corpus as write_corpus
     from vpem.saem.formats.fits import read_saem as read_saem
     from vpem.saem.formats.fits import save_saem as save_saem
     from vpem.saem.formats.individuals import read_individuals as read_individuals
@@ -128,6 +130,7 @@ _HOMES = {
     "mixing_rate": "vpem.network.mixing",
     "observe_parties": "vpem.files.parties.observing",
     "plot": "vpem.pictures.public",
+    "read_corpus": "vpem.saem.formats.corpora",
     "read_dataset": "vpem.files.data",
     "read_individuals": "vpem.saem.formats.individuals",
     "read_model": "vpem.files.models",
@@ -136,6 +139,7 @@ _HOMES = {
     "report": "vpem.pictures.public",
     "save_saem": "vpem.saem.formats.fits",
     "stack_parties": "vpem.files.parties.joining",
+    "write_corpus": "vpem.saem.formats.corpora",
     "write_dataset": "vpem.files.datasets",
     "write_model": "vpem.files.models",
     "write_observations": "vpem.files.observations",

@@ -214,11 +214,11 @@ def said_bytes(count: float) -> str:
     return f"{count:.0f} B" if size == 1 else f"{count / size:.3g} {name}"
 
 
-def whole_numbers(axis: Axis) -> None:
+def whole_numbers(axis: Axis, most: int = 8) -> None:
     """Let an axis of numbers that are whole have ticks at such only, even where there is one."""
     from matplotlib.ticker import MaxNLocator
 
-    axis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1, nbins=8))
+    axis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1, nbins=most))
 
 
 def few_ticks(axes: Axes, places: int | None) -> None:

@@ -105,25 +105,33 @@ def draw_shares(found: Topics) -> Picture:
 
 
 def draw_spreads(found: Topics) -> Picture:
-    """Draw over how many words each topic is spread, by iteration.
+    """Draw the perplexity, and over how many words each topic is spread, by iteration.
 
     Returns
     -------
     Picture
-        The perplexity of each topic's words; the burn-in is shaded.
+        The perplexity of the documents' words, where it was seen, and of each topic's; the burn-in
+        is shaded.
     """
     shown = found.order[:MOST_TOPICS]
-    figure, panels = _grid(len(shown), 1.35)
+    seen = len(found.perplexities) > 0
+    figure, panels = _grid(len(shown) + seen, 1.35)
     burn_in = found.saved.settings.get("burn_in")
-    steps = np.arange(found.saved.n_iter + 1)
-    for axes, k in zip(panels, shown.tolist(), strict=True):
+    for axes in panels:
         if isinstance(burn_in, int) and burn_in > 0:
             axes.axvspan(0, min(burn_in, found.saved.n_iter), color=GRID, linewidth=0, zorder=0)
-        axes.plot(steps, found.saved.trace[:, k], color=CURVE, linewidth=1.0, zorder=3)
-        first = found.top(3)[k]
-        axes.set_title(f"topic {k}: {words(', '.join(word for word, _ in first), 26)}", fontsize=8)
         axes.set_xlim(0, found.saved.n_iter)
-        whole_numbers(axes.xaxis)
+        whole_numbers(axes.xaxis, 4)
+    if seen:
+        axes = panels[0]
+        axes.plot(*found.perplexities.T, color=CURVE, linewidth=1.0, marker=".", ms=3, zorder=3)
+        axes.set_title("perplexity of all words", fontsize=8)
+    steps, first = np.arange(found.saved.n_iter + 1), found.top(3)
+    for axes, k in zip(panels[seen:], shown.tolist(), strict=True):
+        axes.plot(steps, found.saved.trace[:, k], color=CURVE, linewidth=1.0, zorder=3)
+        axes.set_title(
+            f"topic {k}: {words(', '.join(word for word, _ in first[k]), 20)}", fontsize=8
+        )
     for axes in panels[max(0, len(panels) - COLUMNS) :]:
         axes.set_xlabel("iteration", fontsize=8)
     for axes in panels[::COLUMNS]:

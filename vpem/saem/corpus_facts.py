@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -35,6 +36,8 @@ class CorpusFacts:
         Of the devices, (D,).
     device_shares : ndarray of shape (D, K)
         Share of each topic in the words of each device; (0, K) where sums were masked.
+    perplexities : ndarray of shape (m, 2)
+        Iterations at which the perplexity was seen, and what it was by the lower bound.
     """
 
     shares: Vector
@@ -42,10 +45,15 @@ class CorpusFacts:
     n_tokens: float
     device_names: tuple[str, ...]
     device_shares: Vector
+    perplexities: Vector
 
 
 def corpus_facts(
-    model: SaemModel, theta: Vector, given: Conditional, held: Workers
+    model: SaemModel,
+    theta: Vector,
+    given: Conditional,
+    held: Workers,
+    looks: Sequence[tuple[int, float]],
 ) -> CorpusFacts | None:
     """Return what there is to say of a corpus, in all processes together; None of other data."""
     if not model.wide:
@@ -58,6 +66,7 @@ def corpus_facts(
     return CorpusFacts(
         corpus.total(of_topics) / n_tokens, coherence_of(topics, corpus), n_tokens,
         tuple(held.names), _by_device(corpus, of_topics, held),
+        np.array(looks, dtype=np.float64).reshape(-1, 2),
     )  # fmt: skip
 
 

@@ -174,7 +174,7 @@ def fit_saem(
         {**all_options(str(model), model_options or {}), **made.found} if named else {},
         _settings(individuals, held, chosen, server, asked),
         network_report(network, run, server.disagreement),
-        corpus_facts(made, theta, given, held),
+        corpus_facts(made, theta, given, held, run.looks),
         saving.seconds + time.perf_counter() - began,
     )
 

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 
 __all__ = ["PerplexityWatch"]
 
+LOOKS = 5
+"""How often the perplexity is seen in a window."""
+
 
 class PerplexityWatch:
     """Looks from time to time whether the perplexity of what devices hold has settled.
@@ -32,7 +35,8 @@ class PerplexityWatch:
     tol : float
         Percent by which it may still change in an iteration of step 1; 0: never look.
     window : int
-        Iterations from one look to the next.
+        Iterations from one look at that to the next; between them the perplexity is seen `LOOKS`
+        times, to be told.
     """
 
     def __init__(
@@ -50,10 +54,14 @@ class PerplexityWatch:
     def has_settled(self, run: SaemRun) -> bool:
         """Whether a run may end; tells it how much the perplexity changes."""
         since = run.n_iter - self.burn_in
-        if self.tol <= 0 or since < self.window or since % self.window:
+        due = since >= self.window and since % self.window == 0
+        if self.tol <= 0 or not (due or run.n_iter % max(1, self.window // LOOKS) == 0):
             return False
         found = self.model.perplexity(run.theta)
         self.server.sum_up(wide=True)
+        run.looks.append((run.n_iter, found))
+        if not due:
+            return False
         if self._at:
             travelled = math.fsum(run.steps[self._at :])
             run.change = 100 * abs(math.log(found / self._last)) / max(travelled, 1e-12)

@@ -65,6 +65,8 @@ class SaemRun:
         Whether the last M-step took statistics as they were, or had to make parameters valid.
     lost : int
         Last iteration that had to; 0: none.
+    looks : list of (int, float)
+        Iterations at which the perplexity of a wide model was seen, and what it was.
     partitions : list of (int, str)
         Iterations in which the network fell apart, and how; parameters stayed as they were.
     """
@@ -81,6 +83,7 @@ class SaemRun:
     grounds: str = ""
     holds: bool = True
     lost: int = 0
+    looks: list[tuple[int, float]] = field(default_factory=list)
     partitions: list[tuple[int, str]] = field(default_factory=list)
 
     def note(
@@ -108,6 +111,7 @@ class SaemRun:
         return {
             **{name: getattr(self, name) for name in plain},
             "partitions": list(self.partitions),
+            "looks": list(self.looks),
             "theta": self.theta,
             "start": self.trace[0],
             "trace": np.array(self.trace[1:]),
@@ -131,6 +135,7 @@ class SaemRun:
             "holds": FLAG,
             "lost": COUNT,
             "partitions": ListOf((COUNT, TEXT)),
+            "looks": ListOf((COUNT, Number(0))),
         }
 
     def restore(self, state: State) -> None:

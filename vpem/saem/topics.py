@@ -38,7 +38,7 @@ class Topics:
         The vocabulary, (V,); numbers of words where they have no names.
     topics : ndarray of shape (K, V)
         Probabilities of the words in each topic.
-    shares, coherence, n_tokens, device_names, device_shares
+    shares, coherence, n_tokens, device_names, device_shares, perplexities
         As `vpem.saem.corpus_facts.CorpusFacts` has them.
 
     Raises
@@ -56,6 +56,7 @@ class Topics:
         facts = saved.corpus
         self.shares, self.coherence, self.n_tokens = facts.shares, facts.coherence, facts.n_tokens
         self.device_names, self.device_shares = facts.device_names, facts.device_shares
+        self.perplexities = facts.perplexities
 
     @property
     def n_topics(self) -> int:

@@ -74,7 +74,7 @@ ARRAYS = (
     "theta", "standard_errors", "information", "means", "covariances", "lower", "upper",
     "shrinkage", "trace", "bytes",
 )  # fmt: skip
-OF_CORPUS = ("shares", "coherence", "n_tokens", "device_shares")
+OF_CORPUS = ("shares", "coherence", "n_tokens", "device_shares", "perplexities")
 TEXTS = ("model_options", "settings", "communication", "versions")
 
 SETTINGS = Mapping(
@@ -228,6 +228,7 @@ SAEM: Elements = {
     "corpus/coherence": Maybe(Array("f", ("latents",), -1, 1)),
     "corpus/n_tokens": Maybe(Array("f", (), 1, LARGEST)),
     "corpus/device_shares": Maybe(Array("f", ("told devices", "latents"), 0, 1)),
+    "corpus/perplexities": Maybe(Array("f", ("looks", 2), 0, LARGEST)),
     "names": Strings("individuals", different=True),
     "theta": Array("f", ("parameters",)),
     "standard_errors": Array("f", ("parameters",), 0, nan=True),

@@ -32,6 +32,9 @@ SWEEPS, CLOSE = 200, 1e-3
 UNLIKE = 0.3
 """How unlike the proportions are that a fit begins with: more of it ends in worse topics."""
 
+MOST_COUNT = 10_000_000
+"""Of a word in a document: a topic is drawn for each."""
+
 AT_ONCE = 1 << 20
 """Numbers that are held at a time where words are predicted."""
 
@@ -105,7 +108,7 @@ class LdaModel(SaemModel):
         seed: int = 0,
     ) -> None:
         self.individuals = individuals
-        K = self.n_topics = check_int("n_topics", n_topics, least=1, most=100_000)
+        K = self.n_topics = check_int("n_topics", n_topics, least=1, most=10_000)
         self.alpha = check_number("alpha", 1 / K if alpha is None else alpha, least=1e-4, most=1e6)
         self.eta = check_number("eta", 1 / K if eta is None else eta, least=1e-9, most=1e6)
         self.seed = check_int("seed", seed, least=0, most=2**64 - 1)
@@ -125,7 +128,7 @@ class LdaModel(SaemModel):
         """Raise InputError unless times are numbers of words, and values numbers of them."""
         data = self.individuals
         for what, values in (("word (time)", data.times), ("count (value)", data.values)):
-            wrong = ~((values >= 0) & (values == np.rint(values)) & (values < 2**31))
+            wrong = ~((values >= 0) & (values == np.rint(values)) & (values < 2**53))
             if wrong.any():
                 row = int(wrong.argmax())
                 raise InputError(
@@ -133,6 +136,13 @@ class LdaModel(SaemModel):
                     f"{what} {values[row]:g}; words are numbers from 0, and counts how often they "
                     "come; give a corpus to the model lda"
                 )
+        most = int(data.values.argmax()) if data.n_rows else 0
+        if data.n_rows and data.values[most] > MOST_COUNT:
+            raise InputError(
+                f"{data.source}: a word comes {data.values[most]:.0f} times in document "
+                f"{data.names[data.individual_of[most]]!r}, more than {MOST_COUNT}, and a topic is "
+                "drawn for each; count in larger units, or part the document"
+            )
 
     def _vocabulary(self, n_words: int | None) -> int:
         """Size of the vocabulary; InputError where documents have words that it has not."""
