@@ -24,7 +24,7 @@ __all__ = ["large", "times"]
 ITERATIONS = {"small": (6, 2), "full": (300, 100)}
 """With step 1, and after: saemix's."""
 REPEATS = {"small": 1, "full": 3}
-PEOPLE = {"small": (200, 10, (6, 4)), "full": (10_000, 100, (60, 40))}
+PEOPLE = {"small": (200, 10, (6, 4)), "full": (10_000, 100, (18, 12))}
 """Individuals, devices, and iterations."""
 
 

@@ -18,6 +18,8 @@ from vpem.saem.streams import Streams
 __all__ = ["LogLikelihood", "importance_log_likelihood"]
 
 BATCH = 250
+MOST_NUMBERS = 1 << 22
+"""Of draws of rows that are held at a time."""
 FEW = 20
 """Draws a latent below which their correlations are shrunk."""
 
@@ -114,7 +116,9 @@ def importance_log_likelihood(
         z = given.means + np.einsum("nij,cnj->cni", roots, apart)
         tail = np.log1p((apart**2).sum(axis=-1) / freedom)
         log_proposal = constant - log_det - (freedom + q) / 2 * tail
-        log_weights = model.log_complete(z, theta) - log_proposal
+        pieces = np.array_split(z, max(1, min(size, size * among.n_rows // MOST_NUMBERS)))
+        each_draw = np.concatenate([model.log_complete(some, theta) for some in pieces])
+        log_weights = each_draw - log_proposal
         top = np.maximum(most, log_weights.max(axis=0))
         top = np.where(np.isfinite(top), top, 0.0)
         shrink = np.exp(most - top)
