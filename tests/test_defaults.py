@@ -112,7 +112,7 @@ ALONE = {
     "who holds what, which recipes are given as objects": "agents sort_by_label source",
     "a choice between recipes": "split one_standard_error holdout",
     "options of a model or a sampler, which recipes take as mappings": """
-        error first groups no_precondition random sampler_steps slopes spread step_decay target
+        error first groups no_precondition random sampler_steps slopes step_decay target
     """,
     "of noise, which recipes take as a record of its own": "privacy repeatable_noise",
     "scikit-learn's": """
@@ -167,6 +167,9 @@ LACKING = {
     ("saem", "step_size"): "an option of some samplers",
     ("saem", "alpha"): "an option of one of the models",
     ("saem", "eta"): "an option of one of the models",
+    ("saem", "curve"): "an option of some of the models",
+    ("saem", "effects"): "an option of some of the models",
+    ("saem", "parameters"): "an option of some of the models",
 }
 """Settings that one kind of door (shell, recipe, estimator) lacks in a family, and why."""
 
