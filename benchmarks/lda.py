@@ -57,8 +57,8 @@ def lee() -> Vector:
         for word in line:
             if word in place:
                 row[place[word]] += 1
-    found: Vector = counts[counts.sum(axis=1) > 0]
-    return found
+    kept: Vector = counts[counts.sum(axis=1) > 0]
+    return kept
 
 
 def simulated(seed: int, K: int = 10, V: int = 500, n: int = 1000) -> tuple[Vector, Vector]:

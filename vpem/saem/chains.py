@@ -168,6 +168,9 @@ def precisions(model: SaemModel, theta: Vector, z: Vector) -> Vector:
     in units of the result.
     """
     n, q = z.shape
+    bound = model.steepest()
+    if bound is not None:
+        return bound[:, None, None] * np.eye(q)
     bends, slope = np.empty((n, q, q)), np.zeros((n, q))
     for j in range(q):
         nudge = NUDGE * np.maximum(np.abs(z[:, j]), 1.0)

@@ -285,6 +285,15 @@ class LdaModel(SaemModel):
         """Gradient of `log_complete` in the latents, (chains, n, K)."""
         return self._density(z, theta)[1]
 
+    def steepest(self) -> Vector:
+        """Curvature of a topic that has half of a document's words, (n,).
+
+        Topics that it lacks have next to none, but in units of that steps would lead out of those
+        that it has.
+        """
+        found: Vector = (self.individuals.sums(self._counts) + self.n_topics * self.alpha) / 4
+        return found
+
     def bound(self, theta: Vector) -> tuple[Vector, Vector]:
         """Return a lower bound of the log-likelihood of each document (n,), and gamma (n, K).
 

@@ -105,6 +105,13 @@ class SaemModel(ABC):
     def log_complete(self, z: Vector, theta: Vector) -> Vector:
         """Logarithm of the complete density of each individual, (chains, n)."""
 
+    def steepest(self) -> Vector | None:
+        """Curvature of all latents of each individual, (n,), where units are to be by that alone.
+
+        None: they are by the curvature where chains are.
+        """
+        return None
+
     @abstractmethod
     def gradient(self, z: Vector, theta: Vector) -> Vector:
         """Gradient of `log_complete` in the latents, (chains, n, q)."""
