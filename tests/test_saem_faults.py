@@ -156,6 +156,8 @@ def test_faults_of_new_data_are_not_laid_on_the_fit(tmp_path):
     fit = fit_saem(read_individuals(DATA / "theophylline.csv"), "one-compartment", **SHORT)
     save_saem(tmp_path / "drug.h5", fit)
     new = from_long(["a"] * 2, [-2.0, 1.0], [5.0, 4.0], {"dose": [4.0, 4.0]}, source="new.csv")
-    with pytest.raises(InputError, match=r"^new\.csv: individual .a. has a time before the dose") as caught:
+    with pytest.raises(
+        InputError, match=r"^new\.csv: individual .a. has a time before the dose"
+    ) as caught:
         Predictor(read_saem(tmp_path / "drug.h5")).curves(new)
     assert "fit it again" not in str(caught.value)

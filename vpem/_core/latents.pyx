@@ -109,7 +109,7 @@ cdef class Curves(Latents):
         self,
         const double[:, ::1] mean,             # (n, q)
         const double[:, ::1] precision,        # (q, q)
-        int code,                              # see `compartments.pxd`; -1: columns times parameters
+        int code,                              # see `compartments.pxd`; -1: columns by parameters
         const double[:, ::1] base,             # (n, m)   parameters of each, if they do not vary
         const Py_ssize_t[::1] places,          # (q,)     which of these the latents are
         const Py_ssize_t[::1] first,           # (n + 1,) rows of each individual
