@@ -29,7 +29,7 @@ KINDS = {
 """Where the class of each kind is, by what files say that they are."""
 
 
-def stored_at(path: Path) -> StoredFile:
+def stored_at(path: Path, curve: str | None = None) -> StoredFile:
     """Return what commands do with a file; one that is of no kind is read, and refused, as a model.
 
     Raises
@@ -53,6 +53,7 @@ def stored_at(path: Path) -> StoredFile:
     if of_documents:
         module, name = "of_topics", "TopicsFile"
     found: StoredFile = getattr(import_module(f"{__package__}.{module}"), name)(path)
+    found.curve = curve
     return found
 
 
@@ -89,6 +90,7 @@ class StoredFile:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self.curve: str | None = None  # of the user's own, as the command names it
 
     @cached_property
     def stored(self) -> Any:

@@ -36,9 +36,22 @@ class SaemFile(StoredFile):
     @cached_property
     def stored(self) -> SavedSaem:
         """The fit."""
-        from vpem.saem.formats.fits import read_saem
+        from dataclasses import replace
 
-        return read_saem(self.path)
+        from vpem.errors import InputError
+        from vpem.saem.formats.fits import read_saem
+        from vpem.saem.structures.by_name import is_own
+
+        found = read_saem(self.path)
+        if self.curve is None:
+            return found
+        fitted = str(found.model_options.get("curve"))
+        if not is_own(self.curve) or not is_own(fitted):
+            raise InputError(
+                f"--curve FILE.py:NAME is for fits of a curve of your own, and {self.path} is "
+                f"of {found.model}, got {self.curve!r}; leave it out or name a file"
+            )
+        return replace(found, own_curve=self.curve)
 
     def individuals(self, request: Request) -> Individuals | None:
         """Read individuals, or those of them that are wanted, if there are data."""

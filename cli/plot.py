@@ -88,7 +88,7 @@ def plot(
 
         if kind is not None:
             check_choice("kind", kind, KINDS)
-        stored = stored_at(model)
+        stored = stored_at(model, individuals.curve)
         saved = stored.saved
         kind = kind or next(iter(kinds_of(saved)))
         labelled = check_kind(kind, saved).labels
@@ -164,7 +164,7 @@ def report(
         check_writable(output, target.force, "reports")
         from vpem.pictures.page import write_page
 
-        stored = stored_at(model)
+        stored = stored_at(model, individuals.curve)
         asked = Request(data or (), screen, rows, individuals, parties=parties)
         given = stored.evaluation_data(asked)
         command = stored.command(context.find_root().command)

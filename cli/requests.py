@@ -100,6 +100,11 @@ class IndividualSettings(Settings, heading="Individuals", kept=False):
         None, "Fits of SAEM: columns of lines that are doses: amt=AMT. Default: as fitted."
     )
 
+    curve: str | None = setting(
+        None, "Fits of SAEM to a curve of your own: FILE.py:NAME again, which is run; no file of a "
+        "fit has anything run.",
+    )  # fmt: skip
+
     @property
     def columns(self) -> dict[str, str | None]:
         """Columns of a table, by what they hold."""

@@ -72,7 +72,7 @@ def predict(
         )  # fmt: skip
         if results.output is not None and not asked.tables and asked.where.speaks:
             check_writable(results.output, results.force, "results")
-        count = stored_at(model).predict(asked)
+        count = stored_at(model, individuals.curve).predict(asked)
         if results.output is not None and not asked.tables:
             screen.say(f"wrote {plural(count, 'row')} to {results.output}")
 
@@ -102,7 +102,7 @@ def score(
         asked = Request(
             data, screen, rows, individuals, results, parties=parties, engine=engine, labels=False
         )
-        stored_at(model).score(asked)
+        stored_at(model, individuals.curve).score(asked)
 
 
 def sample(

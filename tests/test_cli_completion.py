@@ -56,7 +56,7 @@ def completed(capsys, monkeypatch):
         ("topology describe c", {"cycle", "complete"}),
         ("plot m.h5 --kind c", {"communication", "confusion", "curves"}),
         ("saem d.csv --sampler m", {"metropolis", "mala"}),
-        ("saem d.csv --model ", {"linear", "one-compartment", "bifactor", "gmm"}),
+        ("saem d.csv --model ", set(settings.SAEM_MODELS)),
         ("saem d.csv --covariance ", {"diagonal", "full"}),
         ("saem d.csv --feedback e", {"error"}),
         ("saem d.csv --average m", {"models"}),

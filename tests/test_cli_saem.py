@@ -177,9 +177,9 @@ def test_metropolis_where_there_are_no_exact_draws(saem):
     ("words", "options"),
     [
         ((), {}),
-        (("--random", "ka,cl", "--spread", "0.1", "--covariance", "full", "--first",
+        (("--random", "ka,cl", "--covariance", "full", "--first",
           "0.4,-3.2,-2.4"),
-         {"random": ("ka", "cl"), "spread": 0.1, "covariance": "full",
+         {"random": ("ka", "cl"), "covariance": "full",
           "first": (0.4, -3.2, -2.4)}),
     ],
     ids=["usual", "chosen"],
@@ -411,7 +411,7 @@ def test_as_a_process_of_its_own():
         (("--model", "bifactor"), "needs --groups"),
         (("--model", "bifactor", "--groups", "0,x"), "--groups must be numbers with commas"),
         (("--groups", "0,0"), "--groups is for the model bifactor; leave it out"),
-        (("-k", "3"), "--components is for the model gmm; leave it out"),
+        (("-k", "3"), "--components is for the models gmm and lda; leave it out"),
         (("--error", "constant"), "--error is for the model one-compartment; leave it out"),
         (("--slopes", "tme"), "has no column 'tme' (did you mean 'time'?)"),
         (("--slopes", "time,time"), "--slopes must differ"),
@@ -473,10 +473,9 @@ def test_options_that_are_refused(sentence, words, told):
 @each(
     ("words", "told"),
     [
-        (("--random", "kb"), "--random must be one of ka, cl, ke"),
+        (("--random", "kb"), "random parameter must be one of ka, cl, ke"),
         (("--covariance", "diag"), "--covariance must be one of diagonal, full"),
         (("--error", "additive"), "--error must be one of constant, proportional"),
-        (("--spread", "0", "--random", "ka"), "--spread must be"),
         (("--first", "1,2"), "--first must be log ka, log cl and log ke"),
         (("--first", "1,2,nan"), "--first must be log ka, log cl and log ke"),
         (("--sampler", "exact"), "take the sampler metropolis, mala or langevin"),

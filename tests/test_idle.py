@@ -79,7 +79,7 @@ def test_an_option_without_effect_is_refused(command, words, instead, file, caps
         ("saem", BOYS, "--tol", 0, "--window", 9),
         ("saem", BOYS, "--force"),
         ("saem", BOYS, "--quote-formulas", "-o", "boys.h5"),
-        ("saem", DOSES, "--model", "one-compartment", "--spread", 0.1),
+        ("saem", DOSES, "--model", "one-compartment", "--curve", "logistic"),
         ("saem", DOSES, "--model", "one-compartment", "--random", "ka", "--covariance", "full"),
         ("impute", "data.h5", "--quote-formulas", "-o", "imputed.h5"),
         ("predict", "model.h5", "data.h5", "--force"),

@@ -73,7 +73,9 @@ def test_back_as_it_was(fit, path, tmp_path):
     assert saved.estimates == fit.estimates
     assert saved.errors == fit.errors
     assert saved.model == "linear"
-    assert saved.model_options == {"slopes": ["time"]}
+    assert saved.model_options == {
+        "slopes": ["time"], "effects": [], "covariance": "full", "error": "constant"
+    }  # fmt: skip
     assert saved.settings["codec"] == fit.settings["codec"]
     assert saved.settings["devices"] == 3
     assert saved.settings["sampler_options"] == {"n_steps": 5, "target": 0.44}

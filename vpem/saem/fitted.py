@@ -13,6 +13,7 @@ from vpem.saem.individuals import Individuals
 from vpem.saem.models.catalogue import MODELS, OWN, has_curves, make_model, model_class
 from vpem.saem.models.model import SaemModel
 from vpem.saem.saved import SavedSaem
+from vpem.saem.structures.by_name import is_own
 
 __all__ = ["FittedModel", "Maker"]
 
@@ -65,6 +66,9 @@ class FittedModel:
             )
         else:
             options = dict(saved.model_options)
+            own = options.get("curve")
+            if isinstance(own, str) and is_own(own):
+                options["curve"] = self._named_again(own)
             if self._has_curves:  # from rows it would be found by their fit
                 options["shift"] = 0.0
             try:
@@ -86,6 +90,16 @@ class FittedModel:
             )
         check_law(model, saved.theta)
         return model.about(saved.theta)
+
+    def _named_again(self, own: str) -> str:
+        """Return the user's own curve that the user names now: no file of a fit has one run."""
+        if not is_own(self.saved.own_curve):
+            raise InputError(
+                f"the fit is of a curve of the user's own, {own[:200]}, and a file of a fit runs "
+                "nothing: name the curve again, --curve FILE.py:NAME (in Python, "
+                "dataclasses.replace(fit, own_curve='FILE.py:NAME'))"
+            )
+        return self.saved.own_curve
 
     @cached_property
     def form(self) -> SaemModel:

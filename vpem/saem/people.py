@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from vpem.engines.engine import about
 from vpem.engines.placement import Placement
 from vpem.network.holdings import Workers
+from vpem.saem.doses import Doses
 from vpem.saem.individuals import Individuals
 from vpem.saem.models.model import SaemModel, Vector
 
@@ -38,6 +39,8 @@ class People:
         First and last time of all rows, of other processes too.
     n_individuals, n_rows : int
         How many there are in all processes.
+    doses : Doses or None
+        Theirs, where rows of doses were read.
     """
 
     names: tuple[str, ...]
@@ -47,6 +50,7 @@ class People:
     time_range: tuple[float, float]
     n_individuals: int
     n_rows: int
+    doses: Doses | None = None
 
     @staticmethod
     def of(model: SaemModel, theta: Vector) -> People:
@@ -56,7 +60,9 @@ class People:
         first, last = data.largest(np.array(ends)).tolist()
         odds = model.responsibilities(theta) if hasattr(model, "responsibilities") else None
         covariates = _constant(data)
-        return People(data.names, data.counts, covariates, odds, (-first, last), *data.number)
+        return People(
+            data.names, data.counts, covariates, odds, (-first, last), *data.number, data.doses
+        )
 
 
 def _constant(data: Individuals) -> dict[str, Vector]:
@@ -83,16 +89,20 @@ def collect(fit: SaemFit, held: Workers, place: Placement) -> SaemFit:
     place : Placement
         In which process each device lives.
     """
-    mine = [_columns(fit), list(fit.people.names)]
+    doses = fit.people.doses
+    given = [] if doses is None else [doses.first, *doses.columns]
+    own = _columns(fit)
+    mine = [own, list(fit.people.names), given]
     with about(place.engine, "result"):
         parts = place.engine.gather(mine)
     if parts is None:
         return fit
     devices = np.argsort(place.ranks, kind="stable")
     order = np.argsort(np.concatenate([held.rows[one] for one in devices]))
-    names = [name for _, some in parts for name in some]
-    columns = {name: np.concatenate([found[name] for found, _ in parts])[order] for name in mine[0]}
-    return _with(fit, tuple(names[one] for one in order), columns)
+    names = [name for _, some, _ in parts for name in some]
+    columns = {name: np.concatenate([part[0][name] for part in parts])[order] for name in own}
+    joined = Doses.chain([Doses(*part[2]) for part in parts]).take(order) if given else None
+    return _with(fit, tuple(names[one] for one in order), columns, joined)
 
 
 def leave_out(fit: SaemFit) -> SaemFit:
@@ -118,7 +128,9 @@ def _columns(fit: SaemFit) -> dict[str, Any]:
     return {name: values for name, values in columns.items() if values is not None}
 
 
-def _with(fit: SaemFit, names: tuple[str, ...], columns: dict[str, Any]) -> SaemFit:
+def _with(
+    fit: SaemFit, names: tuple[str, ...], columns: dict[str, Any], doses: Doses | None = None
+) -> SaemFit:
     """Return a fit that says this of individuals."""
     people = replace(
         fit.people,
@@ -126,6 +138,7 @@ def _with(fit: SaemFit, names: tuple[str, ...], columns: dict[str, Any]) -> Saem
         rows=columns["rows"],
         probabilities=columns.get("probabilities"),
         covariates={name: columns[f"covariate {name}"] for name in fit.people.covariates},
+        doses=doses,
     )
     likelihood = replace(fit.log_likelihood, each=columns["each"], effective=columns["effective"])
     given = replace(fit.given, **{name: columns[name] for name in OF_GIVEN})

@@ -7,6 +7,7 @@ latents: new measurements scatter more, and the estimates are not certain either
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -180,7 +181,7 @@ class Predictor:
     def _needed(self, individuals: Individuals | None) -> list[str]:
         """Covariates that the model reads; of a user's own model, those that do not change."""
         if self.saved.model in MODELS:
-            given = individuals is not None and individuals.doses is not None
+            given = (self.saved if individuals is None else individuals).doses is not None
             return [name for name in self.model.reads if name != "dose" or not given]
         if individuals is None:
             return []
@@ -216,6 +217,8 @@ class Predictor:
         found: list[tuple[Vector, ...]] = []
         times = np.linspace(*saved.time_range, 50) if times is None else times
         at = at_times(wanted, times, held, "the individuals of the fit")
+        if saved.doses is not None:
+            at = replace(at, doses=saved.doses.take(which))
         for some in in_batches(at, len(saved.latents), self.n_draws):
             chosen = which[place : place + some.n_individuals]
             place += some.n_individuals
@@ -268,6 +271,11 @@ class Predictor:
         self._need_continuous()
         if individuals is None:
             held = {name: np.array([float(value)]) for name, value in (covariates or {}).items()}
+            if self.saved.doses is not None and "dose" not in held:
+                raise InputError(
+                    "the fit's individuals have doses of their own, and the population has none: "
+                    "give the covariate dose, given at time 0 (dose=100), or rows of doses"
+                )
             times = np.linspace(*self.saved.time_range, 50) if times is None else times
             at = at_times(("population",), times, held, "the population")
         elif times is None:

@@ -12,6 +12,7 @@ from vpem.errors import InputError, did_you_mean
 from vpem.files.models import current_versions
 from vpem.network.schema import Report
 from vpem.saem.corpus_facts import CorpusFacts
+from vpem.saem.doses import Doses
 from vpem.saem.likelihood import LogLikelihood
 from vpem.saem.models.model import Vector
 from vpem.saem.results import SaemFit
@@ -90,6 +91,11 @@ class SavedSaem(
         The vocabulary of a corpus whose words have names, (V,); else none.
     corpus : CorpusFacts or None
         Of which topics the corpus is; None of other models.
+    doses : Doses or None
+        Of the individuals, where rows of doses were read.
+    own_curve : str
+        The curve of the user's own, ``FILE.py:NAME``, that may be run: what the user named now. A
+        file that is read says nothing of it, and so runs nothing.
     """
 
     model: str
@@ -124,6 +130,8 @@ class SavedSaem(
     grounds: str = ""
     words: tuple[str, ...] = ()
     corpus: CorpusFacts | None = None
+    doses: Doses | None = None
+    own_curve: str = ""
 
     @property
     def traced(self) -> Sequence[str]:
@@ -214,4 +222,6 @@ def as_saved(fit: SaemFit | SavedSaem) -> SavedSaem:
         fit.grounds,
         fit.model.individuals.words or (),
         fit.corpus,
+        people.doses,
+        str(fit.model_options.get("curve") or ""),
     )

@@ -42,6 +42,7 @@ from vpem.network.schema import (
 )
 from vpem.saem.corpus_facts import CorpusFacts
 from vpem.saem.documents import is_wide
+from vpem.saem.doses import Doses
 from vpem.saem.estimates import criteria_of, summary_of
 from vpem.saem.likelihood import LogLikelihood
 from vpem.saem.models.catalogue import MODELS, OWN, model_class
@@ -75,6 +76,7 @@ ARRAYS = (
     "shrinkage", "trace", "bytes",
 )  # fmt: skip
 OF_CORPUS = ("shares", "coherence", "n_tokens", "device_shares", "perplexities")
+OF_DOSES = ("times", "amounts", "durations")
 TEXTS = ("model_options", "settings", "communication", "versions")
 
 SETTINGS = Mapping(
@@ -142,6 +144,11 @@ def save_saem(path: PathLike, fit: SaemFit | SavedSaem, *, force: bool = False) 
         )
         write_array(file, "covariates", table)
         write_array(file, "time_range", np.array(saved.time_range))
+        if saved.doses is not None:
+            group = file.create_group("doses")
+            write_array(group, "counts", saved.doses.counts.astype(np.int64))
+            for name, column in zip(OF_DOSES, saved.doses.columns, strict=True):
+                write_array(group, name, column)
         if saved.corpus is not None:
             group = file.create_group("corpus")
             write_strings(group, "device_names", saved.corpus.device_names)
@@ -156,6 +163,8 @@ def saem_as_json(saved: SavedSaem) -> Report:
     likelihood = saved.log_likelihood
     rows = saved.settings.get("n_rows")
     listed = {one.name: getattr(saved, one.name) for one in fields(saved)}
+    del listed["own_curve"]  # no part of the fit
+    doses = saved.doses
     arrays = {
         name: value.tolist() if isinstance(value, np.ndarray) else value
         for name, value in listed.items()
@@ -177,6 +186,12 @@ def saem_as_json(saved: SavedSaem) -> Report:
         "criteria": criteria_of(saved, likelihood.value, saved.n_individuals, rows),
         "summary": summary_of(saved).as_json(),
         "covariates": {name: values.tolist() for name, values in saved.covariates.items()},
+        "doses": None
+        if doses is None
+        else {
+            "counts": doses.counts.tolist(),
+            **{name: column.tolist() for name, column in zip(OF_DOSES, doses.columns, strict=True)},
+        },
     }
 
 
@@ -249,6 +264,10 @@ SAEM: Elements = {
     "covariate_names": Strings("covariates", different=True),
     "covariates": Array("f", ("covariates", "individuals"), nan=True),
     "time_range": Array("f", (2,)),
+    "doses/counts": Maybe(Array("i", ("individuals",), 0)),
+    "doses/times": Maybe(Array("f", ("doses",))),
+    "doses/amounts": Maybe(Array("f", ("doses",), 0)),
+    "doses/durations": Maybe(Array("f", ("doses",), 0)),
     "model_options": Json(Mapping(PLAIN, known={"slopes": ListOf(TEXT)}), DEEPEST),
     "settings": Json(SETTINGS, DEEPEST),
     "communication": Json(COMMUNICATION, DEEPEST),
@@ -297,6 +316,7 @@ def _read_parts(file: h5py.File) -> SavedSaem:
         near = abs(float(likelihood.each.sum()) - likelihood.value) <= 1e-6 * size
         need(near, "log_likelihood/value must be the sum of log_likelihood/each")
     covariates = dict(zip(found.pop("covariate_names"), found.pop("covariates"), strict=True))
+    found["doses"] = _doses_of(found, need)
     for name in ("model_class", "grounds"):
         found[name] = found[name] or ""
     return SavedSaem(
@@ -322,6 +342,19 @@ def _names_of(found: State, need: Callable[[object, str], None]) -> Sequence[str
     fits = type(V) is int and V > 0 and q * V == p and len(words or ()) in (0, V)
     need(fits, f"{p} probabilities of words in {q} topics must be those of a vocabulary")
     return TopicNames(q, V, words or None)
+
+
+def _doses_of(found: State, need: Callable[[object, str], None]) -> Doses | None:
+    """Return the doses of individuals, if all that says so is there and agrees."""
+    counts, *columns = (found.pop(f"doses/{name}") for name in ("counts", *OF_DOSES))
+    told = [value is not None for value in (counts, *columns)]
+    need(all(told) or not any(told), "doses must be there with counts, times and amounts, or not")
+    if counts is None:
+        return None
+    total = len(columns[0])
+    need(counts.max(initial=0) <= total, f"the counts of doses must add up to {total} doses")
+    need(int(counts.sum()) == total, f"the counts of doses must add up to {total} doses")
+    return Doses.of(len(counts), np.repeat(np.arange(len(counts)), counts), *columns)
 
 
 def _corpus_of(found: State, need: Callable[[object, str], None]) -> CorpusFacts | None:
