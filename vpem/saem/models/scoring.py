@@ -41,7 +41,8 @@ class Scoring(NamedTuple):
     rows, columns : ndarray of shape (c,)
         Entries of B that the coefficients are.
     fixed, near : ndarray of shape (c,)
-        Whether they are of a parameter that does not vary, and one on a logarithmic scale.
+        Whether they are of a parameter that does not vary, and one on a logarithmic scale (or of
+        a predictor of logits or logarithms).
     scored : list of int
         Standard deviations whose variances are expanded.
     floors : ndarray
@@ -59,7 +60,8 @@ class Scoring(NamedTuple):
     def of(population: Population, scales: tuple[str, ...], outcomes: Outcomes) -> Scoring:
         """Take all coefficients of a population, of parameters on these scales."""
         rows, columns = population.places
-        near = np.array([scale != "identity" for scale in scales])[rows]
+        linked = not outcomes.parameters  # predictors of logits, or of logarithms of means
+        near = np.array([linked or scale != "identity" for scale in scales])[rows]
         fixed = np.isin(rows, population.fixed)
         return Scoring(rows, columns, fixed, near, outcomes.scored, outcomes.floors)
 
@@ -118,7 +120,11 @@ class Scoring(NamedTuple):
         sizes = np.sqrt(np.maximum(np.diag(info), 0.0))
         known = sizes > 0
         units = np.where(known, sizes, 1.0)
-        values, vectors = np.linalg.eigh(info / np.outer(units, units))
+        # What is fixed moves given the latents, and means of these given what is fixed: chains
+        # that follow slowly would be left behind by a step of both along a ridge.
+        given = np.append(self.fixed, np.ones(len(self.scored), dtype=np.bool_))
+        alone = np.where(given[:, None] == given, info / np.outer(units, units), 0.0)
+        values, vectors = np.linalg.eigh(alone)
         values = np.maximum(values, SMALLEST * max(float(values[-1]), 1.0))
         apart = (score - info @ at) / units
         step = np.where(known, vectors @ ((vectors.T @ apart) / values) / units, 0.0)

@@ -48,10 +48,18 @@ def _gompertz(t: Vector, y: Vector) -> tuple[float, ...]:
 
 
 def _falling(t: Vector, y: Vector) -> tuple[float, ...]:
-    """Asymptote, value at 0 and rate: from the last value the distance falls."""
-    end = y[-1] + 0.05 * (y[-1] - y[0])
-    slope, height = _line(t, np.log((y - end) / (y[0] - end)))
-    return end, end + (y[0] - end) * np.exp(height), -slope
+    """Asymptote, value at 0 and rate: least squares of the two that are linear, rates of a grid."""
+    length = float(np.ptp(t))
+    if not length > 0 or len(t) < 3:
+        return (np.nan,) * 3
+    best = (np.inf, np.nan, np.nan, np.nan)
+    for rate in np.geomspace(0.2, 50.0, 60) / length:
+        left = np.exp(-rate * t)
+        columns = np.stack([1 - left, left], axis=-1)
+        (end, start), *_ = np.linalg.lstsq(columns, y, rcond=None)
+        squares = float(np.sum((y - columns @ [end, start]) ** 2))
+        best = min(best, (squares, float(end), float(start), float(rate)))
+    return best[1:]
 
 
 def _biexponential(t: Vector, y: Vector) -> tuple[float, ...]:
