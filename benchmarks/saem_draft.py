@@ -69,7 +69,10 @@ class Problem:
         gaps = found.theta - alone.theta
         if self.model == "lda":
             return float(np.linalg.norm(gaps) / np.linalg.norm(alone.theta))
-        return float(np.sqrt(np.nanmean((gaps / alone.standard_errors) ** 2)))
+        known = np.isfinite(alone.standard_errors)
+        if not known.any():
+            return np.nan
+        return float(np.sqrt(np.mean((gaps / alone.standard_errors)[known] ** 2)))
 
 
 def unequal(n: int) -> Workers:

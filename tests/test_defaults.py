@@ -170,9 +170,6 @@ LACKING = {
     ("saem", "parameters"): "an option of some models",
     ("saem", "alpha"): "an option of one of the models",
     ("saem", "eta"): "an option of one of the models",
-    ("saem", "curve"): "an option of some of the models",
-    ("saem", "effects"): "an option of some of the models",
-    ("saem", "parameters"): "an option of some of the models",
 }
 """Settings that one kind of door (shell, recipe, estimator) lacks in a family, and why."""
 
