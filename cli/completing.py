@@ -20,7 +20,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "kind": (
         "profile", "projection", "history", "graph", "sparsity", "communication", "marginals",
         "pairs", "responsibilities", "confusion", "traces", "curves", "observed",
-        "residuals", "vpc", "effects",
+        "residuals", "vpc", "effects", "topics", "shares", "spreads",
     ),
     "data copy name": ("breast_cancer", "wine", "heart", "oxford_boys", "theophylline",
                        "notices"),

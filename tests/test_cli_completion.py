@@ -141,14 +141,15 @@ def test_choices_are_those_of_the_library():
 
 def test_choices_of_settings_are_those_of_the_library():
     from vpem.records import about
-    from vpem.saem.models import catalogue, one_compartment
+    from vpem.saem.models import catalogue
+    from vpem.saem.models.population import COVARIANCES
     from vpem.saem.samplers import AUTO, SAMPLERS
     from vpem_cli.saem_choices import ModelSettings
 
     assert tuple(catalogue.MODELS) == settings.SAEM_MODELS
     assert (AUTO, *SAMPLERS) == settings.SAMPLERS
-    error = ModelSettings.settings_by_name["error"]
-    assert about(error).choices == tuple(one_compartment.ERRORS)
+    covariance = ModelSettings.settings_by_name["covariance"]
+    assert about(covariance).choices == COVARIANCES
 
 
 def test_codecs_are_read_and_of_every_kind():
