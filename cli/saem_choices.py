@@ -236,9 +236,10 @@ def sampler_options_of(
         if parameter not in known[name] and (asked != AUTO or one != "threads"):
             others = [other for other in SAMPLERS if parameter in known[other]]
             kinds = "sampler" if len(others) == 1 else "samplers"
+            told = " and ".join([", ".join(others[:-1]), others[-1]] if others[1:] else others)
             advice = f"; give --sampler {others[0]}" if asked == AUTO else ""
             raise InputError(
-                Setting(one), f" is for the {kinds} {' and '.join(others)}, not {name}{advice}"
+                Setting(one), f" is for the {kinds} {told}, not {name}{advice}"
             )
     found = {PARAMETER_OF[one]: value for one, value in taken.items()}
     if "precondition" in found:

@@ -442,7 +442,7 @@ def test_as_a_process_of_its_own():
         (("--sampler", "gibbs"), "has no Gibbs sampler"),
         (
             ("--sampler", "exact", "--target", "0.4"),
-            "--target is for the samplers metropolis and mala, not exact",
+            "--target is for the samplers metropolis, mala and hmc, not exact",
         ),
         (("--step-size", "1"), "is for the samplers langevin and mala, not exact; give --sampler "),
         (
