@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from vpem.saem.formats.individuals import read_individuals
 from vpem.saem.individuals import Individuals, from_long
 from vpem.saem.models.curves import OneCompartmentModel
 from vpem.saem.models.model import SaemModel, Vector
-from vpem.saem.structures.one_dose import concentration
+from vpem.saem.structures.compartments import OneCompartment
 
 from .saem_shared import Finding, style
 from .saem_shared import theophylline as theophylline_data
@@ -233,12 +234,12 @@ def simulated(n: int, rng: np.random.Generator) -> Individuals:
     log_cl = np.log(CL) + np.sqrt(OMEGA["cl"]) * rng.normal(size=n)
     log_v = np.log(VOLUME) + np.sqrt(OMEGA["volume"]) * rng.normal(size=n)
     log_ka = np.log(KA) + np.sqrt(OMEGA["ka"]) * rng.normal(size=n)
-    z = np.repeat(np.stack([log_ka, log_cl, log_cl - log_v], axis=-1), len(TIMES), axis=0)
+    z = np.stack([log_ka, log_cl, log_cl - log_v], axis=-1)[None]
     times = np.tile(TIMES, n)
-    f = concentration(times, np.full(len(times), DOSE), z)[0]
-    values = f * (1 + ERROR * rng.normal(size=len(f)))
     names = np.repeat([f"{i:02d}" for i in range(n)], len(TIMES))
-    return from_long(names, times, values, {"dose": np.full(len(times), DOSE)})
+    people = from_long(names, times, times, {"dose": np.full(len(times), DOSE)})
+    f = OneCompartment().predict(z, people)[0]
+    return replace(people, values=f * (1 + ERROR * rng.normal(size=len(f))))
 
 
 def warfarin(size: str, source: Path | None = None) -> Finding:

@@ -84,6 +84,8 @@ INSTEAD = {
     "to take them back by; leave it out",
     ("saem", "--accelerate"): "latents are drawn anew in every iteration, so that no sum shows "
     "whether a longer step was too much; leave it out",
+    ("saem", "--spread"): "parameters that --random does not name are fixed, without any spread; "
+    "leave it out",
     ("kmeans", "--accelerate"): "Lloyd's iterations end by themselves after finitely many; with "
     "fewer of them take --max-iter",
 }  # fmt: skip

@@ -238,9 +238,7 @@ def sampler_options_of(
             kinds = "sampler" if len(others) == 1 else "samplers"
             told = " and ".join([", ".join(others[:-1]), others[-1]] if others[1:] else others)
             advice = f"; give --sampler {others[0]}" if asked == AUTO else ""
-            raise InputError(
-                Setting(one), f" is for the {kinds} {told}, not {name}{advice}"
-            )
+            raise InputError(Setting(one), f" is for the {kinds} {told}, not {name}{advice}")
     found = {PARAMETER_OF[one]: value for one, value in taken.items()}
     if "precondition" in found:
         found["precondition"] = not found["precondition"]

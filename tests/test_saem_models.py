@@ -17,7 +17,7 @@ from vpem.saem.models.gmm import GmmModel
 from vpem.saem.models.linear import LinearModel
 from vpem.saem.models.model import check_model
 from vpem.saem.streams import Streams
-from vpem.saem.structures.one_dose import concentration
+from vpem.saem.structures.compartments import OneCompartment
 from vpem.terms.matrices import symmetric
 
 from .tables import each
@@ -225,15 +225,16 @@ def test_posterior_draws_have_its_moments(boys):
 
 
 def test_equal_rates_are_a_limit():
-    times, dose = np.array([0.0, 0.5, 4.0, 30.0]), np.full(4, 3.0)
-    z = np.log([[0.7, 0.05, 0.7]] * 4)
-    f, slopes = concentration(times, dose, z)
-    np.testing.assert_allclose(f, 3 * 0.7**2 / 0.05 * times * np.exp(-0.7 * times), rtol=1e-12)
-    apart = z + np.array([1e-3, 0, 0])
-    np.testing.assert_allclose(concentration(times, dose, apart)[0], f, rtol=2e-2)
+    times = np.array([0.0, 0.5, 4.0, 30.0])
+    person = from_long(np.zeros(4), times, np.ones(4), {"dose": np.full(4, 3.0)})
+    phi = np.log([[[0.7, 0.05, 0.7]]])
+    f, slopes = OneCompartment().slopes(phi, person)
+    np.testing.assert_allclose(f[0], 3 * 0.7**2 / 0.05 * times * np.exp(-0.7 * times), rtol=1e-12)
+    apart = OneCompartment().predict(phi + np.array([1e-3, 0, 0]), person)
+    np.testing.assert_allclose(apart, f, rtol=2e-2)
     assert np.isfinite(slopes).all()
-    far = np.array([[300.0, 0, -300.0], [-300.0, 0, 300.0], [0, 0, 0], [0, 0, 0]])
-    assert np.isfinite(concentration(times, dose, far)[0]).all()
+    for far in ([300.0, 0, -300.0], [-300.0, 0, 300.0]):
+        assert np.isfinite(OneCompartment().predict(np.array([[far]]), person)).all()
 
 
 def test_a_mixture_draws_by_responsibilities(mixture):

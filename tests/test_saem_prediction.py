@@ -16,7 +16,7 @@ from vpem.saem.models.curves import OneCompartmentModel
 from vpem.saem.models.linear import LinearModel
 from vpem.saem.prediction import Predictor
 from vpem.saem.saved import as_saved
-from vpem.saem.structures.one_dose import concentration
+from vpem.saem.structures.compartments import OneCompartment
 
 DATA = Path(__file__).resolve().parents[1] / "data"
 QUICK = {"n_iter": 60, "burn_in": 40, "tol": 0.0, "n_importance": 500}
@@ -155,8 +155,9 @@ def test_an_individual_is_predicted_alike_in_any_company(drug, subjects):
 def test_population_curve_is_that_of_the_mean_latents(drug, subjects):
     times = np.linspace(0, 24, 7)
     found = Predictor(drug).population(times, {"dose": 4.5})
-    z = np.tile(drug.theta[:3], (7, 1))
-    np.testing.assert_allclose(found.fitted, concentration(times, np.full(7, 4.5), z)[0])
+    person = from_long(np.zeros(7), times, np.ones(7), {"dose": np.full(7, 4.5)})
+    wanted = OneCompartment().predict(drug.theta[None, None, :3], person)[0]
+    np.testing.assert_allclose(found.fitted, wanted)
     assert (found.lower <= found.fitted).all()
     assert (found.fitted <= found.upper).all()
     double = Predictor(drug).population(times, {"dose": 9.0})

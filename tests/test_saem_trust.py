@@ -7,7 +7,9 @@ from vpem.errors import VpemWarning
 from vpem.saem.fit import fit_saem
 from vpem.saem.formats.individuals import read_individuals
 from vpem.saem.individuals import from_long
+from vpem.saem.likelihood import LogLikelihood
 from vpem.saem.prediction import Predictor
+from vpem.saem.results import warn_of_few
 
 from .cli_support import ROOT
 
@@ -25,16 +27,10 @@ def test_flatness_is_looked_at_when_every_device_took_part_as_often(participatio
 
 
 def test_chains_that_have_not_seen_the_law_are_doubted():
-    far = from_long(
-        np.repeat(BOYS.names, BOYS.counts), BOYS.times + 100, BOYS.values, source="far boys"
-    )
-    quick = {
-        "sampler": "metropolis", "n_iter": 60, "burn_in": 30, "tol": 0.0, "n_conditional": 20,
-        "n_importance": 2000,
-    }  # fmt: skip
-    with pytest.warns(VpemWarning, match="importance draws of individual '.*' are worth"):
-        fit_saem(far, **quick)
-    fit_saem(BOYS, **quick)
+    found = LogLikelihood(-1.0, 0.1, np.zeros(3), np.array([900.0, 4.0, 800.0]))
+    with pytest.warns(VpemWarning, match="2000 importance draws of individual 'b' are worth 4"):
+        warn_of_few(found, ("a", "b", "c"), 2000)
+    warn_of_few(found, ("a", "b", "c"), 20)
 
 
 def test_one_row_of_a_new_individual_moves_its_curve_by_the_formula():

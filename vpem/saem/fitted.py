@@ -112,5 +112,9 @@ class FittedModel:
             )
         columns = {name: np.ones(2) for name in ("dose", *self.reads, *saved.covariates)}
         columns["outcome"] = np.zeros(2)
-        blank = Individuals(("",), np.array([0, 2]), np.array([1.0, 2.0]), np.zeros(2), columns)
+        kept = saved.settings.get("columns")
+        blank = Individuals(
+            ("",), np.array([0, 2]), np.array([1.0, 2.0]), np.zeros(2), columns,
+            columns=dict(kept) if isinstance(kept, dict) else {},
+        )  # fmt: skip
         return self.of(blank)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, Self
 
 import numpy as np
@@ -81,7 +81,7 @@ class Outcomes:
         made = [_measured(one, individuals, expanded) for one in _split(individuals, laws)]
         self._each = made
         self.n_sds = made[-1].sds.stop
-        tails = [""] if len(made) == 1 else [f" of outcome {code}" for code in range(len(made))]
+        tails = [""] if len(made) == 1 else [f" of {one}" for one in _names(individuals, len(made))]
         self.parameters = tuple(
             f"{name}{tail}"
             for one, tail in zip(made, tails, strict=True)
@@ -210,6 +210,13 @@ class Outcomes:
         rows = table[:, 1] if len(self._each) > 1 else np.full(len(exact), counts.rows)
         pairs = zip(exact, table[:, 0].tolist(), rows.tolist(), strict=True)
         return [(one, total, max(n, 0.0)) for one, total, n in pairs]
+
+
+def _names(individuals: Individuals, n: int) -> list[str]:
+    """Words of n outcomes in a table, else their numbers."""
+    words = individuals.columns.get("words", {})
+    told = words.get("outcome", ()) if isinstance(words, Mapping) else ()
+    return list(told) if len(told) == n else [f"outcome {code}" for code in range(n)]
 
 
 def _laws(individuals: Individuals, error: str | Sequence[str]) -> list[str]:
