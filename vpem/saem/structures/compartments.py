@@ -137,27 +137,34 @@ class TwoCompartments(Compartments):
 def _read(data: Individuals, doses: Doses, one: int) -> tuple[float, ...]:
     """Return ka, cl and ke from the area, the peak and the tail of a curve; NaN: they do not say.
 
-    Behind them is the highest value for an amount of 1, and a time before absorption shows.
+    Peak and tail are those after the dose that was followed for the longest. Behind them is the
+    highest value for an amount of 1, and a time before absorption shows.
     """
     rows = slice(data.first[one], data.first[one + 1])
     given = slice(doses.first[one], doses.first[one + 1])
     t, y = data.times[rows], np.maximum(data.values[rows], 0.0)
-    if given.start == given.stop or len(t) < 2:
+    order = np.argsort(t, kind="stable")  # outcomes may be one after the other
+    t, y = t[order], y[order]
+    begun, amounts = doses.times[given], doses.amounts[given]
+    after = np.searchsorted(begun, t) - 1  # which dose a row is after
+    runs = [np.flatnonzero(after == dose) for dose in np.unique(after[after >= 0])]
+    if not runs or len(t) < 2:
         return (np.nan,) * 5
-    t = t - doses.times[given.start]
-    top = int(y.argmax())
+    runs = [run[y[run].argmax() :] for run in runs]
+    tail = max(runs, key=lambda run: t[run[-1]] - t[run[0]])
+    top, dose = tail[0], after[tail[0]]
+    tail = tail[-4:]
     low = max(1e-3 * y[top], 1e-300)
-    tail = slice(max(top, len(t) - 4), len(t))
     apart = t[tail] - t[tail].mean()
     ke = 0.0
     if apart.any():
         ke = -float(apart @ np.log(np.maximum(y[tail], low)) / (apart @ apart))
-    span = max(float(t[-1]), 1e-12)
+    span = max(float(t[-1] - begun[0]), 1e-12)
     ke = min(max(ke, 0.2 / span), 50.0 / span)
     area = float(np.sum((y[1:] + y[:-1]) * np.diff(t)) / 2) + y[-1] / ke
-    peak = max(float(t[top]), 0.02 / ke)
+    peak = max(float(t[top] - begun[dose]), 0.02 / ke)
     ka = max(2.0 / peak, 1.5 * ke)
-    amount = float(doses.amounts[given].sum())
-    known = amount > 0 and area > 0  # else as others'
-    cl, highest = (amount / area, y[top] / amount) if known else (np.nan, np.nan)
+    amount = float(amounts[: after[-1] + 1].sum())
+    known = amounts[dose] > 0 and area > 0 and y[top] > 0  # else as others'
+    cl, highest = (amount / area, y[top] / amounts[dose]) if known else (np.nan, np.nan)
     return ka, cl, ke, highest, 0.1 * peak
