@@ -165,11 +165,11 @@ def test_saem_likelihoods_of_curves_agree(monkeypatch):
     from benchmarks.saem_curves import NLME, quadrature, theophylline_data
     from vpem.saem.models.curves import OneCompartmentModel
 
-    model = OneCompartmentModel(theophylline_data().take([2]), random=("ka", "cl"), spread=0.05)
-    middle = NLME[:3]
-    sd = np.sqrt([NLME[3], NLME[4], 0.05**2])
+    model = OneCompartmentModel(theophylline_data().take([2]), random=("ka", "cl"))
+    middle = NLME[:2]
+    sd = np.sqrt(NLME[3:5])
     axes = [np.linspace(m - 5 * s, m + 5 * s, 45) for m, s in zip(middle, sd, strict=True)]
-    grid = np.stack(np.meshgrid(*axes, indexing="ij"), axis=-1).reshape(-1, 1, 3)
+    grid = np.stack(np.meshgrid(*axes, indexing="ij"), axis=-1).reshape(-1, 1, 2)
     cell = np.prod([axis[1] - axis[0] for axis in axes])
     logs = model.log_complete(grid, NLME)[:, 0]
     exact = np.log(np.exp(logs - logs.max()).sum() * cell) + logs.max()
