@@ -63,6 +63,13 @@ def make_model(name: str, individuals: Individuals, **options: Any) -> SaemModel
     known = list(signature(kind).parameters)[1:]
     for option in options:
         check_choice(f"option of the model {name}", option, known)
+    if (
+        name == "linear"
+        and kind is not model_class(name, {"error": ""})
+        and _laws_differ(individuals)
+    ):
+        kind = model_class(name, {"error": ""})
+        options = {"error": "constant", **options}
     if name in INCOMPLETE and is_incomplete(individuals, options.get("items")):
         module, word = INCOMPLETE[name]
         kind = getattr(import_module(module), word)
@@ -85,6 +92,13 @@ def model_class(name: str, options: Mapping[str, object] = MappingProxyType({}))
     if name == "linear" and options.get("error", "constant") != "constant":
         module, word = GENERALIZED
     return getattr(import_module(module), word)
+
+
+def _laws_differ(individuals: Individuals) -> bool:
+    """Whether rows are censored, or of several outcomes, in any process."""
+    rows = [individuals.covariates.get(name, np.zeros(1)) for name in ("censored", "outcome")]
+    most = [float(np.abs(one).max(initial=0.0)) for one in rows]
+    return bool((individuals.largest(np.array(most)) > 0).any())
 
 
 def has_curves(name: str, options: Mapping[str, object]) -> bool:

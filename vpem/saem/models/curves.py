@@ -119,7 +119,9 @@ class GeneralizedLinearModel(MixedModel):
         first: Sequence[float] | Vector | None = None,
         shift: Vector | float | None = None,
     ) -> None:
-        structure = LinearPredictor(slopes)
+        kinds = [error] if isinstance(error, str) else error
+        linked = any(kind in ("bernoulli", "poisson") for kind in kinds)
+        structure = LinearPredictor(slopes, linked=linked)
         called = dict(zip(("intercept", *slopes), structure.names, strict=True))
         kept = None if random is None else [called.get(one, one) for one in random]
         named = [effect_of(one, called) for one in effects]

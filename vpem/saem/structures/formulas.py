@@ -188,9 +188,14 @@ class LinearPredictor(Structure):
         Covariates of rows, ``time``, or products of such, ``time:x``.
     intercept : bool
         Whether there is one.
+    linked : bool
+        Whether a link stands between it and the values, so that these tell nothing at first.
     """
 
-    def __init__(self, columns: Sequence[str] = ("time",), intercept: bool = True) -> None:
+    def __init__(
+        self, columns: Sequence[str] = ("time",), intercept: bool = True, *, linked: bool = True
+    ) -> None:
+        self.linked = linked
         self.columns, self.intercept = tuple(columns), intercept
         slopes = tuple("slope" if name == "time" else f"slope of {name}" for name in columns)
         self.names = (("intercept",) if intercept else ()) + slopes
@@ -219,5 +224,14 @@ class LinearPredictor(Structure):
         return total, np.broadcast_to(design, rows.shape)
 
     def begin(self, individuals: Individuals) -> Vector:
-        """Return zeros, where any link has a value."""
-        return np.zeros((individuals.n_individuals, len(self.names)))
+        """Return zeros, where any link has a value; without one each individual's least squares."""
+        n = individuals.n_individuals
+        if self.linked:
+            return np.zeros((n, len(self.names)))
+        cuts = individuals.first[1:-1]
+        each = zip(
+            np.split(self.design(individuals), cuts), np.split(individuals.values, cuts),
+            strict=True,
+        )  # fmt: skip
+        found = [np.linalg.lstsq(X, y, rcond=None)[0] for X, y in each]
+        return np.array(found).reshape(n, len(self.names))
