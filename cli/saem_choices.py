@@ -266,9 +266,9 @@ def check_start(how: SaemSettings, strict: bool) -> None:
 
 def needed_covariates(model: str, options: Mapping[str, Any]) -> list[str]:
     """Return the covariates that a model with these options reads."""
-    from vpem.saem.models.catalogue import model_class
+    from vpem.saem.models.catalogue import MODELS, model_class
 
-    return list(model_class(model, options).reads(options))
+    return list(model_class(model, options).reads(options)) if model in MODELS else []
 
 
 def start_of(path: Path, model: str, found: Individuals, options: Mapping[str, Any]) -> Any:

@@ -25,14 +25,14 @@ QUICK = {"n_iter": 4, "burn_in": 2, "tol": 0.0, "n_conditional": 4, "n_importanc
 @pytest.fixture(scope="module")
 def drawn():
     """300 individuals of a model, and a fit that has its parameters."""
-    model = LinearModel(PEOPLE, shift=np.zeros(2))
+    model = LinearModel(PEOPLE, shift=0.0)
     data = replace(PEOPLE, values=simulate(model, THETA, 1, seed=5)[0])
     fit = as_saved(fit_saem(data, "linear", **QUICK))
     return data, replace(fit, theta=THETA)
 
 
 def test_simulated_data_have_the_moments_of_the_model():
-    model = LinearModel(PEOPLE, shift=np.zeros(2))
+    model = LinearModel(PEOPLE, shift=0.0)
     found = simulate(model, THETA, 200, seed=1).reshape(200 * 300, 6)
     X = np.column_stack([np.ones(6), np.arange(6.0)])
     omega = np.array([[4.0, 0.5], [0.5, 0.25]])

@@ -63,13 +63,9 @@ def make_model(name: str, individuals: Individuals, **options: Any) -> SaemModel
     known = list(signature(kind).parameters)[1:]
     for option in options:
         check_choice(f"option of the model {name}", option, known)
-    if (
-        name == "linear"
-        and kind is not model_class(name, {"error": ""})
-        and _laws_differ(individuals)
-    ):
-        kind = model_class(name, {"error": ""})
-        options = {"error": "constant", **options}
+    other = model_class(name, {**options, "error": ""})
+    if kind is not other and "shift" not in options and _laws_differ(individuals):
+        kind, options = other, {"error": "constant", **options}
     if name in INCOMPLETE and is_incomplete(individuals, options.get("items")):
         module, word = INCOMPLETE[name]
         kind = getattr(import_module(module), word)
