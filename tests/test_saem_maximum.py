@@ -77,3 +77,17 @@ def test_lines_are_the_maximum_of_the_marginal_likelihood() -> None:
         error = fit.standard_errors[fit.model.parameters.index(name)]
         assert abs(fit.estimates[name] - value) < 0.1 * error
     assert abs(fit.log_likelihood.value + best.fun) < 0.05
+
+
+def test_a_variance_at_its_bound_is_not_paid_for_by_another():
+    """Of a combined error whose proportional part is none, the additive part is the best alone."""
+    rng = np.random.default_rng(4)
+    t = np.tile(np.linspace(0, 1, 8), 30)
+    values = 5 + 3 * t + np.repeat(0.5 * rng.normal(size=30), 8) + 0.1 * rng.normal(size=240)
+    people = from_long(np.repeat(np.arange(30), 8), t, values)
+    how = {"n_iter": 120, "burn_in": 80, "tol": 0.0, "n_importance": 500}
+    fits = [
+        fit_saem(people, "linear", model_options={"random": ["intercept"], "error": error}, **how)
+        for error in ("combined", "constant")
+    ]
+    assert fits[0].log_likelihood.value > fits[1].log_likelihood.value - 0.5

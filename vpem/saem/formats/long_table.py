@@ -124,11 +124,14 @@ class LongTable:
 
 
 def _numbered(name: str, cells: Sequence[Any], numbered: dict[str, list[str]]) -> list[float]:
-    """Numbers of a column, or else, if it holds words, their places in the alphabet."""
+    """Places of a column's words in the alphabet; numbers are words too, unless they are places."""
     numbers = [math.nan if cell in MISSING else finite_number(cell) for cell in cells]
     known = [number for number in numbers if number is not None]
     if len(known) == len(numbers):
-        return known
+        if {number for number in known if number == number} <= {0.0, 1.0} or 0.0 in known:
+            return known
+        cells = [cell if cell in MISSING else f"{number:g}"
+                 for cell, number in zip(cells, known, strict=True)]  # fmt: skip
     numbered[name] = sort_names({cell for cell in cells if cell not in MISSING})
     place = {word: float(number) for number, word in enumerate(numbered[name])}
     return [place.get(cell, math.nan) for cell in cells]

@@ -76,6 +76,14 @@ class Outcomes:
         self, individuals: Individuals, error: str | Sequence[str], *, expanded: bool
     ) -> None:
         self.individuals = individuals
+        limits = individuals.covariates.get("censored", np.zeros(individuals.n_rows))
+        odd = np.flatnonzero(~np.isin(limits, (-1.0, 0.0, 1.0)))
+        if len(odd):
+            who = individuals.names[individuals.individual_of[odd[0]]]
+            raise InputError(
+                f"{individuals.source}: censored of individual {who!r} is {limits[odd[0]]:g}; it "
+                "is 1 where a value is an upper limit, -1 a lower one, and 0 a measurement"
+            )
         self.kinds = _laws(individuals, error)
         laws = [LAWS[kind] for kind in self.kinds]
         made = [_measured(one, individuals, expanded) for one in _split(individuals, laws)]
@@ -121,7 +129,14 @@ class Outcomes:
     # ---- the start -------------------------------------------------------------------------------
 
     def check_scales(self) -> None:
-        """Refuse values that are all the same number 0."""
+        """Refuse values that are all the same number 0, and outcomes without rows."""
+        there = np.array([len(one.here) > 0 for one in self._each], dtype=np.uint8)
+        lacking = np.flatnonzero(self.individuals.largest(there) == 0)
+        if len(lacking):
+            raise InputError(
+                f"{self.individuals.source}: no row is of outcome {lacking[0]}, counted from 0, "
+                f"but there are laws of {len(self._each)} outcomes; name one law for each (error)"
+            )
         for one in self._each:
             if isinstance(one.law, Normal) and len(one.here):
                 known_scale(one.rows.values, one.size, self.individuals.source)

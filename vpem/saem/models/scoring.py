@@ -124,15 +124,32 @@ class Scoring(NamedTuple):
         # that follow slowly would be left behind by a step of both along a ridge.
         given = np.append(self.fixed, np.ones(len(self.scored), dtype=np.bool_))
         alone = np.where(given[:, None] == given, info / np.outer(units, units), 0.0)
-        values, vectors = np.linalg.eigh(alone)
-        values = np.maximum(values, SMALLEST * max(float(values[-1]), 1.0))
-        apart = (score - info @ at) / units
-        step = np.where(known, vectors @ ((vectors.T @ apart) / values) / units, 0.0)
         c = len(self.rows)
-        moved = np.where(self.near, np.clip(step[:c], -WIDEST, WIDEST), step[:c])
+        widest = np.where(self.near, WIDEST, np.inf)
+        least = np.concatenate([-widest, np.maximum(at[c:] / FACTOR, self.floors) - at[c:]])
+        most = np.concatenate([widest, at[c:] * (FACTOR - 1)])
+        apart = (score - info @ at) / units
+        step = _within(alone, apart, known, least * units, np.maximum(most, least) * units) / units
         B = B.copy()
-        B[self.rows, self.columns] = moved + np.where(
+        B[self.rows, self.columns] = step[:c] + np.where(
             self.fixed, at[:c], B[self.rows, self.columns]
         )
-        held = np.clip(at[c:] + step[c:], at[c:] / FACTOR, at[c:] * FACTOR)
-        return B, np.maximum(held, self.floors)
+        return B, np.maximum(at[c:] + step[c:], self.floors)
+
+
+def _within(
+    matrix: Vector, right: Vector, free: NDArray[np.bool_], least: Vector, most: Vector
+) -> Vector:
+    """Solve equations (s, s) of what is free within bounds; what meets one stays, others follow."""
+    step, free = np.zeros(len(right)), free.copy()
+    while free.any():
+        values, vectors = np.linalg.eigh(matrix[np.ix_(free, free)])
+        values = np.maximum(values, SMALLEST * max(float(values[-1]), 1.0))
+        left = right[free] - matrix[np.ix_(free, ~free)] @ step[~free]
+        step[free] = vectors @ ((vectors.T @ left) / values)
+        over = free & ((step < least) | (step > most))
+        step = np.where(over, np.clip(step, least, most), step)
+        if not over.any():
+            break
+        free &= ~over
+    return step
