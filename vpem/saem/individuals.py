@@ -191,21 +191,6 @@ class Individuals(Shown, Everyone, facts="{n_individuals:individual}, {values.si
                 f"{self.counts[few[0]]}); leave such individuals out"
             )
 
-    def need_rising_times(self) -> None:
-        """Raise InputError if the times of an individual repeat or go back."""
-        steps = np.diff(self.times)
-        wrong = np.flatnonzero((steps <= 0) & (np.diff(self.individual_of) == 0))
-        if len(wrong):
-            row = wrong[0]
-            who = self.names[self.individual_of[row]]
-            what = "repeats" if steps[row] == 0 else "comes after"
-            later = f"time {self.times[row + 1]:g}"
-            told = f"{later} {what}" + ("" if steps[row] == 0 else f" {self.times[row]:g}")
-            raise InputError(
-                f"{self.source}: {told} for individual {who!r}, but the model needs increasing "
-                "times; sort the rows, and take the mean of repeated ones"
-            )
-
     def items(self) -> Vector:
         """Return all times (T,) of which any individual has a measurement."""
         found = np.unique(self.times)

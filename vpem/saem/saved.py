@@ -134,12 +134,6 @@ class SavedSaem(
     own_curve: str = ""
 
     @property
-    def traced(self) -> Sequence[str]:
-        """Names of what a trace has: of parameters, or where they are very many of latents."""
-        same = self.trace.shape[1] == len(self.parameters)
-        return self.parameters if same else self.latents
-
-    @property
     def estimates(self) -> dict[str, float]:
         """Estimates by the names of the parameters."""
         return dict(zip(self.parameters, self.theta.tolist(), strict=True))

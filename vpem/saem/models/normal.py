@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vpem.errors import InputError
-from vpem.terms.matrices import lower_half, symmetric
+from vpem.terms.matrices import lower_half
 
 __all__ = [
     "floored",
@@ -14,11 +14,8 @@ __all__ = [
     "is_floored",
     "known_scale",
     "log_normal",
-    "log_normal_total",
-    "moments",
     "products",
     "quadratic",
-    "scatter_of",
     "times",
     "triangle_names",
 ]
@@ -57,30 +54,10 @@ def log_normal(z: Vector, mean: Vector, covariance: Vector) -> Vector:
     return found
 
 
-def log_normal_total(total: Vector, n: float, mean: Vector, covariance: Vector) -> float:
-    """Sum of `log_normal` over n latents of which a total of ``z`` and half ``z z^T`` is known."""
-    q = len(mean)
-    scatter = symmetric(total[q:], q) - np.outer(total[:q], mean) - np.outer(mean, total[:q])
-    inner = float(np.sum(np.linalg.inv(covariance) * (scatter + n * np.outer(mean, mean))))
-    return float(-0.5 * (n * (q * LOG_2_PI + np.linalg.slogdet(covariance)[1]) + inner))
-
-
-def moments(apart: Vector) -> Vector:
-    """Means over chains of ``z`` and of half ``z z^T`` of latents (chains, n, q), side by side."""
-    found: Vector = products(apart).mean(axis=0)
-    return found
-
-
 def products(apart: Vector) -> Vector:
     """Latents ``z`` (..., q) and half ``z z^T``, side by side."""
     half = lower_half(apart[..., :, None] * apart[..., None, :])
     return np.concatenate([apart, half], axis=-1)
-
-
-def scatter_of(total: Vector, n: float, q: int) -> tuple[Vector, Vector]:
-    """Mean (q,) and covariance (q, q) of n latents of which a total of `moments` is known."""
-    mean = total[:q] / n
-    return mean, symmetric(total[q:], q) / n - np.outer(mean, mean)
 
 
 def gradient_normal(z: Vector, mean: Vector, covariance: Vector) -> Vector:
