@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from vpem._core.latents import Lines
 from vpem.errors import InputError, check_choice
 from vpem.saem.individuals import Individuals
-from vpem.saem.models.model import Counts, SaemModel, Vector
+from vpem.saem.models.model import Counts, Vector
 from vpem.saem.models.normal import (
     LEAST,
     LOG_2_PI,
@@ -22,7 +22,7 @@ from vpem.saem.models.normal import (
     quadratic,
     times,
 )
-from vpem.saem.models.population import Population, columns_of, effect_of, words_of
+from vpem.saem.models.population import Population, Varying, columns_of, effect_of, words_of
 from vpem.terms.matrices import lower_half, symmetric
 
 __all__ = ["LinearModel"]
@@ -31,7 +31,7 @@ MOST_SLOPES = 16
 """Latents that the kernel takes."""
 
 
-class LinearModel(SaemModel):
+class LinearModel(Varying):
     """Linear mixed model: ``y_i = Z_i z_i + X_i b + e`` with ``z_i ~ N(B c_i, Omega)``.
 
     Coefficients z vary between individuals, coefficients b do not. Parameters are the means of z,
@@ -67,8 +67,6 @@ class LinearModel(SaemModel):
 
     normal_rows = True
 
-    has_curves = True
-
     def __init__(
         self,
         individuals: Individuals,
@@ -80,7 +78,6 @@ class LinearModel(SaemModel):
         shift: Vector | float | None = None,
     ) -> None:
         self.individuals, self.slopes = individuals, tuple(slopes)
-        self.theta: Vector | None = None
         names = ["slope" if name == "time" else f"slope of {name}" for name in self.slopes]
         short = ("intercept", *self.slopes)
         latents = ("intercept", *names)
@@ -186,8 +183,7 @@ class LinearModel(SaemModel):
         B, omega, variance = self.unpack(theta)
         constant = self.individuals.counts * (LOG_2_PI + np.log(variance))
         rows: Vector = constant + self._squares(z, self._apart(B)) / variance
-        apart = z - self.law.means(B)[:, self.law.random]
-        return log_normal(apart, np.zeros(len(omega)), omega) - 0.5 * rows
+        return log_normal(z, self.law.means(B)[:, self.law.random], omega) - 0.5 * rows
 
     def _fitted(self, B: Vector) -> Vector:
         """Least squares (n, q) of each individual, given the coefficients b."""
@@ -197,9 +193,9 @@ class LinearModel(SaemModel):
     def gradient(self, z: Vector, theta: Vector) -> Vector:
         """Gradient of `log_complete` in the latents, (chains, n, q)."""
         B, omega, variance = self.unpack(theta)
-        apart = z - self.law.means(B)[:, self.law.random]
+        mean = self.law.means(B)[:, self.law.random]
         own = times(self._cross, z - self._fitted(B)) / variance
-        return gradient_normal(apart, np.zeros(len(omega)), omega) - own
+        return gradient_normal(z, mean, omega) - own
 
     def statistics(self, z: Vector) -> Vector:
         """Statistic of each individual, the mean over chains, (n, P)."""
@@ -255,22 +251,6 @@ class LinearModel(SaemModel):
         own = times(self._cross, self._fitted(B)) / variance
         mean = self.law.means(B)[:, self.law.random]
         return times(covariances, times(prior, mean) + own), covariances
-
-    def population(self, theta: Vector) -> tuple[Vector, Vector]:
-        """Mean and covariance of the coefficients that vary, where covariates are 0."""
-        B, omega, _ = self.unpack(theta)
-        return B[self.law.random, 0], omega
-
-    def prior(self, theta: Vector, at: Individuals) -> tuple[Vector, Vector]:
-        """Means (n, q) of the coefficients by covariates, and their covariance."""
-        B, omega, _ = self.unpack(theta)
-        return self.law.of(at).means(B)[:, self.law.random], omega
-
-    def about(self, theta: Vector) -> LinearModel:
-        """Return the model whose lines have the fixed coefficients of theta."""
-        part = copy(self)
-        part.theta = theta
-        return part
 
     def curve(self, z: Vector, at: Individuals) -> Vector:
         """Lines (chains, N)."""

@@ -22,10 +22,10 @@ from numpy.typing import NDArray
 from vpem._core.latents import Curves, Latents
 from vpem.errors import InputError, shorten
 from vpem.saem.individuals import Individuals
-from vpem.saem.models.model import Counts, SaemModel, Vector
+from vpem.saem.models.model import Counts, Vector
 from vpem.saem.models.normal import gradient_normal, log_normal
 from vpem.saem.models.outcomes import Outcomes
-from vpem.saem.models.population import Population, columns_of, words_of
+from vpem.saem.models.population import Population, Varying, columns_of, words_of
 from vpem.saem.models.scoring import Scoring
 from vpem.saem.streams import Stream
 from vpem.saem.structures.structure import Structure
@@ -46,7 +46,7 @@ def latents_of(structure: Structure) -> tuple[str, ...]:
     return tuple(name if scale == "identity" else f"{scale} {name}" for name, scale in pairs)
 
 
-class MixedModel(SaemModel):
+class MixedModel(Varying):
     """Mixed model of a structure; see this module's first lines.
 
     Parameters are means of all parameters of the structure on their scales, effects of covariates,
@@ -78,8 +78,6 @@ class MixedModel(SaemModel):
         If the data do not fit the model.
     """
 
-    has_curves = True
-
     def __init__(
         self,
         individuals: Individuals,
@@ -105,7 +103,6 @@ class MixedModel(SaemModel):
             *population.coefficients, *population.spreads, *self.outcomes.parameters
         )  # fmt: skip
         self.first = _checked_first(first, structure)
-        self.theta: Vector | None = None
         self._lay_out()
         self._begun: Vector | None = None
         if shift is None:
@@ -179,12 +176,6 @@ class MixedModel(SaemModel):
 
     # ---- parameters ------------------------------------------------------------------------------
 
-    def about(self, theta: Vector) -> Self:
-        """Return the model whose statistics are expansions about theta."""
-        part = copy(self)
-        part.theta = np.asarray(theta, dtype=np.float64)
-        return part
-
     def take(self, which: NDArray[np.intp]) -> Self:
         """Return the same model of some of the individuals."""
         return self._of(self.individuals.take(which), self.law.take(which))
@@ -217,7 +208,7 @@ class MixedModel(SaemModel):
         each = self.outcomes.log_density(f, sds)
         with np.errstate(all="ignore"):
             mean = self.law.means(B)[:, self.law.random]
-            found = self.individuals.sums(each) + log_normal(z - mean, np.zeros(len(omega)), omega)
+            found = self.individuals.sums(each) + log_normal(z, mean, omega)
         return np.where(np.isfinite(found), found, -np.inf)
 
     def gradient(self, z: Vector, theta: Vector) -> Vector:
@@ -228,7 +219,7 @@ class MixedModel(SaemModel):
         with np.errstate(all="ignore"):
             parts = [self.individuals.sums(of_f * slopes[..., j]) for j in self.law.random]
             mean = self.law.means(B)[:, self.law.random]
-            prior = gradient_normal(z - mean, np.zeros(len(omega)), omega)
+            prior = gradient_normal(z, mean, omega)
         return np.stack(parts, axis=-1) + prior
 
     def kernels(self, theta: Vector) -> Latents | None:
@@ -303,21 +294,13 @@ class MixedModel(SaemModel):
 
     # ---- what is told of curves ------------------------------------------------------------------
 
-    def population(self, theta: Vector) -> tuple[Vector, Vector]:
-        """Mean and covariance of the latents, of covariates that are 0."""
-        B, omega, _ = self.unpack(theta)
-        return B[self.law.random, 0], omega
-
-    def prior(self, theta: Vector, at: Individuals) -> tuple[Vector, Vector]:
-        """Means (n, q) of the latents by covariates, and their covariance."""
-        B, omega, _ = self.unpack(theta)
-        return self.law.of(at).means(B)[:, self.law.random], omega
-
     def _curve(self, z: Vector, at: Individuals) -> tuple[Vector, Outcomes]:
         """Curves (chains, N) on the scale of the laws, and the outcomes of these rows."""
         assert self.theta is not None, "parameters are those of about(theta)"
-        other = self if at is self.individuals else self._of(at, self.law.of(at))
-        self.structure.check(at)
+        other = self
+        if at is not self.individuals:
+            self.structure.check(at)
+            other = self._of(at, self.law.of(at))
         f = self.structure.predict(other.whole(z, self.unpack(self.theta)[0]), at)
         return f, other.outcomes
 

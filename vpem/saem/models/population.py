@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from vpem.errors import InputError, check_choice
 from vpem.saem.individuals import Individuals
-from vpem.saem.models.model import Vector
+from vpem.saem.models.model import SaemModel, Vector
 from vpem.saem.models.normal import LEAST, LOG_2_PI, floored, is_floored, products, triangle_names
 from vpem.terms.matrices import lower_half, symmetric
 
@@ -25,6 +25,7 @@ __all__ = [
     "COVARIANCES",
     "Effect",
     "Population",
+    "Varying",
     "columns_of",
     "effect_of",
     "effects_of",
@@ -335,6 +336,38 @@ class Population:
         left = squares - D @ by.T - by @ D.T + D @ own @ D.T
         constant = n * (len(omega) * LOG_2_PI + np.linalg.slogdet(omega)[1])
         return float(-0.5 * (constant + np.sum(np.linalg.inv(omega) * left)))
+
+
+class Varying(SaemModel):
+    """A model whose latents are the parameters that vary in a population.
+
+    Attributes
+    ----------
+    law : Population
+        Of the model's individuals.
+    theta : ndarray of shape (p,) or None
+        Parameters that it is about, which have those that do not vary.
+    """
+
+    has_curves = True
+    law: Population
+    theta: Vector | None = None
+
+    def about(self, theta: Vector) -> Self:
+        """Return the model with the fixed parameters of theta, about which expansions are."""
+        part = copy(self)
+        part.theta = np.asarray(theta, dtype=np.float64)
+        return part
+
+    def population(self, theta: Vector) -> tuple[Vector, Vector]:
+        """Mean and covariance of the latents, where covariates are 0."""
+        B, omega = self.law.unpack(theta)
+        return B[self.law.random, 0], omega
+
+    def prior(self, theta: Vector, at: Individuals) -> tuple[Vector, Vector]:
+        """Means (n, q) of the latents by covariates, and their covariance."""
+        B, omega = self.law.unpack(theta)
+        return self.law.of(at).means(B)[:, self.law.random], omega
 
 
 def _rows_alone(by: Vector, own: Vector, mask: NDArray[np.bool_]) -> Vector:
