@@ -55,8 +55,6 @@ class SaemFile(StoredFile):
 
     def individuals(self, request: Request) -> Individuals | None:
         """Read individuals, or those of them that are wanted, if there are data."""
-        from vpem.errors import InputError, did_you_mean
-
         from .saem_choices import needed_covariates
         from .saem_rows import individuals_of, read_if_there
 
@@ -72,13 +70,7 @@ class SaemFile(StoredFile):
             saved.settings.get("missing") == "marginalize", options.doses,
             read_if_there(saved.model),
         )  # fmt: skip
-        if options.individual is None:
-            return found
-        place = {name: one for one, name in enumerate(found.names)}
-        for name in options.individual:
-            if name not in place:
-                raise InputError(f"{data} has no individual {name!r}{did_you_mean(name, place)}")
-        return found.take([place[name] for name in options.individual])
+        return found if options.individual is None else found.named(options.individual)
 
     def evaluation_data(self, request: Request) -> Individuals | None:
         """Read the individuals that it is held against."""

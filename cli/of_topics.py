@@ -48,7 +48,6 @@ class TopicsFile(StoredFile):
 
     def _documents(self, request: Request) -> Individuals | None:
         """Read documents, or those of them that are wanted, if there are data."""
-        from vpem.errors import InputError, did_you_mean
         from vpem.files.long_csv import is_long_csv
         from vpem.saem.formats.corpora import COLUMNS, read_corpus
 
@@ -71,13 +70,7 @@ class TopicsFile(StoredFile):
                 **given,
             }
         found = read_corpus(data, given, request.rows.dataset)
-        if options.individual is None:
-            return found
-        place = {name: one for one, name in enumerate(found.names)}
-        for name in options.individual:
-            if name not in place:
-                raise InputError(f"{data} has no document {name!r}{did_you_mean(name, place)}")
-        return found.take([place[name] for name in options.individual])
+        return found if options.individual is None else found.named(options.individual, "document")
 
     def evaluation_data(self, request: Request) -> Individuals | None:
         """Read the documents that topics are held against."""

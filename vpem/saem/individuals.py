@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -108,6 +108,20 @@ class Individuals(Shown, Everyone, facts="{n_individuals:individual}, {values.si
             together=None,
             doses=None if self.doses is None else self.doses.take(chosen),
         )
+
+    def named(self, names: Sequence[str], what: str = "individual") -> Individuals:
+        """Return those of these names, in their order; ``what`` they are is told of one not there.
+
+        Raises
+        ------
+        InputError
+            If there is none of a name.
+        """
+        place = {name: one for one, name in enumerate(self.names)}
+        for name in names:
+            if name not in place:
+                raise InputError(f"{self.source} has no {what} {name!r}{did_you_mean(name, place)}")
+        return self.take([place[name] for name in names])
 
     def sums(self, values: Vector) -> Vector:
         """Add values (..., N) over the rows of each individual: (..., n)."""

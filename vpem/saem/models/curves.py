@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from vpem.saem.individuals import Individuals
+from vpem.saem.models.laws import LINKED
 from vpem.saem.models.mixed import MixedModel
 from vpem.saem.models.model import Vector
 from vpem.saem.models.population import effect_of, words_of
@@ -120,7 +121,7 @@ class GeneralizedLinearModel(MixedModel):
         shift: Vector | float | None = None,
     ) -> None:
         kinds = [error] if isinstance(error, str) else error
-        linked = any(kind in ("bernoulli", "poisson") for kind in kinds)
+        linked = any(kind in LINKED for kind in kinds)
         structure = LinearPredictor(slopes, linked=linked)
         called = dict(zip(("intercept", *slopes), structure.names, strict=True))
         kept = None if random is None else [called.get(one, one) for one in random]

@@ -19,7 +19,7 @@ from vpem.errors import InputError
 from vpem.saem.individuals import Individuals
 from vpem.saem.models.model import Vector
 
-__all__ = ["LAWS", "Bends", "Law", "Normal", "Rows"]
+__all__ = ["LAWS", "LINKED", "NORMAL", "Bends", "Law", "Normal", "Rows"]
 
 LOG_2_PI = float(np.log(2 * np.pi))
 
@@ -353,3 +353,9 @@ LAWS: Mapping[str, Law] = {
     "poisson": Poisson(),
 }
 """Laws by name."""
+
+LINKED = tuple(name for name, law in LAWS.items() if not law.parameters)
+"""Laws whose curve is a logit or a logarithm of a mean."""
+
+NORMAL = tuple(name for name, law in LAWS.items() if isinstance(law, Normal) and not law.logs)
+"""Laws of values that are normal about the curve."""

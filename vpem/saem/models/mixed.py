@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from vpem._core.latents import Curves, Latents
 from vpem.errors import InputError, shorten
 from vpem.saem.individuals import Individuals
+from vpem.saem.models.laws import NORMAL
 from vpem.saem.models.model import Counts, Vector
 from vpem.saem.models.normal import gradient_normal, log_normal
 from vpem.saem.models.outcomes import Outcomes
@@ -35,7 +36,6 @@ __all__ = ["MixedModel", "latents_of"]
 
 MOST_LATENTS = 16
 """Latents that kernels take."""
-NORMAL_KINDS = ("constant", "proportional", "combined")
 LEAST_VARIANCE = 0.25
 """Of logarithms, to begin with."""
 
@@ -96,7 +96,7 @@ class MixedModel(Varying):
         self.law = population = Population(individuals, names, random, effects, covariance)
         self.latents = population.latents
         self.outcomes = Outcomes(individuals, error, expanded=bool(len(population.fixed)))
-        self.normal_rows = all(kind in NORMAL_KINDS for kind in self.outcomes.kinds)
+        self.normal_rows = all(kind in NORMAL for kind in self.outcomes.kinds)
         self.found = {"error": list(self.outcomes.kinds)}
         self.scoring = Scoring.of(population, structure.scales, self.outcomes)
         self.parameters = (
