@@ -27,9 +27,6 @@ __all__ = [
 MOST_ROWS = 60
 """Parameters that are printed; --json has them all."""
 
-FLAT = 0.9
-"""Shrinkage above which a latent hardly varies between individuals."""
-
 
 class SaemCounter(Progress):
     """How far a long run is: iterations, and then the draws at the estimates.
@@ -94,11 +91,9 @@ def _individuals(fit: SaemFit, device_of: list[str]) -> list[Report]:
 
 def _advice(fit: SaemFit) -> str:
     """Say what to try where there are no standard errors."""
-    flat = [
-        name
-        for name, share in zip(fit.model.latents, fit.given.shrinkage, strict=True)
-        if share > FLAT
-    ]
+    from vpem.saem.estimates import flat_latents
+
+    flat = flat_latents(fit.model.latents, fit.given.shrinkage)
     if not flat or fit.model_name != "one-compartment":
         return "take more iterations or draws, or a simpler model"
     others = [name.removeprefix("log ") for name in fit.model.latents if name not in flat]
@@ -112,21 +107,12 @@ def _known_errors(fit: SaemFit, screen: Screen) -> dict[str, float | None]:
     """Return standard errors by name, None where there are none, of which the screen is told."""
     from math import isfinite
 
-    from vpem.errors import shorten
+    from vpem.saem.estimates import lacking_errors
 
+    said = lacking_errors(fit.model.parameters, fit.standard_errors)
+    if said:
+        screen.warn(f"{said}; {_advice(fit)}")
     errors = {name: value if isfinite(value) else None for name, value in fit.errors.items()}
-    lacking = [name for name, value in errors.items() if value is None]
-    if len(lacking) == len(errors):
-        screen.warn(
-            "there are no standard errors, for the observed information is not positive definite "
-            f"at the estimates; {_advice(fit)}"
-        )
-    elif lacking:
-        screen.warn(
-            f"there are no standard errors of {shorten(lacking)}, of which draws tell too little; "
-            "those of the others take them as known, and may be too small; "
-            f"{_advice(fit)}"
-        )
     return errors
 
 

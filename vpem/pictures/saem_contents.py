@@ -21,7 +21,7 @@ from vpem.pictures.estimates import MOST_ROWS, correlation_table, estimate_table
 from vpem.pictures.reported import counted_by_kind
 from vpem.pictures.saved import SavedLatents
 from vpem.pictures.style import said_bytes
-from vpem.saem.estimates import criteria_of, summary_of
+from vpem.saem.estimates import criteria_of, flat_latents, lacking_errors, summary_of
 from vpem.saem.individuals import Individuals
 from vpem.saem.models.catalogue import OWN
 from vpem.saem.prediction import Predictor
@@ -33,9 +33,6 @@ Items = list[Table | Listing | str]
 
 CHECKS = ("observed", "residuals", "vpc", "effects")
 """Pictures of whether the model describes data."""
-
-FLAT = 0.9
-"""Shrinkage above which a latent hardly varies between individuals."""
 
 
 def contents_of_latents(saved: SavedLatents, individuals: Individuals | None) -> Contents:
@@ -89,18 +86,13 @@ def _warnings(saved: SavedSaem) -> Items:
             f"The fit has not converged in {saved.n_iter} iterations"
             f"{f': {saved.grounds}' if saved.grounds else ''}."
         )
-    if not np.isfinite(saved.standard_errors).all():
-        why = (
-            "There are no standard errors: the observed information is not positive definite at "
-            "the estimates"
-        )
-        flat = [
-            name for name, share in zip(saved.latents, saved.shrinkage, strict=True) if share > FLAT
-        ]
+    why = lacking_errors(saved.parameters, saved.standard_errors)
+    if why:
+        flat = flat_latents(saved.latents, saved.shrinkage)
         if flat and not saved.discrete:
             why += f"; between individuals {' and '.join(flat)} hardly var"
             why += "y" if len(flat) > 1 else "ies"
-        said.append(f"{why}.")
+        said.append(f"{why[0].upper()}{why[1:]}.")
     return [Listing(said) if said else "No warnings were given."]
 
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from scipy.special import expit, ndtr, ndtri
 
+from vpem.errors import shorten
 from vpem.network.schema import Report
 from vpem.saem.documents import is_wide
 from vpem.saem.fisher import covariance_of
@@ -21,7 +22,10 @@ from vpem.saem.models.model import POSITIVE, Vector
 from vpem.saem.models.normal import triangle_names
 from vpem.saem.saved import SavedSaem
 
-__all__ = ["Figure", "Summary", "criteria_of", "summary_of"]
+__all__ = ["Figure", "Summary", "criteria_of", "flat_latents", "lacking_errors", "summary_of"]
+
+FLAT = 0.9
+"""Shrinkage above which a latent hardly varies between individuals."""
 
 TESTED = ("slope", "beta(")
 """How names of parameters begin whose being 0 says that something has no effect."""
@@ -259,3 +263,26 @@ def criteria_of(saved: SavedSaem, value: float, n_individuals: int, n_rows: obje
         "bic": minus + p * math.log(n_individuals),
         "bicc": charged,
     }
+
+
+def lacking_errors(names: Sequence[str], errors: Vector) -> str:
+    """Say in a sentence's words which parameters have no standard error; nothing if all do."""
+    lacking = [name for name, error in zip(names, errors.tolist(), strict=True)
+               if not math.isfinite(error)]  # fmt: skip
+    if not lacking:
+        return ""
+    if len(lacking) == len(errors):
+        return (
+            "there are no standard errors, for the observed information is not positive definite "
+            "at the estimates"
+        )
+    return (
+        f"there are no standard errors of {shorten(lacking)}, of which draws tell too little; "
+        "those of the others take them as known, and may be too small"
+    )
+
+
+def flat_latents(latents: Sequence[str], shrinkage: Vector) -> list[str]:
+    """Return the latents that hardly vary between individuals."""
+    pairs = zip(latents, shrinkage.tolist(), strict=True)
+    return [name for name, share in pairs if share > FLAT]
