@@ -10,9 +10,9 @@ from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 from sklearn.utils.estimator_checks import check_estimator
 
-from vpem import FedMissEM, InputError, NotConvergedWarning, VpemWarning
+import vpem
+from vpem import InputError, NotConvergedWarning, VpemWarning
 from vpem.fits.holdouts import score_holdout
-from vpem.fits.imputation import fit_imputation
 from vpem.fits.imputation_steps import (
     MOST_ITERATIONS,
     WHOLE_STEPS,
@@ -28,6 +28,17 @@ from vpem.terms.lowrank.laws import make_law
 from vpem.terms.lowrank.model import ImputationModel
 
 from .tables import each, each_once, over
+
+PLAIN = {"rank": 2, "ridge": 1.0, "scale": "none"}
+"""FedMissEM as the paper has it: nothing is chosen by the data."""
+
+
+def fit_imputation(observations, **options):
+    return vpem.fit_imputation(observations, **PLAIN | options)
+
+
+def FedMissEM(**options):
+    return vpem.FedMissEM(**PLAIN | options)
 
 
 def draw(law, seed, shape=(18, 12), rank=2, seen=0.7):
@@ -479,6 +490,26 @@ def test_warnings():
         fit_imputation(given, rank=2, max_iter=2)
     with pytest.warns(VpemWarning, match="theta is zero everywhere"):
         fit_imputation(given, rank=2, ridge=1e6)
+
+
+@each_once(weighted=[False, True], moved=[1e6, 1e7, 1e8])
+def test_a_table_that_is_moved_keeps_its_likelihood(weighted, moved):
+    rng = np.random.default_rng(0)
+    matrices = [draw("gaussian", seed, shape=(60, 8)) for seed in (0, 1)]
+    weights = [rng.uniform(0.5, 2.0, (60, 8)) for _ in matrices] if weighted else None
+    one, two = (
+        quiet(from_matrices([X + far for X in matrices], weights=weights), scale="auto")
+        for far in (0.0, moved)
+    )
+    assert two.log_likelihood == pytest.approx(one.log_likelihood, abs=1e-8 + 1e-15 * moved)
+    # Of any matrix of means it is what each entry's density says.
+    given = from_matrices([X + moved for X in matrices], weights=weights)
+    model = ImputationModel(given, make_law("gaussian", 2.0), 1, 1.0, 2)
+    point = LowRank(np.full((60, 1), moved), 1 + 1e-9 * rng.normal(size=(8, 1)))
+    at, values, weight = given.entries(range(2))
+    found = scipy.stats.norm.logpdf(values, point.theta.ravel()[at], np.sqrt(2.0))
+    expected = found.sum() if weight is None else weight @ found
+    assert model.log_likelihood(point) == pytest.approx(expected, rel=1e-7)
 
 
 # ---- hidden entries -----------------------------------------------------------------------------

@@ -105,7 +105,7 @@ def fit_imputation(
         If theta is zero: nothing was found but the ridge.
     """
     began = time.perf_counter()
-    how = ImputeSettings.of(settings, **changes)
+    how = ImputeSettings.of(settings, **changes).in_units()
     law = make_law(how.law, how.variance)
     network = _network_of(network, observations)
     codec = None if how.compress is None else parse_codec(how.compress)

@@ -10,6 +10,7 @@ from vpem.records import Rule, Settings, changed, refuse_both, setting
 from vpem.settings import (
     DTYPES,
     LAWS,
+    SCALES,
     FedSettings,
     FitSettings,
     MixtureSettings,
@@ -43,8 +44,9 @@ class ImputeSettings(Settings, heading="Model"):
         "intensity), or bernoulli (0 or 1, by log odds).", choices=LAWS)
     variance: float = setting(1.0, "Variance of the gaussian law; divides what the ridge is held "
         "to.", least=1e-100, most=1e100)
-    scale: str = changed(MixtureSettings, "scale", help="none, or standard: columns are "
-        "standardized first, undone in outputs (gaussian).")
+    scale: str = changed(MixtureSettings, "scale", "auto", choices=("auto", *SCALES), help="none, "
+        "or standard: columns are standardized first, undone in outputs (gaussian). Default: "
+        "standard under the gaussian law.")
     copies: str = setting("auto", "Copies of the matrix that observers saw parts of: one each "
         "(observers), as many as saw any one entry (fewest: converges sooner), or one for parts by "
         "--workers and else one each (auto).", heading="Method", choices=COPIES)
@@ -70,6 +72,13 @@ class ImputeSettings(Settings, heading="Model"):
         "participation, batches, noise, and random graphs.")
     n_threads: int | None = changed(SumSettings, "n_threads", help="Threads of the codec. Default: "
         "all processors.")
+
+
+    def in_units(self) -> ImputeSettings:
+        """Return the same with a scale that is chosen."""
+        if self.scale != "auto":
+            return self
+        return self.changed(scale="standard" if self.law == "gaussian" else "none")
 
 
 class PlanSettings(SumSettings, heading="Network"):

@@ -62,8 +62,9 @@ class FedMissEM(OneToOneFeatureMixin, TransformerMixin, OnGraph):
     copies : {"auto", "observers", "fewest"}, default="auto"
         Of how many copies of the matrix observers saw parts; see
         `vpem.fits.imputation.fit_imputation`.
-    scale : {"none", "standard"}, default="none"
-        Whether columns are standardized before, and results scaled back; Gaussian law only.
+    scale : {"auto", "none", "standard"}, default="auto"
+        Whether columns are standardized before, and results scaled back; Gaussian law only, where
+        it is the default.
     graph : str, networkx.Graph or vpem.Graph, default="star"
         "star": a server. On any other graph every observer keeps a statistic of its own.
     compress : str, optional
@@ -136,7 +137,7 @@ class FedMissEM(OneToOneFeatureMixin, TransformerMixin, OnGraph):
         n_workers: int = 1,
         split: str = "random",
         copies: str = "auto",
-        scale: str = "none",
+        scale: str = "auto",
         graph: Any = "star",
         compress: str | None = None,
         participation: float = 1.0,

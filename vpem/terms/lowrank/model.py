@@ -97,8 +97,12 @@ class ImputationModel:
         self._base, masses = np.zeros((2, len(parts)))
         for one, part in enumerate(parts):
             self._seen[one], self._total[one] = (found.ravel() for found in part.sums())
-            _, values, weights = part.entries(range(part.n_observers))
+            places, values, weights = part.entries(range(part.n_observers))
             base = law.base(values)
+            if isinstance(law, Gaussian):
+                # Squares of what is left of a mean: those of the data themselves would cancel.
+                mean = self._total[one] / np.where(self._seen[one] > 0, self._seen[one], 1.0)
+                self._total[one], base = mean, law.base(values - mean[places])
             self._base[one] = (base if weights is None else weights * base).sum()
             masses[one] = 0.0 if weights is None else weights.sum()
         self.total_weight: float = observations.n_entries
@@ -200,10 +204,13 @@ class ImputationModel:
     def log_likelihood(self, parameters: LowRank) -> float:
         """Log-likelihood of all entries seen together, in nats."""
         theta = parameters.theta.ravel()
-        cumulant = self.law.cumulant(theta)
         # Part by part: a product with all at once rounds by how many there are in this process.
-        pairs = zip(self._total, self._seen, strict=True)
-        fit = np.array([total @ theta - seen @ cumulant for total, seen in pairs])
+        pairs = list(zip(self._total, self._seen, strict=True))
+        if isinstance(self.law, Gaussian):
+            fit = np.array([-0.5 * (seen @ (mean - theta) ** 2) for mean, seen in pairs])
+        else:
+            cumulant = self.law.cumulant(theta)
+            fit = np.array([total @ theta - seen @ cumulant for total, seen in pairs])
         return float(self._add_up(fit / self.law.dispersion + self._base))
 
     def objective(self, parameters: LowRank) -> float:
