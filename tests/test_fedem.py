@@ -122,6 +122,58 @@ def test_noise_has_a_floor(X, options):
     assert one.run.projections > none.run.projections
 
 
+def nearly_singular():
+    """Tables of which components have fewer rows than columns, or columns that follow others."""
+    rng = np.random.default_rng(4)
+    noise, apart = rng.normal(size=(60, 25)), rng.normal(size=(90, 6))
+    apart[:30] += 2.0
+    return {
+        "fewer rows": noise,
+        "collinear": np.c_[apart, apart[:, 0] + apart[:, 1] + 1e-4 * apart[:, 2] ** 2],
+        "tight": np.r_[apart[:40], 30 + 0.03 * apart[40:]],
+    }
+
+
+@pytest.mark.filterwarnings("ignore::vpem.NotConvergedWarning")
+@over(
+    graph=["tree", "cycle", "path", "geometric"], data=["fewer rows", "collinear", "tight"],
+    covariance_type=["full", "diag"], step_size=[0.5, 1.0],
+)  # fmt: skip
+def test_graphs_end_where_a_server_does(graph, data, covariance_type, step_size):
+    rows = nearly_singular()[data]
+    how = {"sum": "tree"} if graph == "tree" else {"consensus_tol": 1e-9}
+    network = connect_workers(make_graph("path" if graph == "tree" else graph, 5, seed=1), **how)
+    plain = {
+        "workers": 5, "n_components": 2, "init": [3, 50], "max_iter": 30, "tol": 1e-10,
+        "covariance_type": covariance_type, "step_size": step_size,
+    }  # fmt: skip
+    server, ours = run(rows, **plain), run(rows, network=network, **plain)
+    assert ours.log_likelihood == pytest.approx(server.log_likelihood, rel=1e-6)
+    assert (ours.n_iter, ours.run.projections) == (server.n_iter, server.run.projections)
+
+
+@pytest.mark.parametrize("data", ["fewer rows", "collinear"])
+def test_short_numbers_have_a_floor_of_their_own(data):
+    plain = {"workers": 5, "n_components": 2, "init": [3, 50], "max_iter": 60}
+    exact, cast = (run(nearly_singular()[data], compress=how, **plain) for how in (None, "float32"))
+    assert cast.log_likelihood == pytest.approx(exact.log_likelihood, rel=1e-5)
+    assert cast.run.projections == exact.run.projections == 0
+
+
+@pytest.mark.parametrize("tolerance", [1e-3, 1e-5])
+def test_what_rests_on_the_floor_of_rounds_is_told_at_once(tolerance):
+    rows, plain = nearly_singular()["fewer rows"], {"n_components": 3, "init": "kmeans"}
+    network = connect_workers(make_graph("cycle", 6), consensus_tol=tolerance)
+    floor = min(1e-4, network.consensus_error)
+    with pytest.warns(VpemWarning, match=f"the last too, .* the floor [(]{floor:.2g} of"):
+        found = run(rows, 6, network=network, max_iter=2, **plain)
+    assert found.run.projected[-1] == 2
+    centred = rows - rows.mean(axis=0)
+    white = np.linalg.inv(np.linalg.cholesky(centred.T @ centred / len(rows)))
+    least = np.linalg.eigvalsh(white @ found.mixture.assembled_covariances @ white.T).min()
+    assert least == pytest.approx(floor, rel=1e-2)
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_many_projections_are_told(seed):
     # 60 rows and 21 parameters for each of 10 components: too few for so coarse a codec.

@@ -78,6 +78,7 @@ def test_nothing_is_rounded_where_nothing_is_compressed(X, codec):
     assert one.run.history.bytes_up == other.run.history.bytes_up
 
 
+@pytest.mark.filterwarnings("ignore:weights or covariances")
 @pytest.mark.parametrize("codec", ["qsgd:4bits:32", "qsgd:16bits", "randk:0.1", "topk:0.1"])
 @pytest.mark.parametrize("seed", range(3))
 def test_short_setups_tell_the_data(X, codec, seed):

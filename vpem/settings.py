@@ -392,8 +392,8 @@ class FedMixtureSettings(MixtureSettings, FedSettings, heading="Model"):
         "far smaller messages.")
     missing: str = changed(FitSettings, "missing")
     floor: float | None = setting(None, "Least variance in any direction relative to the "
-        "features' own, to which smaller ones, which noise can ask for, are raised and counted. "
-        "Default: 1e-4, and 0 where nothing is noisy, which is EM.", least=0.0, most=1.0)
+        "features' own, to which smaller ones, which noise can ask for, are raised. Default: the "
+        "error of a sum, 1e-4 at most; 0 where nothing is noisy: EM.", least=0.0, most=1.0)
     seed: int = changed(MixtureSettings, "seed", help="Seeds start, workers, batches, codec, and "
         "graphs.")
     max_iter: int = changed(FitSettings, "max_iter", help="Most iterations.", least=1)

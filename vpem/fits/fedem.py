@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from math import inf, sqrt
 from typing import Any
 
 import numpy as np
@@ -14,14 +15,14 @@ from vpem.engines.placement import Placement
 from vpem.errors import InputError, Setting
 from vpem.files.fingerprint import checksum, describe_run, describe_steps, start_facts
 from vpem.files.matrix import FileMatrix
-from vpem.fits.fedem_moments import ITEM, codec_of_moments
+from vpem.fits.fedem_moments import ITEM, MANY, codec_of_moments
 from vpem.fits.fedem_result import FedFit, options_of, warn_of_noise
 from vpem.fits.fedem_rows import HeldByWorkers
 from vpem.fits.fedem_setup import Setup, codec_of_first
 from vpem.fits.local_rows import LocalRows
 from vpem.fits.prepare import Prepared, prepare
 from vpem.fits.rows import n_columns
-from vpem.network.codecs import Cast, Codec, parse_codec
+from vpem.network.codecs import Codec, parse_codec
 from vpem.network.holdings import Workers
 from vpem.network.ledger import Ledger
 from vpem.network.schema import Integer, Maybe, State
@@ -143,9 +144,10 @@ def fit_fedem(
         the sample covariance of all rows; "kmeans": the statistics of the hard assignment that
         Lloyd's iterations end with. With a tied covariance the statistic has no second moments, as
         in the paper. A ``scale`` of "standard" is for units that differ much, where a quantizer's
-        common scale would drown the small ones. ``floor`` is 0 by default where no codec is used,
-        all workers and all their rows are in every iteration, and they sum at a server or along a
-        tree: then only what no rows can have is raised.
+        common scale would drown the small ones. ``floor`` is by default the error of a mean of
+        the workers' statistics: that of the codec and of the rounds between neighbours, 1e-4 at
+        most, and as much where workers or rows are drawn. Where it is 0 (a server or a tree, and
+        no codec) only what no rows can have is raised.
 
     Returns
     -------
@@ -163,7 +165,8 @@ def fit_fedem(
     NotConvergedWarning
         If ``tol`` is above 0 and the iterations ran out.
     VpemWarning
-        If in more than a tenth of the later half of the iterations something was projected.
+        If something was projected in the last iteration, or in more than a tenth of the later
+        half of at least ten.
     """
     began = time.perf_counter()
     how = FedMixtureSettings.of(settings, **changes)
@@ -253,12 +256,16 @@ def _network_of(network: Network | None, workers: Workers) -> Network:
 
 
 def _floor(how: FedMixtureSettings, codec: Codec | None, network: Network) -> float:
-    """Return the least relative variance: by default 0 where nothing is noisy."""
+    """Return the least relative variance: by default the error of a mean, `FLOOR` at most."""
     if how.floor is not None:
         return how.floor
-    exact = codec is None or (isinstance(codec, Cast) and codec.itemsize == ITEM)
-    whole = how.participation == 1 and how.batch_size is None and not how.variance_reduction
-    return 0.0 if exact and whole and network.total.way != "consensus" else FLOOR
+    if how.participation < 1 or how.batch_size is not None or how.variance_reduction:
+        return FLOOR
+    codec = codec or getattr(network.total, "codec", None)
+    error, promised = network.whole.consensus_error, network.whole.consensus_tol
+    if error is None:  # rounds that fail or are compressed
+        error = inf if promised is None else promised
+    return min(FLOOR, max(error, 0.0 if codec is None else sqrt(codec.variance(MANY))))
 
 
 def _facts(

@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from vpem.errors import VpemWarning, not_converged
+from vpem.errors import Setting, VpemWarning, not_converged
 from vpem.fits.results import MixtureResult
 from vpem.network.codecs import Codec
 from vpem.network.holdings import Workers
@@ -14,6 +14,7 @@ from vpem.network.schema import Report
 from vpem.settings import FedMixtureSettings
 from vpem.steps.fedruns import FedRun
 from vpem.terms.covariances import is_tied
+from vpem.terms.statistic_map import FLOOR
 
 __all__ = ["FedFit", "options_of", "warn_of_noise"]
 
@@ -131,20 +132,30 @@ def warn_of_noise(
 
     The codec is that of corrections; without a server there may be one of the network's rounds.
     """
-    if run.n_iter >= FEW and run.projected_share > OFTEN:
-        ways = ["a smaller step size"]
+    at_end = run.n_iter in run.projected[-1:]
+    if at_end or (run.n_iter >= FEW and run.projected_share > OFTEN):
+        ways: list[str] = []
+        finer: list[str | Setting] = ["a smaller step size"]
+        assert how.floor is not None
         if codec is not None:
             ways.append("more bits (such as qsgd:6bits:32 or qsgd:8bits:32)")
         elif of_rounds is not None:  # whose numbers have the features' units
             ways.append("a codec that rounds each number by itself (such as natural:12bits)")
+        elif 0 < how.floor < FLOOR:
+            finer = ["a smaller ", Setting("consensus_tol")]
         ways.append("fewer components")
         if not is_tied(how.covariance_type):
             ways.append("one covariance for all (tied)")
+        ended = f", the last too, and what is found rests on the floor ({how.floor:.2g} of the " \
+            "data's variance, by the error of a sum)" if at_end else ""  # fmt: skip
         warnings.warn(
-            f"weights or covariances had to be projected in {run.projected_share:.0%} of the later "
-            f"half of the iterations: noise is large for what the data tell of a component, or a "
-            f"component collapses; take {', '.join(ways[:-1])} or {ways[-1]}",
-            VpemWarning,
+            VpemWarning(
+                "weights or covariances had to be projected in "
+                f"{run.projected_share:.0%} of the later half of the iterations{ended}: noise is "
+                "large for what the data tell of a component, or a component collapses; take ",
+                *finer,
+                "".join(f", {way}" for way in ways[:-1]) + f" or {ways[-1]}",
+            ),
             stacklevel=3,
         )
     if run.in_noise:

@@ -237,7 +237,7 @@ class StatisticMap:
           them, to the size of the most negative. With ``floor`` 0 only those are raised.
         """
         k, d = self.n_components, self.n_features
-        least = (1.0 if self.floor > 0 else EMPTY) / self.n_rows
+        least = max(EMPTY, min(1.0, self.floor * max(self.n_rows, 1 / FLOOR))) / self.n_rows
         n = np.where(statistic[:k] < least, 1.0 / self.n_rows, statistic[:k])
         missing = n - statistic[:k]
         weights = n / n.sum()
