@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
+import vpem
 from vpem import connect, fit_vpem, make_graph
 from vpem.errors import FileError, InputError, VpemWarning
 from vpem.files.models import Model, read_model, write_model
@@ -286,3 +287,24 @@ def test_a_start_by_clusters_leaves_no_level_out():
         X, star([[0], [1], [2], [3]]), kinds=kinds, init="kmeans", n_components=2, max_iter=60
     )
     assert found.mixture.parts[0].tables["probabilities"].min() > 1e-3
+
+
+@pytest.mark.parametrize("levels", [[2] * 8, [3, 4, 5, 3, 2, 4], [2, 2, 6, 6]])
+def test_latent_classes_start_as_well_as_the_best_of_many(levels):
+    rng = np.random.default_rng(sum(levels))
+    z = rng.integers(4, size=500)
+    shares = [rng.dirichlet(np.ones(n), size=4) for n in levels]
+    X = np.array([[rng.choice(len(p[k]), p=p[k]) for p in shares] for k in z], float)
+    kinds = Kinds(("categorical",) * len(levels), tuple(levels))
+    network = star([list(range(len(levels)))])
+    how = {"n_components": 3, "kinds": kinds, "tol": 1e-8}
+    best = fit_vpem(X, network, init="random", n_init=25, **how).log_likelihood
+    found = [fit_vpem(X, network, seed=seed, **how).log_likelihood for seed in range(6)]
+    assert len(X) * (best - np.median(found)) < 0.01
+    assert len(X) * (best - min(found)) < 3
+
+
+def test_kinds_are_public_and_nothing_else_is_taken_for_them():
+    assert vpem.Kinds is Kinds
+    with pytest.raises(InputError, match=r"kinds must be vpem\.Kinds, got int"):
+        fit_vpem(mixed()[:, :5], star(HELD[:2]), kinds=3)

@@ -74,6 +74,7 @@ if TYPE_CHECKING:  # the names of `_HOMES`, for those who read types
     from vpem.settings import SumSettings as SumSettings
     from vpem.sums.connect import connect as connect
     from vpem.sums.connect import connect_workers as connect_workers
+    from vpem.terms.families.kinds import Kinds as Kinds
     from vpem.terms.mixture import Mixture as Mixture
 
 __version__ = "0.1.0"
@@ -94,6 +95,7 @@ _HOMES = {
     "Graph": "vpem.network.graph",
     "ImputeSettings": "vpem.fits.settings",
     "InputError": "vpem.errors",
+    "Kinds": "vpem.terms.families.kinds",
     "KmeansSettings": "vpem.settings",
     "SaemSettings": "vpem.settings",
     "Mixture": "vpem.terms.mixture",

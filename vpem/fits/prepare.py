@@ -131,7 +131,8 @@ def refuse_masked(here: LocalRows, how: MixtureSettings | KmeansSettings, instea
     if not isinstance(init, str) and len(shape) == 1:
         raise InputError(
             "whoever holds the rows to start at would show them to all; with ", secure, " take ",
-            Setting("init", instead), ", which starts at means of many rows, or a model",
+            Setting("init", instead), ", which starts at means of many rows",
+            "" if isinstance(how, KmeansSettings) else ", or a model",
         )  # fmt: skip
 
 

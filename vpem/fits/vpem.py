@@ -139,7 +139,7 @@ def fit_vpem(
     if not isinstance(network, Network):
         raise InputError(f"the network must come from vpem.connect, got {type(network).__name__}")
     asked = privacy if privacy is not None and privacy.is_asked else None
-    if kinds is not None and not kinds.is_gaussian:
+    if isinstance(kinds, Kinds) and not kinds.is_gaussian:
         refuse_with_kinds(how, private=asked is not None)
     if asked is not None:
         refuse_labels(labels_for_fit)
@@ -305,10 +305,32 @@ class _Attempts:
             if self.labelled is not None and n_components > 1:
                 own, known = restart.total, self.labelled.components
                 return start_at_labels(init, terms, own, n_components, known, stream, tell), None
-            return draw_start(init, terms, restart.total, n_components, stream, tell)
+            found = draw_start(init, terms, restart.total, n_components, stream, tell)
+            return self._best_of_categories(found, restart.total, stream)
         rows = self.given.rows
         assert rows is not None
         return terms.start(terms.at_rows(rows)), rows
+
+    def _best_of_categories(
+        self, found: tuple[Mixture, NDArray[np.intp]], total: Any, stream: RowStream
+    ) -> tuple[Mixture, NDArray[np.intp]]:
+        """Return the best after a few iterations of this start and of random rows.
+
+        Distances between categories take few values, so that clusters are a poor guide there.
+        """
+        terms, kinds, how = self.terms, self.given.kinds, self.how
+        if kinds is None or how.init != FitSettings().init or how.max_iter == 0:
+            return found
+        others = not set(kinds.families) <= {"categorical", "bernoulli"}
+        if self.network.total.holders.any(np.array([others]))[0]:
+            return found
+        starts = [found]
+        for _ in range(STARTS_OF_CATEGORIES):
+            starts.append(draw_start("random", terms, total, how.n_components, stream))
+        short = {"tol": how.tol, "max_iter": SHORT_RUN, "draw_row": stream.draw}
+        runs = [em.fit(terms, total, start, **short) for start, _ in starts]
+        best = max(range(len(runs)), key=lambda number: runs[number].score)
+        return runs[best].mixture, starts[best][1]
 
     def _own(self, mixture: Any) -> Any:
         """Return this process's part of a mixture of all features, as a start."""
@@ -317,6 +339,12 @@ class _Attempts:
             mixture = mixture.joint
         return own_start(mixture, self.network, terms.covariance_type, terms.scaling)
 
+
+STARTS_OF_CATEGORIES = 9
+"""Starts at random rows that are tried beside that by clusters, where all are categories."""
+
+SHORT_RUN = 20
+"""Iterations after which the best of these is chosen."""
 
 WORKING = 6
 """Arrays as large as all terms that a compressed sum works with."""
