@@ -192,7 +192,9 @@ def tell_of_diagonal(
         )
 
 
-def stored_graph(source: Dataset, parts: Partition, graph: GraphSettings) -> Graph:
+def stored_graph(
+    source: Dataset, held: HoldingSettings, parts: Partition, graph: GraphSettings, screen: Screen
+) -> Graph:
     """Choose who talks to whom: as stored in the dataset, unless something is asked for."""
     from vpem.errors import InputError
     from vpem.network.graph import from_edges
@@ -202,6 +204,13 @@ def stored_graph(source: Dataset, parts: Partition, graph: GraphSettings) -> Gra
         return graph_of(parts.n_agents, parts.names, graph)
     stored = parts if source.partition is None else source.partition
     if stored.n_agents != parts.n_agents:
+        if held.agents is not None:
+            screen.note(
+                f"the graph of {stored.n_agents} agents that is stored in the dataset is left "
+                f"aside for --agents {parts.n_agents}, which a server joins; --topology takes "
+                "another"
+            )
+            return graph_of(parts.n_agents, parts.names, graph)
         raise InputError(
             f"the graph stored in the dataset joins {stored.n_agents} agents, the features are "
             f"held by {parts.n_agents}; give --topology or --graph"

@@ -175,7 +175,7 @@ def _cluster(
         parts = partition_of(source, held)
         if how.method == "grid" and graph.topology is None and graph.graph is None:
             graph = graph.changed(topology="star")
-        joined = stored_graph(source, parts, graph)
+        joined = stored_graph(source, held, parts, graph, run.screen)
         check_absent(joined, sums, how)
         network = run.over(connect(joined, parts, sums))
         X, common["feature_names"] = own_features(source, network, limit)

@@ -82,7 +82,7 @@ class Task:
             self.warnings = {0: list(heard)}
         else:
             self.parts = partition_of(source, held)
-            joined = stored_graph(source, self.parts, graph)
+            joined = stored_graph(source, held, self.parts, graph, run.screen)
             self._sums, self._graph = sums, joined
             if sums.hubs == "likelihood":
                 # Until they are chosen.

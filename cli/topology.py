@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from vpem.network.holdings import Partition
     from vpem.network.schema import Report
 
+    from .output import Screen
     from .tables import Table
 
 __all__ = ["app"]
@@ -115,7 +116,7 @@ def describe(
         if _is_file(source):
             # Values stay on disk: only their number counts.
             data = read_one(Path(str(source)), table, Where(), teller(screen.say), on_disk=True)
-        network, parts, stored = _network(source, data, held, agents, graph, features)
+        network, parts, stored = _network(source, data, held, agents, graph, features, screen)
         found = plan(
             network,
             parts,
@@ -158,6 +159,7 @@ def _network(
     agents: int | None,
     graph: GraphSettings,
     features: int | None,
+    screen: Screen,
 ) -> tuple[Graph, Partition | list[int], int | None]:
     """Return the graph, who holds which features, and how many rows there are in the dataset.
 
@@ -178,8 +180,9 @@ def _network(
             names = None if agents or data.workers is None else data.workers.names
             made = graph_of(count, names, graph)
             return made, [data.n_features, *[0] * (count - 1)], len(data.X)
-        parts = partition_of(data, held.changed(agents=agents))
-        return stored_graph(data, parts, graph), parts, len(data.X)
+        held = held.changed(agents=agents)
+        parts = partition_of(data, held)
+        return stored_graph(data, held, parts, graph, screen), parts, len(data.X)
     if graph.topology is not None:
         raise InputError(
             "--topology is for a dataset; without one give the topology's name alone: vpem topology"

@@ -38,6 +38,8 @@ def environment(**more):
     }
     paths = [str(ROOT / "tests"), str(ROOT), *kept.get("PYTHONPATH", "").split(os.pathsep)]
     kept["PYTHONPATH"] = os.pathsep.join(path for path in paths if path)
+    # MPICH's launcher else writes to a file what the machine is like, and leaves it at an abort.
+    kept["HWLOC_XMLFILE"] = ""
     return {**kept, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1", **more}
 
 

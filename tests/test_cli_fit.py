@@ -403,3 +403,17 @@ def test_a_pipe_gets_no_escape_codes(data, monkeypatch, capsys, color):
         monkeypatch.setenv(name, value)
     result = done(capsys, "fit", data)
     assert "\x1b" not in result.out + result.err
+
+
+@pytest.mark.parametrize("n_agents", [1, 2, 4])
+@pytest.mark.parametrize("words", [("fit", "-k", "2"), ("kmeans", "--split", "features", "-k", "2"),
+                                   ("select", "-k", "1-2"), ("topology", "describe")])  # fmt: skip
+def test_agents_that_are_asked_for_leave_the_stored_graph_aside(capsys, data, words, n_agents):
+    command = 2 if words[0] == "topology" else 1
+    told = done(capsys, *words[:command], data, *words[command:], "--agents", n_agents, "--json")
+    note = (
+        f"the graph of 3 agents that is stored in the dataset is left aside for --agents {n_agents}"
+    )
+    assert told.err.count(note) == 1
+    kept = done(capsys, *words[:command], data, *words[command:], "--json")
+    assert "left aside" not in kept.err

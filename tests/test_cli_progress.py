@@ -2,6 +2,7 @@
 
 import os
 import re
+import threading
 import time
 from types import SimpleNamespace
 
@@ -155,13 +156,18 @@ def test_a_long_run_whose_result_nobody_keeps_says_so_once_and_early(capsys, clo
 
 
 def test_a_run_that_says_nothing_yet_is_reminded_by_a_clock(capsys):
-    made = Progress(False, "--output FILE")
+    reminded = threading.Event()
+
+    class Reminded(Progress):
+        def remind(self):
+            super().remind()
+            reminded.set()
+
+    made = Reminded(False, "--output FILE")
     made.began -= 1
-    told, late = "", time.monotonic() + 30
     with reminding(made, 0.001):
-        while not told and time.monotonic() < late:
-            told = capsys.readouterr().err
-    assert told.startswith("note: the result will not be kept")
+        assert reminded.wait(600)
+    assert capsys.readouterr().err.startswith("note: the result will not be kept")
 
 
 def test_the_note_stands_above_the_live_line(capsys, clock, terminal):

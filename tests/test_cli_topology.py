@@ -371,7 +371,6 @@ def test_errors_are_one_sentence(capsys, monkeypatch, tmp_path, words, message):
 def test_errors_with_a_dataset(capsys, data):
     for words, message in (
         (("--features", "3"), "--features is for plans without a dataset"),
-        (("--agents", "4"), "the graph stored in the dataset joins 3 agents"),
         (("--agents", "9", "--topology", "cycle"), "9 agents cannot share 6 features"),
         (("--topology", "cycle", "--graph", "g.csv"), "give --topology or --graph, not both"),
         (("--radius", "0.4"), "--radius and --mean-degree need the --topology"),

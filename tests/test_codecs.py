@@ -8,10 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
+import vpem
 from vpem._core import codecs as kernels
 from vpem._core import reference_codecs as twins
 from vpem.errors import InputError, NumericalError
 from vpem.network.codecs import Dither, RandK, draw_keys, parse_codec
+from vpem.network.holdings import contiguous, evenly
 
 from .tables import each, over
 
@@ -637,3 +639,61 @@ def test_values_that_lie_apart_are_read_only_or_are_none_at_all(name):
         decoded, message_bytes = codec.transmit(np.empty(shape), keys)
         assert decoded.shape == shape
         assert (message_bytes == 0).all()
+
+
+class Own:
+    """A codec of somebody else's, with the methods of `vpem.Codec` alone."""
+
+    name = "mine"
+    is_unbiased = True
+
+    def __init__(self):
+        self._inner = parse_codec("qsgd:8bits")
+
+    def variance(self, n):
+        return self._inner.variance(n)
+
+    def message_size(self, n):
+        return self._inner.message_size(n)
+
+    def encode(self, values, rng):
+        return self._inner.encode(values, rng)
+
+    def decode(self, message, n, dtype=np.float64):
+        return self._inner.decode(message, n, dtype)
+
+    def pack(self, values, keys, n_threads=1):
+        return self._inner.pack(values, keys, n_threads)
+
+    def unpack(self, messages, n, n_threads=1):
+        return self._inner.unpack(messages, n, n_threads)
+
+    def transmit(self, values, keys, n_threads=1):
+        return self._inner.transmit(values, keys, n_threads)
+
+
+@pytest.mark.filterwarnings("ignore::vpem.VpemWarning")
+def test_everything_takes_a_codec_of_the_protocol():
+    X, workers = np.random.default_rng(0).normal(size=(60, 4)), evenly(60, 3)
+    plain = {"n_components": 2, "max_iter": 3, "seed": 0}
+    star, cycle = (vpem.make_graph(name, 4) for name in ("star", "cycle"))
+    held = contiguous(4, 4)
+    ring = vpem.make_graph("cycle", 3)
+
+    def fits(codec):
+        yield vpem.fit_fedem(X, workers, compress=codec, **plain)
+        yield vpem.fit_vpem(X, vpem.connect(star, held, compress=codec), **plain)
+        yield vpem.fit_vpem(X, vpem.connect(cycle, held, compress=codec), **plain)
+        joined = vpem.connect_workers(ring, compress=codec)
+        yield vpem.fit_fedem(X, workers, joined, **plain)
+        yield vpem.kmeans_features(X, vpem.connect(star, held, compress=codec), n_clusters=2)
+        yield vpem.FedEM(2, 3, compress=codec, max_iter=3, random_state=0).fit(X)
+
+    assert isinstance(Own(), vpem.Codec)
+    for ours, theirs in zip(fits(Own()), fits("qsgd:8bits"), strict=True):
+        for name in ("log_likelihood", "inertia", "means_"):
+            if hasattr(theirs, name):
+                np.testing.assert_array_equal(getattr(ours, name), getattr(theirs, name))
+    for wrong in (3, object(), "fine"):
+        with pytest.raises(vpem.InputError, match="the codec must be"):
+            vpem.fit_fedem(X, workers, compress=wrong, **plain)

@@ -50,6 +50,7 @@ if TYPE_CHECKING:  # the names of `_HOMES`, for those who read types
     from vpem.fits.settings import PrivacySettings as PrivacySettings
     from vpem.fits.vpem import fit_vpem as fit_vpem
     from vpem.network.blocks import Blocks as Blocks
+    from vpem.network.codecs import Codec as Codec
     from vpem.network.graph import Graph as Graph
     from vpem.network.holdings import Partition as Partition
     from vpem.network.holdings import Workers as Workers
@@ -82,6 +83,7 @@ __version__ = "0.1.0"
 _HOMES = {
     "Blocks": "vpem.network.blocks",
     "Clustering": "vpem.fits.clustering",
+    "Codec": "vpem.network.codecs",
     "Contribution": "vpem.fits.contribution",
     "Dataset": "vpem.files.datasets",
     "DistributedGaussianMixture": "vpem.fits.estimators.row_estimators",

@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 from vpem._core.threads import thread_count
 from vpem.engines.placement import Placement
 from vpem.errors import InputError, Setting
-from vpem.network.codecs import parse_codec
 from vpem.network.graph import Graph
 from vpem.records import Sentence
 from vpem.settings import KmeansSettings, SumSettings
@@ -142,7 +141,7 @@ def lasting(total: Sum, network: Network, how: KmeansSettings) -> Sum:
     if how.participation == 1:
         return total
     assert isinstance(total, AtServer)
-    codec = None if network.compress is None else parse_codec(network.compress)
+    codec = getattr(network.whole.total, "codec", None)
     threads = thread_count(how.n_threads)
     seed = how.seed
     return HeardAtServer(total, how.participation, seed=seed, codec=codec, n_threads=threads)
@@ -164,12 +163,13 @@ def pace_of(network: Network, how: KmeansSettings, n_values: int) -> Pace:
 def _patience(network: Network, n_values: int) -> int:
     if network.faults is not None and network.faults.agent_dropout:
         return CYCLES
-    if network.compress is None:
+    codec = getattr(network.whole.total, "codec", None)
+    if codec is None:
         return 1
     total = network.whole.total
     if total.way == "consensus":
         return MEMORIES_OF_ROUNDS
-    _, omega = contraction(parse_codec(network.compress), n_values)
+    _, omega = contraction(codec, n_values)
     left = sqrt(omega / (1.0 + omega)) ** CompressedServerSum.messages(omega)
     hops = total.tree.hops if isinstance(total, AlongTree) else 1
     return ceil(log(SETTLED) / log(left)) + hops - 1 if 0 < left < 1 else 1

@@ -261,7 +261,7 @@ def _floor(how: FedMixtureSettings, codec: Codec | None, network: Network) -> fl
         return how.floor
     if how.participation < 1 or how.batch_size is not None or how.variance_reduction:
         return FLOOR
-    codec = codec or getattr(network.total, "codec", None)
+    codec = codec or getattr(network.whole.total, "codec", None)
     error, promised = network.whole.consensus_error, network.whole.consensus_tol
     if error is None:  # rounds that fail or are compressed
         error = inf if promised is None else promised

@@ -229,7 +229,7 @@ class Agreement:
         little suffers by the root of its variance only.
         """
         assert self.codec is not None
-        d, own = self.n_features, weights[self.own]
+        d = self.n_features
         owner = int(np.argmax(self.masses > 0))
         first = None
         if owner in self.own:
@@ -242,24 +242,26 @@ class Agreement:
         for i, part in enumerate(parts):
             if part.mass:
                 means[i] = part.means(about, misses)
-        found = self.holders.allreduce(own @ self._send(means, self.codec))
-        away, there = _of_those_there(found, misses)
+        total, means = self._send(means, weights)
+        away, there = _of_those_there(total.aggregate(means)[0], misses)
         shift: Vector = about + away
         for i, part in enumerate(parts):
             if part.mass:
                 factor = part.factor(shift)
                 factors[i, : len(factor)] = factor
         upper = np.triu_indices(d)
-        factors[:, *upper] = self._send(factors[:, *upper], self.codec)
-        second: Vector = np.einsum("n,nij,nik->jk", own, factors, factors)
-        return shift, self.holders.allreduce(second), there
+        total, sent = self._send(factors[:, *upper], weights)
+        factors = np.zeros((len(sent), d, d))
+        factors[:, *upper] = sent
+        second = total.aggregate(lower_half(factors.swapaxes(1, 2) @ factors))[0]
+        return shift, symmetric(second, d), there
 
-    def _send(self, values: Vector, codec: Codec) -> Vector:
-        """Send a vector a worker (n, P) to the server, which tells all what their mean is."""
-        n_values = values.shape[1]
-        total = Compressed(at_server(self.total), Quantizer(codec, n_values), self.rng)
+    def _send(self, values: Vector, weights: Vector) -> tuple[Compressed, Vector]:
+        """Send a vector a worker here to the server: the sum, and what it has of all (n, P)."""
+        n_values, server = values.shape[1], at_server(self.total).weighted(weights)
+        total = Compressed(server, Quantizer(self.codec, n_values), self.rng)
         total.begin("setup", 1, n_values, ITEM)
-        return total.send(self.holders.padded(values))[self.own]
+        return total, total.send(self.holders.padded(values))
 
     def sum(self, values: Vector, bounds: Vector | None = None) -> Vector:
         """Sum a vector a worker (n, P) exactly; where roots differ, the first tells all.

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from math import sqrt
 from numbers import Real
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
@@ -60,16 +60,18 @@ ROUNDING = 2.0**-23
 """Relative amount by which a norm can grow when it is rounded up to float32."""
 
 
+@runtime_checkable
 class Codec(Protocol):
-    """How values are sent.
+    """How values are sent: what ``compress`` takes beside the names of codecs.
 
     A message of n values has the same size whatever they are. Its randomness comes from one key:
     the value at each index has random bits of its own, which depend on key and index alone.
+    `unpack` of what `pack` writes is what `transmit` returns, to the bit.
     """
 
     @property
     def name(self) -> str:
-        """Canonical text, of which `parse_codec` makes an equal codec."""
+        """What reports call it; of a codec of vpem the text that names it."""
 
     @property
     def is_unbiased(self) -> bool:
@@ -749,12 +751,12 @@ CODECS: dict[str, Callable[[str, list[str]], Codec]] = {
 """What a codec's name can begin with."""
 
 
-def parse_codec(text: str) -> Codec:
-    """Make a codec of its name.
+def parse_codec(text: str | Codec) -> Codec:
+    """Make a codec of its name, or take one as it is.
 
     Parameters
     ----------
-    text : str
+    text : str or Codec
         ``qsgd:8bits`` (bits a value with its sign, 2 to 16), ``qsgd:100levels``, each with a
         bucket if not 256 (``qsgd:8bits:512``); ``blockp:64`` or ``blockp:64:inf``;
         ``natural:10bits`` (9 to 24); ``topk:0.01``; ``randk:0.1``; ``float16``, ``float32`` or
@@ -775,5 +777,7 @@ def parse_codec(text: str) -> Codec:
     >>> parse_codec("qsgd:127levels").name
     'qsgd:8bits'
     """
+    if isinstance(text, Codec):
+        return text
     kind, *options = text.split(":") if isinstance(text, str) else [text]
     return CODECS[check_choice("the codec", kind, CODECS)](text, options)

@@ -126,7 +126,7 @@ def fit_saem(
         model_options = {"items": individuals.items().tolist(), **(model_options or {})}
     model_options = seeded(model, model_options, asked.seed)
     made = _made(individuals, model, model_options)
-    codec = parse_codec(asked.codec) if isinstance(asked.codec, str) else asked.codec
+    codec = None if asked.codec is None else parse_codec(asked.codec)
     chosen = _sampler(made, sampler, sampler_options, gradient_codec)
     feedback = asked.feedback or ("none" if codec is None else "memory")
     server = keeper_of(network, _shares(individuals, held), codec, feedback, made.pieces)
@@ -240,7 +240,7 @@ def _check_masked(
     """Raise InputError where masked sums cannot be had, or would tell more than totals."""
     if not isinstance(network, Network) or network.agents.masks is None:
         return
-    codec = parse_codec(asked.codec) if isinstance(asked.codec, str) else asked.codec
+    codec = None if asked.codec is None else parse_codec(asked.codec)
     check_masked(network, codec, asked.participation)
     secure = Setting("secure_sum", True)
     if individuals.weights is not None:

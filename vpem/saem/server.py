@@ -130,12 +130,21 @@ class SaemServer:
             self.network.charge_setup(self.ledger, 0, ITEM)
         self._choose_units(local, self.total)
         self.total.charge_as("setup")
-        self.statistic = self.total.aggregate(self.total.send(local))[0]
+        sent = self.total.send(local)
+        if not self._carries:
+            self.statistic = self.total.aggregate(sent)[0]
         if self.codec is not None:
             size = ITEM * len(self.statistic)  # sums of squares up, units down
             self.total.count(size)
             self.total.broadcast(size)
         self.join(local.copy(), units, participation, rng)
+        if self._carries:
+            self.statistic = self.remembered.total()[0]
+
+    @property
+    def _carries(self) -> bool:
+        """Whether messages of other processes come to the server as a codec's bytes."""
+        return self.codec is not None and self.total.carries
 
     def join(
         self, memories: Vector, units: Units, participation: float, rng: np.random.Generator
@@ -155,9 +164,17 @@ class SaemServer:
                 self.damping = max(1.0 - quantizer.omega, LEAST)
             if self.feedback != "none":
                 self.damping /= 2
+        self._tell(memories)
         self.total.charge_as("estep")
         self.devices = Partial(inner, participation, rng)
         self.remembered = Memory(self.devices, self.alpha, memories)
+
+    def _tell(self, memories: Vector) -> None:
+        """Let the server have what each device begins from (D, P), where those are elsewhere."""
+        if self._carries:
+            own = np.ascontiguousarray(memories[self.holders.own]).view(np.uint8)
+            heard = self.total.hear(own).view(np.float64)
+            memories[slice(None) if len(heard) == len(memories) else self.holders.own] = heard
 
     def _choose_units(self, local: Vector, total: AtServer) -> None:
         """Agree, where sums are masked, on units by the first statistics (D, P), with much room."""
@@ -204,13 +221,12 @@ class SaemServer:
         else:
             wanted = step * self._here(local - self.statistic) + self.left_out[active]
             moves = self.alpha * send(wanted)
-            self.left_out[active] = wanted - moves
+            self.left_out[active] = self.total.ours(wanted - moves, active)
         self.statistic = self.statistic + self.devices.aggregate(moves)[0]
 
     def _here(self, values: Vector) -> Vector:
-        """Return vectors (a, P) of the active devices, zero of those that live elsewhere."""
-        here = self.total.here(self.devices.active)
-        return values if here is None else np.where(here[:, None], values, 0.0)
+        """Return vectors (a, P) of the active devices, zero of those that others add."""
+        return values if self._carries else self.total.ours(values, self.devices.active)
 
     def average_models(self, thetas: Vector, shares: Vector) -> Vector:
         """Send models of the active devices; the mean of the last of all (D, p), by shares (D,)."""
@@ -257,5 +273,6 @@ class SaemServer:
     def restore(self, state: State) -> None:
         """Go on from what was kept."""
         self.statistic, self.left_out = state["statistic"], state["left_out"]
+        self._tell(state["memories"])
         self.remembered.values = state["memories"]
         self.total.restore(state["sum"])

@@ -209,7 +209,7 @@ class _Loop:
 
     def start(self, start: Vector, alpha: float, omega: float) -> _Loop:
         """Send first statistics and memories."""
-        statistics, memories = self._first(start)
+        statistics, memories, memory = self._first(start)
         everywhere = np.broadcast_to(self.keeper.every(statistics), memories.shape)
         self.run = FedRun(
             self.weights @ everywhere,
@@ -217,7 +217,7 @@ class _Loop:
             None,
             FedHistory(),
             memories,
-            self.keeper.add(memories),
+            memory,
             alpha=alpha,
             omega=omega,
         )
@@ -262,8 +262,8 @@ class _Loop:
         run.projections = self.keeper.count(run.projections)
         return run
 
-    def _first(self, start: Vector) -> tuple[Vector, Vector]:
-        """Statistics (R, P) and memories (n, P) to start from."""
+    def _first(self, start: Vector) -> tuple[Vector, Vector, Vector]:
+        """Statistics (R, P), memories (n, P) and their mean (P,) to start from."""
         model, keeper, remembered = self.model, self.keeper, self.how.memory == "first"
         shape = (len(model.counts), model.size)
         start = np.asarray(start, dtype=np.float64)
@@ -281,14 +281,18 @@ class _Loop:
             statistics = np.repeat(start[None], keeper.n_roots, axis=0)
             statistics[[keeper.others(root) for root in range(keeper.n_roots)]] = 0.0
             if not remembered:
-                return statistics, memories
+                return statistics, memories, np.zeros(model.size)
             parameters, _ = model.maximize(start)
             first = keeper.keep(first_statistics(model, parameters) - statistics)
             self.estimates.count_all()
-        if remembered:
-            here = np.isin(np.arange(len(memories)), keeper.holders.own)
-            memories = np.where((here & (model.counts > 0))[:, None], first, 0.0)
-        return statistics, memories
+        if not remembered:
+            return statistics, memories, np.zeros(model.size)
+        first = np.where((model.counts > 0)[:, None], first, 0.0)
+        here = np.isin(np.arange(len(memories)), keeper.holders.own)
+        memories = np.where(here[:, None], first, 0.0)
+        if start.ndim == 2 and len(statistics) == 1:  # what was received is about its own mean
+            return statistics, memories, (1 - self.weights[model.counts > 0].sum()) * statistics[0]
+        return statistics, memories, keeper.mean(first, memories)
 
     def _move(self, iteration: int) -> tuple[int, float]:
         """Move the statistic by what active workers send: how many there were, and the step."""

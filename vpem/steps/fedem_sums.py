@@ -45,6 +45,10 @@ class _Keeping:
         found: Vector = self.holders.allreduce(self.weights @ values)
         return found
 
+    def mean(self, received: Vector, own: Vector) -> Vector:
+        """Average what a root has received of all workers (n, P), of which these are here."""
+        return self.add(own)
+
     def agree(self) -> None:
         """Nothing is said of stopping: workers hear no more."""
 
@@ -122,13 +126,20 @@ class Central(_Keeping):
         found: Vector = self.total.aggregate(values)[0]
         return found
 
+    def mean(self, received: Vector, own: Vector) -> Vector:
+        """Average what the server has received of all workers (n, P)."""
+        if self.holders.masks is not None:
+            return self.add(own)
+        found: Vector = self.first.aggregate(received)[0]
+        return found
+
     def collect(self, values: Vector) -> tuple[Vector, Vector]:
         """Send a vector a worker (n, P) to the server, once: what it receives, and the mean (1, P).
 
         The mean is that of what was received, which each sender knows too.
         """
         received = self.keep(values)
-        return received, self.total.aggregate(received)
+        return received, self.first.aggregate(received)
 
     def keep(self, values: Vector) -> Vector:
         """First memories (n, P), as the server knows them."""

@@ -150,6 +150,8 @@ class AtServer(Counted):
     whole: bool
     exponents: Exponents = 0
     """Powers of two in which numbers are counted where sums are masked."""
+    carries = False
+    """Whether messages of other processes come to the server as the bytes of a codec."""
 
     def __init__(self, n_senders: int) -> None:
         super().__init__(n_senders)
@@ -240,8 +242,26 @@ class AtServer(Counted):
         Vectors are those of the senders of all processes; of others' zeros are returned.
         """
         self.count(values.shape[1] * values.itemsize, senders)
+        return self.ours(values, senders)
+
+    def ours(
+        self, values: NDArray[np.float64], senders: NDArray[np.intp] | None = None
+    ) -> NDArray[np.float64]:
+        """Return vectors (a, P) of some senders, or of all: zeros of those that live elsewhere."""
         here = self.here(senders)
         return values if here is None else np.where(here[:, None], values, 0.0)
+
+    def hear(
+        self, messages: NDArray[np.uint8], senders: NDArray[np.intp] | None = None
+    ) -> NDArray[np.uint8]:
+        """Bring messages (a, size) of the senders here to the server, which has those of all."""
+        raise NotImplementedError
+
+    def announce(
+        self, received: NDArray[np.float64], senders: NDArray[np.intp] | None = None
+    ) -> NDArray[np.float64]:
+        """Add up what the server alone has of some senders (a, P), or of all, and tell it."""
+        raise NotImplementedError
 
     def aggregate(
         self, received: NDArray[np.float64], senders: NDArray[np.intp] | None = None

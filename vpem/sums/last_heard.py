@@ -111,7 +111,7 @@ class HeardAtServer(Wrapper):
             self._values = np.zeros_like(flat)
         memory = self._memory(self._values, 0 if scalars is None else scalars.own.shape[1])
         memory.send(flat if self._active is None else flat[self._active], self._active)
-        return unflattened(self.server.aggregate(self._values), terms, scalars)
+        return unflattened(memory.total(), terms, scalars)
 
     def _memory(self, values: NDArray[np.float64], n_exact: int) -> Memory:
         """Return what the server has, and how senders say how they differ from it."""

@@ -128,6 +128,8 @@ class ServerOverEngine(_OverEngine, AtServer):
     n_roots = 1
     exact = True
 
+    carries = True
+
     def __init__(self, holders: Placement) -> None:
         super().__init__(holders.n_agents)
         self.holders = holders
@@ -147,6 +149,45 @@ class ServerOverEngine(_OverEngine, AtServer):
             found = super().aggregate(received, senders)
         if self.holders.engine.size > 1:
             self._handed(found.nbytes)
+        return found
+
+    def hear(
+        self, messages: NDArray[np.uint8], senders: NDArray[np.intp] | None = None
+    ) -> NDArray[np.uint8]:
+        """Bring messages (a, size) of the senders here to the server, which has those of all.
+
+        They go process by process, in the senders' order.
+        """
+        engine, ranks = self.holders.engine, self.holders.ranks
+        ranks = ranks if senders is None else ranks[senders]
+        with about(engine, self.charge):
+            if engine.rank:
+                if len(messages):
+                    engine.send_array(np.ascontiguousarray(messages), 0)
+                self.traffic.add(self.charge, 0, messages.nbytes)
+                return messages
+            heard = np.empty((len(ranks), messages.shape[1]), np.uint8)
+            heard[ranks == 0] = messages
+            for rank in np.unique(ranks[ranks > 0]).tolist():
+                part = np.empty((int((ranks == rank).sum()), messages.shape[1]), np.uint8)
+                engine.recv_array(part, rank)
+                heard[ranks == rank] = part
+        return heard
+
+    def announce(
+        self, received: NDArray[np.float64], senders: NDArray[np.intp] | None = None
+    ) -> NDArray[np.float64]:
+        """Add up what the server alone has of some senders (a, P), or of all, and tell it."""
+        engine, found = self.holders.engine, np.empty((1, received.shape[1]))
+        if engine.rank == 0:
+            weights = self.weights
+            if weights is None:
+                found[0] = received.sum(axis=0)
+            else:
+                found[0] = (weights if senders is None else weights[senders]) @ received
+        with about(engine, self.charge):
+            engine.bcast_array(found)
+        self.traffic.add(self.charge, 0, 0 if engine.rank else found.nbytes * engine.copies)
         return found
 
     def _handed(self, size: int) -> None:

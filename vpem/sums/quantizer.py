@@ -123,40 +123,55 @@ class Quantizer:
         received[here], sizes[here] = self._compress(values[here], keys)
         return received, sizes
 
-    def pack(self, values: Vector, draw: Callable[[int], Keys]) -> NDArray[np.uint8]:
-        """Return the bytes of a message a row (a, size), of vectors that are one piece."""
+    def pack(
+        self,
+        values: Vector,
+        draw: Callable[[int], Keys],
+        here: NDArray[np.bool_] | slice = slice(None),
+    ) -> NDArray[np.uint8]:
+        """Return the bytes (a, size) of a message of each row that is ``here``."""
         assert self.codec is not None
-        assert len(self.pieces) == 1
-        keys, end = draw(len(values)), self._end
-        if not self.n_exact:
-            return self.codec.pack(values, keys, self.n_threads)
-        exact = np.ascontiguousarray(values[:, end:], dtype="<f8").view(np.uint8)
-        if not end:
-            return exact
-        coded = self.codec.pack(np.ascontiguousarray(values[:, :end]), keys, self.n_threads)
-        return np.concatenate([coded, exact], axis=1)
+        keys = [draw(len(values))[here] for _ in self.pieces]
+        values = values[here]
+        if self._units is not None:
+            values = self._units.into(values)
+        parts = [
+            self.codec.pack(np.ascontiguousarray(values[:, piece]), own, self.n_threads)
+            for piece, own in zip(self.pieces, keys, strict=True)
+            if piece.start < piece.stop
+        ]
+        if self.n_exact:
+            exact = np.ascontiguousarray(values[:, self._end :], dtype="<f8")
+            parts.append(exact.view(np.uint8))
+        return parts[0] if len(parts) == 1 else np.concatenate(parts, axis=1)
 
     def unpack(self, messages: NDArray[np.uint8]) -> Vector:
         """Return what is received of such messages (a, size): shape (a, P)."""
         assert self.codec is not None
-        received: Any
-        if not self.n_exact:
-            received = self.codec.unpack(messages, self._end, self.n_threads)
-            return np.asarray(received)
-        cut = messages.shape[1] - ITEM * self.n_exact
-        received = np.empty((len(messages), self._end + self.n_exact))
-        if self._end:
-            coded = np.ascontiguousarray(messages[:, :cut])
-            received[:, : self._end] = self.codec.unpack(coded, self._end, self.n_threads)
-        received[:, self._end :] = np.ascontiguousarray(messages[:, cut:]).view("<f8")
-        return np.asarray(received)
+        received, begin = np.empty((len(messages), self._end + self.n_exact)), 0
+        for piece in self.pieces:
+            width = piece.stop - piece.start
+            if width:
+                end = begin + self.codec.message_size(width)
+                part = np.ascontiguousarray(messages[:, begin:end])
+                received[:, piece] = self.codec.unpack(part, width, self.n_threads)
+                begin = end
+        if self.n_exact:
+            received[:, self._end :] = np.ascontiguousarray(messages[:, begin:]).view("<f8")
+        return received if self._units is None else self._units.back(received)
+
+    @property
+    def _units(self) -> Basis | None:
+        """Units of what is sent: none are needed where it is exact."""
+        assert self.codec is not None
+        return None if self.codec.is_unbiased and self.omega == 0 else self.basis
 
     def _compress(self, values: Vector, keys: list[Keys]) -> tuple[Vector, NDArray[np.int64]]:
         """Send every row, each piece by keys of its own."""
         assert self.codec is not None
         if not len(values):
             return np.empty_like(values), np.zeros(0, dtype=np.int64)
-        basis = None if self.codec.is_unbiased and self.omega == 0 else self.basis
+        basis = self._units
         if basis is not None:
             values = basis.into(values)
         received: Any

@@ -134,7 +134,7 @@ def sum_over(network: Network, agents: Placement, following: bool = False) -> Su
         return total.over(agents, holders, n_rounds, rate, following=following)
     if n_rounds > MOST_GOSSIP_ROUNDS:
         raise InputError(
-            f"{n_rounds} rounds cannot be run one by one on MPI; take at most "
+            f"{n_rounds} rounds cannot be run one by one between processes; take at most "
             f"{MOST_GOSSIP_ROUNDS}, or a graph that mixes faster"
         )
     return ConsensusOverEngine(

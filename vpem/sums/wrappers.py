@@ -197,9 +197,25 @@ class Compressed(Wrapper):
     def send(self, values: Vector, senders: Senders | None = None) -> Vector:
         """Send a vector of each sender (a, P): what is decoded of them."""
         senders = self.active if senders is None else senders
-        received, sizes = self.quantizer.transmit(values, self._draw, self.server.here(senders))
-        self.inner.count(self.holders.allreduce(sizes), senders)
+        here = self.server.here(senders)
+        if here is None or not self.server.carries:
+            received, sizes = self.quantizer.transmit(values, self._draw, here)
+            self.inner.count(self.holders.allreduce(sizes), senders)
+            return received
+        messages = self.quantizer.pack(values, self._draw, here)
+        self.inner.count(messages.shape[1], senders)
+        heard = self.quantizer.unpack(self.server.hear(messages, senders))
+        if len(heard) == len(values):  # at the server, where all are heard
+            return heard
+        received = np.zeros(values.shape)
+        received[here] = heard
         return received
+
+    def aggregate(self, received: Vector, senders: Senders | None = None) -> Vector:
+        """Add up what the server has of some senders (a, P), or of all: shape (1, P)."""
+        if self.server.carries:
+            return self.server.announce(received, senders)
+        return super().aggregate(received, senders)
 
 
 class Memory(Wrapper):
@@ -260,7 +276,13 @@ class Memory(Wrapper):
     def add(self, values: Vector) -> Vector:
         """Sum what the server has of all senders (1, P), once the active ones have sent theirs."""
         self.send(values)
-        return self.server.aggregate(self.values)
+        return self.total()
+
+    def total(self) -> Vector:
+        """Sum what the server has of all senders (1, P)."""
+        if isinstance(self.inner, Wrapper):
+            return self.inner.aggregate(self.values, np.arange(self.server.n_senders))
+        return self.inner.aggregate(self.values)
 
     def estimate(self, values: Vector, about: Vector) -> Vector:
         """Estimate the sum of vectors about another, without bias: shape (1, P).
@@ -280,7 +302,8 @@ class Memory(Wrapper):
         seen = self.inner.aggregate(received)
         share = 1.0 if self.biased else 1.0 / self.probability
         found: Vector = self.kept + share * seen
-        self.take(received)
+        # Sum and memories begin as they are elsewhere: a process keeps those of its own.
+        self.take(self.server.ours(received, self.active))
         self.kept += self.step * seen
         return found
 

@@ -35,9 +35,9 @@ class FedEM(FittedMixture):
         (number or name), the rows of each worker by its name, or the workers themselves.
     graph : str, networkx.Graph or vpem.Graph, default="star"
         "star": a server. On any other graph every worker keeps a statistic of its own.
-    compress : str or None, default=None
-        Codec of the corrections, such as "qsgd:8bits" (`vpem.network.codecs.parse_codec`);
-        on a graph of the rounds.
+    compress : str, Codec or None, default=None
+        Codec of the corrections, such as "qsgd:8bits" (`vpem.network.codecs.parse_codec`), or one
+        of your own (`vpem.Codec`); on a graph of the rounds.
     init : {"random", "k-means++", "kmeans"} or row indices, default="kmeans"
         Where FedEM starts.
     step_size : str, float or callable, default="constant:0.5"

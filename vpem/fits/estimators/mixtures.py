@@ -59,8 +59,9 @@ class VPEM(Streamed):
         Consensus error to reach, where the number of rounds is "auto".
     eigenvalue : {"computed", "estimated"}, default="computed"
         How the mixing rate becomes known that acceleration needs.
-    compress : str, optional
-        Codec of the messages, such as "natural:12bits" (`vpem.network.codecs.parse_codec`).
+    compress : str or Codec, optional
+        Codec of the messages, such as "natural:12bits" (`vpem.network.codecs.parse_codec`), or one
+        of your own (`vpem.Codec`).
     link_failure, agent_dropout, stragglers : float, default=0.0
         Probabilities that a link is down in a round, an agent silent for an E-step, an agent late
         in a round.

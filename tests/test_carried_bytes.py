@@ -1,0 +1,125 @@
+"""What codecs write is what travels: bytes handed to the engine are those that ledgers count."""
+
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from vpem import fit_fedem, make_graph
+from vpem.network.codecs import parse_codec
+from vpem.network.holdings import evenly
+from vpem.saem.server import SaemServer
+from vpem.sums.connect import connect_workers
+from vpem.sums.quantizer import Quantizer
+from vpem.sums.spread import spread_workers
+
+from .tables import over
+from .thread_engine import over_queues, together
+
+SEATS = (1, 2, 3)
+"""Members that hold something; the first is a server that holds nothing."""
+
+CODECS = ("qsgd:4bits", "natural:12bits", "topk:0.3", "randk:0.5", "float32", "blockp:8")
+
+
+def sent_of(parts):
+    """Bytes by kind that all processes gave to the engine."""
+    found = Counter()
+    for part in parts:
+        if isinstance(part, BaseException):
+            raise part
+        for _, topic, size in part[1]:
+            found[topic] += size
+    return found
+
+
+@pytest.mark.filterwarnings("ignore::vpem.VpemWarning")
+@over(
+    codec=[None, *CODECS], memory=["first", "zero", "none"], variance_reduction=[False, True],
+    covariance_type=["full", "tied"],
+)  # fmt: skip
+def test_fedem(codec, memory, variance_reduction, covariance_type):
+    if memory != "first" and codec in (None, "topk:0.3")[: 1 + (memory == "none")]:
+        return  # which is refused
+    X, workers = np.random.default_rng(0).normal(size=(120, 3)), evenly(120, 3)
+    X[:60] += 1.5
+    network = connect_workers(make_graph("star", 3))
+    how = {
+        "compress": codec, "memory": memory, "variance_reduction": variance_reduction,
+        "covariance_type": covariance_type, "n_components": 2, "init": [3, 70], "max_iter": 6,
+        "tol": 0.0, "seed": 3,
+    }  # fmt: skip
+
+    def work(engine):
+        ranked = spread_workers(network, engine)
+        rows = [X[workers.rows[worker]] for worker in ranked.agents.own]
+        found = fit_fedem(np.concatenate([X[:0], *rows]), workers, ranked, **how)
+        return found, engine._post.sent
+
+    parts = together(4, work, over_queues, seats=SEATS)
+    sent, one = sent_of(parts), fit_fedem(X, workers, network, **how)
+    found = parts[0][0]
+    assert found.communication == one.communication
+    counted = found.communication["by_kind"]
+    # The farthest row's distance is agreed on, which the ledger counts as a number up and down.
+    number = 8 if codec is None else 4
+    assert sent["setup"] + sent["server"] == (
+        counted["setup"]["bytes"] + counted["server"]["bytes"] - 3 * 2 * number
+    )
+    if codec is not None:
+        assert sent["server"] == counted["server"]["bytes"]
+        assert found.run.history.objective == one.run.history.objective
+        for fit, _ in parts:
+            np.testing.assert_array_equal(fit.run.statistic, one.run.statistic)
+
+
+@pytest.mark.filterwarnings("ignore::vpem.VpemWarning")
+@pytest.mark.parametrize("feedback", ["none", "change", "error", "memory"])
+@pytest.mark.parametrize("codec", CODECS)
+def test_devices_of_saem(codec, feedback):
+    rng = np.random.default_rng(1)
+    pieces, drawn = (slice(0, 3), slice(3, 9)), rng.normal(size=(8, 3, 9))
+    graph = make_graph("star", 3)
+
+    def found_by(network, own):
+        here = np.isin(np.arange(3), own)[:, None]
+        shares = np.array([0.5, 0.3, 0.2])
+        server = SaemServer(shares, parse_codec(codec), feedback, pieces, network)
+        server.begin(np.where(here, drawn[0], 0.0), None, 0.7, np.random.default_rng(2))
+        path = []
+        for local in drawn[1:]:
+            active = server.draw(9)
+            mine = np.where(here, local, 0.0)[active]
+            server.gather(mine, 0.9 * mine, 0.5)
+            path.append(server.statistic)
+        return np.array(path), server.ledger.of_links()[1][server.total._up].sum()
+
+    def work(engine):
+        ranked = spread_workers(connect_workers(graph), engine)
+        return found_by(ranked, ranked.agents.own), engine._post.sent
+
+    wanted, up = found_by(connect_workers(graph), np.arange(3))
+    parts = together(4, work, over_queues, seats=SEATS)
+    sent_of(parts)
+    for (path, counted), _ in parts:
+        np.testing.assert_allclose(path, wanted, rtol=1e-13, atol=1e-14)
+        assert counted == up
+    # What units are made of is counted as a first statistic, and agreed on apart.
+    handed = sum(size for _, messages in parts[1:] for to, _, size in messages if to == 0)
+    assert handed == up - 3 * 9 * 8
+
+
+@over(codec=[*CODECS, "float64"], pieces=[(5,), (2, 0, 4), (1, 7)], n_exact=[0, 2])
+def test_messages_say_what_is_received(codec, pieces, n_exact):
+    ends = np.cumsum([0, *pieces])
+    parts = tuple(slice(a, b) for a, b in zip(ends[:-1].tolist(), ends[1:].tolist(), strict=True))
+    sends = Quantizer(parse_codec(codec), parts, n_exact=n_exact)
+    values = np.random.default_rng(0).normal(size=(4, ends[-1] + n_exact))
+
+    def draw(n):
+        return np.arange(n, dtype=np.uint64)
+
+    received, sizes = sends.transmit(values, draw)
+    messages = sends.pack(values, draw)
+    np.testing.assert_array_equal(sends.unpack(messages), received)
+    assert sizes.tolist() == [messages.shape[1]] * 4
