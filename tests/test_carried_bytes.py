@@ -5,13 +5,15 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from vpem import fit_fedem, make_graph
+from vpem import fit_fedem, fit_imputation, make_graph
 from vpem.network.codecs import parse_codec
 from vpem.network.holdings import evenly
 from vpem.saem.server import SaemServer
 from vpem.sums.connect import connect_workers
 from vpem.sums.quantizer import Quantizer
 from vpem.sums.spread import spread_workers
+from vpem.terms.lowrank.dealing import split
+from vpem.terms.lowrank.entries import from_matrices
 
 from .tables import over
 from .thread_engine import over_queues, together
@@ -71,6 +73,33 @@ def test_fedem(codec, memory, variance_reduction, covariance_type):
         assert found.run.history.objective == one.run.history.objective
         for fit, _ in parts:
             np.testing.assert_array_equal(fit.run.statistic, one.run.statistic)
+
+
+@pytest.mark.filterwarnings("ignore::vpem.VpemWarning")
+@over(codec=CODECS, law=["gaussian", "poisson"], variance_reduction=[False, True])
+def test_imputation(codec, law, variance_reduction):
+    rng = np.random.default_rng(3)
+    seen = np.where(rng.random((12, 7)) < 0.7, rng.poisson(3.0, size=(12, 7)), np.nan)
+    given = split(from_matrices(seen), 3, "random", rng)
+    network = connect_workers(make_graph("star", 3))
+    how = {
+        "rank": 2, "ridge": 1.0, "scale": "none", "law": law, "compress": codec, "max_iter": 6,
+        "tol": 0.0, "seed": 3, "variance_reduction": variance_reduction,
+    }  # fmt: skip
+
+    def work(engine):
+        ranked = spread_workers(network, engine)
+        own = given.part(set(ranked.agents.own.tolist()))
+        return fit_imputation(own, network=ranked, **how), engine._post.sent
+
+    parts = together(4, work, over_queues, seats=SEATS)
+    sent, one = sent_of(parts), fit_imputation(given, network=network, **how)
+    for found, _ in parts:
+        np.testing.assert_array_equal(found.run.statistic, one.run.statistic)
+        assert found.communication == one.communication
+    # First statistics go as they are, and come back with those that follow.
+    counted = one.communication["by_kind"]
+    assert sent["server"] == counted["setup"]["bytes"] + counted["server"]["bytes"]
 
 
 @pytest.mark.filterwarnings("ignore::vpem.VpemWarning")
