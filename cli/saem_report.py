@@ -107,11 +107,14 @@ def _known_errors(fit: SaemFit, screen: Screen) -> dict[str, float | None]:
     """Return standard errors by name, None where there are none, of which the screen is told."""
     from math import isfinite
 
-    from vpem.saem.estimates import lacking_errors
+    from vpem.saem.estimates import few_individuals, lacking_errors
 
     said = lacking_errors(fit.model.parameters, fit.standard_errors)
     if said:
         screen.warn(f"{said}; {_advice(fit)}")
+    few = few_individuals(fit.people.n_individuals, fit.certain.freedom)
+    if few:
+        screen.warn(few)
     errors = {name: value if isfinite(value) else None for name, value in fit.errors.items()}
     return errors
 
@@ -230,7 +233,8 @@ def algorithm_of(settings: Report) -> str:
 def iterations_of(report: Report) -> str:
     """Say in a line how many iterations there were."""
     settings = report["settings"]
-    parts = [f"{report['iterations']}, of which {settings['burn_in']} burn-in"]
+    burn_in = min(settings["burn_in"], report["iterations"])
+    parts = [f"{report['iterations']}, of which {burn_in} burn-in"]
     return ", ".join([*parts, f"{number(report['seconds'], 3)} s"])
 
 

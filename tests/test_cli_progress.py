@@ -313,8 +313,8 @@ def test_what_comes_after_the_iterations_is_told_in_order():
             told.append(words)
 
     fit_saem(
-        read_individuals(ROOT / "data" / "oxford_boys.csv"), n_iter=4, burn_in=2, tol=0.0,
-        n_conditional=7, n_importance=11, callback=Told(),
+        read_individuals(ROOT / "data" / "theophylline.csv"), "one-compartment", n_iter=4,
+        burn_in=2, tol=0.0, n_conditional=7, n_importance=11, callback=Told(),
     )  # fmt: skip
     assert told[:4] == [1, 2, 3, 4]
     assert [text.split(",")[0] for text in told[4:]] == [

@@ -315,7 +315,7 @@ def test_a_table_of_individuals(saem, tmp_path):
 
 
 def test_not_converged_says_so(capsys):
-    words = (*SHORT, "--tol", "1e-9", "--window", "3", "--devices", "2")
+    words = (*SHORT, "--tol", "1e-9", "--window", "3", "--devices", "2", "--average", "models")
     result = run(capsys, "saem", BOYS, *words, "--strict")
     assert result.code == 3
     assert "no: " in result.out
@@ -329,14 +329,16 @@ def test_not_converged_says_so(capsys):
 
 
 def test_iterations_that_do_not_suffice_to_tell(capsys):
-    result = run(capsys, "saem", BOYS, *SHORT, "--tol", "0.1", "--strict", "--json")
+    result = run(
+        capsys, "saem", BOYS, *SHORT, "--tol", "0.1", "--average", "models", "--strict", "--json"
+    )
     assert result.code == 3
     assert result.json["change"] is None
     assert "are looked at from iteration 106 on" in result.err
 
 
 def test_converged(saem):
-    found = saem("--tol", "1", "--window", "2", "--strict")
+    found = saem("--tol", "1", "--window", "2", "--average", "models", "--strict")
     assert found["converged"] is True
     assert found["iterations"] == 10
     assert found["change"] < 1

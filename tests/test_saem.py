@@ -267,7 +267,7 @@ def test_steps_are_one_and_then_fall():
 
 
 def test_flat_parameters_stop_the_run(boys):
-    options = {"sampler": "exact", "window": 20, "n_chains": 10}
+    options = {"sampler": "exact", "window": 20, "n_chains": 10, "average": "models"}
     fit = fit_saem(boys, n_iter=2000, burn_in=50, tol=0.05, **options)
     assert fit.converged
     assert fit.n_iter < 2000

@@ -230,7 +230,7 @@ HOSTILE = {
     "no names": (rename("names", []), "means must have shape 0 x 2, got 26 x 2"),
     "trace": (attribute("n_iter", 29), "must have shape 30 x any"),
     "n_iter": (attribute("n_iter", "many"), "must be an integer"),
-    "n_draws": (attribute("n_draws", 0), "'n_draws' must be an integer from 1 to .*, got 0"),
+    "n_draws": (attribute("n_draws", -1), "'n_draws' must be an integer from 0 to .*, got -1"),
     "level": (attribute("level", 1.5), "from 0.0 to 1.0, got 1.5"),
     "level text": (attribute("level", "high"), "real number from 0.0 to 1.0, got 'high'"),
     "change": (attribute("change", -1.0), "at least 0.0, got -1.0"),
@@ -359,7 +359,8 @@ def test_settings_are_those_asked_for(boys):
     with pytest.warns(NotConvergedWarning):
         fit = fit_saem(
             boys, "linear", sampler="langevin", gradient_codec="qsgd:4bits", seed=7,
-            sampler_options={"step": 0.3}, **{**QUICK, "tol": 1e-9, "n_iter": 130, "window": 50},
+            average="models", sampler_options={"step": 0.3},
+            **{**QUICK, "tol": 1e-9, "n_iter": 130, "window": 50},
         )  # fmt: skip
     settings = as_saved(fit).settings
     assert settings["sampler"] == "langevin"

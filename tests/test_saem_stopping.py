@@ -125,7 +125,7 @@ def test_a_start_far_off_has_not_converged_after_few_iterations(seed):
     far = [180.0, 3.0, 500.0, 0.0, 50.0, 20.0]
     options = {"start": far, "burn_in": 0, "window": 4, "seed": seed, **QUICK}
     with pytest.warns(UserWarning, match="has not converged in 12 iterations"):
-        fit = fit_saem(BOYS, n_iter=12, **options)
+        fit = fit_saem(BOYS, n_iter=12, average="models", **options)
     assert fit.change > 0.1
     fit = fit_saem(BOYS, **options)
     assert fit.converged
@@ -165,8 +165,9 @@ def test_at_a_boundary_it_ends_where_the_likelihood_is_flat():
     assert fit.converged
     assert root @ root < 0.01  # at the maximum
     assert fit.theta[4] < 0.03
-    assert -0.01 < -top.fun - fit.model.marginal(fit.theta).sum() < 0.1
-    assert "it may be at a boundary" in fit.grounds
+    assert abs(-top.fun - fit.model.marginal(fit.theta).sum()) < 1e-4
+    lacking = [name for name, error in fit.errors.items() if np.isnan(error)]
+    assert lacking == ["var(intercept)", "cov(intercept, slope)", "var(slope)"]
 
 
 def test_devices_stop_at_the_same_iteration():
@@ -178,7 +179,7 @@ def test_devices_stop_at_the_same_iteration():
 
 
 def test_grounds_are_a_sentence_that_a_file_keeps(tmp_path):
-    fit = fit_saem(BOYS, **QUICK)
+    fit = fit_saem(BOYS, average="models", **QUICK)
     worst = fit.grounds.split(" is farthest")[0]
     assert worst in fit.model.parameters
     assert fit.grounds == (

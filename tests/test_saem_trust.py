@@ -20,8 +20,9 @@ QUICK = {"n_conditional": 20, "n_importance": 200, "sampler": "exact", "n_chains
 @pytest.mark.parametrize(("participation", "stop"), [(1.0, 40), (0.5, 60), (0.25, 100)])
 def test_flatness_is_looked_at_when_every_device_took_part_as_often(participation, stop):
     fit = fit_saem(
-        BOYS, devices=13, participation=participation, burn_in=20, window=10, tol=10.0, **QUICK
-    )
+        BOYS, devices=13, participation=participation, burn_in=20, window=10, tol=10.0,
+        average="models", **QUICK,
+    )  # fmt: skip
     assert fit.converged
     assert fit.n_iter == stop
 

@@ -38,14 +38,17 @@ def estimate_tables(summary: Summary) -> list[Table]:
     """Return tables of the parameters, of these on their own scale, and of individuals' spread."""
     ends = _ends(summary.level)
     tests = summary.tests
+    freedom = any(math.isfinite(one.freedom) for one in summary.parameters)
     rows = [
         (
             one.name, said(one.value), said(one.error, 3), said(one.rse, 3), *_interval(one),
+            *([said(one.freedom, 3) if math.isfinite(one.freedom) else ""] if freedom else []),
             *([_chance(tests.get(one.name))] if tests else []),
         )
         for one in summary.parameters
     ]  # fmt: skip
-    heads = ("parameter", "estimate", "s.e.", "RSE %", *ends, *(["p"] if tests else []))
+    heads = ("parameter", "estimate", "s.e.", "RSE %", *ends, *(["df"] if freedom else []),
+             *(["p"] if tests else []))  # fmt: skip
     found = [Table(rows[:MOST_ROWS], heads, "Estimates")]
     if summary.back:
         rows = [

@@ -21,7 +21,13 @@ from vpem.pictures.estimates import MOST_ROWS, correlation_table, estimate_table
 from vpem.pictures.reported import counted_by_kind
 from vpem.pictures.saved import SavedLatents
 from vpem.pictures.style import said_bytes
-from vpem.saem.estimates import criteria_of, flat_latents, lacking_errors, summary_of
+from vpem.saem.estimates import (
+    criteria_of,
+    few_individuals,
+    flat_latents,
+    lacking_errors,
+    summary_of,
+)
 from vpem.saem.individuals import Individuals
 from vpem.saem.models.catalogue import OWN
 from vpem.saem.prediction import Predictor
@@ -93,6 +99,9 @@ def _warnings(saved: SavedSaem) -> Items:
             why += f"; between individuals {' and '.join(flat)} hardly var"
             why += "y" if len(flat) > 1 else "ies"
         said.append(f"{why[0].upper()}{why[1:]}.")
+    few = few_individuals(saved.n_individuals, saved.freedom)
+    if few:
+        said.append(f"{few[0].upper()}{few[1:]}.")
     return [Listing(said) if said else "No warnings were given."]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+from scipy.special import ndtri
 
 from vpem.checks import check_int, check_memory, check_number
 from vpem.errors import NumericalError
@@ -13,7 +14,7 @@ from vpem.saem.individuals import Individuals
 from vpem.saem.models.model import SaemModel, Vector
 from vpem.saem.streams import Streams
 
-__all__ = ["Conditional", "sample_conditional"]
+__all__ = ["Conditional", "exact_conditional", "sample_conditional"]
 
 FAINT = 0.05
 """Correlation from which on draws are as good as independent."""
@@ -47,7 +48,7 @@ class Conditional:
         Share of a latent's variance between individuals (of those with the same covariates) that
         their means do not show: 0 where rows say all of it, 1 where they say nothing.
     n_draws : int
-        Draws of each individual.
+        Draws of each individual; 0 where formulas say all, and there are no statistics.
     times : ndarray of shape (q,)
         Iterations that are worth one independent draw of a latent, over all individuals; inf where
         draws stay alike for as long as was looked; NaN for a wide model.
@@ -134,9 +135,6 @@ def sample_conditional(
     covariances = np.einsum("cni,cnj->nij", apart, apart) / n_draws
     lower, upper = np.quantile(draws, [(1 - level) / 2, (1 + level) / 2], axis=0)
     among = model.individuals
-    within = among.mean(np.einsum("nii->ni", covariances))
-    between = among.variance(means - model.typical(theta))
-    total = within + between
     return Conditional(
         means,
         covariances,
@@ -145,10 +143,31 @@ def sample_conditional(
         level,
         among.total(middle + first),
         among.add(_about(second / n_draws, first, among)),
-        np.divide(within, total, out=np.zeros(q), where=total > 0),
+        _shrinkage(model, theta, means, np.einsum("nii->ni", covariances)),
         n_draws,
         np.ones(q) if sampler.name == "exact" else _times(draws, means, n_chains, among),
     )
+
+
+def exact_conditional(model: SaemModel, theta: Vector, level: float) -> Conditional:
+    """Say the same of latents whose law given the rows is normal, without draws."""
+    check_number("level", level, least=0.01, most=0.999)
+    model = model.about(theta)
+    means, covariances = model.posterior(theta)
+    variances = np.einsum("nii->ni", covariances)
+    half = ndtri((1 + level) / 2) * np.sqrt(np.maximum(variances, 0.0))
+    none = np.empty((0, 0))
+    return Conditional(
+        means, covariances, means - half, means + half, level, none.ravel(), none,
+        _shrinkage(model, theta, means, variances), 0, np.ones(means.shape[1]),
+    )  # fmt: skip
+
+
+def _shrinkage(model: SaemModel, theta: Vector, means: Vector, variances: Vector) -> Vector:
+    """Share (q,) of latents' variances between individuals that their means do not show."""
+    within = model.individuals.mean(variances)
+    total = within + model.individuals.variance(means - model.typical(theta))
+    return np.asarray(np.divide(within, total, out=np.zeros(len(total)), where=total > 0))
 
 
 def _times(draws: Vector, means: Vector, n_chains: int, among: Individuals) -> Vector:

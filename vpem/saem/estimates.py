@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from scipy.special import expit, ndtr, ndtri
+from scipy.special import expit, ndtr, ndtri, stdtr, stdtrit
 
 from vpem.errors import shorten
 from vpem.network.schema import Report
@@ -22,10 +22,21 @@ from vpem.saem.models.model import POSITIVE, Vector
 from vpem.saem.models.normal import triangle_names
 from vpem.saem.saved import SavedSaem
 
-__all__ = ["Figure", "Summary", "criteria_of", "flat_latents", "lacking_errors", "summary_of"]
+__all__ = [
+    "Figure",
+    "Summary",
+    "criteria_of",
+    "few_individuals",
+    "flat_latents",
+    "lacking_errors",
+    "summary_of",
+]
 
 FLAT = 0.9
 """Shrinkage above which a latent hardly varies between individuals."""
+
+FEW = 20
+"""Individuals below which a report says that they are few."""
 
 TESTED = ("slope", "beta(")
 """How names of parameters begin whose being 0 says that something has no effect."""
@@ -39,13 +50,19 @@ SCALES: dict[str, tuple[Callable[[float], float], Callable[[float], float]]] = {
 
 @dataclass(frozen=True)
 class Figure:
-    """A number with its standard error and interval; NaN where they are not known."""
+    """A number with its standard error and interval; NaN where they are not known.
+
+    Interval and p value are by a t law of ``freedom`` degrees, with ``test_error`` as the standard
+    error; of a number that has none by the normal law.
+    """
 
     name: str
     value: float
     error: float
     lower: float
     upper: float
+    freedom: float = math.inf
+    test_error: float = math.nan
 
     @property
     def rse(self) -> float:
@@ -54,14 +71,18 @@ class Figure:
 
     @property
     def p_value(self) -> float:
-        """Of Wald's test, two-sided, that the number is 0."""
-        return float(2 * ndtr(-abs(self.value / self.error))) if self.error > 0 else math.nan
+        """Of the t test, two-sided, that the number is 0."""
+        error = self.test_error if math.isfinite(self.freedom) else self.error
+        if not error > 0:
+            return math.nan
+        return float(2 * _t_law(self.freedom, -abs(self.value / error)))
 
     def as_json(self) -> Report:
         """Return it as values that JSON can hold, once NaN is None."""
         return {
             "estimate": self.value, "standard_error": self.error, "rse_percent": self.rse,
-            "lower": self.lower, "upper": self.upper,
+            "lower": self.lower, "upper": self.upper, "degrees_of_freedom": self.freedom,
+            "test_standard_error": self.test_error,
         }  # fmt: skip
 
 
@@ -122,10 +143,12 @@ class Summary:
 class _Estimates:
     """Estimates by name, with their covariance (p, p)."""
 
-    def __init__(self, names: Sequence[str], theta: Vector, covariance: Vector, level: float):
-        self.place = {name: one for one, name in enumerate(names)}
-        self.theta, self.covariance = theta, covariance
-        self.reach = float(ndtri((1 + level) / 2))
+    def __init__(self, saved: SavedSaem, covariance: Vector):
+        self.place = {name: one for one, name in enumerate(saved.parameters)}
+        self.theta, self.covariance = saved.theta, covariance
+        self.chance = (1 + saved.level) / 2
+        self.reach = float(ndtri(self.chance))
+        self.freedom, self.test_errors = saved.freedom, saved.test_errors
 
     def figure(self, name: str, value: float, slopes: dict[str, float], scale: str = "") -> Figure:
         """Return a number with the error that estimates' give it, by its slopes in these."""
@@ -146,8 +169,16 @@ class _Estimates:
     def parameter(self, name: str) -> Figure:
         """Return a parameter."""
         above = name.startswith(POSITIVE)
-        value = float(self.theta[self.place[name]])
-        return self.figure(name, value, {name: 1.0}, "positive" if above else "")
+        at = self.place[name]
+        value = float(self.theta[at])
+        found = self.figure(name, value, {name: 1.0}, "positive" if above else "")
+        if self.freedom is None or self.test_errors is None or not math.isfinite(self.freedom[at]):
+            return found
+        freedom, error = float(self.freedom[at]), float(self.test_errors[at])
+        half = float(stdtrit(freedom, self.chance)) * error
+        return replace(
+            found, lower=value - half, upper=value + half, freedom=freedom, test_error=error
+        )
 
     def back(self, name: str) -> Figure | None:
         """Return a parameter brought back from the scale that its name says, or None."""
@@ -181,6 +212,11 @@ class _Estimates:
         return self.figure(f"cor({one}, {two})", value, slopes, "correlation")
 
 
+def _t_law(freedom: float, at: float) -> float:
+    """Probability of numbers below one, by a t law, or by the normal law it tends to."""
+    return float(stdtr(freedom, at) if math.isfinite(freedom) else ndtr(at))
+
+
 def _safe(compute: Callable[[float], float], at: float) -> float:
     """Infinite where a number is too large."""
     try:
@@ -199,7 +235,7 @@ def summary_of(saved: SavedSaem) -> Summary:
         none = np.empty(0)
         saved = replace(saved, parameters=(), theta=none, standard_errors=none)
     names, latents = saved.parameters, saved.latents
-    covariance = covariance_of(saved.information)
+    covariance = covariance_of(saved.information) if saved.covariance is None else saved.covariance
     errors = np.sqrt(np.diag(covariance))
     if not np.allclose(errors, saved.standard_errors, rtol=1e-6, equal_nan=True):
         covariance = np.full_like(covariance, np.nan)
@@ -207,7 +243,7 @@ def summary_of(saved: SavedSaem) -> Summary:
         errors = saved.standard_errors
     with np.errstate(invalid="ignore", divide="ignore"):
         together = covariance / np.outer(errors, errors)
-    have = _Estimates(names, saved.theta, covariance, saved.level)
+    have = _Estimates(saved, covariance)
     figures = tuple(map(have.parameter, names))
     spreads = {latent: one for latent in latents if (one := have.spread(latent)) is not None}
     variation = {
@@ -279,6 +315,16 @@ def lacking_errors(names: Sequence[str], errors: Vector) -> str:
     return (
         f"there are no standard errors of {shorten(lacking)}, of which draws tell too little; "
         "those of the others take them as known, and may be too small"
+    )
+
+
+def few_individuals(n: int, freedom: Vector | None) -> str:
+    """Say in a sentence's words that individuals are few; nothing if they are not."""
+    if freedom is None or n >= FEW or not np.isfinite(freedom).any():
+        return ""
+    return (
+        f"there are {n} individuals only: p values and intervals of coefficients are by t laws, "
+        "which are approximate for so few, and variances between individuals are hardly known"
     )
 
 

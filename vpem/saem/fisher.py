@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 from scipy.linalg import null_space
 
 from vpem.saem.conditional import Conditional
+from vpem.saem.models.integrated import Integrated
 from vpem.saem.models.model import Counts, SaemModel, Vector
 
 __all__ = [
+    "Certainty",
     "complete_and_hidden",
     "covariance_of",
-    "information_and_errors",
     "least_share",
     "observed_information",
     "standard_errors",
@@ -95,14 +97,48 @@ def complete_and_hidden(
     return -bend, (hidden + hidden.T) / 2
 
 
-def information_and_errors(
-    model: SaemModel, theta: Vector, given: Conditional
-) -> tuple[Vector, Vector]:
-    """Observed information and standard errors; of a wide model (0, 0), and NaN."""
-    if model.wide:
-        return np.empty((0, 0)), np.full(len(theta), np.nan)
-    information = observed_information(model, theta, given)
-    return information, standard_errors(information, model.constraints(theta))
+@dataclass(frozen=True)
+class Certainty:
+    """How sure estimates are.
+
+    Attributes
+    ----------
+    information, covariance : ndarray of shape (p, p)
+        Observed information, and the covariance of the estimates; (0, 0) of a wide model.
+    errors : ndarray of shape (p,)
+        Standard errors; NaN where there are none.
+    freedom : ndarray of shape (p,)
+        Degrees of freedom of the t laws by which intervals and tests of coefficients are: of lines
+        Satterthwaite's, else the individuals less the coefficients. Infinite: a normal law.
+    test_errors : ndarray of shape (p,)
+        Standard errors for these: of lines by the variances of restricted maximum likelihood.
+    """
+
+    information: Vector
+    covariance: Vector
+    errors: Vector
+    freedom: Vector
+    test_errors: Vector
+
+    @staticmethod
+    def of(model: SaemModel, theta: Vector, given: Conditional) -> Certainty:
+        """Say it by draws of latents; of a wide model nothing."""
+        if model.wide:
+            none, unknown = np.empty((0, 0)), np.full(len(theta), np.nan)
+            return Certainty(none, none, unknown, unknown, unknown)
+        information = observed_information(model, theta, given)
+        covariance = covariance_of(information, model.constraints(theta))
+        errors, freedom = np.sqrt(np.diag(covariance)), np.full(len(theta), np.inf)
+        p = model.n_coefficients
+        freedom[:p] = max(1.0, model.individuals.number[0] - p)
+        return Certainty(information, covariance, errors, freedom, errors)
+
+    @staticmethod
+    def by(found: Integrated) -> Certainty:
+        """Say it by formulas."""
+        errors = np.sqrt(np.diag(found.covariance))
+        tested = np.where(np.isfinite(found.errors), found.errors, errors)
+        return Certainty(found.information, found.covariance, errors, found.freedom, tested)
 
 
 def _nudge(density: Callable[[Vector], float], theta: Vector, here: float, i: int) -> float:

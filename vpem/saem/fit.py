@@ -16,9 +16,9 @@ from vpem.network.codecs import Codec, parse_codec
 from vpem.network.holdings import Workers, evenly
 from vpem.network.schema import KEPT, NOTHING, Array, Report, State, check
 from vpem.saem.chains import Chains
-from vpem.saem.conditional import Conditional, sample_conditional
+from vpem.saem.conditional import Conditional, exact_conditional, sample_conditional
 from vpem.saem.corpus_facts import corpus_facts
-from vpem.saem.fisher import information_and_errors
+from vpem.saem.fisher import Certainty
 from vpem.saem.individuals import Individuals
 from vpem.saem.likelihood import LogLikelihood, importance_log_likelihood
 from vpem.saem.models.catalogue import INCOMPLETE, MODELS, OWN, all_options, make_model, seeded
@@ -27,7 +27,7 @@ from vpem.saem.neighbours import SaemNeighbours, keeper_of
 from vpem.saem.people import People
 from vpem.saem.results import SaemFit, network_report, warn_of_few, warn_unless_settled
 from vpem.saem.runs import SaemProgress, SaemRun
-from vpem.saem.saem import burn_in_of, chains_of, run_saem
+from vpem.saem.saem import burn_in_of, chains_of, exact_at, run_saem
 from vpem.saem.samplers import AUTO, Sampler, sampler_of, usual_sampler
 from vpem.saem.server import SaemServer
 from vpem.saem.streams import Streams
@@ -146,17 +146,15 @@ def fit_saem(
     warn_unless_settled(run, asked.tol)
     acceptance = _acceptance(individuals, run.chains)
     theta, trace = run.canonical(made)
-    announce = getattr(callback, "announce", lambda _: None)
-    given, likelihood = _look_closer(made, theta, chosen, run, asked, announce)
-    warn_of_few(likelihood, individuals.names, asked.n_importance)
-    information, errors = information_and_errors(made, theta, given)
-    server.sum_up(3 if made.normal_rows else 2, made.wide)
+    theta, given, likelihood, certain = _look_closer(
+        made, theta, chosen, run, asked, callback, server
+    )
     named = isinstance(model, str)
     return SaemFit(
         made,
         theta,
-        errors,
-        information,
+        certain.errors,
+        certain.information,
         likelihood,
         given,
         People.of(made, theta),
@@ -176,6 +174,7 @@ def fit_saem(
         network_report(network, run, server.disagreement),
         corpus_facts(made, theta, given, held, run.looks),
         saving.seconds + time.perf_counter() - began,
+        certain,
     )
 
 
@@ -318,9 +317,19 @@ def _look_closer(
     sampler: Sampler,
     run: SaemRun,
     asked: SaemSettings,
-    announce: Callable[[str], None],
-) -> tuple[Conditional, LogLikelihood]:
-    """Draw latents at the estimates, for individuals and for the log-likelihood."""
+    callback: Callable[[SaemProgress], None] | None,
+    server: SaemServer | SaemNeighbours,
+) -> tuple[Vector, Conditional, LogLikelihood, Certainty]:
+    """Say all by formulas, which may better the estimates; or draw latents at the estimates."""
+    found = model.integrated(theta, run.converged and exact_at(server, asked))
+    if found is not None:
+        if not run.converged:
+            server.add_formulas(*found.numbers, len(theta))
+        given = exact_conditional(model, found.theta, asked.level)
+        value, sure = model.individuals.total(found.each), np.full(model.n, np.inf)
+        likelihood = LogLikelihood(float(value), 0.0, found.each, sure)
+        return found.theta, given, likelihood, Certainty.by(found)
+    announce = getattr(callback, "announce", lambda _: None)
     streams = Streams.of(model.individuals.names, asked.seed)
     n_conditional, n_importance = asked.n_conditional, asked.n_importance
     announce(f"drawing latents at the estimates, {n_conditional} draws of each chain")
@@ -330,12 +339,13 @@ def _look_closer(
         level=asked.level,
     )  # fmt: skip
     announce(f"computing the log-likelihood, {n_importance} draws of each individual")
-    after = run.n_iter + n_conditional
     likelihood = importance_log_likelihood(
-        model, theta, given, streams, after=after, n_draws=n_importance
+        model, theta, given, streams, after=run.n_iter + n_conditional, n_draws=n_importance
     )
+    warn_of_few(likelihood, model.individuals.names, n_importance)
     announce("computing standard errors")
-    return given, likelihood
+    server.sum_up(3 if model.normal_rows else 2, model.wide)
+    return theta, given, likelihood, Certainty.of(model, theta, given)
 
 
 def _options_of(sampler: Sampler) -> Report:

@@ -124,6 +124,13 @@ class SaemNeighbours:
         for count in (self._tree.count, self._tree.broadcast):
             count(ITEM * (size + (0 if wide else moments_of(size)) + more))
 
+    def add_formulas(self, size: int, sums: int, p: int) -> None:
+        """Count sums of so many numbers along a tree, each at parameters (p,) of its root."""
+        self._tree.count(ITEM * self.estimates.shape[1])  # of which the first are made
+        for _ in range(sums):
+            self._tree.broadcast(ITEM * p)
+            self._tree.count(ITEM * size)
+
     def state(self) -> State:
         """Return what devices keep of messages, to go on from."""
         return {

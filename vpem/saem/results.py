@@ -14,6 +14,7 @@ from vpem.network.ledger import Ledger
 from vpem.network.schema import Report
 from vpem.saem.conditional import Conditional
 from vpem.saem.corpus_facts import CorpusFacts
+from vpem.saem.fisher import Certainty
 from vpem.saem.likelihood import LogLikelihood
 from vpem.saem.models.model import SaemModel, Vector
 from vpem.saem.people import People
@@ -81,6 +82,8 @@ class SaemFit(Shown, facts="{theta.size:parameter}, {converged:converged|not con
         Of which topics it is, of the model ``lda``.
     seconds : float
         Wall time, with that of a run that it went on from.
+    certain : Certainty
+        How sure estimates are: their covariance, and the degrees of freedom of their t laws.
     """
 
     model: SaemModel
@@ -106,6 +109,7 @@ class SaemFit(Shown, facts="{theta.size:parameter}, {converged:converged|not con
     network: Report
     corpus: CorpusFacts | None
     seconds: float
+    certain: Certainty
 
     @property
     def estimates(self) -> dict[str, float]:

@@ -42,6 +42,7 @@ from vpem.steps.saver import (
 __all__ = [
     "burn_in_of",
     "chains_of",
+    "exact_at",
     "run_saem",
     "step_size",
 ]
@@ -86,6 +87,15 @@ def chains_of(sampler: Sampler, n: int, n_chains: int | None = None) -> int:
 def step_size(iteration: int, burn_in: int, decay: float) -> float:
     """Step of the stochastic approximation: 1 in the burn-in, then ``(r - burn_in)^-decay``."""
     return 1.0 if iteration <= burn_in else float((iteration - burn_in) ** -decay)
+
+
+def exact_at(server: SaemServer | SaemNeighbours, given: SaemSettings) -> bool:
+    """Whether a fit may go to the maximum by formulas, and is not to end where its algorithm does.
+
+    It is where all iterations are asked for, models are averaged, or codecs go uncorrected.
+    """
+    plain = given.average == "statistics" and (server.codec is None or server.feedback != "none")
+    return given.tol > 0 and plain
 
 
 def run_saem(
@@ -196,7 +206,14 @@ class _Loop:
         self.often = given.participation * self.local.share
         looks = math.ceil(given.window / self.often)
         self.watch = watch_of(
-            model, sampler, self.local.streams, server, self.burn_in, given.tol, looks
+            model,
+            sampler,
+            self.local.streams,
+            server,
+            self.burn_in,
+            given.tol,
+            min(looks, given.n_iter) if exact_at(server, given) else looks,
+            exact_at(server, given),
         )
         if given.tol > 0:
             self.run.grounds = (

@@ -18,7 +18,10 @@ from vpem.saem.models.model import Vector
 from vpem.saem.results import SaemFit
 from vpem.shown import Shown
 
-__all__ = ["SavedSaem", "as_saved"]
+__all__ = ["CERTAIN", "SavedSaem", "as_saved"]
+
+
+CERTAIN = ("covariance", "freedom", "test_errors")
 
 
 @dataclass(frozen=True)
@@ -96,6 +99,8 @@ class SavedSaem(
     own_curve : str
         The curve of the user's own, ``FILE.py:NAME``, that may be run: what the user named now. A
         file that is read says nothing of it, and so runs nothing.
+    covariance, freedom, test_errors : ndarray or None
+        As `vpem.saem.fisher.Certainty` has them; None of wide models, and in files of older vpem.
     """
 
     model: str
@@ -132,6 +137,9 @@ class SavedSaem(
     corpus: CorpusFacts | None = None
     doses: Doses | None = None
     own_curve: str = ""
+    covariance: Vector | None = None
+    freedom: Vector | None = None
+    test_errors: Vector | None = None
 
     @property
     def estimates(self) -> dict[str, float]:
@@ -218,4 +226,5 @@ def as_saved(fit: SaemFit | SavedSaem) -> SavedSaem:
         fit.corpus,
         people.doses,
         str(fit.model_options.get("curve") or ""),
+        *(None if fit.model.wide else getattr(fit.certain, name) for name in CERTAIN),
     )

@@ -251,6 +251,12 @@ class SaemServer:
         """
         self.total.count(ITEM * ((0 if wide else moments_of(len(self.statistic))) + more))
 
+    def add_formulas(self, size: int, sums: int, p: int) -> None:
+        """Count sums of so many numbers, each at parameters (p,) that the server sends."""
+        for _ in range(sums):
+            self.total.broadcast(ITEM * p)
+            self.total.count(ITEM * size)
+
     def state(self) -> State:
         """Return what the server and devices keep of messages, to go on from."""
         return {

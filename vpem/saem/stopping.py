@@ -58,6 +58,8 @@ class Watch:
         Part of a standard error; 0: never look.
     window : int
         Iterations from one look to the next; the first is after two of them.
+    exact : bool
+        Whether the run may end at the maximum, where the model has formulas for that.
     """
 
     def __init__(
@@ -69,7 +71,9 @@ class Watch:
         burn_in: int,
         tol: float,
         window: int,
+        exact: bool = False,
     ) -> None:
+        self.exact = exact and tol > 0
         self.model, self.sampler, self.streams, self.server = model, sampler, streams, server
         self.burn_in, self.tol, self.window = burn_in, tol, window
         self._since = 0  # when the information was last computed
@@ -79,6 +83,8 @@ class Watch:
 
     def has_settled(self, run: SaemRun) -> bool:
         """Whether a run may end; tells it how far parameters have to go."""
+        if self.exact and run.n_iter % self.window == 0 and self._finish(run):
+            return True
         since = run.n_iter - self.burn_in
         if self.tol <= 0 or since < 2 * self.window or since % self.window:
             return False
@@ -89,6 +95,20 @@ class Watch:
             self._inform(run, since)
             self._judge(run, since)
         return run.converged
+
+    def _finish(self, run: SaemRun) -> bool:
+        """Go to the maximum, where latents are integrated out; False: there is no such formula."""
+        found = self.model.integrated(run.theta)
+        if found is None or not found.far < self.tol:
+            return False
+        self.server.add_formulas(*found.numbers, len(found.theta))
+        run.theta = run.trace[-1] = found.theta
+        run.change, run.converged = found.far, True
+        run.grounds = (
+            "random effects are integrated out, and the likelihood is at its maximum, to "
+            f"{max(found.far, 1e-9):.0e} standard errors"
+        )
+        return True
 
     def state(self) -> State:
         """Return what was seen at the last look, to go on from."""
@@ -183,11 +203,12 @@ def watch_of(
     burn_in: int,
     tol: float,
     window: int,
+    exact: bool = False,
 ) -> Watch | PerplexityWatch:
     """Choose how a run is watched: by standard errors, or by the perplexity of a wide model."""
     if model.wide:
         return PerplexityWatch(model, server, burn_in, tol, window)
-    return Watch(model, sampler, streams, server, burn_in, tol, window)
+    return Watch(model, sampler, streams, server, burn_in, tol, window, exact)
 
 
 def still_to_go(

@@ -49,7 +49,7 @@ from vpem.saem.models.catalogue import MODELS, OWN, model_class
 from vpem.saem.models.lda import TopicNames
 from vpem.saem.models.model import Vector
 from vpem.saem.results import SaemFit
-from vpem.saem.saved import SavedSaem, as_saved
+from vpem.saem.saved import CERTAIN, SavedSaem, as_saved
 
 if TYPE_CHECKING:
     import h5py
@@ -133,8 +133,9 @@ def save_saem(path: PathLike, fit: SaemFit | SavedSaem, *, force: bool = False) 
             write_strings(file, name, getattr(saved, name))
         for name in ARRAYS:
             write_array(file, name, getattr(saved, name))
-        if saved.acceptance is not None:
-            write_array(file, "acceptance", saved.acceptance)
+        for name in ("acceptance", *CERTAIN):
+            if getattr(saved, name) is not None:
+                write_array(file, name, getattr(saved, name))
         likelihood = file.create_group("log_likelihood")
         for name in ("value", "error", "each", "effective", "linearized"):
             write_array(likelihood, name, getattr(saved.log_likelihood, name))
@@ -231,7 +232,7 @@ SAEM: Elements = {
     "@grounds": Maybe(TEXT),
     "@discrete": FLAG,
     "@level": Number(0.0, 1.0),
-    "@n_draws": WHOLE,
+    "@n_draws": Integer(0, (1 << 31) - 1),
     "@n_iter": Integer(1, (1 << 31) - 1, size="iterations"),
     "@converged": FLAG,
     "@change": Number(0.0, nan=True),
@@ -248,6 +249,9 @@ SAEM: Elements = {
     "theta": Array("f", ("parameters",)),
     "standard_errors": Array("f", ("parameters",), 0, nan=True),
     "information": Array("f", ("informed", "informed"), nan=True, inf=True),
+    "covariance": Maybe(Array("f", ("informed", "informed"), nan=True)),
+    "freedom": Maybe(Array("f", ("parameters",), 0, nan=True, inf=True)),
+    "test_errors": Maybe(Array("f", ("parameters",), 0, nan=True)),
     "means": LATENT,
     "covariances": Array("f", ("individuals", "spread", "spread")),
     "lower": LATENT,

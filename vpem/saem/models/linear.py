@@ -12,10 +12,12 @@ from numpy.typing import NDArray
 from vpem._core.latents import Lines
 from vpem.errors import InputError, check_choice
 from vpem.saem.individuals import Individuals
+from vpem.saem.models.integrated import Integrated, integrated
 from vpem.saem.models.model import Counts, Vector
 from vpem.saem.models.normal import (
     LEAST,
     LOG_2_PI,
+    crossed,
     gradient_normal,
     known_scale,
     log_normal,
@@ -102,12 +104,12 @@ class LinearModel(Varying):
         sizes = [*self.law.sizes, pf, pf * (pf + 1) // 2, 1]
         self._slices = [slice(*map(int, one)) for one in pairwise(np.cumsum([0, *sizes]))]
         self.pieces = tuple(one for one in self._slices if one.stop > one.start)
-        design = np.stack(self._columns(individuals), axis=-1)
+        design = self.columns(individuals)
         about = individuals.values - individuals.mean_of_rows(individuals.values)
         self._size = float(individuals.mean_of_rows(about**2))
-        self._floor = LEAST * self._size  # of variances, in the values' units
+        self.least = LEAST * self._size  # of variances, in the values' units
         widths = individuals.mean_of_rows(design**2)[self.law.random]
-        self._floors: Vector = self._floor / np.where(widths > 0, widths, 1.0)
+        self._floors: Vector = self.least / np.where(widths > 0, widths, 1.0)
         self._prepare(design, shift)
 
     @classmethod
@@ -123,25 +125,25 @@ class LinearModel(Varying):
         Z, X = design[:, law.random], design[:, law.fixed]
         law.shift[:] = 0.0 if shift is None else shift
         if shift is None and X.shape[1]:
-            sums = [data.total(_crossed(data, one, two)) for one, two in (
+            sums = [data.total(crossed(data, one, two)) for one, two in (
                 (design, design), (design, data.values[:, None]))]  # fmt: skip
             law.shift[law.fixed, 0] = _solved(sums[0], sums[1][:, 0])[law.fixed]
         rest = data.values - X @ law.shift[law.fixed, 0]
-        self._cross, self._both = _crossed(data, Z, Z), _crossed(data, Z, X)
-        self._among = _crossed(data, X, X)
+        self._cross, self._both = crossed(data, Z, Z), crossed(data, Z, X)
+        self._among = crossed(data, X, X)
         cuts = data.first[1:]
         each = zip(np.split(Z, cuts)[:-1], np.split(rest, cuts)[:-1], strict=True)
         self._own = np.array([_least_squares(*own) for own in each]).reshape(self.n, Z.shape[1])
         self._turn: Vector = np.linalg.pinv(self._cross) @ self._both
         left = rest - np.einsum("nq,nq->n", self._own[data.individual_of], Z)
         self._left = data.sums(left**2)
-        self._along = _crossed(data, X, rest[:, None])[..., 0]
+        self._along = crossed(data, X, rest[:, None])[..., 0]
         if shift is None:
             law.shift[law.random, 0] = data.mean(self._own)
 
-    def _columns(self, at: Individuals) -> list[Vector]:
-        """Columns (N,) of the design: the intercept, the slopes."""
-        return [np.ones(at.n_rows), *map(at.product, self.slopes)]
+    def columns(self, at: Individuals) -> Vector:
+        """Columns (N, m) of the design: the intercept, the slopes."""
+        return np.stack([np.ones(at.n_rows), *map(at.product, self.slopes)], axis=-1)
 
     def take(self, which: NDArray[np.intp]) -> LinearModel:
         """Return the same model of some of the individuals."""
@@ -224,14 +226,14 @@ class LinearModel(Varying):
         away = _solved(among, along)
         B[self.law.fixed, 0] += away
         left = (squares - along @ away) / counts.rows
-        return np.concatenate([self.law.pack(B, omega), [max(left, self._floor)]])
+        return np.concatenate([self.law.pack(B, omega), [max(left, self.least)]])
 
     def holds(self, total: Vector, counts: Counts) -> bool:
         """Whether coefficients and residuals have such moments."""
         latent, along, among, squares = self._taken_apart(total)
         left = (squares - along @ _solved(among, along)) / counts.rows
         fine = self.law.maximize(latent, counts.individuals, self._floors)[2]
-        return bool(left >= self._floor) and fine
+        return bool(left >= self.least) and fine
 
     def log_density(self, total: Vector, counts: Counts, theta: Vector) -> float:
         """Complete log-likelihood of a total of statistics."""
@@ -245,16 +247,25 @@ class LinearModel(Varying):
 
     def posterior(self, theta: Vector) -> tuple[Vector, Vector]:
         """Means and covariances of the coefficients given the rows."""
+        means, covariances, _, _ = self._given(theta)
+        return means, covariances
+
+    def _given(self, theta: Vector) -> tuple[Vector, Vector, Vector, Vector]:
+        """Means and covariances of the coefficients, and what likelihoods have beside residuals.
+
+        By a root of Omega, which needs no inverse where times are far from 0. The third (n, q) is
+        the means in its units, the fourth (n, q, q) the residual variance and what is explained.
+        """
         B, omega, variance = self.unpack(theta)
-        prior = np.linalg.inv(omega)
-        covariances = np.asarray(np.linalg.inv(prior + self._cross / variance), np.float64)
-        own = times(self._cross, self._fitted(B)) / variance
-        mean = self.law.means(B)[:, self.law.random]
-        return times(covariances, times(prior, mean) + own), covariances
+        root, mean = np.linalg.cholesky(omega), self.law.means(B)[:, self.law.random]
+        inner = variance * np.eye(len(root)) + root.T @ self._cross @ root
+        inverse = np.linalg.inv(inner)
+        units = times(inverse, times(root.T, times(self._cross, self._fitted(B) - mean)))
+        return mean + times(root, units), variance * (root @ inverse @ root.T), units, inner
 
     def curve(self, z: Vector, at: Individuals) -> Vector:
         """Lines (chains, N)."""
-        columns, of_rows = self._columns(at), z[..., at.individual_of, :]
+        columns, of_rows = self.columns(at).T, z[..., at.individual_of, :]
         found = np.zeros(of_rows.shape[:-1])
         for i, row in enumerate(self.law.random):
             found += of_rows[..., i] * columns[row]
@@ -278,22 +289,19 @@ class LinearModel(Varying):
         return Lines(means, np.linalg.inv(omega), self._fitted(B), self._cross, variance)
 
     def marginal(self, theta: Vector) -> Vector:
-        """Log-likelihood of each individual: Bayes' rule at the posterior mean."""
-        means, covariances = self.posterior(theta)
-        complete = self.log_complete(means[None], theta)[0]
-        found: Vector = complete + 0.5 * (
-            len(self.latents) * LOG_2_PI + np.linalg.slogdet(covariances)[1]
+        """Log-likelihood of each individual, its coefficients integrated out."""
+        B, _, variance = self.unpack(theta)
+        means, _, units, inner = self._given(theta)
+        squares = self._squares(means[None], self._apart(B))[0] / variance + (units**2).sum(axis=1)
+        logs = (self.individuals.counts - units.shape[1]) * np.log(variance)
+        found: Vector = -0.5 * (
+            self.individuals.counts * LOG_2_PI + logs + np.linalg.slogdet(inner)[1] + squares
         )
         return found
 
-
-def _crossed(data: Individuals, left: Vector, right: Vector) -> Vector:
-    """Products ``L^T R`` (n, l, r) of columns (N, l) and (N, r), over each individual's rows."""
-    found = np.empty((data.n_individuals, left.shape[1], right.shape[1]))
-    for i in range(left.shape[1]):
-        for j in range(right.shape[1]):
-            found[:, i, j] = data.sums(left[:, i] * right[:, j])
-    return found
+    def integrated(self, theta: Vector, best: bool = True) -> Integrated | None:
+        """What formulas say; None where columns do not tell coefficients apart."""
+        return integrated(self, theta, best)
 
 
 def _solved(matrix: Vector, right: Vector) -> Vector:

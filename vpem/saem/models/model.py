@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +15,9 @@ from vpem._core.latents import Latents
 from vpem.errors import InputError, NumericalError, VpemError
 from vpem.saem.individuals import Individuals
 from vpem.saem.streams import Keys, Stream
+
+if TYPE_CHECKING:
+    from vpem.saem.models.integrated import Integrated
 
 __all__ = ["POSITIVE", "Counts", "SaemModel", "Vector", "begin_model", "check_model"]
 
@@ -63,6 +66,8 @@ class SaemModel(ABC):
     wide : bool
         Whether statistics are too large to have one of each individual. Then there are `means` of
         many, `marginal` and `perplexity`, and neither information nor standard errors.
+    n_coefficients : int
+        Parameters, the first, that are coefficients of means: their laws are t where few know them.
     found : mapping
         Options that are needed to make the same model of others, and that data have decided.
     """
@@ -76,6 +81,7 @@ class SaemModel(ABC):
     n_imputed: int = 0
     normal_rows: bool = False
     wide: bool = False
+    n_coefficients: int = 0
     found: Mapping[str, Any] = MappingProxyType({})
 
     @property
@@ -210,6 +216,10 @@ class SaemModel(ABC):
 
     def marginal(self, theta: Vector) -> Vector | None:
         """Log-likelihood of each individual (n,), where there is a formula; else None."""
+        return None
+
+    def integrated(self, theta: Vector, best: bool = True) -> Integrated | None:
+        """What formulas say at the maximum of the likelihood, or at theta; None: nothing."""
         return None
 
     def population(self, theta: Vector) -> tuple[Vector, Vector]:

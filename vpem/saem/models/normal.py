@@ -6,9 +6,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vpem.errors import InputError
+from vpem.saem.individuals import Individuals
 from vpem.terms.matrices import lower_half
 
 __all__ = [
+    "crossed",
     "floored",
     "gradient_normal",
     "is_floored",
@@ -114,3 +116,12 @@ def known_scale(values: Vector, scale: float, source: str) -> None:
             f"{source}: all values are {values[0]:g}, of which a model says nothing; take other "
             "values"
         )
+
+
+def crossed(data: Individuals, left: Vector, right: Vector) -> Vector:
+    """Products ``L^T R`` (n, l, r) of columns (N, l) and (N, r), over each individual's rows."""
+    found = np.empty((data.n_individuals, left.shape[1], right.shape[1]))
+    for i in range(left.shape[1]):
+        for j in range(right.shape[1]):
+            found[:, i, j] = data.sums(left[:, i] * right[:, j])
+    return found

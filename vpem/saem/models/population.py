@@ -353,6 +353,11 @@ class Varying(SaemModel):
     law: Population
     theta: Vector | None = None
 
+    @property
+    def n_coefficients(self) -> int:  # type: ignore[override]
+        """Coefficients of means and effects, which parameters begin with."""
+        return len(self.law.coefficients)
+
     def about(self, theta: Vector) -> Self:
         """Return the model with the fixed parameters of theta, about which expansions are."""
         part = copy(self)
