@@ -262,7 +262,8 @@ def test_a_graph_of_another_number_of_agents(refused, folder):
     graph = {"nodes": [{"id": 0}, {"id": 1}], "edges": [{"source": 0, "target": 1}]}
     (folder / "g.json").write_text(json.dumps(graph))
     assert "2 nodes but there are 3 agents" in refused("fit", "d.h5", "--graph", "g.json")
-    said = refused("fit", "d.h5", "--agents", 2)
+    (folder / "p.json").write_text(json.dumps([[0, 1], [2, 3, 4, 5]]))
+    said = refused("fit", "d.h5", "--partition", "p.json")
     assert "joins 3 agents, the features are held by 2" in said
 
 
