@@ -116,10 +116,11 @@ def cases(shape: tuple[int, ...], threads: int) -> Iterator[Case]:
                [rows, shares, offsets, means, first, second, threads], useful)  # fmt: skip
     yield Case(moments, "moments_diag", size, (4, 5),
                [rows, shares, offsets, means, first, first, threads])  # fmt: skip
+    floors = np.full(means.shape[1], 1e-6)
     yield Case(covariances, "covariances_full", size, (5,),
-               [means, full * m, counts, offsets, 1e-6, second])  # fmt: skip
+               [means, full * m, counts, offsets, floors, second])  # fmt: skip
     yield Case(covariances, "covariances_diag", size, (6,),
-               [means, means**2 + m, counts, offsets, 1e-6, False, first])  # fmt: skip
+               [means, means**2 + m, counts, offsets, floors, False, first])  # fmt: skip
     graph = make_graph("geometric", n_agents, seed=0, mean_degree=14)
     mixing, states = mixing_matrix(graph), rng.standard_normal((n_agents, 200))
     pointers, indices = mixing.indptr.astype(np.int32), mixing.indices.astype(np.int32)

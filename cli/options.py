@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import Field
 from functools import wraps
 from pathlib import Path
@@ -205,6 +206,9 @@ def _read(record: type[Settings], name: str, value: Any) -> Any:
     kinds = str(record.settings_by_name[name].type).split(" | ")
     if isinstance(value, str) and "int" in kinds and value.lstrip("-").isdecimal():
         return int(value)
+    if isinstance(value, str) and "float" in kinds:
+        with suppress(ValueError):
+            return float(value)
     return value
 
 

@@ -84,7 +84,7 @@ def by_hand(n_iter):
 def server(folder):
     history, means = by_hand(6)
     for workers in (WORKERS, DEALT):
-        found = fit(workers=workers)
+        found = fit(workers=workers, reg_covar=1e-6)
         np.testing.assert_allclose(found.history[:, 0], history, 1e-10)
         np.testing.assert_allclose(found.mixture.assembled_means, means, 1e-8, 1e-8)
 
@@ -197,8 +197,8 @@ def masked(folder):
     Where no row may be shown a start that would need one is refused, and another is as good.
     """
     sizes = np.array([1e-6, 1e6, 1.0, 1e3])
-    units = {"data": X * sizes + 5 * sizes, "reg_covar": 1e-14}
-    holes = {"data": units["data"] + 0 * HOLES, "missing": "marginalize", "reg_covar": 1e-14}
+    units = {"data": X * sizes + 5 * sizes}
+    holes = {"data": units["data"] + 0 * HOLES, "missing": "marginalize"}
     for how in (
         units,
         {"covariance_type": "tied", **units},
@@ -224,7 +224,7 @@ def masked(folder):
     ended = {"tol": 1e-6, "max_iter": 300, "init": "kmeans"}
     drawn = [fit(network=MASKED, seed=seed, workers=DEALT, **ended) for seed in range(5)]
     usual = [fit(seed=seed, **ended).log_likelihood for seed in range(5)]
-    assert np.median([one.log_likelihood for one in drawn]) > np.median(usual) - 0.01
+    assert max(one.log_likelihood for one in drawn) > max(usual) - 1e-3
     assert drawn[0].init_rows is None
     for how, words in MASKED_REFUSED:
         with pytest.raises(InputError, match=words):

@@ -101,7 +101,7 @@ def by_hand(n_iter):
 
 
 def server(folder):
-    found = fit()
+    found = fit(reg_covar=1e-6)
     history, means = by_hand(6)
     np.testing.assert_allclose(found.history[:, 0], history, 1e-10)
     np.testing.assert_allclose(found.mixture.assembled_means, means, 1e-8, 1e-8)
@@ -131,15 +131,17 @@ def masked(folder):
         along = fit(**MASKED_TREE, **how)
         np.testing.assert_array_equal(along.history, found.history)
     check_resumes(lambda saver: fit(**MASKED_TREE, init="kmeans", saver=saver))
-    np.testing.assert_array_equal(
+    np.testing.assert_allclose(
         fit(read_dataset(written(folder), memory_limit=2 * X.nbytes - 1).X, **MASKED).history,
         fit(**MASKED).history,
+        rtol=1e-14,
     )
     with one_blas_thread():
         for run, how in ((partial(together, 2), MASKED), (partial(over_members, 4), MASKED_TREE)):
             ours = first_of(run(lambda engine, how=how: fit(engine=engine, **how)))
             theirs = fit(**how)
-            np.testing.assert_array_equal(ours.history, theirs.history)
+            # Deviations of columns are summed by those that have them.
+            np.testing.assert_allclose(ours.history, theirs.history, rtol=1e-13)
             assert ours.communication == theirs.communication
 
 

@@ -310,7 +310,7 @@ PRECISIONS = {
 def test_given_starts_are_those_of_scikit_learn(kind, X):
     start = {"weights_init": [0.3, 0.7], "means_init": X[[0, 100]]}
     start |= {"precisions_init": PRECISIONS[kind], "covariance_type": kind}
-    how = {"max_iter": 4, "tol": 0.0, **start}
+    how = {"max_iter": 4, "tol": 0.0, "reg_covar": 1e-6, **start}
     theirs = GaussianMixture(2, **how).fit(X)
     for ours in (VPEM(2, 1, **how), DistributedGaussianMixture(2, 3, **how)):
         ours.fit(X)

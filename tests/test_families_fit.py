@@ -98,6 +98,7 @@ def test_exact_sum_is_textbook_em(weighted):
     weights = np.random.default_rng(1).integers(1, 4, len(X)).astype(float)
     weights = weights if weighted else np.ones(len(X))
     given = {"sample_weight": weights} if weighted else {}
+    given["reg_covar"] = 1e-6
     start = fit(X, max_iter=0, **given).mixture
     found = fit(X, max_iter=8, **given)
     wanted = textbook(X, start, 8, weights)

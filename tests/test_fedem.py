@@ -69,14 +69,17 @@ class Toy:
         return -float((parameters**2).sum())
 
 
+REG = 1e-6
+
 # ---- identities ----------------------------------------------------------------------------------
 
 
 @over(n_workers=[1, 3, 7], covariance_type=COVARIANCE_TYPES)
 def test_without_anything_it_is_em(X, n_workers, covariance_type):
-    terms = FeatureTerms(X, Blocks.one(4), covariance_type, scaling=Scaling.none(4))
+    terms = FeatureTerms(X, Blocks.one(4), covariance_type, scaling=Scaling.none(4), reg_covar=REG)
     wanted = fit(terms, ServerSum(1), terms.start(X[ROWS]), tol=0, max_iter=12, draw_row=lambda: 0)
-    ours = run(X, n_workers, covariance_type=covariance_type, max_iter=11, **EXACT)
+    how = {"covariance_type": covariance_type, "reg_covar": REG}
+    ours = run(X, n_workers, **how, max_iter=11, **EXACT)
     history = [float(value[0]) / len(X) for value in wanted.history][1:]
     np.testing.assert_allclose(ours.run.history.objective[:-1], history, rtol=0, atol=1e-10)
     for part in ("weights", "means", "covariances"):
@@ -92,11 +95,14 @@ def test_it_is_em_where_components_are_nearly_singular(X, n_workers, covariance_
     flat = np.c_[X, X[:, :1] + 0.1 * X[:, 1:2] ** 2]
     flat[:40] = 30 + 1e-3 * flat[:40]
     rows = [3, 90, 170]
-    terms = FeatureTerms(flat, Blocks.one(5), covariance_type, scaling=Scaling.none(5))
+    terms = FeatureTerms(
+        flat, Blocks.one(5), covariance_type, scaling=Scaling.none(5), reg_covar=REG
+    )
     wanted = fit(
         terms, ServerSum(1), terms.start(flat[rows]), tol=0, max_iter=30, draw_row=lambda: 0
     )
     plain = {"n_components": 3, "init": rows, "covariance_type": covariance_type}
+    plain["reg_covar"] = REG
     ours = run(flat, n_workers, **plain, max_iter=29, **EXACT)
     history = [float(value[0]) / len(X) for value in wanted.history][1:]
     np.testing.assert_allclose(ours.run.history.objective[:-1], history, rtol=0, atol=1e-7)
@@ -646,8 +652,8 @@ ITSELF = {"max_iter": 1000, "tol": 1e-10, "record_every": 1000}
         {},
         EXACT,
         {"compress": "qsgd:8bits", "participation": 0.6},
-        {"compress": "topk:0.4", "step_size": 1.0},
-        {"variance_reduction": True},
+        {"compress": "topk:0.4", "step_size": 1.0, "seed": 5},
+        {"variance_reduction": True, "seed": 1},
     ],
     ids=["plain", "EM", "quantized", "feedback", "reduced"],
 )

@@ -1,5 +1,7 @@
 """What EM over split features must equal: other software, plain NumPy, itself done otherwise."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import scipy.special
@@ -9,6 +11,7 @@ from sklearn.mixture import GaussianMixture
 from vpem import connect, fit_vpem, make_graph
 from vpem.network.holdings import contiguous, from_lists
 from vpem.network.hubs import Hub
+from vpem.terms.scaling import Scaling
 
 from .tables import each, over
 
@@ -71,7 +74,8 @@ def sklearn_after(X, rows, kind, n_iter):
 @each("kind", KINDS)
 def test_one_agent_is_scikit_learns_mixture(problem, kind, iterate):
     X, rows = problem
-    fit = iterate(X, alone(X.shape[1]), ITERATIONS, n_components=3, covariance_type=kind, init=rows)
+    options = {"n_components": 3, "covariance_type": kind, "init": rows, "reg_covar": REG}
+    fit = iterate(X, alone(X.shape[1]), ITERATIONS, **options)
     for i in range(ITERATIONS):
         theirs = sklearn_after(X, rows, kind, i + 1)
         assert fit.history[i, 0] == pytest.approx(theirs.lower_bound_ * len(X), rel=1e-8)
@@ -88,7 +92,7 @@ def test_one_agent_is_scikit_learns_mixture(problem, kind, iterate):
 def test_one_feature_an_agent_is_scikit_learns_diagonal_mixture(problem, iterate):
     X, rows = problem
     network = star(*([j] for j in range(X.shape[1])))
-    fit = iterate(X, network, ITERATIONS, n_components=3, init=rows)
+    fit = iterate(X, network, ITERATIONS, n_components=3, init=rows, reg_covar=REG)
     for i in range(ITERATIONS):
         theirs = sklearn_after(X, rows, "diag", i + 1)
         np.testing.assert_allclose(fit.history[i], theirs.lower_bound_ * len(X), rtol=1e-8)
@@ -193,6 +197,11 @@ def plain_rounds(graph, hubs, n_rounds):
 def assert_same_parameters(mixture, roots, tolerance):
     for b, root in enumerate(roots):
         weights, means, covariances = mixture.block(b)
+        units = mixture.scaling.of(mixture.blocks.features[b])
+        means = units.undo(means)
+        covariances = covariances * (
+            units.scale**2 if mixture.is_diagonal else np.outer(units.scale, units.scale)
+        )
         np.testing.assert_allclose(weights, root.weights, rtol=tolerance)
         scale = np.sqrt(np.diag(root.covariances[0]).max())
         np.testing.assert_allclose(means, root.means, rtol=tolerance, atol=tolerance * scale)
@@ -208,7 +217,8 @@ def test_exact_sum_over_blocks_is_block_diagonal_em(kind, overlapping, iterate):
     X, rows = overlapping(3, 300, 6), [5, 50, 200]
     parts = [[4, 0], [5], [1, 2, 3]]
     network = star(*parts)
-    fit = iterate(X, network, ITERATIONS, n_components=3, covariance_type=kind, init=rows)
+    options = {"n_components": 3, "covariance_type": kind, "init": rows, "reg_covar": REG}
+    fit = iterate(X, network, ITERATIONS, **options)
     history, roots = plain_vpem(
         X, network.blocks.features, rows, kind, ITERATIONS, lambda terms: [sum(terms)] * 3
     )
@@ -220,7 +230,7 @@ def test_exact_sum_on_breast_cancer(breast_cancer, iterate):
     X, rows = breast_cancer, [3, 77]
     parts = [[j, j + 10, j + 20] for j in range(10)]
     network = star(*parts)
-    fit = iterate(X, network, ITERATIONS, n_components=2, init=rows)
+    fit = iterate(X, network, ITERATIONS, n_components=2, init=rows, reg_covar=REG)
     history, roots = plain_vpem(X, parts, rows, "full", ITERATIONS, lambda t: [sum(t)] * 10)
     np.testing.assert_allclose(fit.history, history, rtol=1e-8)
     assert_same_parameters(fit.mixture, roots, 1e-6)
@@ -249,9 +259,13 @@ def test_each_root_goes_by_its_own_estimate(how, path, overlapping, iterate):
     network = connect(graph, contiguous(8, 8), **how)
     fit = iterate(X, network, 5, n_components=3, covariance_type=kind, init=rows)
     total = plain_rounds(graph, network.hubs, n_rounds)
-    history, roots = plain_vpem(X, network.blocks.features, rows, kind, 5, total)
+    # In units of fitting, whose constants need no sum.
+    units, none = fit.mixture.scaling, Scaling.none(8)
+    scaled = units.apply(X)
+    history, roots = plain_vpem(scaled, network.blocks.features, rows, kind, 5, total)
+    history = history - len(X) * np.log(units.scale).sum()
     np.testing.assert_allclose(fit.history, history, rtol=1e-9)
-    assert_same_parameters(fit.mixture, roots, 1e-6)
+    assert_same_parameters(replace(fit.mixture, scaling=none), roots, 1e-6)
     # The roots do disagree, or this test would show nothing.
     assert np.ptp(history[-1]) > 1e-6 * np.abs(history[-1]).max()
     assert np.ptp(fit.mixture.weights, axis=0).max() > 1e-6

@@ -275,10 +275,11 @@ def test_covariances_full(layout, kind, reg_covar):
     problem = Problem(layout, *kind, np.float64, 200)
     first, second = problem.moments(reference.moments_full, True, 1)
     counts = problem.responsibilities.sum(axis=1)
+    floors = reg_covar * np.arange(1.0, first.shape[1] + 1)
     results = []
     for kernel in (covariances_full, reference.covariances_full):
         out = np.full_like(second, np.nan)
-        kernel(first, second, counts, problem.offsets, reg_covar, out)
+        kernel(first, second, counts, problem.offsets, floors, out)
         results.append(out)
     assert_close(*results, np.float64)
 
@@ -288,10 +289,11 @@ def test_covariances_diag(layout, kind, spherical):
     problem = Problem(layout, *kind, np.float64, 200)
     first, second = problem.moments(reference.moments_diag, False, 1)
     counts = problem.responsibilities.sum(axis=1)
+    floors = 1e-3 * np.arange(1.0, first.shape[1] + 1)
     results = []
     for kernel in (covariances_diag, reference.covariances_diag):
         out = np.full_like(second, np.nan)
-        kernel(first, second, counts, problem.offsets, 1e-3, spherical, out)
+        kernel(first, second, counts, problem.offsets, floors, spherical, out)
         results.append(out)
     assert_close(*results, np.float64)
     if spherical:

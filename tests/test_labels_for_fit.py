@@ -37,7 +37,7 @@ def network(topology="star", **how):
 
 
 def fitted(X, labels, net=None, **how):
-    how = {"n_components": K, "n_threads": 1, "max_iter": 8, "tol": 0, **how}
+    how = {"n_components": K, "n_threads": 1, "max_iter": 8, "tol": 0, "reg_covar": 1e-6, **how}
     return fit_vpem(X, net or network(), labels_for_fit=labels, **how)
 
 
@@ -168,7 +168,7 @@ def test_processes_find_what_one_finds(n_ranks, agent, topology, hops):
         own = KnownLabels(labels, agent) if ranked.agents.mine(agent) else None
         return fit_spread(
             X[:, own_columns(ranked)], ranked, labels_for_fit=own, n_components=K, n_threads=1,
-            max_iter=8, tol=0,
+            max_iter=8, tol=0, reg_covar=1e-6,
         )  # fmt: skip
 
     found = together(n_ranks, work)

@@ -61,7 +61,7 @@ def test_one_batch_is_em_over_all_rows(kind, topology, how):
 
 @cache
 def ended(kind):
-    return fitted(rows(9, party=True), network(PARTS), covariance_type=kind, tol=1e-8)
+    return fitted(rows(10, party=True), network(PARTS), covariance_type=kind, tol=1e-8)
 
 
 @over(
@@ -70,7 +70,7 @@ def ended(kind):
     step_size=[None, 0.8],
 )
 def test_batches_end_where_all_rows_do(kind, how, step_size):
-    X = rows(9, party=True)
+    X = rows(10, party=True)
     batches = fitted(
         X, network(PARTS, **how), covariance_type=kind, batch_size=40, step_size=step_size,
         max_iter=15, tol=1e-8,

@@ -32,7 +32,7 @@ SUMS = {
         "topology": "complete", "hops": 0, "compress": "qsgd:8bits", "link_failure": 0.2,
         "agent_dropout": 0.1, "n_rounds": 15,
     },
-    "falls apart": {"topology": "cycle", "link_failure": 0.6, "n_rounds": 5},
+    "falls apart": {"topology": "cycle", "link_failure": 0.7, "n_rounds": 5},
     "server": {"topology": "star", "hops": 0, "compress": "natural:12bits"},
     "sparse server": {"topology": "star", "hops": 0, "compress": "topk:0.3"},
 }  # fmt: skip

@@ -117,8 +117,8 @@ def test_a_damaged_packed_chunk_is_refused(X, tmp_path, monkeypatch):
         FileMatrix(tmp_path / "x.h5")[:]
 
 
-@pytest.mark.parametrize(("scale", "passes"), [("none", 2), ("standard", 3)])
-def test_a_fit_passes_over_its_file_but_twice_before_the_first_iteration(matrix, scale, passes):
+@pytest.mark.parametrize("scale", ["none", "standard"])
+def test_a_fit_passes_over_its_file_thrice_before_the_first_iteration(matrix, scale):
     read, inside = [], matrix._read
 
     def noted(out, start):
@@ -132,8 +132,10 @@ def test_a_fit_passes_over_its_file_but_twice_before_the_first_iteration(matrix,
     options = {"n_components": 2, "init": [0, 1], "scale": scale, "tol": 0.0, "max_iter": 2}
     with pytest.warns(NotConvergedWarning):
         fit_vpem(matrix, network, **options)
-    # Looking and units, the covariance, two iterations and the last E-step; one run came too early.
-    assert 0 <= sum(read) - (passes + 3) * M <= matrix.step + 2
+    passes = 3
+    # Looking, units, the covariance, two iterations and the last E-step; one run came too early,
+    # and one shows that rows differ.
+    assert 0 <= sum(read) - (passes + 3) * M <= 2 * matrix.step + 2
     # An observer hears of every run of every pass.
     runs = -(-M // matrix.step)
     assert len(seen) == (passes + 3) * runs

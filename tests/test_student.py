@@ -38,6 +38,7 @@ def mixture_of(core, dof):
 
 def one_step(terms, mixture, roots=1):
     """Log-likelihood, and the mixture after one step of EM by an exact sum."""
+    mixture = mixture.over(terms.blocks, mixture.covariance_type, terms.scaling)
     mix = np.ones((roots, mixture.blocks.n_blocks))
     statistics = terms.empty(mixture.means, roots)
     found = terms.sweep(mixture, terms.prepare(mixture), mix, statistics)

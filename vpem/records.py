@@ -214,9 +214,10 @@ def _checked(one: Field[Any], value: Any) -> Any:
     known, kinds = about(one), _kinds(str(one.type))
     if value is None and "None" in kinds:
         return value
-    number_or_word = known.choices and {"int", "str"} <= set(kinds)
+    number_or_word = known.choices and "str" in kinds and {"int", "float"} & set(kinds)
     if isinstance(value, str) and number_or_word and value not in known.choices:
-        choices = f"an integer of at least {known.least}, or {', '.join(known.choices)}"
+        number = "an integer" if "int" in kinds else "a number"
+        choices = f"{number} of at least {known.least:g}, or {', '.join(known.choices)}"
         raise InputError(Setting(one.name), f" must be {choices}, got {value!r}")
     if kinds == ["bool"] and type(value).__name__ not in ("bool", "bool_"):
         raise InputError(Setting(one.name), f" must be true or false, got {value!r}")

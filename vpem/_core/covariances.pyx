@@ -6,7 +6,7 @@ def covariances_full(
     const double[::1] second_moment,      # IN  (n_copies * sum d_b^2,)   lower triangles
     const double[:, ::1] counts,          # IN  (R, K)                    sum g
     const Py_ssize_t[::1] offsets,        # IN  (B + 1,)
-    double reg_covar,
+    const double[::1] reg_covar,          # IN  (d,)
     double[::1] covariances,              # OUT (n_copies * sum d_b^2,)   symmetric
 ):
     """Covariance of every block about its new mean, plus ``reg_covar`` on the diagonal.
@@ -41,7 +41,7 @@ def covariances_full(
                             )
                         value = value / total if total > 0 else 0
                         if i == j:
-                            value = (0 if value < 0 else value) + reg_covar
+                            value = (0 if value < 0 else value) + reg_covar[left + i]
                         covariances[start + i * width + j] = value
                         covariances[start + j * width + i] = value
                 start += width * width
@@ -58,7 +58,7 @@ def covariances_diag(
     const double[:, ::1] second_moment,   # IN  (n_copies, d)
     const double[:, ::1] counts,          # IN  (R, K)
     const Py_ssize_t[::1] offsets,        # IN  (B + 1,)
-    double reg_covar,
+    const double[::1] reg_covar,          # IN  (d,)
     bint spherical,                       # one variance a block
     double[:, ::1] variances,             # OUT (n_copies, d)
 ):
@@ -88,7 +88,7 @@ def covariances_diag(
                             first_moment, counts[r, k if tied else c], k if tied else c, j, j
                         )
                     value = value / total if total > 0 else 0
-                    value = (0 if value < 0 else value) + reg_covar
+                    value = (0 if value < 0 else value) + reg_covar[j]
                     variances[c, j] = value
                     mean += value
                 if spherical:

@@ -244,14 +244,14 @@ def covariances_full(
     second_moment: NDArray[np.float64],
     counts: NDArray[np.float64],
     offsets: Indices,
-    reg_covar: float,
+    reg_covar: NDArray[np.float64],
     covariances: NDArray[np.float64],
 ) -> None:
     """Covariance blocks from moments about a shift, Valdeira et al., equation (11).
 
-    ``Sigma_k = U_k / n_k - (t_k / n_k)(t_k / n_k)^T + reg_covar I``; tied:
-    ``Sigma = (sum_k U_k - sum_k t_k t_k^T / n_k) / sum_k n_k + reg_covar I``.
-    A component without any weight gets ``reg_covar I``.
+    ``Sigma_k = U_k / n_k - (t_k / n_k)(t_k / n_k)^T + diag(reg_covar)``; tied:
+    ``Sigma = (sum_k U_k - sum_k t_k t_k^T / n_k) / sum_k n_k + diag(reg_covar)``.
+    A component without any weight gets ``diag(reg_covar)``.
     """
     squares = int((np.diff(offsets) ** 2).sum())
     tied = len(first_moment) > 1 and len(second_moment) == squares
@@ -268,7 +268,7 @@ def covariances_full(
                 if own[k] > 0:
                     scatter = scatter - np.outer(*[first_moment[k, block]] * 2) / own[k]
             block_covariance = scatter / total if total > 0 else np.zeros_like(scatter)
-            diagonal = np.maximum(np.diagonal(block_covariance), 0) + reg_covar
+            diagonal = np.maximum(np.diagonal(block_covariance), 0) + reg_covar[block]
             np.fill_diagonal(block_covariance, diagonal)
             into[b][c] = block_covariance
 
@@ -278,7 +278,7 @@ def covariances_diag(
     second_moment: NDArray[np.float64],
     counts: NDArray[np.float64],
     offsets: Indices,
-    reg_covar: float,
+    reg_covar: NDArray[np.float64],
     spherical: bool,
     variances: NDArray[np.float64],
 ) -> None:
@@ -293,7 +293,8 @@ def covariances_diag(
             scatter = second_moment[c, block] - sum(
                 first_moment[k, block] ** 2 / own[k] for k in members
             )
-            value = (np.maximum(scatter / total, 0) if total > 0 else 0 * scatter) + reg_covar
+            value = np.maximum(scatter / total, 0) if total > 0 else 0 * scatter
+            value = value + reg_covar[block]
             variances[c, block] = value.mean() if spherical and len(value) else value
 
 

@@ -39,6 +39,9 @@ def describe_run(recipe: str, X: Any, row_weights: Any, network: Any, **options:
         Whatever else it depends on; ``init`` may be rows, a mixture or centres.
     """
     options["init"] = start_facts(options.get("init"))
+    if "reg_covar" in options:
+        # States of older runs are in the data's units.
+        options["units of fitting"] = "standard deviations"
     return {
         "algorithm": recipe,
         "rows": int(X.shape[0]),

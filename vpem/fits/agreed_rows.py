@@ -153,13 +153,7 @@ def _root(parts: Sequence[HeldPart], total: Sum, reach: Reach) -> Vector:
     return root_of(covariance)
 
 
-def units_by_reach(reach: Reach, scale: str, *, exact: bool = True) -> Scaling:
-    """Return units to fit in, as `vpem.fits.prepare.units_of` chooses them.
-
-    ``exact``: whether the precision of fitting has as many digits as the data.
-    """
-    centre = reach.points.centre
-    if scale == "none":
-        return Scaling.none(len(centre)) if exact else Scaling(centre, np.ones(len(centre)))
-    units = np.where(reach.constant, 0.0, np.sqrt(reach.points.variances))
-    return Scaling(centre, np.where(units > 0, units, 1.0))
+def units_by_reach(reach: Reach, hubs: Blocks | None = None) -> Scaling:
+    """Return features about their means in their own standard deviations; see `Scaling.by`."""
+    deviations = np.where(reach.constant, 0.0, np.sqrt(reach.points.variances))
+    return Scaling.by(reach.points.centre, deviations, hubs)

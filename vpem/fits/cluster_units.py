@@ -44,7 +44,8 @@ def agreed_units(
             n_columns(asked.X), misses=asked.misses, weighted=weights is not None,
         )  # fmt: skip
     deviations = np.where(reach.constant, 0.0, np.sqrt(reach.points.variances))
-    asked = replace(asked, scaling=units_by_reach(reach, how.scale), deviations=deviations)
+    scaling = asked.scaling if how.scale == "none" else units_by_reach(reach)
+    asked = replace(asked, scaling=scaling, deviations=deviations)
     reach = reach.scaled(asked.scaling)
     _check_inertia(asked, here, reach)
     return asked, reach

@@ -20,7 +20,7 @@ from vpem.fits.fedem_result import FedFit, options_of, warn_of_noise
 from vpem.fits.fedem_rows import HeldByWorkers
 from vpem.fits.fedem_setup import Setup, codec_of_first
 from vpem.fits.local_rows import LocalRows
-from vpem.fits.prepare import Prepared, prepare
+from vpem.fits.prepare import Prepared, check_distinct, prepare
 from vpem.fits.rows import n_columns
 from vpem.network.codecs import Codec, parse_codec
 from vpem.network.holdings import Workers
@@ -177,6 +177,8 @@ def fit_fedem(
     given = _prepared(X, workers, network, how, sample_weight, feature_names)
     codec = None if how.compress is None else parse_codec(how.compress)
     network = _network_of(network, workers)
+    alone = not network.total.holders.apart and workers.counts.max() == workers.n_samples
+    check_distinct(given.X, how, alone)
     check_masked(network, codec, how.participation)
     how = how.changed(n_threads=thread_count(how.n_threads), floor=_floor(how, codec, network))
     if saver is not None:

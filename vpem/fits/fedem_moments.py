@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from vpem.network.blocks import Blocks
 from vpem.network.codecs import Cast, Codec, Natural
 from vpem.steps.streams import ROW_BYTES
 from vpem.sums.counted import add_vectors, at_server
@@ -18,7 +19,7 @@ from vpem.sums.wrappers import Compressed
 from vpem.terms.matrices import lower_half, symmetric
 from vpem.terms.matrix import Rows
 from vpem.terms.reach import Reach, exponents_of
-from vpem.terms.scaling import Scaling
+from vpem.terms.scaling import Scaling, deviations_of
 from vpem.terms.statistic_map import Moments
 
 __all__ = ["ITEM", "MANY", "SHORT", "Agreement", "HeldPart", "codec_of_moments"]
@@ -170,7 +171,7 @@ class Agreement:
         self.own = self.holders.own
 
     def moments(
-        self, parts: Sequence[HeldPart], weights: Vector, scale: str, misses: bool
+        self, parts: Sequence[HeldPart], weights: Vector, hubs: Blocks | None, misses: bool
     ) -> Moments:
         """Agree on units of fitting, and the second moments of the data in them.
 
@@ -180,8 +181,8 @@ class Agreement:
             Rows of this process's workers.
         weights : ndarray of shape (n,)
             What each worker weighs in a mean.
-        scale : str
-            "none" or "standard".
+        hubs : Blocks, optional
+            See `Scaling.by`.
         misses : bool
             Whether values are missing, in any process.
         """
@@ -190,11 +191,8 @@ class Agreement:
         if there is not None:
             # Values that are missing vary as those that are there do.
             np.fill_diagonal(second, np.diagonal(second) / there)
-        units = np.ones(len(shift))
-        if scale == "standard":
-            deviations = np.sqrt(np.diagonal(second))
-            units = np.where(deviations > 1e-12 * np.maximum(np.abs(shift), 1), deviations, 1.0)
-        return Moments(Scaling(shift, units), second / np.outer(units, units), there)
+        units = Scaling.by(shift, deviations_of(shift, np.diagonal(second)), hubs)
+        return Moments(units, second / np.outer(units.scale, units.scale), there)
 
     def _exactly(
         self, parts: Sequence[HeldPart], weights: Vector, misses: bool

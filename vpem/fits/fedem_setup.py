@@ -36,6 +36,7 @@ from vpem.terms.missing import MissingTerms
 from vpem.terms.mixture import Mixture
 from vpem.terms.mixture_statistics import MixtureStatistics, in_order
 from vpem.terms.reach import Reach
+from vpem.terms.scaling import floors_of, sharing
 from vpem.terms.statistic_map import StatisticMap
 
 __all__ = ["Setup", "codec_of_first"]
@@ -108,15 +109,16 @@ class Setup:
         agreement = Agreement(self.total, n_roots, held.masses, d, self.codec, self.rng)
         reach = self._agree_on_reach()
         agreement.reach = reach
-        moments = agreement.moments(held.parts(), weights, how.scale, held.misses)
         blocks = Blocks((np.arange(d, dtype=np.intp),), (0,), (tuple(range(len(weights))),))
+        hubs = sharing(blocks, how.covariance_type, how.scale)
+        moments = agreement.moments(held.parts(), weights, hubs, held.misses)
         to_mixture = StatisticMap(
             blocks,
             how.covariance_type,
             how.n_components,
             moments,
             n_rows=max(float(held.masses.sum()), float(held.counts.sum())),
-            reg_covar=how.reg_covar,
+            reg_covar=floors_of(how.reg_covar, how.scale, moments.scaling),
             known=known_covariance,
             floor=how.floor,
         )

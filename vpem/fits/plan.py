@@ -14,6 +14,7 @@ from vpem.errors import InputError, VpemWarning, check_choice
 from vpem.fits.cost import Work, iteration_time, message_size
 from vpem.fits.factored import check_sums_of_factors
 from vpem.fits.likely_hubs import check_choice_of_hubs
+from vpem.fits.rows import charge_scaling
 from vpem.fits.settings import PlanSettings
 from vpem.network.distances import diameter
 from vpem.network.graph import Graph
@@ -258,6 +259,7 @@ def _sent(network: Network, work: Work, asked: PlanSettings, n_samples: int, spl
     ledger = Ledger(network.graph)
     total = network.total.on(ledger)
     network.charge_setup(ledger, n_samples, work.itemsize)
+    charge_scaling(total, work.width)
     for row in range(asked.n_components):
         place = row % network.graph.n_agents
         total.agree("flooding", ROW_BYTES + ITEM * work.width, place)

@@ -38,14 +38,23 @@ from vpem.terms.features import FeatureTerms
 from vpem.terms.missing import terms_of
 from vpem.terms.missing_patterns import check_columns, check_missing, observed_scaling
 from vpem.terms.reach import Reach
-from vpem.terms.scaling import Scaling, alone
+from vpem.terms.scaling import Scaling, alone, floor_of, floors_of, sharing
 
 if TYPE_CHECKING:
     from vpem.fits.local_rows import LocalRows
 
 __all__ = [
-    "LARGEST_VALUE", "MARGINALIZE", "Prepared", "check_count", "make_terms", "precision_of",
-    "prepare", "restart_numbers", "started", "units_of",
+    "LARGEST_VALUE",
+    "MARGINALIZE",
+    "Prepared",
+    "check_count",
+    "check_distinct",
+    "make_terms",
+    "precision_of",
+    "prepare",
+    "restart_numbers",
+    "started",
+    "units_of",
 ]  # fmt: skip
 
 MARGINALIZE = ("integrate them out with ", Setting("missing", "marginalize"))
@@ -245,6 +254,27 @@ def check_count(n_components: int, n_rows: int, kind: str = "") -> None:
         )
 
 
+def check_distinct(X: Any, how: MixtureSettings, seen: bool) -> None:
+    """Refuse more components than there are different rows, where one agent has ``seen`` all.
+
+    They would be points, or copies of each other. A number that is added to variances, or a prior,
+    makes something of them.
+    """
+    given = not isinstance(how.reg_covar, str) and how.reg_covar > 0
+    if not seen or given or getattr(how, "weight_concentration_prior_type", None) is not None:
+        return
+    found: set[bytes] = set()
+    for _, part in row_blocks(X):
+        for row in part + 0.0:
+            found.add(row.tobytes())
+            if len(found) >= how.n_components:
+                return
+    raise InputError(
+        f"{how.n_components} components need at least as many different rows, got {len(found)}; "
+        "try fewer components, or a number above 0 for ", Setting("reg_covar"),
+    )  # fmt: skip
+
+
 def precision_of(dtype: DTypeLike) -> np.dtype[np.floating]:
     """Return the precision to compute in, or raise InputError if it is neither of the two."""
     for known in (np.dtype(np.float64), np.dtype(np.float32)):
@@ -267,17 +297,18 @@ def _check_precision(weights: NDArray[np.float64], precision: np.dtype[np.floati
 def units_of(
     X: Any,
     row_weights: NDArray[np.float64] | None,
-    scale: str,
-    precision: np.dtype[np.floating],
+    blocks: Blocks,
+    how: FitSettings,
     misses: bool = False,
     here: LocalRows | None = None,
 ) -> Scaling:
-    """Units to fit in: as asked, and about the mean where single precision would lose digits."""
-    if scale == "none" and precision.itemsize >= X.dtype.itemsize:
-        return Scaling.none(X.shape[1])
+    """Units to fit in, which change no result: features about their means, of variance 1.
+
+    Spheres in the data's units stay such, if no others are asked for: a hub has one unit.
+    """
     add = alone if here is None else here.holders.allreduce
-    found = (observed_scaling if misses else Scaling.standard)(X, row_weights, add)
-    return found if scale == "standard" else Scaling(found.shift, np.ones(X.shape[1]))
+    hubs = sharing(blocks, how.covariance_type, how.scale)
+    return (observed_scaling if misses else Scaling.standard)(X, row_weights, add, hubs)
 
 
 def make_terms(
@@ -304,7 +335,7 @@ def make_terms(
         how.covariance_type,
         scaling=scaling,
         row_weights=row_weights,
-        reg_covar=how.reg_covar,
+        reg_covar=floors_of(how.reg_covar, how.scale, scaling),
         n_threads=how.n_threads,
         dtype=given.precision,
         skip_negligible=not how.every_weight,
@@ -317,7 +348,7 @@ def _inspect(
     X: Any,
     found: Extremes,
     feature_names: Sequence[str] | None,
-    reg_covar: float,
+    reg_covar: float | str,
     precision: np.dtype[np.floating],
     here: LocalRows | None = None,
     kinds: Kinds | None = None,
@@ -339,7 +370,7 @@ def _inspect(
             (VpemWarning if here is not None else OwnDataWarning)(
                 f"constant features carry nothing to tell rows apart: {listed}; their variance is ",
                 Setting("reg_covar"),
-                f" ({reg_covar:g}) alone",
+                f" ({floor_of(reg_covar):g}) alone",
             ),
             stacklevel=3,
         )

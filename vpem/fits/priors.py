@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from copy import copy
 
+import numpy as np
+
 from vpem.errors import InputError, Setting
 from vpem.settings import FitSettings
 from vpem.terms.features import FeatureTerms
@@ -57,5 +59,5 @@ def under_prior(terms: FeatureTerms, how: FitSettings) -> FeatureTerms:
     if not isinstance(made, VariationalTerms):
         return made
     one = copy(terms)
-    one.reg_covar = 0.0
+    one.reg_covar = np.zeros_like(terms.reg_covar)
     return made.about(one.sample())

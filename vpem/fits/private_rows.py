@@ -37,7 +37,7 @@ from vpem.terms.bounded_rows import BoundedRows, Grid
 from vpem.terms.matrix import Rows, arrange_rows
 from vpem.terms.mixture import Mixture
 from vpem.terms.residuals import Parts
-from vpem.terms.scaling import Scaling
+from vpem.terms.scaling import Scaling, floor_of
 
 __all__ = ["check_grid", "check_private", "fit_private_rows"]
 
@@ -183,7 +183,7 @@ def fit_private_rows(
             releases, layout, workers.n_samples, foretold.n_iter, hard=hard, seed=[how.seed, 0],
             shared=lambda start: _shared(start, total), callback=told,
         )  # fmt: skip
-    mixture = _mixture(parts, units, workers.n_workers, how.reg_covar)
+    mixture = _mixture(parts, units, workers.n_workers, floor_of(how.reg_covar))
     return RowFit(
         mixture=mixture,
         network=network.whole,

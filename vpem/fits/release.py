@@ -25,7 +25,7 @@ from vpem.network.ledger import Ledger
 from vpem.settings import FitSettings
 from vpem.steps.noisy_em import NoisyEM, scales_of_hubs
 from vpem.sums.connect import Network
-from vpem.terms.scaling import Scaling
+from vpem.terms.scaling import Scaling, floor_of
 
 __all__ = ["MOST_NOISE", "USUAL_ITERATIONS", "noise_left", "release_vpem"]
 
@@ -113,7 +113,8 @@ def release_vpem(
         budget.check_grid(run.least_scale(min(multipliers)), run.n_numbers * len(multipliers))
         start = run.start(multipliers[0], np.random.default_rng([how.seed, 0]))
         callback = lambda _: sent.append(total.bytes_sent)  # noqa: E731
-        mixture = run.mixture(run.iterate(start, multipliers[1:], callback), how.reg_covar)
+        parts = run.iterate(start, multipliers[1:], callback)
+        mixture = run.mixture(parts, floor_of(how.reg_covar))
     if run.n_clipped:
         warnings.warn(
             f"{run.n_clipped} of {given.X.size} values lie beyond their bounds and were clipped",

@@ -31,6 +31,7 @@ from vpem.fits.local_rows import (
 from vpem.fits.outcomes import warn_of_outcome
 from vpem.fits.prepare import (
     Prepared,
+    check_distinct,
     make_terms,
     prepare,
     restart_numbers,
@@ -58,6 +59,7 @@ from vpem.table import refusal
 from vpem.terms.features import lightest_of
 from vpem.terms.mixture import Mixture
 from vpem.terms.row_statistics import RowTerms
+from vpem.terms.scaling import sharing
 
 __all__ = ["charge_moments", "charge_scaling", "fit_em", "n_columns"]
 
@@ -209,6 +211,7 @@ def _terms(
 ) -> tuple[RowTerms, NDArray[np.float64] | None]:
     """Return the terms of the workers' rows, worker by worker, and the weights of all rows."""
     data, weights = given.X, given.row_weights
+    check_distinct(data, how, here is None and held.counts.max() == len(data))
     blocks = Blocks((np.arange(data.shape[1]),), (0,), (tuple(range(held.n_workers)),))
     if here is not None and here.masked:
         return _masked_terms(given, blocks, here, held.counts, how, total), None
@@ -218,7 +221,7 @@ def _terms(
             stored = isinstance(data, FileMatrix)
             data = data.of_rows(held.rows) if stored else data[held.order]
     own = weights if here is None or weights is None else weights[here.rows]
-    scaling = units_of(data, own, how.scale, given.precision, given.misses, here)
+    scaling = units_of(data, own, blocks, how, given.misses, here)
     whole = believing(make_terms(data, own, blocks, scaling, given, how, here), how)
     if here is None:
         return RowTerms(whole, held.runs, held.counts, whole.rows), weights
@@ -245,8 +248,7 @@ def _masked_terms(
         parts_of(given.X, here, weights), total, here.n_samples, blocks.n_features,
         misses=given.misses, weighted=weights is not None,
     )  # fmt: skip
-    exact = given.precision.itemsize >= given.X.dtype.itemsize
-    scaling = units_by_reach(reach, how.scale, exact=exact)
+    scaling = units_by_reach(reach, sharing(blocks, how.covariance_type, how.scale))
     reach = reach.scaled(scaling)
     whole = make_terms(given.X, weights, blocks, scaling, given, how, here, reach)
     whole = believing(whole, how)
@@ -264,8 +266,7 @@ def _charge_setup(
     total, d = network.total.on(ledger), whole.blocks.n_features
     if terms.reach is not None:
         return
-    if how.scale == "standard" or not whole.scaling.is_none:
-        charge_scaling(total, d)
+    charge_scaling(total, d)
     if given.row_weights is not None:
         charge_weights(total, terms.counts)
     if given.misses:

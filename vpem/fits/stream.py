@@ -16,6 +16,7 @@ from vpem.network.ledger import Ledger
 from vpem.steps.stochastic import step
 from vpem.steps.streams import RowStream
 from vpem.terms.missing import terms_of
+from vpem.terms.scaling import floors_of
 
 __all__ = ["fit_next"]
 
@@ -29,7 +30,8 @@ def fit_next(
     exponent: float,
     weight_seen: float,
     draws: np.random.Generator,
-    reg_covar: float,
+    reg_covar: float | str,
+    scale: str,
     n_threads: int | None,
 ) -> Fit:
     """Move a fit towards the next batch of a stream, by one step of stochastic EM.
@@ -50,8 +52,8 @@ def fit_next(
         Weight of all rows of the batches before.
     draws : Generator
         By which rows are drawn for components that collapse.
-    reg_covar : float
-        Added to the diagonal of every covariance.
+    reg_covar, scale
+        As of the fit, whose units are those of the first batch.
     n_threads : int or None
         Threads of the kernels.
 
@@ -76,7 +78,7 @@ def fit_next(
             missing=bool(np.isnan(data).any()),
             scaling=mixture.scaling,
             row_weights=weights,
-            reg_covar=reg_covar,
+            reg_covar=floors_of(reg_covar, scale, mixture.scaling),
             n_threads=thread_count(n_threads),
             dtype=data.dtype,
         )

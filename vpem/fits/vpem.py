@@ -24,6 +24,7 @@ from vpem.fits.outcomes import warn_of_outcome
 from vpem.fits.parts import complete, own_columns_of_hubs, own_start
 from vpem.fits.prepare import (
     Prepared,
+    check_distinct,
     make_terms,
     prepare,
     restart_numbers,
@@ -198,6 +199,8 @@ def fit_vpem(
 
 def _pace(given: Prepared, network: Network, how: FitSettings) -> Acceleration | None:
     """Return what is tried beyond M-steps, once it is clear that what is kept fits in memory."""
+    whole = bool(network.blocks.widths.max(initial=0) == network.whole.blocks.n_features)
+    check_distinct(given.X, how, whole and network.part_of is None)
     pace = acceleration_of(how, network)
     check_factors(how, network, misses=given.misses, mixed=given.kinds is not None)
     if pace is not None and pace.local:
@@ -229,7 +232,7 @@ def _terms(network: Network, given: Prepared, how: FitSettings, labelled: Labell
     if given.kinds is not None:
         terms = mixed_terms(network.blocks, given, how)
     else:
-        scaling = units_of(given.X, given.row_weights, how.scale, given.precision, given.misses)
+        scaling = units_of(given.X, given.row_weights, network.blocks, how, given.misses)
         terms = make_terms(given.X, given.row_weights, network.blocks, scaling, given, how)
     terms.known = None if labelled is None else labelled.known
     return terms

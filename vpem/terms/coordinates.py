@@ -44,15 +44,15 @@ class Coordinates:
     spreads: Vector
 
     @classmethod
-    def of(cls, mixture: Mixture, floor: float) -> Coordinates:
+    def of(cls, mixture: Mixture, floor: Vector) -> Coordinates:
         """Return the coordinates of a mixture; NaN of a covariance that is not above the floor.
 
         Parameters
         ----------
         mixture : Mixture
             Its blocks are all positive definite.
-        floor : float
-            Below all eigenvalues of its covariances, from which coordinates count them.
+        floor : ndarray of shape (d,)
+            A diagonal matrix below its covariances, from which coordinates count them.
         """
         shares = mixture.shares
         weights = np.log(np.where(shares > 0, shares, 1.0))
@@ -65,12 +65,13 @@ class Coordinates:
             )
         spreads = np.empty_like(mixture.covariances)
         widths, copies = mixture.blocks.widths, mixture.n_copies
-        for view, block in zip(
-            block_views(spreads, widths, copies), mixture.covariance_blocks, strict=True
+        floors = _by_block(mixture.blocks, floor)
+        for view, block, least in zip(
+            block_views(spreads, widths, copies), mixture.covariance_blocks, floors, strict=True
         ):
             diagonals = _diagonals(view)
             view[...] = block
-            diagonals -= floor
+            diagonals -= least
             try:
                 view[...] = np.linalg.cholesky(view)
             except np.linalg.LinAlgError:  # at the edge of rounding
@@ -119,7 +120,7 @@ class Coordinates:
         found += np.bincount(blocks.block_of, columns, minlength=blocks.n_blocks)
         return found
 
-    def mixture(self, like: Mixture, floor: float) -> Mixture:
+    def mixture(self, like: Mixture, floor: Vector) -> Mixture:
         """Return the mixture at this point.
 
         Parameters
@@ -139,15 +140,21 @@ class Coordinates:
             covariances = np.empty_like(self.spreads)
             widths, copies = self.blocks.widths, like.n_copies
             logarithms = block_views(self.spreads, widths, copies)
-            for view, logs in zip(
-                block_views(covariances, widths, copies), logarithms, strict=True
+            floors = _by_block(self.blocks, floor)
+            for view, logs, least in zip(
+                block_views(covariances, widths, copies), logarithms, floors, strict=True
             ):
                 factors = logs.copy()
                 np.exp(_diagonals(logs), out=_diagonals(factors))
                 np.matmul(factors, factors.swapaxes(1, 2), out=view)
                 diagonals = _diagonals(view)
-                diagonals += floor
+                diagonals += least
         return like.at(weights, self.means, covariances)
+
+
+def _by_block(blocks: Blocks, values: Vector) -> list[Vector]:
+    """What each block has of values (d,)."""
+    return [values[a:b] for a, b in pairwise(blocks.offsets)]
 
 
 def _sizes(blocks: Blocks, flat: Vector) -> NDArray[np.int64]:

@@ -18,7 +18,7 @@ from vpem.terms.covariances import Factors, block_views, factorise
 from vpem.terms.matrix import Arranges, Rows, arrange_rows
 from vpem.terms.mixture import Mixture
 from vpem.terms.row_terms import RowTerms
-from vpem.terms.scaling import Scaling
+from vpem.terms.scaling import FLOOR, Scaling
 from vpem.terms.statistics import BlockStatistics, Statistics
 
 __all__ = ["FeatureTerms", "lightest_of"]
@@ -72,7 +72,7 @@ class FeatureTerms(RowTerms, BlockStatistics):
         *,
         scaling: Scaling,
         row_weights: NDArray[np.float64] | None = None,
-        reg_covar: float = 1e-6,
+        reg_covar: float | NDArray[np.float64] = FLOOR,
         n_threads: int = 1,
         dtype: DTypeLike = np.float64,
         skip_negligible: bool = True,
@@ -82,7 +82,7 @@ class FeatureTerms(RowTerms, BlockStatistics):
         self.scaling = scaling
         self.rows = arrange_rows(X, blocks, scaling, dtype)
         self.row_weights = None if row_weights is None else np.ascontiguousarray(row_weights)
-        self.reg_covar = reg_covar
+        self.reg_covar = np.broadcast_to(reg_covar, (blocks.n_features,))[blocks.order]
         self.n_threads = n_threads
         self.n_samples = len(X)
         self.total_weight = float(self.n_samples if row_weights is None else row_weights.sum())
@@ -335,10 +335,11 @@ class FeatureTerms(RowTerms, BlockStatistics):
         """Return the mixture of one component that is fitted to all rows."""
         statistics = self.empty(np.zeros((1, self.blocks.n_features)), 1)
         for rows in self.chunks(self.blocks.n_features):
-            if rows.start == 0:  # about a point among the rows: their mean is not known yet
-                near = self.rows.read(rows).mean(axis=0, dtype=np.float64, keepdims=True)
-                statistics = self.empty(near, 1)
-            own = self._weights(rows)[None, :, None].astype(self.rows.dtype)
+            weights = self._weights(rows)
+            if rows.start == 0 and weights.sum() > 0:  # about a point among the rows that weigh
+                near = weights @ self.rows.read(rows).astype(np.float64, copy=False)
+                statistics = self.empty(near[None] / weights.sum(), 1)
+            own = weights[None, :, None].astype(self.rows.dtype)
             self.summarize(statistics, np.ascontiguousarray(own), rows)
         return self.update(statistics)
 

@@ -221,10 +221,13 @@ def check_columns(
 
 
 def observed_scaling(
-    X: Matrix, row_weights: NDArray[np.float64] | None, add: Add = alone
+    X: Matrix,
+    row_weights: NDArray[np.float64] | None,
+    add: Add = alone,
+    hubs: Blocks | None = None,
 ) -> Scaling:
-    """Centre each feature and divide it by its standard deviation (`observed_moments`)."""
-    return Scaling.by(*observed_moments(X, row_weights, add))
+    """Centre features and divide them by standard deviations (`observed_moments`, `Scaling.by`)."""
+    return Scaling.by(*observed_moments(X, row_weights, add), hubs)
 
 
 def observed_moments(

@@ -204,18 +204,19 @@ class Mixture(Density, facts="{n_components:component}, {n_features:feature}, {c
         """Covariances in the user's order and units, shaped as in scikit-learn.
 
         (K, d, d) full, (d, d) tied, (K, d) diagonal, (d,) tied-diagonal. Spherical: (K,) with one
-        hub, (K, B) with B hubs, without the K when tied; diagonal instead where features have
-        scales of their own, since a sphere in scaled units is none in the user's.
+        hub, (K, B) with B hubs, without the K when tied; diagonal instead where features of a hub
+        have scales of their own, since a sphere in scaled units is none in the user's.
         """
         scale = self.scaling.scale
         position = self.blocks.position
         if self.is_diagonal:
-            if self.covariance_type.endswith("spherical") and np.all(scale == 1):
-                filled = self.blocks.offsets[:-1][self.blocks.widths > 0]
-                variances = self.covariances[:, filled]
+            variances = self.covariances[:, position] * scale**2
+            own, widths = self.blocks.order, self.blocks.widths
+            first = own[self.blocks.offsets[:-1][widths > 0]]
+            alike = np.array_equal(np.repeat(scale[first], widths[widths > 0]), scale[own])
+            if self.covariance_type.endswith("spherical") and alike:
+                variances = variances[:, first]
                 variances = variances[:, 0] if self.blocks.n_blocks == 1 else variances
-            else:
-                variances = self.covariances[:, position] * scale**2
             return variances[0] if self.is_tied else variances
         full = np.zeros((self.n_copies, self.n_features, self.n_features))
         for columns, view in zip(self.blocks.features, self.covariance_blocks, strict=True):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -113,8 +114,8 @@ class Beliefs:
         Of every hub; None: as many as it has features.
     scale : float
         Prior scale matrix in sample covariances.
-    reg_covar : float
-        Added to the diagonal of the prior scale matrix.
+    reg_covar : ndarray of shape (d,)
+        Added to the diagonal of the prior scale matrix, in block order and units of fitting.
     """
 
     kind: str
@@ -122,7 +123,7 @@ class Beliefs:
     mean_precision: float
     degrees_of_freedom: float | None
     scale: float
-    reg_covar: float
+    reg_covar: Vector
 
     def prior(self, sample: Mixture, weight: float) -> Prior:
         """Return the prior about the sample mean and covariance of rows of this weight.
@@ -152,8 +153,9 @@ class Beliefs:
         if sample.is_diagonal:
             covariances += self.reg_covar
         else:
-            for view in block_views(covariances, widths, 1):
-                view += self.reg_covar * np.eye(view.shape[1])
+            ends = pairwise(sample.blocks.offsets)
+            for view, (a, b) in zip(block_views(covariances, widths, 1), ends, strict=True):
+                view += np.diag(self.reg_covar[a:b])
         return self.with_known(sample.blocks, sample.means[0], covariances)
 
     def with_known(self, blocks: Blocks, means: Vector, covariances: Vector) -> Prior:

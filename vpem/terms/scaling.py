@@ -10,8 +10,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vpem.checks import Floats, Matrix, row_blocks
+from vpem.network.blocks import Blocks
 
-__all__ = ["Add", "RunningMoments", "Scaling", "alone", "deviations_of"]
+__all__ = [
+    "FLOOR", "Add", "RunningMoments", "Scaling", "alone", "deviations_of", "floor_of", "floors_of",
+    "sharing",
+]  # fmt: skip
+
+FLOOR = 1e-6
+"""What ``auto`` adds to variances of features in their own standard deviations."""
 
 Add = Callable[[NDArray[np.float64]], NDArray[np.float64]]
 """Adds what every process with rows has found of its own."""
@@ -71,7 +78,7 @@ def deviations_of(
 ) -> NDArray[np.float64]:
     """Return standard deviations (d,), 0 of those that may be of rounding alone."""
     found = np.sqrt(variances)
-    return np.where(found > 1e-12 * np.maximum(np.abs(means), 1.0), found, 0.0)
+    return np.where(found > 1e-12 * np.abs(means), found, 0.0)
 
 
 @dataclass(frozen=True)
@@ -94,7 +101,11 @@ class Scaling:
 
     @classmethod
     def standard(
-        cls, X: Matrix, row_weights: NDArray[np.float64] | None, add: Add = alone
+        cls,
+        X: Matrix,
+        row_weights: NDArray[np.float64] | None,
+        add: Add = alone,
+        hubs: Blocks | None = None,
     ) -> Scaling:
         """Centre each feature and divide it by its standard deviation.
 
@@ -105,6 +116,8 @@ class Scaling:
             Weight of each row; None: all alike.
         add : callable
             Adds sums over rows of all processes.
+        hubs : Blocks, optional
+            As for `by`.
 
         Returns
         -------
@@ -117,11 +130,24 @@ class Scaling:
         for start, part in row_blocks(X):
             own = np.ones(len(part)) if row_weights is None else row_weights[start:][: len(part)]
             moments.take(part, own / total)
-        return cls.by(*moments.joined(add))
+        return cls.by(*moments.joined(add), hubs)
 
     @classmethod
-    def by(cls, means: NDArray[np.float64], deviations: NDArray[np.float64]) -> Scaling:
-        """Centre features of these means and divide them by standard deviations (d,), if not 0."""
+    def by(
+        cls,
+        means: NDArray[np.float64],
+        deviations: NDArray[np.float64],
+        hubs: Blocks | None = None,
+    ) -> Scaling:
+        """Centre features of these means and divide them by standard deviations (d,), if not 0.
+
+        With ``hubs`` those of a hub are divided by one number, so that a sphere stays one.
+        """
+        if hubs is not None:
+            squares = np.square(deviations)[hubs.order]
+            total = np.bincount(hubs.block_of, squares, hubs.n_blocks)
+            common: NDArray[np.float64] = np.sqrt(total / np.maximum(hubs.widths, 1))
+            deviations = common[hubs.block_of][hubs.position]
         return cls(means, np.where(deviations == 0, 1.0, deviations))
 
     @property
@@ -152,3 +178,22 @@ class Scaling:
             return X
         with np.errstate(over="ignore", invalid="ignore"):
             return X * self.scale + self.shift
+
+
+def sharing(blocks: Blocks, covariance_type: str, scale: str) -> Blocks | None:
+    """Return the hubs whose features share a unit, for `Scaling.by`: where shapes depend on it."""
+    return blocks if scale == "none" and covariance_type.endswith("spherical") else None
+
+
+def floor_of(reg_covar: float | str) -> float:
+    """Return what is added to a variance, of features whose units it is in."""
+    return FLOOR if isinstance(reg_covar, str) else reg_covar
+
+
+def floors_of(reg_covar: float | str, scale: str, units: Scaling) -> NDArray[np.float64]:
+    """Return what is added to variances (d,), in units of fitting and the order of the data.
+
+    A number is in the units that were asked for: the data's, or standard deviations.
+    """
+    as_given = isinstance(reg_covar, str) or scale == "standard"
+    return floor_of(reg_covar) / (np.ones(len(units.scale)) if as_given else units.scale**2)

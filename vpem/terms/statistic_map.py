@@ -15,6 +15,7 @@ from vpem.network.blocks import Blocks
 from vpem.terms.covariances import is_diagonal, is_tied
 from vpem.terms.matrices import are_positive, symmetric, white_units
 from vpem.terms.mixture import Mixture
+from vpem.terms.scaling import FLOOR as RIDGE
 from vpem.terms.scaling import Scaling
 from vpem.terms.statistics import MissingStatistics, Statistics
 
@@ -79,8 +80,8 @@ class StatisticMap:
         What all know of the data.
     n_rows : float
         How many rows there are; where rows weigh more than 1, what they weigh.
-    reg_covar : float
-        Added to the diagonal of every covariance.
+    reg_covar : float or ndarray of shape (d,)
+        Added to variances, in units of fitting; for spheres one number.
     known : ndarray of shape (d, d) or (K, d, d), optional
         Covariances in the user's units that are not estimated; the covariance type is then "tied"
         or "full".
@@ -116,7 +117,7 @@ class StatisticMap:
         moments: Moments,
         *,
         n_rows: float,
-        reg_covar: float = 1e-6,
+        reg_covar: float | Vector = RIDGE,
         known: ArrayLike | None = None,
         floor: float = FLOOR,
     ) -> None:
@@ -127,7 +128,7 @@ class StatisticMap:
         self.moments = moments
         self.scaling, self.second = moments.scaling, moments.second
         self.n_rows = n_rows
-        self.reg_covar = reg_covar
+        self.reg_covar = reg_covar = np.broadcast_to(reg_covar, (d,))
         self.floor = floor
         self.radius = np.inf
         self._is_tied, self.is_diagonal = is_tied(covariance_type), is_diagonal(covariance_type)
@@ -139,7 +140,7 @@ class StatisticMap:
                 "is none; try a larger ",
                 Setting("reg_covar"),
             )
-        matrix = self.second + reg_covar * np.eye(d)
+        matrix = self.second + np.diag(reg_covar)
         self._white = white_units(matrix)
         self._metric = np.linalg.pinv(matrix, hermitian=True)
         self._known = None if known is None else self._take_known(known)
@@ -255,7 +256,7 @@ class StatisticMap:
             projected += raised
         else:
             matrices = self._matrices(squares, n, weights, means)
-            matrices, raised = self._raise(matrices + self.reg_covar * np.eye(d))
+            matrices, raised = self._raise(matrices + np.diag(self.reg_covar))
             covariances = matrices.ravel()
             projected += raised
         return self._mixture(weights, means, covariances), projected
@@ -285,7 +286,7 @@ class StatisticMap:
         if self._known is not None:
             covariances = self._known
         else:
-            one = self.second + self.reg_covar * np.eye(self.n_features)
+            one = self.second + np.diag(self.reg_covar)
             copies = 1 if self._is_tied else k
             if self.is_diagonal:
                 own = np.diagonal(one)

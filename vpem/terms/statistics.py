@@ -107,8 +107,8 @@ class BlockStatistics:
         Features of each hub.
     covariance_type : str
         One of `vpem.terms.mixture.COVARIANCE_TYPES`.
-    reg_covar : float
-        Added to the diagonal of every covariance.
+    reg_covar : ndarray of shape (d,)
+        Added to variances, in block order and units of fitting.
     scaling : Scaling
         Units of fitting.
     rows : Rows
@@ -123,7 +123,7 @@ class BlockStatistics:
 
     blocks: Blocks
     covariance_type: str
-    reg_covar: float
+    reg_covar: NDArray[np.float64]
     scaling: Scaling
     rows: Rows
     widest: int
@@ -249,7 +249,8 @@ class BlockStatistics:
             second = mixture.covariances.copy()
             copies = 1 if self._is_tied else mixture.n_components
             for columns, count, width, view in self._banded(second, copies):
-                view[..., np.arange(width), np.arange(width)] -= self.reg_covar
+                floors = self.reg_covar[columns].reshape(count, 1, width)
+                view[..., np.arange(width), np.arange(width)] -= floors
                 own = n[:, columns].reshape(-1, count, width)[..., 0].T
                 own = own.sum(axis=1, keepdims=True) if self._is_tied else own
                 view *= own[..., None, None]

@@ -28,7 +28,7 @@ class Terms(Protocol):
     row_weights: NDArray[np.float64] | None
     """Weight of each row (M,); None: 1."""
     n_threads: int
-    reg_covar: float
+    reg_covar: NDArray[np.float64]
     """Added to the diagonal of every covariance."""
     log_constant: float
     itemsize: int

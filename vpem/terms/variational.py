@@ -63,7 +63,7 @@ class VariationalTerms(FeatureTerms):
         made = object.__new__(cls)
         made.__dict__.update(plain.__dict__)
         # The prior has it.
-        made.reg_covar = 0.0
+        made.reg_covar = np.zeros_like(plain.reg_covar)
         made._sample_covariance = None
         made.beliefs = beliefs
         return made

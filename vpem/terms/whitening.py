@@ -36,7 +36,7 @@ class Whitening:
         self.layout = layout
         self.n_features = d = layout.n_features
         # The same ridge as the model's: a constant feature has a unit too.
-        matrix = layout.second + layout.reg_covar * np.eye(d)
+        matrix = layout.second + np.diag(layout.reg_covar)
         deviations = np.sqrt(np.diagonal(matrix))
         if layout.is_spherical:
             deviations = np.full(d, np.sqrt(np.diagonal(matrix).mean()))

@@ -145,7 +145,7 @@ class FedEM(FittedMixture):
         max_iter: int = 1000,
         n_epochs: float | None = None,
         tol: float = 1e-10,
-        reg_covar: float = 1e-6,
+        reg_covar: float | str = "auto",
         floor: float | None = None,
         scale: str = "none",
         missing: str = "refuse",

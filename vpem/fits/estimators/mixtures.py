@@ -112,8 +112,9 @@ class VPEM(Streamed):
     accelerate : str or None, default=None
         Fewer sums to the same end: "squarem" (M-steps extrapolated), "local:8" (up to 8 steps of
         each hub between sums), or both with a comma; see `vpem.steps.accelerate`. None: EM.
-    reg_covar : float, default=1e-6
-        Added to the diagonal of every covariance.
+    reg_covar : float or "auto", default="auto"
+        Added to every variance: "auto" a millionth of each feature's own, a number in the data's
+        units as in scikit-learn.
     scale : {"none", "standard"}, default="none"
         Whether each agent standardizes its features; results stay in the user's units.
     consensus : {"auto", "operator", "rounds"}, default="auto"
@@ -222,7 +223,7 @@ class VPEM(Streamed):
         batch_size: int | None = None,
         step_size: float | None = None,
         accelerate: str | None = None,
-        reg_covar: float = 1e-6,
+        reg_covar: float | str = "auto",
         scale: str = "none",
         consensus: str = "auto",
         missing: str = "refuse",

@@ -182,7 +182,7 @@ class DistributedGaussianMixture(FittedByEM):
         n_init: int = 1,
         tol: float = 1e-7,
         max_iter: int = 1000,
-        reg_covar: float = 1e-6,
+        reg_covar: float | str = "auto",
         scale: str = "none",
         missing: str = "refuse",
         batch_size: int | None = None,

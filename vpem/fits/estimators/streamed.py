@@ -30,7 +30,8 @@ class Streamed(FittedByEM):
     weight_concentration_prior_type: str | None
     release_epsilon: float | None
     step_size: float | None
-    reg_covar: float
+    reg_covar: float | str
+    scale: str
     n_threads: int | None
     _weight_seen: float
     _draws: np.random.Generator
@@ -126,7 +127,7 @@ class Streamed(FittedByEM):
         fit = fit_next(
             replace(self.fit_, mixture=self.mixture_), data, weights, batch=t, exponent=size,
             weight_seen=self._weight_seen, draws=self._draws, reg_covar=self.reg_covar,
-            n_threads=self.n_threads,
+            scale=self.scale, n_threads=self.n_threads,
         )  # fmt: skip
         self.n_batches_seen_, self._weight_seen = t, self._weight_seen + fit.total_weight
         self._take(fit, self._dtype)

@@ -28,7 +28,7 @@ TINY = 1e-300
 """Numbers that are less count as this much."""
 
 
-def coordinates_of(mixture: Density, floor: float) -> Any:
+def coordinates_of(mixture: Density, floor: Vector) -> Any:
     """Return `Coordinates` or `MixedCoordinates` of a mixture; see `Coordinates.of`."""
     if isinstance(mixture, MixedMixture):
         return MixedCoordinates.of(mixture, floor)
@@ -64,13 +64,15 @@ class MixedCoordinates:
     points: tuple[_Point, ...]
 
     @classmethod
-    def of(cls, mixture: MixedMixture, floor: float) -> MixedCoordinates:
+    def of(cls, mixture: MixedMixture, floor: Vector) -> MixedCoordinates:
         """Return the coordinates of a mixture."""
         weights = np.log(np.where(mixture.weights > 0, mixture.weights, 1.0))
         points = []
         for law, part in zip(mixture.laws, mixture.parts, strict=True):
             tables = {name: _free(law.domains[name], own) for name, own in part.tables.items()}
-            core = None if part.core is None else Coordinates.of(part.core, floor)
+            core = None
+            if part.core is not None:
+                core = Coordinates.of(part.core, floor[_places(mixture, part)])
             points.append(_Point(tables, law.hubs_of_cells(part.features), core))
         return cls(mixture.blocks.n_blocks, weights, tuple(points))
 
@@ -112,17 +114,27 @@ class MixedCoordinates:
                 found += one.core.dot(two.core, 0.0)
         return found
 
-    def mixture(self, like: MixedMixture, floor: float) -> MixedMixture:
+    def mixture(self, like: MixedMixture, floor: Vector) -> MixedMixture:
         """Return the mixture at this point; see `vpem.terms.coordinates.Coordinates.mixture`."""
         logs = np.where(like.weights > 0, self.weights, -np.inf)
         weights = np.exp(logs - logs.max(axis=1, keepdims=True))
         weights /= weights.sum(axis=1, keepdims=True)
         own = zip(like.laws, like.parts, self.points, strict=True)
-        parts = tuple(_part(law, part, point, floor) for law, part, point in own)
+        parts = tuple(
+            _part(law, part, point, floor[_places(like, part)]) for law, part, point in own
+        )
         return replace(like, weights=weights, parts=parts)
 
 
-def _part(law: Law, like: Part, point: _Point, floor: float) -> Part:
+def _places(mixture: MixedMixture, part: Part) -> NDArray[np.intp]:
+    """Where a part's features (n,) stand among all, both in block order."""
+    found: NDArray[np.intp] = mixture.blocks.position[
+        part.features.columns[part.features.blocks.order]
+    ]
+    return found
+
+
+def _part(law: Law, like: Part, point: _Point, floor: Vector) -> Part:
     """Return the part at a point."""
     tables = {}
     for name, own in point.tables.items():

@@ -20,7 +20,7 @@ from vpem.terms.features import FeatureTerms
 from vpem.terms.missing import MissingTerms, terms_of
 from vpem.terms.missing_patterns import observed_scaling
 from vpem.terms.mixture import Mixture
-from vpem.terms.scaling import Scaling
+from vpem.terms.scaling import Scaling, floors_of, sharing
 
 __all__ = ["GaussianLaw", "LocatedTerms", "core_of"]
 
@@ -95,22 +95,24 @@ class LocatedTerms(PartTerms):
     def __init__(self, law: GaussianLaw, columns: Columns, features: Features, how: How) -> None:
         self.law, self.family, self.features = law, law.name, features
         misses = any(bool(np.isnan(part).any()) for _, part in columns.runs())
-        scaling = Scaling.none(features.n_features)
-        if how.scale == "standard" or how.dtype.itemsize < columns.dtype.itemsize:
-            standard = observed_scaling if misses else Scaling.standard
-            scaling = standard(columns, how.row_weights)
-            if how.scale == "none":
-                scaling = Scaling(scaling.shift, np.ones_like(scaling.scale))
+        standard = observed_scaling if misses else Scaling.standard
+        hubs = sharing(features.blocks, how.covariance_type, how.scale)
+        scaling = standard(columns, how.row_weights, hubs=hubs)
         self.inner: FeatureTerms = terms_of(
             columns, features.blocks, how.covariance_type, missing=misses, scaling=scaling,
-            row_weights=how.row_weights, reg_covar=how.reg_covar, n_threads=how.n_threads,
-            dtype=how.dtype, skip_negligible=how.skip_negligible,
+            row_weights=how.row_weights, reg_covar=floors_of(how.reg_covar, how.scale, scaling),
+            n_threads=how.n_threads, dtype=how.dtype, skip_negligible=how.skip_negligible,
         )  # fmt: skip
 
     @property
     def scaling(self) -> Scaling:
         """Units of fitting, in the order of ``features.columns``."""
         return self.inner.scaling
+
+    @property
+    def reg_covar(self) -> NDArray[np.float64]:
+        """Added to variances (n,), in block order and units of fitting."""
+        return self.inner.reg_covar
 
     def prepare(self, part: Part) -> Made:
         """Factor every block, and remember them for expected values of the M-step."""

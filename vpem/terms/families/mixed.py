@@ -121,14 +121,14 @@ class MixedTerms(RowTerms):
         misses: bool = False,
         scale: str = "none",
         row_weights: NDArray[np.float64] | None = None,
-        reg_covar: float = 1e-6,
+        reg_covar: float | str = "auto",
         n_threads: int = 1,
         dtype: DTypeLike = np.float64,
         skip_negligible: bool = True,
     ) -> None:
         self.blocks, self.covariance_type, self.kinds = blocks, covariance_type, kinds
         self.row_weights = None if row_weights is None else np.ascontiguousarray(row_weights)
-        self.reg_covar, self.n_threads, self.misses = reg_covar, n_threads, misses
+        self.n_threads, self.misses = n_threads, misses
         precision: np.dtype[np.floating] = np.empty(0, dtype).dtype
         self.dtype, self.itemsize = precision, precision.itemsize
         self.rows = arrange_rows(X, blocks, Scaling.none(blocks.n_features), X.dtype)
@@ -152,6 +152,9 @@ class MixedTerms(RowTerms):
             columns = Columns(X, self.rows, features, blocks, law.change)
             self.parts.append(law.terms(columns, features, how))
             self.places.append(blocks.position[features.columns[features.blocks.order]])
+        self.reg_covar = np.zeros(blocks.n_features)
+        for part, places in zip(self.parts, self.places, strict=True):
+            self.reg_covar[places] = part.reg_covar
 
     def constants(self) -> NDArray[np.float64]:
         """What each hub here has of `log_constant`, (B,): nothing, it is in the terms."""

@@ -114,8 +114,8 @@ class How:
         Of families that have scatter.
     row_weights : ndarray of shape (M,) or None
         Weight of each row; None: 1.
-    reg_covar : float
-        Added to the diagonal of covariances.
+    reg_covar : float or "auto"
+        Added to variances; see `vpem.terms.scaling.floors_of`.
     n_threads : int
         Threads of the kernels.
     dtype : dtype
@@ -128,7 +128,7 @@ class How:
 
     covariance_type: str
     row_weights: NDArray[np.float64] | None
-    reg_covar: float
+    reg_covar: float | str
     n_threads: int
     dtype: np.dtype[np.floating]
     skip_negligible: bool
@@ -229,6 +229,11 @@ class PartTerms(ABC):
     def scaling(self) -> Scaling:
         """Units of fitting, in the order of ``features.columns``: those of the data."""
         return Scaling.none(self.features.n_features)
+
+    @property
+    def reg_covar(self) -> NDArray[np.float64]:
+        """Added to variances (n,), in block order and units of fitting."""
+        return np.zeros(self.features.n_features)
 
     @abstractmethod
     def prepare(self, part: Part) -> Made:

@@ -1,0 +1,161 @@
+"""Units do not matter: columns times numbers, and moved, give the same rows the same component."""
+
+import numpy as np
+import pytest
+from sklearn.mixture import GaussianMixture
+
+from vpem import (
+    VPEM,
+    DistributedGaussianMixture,
+    VpemWarning,
+    connect,
+    connect_workers,
+    fit_em,
+    fit_fedem,
+    fit_vpem,
+    make_graph,
+)
+from vpem.fits.spread import fit_spread, own_columns
+from vpem.network.holdings import contiguous, evenly
+from vpem.settings import COVARIANCE_TYPES
+from vpem.sums.spread import spread
+from vpem.terms.families.kinds import Kinds
+
+from .cli_support import overlapping
+from .missing_support import with_holes
+from .thread_engine import together
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::vpem.NotConvergedWarning"),
+    pytest.mark.filterwarnings("ignore:.*rounds are too few:vpem.VpemWarning"),
+    pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning"),
+]
+
+ROWS, D = 180, 6
+X, _ = overlapping(ROWS, D, 3, seed=2)
+X[:, 4] = X[:, 3] + 0.02 * X[:, 4]
+TIMES = np.array([1e3, 1e-3, 1.0, 1e6, 1e-7, 3.0])
+MOVED = np.array([0.0, 1e-2, -5e3, 1e9, 0.0, 7.0])
+SPHERES = ("spherical", "tied-spherical")
+HOW = {"n_components": 3, "max_iter": 30, "tol": 0.0, "n_threads": 1}
+
+
+def by_features(data, topology="star", **options):
+    joined = {name: options.pop(name) for name in ("sum", "n_rounds") if name in options}
+    network = connect(make_graph(topology, 3), contiguous(D, 3), hops=0, **joined)
+    return fit_vpem(data, network, **HOW | options)
+
+
+def by_rows(data, topology="star", **options):
+    workers = evenly(ROWS, 3)
+    joined = {name: options.pop(name) for name in ("sum", "n_rounds") if name in options}
+    return fit_em(
+        data, workers, connect_workers(make_graph(topology, 3), **joined), **HOW | options
+    )
+
+
+def by_fedem(data, **options):
+    return fit_fedem(data, evenly(ROWS, 3), **HOW | {"step_size": 1.0} | options)
+
+
+HOLES = {"missing": "marginalize"}
+PRIOR = {"weight_concentration_prior_type": "dirichlet_process"}
+CASES = [
+    *((by_features, {"covariance_type": kind}) for kind in COVARIANCE_TYPES),
+    *((by_features, {"covariance_type": kind} | HOLES) for kind in COVARIANCE_TYPES),
+    *((by_rows, {"covariance_type": kind}) for kind in COVARIANCE_TYPES),
+    *((by_fedem, {"covariance_type": kind}) for kind in COVARIANCE_TYPES),
+    *((fit, {"init": init}) for fit in (by_features, by_rows) for init in ("random", "k-means++")),
+    (by_features, {"topology": "cycle", "sum": "tree"}),
+    (by_features, {"topology": "cycle", "n_rounds": 8}),
+    (by_features, {"n_factors": 1}),
+    (by_features, {"accelerate": "squarem"}),
+    (by_features, {"accelerate": "local:4"}),
+    (by_features, {"batch_size": 60}),
+    (by_features, PRIOR),
+    (by_features, PRIOR | {"covariance_type": "diag"}),
+    (by_features, {"reg_covar": 1e-3, "scale": "standard"}),
+    (by_rows, PRIOR),
+    (by_rows, HOLES),
+    (by_fedem, HOLES),
+]
+
+
+def told(fit, data, missing="refuse"):
+    mixture = fit.mixture
+    return mixture.predict(data, missing=missing), mixture.score_samples(data, missing=missing)
+
+
+@pytest.mark.parametrize(("fit", "how"), CASES, ids=[f"{one.__name__} {how}" for one, how in CASES])
+def test_units_of_columns_matter_to_nothing_but_the_density(fit, how):
+    holes = how.get("missing", "refuse")
+    data = with_holes(X, 3, 0.1) if holes != "refuse" else X
+    times, moved = TIMES, MOVED
+    if how.get("covariance_type") in SPHERES and "scale" not in how:
+        # Spheres keep their shape in one unit alone, each hub's own.
+        times = np.repeat([1e3, 1e-4, 7.0], 2) if fit is by_features else np.full(D, 1e5)
+        moved = np.zeros(D)
+    plain, other = fit(data, **how), fit(data * times + moved, **how)
+    labels, scores = told(plain, data, holes)
+    theirs, densities = told(other, data * times + moved, holes)
+    jacobian = ~np.isnan(data) @ np.log(times)
+    np.testing.assert_array_equal(theirs, labels)
+    assert np.unique(labels).size == 3
+    np.testing.assert_allclose((densities + jacobian).mean(), scores.mean(), rtol=0, atol=1e-6)
+    assert other.log_likelihood + jacobian.mean() == pytest.approx(plain.log_likelihood, abs=1e-6)
+
+
+@pytest.mark.parametrize("family", ["t", "log-normal"])
+def test_units_do_not_matter_to_families_that_have_locations(family):
+    data, times = (np.exp(X / 3), TIMES) if family == "log-normal" else (X, TIMES)
+    kinds = Kinds((family,) * 3 + ("gaussian",) * 3)
+    plain, other = (by_features(one, kinds=kinds) for one in (data, data * times))
+    np.testing.assert_array_equal(other.mixture.predict(data * times), plain.mixture.predict(data))
+    jacobian = np.log(times).sum()
+    assert other.log_likelihood + jacobian == pytest.approx(plain.log_likelihood, abs=1e-6)
+
+
+@pytest.mark.parametrize("kind", ["full", "spherical"])
+def test_processes_have_the_units_of_one(kind):
+    network = connect(make_graph("star", 3), contiguous(D, 3), hops=0)
+    data = X * TIMES + MOVED
+
+    def work(engine):
+        ranked = spread(network, engine)
+        return fit_spread(data[:, own_columns(ranked)], ranked, covariance_type=kind, **HOW)
+
+    for found in together(2, work):
+        np.testing.assert_allclose(found.history, by_features(data, covariance_type=kind).history)
+
+
+@pytest.mark.parametrize("make", [VPEM, DistributedGaussianMixture])
+def test_a_number_is_in_the_units_of_the_data(make):
+    """As in scikit-learn; auto is none of it, and a millionth of a variance."""
+    data = X * np.array([1e-2, 1.0, 1.0, 10.0, 10.0, 1.0])
+    how = {"reg_covar": 0.05, "max_iter": 20, "tol": 0.0, "means_init": data[[3, 80, 150]]}
+    theirs = GaussianMixture(3, precisions_init=[np.eye(D)] * 3, weights_init=[1 / 3] * 3, **how)
+    ours = make(3, 1, precisions_init=[np.eye(D)] * 3, weights_init=[1 / 3] * 3, **how).fit(data)
+    np.testing.assert_allclose(ours.covariances_, theirs.fit(data).covariances_, 1e-6, 1e-9)
+    one = make(1, 1).fit(data).covariances_[0]
+    wanted = np.cov(data.T, bias=True) + 1e-6 * np.diag(data.var(axis=0))
+    np.testing.assert_allclose(one, wanted, 1e-9, 1e-12)
+
+
+@pytest.mark.parametrize("kind", ["full", "spherical"])
+def test_a_stream_keeps_the_units_of_its_first_batch(kind):
+    times = np.full(D, 1e4) if kind == "spherical" else TIMES
+    models = []
+    for factors in (np.ones(D), times):
+        model = VPEM(3, 3, graph="star", covariance_type=kind, random_state=0)
+        for part in np.array_split(X * factors, 4):
+            model.partial_fit(part)
+        models.append(model.score(X * factors) + np.log(factors).sum())
+    assert models[1] == pytest.approx(models[0], abs=1e-6)
+
+
+def test_what_is_constant_is_judged_by_its_size():
+    tiny = X * 1e-20
+    assert VPEM(2, 1, random_state=0).fit(tiny).score(tiny) > 200
+    flat = np.c_[X, np.full(ROWS, 1e9)]
+    with pytest.warns(VpemWarning, match=r"constant features .*: 6; .* \(1e-06\) alone"):
+        VPEM(2, 1, random_state=0).fit(flat)
