@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check
 SOURCES := setup.py pyproject.toml $(wildcard vpem/_core/*.pyx vpem/_core/*.pxd vpem/_core/simd/*)
 
-.PHONY: help demo test sanitize lint bench docs pictures wheel clean
+.PHONY: help demo test processors sanitize lint bench docs pictures wheel clean
 
 help:
 	@echo "make demo   build in $(VENV) and show what it does on real data"
@@ -52,6 +52,13 @@ demo: $(VENV)/built
 # hundreds of commands in processes of their own.
 test: $(VENV)/with-test
 	OMP_WAIT_POLICY=passive PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest --numprocesses auto --dist worksteal
+
+# Numbers that other processors find: what OpenBLAS and kernels take there.
+processors: $(VENV)/with-test
+	set -e; for kind in Nehalem:base Haswell:avx2 SkylakeX:; do \
+	  OPENBLAS_CORETYPE=$${kind%%:*} VPEM_INSTRUCTIONS=$${kind##*:} $(BIN)/python -m pytest -q \
+	    tests/test_kernels.py tests/test_mixture.py tests/test_units.py tests/test_scikit_learn.py; \
+	done
 
 # Kernels of their own, with what watches every access loaded before all else. Python itself leaks.
 SANITIZED := build/sanitize

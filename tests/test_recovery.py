@@ -8,15 +8,19 @@ import pytest
 
 from vpem import (
     Blocks,
+    InputError,
     Mixture,
     NotConvergedWarning,
     NumericalError,
     VpemWarning,
     connect,
+    connect_workers,
+    fit_em,
+    fit_fedem,
     fit_vpem,
     make_graph,
 )
-from vpem.network.holdings import contiguous
+from vpem.network.holdings import contiguous, evenly
 from vpem.steps import em
 from vpem.sums.server import ServerSum
 from vpem.terms.features import FeatureTerms
@@ -334,3 +338,16 @@ def test_more_components_than_different_rows_give_a_finite_mixture(make, kind, o
             assert np.isfinite(values).all()
         assert np.isfinite(fit.mixture.score_samples(X)).all()
         np.testing.assert_allclose(fit.mixture.predict_proba(X).sum(axis=1), 1)
+
+
+def test_one_agent_refuses_components_beyond_its_rows_and_copies_are_told():
+    X = np.repeat([[0.0, 1.0], [2.0, 5.0]], 20, axis=0)
+    one = connect(make_graph("star", 1), contiguous(2, 1), hops=0)
+    rows = evenly(40, 1), connect_workers(make_graph("star", 1))
+    how = {"n_components": 3, "max_iter": 500}
+    for reg_covar in ("auto", 0.0):
+        for fit, held in ((fit_vpem, (one,)), (fit_em, rows), (fit_fedem, rows)):
+            with pytest.raises(InputError, match="as many different rows, got 2"):
+                fit(X, *held, reg_covar=reg_covar, **how)
+    with pytest.warns(VpemWarning, match="components that are copies of others: 2; they say"):
+        fit_vpem(X, one, reg_covar=1e-3, init=[0, 39, 20], **how)

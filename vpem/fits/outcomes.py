@@ -9,6 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vpem.errors import Setting, VpemWarning, not_converged, shorten
+from vpem.terms.covariances import variances_of
+from vpem.terms.density import Density
+from vpem.terms.mixture import Mixture
 
 if TYPE_CHECKING:
     from vpem.fits.results import Fit
@@ -17,6 +20,10 @@ __all__ = ["LARGEST_DISAGREEMENT", "warn_of_outcome", "warn_of_partitions"]
 
 LARGEST_DISAGREEMENT = 1e-3
 """In nats per sample, between roots whose sums have no operator to judge them by."""
+
+
+COINCIDES = 1e-6
+"""Part of a standard deviation, or covariance, by which components do not differ."""
 
 
 def warn_of_outcome(fit: Fit, max_iter: int, tol: float) -> None:
@@ -31,6 +38,14 @@ def warn_of_outcome(fit: Fit, max_iter: int, tol: float) -> None:
             stacklevel=3,
         )
     warn_of_partitions(fit.partitions)
+    copies = _copies(fit.mixture) if fit.network.part_of is None else []
+    if copies:
+        warnings.warn(
+            f"components that are copies of others: {shorten(map(str, copies))}; they say nothing "
+            "that fewer components would not",
+            VpemWarning,
+            stacklevel=3,
+        )
     if fit.recoveries:
         listed = shorten(
             f"component {r.component}{'' if r.hub is None else f' in hub {r.hub}'} "
@@ -65,6 +80,21 @@ def warn_of_outcome(fit: Fit, max_iter: int, tol: float) -> None:
 def _largest(values: NDArray[np.float64]) -> float:
     heard = np.abs(values[~np.isnan(values)])
     return float(heard.max(initial=0.0))
+
+
+def _copies(mixture: Density) -> list[int]:
+    """Components whose parameters are those of an earlier one, as far as their spread tells."""
+    if type(mixture) is not Mixture:
+        return []
+    k, spreads = mixture.n_components, variances_of(mixture)
+    full = [] if mixture.is_diagonal else mixture.covariance_blocks
+    flat = [np.broadcast_to(own, (k, *own.shape[1:])).reshape(k, -1) for own in full]
+    points = np.concatenate([mixture.means, spreads, *flat], axis=1)
+    sizes = np.concatenate([np.sqrt(spreads), spreads, *map(np.abs, flat)], axis=1)
+    least = COINCIDES * (sizes + np.finfo(np.float64).tiny)
+    return [
+        j for j in range(1, k) if (np.abs(points[:j] - points[j]) <= least[j]).all(axis=1).any()
+    ]
 
 
 def warn_of_partitions(partitions: list[tuple[int, str]]) -> None:
