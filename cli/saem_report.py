@@ -109,7 +109,7 @@ def _known_errors(fit: SaemFit, screen: Screen) -> dict[str, float | None]:
 
     from vpem.saem.estimates import few_individuals, lacking_errors
 
-    said = lacking_errors(fit.model.parameters, fit.standard_errors)
+    said = lacking_errors(fit.model.parameters, fit.standard_errors, fit.given.n_draws > 0)
     if said:
         screen.warn(f"{said}; {_advice(fit)}")
     few = few_individuals(fit.people.n_individuals, fit.certain.freedom)

@@ -92,7 +92,7 @@ def _warnings(saved: SavedSaem) -> Items:
             f"The fit has not converged in {saved.n_iter} iterations"
             f"{f': {saved.grounds}' if saved.grounds else ''}."
         )
-    why = lacking_errors(saved.parameters, saved.standard_errors)
+    why = lacking_errors(saved.parameters, saved.standard_errors, saved.n_draws > 0)
     if why:
         flat = flat_latents(saved.latents, saved.shrinkage)
         if flat and not saved.discrete:

@@ -301,8 +301,11 @@ def criteria_of(saved: SavedSaem, value: float, n_individuals: int, n_rows: obje
     }
 
 
-def lacking_errors(names: Sequence[str], errors: Vector) -> str:
-    """Say in a sentence's words which parameters have no standard error; nothing if all do."""
+def lacking_errors(names: Sequence[str], errors: Vector, drawn: bool = True) -> str:
+    """Say in a sentence's words which parameters have no standard error; nothing if all do.
+
+    Of latents that were not drawn formulas say all but that of variances at a bound.
+    """
     lacking = [name for name, error in zip(names, errors.tolist(), strict=True)
                if not math.isfinite(error)]  # fmt: skip
     if not lacking:
@@ -311,6 +314,11 @@ def lacking_errors(names: Sequence[str], errors: Vector) -> str:
         return (
             "there are no standard errors, for the observed information is not positive definite "
             "at the estimates"
+        )
+    if not drawn:
+        return (
+            f"there are no standard errors of {shorten(lacking)}: variances are at their bound, "
+            "zero or a singular covariance, and are held there; those of the others are given these"
         )
     return (
         f"there are no standard errors of {shorten(lacking)}, of which draws tell too little; "
