@@ -78,7 +78,7 @@ def fedem(
     Workers send quantized corrections of their mean statistics to a server, not all of them in
     every iteration and not of all their rows; memories make up for workers unlike each other.
 
-    Example: vpem fedem data/wine.h5 -k 3 --workers 10 --compress qsgd:6bits:32 --step-size 1
+    Example: vpem fedem data/wine.h5 -k 3 --workers 10 --compress qsgd:6bits:32
     """
     with Screen(out.quiet) as screen:
         from vpem.errors import InputError
@@ -177,6 +177,17 @@ def _name(report: Report) -> str:
     return ", ".join(parts)
 
 
+def _steps(report: Report) -> str:
+    """Say which steps noise allows, and why."""
+    from .output import number
+
+    noise = f"codec omega {number(report['omega'], 3)}, participation {report['participation']:g}"
+    most = number(min(report["step_ceiling"], 1.0), 3)
+    found = f"at most {most}, safe {number(report['safe_step'], 3)} ({noise}"
+    found += f", alpha {number(report['alpha'], 3)})"
+    return found if report["inner"] is None else f"{found}, outer loops of {report['inner']}"
+
+
 def _show(report: Report) -> None:
     """Print what a reader wants to know."""
     from .answers import answer
@@ -215,6 +226,7 @@ def _show(report: Report) -> None:
         ("log-likelihood", f"{report['log_likelihood']:.6f} per sample"),
         ("BIC, AIC", f"{report['bic']:.2f}, {report['aic']:.2f}"),
         ("algorithm", _name(report)),
+        ("steps", _steps(report)),
         ("iterations", ", ".join(iterations)),
         ("squared mean field", f"{field} at last"),
         ("projections", plural(report["projections"], "weight or covariance")

@@ -113,7 +113,7 @@ def test_it_is_em_where_components_are_nearly_singular(X, n_workers, covariance_
     assert other.log_likelihood < ours.log_likelihood - 1e-3
 
 
-@pytest.mark.filterwarnings("ignore:weights or covariances")
+@pytest.mark.filterwarnings("ignore:weights or covariances", "ignore:steps of 0.9 are above")
 @pytest.mark.parametrize(
     "options",
     [{"compress": "qsgd:8bits"}, {"participation": 0.7}, {"batch_size": 5}],
@@ -180,6 +180,7 @@ def test_what_rests_on_the_floor_of_rounds_is_told_at_once(tolerance):
     assert least == pytest.approx(floor, rel=1e-2)
 
 
+@pytest.mark.filterwarnings("ignore:steps of 1 are above")
 @pytest.mark.parametrize("seed", range(3))
 def test_many_projections_are_told(seed):
     # 60 rows and 21 parameters for each of 10 components: too few for so coarse a codec.
@@ -267,7 +268,7 @@ def test_the_mean_of_the_memories_is_kept(X, codec, memory):
         model,
         start,
         max_iter=25,
-        step_size=0.2,
+        step_size=0.1,
         codec=codec and parse_codec(codec),
         participation=0.6,
         batch_size=20,
@@ -283,7 +284,7 @@ def test_the_mean_of_the_memories_is_kept(X, codec, memory):
 def test_noise_vanishes_with_memories_and_not_without(codec):
     values = 10 * np.random.default_rng(0).normal(size=(8, 40))
     model = Toy(values, pieces=(slice(0, 10), slice(10, 40)))
-    common = {"max_iter": 400, "step_size": 0.1, "participation": 0.5}
+    common = {"max_iter": 400, "step_size": 0.08, "participation": 0.5}
     codec = codec and parse_codec(codec)
     ours = run_fedem(
         model, np.zeros(40), codec=codec, rng=np.random.default_rng(1), memory="zero", **common
@@ -367,7 +368,7 @@ def test_first_memories_are_sent_once():
 def test_epochs_count_conditional_expectations():
     rows = [12, 12, 30]
     model = Toy(np.ones((3, 2)), counts=rows)
-    common = {"memory": "zero", "rng": np.random.default_rng(0)}
+    common = {"memory": "zero", "step_size": 0.5, "rng": np.random.default_rng(0)}
     full = run_fedem(model, np.zeros(2), max_iter=4, **common)
     assert full.epochs == pytest.approx(4.0)
     some = run_fedem(model, np.zeros(2), max_iter=4, batch_size=20, **common)
@@ -642,7 +643,7 @@ def test_the_estimator_on_a_graph(X):
 
 # ---- coming to rest ------------------------------------------------------------------------------
 
-ITSELF = {"max_iter": 1000, "tol": 1e-10, "record_every": 1000}
+ITSELF = {"max_iter": None, "tol": 1e-10, "record_every": 1000}
 """As the defaults are."""
 
 
@@ -652,7 +653,7 @@ ITSELF = {"max_iter": 1000, "tol": 1e-10, "record_every": 1000}
         {},
         EXACT,
         {"compress": "qsgd:8bits", "participation": 0.6},
-        {"compress": "topk:0.4", "step_size": 1.0, "seed": 5},
+        {"compress": "topk:0.4", "seed": 5},
         {"variance_reduction": True, "seed": 1},
     ],
     ids=["plain", "EM", "quantized", "feedback", "reduced"],
@@ -660,7 +661,7 @@ ITSELF = {"max_iter": 1000, "tol": 1e-10, "record_every": 1000}
 def test_a_run_ends_by_itself_where_it_can_rest(X, options):
     ours = run(X, 3, **{**ITSELF, **options})
     assert ours.run.converged
-    assert ours.run.n_iter < 700
+    assert ours.run.n_iter < 400 / ours.run.steps.safe
     # What comes after that changes nothing to speak of.
     longer = run(X, 3, **{**options, "max_iter": 3 * ours.run.n_iter // 2, "record_every": 1000})
     assert ours.log_likelihood == pytest.approx(longer.log_likelihood, abs=1e-5)
@@ -682,7 +683,7 @@ def test_units_do_not_matter_to_when_a_run_ends(X):
 )
 @pytest.mark.filterwarnings("ignore:weights or covariances")
 def test_a_run_ends_where_noise_alone_moves_it(X, options, noise):
-    options = {**ITSELF, **options}
+    options = {**ITSELF, "covariance_type": "tied", **options}  # which is seldom projected
     with pytest.warns(VpemWarning, match=noise):
         ours = run(X, 3, **options)
     assert ours.run.converged

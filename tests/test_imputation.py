@@ -13,14 +13,17 @@ from sklearn.utils.estimator_checks import check_estimator
 import vpem
 from vpem import InputError, NotConvergedWarning, VpemWarning
 from vpem.fits.holdouts import score_holdout
-from vpem.fits.imputation_steps import (
+from vpem.network.codecs import parse_codec
+from vpem.settings import LAWS
+from vpem.steps.safe_steps import (
     MOST_ITERATIONS,
     WHOLE_STEPS,
     enough_iterations,
+    noise_of,
     safe_step,
+    step_ceiling,
 )
-from vpem.network.codecs import parse_codec
-from vpem.settings import LAWS
+from vpem.sums.quantizer import Quantizer
 from vpem.terms.lowrank.dealing import hide, split
 from vpem.terms.lowrank.entries import from_matrices
 from vpem.terms.lowrank.factors import LowRank, descend, fit_rows, objective, shrink
@@ -347,7 +350,8 @@ def test_bytes_are_counted():
 @each("codec", [None, "qsgd:8bits", "qsgd:2bits", "randk:0.1", "topk:0.1"])
 def test_safe_steps_are_steps(codec):
     codec = None if codec is None else parse_codec(codec)
-    steps = [safe_step(codec, p, (30, 20)) for p in (1.0, 0.5, 0.1)]
+    omega = noise_of(Quantizer(codec, 600))
+    steps = [safe_step(omega, p) for p in (1.0, 0.5, 0.1)]
     assert 0 < steps[2] < steps[1] < steps[0] <= 1
     assert codec is not None or steps[0] == 1
 
@@ -369,7 +373,8 @@ def growth(step, p, omega):
 def test_noise_does_not_outgrow_safe_steps(codec, p):
     codec = None if codec is None else parse_codec(codec)
     omega = 0.0 if codec is None else codec.variance(600)
-    step = safe_step(codec, p, (30, 20))
+    step, ceiling = safe_step(omega, p), step_ceiling(omega, p)
+    assert growth(ceiling, p, omega) == pytest.approx(1.0, abs=1e-6)
     assert growth(step, p, omega) < 1 - 0.3 * step
     assert growth(min(1.0, 3 * step), p, omega) > growth(step, p, omega) or step > 0.9
 

@@ -351,13 +351,12 @@ class SaemSettings(Settings, heading="Method"):
 class FedSettings(Settings, heading="Method"):
     """FedEM, whatever its statistics are of: see `vpem.steps.fedem.run_fedem`."""
 
-    step_size: Any = setting("constant:0.5", "G or constant:G; or decreasing:G,A: G k^-A in "
-        "iteration k, A 0.5 if not given; 0 < G <= 1.")
+    step_size: Any = setting("auto", "auto: 1 where nothing is noisy, else what noise allows; G or "
+        "constant:G; or decreasing:G,A: G k^-A in iteration k, A 0.5 if not given; 0 < G <= 1.")
     participation: float = setting(1.0, "Probability that a worker takes part in an iteration.",
         heading="Messages and faults", least=0.0, most=1.0, above=True)
     batch_size: int | None = setting(None, "Rows a worker draws of its own in an iteration. "
-        "Default: all; with --variance-reduction the square root of the mean number of rows.",
-        least=1)
+        "Default: all; with --variance-reduction the square root of half of them.", least=1)
     variance_reduction: bool = setting(False, "VR-FedEM.")
     inner: int | None = setting(None, "Iterations of an outer loop of VR-FedEM. Default: as many "
         "as cost one pass.", least=1)
@@ -367,7 +366,7 @@ class FedSettings(Settings, heading="Method"):
         "codec.", least=0.0, most=1.0, idle=idle.EXACT)
     weighting: str = setting("rows", "What a mean over workers counts alike: rows, or workers.",
         choices=WEIGHTINGS)
-    max_iter: int = changed(FitSettings, "max_iter", least=0)
+    max_iter: int | None = changed(FitSettings, "max_iter", None, least=0)
     n_epochs: float | None = setting(None, "Stop after the iteration that reaches so many epochs; "
         "as many conditional expectations as rows are one, and the start takes one.",
         flags="--epochs", heading="Stopping", least=0.0, above=True)
@@ -384,9 +383,9 @@ class FedMixtureSettings(MixtureSettings, FedSettings, heading="Model"):
     """FedEM of a mixture: see `vpem.fit_fedem`."""
 
     compress: str | None = changed(SumSettings, "compress", help="Codec of what workers send: "
-        "qsgd:6bits:32, or qsgd:4bits:32 with a tied covariance. Both are best with --step-size 1. "
-        "Others: qsgd:8bits, natural:12bits, blockp:64, randk:0.1, topk:0.1 (with error "
-        "feedback), float32. The setup is then sent in few bits too. Default: numbers as they are.")
+        "qsgd:6bits:32, or qsgd:4bits:32 with a tied covariance. Others: qsgd:8bits, "
+        "natural:12bits, blockp:64, randk:0.1, topk:0.1 (with error feedback), float32. The setup "
+        "is then sent in few bits too. Default: numbers as they are.")
     covariance_type: str = changed(MixtureSettings, "covariance_type", help="full, diag, "
         "spherical, tied, tied-diag, tied-spherical. Tied ones are shared by all components, with "
         "far smaller messages.")
@@ -396,5 +395,6 @@ class FedMixtureSettings(MixtureSettings, FedSettings, heading="Model"):
         "error of a sum, 1e-4 at most; 0 where nothing is noisy: EM.", least=0.0, most=1.0)
     seed: int = changed(MixtureSettings, "seed", help="Seeds start, workers, batches, codec, and "
         "graphs.")
-    max_iter: int = changed(FitSettings, "max_iter", help="Most iterations.", least=1)
+    max_iter: int | None = changed(FitSettings, "max_iter", None, help="Most iterations. Default: "
+        "1000 where steps are whole (constant:1), as many more as they are shorter.", least=1)
 # fmt: on

@@ -206,6 +206,8 @@ def fit_fedem(
             callback=None if callback is None else _Told(callback),
             saver=saving.inner(rows),
         )
+    if run.spoiled:
+        run.converged = run.in_noise = False
     warn_of_noise(run, how, codec, network.whole.compress)
     return FedFit(
         mixture=run.parameters,

@@ -12,7 +12,7 @@ from vpem.network.codecs import Codec
 from vpem.network.holdings import Workers
 from vpem.network.schema import Report
 from vpem.settings import FedMixtureSettings
-from vpem.steps.fedruns import FedRun
+from vpem.steps.fedruns import FEW, FedRun
 from vpem.terms.covariances import is_tied
 from vpem.terms.statistic_map import FLOOR
 
@@ -20,9 +20,6 @@ __all__ = ["FedFit", "options_of", "warn_of_noise"]
 
 OFTEN = 0.1
 """Share of the later iterations that project something, from which on there is a warning."""
-
-FEW = 10
-"""Iterations of which no share is told."""
 
 
 @dataclass(kw_only=True)
@@ -86,6 +83,9 @@ class FedFit(MixtureResult):
             "partitions": [{"iteration": at, "reason": reason} for at, reason in run.partitions],
             **self.options,
             "omega": run.omega,
+            "step_ceiling": run.steps.ceiling,
+            "safe_step": run.steps.safe,
+            "inner": run.steps.inner,
             "statistic_size": len(run.statistic),
             "mixing_weights": mixture.assembled_weights.tolist(),
             "log_likelihood": self.log_likelihood,
@@ -113,10 +113,10 @@ def options_of(run: FedRun, how: FedMixtureSettings, compress: str | None) -> Re
     """Return what a report says of the algorithm's options, as they were taken."""
     return {
         "compress": compress,
-        "step_size": "function" if callable(how.step_size) else how.step_size,
+        "step_size": "function" if callable(how.step_size) else run.steps.taken,
         "alpha": run.alpha,
         "participation": how.participation,
-        "batch_size": how.batch_size,
+        "batch_size": run.steps.batch_size,
         "variance_reduction": bool(how.variance_reduction),
         "weighting": how.weighting,
         "memory": how.memory,
@@ -169,7 +169,15 @@ def warn_of_noise(
             VpemWarning,
             stacklevel=3,
         )
-    if how.tol > 0 and not run.converged:
+    if run.spoiled and how.tol > 0:
+        warnings.warn(
+            not_converged(
+                f"not converged in {run.n_iter} iterations: statistics were projected in most of "
+                "them, so that where they rest is no place that EM would"
+            ),
+            stacklevel=3,
+        )
+    elif how.tol > 0 and not run.converged:
         warnings.warn(
             not_converged(
                 f"not converged within {run.n_iter} iterations: corrections are still above tol="

@@ -13,7 +13,7 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Callable
-from math import ceil, sqrt
+from math import ceil
 from typing import Any
 
 import numpy as np
@@ -23,7 +23,6 @@ from vpem.checks import check_memory
 from vpem.errors import InputError, Setting, VpemWarning, not_converged
 from vpem.files.fingerprint import checksum, describe_steps, network_facts
 from vpem.fits.completed import Imputation
-from vpem.fits.imputation_steps import enough_iterations, safe_step
 from vpem.fits.observers import Observers, check_laws
 from vpem.fits.settings import ImputeSettings
 from vpem.network.codecs import Codec, parse_codec
@@ -35,8 +34,10 @@ from vpem.steps.fedem import run_fedem
 from vpem.steps.fedem_sums import check_masked
 from vpem.steps.fedruns import FedProgress, FedRun
 from vpem.steps.restarts import OneRun
+from vpem.steps.safe_steps import batches_of, enough_iterations, noise_of, safe_step
 from vpem.steps.saver import Saver
 from vpem.sums.connect import Network, connect_workers
+from vpem.sums.quantizer import Quantizer
 from vpem.terms.lowrank.laws import Law, make_law
 from vpem.terms.lowrank.model import ImputationModel
 from vpem.terms.lowrank.observations import Observations
@@ -223,12 +224,12 @@ def _steps(observations: Observations, how: ImputeSettings, codec: Codec | None)
     """Return the steps, where they are "auto" those that noise allows."""
     if not isinstance(how.step_size, str) or how.step_size != "auto":
         return how.step_size
+    omega = noise_of(Quantizer(codec, int(np.prod(observations.shape))))
     held = float(observations.counts.mean())
-    batch = how.batch_size
-    if batch is None:
-        batch = ceil(sqrt(held)) if how.variance_reduction else ceil(held)
-    step = safe_step(codec, how.participation, observations.shape, min(1.0, batch / held))
-    return f"constant:{step:g}"
+    batch = how.batch_size or ceil(held)
+    if how.variance_reduction:
+        batch, _ = batches_of(held, omega, how.participation, how.batch_size, None)
+    return f"constant:{safe_step(omega, how.participation * min(1.0, batch / held)):g}"
 
 
 def _facts(

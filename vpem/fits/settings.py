@@ -59,7 +59,7 @@ class ImputeSettings(Settings, heading="Model"):
         "random, else what the noise allows.")
     batch_size: int | None = changed(FedSettings, "batch_size", help="Entries that an observer "
         "draws of its own in an iteration. Default: all; with --variance-reduction the square root "
-        "of their mean number.")
+        "of half of them.")
     variance_reduction: bool = changed(FedSettings, "variance_reduction", help="VR-FedEM, with "
         "small batches.")
     memory: str = changed(FedSettings, "memory")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from math import ceil, sqrt
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -28,15 +27,14 @@ class Estimates:
     model : StatisticModel
         Whose statistics.
     batch_size : int or None
-        Rows of a minibatch, drawn by the model; None: all rows, or with variance reduction
-        the square root of the mean number of rows.
+        Rows of a minibatch, drawn by the model; None: all rows.
     reduced : bool
         Variance reduction (SPIDER, Fang et al. 2018): a worker's estimate moves by the difference
         between the statistics of a minibatch at the current and at the previous parameters that it
         worked with. In the first iteration of an outer loop in which a worker is active it takes
         all its rows.
     inner : int or None
-        Iterations of an outer loop; None: as many as cost one pass.
+        Iterations of an outer loop, with variance reduction.
     rng : Generator
         Draws the minibatches.
     """
@@ -52,19 +50,13 @@ class Estimates:
         self.model = model
         self.rng = rng
         self.reduced = reduced
-        held = model.counts[model.counts > 0]
-        if batch_size is None and reduced:
-            batch_size = ceil(sqrt(held.mean()))
         self.batch_size = batch_size
         if inner is not None and not reduced:
             raise InputError(
                 Setting("inner"), " is of variance reduction, which is not asked for; add ",
                 Setting("variance_reduction", True),
             )  # fmt: skip
-        self.inner = 0
-        if reduced and batch_size is not None:
-            pass_of_batches = max(2, ceil(held.mean() / (2 * batch_size)))
-            self.inner = pass_of_batches if inner is None else inner
+        self.inner = inner or 0
         n_kept = len(model.counts) if reduced else 0
         self._last: NDArray[np.float64] = np.zeros((n_kept, model.size))
         self._seen: list[Any] = [None] * len(model.counts)

@@ -35,6 +35,7 @@ from vpem.steps.fedruns import (
 )
 from vpem.steps.resting import Drift, Rest, looks_needed, stays_noisy
 from vpem.steps.runs import note_partition
+from vpem.steps.safe_steps import SafeSteps
 from vpem.steps.saver import NoSaver, Saver, check_length
 from vpem.sums.connect import Network
 from vpem.sums.quantizer import Basis, Quantizer
@@ -130,18 +131,26 @@ def run_fedem(
     among = np.flatnonzero(model.counts)
     keeper = statistic_keeper(network, ledger, weights, first, later, how.participation, among, rng)
     keeper.take_bounds(getattr(model, "bounds", None))
+    held = model.counts[model.counts > 0]
+    stays_on = stays_noisy(how, int(held.max()), later.omega)
+    steps = SafeSteps.of(how, alpha, later, float(held.mean()), stays_on)
+    chosen = {"step_size": steps.taken, "batch_size": steps.batch_size, "inner": steps.inner}
+    how = how.changed(max_iter=steps.max_iter, **chosen)
     estimates = Estimates(model, how.batch_size, how.variance_reduction, how.inner, rng)
     noisy = later.omega > 0 or how.participation < 1 or estimates.batch_size is not None
     looks = looks_needed(noisy or keeper.is_noisy, how.participation, estimates.inner)
-    stays = how.tol > 0 and stays_noisy(how, int(model.counts.max()), later.omega)
-    drift = Drift((keeper.n_roots, model.size), basis) if stays else None
+    lasting = how.tol > 0 and stays_on
+    drift = Drift((keeper.n_roots, model.size), basis) if lasting else None
     rest = Rest(how.tol, looks, basis, drift)
     loop = _Loop(model, how, weights, keeper, estimates, rest, rng)
     saver = saver or NoSaver()
     if saver.saved is None:
         assert start is not None
-        return loop.start(start, alpha, later.omega).iterate(saver, callback)
-    return loop.resume(saver, alpha, later.omega).iterate(saver, callback)
+        run = loop.start(start, alpha, later.omega).iterate(saver, callback)
+    else:
+        run = loop.resume(saver, alpha, later.omega).iterate(saver, callback)
+    run.steps = steps
+    return run
 
 
 def _memory_step(alpha: float | None, memory: str, quantizer: Quantizer) -> float:

@@ -13,6 +13,7 @@ from vpem.errors import InputError, Setting
 from vpem.network.schema import Schema, State
 
 __all__ = [
+    "FEW",
     "FedHistory",
     "FedProgress",
     "FedRun",
@@ -23,6 +24,13 @@ __all__ = [
 ]
 
 Vector = NDArray[np.float64]
+
+FEW = 10
+"""Iterations of which no share is told."""
+
+MOST = 0.5
+"""Share of the later iterations that project something, beyond which nothing has converged."""
+
 StepSize = Callable[[int], float]
 """The step of each iteration, which are counted from 1."""
 
@@ -242,6 +250,8 @@ class FedRun:
         Iterations after which something was projected.
     partitions : list of (int, str)
         Iterations in which the network fell apart, and how; nothing changed in them.
+    steps : SafeSteps or None
+        Which steps noise allows, and which were taken (`vpem.steps.safe_steps.SafeSteps`).
     """
 
     statistic: Vector
@@ -259,6 +269,12 @@ class FedRun:
     omega: float = 0.0
     partitions: list[tuple[int, str]] = field(default_factory=list)
     projected: list[int] = field(default_factory=list)
+    steps: Any = None
+
+    @property
+    def spoiled(self) -> bool:
+        """Whether most of the later iterations asked for what no rows can have."""
+        return self.n_iter >= FEW and self.projected_share > MOST
 
     @property
     def projected_share(self) -> float:

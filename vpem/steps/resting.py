@@ -51,7 +51,7 @@ def looks_needed(noisy: bool, participation: float, inner: int) -> int:
         Iterations of an outer loop of VR-FedEM, or 0: within one an error of the workers' estimates
         stays, which the next begins without.
     """
-    return ceil(max(LOOKS, 2 * inner) / participation) if noisy else 1
+    return ceil(max(LOOKS / participation, 2 * inner)) if noisy else 1
 
 
 def stays_noisy(how: FedSettings, most: int, omega: float) -> bool:

@@ -40,13 +40,14 @@ class FedEM(FittedMixture):
         of your own (`vpem.Codec`); on a graph of the rounds.
     init : {"random", "k-means++", "kmeans"} or row indices, default="kmeans"
         Where FedEM starts.
-    step_size : str, float or callable, default="constant:0.5"
-        "constant:g", "decreasing:g,a" (``g k^-a``), a number, or a function of the iteration.
+    step_size : str, float or callable, default="auto"
+        "auto": 1 where nothing is noisy, else what noise allows; "constant:g", "decreasing:g,a"
+        (``g k^-a``), a number, or a function of the iteration.
     participation : float, default=1.0
         Probability that a worker is active in an iteration.
     batch_size : int or None, default=None
         Rows a worker draws of its own in an iteration; None: all, or with `variance_reduction`
-        the square root of the mean number of rows.
+        the square root of half of them.
     variance_reduction : bool, default=False
         VR-FedEM.
     inner : int or None, default=None
@@ -61,8 +62,8 @@ class FedEM(FittedMixture):
         "full", "diag", "spherical", "tied", "tied-diag" or "tied-spherical".
     known_covariance : array or None, default=None
         Covariances that are not estimated, (d, d) with "tied" or (K, d, d) with "full".
-    max_iter : int, default=1000
-        Most iterations.
+    max_iter : int or None, default=None
+        Most iterations; None: 1000 where steps are whole, as many more as they are shorter.
     n_epochs : float or None, default=None
         Most epochs.
     tol : float, default=1e-10
@@ -132,7 +133,7 @@ class FedEM(FittedMixture):
         compress: str | None = None,
         init: Any = "kmeans",
         *,
-        step_size: Any = "constant:0.5",
+        step_size: Any = "auto",
         participation: float = 1.0,
         batch_size: int | None = None,
         variance_reduction: bool = False,
@@ -142,7 +143,7 @@ class FedEM(FittedMixture):
         weighting: str = "rows",
         covariance_type: str = "full",
         known_covariance: Any = None,
-        max_iter: int = 1000,
+        max_iter: int | None = None,
         n_epochs: float | None = None,
         tol: float = 1e-10,
         reg_covar: float | str = "auto",
