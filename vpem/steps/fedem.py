@@ -208,6 +208,8 @@ class _Loop:
         self.model = model
         self.how = how
         self.steps = parse_step_size(how.step_size)
+        assert how.max_iter is not None
+        self.max_iter = how.max_iter
         self.most_epochs = inf if how.n_epochs is None else how.n_epochs
         self.weights = weights
         self.keeper = keeper
@@ -239,7 +241,7 @@ class _Loop:
         """Put a run together again, in the middle of an iteration."""
         self.run = restore_fedem(saver, *self.parts)
         self.run.alpha, self.run.omega = alpha, omega
-        check_length(self.run.n_iter, self.how.max_iter)
+        check_length(self.run.n_iter, self.max_iter)
         self.keeper.remember(self.run)
         self.saved = saver.saved
         return self
@@ -247,7 +249,7 @@ class _Loop:
     def iterate(self, saver: Saver, callback: Callable[[FedProgress], None] | None) -> FedRun:
         """Iterate to the end."""
         run, saved = self.run, self.saved
-        for iteration in range(run.n_iter + (saved is None), self.how.max_iter + 1):
+        for iteration in range(run.n_iter + (saved is None), self.max_iter + 1):
             if saved is not None:
                 # The statistic of this iteration was saved: what is left to do follows.
                 n_active, step, saved = saved["active"], saved["step"], None
@@ -339,7 +341,7 @@ class _Loop:
     def _is_last(self) -> bool:
         """Whether this is the last iteration."""
         run = self.run
-        spent = run.n_iter == self.how.max_iter or self.estimates.epochs >= self.most_epochs
+        spent = run.n_iter == self.max_iter or self.estimates.epochs >= self.most_epochs
         return run.converged or spent
 
     def _maximize(self) -> None:
