@@ -139,8 +139,7 @@ def run_fedem(
     estimates = Estimates(model, how.batch_size, how.variance_reduction, how.inner, rng)
     noisy = later.omega > 0 or how.participation < 1 or estimates.batch_size is not None
     looks = looks_needed(noisy or keeper.is_noisy, how.participation, estimates.inner)
-    lasting = how.tol > 0 and stays_on
-    drift = Drift((keeper.n_roots, model.size), basis) if lasting else None
+    drift = Drift((keeper.n_roots, model.size), basis) if how.tol > 0 and stays_on else None
     rest = Rest(how.tol, looks, basis, drift)
     loop = _Loop(model, how, weights, keeper, estimates, rest, rng)
     saver = saver or NoSaver()
@@ -208,8 +207,6 @@ class _Loop:
         self.model = model
         self.how = how
         self.steps = parse_step_size(how.step_size)
-        assert how.max_iter is not None
-        self.max_iter = how.max_iter
         self.most_epochs = inf if how.n_epochs is None else how.n_epochs
         self.weights = weights
         self.keeper = keeper
@@ -241,7 +238,7 @@ class _Loop:
         """Put a run together again, in the middle of an iteration."""
         self.run = restore_fedem(saver, *self.parts)
         self.run.alpha, self.run.omega = alpha, omega
-        check_length(self.run.n_iter, self.max_iter)
+        check_length(self.run.n_iter, (self.how.max_iter or 0))
         self.keeper.remember(self.run)
         self.saved = saver.saved
         return self
@@ -249,7 +246,7 @@ class _Loop:
     def iterate(self, saver: Saver, callback: Callable[[FedProgress], None] | None) -> FedRun:
         """Iterate to the end."""
         run, saved = self.run, self.saved
-        for iteration in range(run.n_iter + (saved is None), self.max_iter + 1):
+        for iteration in range(run.n_iter + (saved is None), (self.how.max_iter or 0) + 1):
             if saved is not None:
                 # The statistic of this iteration was saved: what is left to do follows.
                 n_active, step, saved = saved["active"], saved["step"], None
@@ -341,7 +338,7 @@ class _Loop:
     def _is_last(self) -> bool:
         """Whether this is the last iteration."""
         run = self.run
-        spent = run.n_iter == self.max_iter or self.estimates.epochs >= self.most_epochs
+        spent = run.n_iter == (self.how.max_iter or 0) or self.estimates.epochs >= self.most_epochs
         return run.converged or spent
 
     def _maximize(self) -> None:
