@@ -133,8 +133,8 @@ def sample_conditional(
     means = draws.mean(axis=0)
     apart = draws - means
     covariances = np.einsum("cni,cnj->nij", apart, apart) / n_draws
-    lower, upper = np.quantile(draws, [(1 - level) / 2, (1 + level) / 2], axis=0)
-    among = model.individuals
+    seen, among = model.shown(draws), model.individuals
+    lower, upper = np.quantile(seen, [(1 - level) / 2, (1 + level) / 2], axis=0)
     return Conditional(
         means,
         covariances,
@@ -143,7 +143,7 @@ def sample_conditional(
         level,
         among.total(middle + first),
         among.add(_about(second / n_draws, first, among)),
-        _shrinkage(model, theta, means, np.einsum("nii->ni", covariances)),
+        _shrinkage(model, theta, means, seen.var(axis=0)),
         n_draws,
         np.ones(q) if sampler.name == "exact" else _times(draws, means, n_chains, among),
     )
@@ -166,7 +166,9 @@ def exact_conditional(model: SaemModel, theta: Vector, level: float) -> Conditio
 def _shrinkage(model: SaemModel, theta: Vector, means: Vector, variances: Vector) -> Vector:
     """Share (q,) of latents' variances between individuals that their means do not show."""
     within = model.individuals.mean(variances)
-    total = within + model.individuals.variance(means - model.typical(theta))
+    total = within + model.individuals.variance(
+        model.shown(means) - model.shown(model.typical(theta))
+    )
     return np.asarray(np.divide(within, total, out=np.zeros(len(total)), where=total > 0))
 
 

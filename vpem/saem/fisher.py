@@ -133,6 +133,25 @@ class Certainty:
         freedom[:p] = max(1.0, model.individuals.number[0] - p)
         return Certainty(information, covariance, errors, freedom, errors)
 
+    def turned(self, by: Vector) -> Certainty:
+        """Say it of parameters that are ``by`` (p, p) times these, where some may be known.
+
+        What is made of nothing but parameters without errors has none.
+        """
+        sure = ~np.isnan(np.diag(self.covariance))
+        known = (by[:, sure] != 0).any(axis=1)
+        here = np.ix_(known, known)
+        information, covariance = np.full((2, *by.shape), np.nan)
+        part = by[np.ix_(known, sure)]
+        covariance[here] = part @ self.covariance[np.ix_(sure, sure)] @ part.T
+        if sure.all():
+            back = np.linalg.inv(by)
+            information = back.T @ self.information @ back
+        else:
+            information[here] = np.linalg.pinv(covariance[here], rcond=1e-14, hermitian=True)
+        errors = np.sqrt(np.diag(covariance))
+        return Certainty(information, covariance, errors, self.freedom, errors)
+
     @staticmethod
     def by(found: Integrated) -> Certainty:
         """Say it by formulas."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import fields, is_dataclass, replace
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -15,20 +15,27 @@ from vpem.files.fingerprint import checksum, network_facts, start_facts
 from vpem.network.codecs import Codec, parse_codec
 from vpem.network.holdings import Workers, evenly
 from vpem.network.schema import KEPT, NOTHING, Array, Report, State, check
-from vpem.saem.chains import Chains
 from vpem.saem.conditional import Conditional, exact_conditional, sample_conditional
 from vpem.saem.corpus_facts import corpus_facts
 from vpem.saem.fisher import Certainty
 from vpem.saem.individuals import Individuals
 from vpem.saem.likelihood import LogLikelihood, importance_log_likelihood
 from vpem.saem.models.catalogue import INCOMPLETE, MODELS, OWN, all_options, make_model, seeded
+from vpem.saem.models.inside import Framed
 from vpem.saem.models.model import SaemModel, Vector
 from vpem.saem.neighbours import SaemNeighbours, keeper_of
 from vpem.saem.people import People
-from vpem.saem.results import SaemFit, network_report, warn_of_few, warn_unless_settled
+from vpem.saem.results import (
+    SaemFit,
+    acceptance_of,
+    network_report,
+    spread_of,
+    warn_of_few,
+    warn_unless_settled,
+)  # fmt: skip
 from vpem.saem.runs import SaemProgress, SaemRun
 from vpem.saem.saem import burn_in_of, chains_of, exact_at, run_saem
-from vpem.saem.samplers import AUTO, Sampler, sampler_of, usual_sampler
+from vpem.saem.samplers import AUTO, Sampler, options_of, sampler_of, usual_sampler
 from vpem.saem.server import SaemServer
 from vpem.saem.streams import Streams
 from vpem.saem.together import Together
@@ -126,29 +133,28 @@ def fit_saem(
         model_options = {"items": individuals.items().tolist(), **(model_options or {})}
     model_options = seeded(model, model_options, asked.seed)
     made = _made(individuals, model, model_options)
+    fitted = made.inside() if isinstance(made, Framed) else made
     codec = None if asked.codec is None else parse_codec(asked.codec)
     chosen = _sampler(made, sampler, sampler_options, gradient_codec)
     feedback = asked.feedback or ("none" if codec is None else "memory")
-    server = keeper_of(network, _shares(individuals, held), codec, feedback, made.pieces)
+    server = keeper_of(network, _shares(individuals, held), codec, feedback, fitted.pieces)
     if saver is not None:
         saver.begin(_facts(made, model, model_options, held, chosen, server, asked, start))
     saving = OneRun(saver, server.ledger)
     if saving.saved is not None:
         saving.restored(NOTHING)
-    begun = saving.begins_at(lambda loop: {"theta": loop["run"]["theta"].copy()})
-    if begun is not None:
-        p = len(made.parameters)
-        check({"theta": Array("f8", (p,))}, begun, KEPT)
-        start = begun["theta"]
+    start = _begun(saving, fitted, start)
     run = run_saem(
-        made, held, chosen, server, asked, start=start, callback=callback, saver=saving.inner(None)
-    )
+        fitted, held, chosen, server, asked, start=start, callback=callback,
+        saver=saving.inner(None),
+    )  # fmt: skip
     warn_unless_settled(run, asked.tol)
-    acceptance = _acceptance(individuals, run.chains)
-    theta, trace = run.canonical(made)
+    acceptance = acceptance_of(individuals, run.chains)
+    theta, trace = run.canonical(fitted)
     theta, given, likelihood, certain = _look_closer(
-        made, theta, chosen, run, asked, callback, server
+        fitted, theta, chosen, run, asked, callback, server
     )
+    trace = trace if not isinstance(fitted, Framed) else trace @ fitted.jacobian.T
     named = isinstance(model, str)
     return SaemFit(
         made,
@@ -159,7 +165,7 @@ def fit_saem(
         given,
         People.of(made, theta),
         acceptance,
-        None if acceptance is None else _spread(individuals, acceptance),
+        None if acceptance is None else spread_of(individuals, acceptance),
         -float(individuals.largest(-likelihood.effective.min(initial=np.inf))),
         trace,
         np.array(run.bytes, dtype=np.int64),
@@ -187,7 +193,7 @@ def _settings(
 ) -> Report:
     """Return how the fit was asked for, as JSON can hold it."""
     return {
-        "devices": held.n_workers, "sampler": sampler.name, "sampler_options": _options_of(sampler),
+        "devices": held.n_workers, "sampler": sampler.name, "sampler_options": options_of(sampler),
         **asked.values("level"), "n_chains": chains_of(sampler, held.n_samples, asked.n_chains),
         "burn_in": burn_in_of(asked.n_iter, asked.burn_in),
         "codec": None if server.codec is None else server.codec.name, "feedback": server.feedback,
@@ -266,20 +272,6 @@ def _shares(individuals: Individuals, held: Workers) -> Vector:
     return shares
 
 
-def _acceptance(individuals: Individuals, chains: Chains) -> Vector | None:
-    """Share of moves that were accepted, (n,); None where no process made any."""
-    tried = individuals.largest(np.array([chains.tried.any()], dtype=np.uint8))[0]
-    return chains.accepted / np.maximum(chains.tried, 1) if tried else None
-
-
-def _spread(individuals: Individuals, rates: Vector) -> tuple[float, float, float]:
-    """Mean, least and most of a number of each individual."""
-    low, high = individuals.largest(
-        np.array([-rates.min(initial=np.inf), rates.max(initial=-np.inf)])
-    ).tolist()
-    return float(individuals.mean(rates)), -low, high
-
-
 def _facts(
     made: SaemModel,
     model: str | Callable[[Individuals], SaemModel],
@@ -301,12 +293,13 @@ def _facts(
         "model": model if named else type(made).__name__,
         "what options the model has": checksum(options),
         "sampler": sampler.name,
-        "what options the sampler has": checksum(_options_of(sampler)),
+        "what options the sampler has": checksum(options_of(sampler)),
         **asked.values("n_iter", "n_conditional", "n_importance", "level"),
         "burn_in": burn_in_of(asked.n_iter, asked.burn_in),
         "codec": None if server.codec is None else server.codec.name,
         "feedback": server.feedback,
         "start": start_facts(start),
+        **({"what columns are fitted": "unrelated ones"} if isinstance(made, Framed) else {}),
         **({} if server.network is None else network_facts(server.network.whole)),
     }  # fmt: skip
 
@@ -345,16 +338,22 @@ def _look_closer(
     warn_of_few(likelihood, model.individuals.names, n_importance)
     announce("computing standard errors")
     server.sum_up(3 if model.normal_rows else 2, model.wide)
-    return theta, given, likelihood, Certainty.of(model, theta, given)
+    certain = Certainty.of(model, theta, given)
+    if isinstance(model, Framed):
+        certain, given = certain.turned(model.jacobian), model.about(theta).told(given)
+        theta = model.outside(theta)
+    return theta, given, likelihood, certain
 
 
-def _options_of(sampler: Sampler) -> Report:
-    """Options of a sampler of vpem that results depend on, a codec by its name."""
-    if not is_dataclass(sampler):
-        return {}
-    held = {one.name: getattr(sampler, one.name) for one in fields(sampler)
-            if one.name != "n_threads"}  # fmt: skip
-    return {one: getattr(value, "name", value) for one, value in held.items()}
+def _begun(saving: OneRun, model: SaemModel, start: Vector | None) -> Vector | None:
+    """Return what a run begins with: where another was, or what the user gives."""
+    begun = saving.begins_at(lambda loop: {"theta": loop["run"]["theta"].copy()})
+    if begun is not None:
+        check({"theta": Array("f8", (len(model.parameters),))}, begun, KEPT)
+        return np.asarray(begun["theta"])
+    if start is not None and isinstance(model, Framed):
+        return np.asarray(np.linalg.solve(model.jacobian, start), np.float64)
+    return start
 
 
 def _made(

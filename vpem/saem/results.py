@@ -12,9 +12,11 @@ from numpy.typing import NDArray
 from vpem.errors import VpemWarning, not_converged
 from vpem.network.ledger import Ledger
 from vpem.network.schema import Report
+from vpem.saem.chains import Chains
 from vpem.saem.conditional import Conditional
 from vpem.saem.corpus_facts import CorpusFacts
 from vpem.saem.fisher import Certainty
+from vpem.saem.individuals import Individuals
 from vpem.saem.likelihood import LogLikelihood
 from vpem.saem.models.model import SaemModel, Vector
 from vpem.saem.people import People
@@ -22,7 +24,10 @@ from vpem.saem.runs import SaemRun
 from vpem.shown import Shown
 from vpem.sums.connect import Network
 
-__all__ = ["SaemFit", "network_report", "warn_of_few", "warn_unless_settled"]
+__all__ = [
+    "SaemFit", "acceptance_of", "network_report", "spread_of", "warn_of_few",
+    "warn_unless_settled",
+]  # fmt: skip
 
 FEWEST = 0.01
 """Share of importance draws that weighted ones are worth, below which chains are doubted."""
@@ -159,3 +164,17 @@ def network_report(network: Network | None, run: SaemRun, disagreement: float) -
     )
     partitions = [{"iteration": at, "reason": reason} for at, reason in run.partitions]
     return {**found, "partitions": partitions, "disagreement": disagreement}
+
+
+def acceptance_of(individuals: Individuals, chains: Chains) -> Vector | None:
+    """Share of moves that were accepted, (n,); None where no process made any."""
+    tried = individuals.largest(np.array([chains.tried.any()], dtype=np.uint8))[0]
+    return chains.accepted / np.maximum(chains.tried, 1) if tried else None
+
+
+def spread_of(individuals: Individuals, rates: Vector) -> tuple[float, float, float]:
+    """Mean, least and most of a number of each individual."""
+    low, high = individuals.largest(
+        np.array([-rates.min(initial=np.inf), rates.max(initial=-np.inf)])
+    ).tolist()
+    return float(individuals.mean(rates)), -low, high

@@ -242,7 +242,7 @@ class _Loop:
             taken = min(step, self.often * server.damping)
             run.note(theta, self.model.followed(theta), server.ledger.bytes, len(active), taken)
             if callback is not None:
-                callback(SaemProgress(r, n_iter, theta))
+                callback(SaemProgress(r, n_iter, getattr(self.model, "outside", np.asarray)(theta)))
             settled = bool(server.holders.bcast(self.watch.has_settled(run)))
             saver.offer(self._state, last=settled or r == n_iter)
         return run

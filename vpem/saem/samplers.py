@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from typing import Any
 
 import numpy as np
@@ -30,6 +30,7 @@ __all__ = [
     "Mala",
     "Metropolis",
     "Sampler",
+    "options_of",
     "sampler_of",
     "usual_sampler",
 ]
@@ -238,3 +239,12 @@ def sampler_of(name: str | Sampler, **options: Any) -> Sampler:
             check_number(option, value, least=1e-12 if option == "step" else 0, most=1e6)
     made: Sampler = kind(**options)
     return made
+
+
+def options_of(sampler: Sampler) -> Report:
+    """Options of a sampler of vpem that results depend on, a codec by its name."""
+    if not is_dataclass(sampler):
+        return {}
+    held = {one.name: getattr(sampler, one.name) for one in fields(sampler)
+            if one.name != "n_threads"}  # fmt: skip
+    return {one: getattr(value, "name", value) for one, value in held.items()}

@@ -22,13 +22,15 @@ from numpy.typing import NDArray
 from vpem._core.latents import Curves, Latents
 from vpem.errors import InputError, shorten
 from vpem.saem.individuals import Individuals
+from vpem.saem.models.inside import Framed
 from vpem.saem.models.laws import NORMAL
 from vpem.saem.models.model import Counts, Vector
 from vpem.saem.models.normal import gradient_normal, log_normal
 from vpem.saem.models.outcomes import Outcomes
-from vpem.saem.models.population import Population, Varying, columns_of, words_of
+from vpem.saem.models.population import Population, columns_of, words_of
 from vpem.saem.models.scoring import Scoring
 from vpem.saem.streams import Stream
+from vpem.saem.structures.formulas import LinearPredictor
 from vpem.saem.structures.structure import Structure
 from vpem.terms.matrices import symmetric
 
@@ -46,7 +48,7 @@ def latents_of(structure: Structure) -> tuple[str, ...]:
     return tuple(name if scale == "identity" else f"{scale} {name}" for name, scale in pairs)
 
 
-class MixedModel(Varying):
+class MixedModel(Framed):
     """Mixed model of a structure; see this module's first lines.
 
     Parameters are means of all parameters of the structure on their scales, effects of covariates,
@@ -93,16 +95,25 @@ class MixedModel(Varying):
         structure.check(individuals)
         names = latents_of(structure)
         random = structure.names if random is None else random
-        self.law = population = Population(individuals, names, random, effects, covariance)
-        self.latents = population.latents
-        self.outcomes = Outcomes(individuals, error, expanded=bool(len(population.fixed)))
+        self.law = Population(individuals, names, random, effects, covariance)
+        self.latents = self.law.latents
+        self.error = error
+        self.first = _checked_first(first, structure)
+        self.shift = shift
+        self.settle(shift)
+
+    def settle(self, shift: Vector | float | None) -> None:
+        """Lay out statistics, and begin about a shift, or about what rows say."""
+        individuals, structure, population = self.individuals, self.structure, self.law
+        if population.frame is not None and isinstance(structure, LinearPredictor):
+            self.structure = structure = structure.among(population.names, population.frame.design)
+        self.outcomes = Outcomes(individuals, self.error, expanded=bool(len(population.fixed)))
         self.normal_rows = all(kind in NORMAL for kind in self.outcomes.kinds)
         self.found = {"error": list(self.outcomes.kinds)}
         self.scoring = Scoring.of(population, structure.scales, self.outcomes)
         self.parameters = (
             *population.coefficients, *population.spreads, *self.outcomes.parameters
         )  # fmt: skip
-        self.first = _checked_first(first, structure)
         self._lay_out()
         self._begun: Vector | None = None
         if shift is None:
@@ -110,6 +121,11 @@ class MixedModel(Varying):
             population.shift[:, 0] = individuals.median(self._begun)
         else:
             population.shift[:] = shift
+
+    def columns(self, at: Individuals) -> Vector:
+        """Columns (N, m) of a linear predictor; of other curves (N, 0)."""
+        design = self.structure.design(at)
+        return design if len(design) == at.n_rows else np.zeros((at.n_rows, 0))
 
     @classmethod
     def reads(cls, options: Mapping[str, object]) -> tuple[str, ...]:

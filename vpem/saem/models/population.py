@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from vpem.errors import InputError, check_choice
 from vpem.saem.individuals import Individuals
+from vpem.saem.models.frames import Frame
 from vpem.saem.models.model import SaemModel, Vector
 from vpem.saem.models.normal import LEAST, LOG_2_PI, floored, is_floored, products, triangle_names
 from vpem.terms.matrices import lower_half, symmetric
@@ -209,6 +210,7 @@ class Population:
         # Coefficients in the order of parameters: the means, then effects as they were given.
         order = [(row, 0) for row in range(len(short))] + where
         self._rows, self._columns = (np.array(part) for part in zip(*order, strict=True))
+        self.frame: Frame | None = None
         self.design = self._design(individuals)
         spread = [names[int(one)] for one in self.random]
         self.latents = tuple(spread)
@@ -233,7 +235,8 @@ class Population:
     def _design(self, at: Individuals) -> Vector:
         """Return covariates (n, L) of individuals."""
         columns = {one.covariate: one.values(at) for one in self.effects}
-        return np.stack([np.ones(at.n_individuals), *columns.values()], axis=1)
+        own = np.stack([np.ones(at.n_individuals), *columns.values()], axis=1)
+        return own if self.frame is None else self.frame.covariates(own, at)
 
     @property
     def sizes(self) -> tuple[int, ...]:

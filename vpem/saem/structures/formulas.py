@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass
+from typing import Self
 
 import numpy as np
 
@@ -196,6 +198,8 @@ class LinearPredictor(Structure):
         self, columns: Sequence[str] = ("time",), intercept: bool = True, *, linked: bool = True
     ) -> None:
         self.linked = linked
+        self._others: Callable[[Individuals], Vector] | None = None
+        self._last: tuple[Individuals, Vector] | None = None
         self.columns, self.intercept = tuple(columns), intercept
         slopes = tuple("slope" if name == "time" else f"slope of {name}" for name in columns)
         self.names = (("intercept",) if intercept else ()) + slopes
@@ -205,8 +209,19 @@ class LinearPredictor(Structure):
 
     code = -1
 
+    def among(self, names: tuple[str, ...], design: Callable[[Individuals], Vector]) -> Self:
+        """Return a sum of other columns (N, k), by names of their coefficients."""
+        part = copy(self)
+        part.names, part.scales, part._others = names, ("identity",) * len(names), design
+        part._last = None
+        return part
+
     def design(self, at: Individuals) -> Vector:
         """Columns of the rows, (N, m)."""
+        if self._others is not None:
+            if self._last is None or self._last[0] is not at:
+                self._last = (at, self._others(at))
+            return self._last[1]
         columns = [at.product(name) for name in self.columns]
         return np.stack(([np.ones(at.n_rows)] if self.intercept else []) + columns, axis=-1)
 
@@ -233,5 +248,5 @@ class LinearPredictor(Structure):
             np.split(self.design(individuals), cuts), np.split(individuals.values, cuts),
             strict=True,
         )  # fmt: skip
-        found = [np.linalg.lstsq(X, y, rcond=None)[0] for X, y in each]
+        found = [np.linalg.lstsq(X, y, rcond=1e-7)[0] for X, y in each]  # few rows tell few apart
         return np.array(found).reshape(n, len(self.names))
