@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Loaded", "labels_of", "load"]
 
-OF_ALL_DATA = ("labels", "features", "missing")
+OF_ALL_DATA = ("labels", "features", "missing", "sample_weight")
 """Options about rows that parties' data have, too."""
 
 
@@ -224,6 +224,7 @@ def _dataset(used: RowFile, request: Request, complete: bool) -> tuple[Dataset, 
     from vpem.files.parties.manifest import choose_parties
 
     files, asked, say = request.files, request.parties, request.screen.say
+    weight = request.rows.sample_weight
     if not files and not request.where.own_users:
         raise InputError("vpem predict needs DATA: a dataset with the model's features")
     over_rows = asked.split == "rows"
@@ -237,7 +238,7 @@ def _dataset(used: RowFile, request: Request, complete: bool) -> tuple[Dataset, 
         tables = request.tables
         output = None if tables else request.output.output
         holders = place_parties(parties, output, False, request.where, tables)
-        found = joined(parties, asked, over_rows, not complete, None, holders, say, True)
+        found = joined(parties, asked, over_rows, not complete, weight, holders, say, True)
         request.where.watch(found[0].n_samples, over_rows, request.screen)
         return found
     [file], [party] = files, choose_parties(files)
@@ -249,6 +250,7 @@ def _dataset(used: RowFile, request: Request, complete: bool) -> tuple[Dataset, 
         None,
         kept=kept,
         dataset=request.rows.dataset,
+        sample_weight=weight,
         memory_limit=available_memory(),
         columns=None if wanted == default_names(len(wanted)) else _names_of(wanted),
         keep_constant=True,

@@ -225,7 +225,7 @@ def contribution(
         ),
     ],
     *,
-    rows: Annotated[RowSettings, Without("features")],
+    rows: Annotated[RowSettings, Without("features sample_weight")],
     parties: Annotated[DataParties, Without(OF_A_FIT)],
     engine: Annotated[RankSettings, Without("shards study member listen log")],
     results: ContributionResults,

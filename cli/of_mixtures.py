@@ -100,29 +100,26 @@ class MixtureFile(RowFile):
 
     def score(self, request: Request) -> None:
         """Print log-likelihood, BIC and AIC of rows."""
-        import numpy as np
-
         self.refuse_individuals(request)
         from vpem.fits.spread_use import SpreadRows
+        from vpem.fits.used_rows import weighed
+        from vpem.terms.missing_patterns import rows_with_values
 
         data = self.load(request)
         X, mixture = data.X, self.stored.mixture
-        blank = 0
         if isinstance(X, SpreadRows):
-            scores, blank = X.posteriors(mixture)[1], X.n_blank
+            scores, there = X.posteriors(mixture)[1], X.seen()
         else:
-            missing = self.missing(request)
-            scores = mixture.score_samples(X, missing=missing)
-            if missing != "refuse":
-                blank = int(np.isnan(X).all(axis=1).sum())
+            scores = mixture.score_samples(X, missing=self.missing(request))
+            there = rows_with_values(X, self.missing(request))
         told = self.told(data)
         request.leave_it_to_the_first()
-        total = float(scores.sum())
         # As in a fit, rows without a value count for nothing.
-        used = max(len(X) - blank, 1)
+        total, used = weighed(scores, there, data.source.sample_weight)
         report = {
             "n_samples": len(X),
-            "n_without_values": len(X) - used,
+            "n_without_values": len(X) - int(there.sum()),
+            "sample_weight": request.rows.sample_weight,
             "n_parameters": mixture.n_parameters,
             "log_likelihood": total / used,
             "total_log_likelihood": total,

@@ -62,7 +62,7 @@ def plot(
         ),
     ] = None,
     *,
-    rows: Annotated[RowSettings, Without("missing")],
+    rows: Annotated[RowSettings, Without("missing sample_weight")],
     parties: Annotated[DataParties, Without(f"{OF_A_FIT} secure_sum")],
     individuals: Annotated[IndividualSettings, Without("times population latents residuals")],
     target: PictureSettings,
@@ -138,7 +138,7 @@ def report(
     model: FitFile,
     data: OptionalData = None,
     *,
-    rows: Annotated[RowSettings, Without("features missing")],
+    rows: Annotated[RowSettings, Without("features missing sample_weight")],
     parties: Annotated[DataParties, Without(f"{OF_A_FIT} secure_sum")],
     individuals: Annotated[
         IndividualSettings, Without("individual times population latents residuals")

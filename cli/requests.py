@@ -50,6 +50,7 @@ class RowSettings(Settings, heading="Data", kept=False):
         local=True,
     )
     dataset: str | None = changed(WorkerSettings, "dataset", local=True)
+    sample_weight: str | None = changed(WorkerSettings, "sample_weight")
     features: str | None = setting(
         None,
         "Features that profile, marginals or pairs draw, by name or number (from 0), with commas "

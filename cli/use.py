@@ -41,7 +41,7 @@ def predict(
         bool, typer.Option("--proba", help="Add the responsibilities of every component.")
     ] = False,
     *,
-    rows: Annotated[RowSettings, Without("labels features")],
+    rows: Annotated[RowSettings, Without("labels features sample_weight")],
     parties: Annotated[DataParties, Without(f"{OF_A_FIT} label_column")],
     individuals: PredictedSettings,
     engine: Annotated[EngineSettings, Without("shards")],
@@ -135,7 +135,7 @@ def evaluate(
     model: FitFile,
     data: DataFile,
     *,
-    rows: Annotated[RowSettings, Without("features")],
+    rows: Annotated[RowSettings, Without("features sample_weight")],
     parties: Annotated[DataParties, Without(OF_A_FIT)],
     results: Annotated[ResultSettings, Without("output force quote_formulas")],
 ) -> None:

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+import vpem
 from vpem import Dataset, read_dataset, read_model, write_dataset
 
 from .cli_support import NAMES, done, overlapping, run
@@ -154,3 +155,14 @@ def test_a_row_without_values_counts_alike_in_fit_and_score(capsys, tmp_path):
     assert scored["n_without_values"] == 1
     assert scored["log_likelihood"] == pytest.approx(fitted.json["log_likelihood"], rel=1e-9)
     assert scored["bic"] == pytest.approx(fitted.json["bic"], rel=1e-9)
+    loaded, named = vpem.load(model), Dataset(X, ("a", "b", "c"))
+    assert loaded.score(named) == pytest.approx(scored["log_likelihood"], rel=1e-12)
+    assert loaded.bic(named) == pytest.approx(scored["bic"], rel=1e-12)
+    heavy = np.random.default_rng(1).uniform(0.1, 3.0, 60)
+    write_dataset(path, Dataset(X, ("a", "b", "c"), sample_weight=heavy), force=True)
+    words = ("score", model, path, "--sample-weight", "sample_weight", "--json")
+    found = done(capsys, *words).json["log_likelihood"]
+    there = ~np.isnan(X).all(axis=1)
+    expected = np.average(loaded.score_samples(named)[there], weights=heavy[there])
+    assert found == pytest.approx(expected, rel=1e-12)
+    assert loaded.score(named, sample_weight=heavy) == pytest.approx(expected, rel=1e-12)

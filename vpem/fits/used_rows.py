@@ -15,9 +15,22 @@ from vpem.errors import InputError, VpemWarning
 if TYPE_CHECKING:
     from vpem.fits.local_rows import LocalRows
 
-__all__ = ["Used", "used_here", "used_of_all"]
+__all__ = ["Used", "used_here", "used_of_all", "weighed"]
 
 NOTHING_USED = "no row that is used has a value; give data with some"
+
+
+def weighed(
+    scores: NDArray[np.float64], there: NDArray[np.bool_], sample_weight: Any = None
+) -> tuple[float, float]:
+    """Return the weighted sum of the scores of rows, and the weight of those with a value."""
+    weights = np.ones(len(scores))
+    if sample_weight is not None:
+        weights = check_weights(np.asarray(sample_weight), len(scores))
+    used = float(weights[there].sum())
+    if used == 0:
+        raise InputError(NOTHING_USED)
+    return float(weights @ scores), used
 
 
 def _without_blank(blank: NDArray[np.bool_], sample_weight: Any) -> NDArray[np.float64]:

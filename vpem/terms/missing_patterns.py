@@ -24,6 +24,7 @@ __all__ = [
     "observed_moments",
     "observed_scaling",
     "pattern_plan",
+    "rows_with_values",
 ]
 
 TILE = 256
@@ -167,6 +168,15 @@ def check_missing(X: Matrix, feature_names: Sequence[str] | None = None) -> bool
             "raise the memory limit, or fill in or remove such rows first"
         )
     return found
+
+
+def rows_with_values(X: Matrix, missing: str) -> NDArray[np.bool_]:
+    """Rows (M,) that have a value: all of them, unless values may be missing."""
+    if missing == "refuse":
+        return np.ones(len(X), dtype=np.bool_)
+    return np.concatenate([
+        np.empty(0, dtype=np.bool_), *(~np.isnan(part).all(axis=1) for _, part in row_blocks(X))
+    ])  # fmt: skip
 
 
 def check_values(X: Matrix) -> None:

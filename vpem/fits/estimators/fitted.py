@@ -16,7 +16,9 @@ from vpem.fits.contribution import Contribution, contribution
 from vpem.fits.estimators.families import dataset_for_model
 from vpem.fits.estimators.on_graph import OnGraph, Rows
 from vpem.fits.results import MixtureResult
+from vpem.fits.used_rows import weighed
 from vpem.terms.factor_mixture import FactorMixture
+from vpem.terms.missing_patterns import rows_with_values
 from vpem.terms.mixture import Mixture
 
 __all__ = ["FittedMixture"]
@@ -161,25 +163,29 @@ class FittedMixture(DensityMixin, OnGraph):
         """Log-likelihood of each row, in nats, shape (M,), in the precision of the data."""
         return self._scores(X)[0]
 
-    def _scores(self, X: Rows) -> tuple[Floats, float]:
-        """Return log-likelihoods of rows, and their sum, which no precision is lost of."""
+    def _scores(
+        self, X: Rows, sample_weight: ArrayLike | None = None
+    ) -> tuple[Floats, float, float]:
+        """Return log-likelihoods of rows, their sum, and the weight of rows that have a value."""
         mixture, data = self._fitted(X)
-        found = mixture.score_samples(data, missing=getattr(self, "missing", "refuse"))
-        return found.astype(data.dtype, copy=False), float(found.sum())
+        missing = getattr(self, "missing", "refuse")
+        found = mixture.score_samples(data, missing=missing)
+        total, used = weighed(found, rows_with_values(data, missing), sample_weight)
+        return found.astype(data.dtype, copy=False), total, used
 
-    def score(self, X: Rows, y: Any = None) -> float:
-        """Log-likelihood per sample, in nats."""
-        return float(self.score_samples(X).mean())
+    def score(self, X: Rows, y: Any = None, sample_weight: ArrayLike | None = None) -> float:
+        """Log-likelihood per sample, in nats: the mean over rows that have a value."""
+        _, total, used = self._scores(X, sample_weight)
+        return total / used
 
     def bic(self, X: Rows) -> float:
         """Bayesian information criterion on ``X``, by the parameters that are free."""
-        scores, total = self._scores(X)
-        return self.mixture_.bic(total, len(scores))
+        _, total, used = self._scores(X)
+        return self.mixture_.bic(total, used)
 
     def aic(self, X: Rows) -> float:
         """Akaike information criterion on ``X``, by the parameters that are free."""
-        total = self._scores(X)[1]
-        return self.mixture_.aic(total)
+        return self.mixture_.aic(self._scores(X)[1])
 
     def contribution(
         self, X: Rows, y: Any = None, sample_weight: ArrayLike | None = None
