@@ -25,7 +25,9 @@ __all__ = [
     "why_refused",
 ]
 
-NAMED_OUTPUTS = ("output", "plot", "state", "checkpoint", "individuals", "traces", "labels_file")
+NAMED_OUTPUTS = (
+    "output", "plot", "state", "checkpoint", "individuals", "topics", "traces", "labels_file",
+)  # fmt: skip
 
 NOTHING_REPLACED: Rule = (
     # A record of outputs alone, which knows of no input, does not know of a checkpoint either.

@@ -41,6 +41,18 @@ def fitted(home):
     return home / "t.h5"
 
 
+def test_words_take_the_place_of_a_table_by_force_alone(capsys, home, tmp_path):
+    table = tmp_path / "words.csv"
+    table.write_text("mine\n")
+    words = ("saem", NOTICES, "--model", "lda", "-k", "3", *SHORT, "-q", "--topics", table)
+    found = run(capsys, *words)
+    assert found.code == 2
+    assert "--force" in found.err
+    assert table.read_text() == "mine\n"
+    done(capsys, *words, "--force")
+    assert "topic 2" in rows(table)[0]
+
+
 def rows(path):
     """Lines of a table, by the names of its columns."""
     with open(path, newline="") as stream:
