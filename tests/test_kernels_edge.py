@@ -303,7 +303,7 @@ def test_a_shift_near_the_mean_saves_digits():
     first, second, out = np.zeros((1, 1)), np.zeros(1), np.zeros(1)
     shift = np.full((1, 1), 1e8 + 1.0)
     moments_full(rows, shares, offsets_of(1), shift, first, second, 1)
-    covariances_full(first, second, np.array([[2000.0]]), offsets_of(1), 0.0, out)
+    covariances_full(first, second, np.array([[2000.0]]), offsets_of(1), np.zeros(1), out)
     assert out[0] == pytest.approx(rows.var(), rel=1e-10)
 
 
@@ -317,13 +317,13 @@ def test_components_without_weight(tied, twin):
     second = scatter if tied else np.concatenate([np.zeros(4), scatter])
     out = np.full(4 * copies, np.nan)
     full = reference.covariances_full if twin else covariances_full
-    full(first, second, counts, offsets, 0.5, out)
+    full(first, second, counts, offsets, np.full(2, 0.5), out)
     expected = [4.5, 0.5, 0.5, 2.5]
     assert out.tolist() == (expected if tied else [0.5, 0, 0, 0.5, *expected])
     diagonal = second.reshape(copies, 4)[:, [0, 3]].copy()
     variances = np.full((copies, 2), np.nan)
     diag = reference.covariances_diag if twin else covariances_diag
-    diag(first, diagonal, counts, offsets, 0.5, False, variances)
+    diag(first, diagonal, counts, offsets, np.full(2, 0.5), False, variances)
     assert variances.tolist() == ([[4.5, 2.5]] if tied else [[0.5, 0.5], [4.5, 2.5]])
 
 
@@ -331,10 +331,10 @@ def test_a_variance_lost_to_rounding_is_not_negative():
     first, counts = np.array([[1.0]]), np.array([[1.0]])
     second = np.array([np.nextafter(1.0, 0)])
     out = np.empty(1)
-    covariances_full(first, second, counts, offsets_of(1), 0.0, out)
+    covariances_full(first, second, counts, offsets_of(1), np.zeros(1), out)
     assert out[0] == 0
     variances = np.empty((1, 1))
-    covariances_diag(first, second[None], counts, offsets_of(1), 0.0, False, variances)
+    covariances_diag(first, second[None], counts, offsets_of(1), np.zeros(1), False, variances)
     assert variances[0, 0] == 0
 
 
@@ -342,9 +342,9 @@ def test_each_root_divides_by_its_own_counts():
     offsets = offsets_of(1, 1)
     first, second = np.zeros((1, 2)), np.array([8.0, 8.0])
     out = np.empty(2)
-    covariances_full(first, second, np.array([[2.0], [4.0]]), offsets, 0.0, out)
+    covariances_full(first, second, np.array([[2.0], [4.0]]), offsets, np.zeros(2), out)
     assert out.tolist() == [4.0, 2.0]
     variances = np.empty((1, 2))
     counts = np.array([[2.0], [4.0]])
-    covariances_diag(first, second[None].copy(), counts, offsets, 0.0, False, variances)
+    covariances_diag(first, second[None].copy(), counts, offsets, np.zeros(2), False, variances)
     assert variances.tolist() == [[4.0, 2.0]]

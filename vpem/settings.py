@@ -193,12 +193,12 @@ class MixtureSettings(Settings, heading="Model"):
         choices=COVARIANCE_TYPES)
     reg_covar: float | str = setting("auto", "Added to every variance: auto, a millionth of each "
         "feature's own; or a number, in the data's units.", choices=("auto",), least=0.0)
-    scale: str = setting("none", "Features as they are (none), or standardized (standard): for "
-        "spheres, and a number of --reg-covar. Outputs are in the data's units.", choices=SCALES)
+    scale: str = setting("none", "Features as they are (none), or standardized (standard). "
+        "For spheres, and numbers of --reg-covar; outputs keep the data's units.", choices=SCALES)
     init: Any = setting("kmeans", "Start: random (shared rows), k-means++, kmeans. With "
         "--secure-sum over rows k-means++ is among means of groups of rows, and random refused.",
         heading="Start", choices=INITS, idle=idle.STARTED)
-    seed: int = setting(0, "Seeds start and graph (--graph-seed alone).", heading="Start", least=0)
+    seed: int = setting(0, "Seeds start and graph. See --graph-seed.", heading="Start", least=0)
     n_threads: int | None = changed(SumSettings, "n_threads")
 
 

@@ -175,7 +175,9 @@ class FittedMixture(DensityMixin, OnGraph):
 
     def score(self, X: Rows, y: Any = None, sample_weight: ArrayLike | None = None) -> float:
         """Log-likelihood per sample, in nats: the mean over rows that have a value."""
-        _, total, used = self._scores(X, sample_weight)
+        scores, total, used = self._scores(X, sample_weight)
+        if sample_weight is None and used == len(scores):
+            return float(scores.mean())  # in the data's precision, as those of rows are
         return total / used
 
     def bic(self, X: Rows) -> float:
@@ -185,7 +187,8 @@ class FittedMixture(DensityMixin, OnGraph):
 
     def aic(self, X: Rows) -> float:
         """Akaike information criterion on ``X``, by the parameters that are free."""
-        return self.mixture_.aic(self._scores(X)[1])
+        total = self._scores(X)[1]
+        return self.mixture_.aic(total)
 
     def contribution(
         self, X: Rows, y: Any = None, sample_weight: ArrayLike | None = None

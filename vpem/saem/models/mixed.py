@@ -124,8 +124,7 @@ class MixedModel(Framed):
 
     def columns(self, at: Individuals) -> Vector:
         """Columns (N, m) of a linear predictor; of other curves (N, 0)."""
-        design = self.structure.design(at)
-        return design if len(design) == at.n_rows else np.zeros((at.n_rows, 0))
+        return self.structure.design(at) if self.structure.linear else np.zeros((at.n_rows, 0))
 
     @classmethod
     def reads(cls, options: Mapping[str, object]) -> tuple[str, ...]:

@@ -194,6 +194,8 @@ class LinearPredictor(Structure):
         Whether a link stands between it and the values, so that these tell nothing at first.
     """
 
+    linear = True
+
     def __init__(
         self, columns: Sequence[str] = ("time",), intercept: bool = True, *, linked: bool = True
     ) -> None:

@@ -40,12 +40,15 @@ class Structure(ABC):
         Covariates that the curve reads.
     code : int or None
         What kernels know the curve by; None: they do not.
+    linear : bool
+        Whether it is a sum of columns, its `design`.
     """
 
     names: tuple[str, ...]
     scales: tuple[str, ...]
     needs: tuple[str, ...] = ()
     code: int | None = None
+    linear = False
 
     @property
     def latents(self) -> tuple[str, ...]:
