@@ -335,7 +335,7 @@ COMMANDS = (
     ),
     Command(
         "impute", "impute --workers 3",
-        (*SUMS, *FORMS[:2], Option("workers", "--workers 5", 1e-4), UNITS),
+        (*SUMS, *FORMS[:2], Option("workers", "--workers 5", 1e-4)),
         gaps=True, rows=False, model=False, labels=False,
     ),
     Command(
