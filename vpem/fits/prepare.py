@@ -44,17 +44,8 @@ if TYPE_CHECKING:
     from vpem.fits.local_rows import LocalRows
 
 __all__ = [
-    "LARGEST_VALUE",
-    "MARGINALIZE",
-    "Prepared",
-    "check_count",
-    "check_distinct",
-    "make_terms",
-    "precision_of",
-    "prepare",
-    "restart_numbers",
-    "started",
-    "units_of",
+    "LARGEST_VALUE", "MARGINALIZE", "Prepared", "check_count", "check_distinct", "make_terms",
+    "precision_of", "prepare", "restart_numbers", "started", "units_of",
 ]  # fmt: skip
 
 MARGINALIZE = ("integrate them out with ", Setting("missing", "marginalize"))

@@ -205,7 +205,7 @@ class _Loop:
         rng: np.random.Generator,
     ) -> None:
         self.model = model
-        self.how = how
+        self.how, self.max_iter = how, how.max_iter or 0  # chosen, if nobody gave any
         self.steps = parse_step_size(how.step_size)
         self.most_epochs = inf if how.n_epochs is None else how.n_epochs
         self.weights = weights
@@ -238,7 +238,7 @@ class _Loop:
         """Put a run together again, in the middle of an iteration."""
         self.run = restore_fedem(saver, *self.parts)
         self.run.alpha, self.run.omega = alpha, omega
-        check_length(self.run.n_iter, (self.how.max_iter or 0))
+        check_length(self.run.n_iter, self.max_iter)
         self.keeper.remember(self.run)
         self.saved = saver.saved
         return self
@@ -246,7 +246,7 @@ class _Loop:
     def iterate(self, saver: Saver, callback: Callable[[FedProgress], None] | None) -> FedRun:
         """Iterate to the end."""
         run, saved = self.run, self.saved
-        for iteration in range(run.n_iter + (saved is None), (self.how.max_iter or 0) + 1):
+        for iteration in range(run.n_iter + (saved is None), self.max_iter + 1):
             if saved is not None:
                 # The statistic of this iteration was saved: what is left to do follows.
                 n_active, step, saved = saved["active"], saved["step"], None
@@ -338,7 +338,7 @@ class _Loop:
     def _is_last(self) -> bool:
         """Whether this is the last iteration."""
         run = self.run
-        spent = run.n_iter == (self.how.max_iter or 0) or self.estimates.epochs >= self.most_epochs
+        spent = run.n_iter == self.max_iter or self.estimates.epochs >= self.most_epochs
         return run.converged or spent
 
     def _maximize(self) -> None:
