@@ -164,7 +164,7 @@ class House:
         """All that is counted, with the places that are too long or too wide."""
         functions = [each for module in self.modules for each in module.functions()]
         wide = [w for w, _, count in functions if count > 12 and not w.endswith("__init__")]
-        large = [str(each.path) for each in self.modules if each.text.count("\n") > 400]
+        large = [str(each.path) for each in self.modules if each.text.count("\n") > 800]
         return {
             "folders": len(self.folders),
             "loose modules": len(self.loose),
@@ -172,11 +172,11 @@ class House:
             "arrows": self.graph.number_of_edges(),
             "wrong arrows": [f"{a} -> {b}" for a, b in self.wrong()],
             "circles": self.circles(),
-            "functions of more than 60 lines": [
-                where for where, lines, _ in functions if lines > 60
+            "functions of more than 100 lines": [
+                where for where, lines, _ in functions if lines > 100
             ],
             "functions of more than 12 parameters": wide,
-            "files of more than 400 lines": large,
+            "files of more than 800 lines": large,
             "Any": sum(len(re.findall(r"\bAny\b", each.text)) for each in self.modules),
             "lines": self.lines,
         }
