@@ -5,11 +5,13 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check
 SOURCES := setup.py pyproject.toml $(wildcard vpem/_core/*.pyx vpem/_core/*.pxd vpem/_core/simd/*)
 
-.PHONY: help demo test processors sanitize lint bench docs pictures wheel clean
+.PHONY: help demo test processors crossings sanitize lint bench docs pictures wheel clean
 
 help:
 	@echo "make demo   build in $(VENV) and show what it does on real data"
 	@echo "make test   build and run every test"
+	@echo "make processors  the numeric tests as other processors run them (half a minute)"
+	@echo "make crossings  options that may not change an answer, crossed (a minute)"
 	@echo "make sanitize  the kernels' tests, stopping at any wrong access (gcc; ten minutes)"
 	@echo "make lint   ruff, mypy, cython-lint"
 	@echo "make bench  time kernels, peers, scaling (see benchmarks/README.md)"
@@ -59,6 +61,10 @@ processors: $(VENV)/with-test
 	  OPENBLAS_CORETYPE=$${kind%%:*} VPEM_INSTRUCTIONS=$${kind##*:} $(BIN)/python -m pytest -q \
 	    tests/test_kernels.py tests/test_mixture.py tests/test_units.py tests/test_scikit_learn.py; \
 	done
+
+# The same runs everywhere: options that may not change an answer, alone and in pairs.
+crossings: $(VENV)/with-test
+	OMP_WAIT_POLICY=passive $(BIN)/python -m benchmarks.crossings --runs 30 --seed 0
 
 # Kernels of their own, with what watches every access loaded before all else. Python itself leaks.
 SANITIZED := build/sanitize

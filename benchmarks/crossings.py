@@ -15,6 +15,7 @@ import json
 import math
 import os
 import shlex
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -30,6 +31,9 @@ from rich.console import Console
 
 ITERATIONS = 12
 """Of EM and Lloyd: a difference would have grown by then, and nothing has converged."""
+
+MPIEXEC = shutil.which("mpiexec", path=f"{Path(sys.executable).parent}{os.pathsep}{os.defpath}")
+"""The launcher beside the interpreter first: what mpi4py is built for. Without one, no ranks."""
 
 SLOW = 120
 """Seconds after which a command is ended."""
@@ -188,7 +192,11 @@ SUMS = (
     Option("sum", "--topology path --acceleration none", 1e-4),
     Option("sum", "--secure-sum"),
     Option("sum", "--secure-sum --topology cycle --sum tree"),
-    Option("engine", "--engine mpi", launch="mpiexec -n 2"),
+    *(
+        (Option("engine", "--engine mpi", launch=f"{MPIEXEC} -n 2", name="two ranks"),)
+        if MPIEXEC
+        else ()
+    ),
 )
 FORMS = (
     Option("form", change=lambda table, _: replace(table, form="parquet"), name="as Parquet"),
