@@ -19,13 +19,7 @@ ABOUT = ("source", "licence", "sha256")
 
 
 def write_about(file: h5py.File, about: Mapping[str, str]) -> None:
-    """Write attributes of the root.
-
-    Raises
-    ------
-    InputError
-        If one is not of `ABOUT`.
-    """
+    """Write attributes of the root; InputError for one that `ABOUT` does not have."""
     for name, text in about.items():
         if name not in ABOUT:
             raise InputError(f"what is told about a dataset is {', '.join(ABOUT)}, got {name!r}")
@@ -33,13 +27,7 @@ def write_about(file: h5py.File, about: Mapping[str, str]) -> None:
 
 
 def read_about(path: str | os.PathLike[str]) -> dict[str, str]:
-    """Return those of the attributes that a file has.
-
-    Raises
-    ------
-    FileError
-        If it cannot be read.
-    """
+    """Return those of the attributes that a file has."""
     with open_read(path) as file:
         found = {name: read_attribute(file, name) for name in ABOUT}
     return {name: text for name, text in found.items() if text is not None}

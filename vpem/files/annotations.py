@@ -35,13 +35,7 @@ def as_column(what: str, values: ArrayLike, n_samples: int, source: str) -> Labe
 
 
 def as_weights(values: ArrayLike, n_samples: int, source: str) -> NDArray[np.float64]:
-    """Return weights of rows as doubles, finite and not negative.
-
-    Raises
-    ------
-    InputError
-        If they are not, naming the first row, or there are more or fewer than rows.
-    """
+    """Return weights of rows (n_samples,) as doubles; InputError unless finite and not negative."""
     column = np.asarray(values)
     if column.dtype.kind not in "iuf":
         raise InputError(f"{source}: sample weights must be numbers, got {column.dtype}")
@@ -60,31 +54,10 @@ def as_weights(values: ArrayLike, n_samples: int, source: str) -> NDArray[np.flo
 def read_weights(
     file: h5py.File, name: str | None, n_samples: int, stored: bool = True, needed: bool = True
 ) -> NDArray[np.float64] | None:
-    """Return the weights in a one-dimensional dataset of a file.
+    """Return weights (n_samples,) from a one-dimensional dataset of a file.
 
-    Parameters
-    ----------
-    file : h5py.File
-        The file.
-    name : str or None
-        Path of the dataset.
-    n_samples : int
-        Number of rows.
-    stored : bool
-        Where none is named, take what datasets call ``sample_weight``, if it is there.
-    needed : bool
-        Whether what is named must be there.
-
-    Returns
-    -------
-    ndarray of shape (n_samples,) or None
-
-    Raises
-    ------
-    FileError
-        If there is no such dataset of numbers, or it has another length.
-    InputError
-        As `as_weights`.
+    Where no name is given, those that datasets call ``sample_weight`` are taken if ``stored``. None
+    where there are none, unless a name is given and ``needed``.
     """
     if name is None:
         if not stored or find(file, STORED) is None:

@@ -41,61 +41,27 @@ PathLike = str | os.PathLike[str]
 
 @dataclass
 class StoredClustering(Shown, facts="{centres.shape[0]:cluster}, {centres.shape[1]:feature}"):
-    """A clustering with all that is stored beside it.
+    """A clustering of M rows with all that is stored beside it."""
 
-    Attributes
-    ----------
-    centres : ndarray of shape (K, d)
-        In the order of ``feature_names``.
-    labels : ndarray of shape (M,)
-        Cluster of each row.
-    distances : ndarray of shape (M,)
-        Distance of each row to the centre of its cluster.
-    feature_names : tuple of str
-        Names of the features (d,).
-    ids : ndarray of shape (M,) or None
-        What the rows are called.
-    root_centres : ndarray of shape (R, K, d) or None
-        Of each worker, where they differ.
-    report, options, versions : dict
-        What the run told, how it was asked for, and by which libraries.
-    scaling : Scaling or None
-        Units in which distances are taken, where they are not those of the data and the centres.
-    deviations : ndarray of shape (d,) or None
-        Standard deviation of each feature over the rows of the fit, in the units of the centres,
-        where it was measured.
-    """
-
-    centres: NDArray[np.float64]
-    labels: NDArray[np.int32]
-    distances: NDArray[np.float64]
+    centres: NDArray[np.float64]  # (K, d)
+    labels: NDArray[np.int32]  # (M,)
+    distances: NDArray[np.float64]  # (M,), of each row to the centre of its cluster
     feature_names: tuple[str, ...]
-    ids: Labels | None = None
-    root_centres: NDArray[np.float64] | None = None
+    ids: Labels | None = None  # (M,)
+    root_centres: NDArray[np.float64] | None = None  # (R, K, d) of each worker, where they differ
     report: Report = field(default_factory=dict)
     options: Report = field(default_factory=dict)
     versions: dict[str, str] = field(default_factory=dict)
-    scaling: Scaling | None = None
-    deviations: NDArray[np.float64] | None = None
+    scaling: Scaling | None = None  # units of distances, where not those of the centres
+    deviations: NDArray[np.float64] | None = None  # (d,) of features in the fit
 
     def assign(
         self, X: Floats | Arranges, n_threads: int | None = None
     ) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
-        """Nearest centre of each row, and its distance.
+        """Return the nearest centre (M,) of each row, the first of several, and its distance (M,).
 
-        Parameters
-        ----------
-        X : ndarray or FileMatrix of shape (M, d)
-            In the order of ``feature_names``.
-        n_threads : int, optional
-            Threads of the kernel.
-
-        Returns
-        -------
-        labels : ndarray of shape (M,)
-            The first of several centres that are equally near.
-        distances : ndarray of shape (M,)
-            In the units of ``scaling``.
+        Columns of ``X`` (M, d) are in the order of ``feature_names``, distances in the units of
+        ``scaling``.
         """
         scaling = self.scaling or Scaling.none(self.centres.shape[1])
         labels, squares = nearest(X, self.centres, scaling, thread_count(n_threads))
@@ -103,24 +69,7 @@ class StoredClustering(Shown, facts="{centres.shape[0]:cluster}, {centres.shape[
 
 
 def write_clustering(path: PathLike, stored: Any, force: bool = False) -> None:
-    """Write a clustering, all or nothing.
-
-    Parameters
-    ----------
-    path : path
-        The file.
-    stored : StoredClustering or fitted estimator
-        What to write: a clustering, or a `vpem.DistributedKMeans` after `fit`.
-    force : bool
-        Replace an existing file.
-
-    Raises
-    ------
-    InputError
-        If it is something else, or not fitted, or the report has what no reader takes.
-    FileError
-        If the file exists and ``force`` is False, or cannot be written.
-    """
+    """Write a `StoredClustering` or a fitted `vpem.DistributedKMeans`, all or nothing."""
     stored = as_kept(
         stored, StoredClustering, "a clustering is written of a StoredClustering or fitted k-means"
     )

@@ -36,66 +36,26 @@ STDIN = "-"
 
 def read_data(
     path: str | os.PathLike[str],
-    table: TableSettings | None = None,
+    table: TableSettings | None = None,  # how it is read, as the user says
     *,
-    kept: TableSettings | None = None,
-    dataset: str | None = None,
-    dtype: DTypeLike | None = None,
-    memory_limit: int | None = None,
-    sample_weight: str | int | None = None,
+    kept: TableSettings | None = None,  # how a model's data were read; its columns may be missing
+    dataset: str | None = None,  # path of a matrix inside an HDF5 file
+    dtype: DTypeLike | None = None,  # float32 or float64; by default the file's
+    memory_limit: int | None = None,  # in bytes
+    sample_weight: str | int | None = None,  # a column, or a path in HDF5
     weights_needed: bool = True,
-    columns: Sequence[str] | frozenset[str] | None = None,
-    keep_constant: bool = False,
-    on_disk: bool = False,
-    profiles: list[ColumnProfile] | None = None,
+    columns: Sequence[str] | frozenset[str] | None = None,  # in this order; of a set those there
+    keep_constant: bool = False,  # other rows may vary
+    on_disk: bool = False,  # however little memory they would take
+    profiles: list[ColumnProfile] | None = None,  # filled, a profile a column
 ) -> Dataset:
-    """Read a dataset from a table or an HDF5 file.
+    """Read a dataset from a table or an HDF5 file; ``-`` is standard input.
 
-    Parameters
-    ----------
-    path : path
-        The file; ``-`` is standard input.
-    table : TableSettings, optional
-        How it is read, as the user says.
-    kept : TableSettings, optional
-        How a model's own data were read: in place of what `table` has by default. Columns that it
-        names need not be there.
-    dataset : str, optional
-        Path of a two-dimensional dataset inside an HDF5 file.
-    dtype : {"float32", "float64"}, optional
-        Precision in memory; by default that of the file, float64 for integers.
-    memory_limit : int, optional
-        In bytes: where two copies of the values would be larger, those of HDF5 stay on disk, as a
-        `FileMatrix`, and tables are refused. By default all are read.
-    sample_weight : str or int, optional
-        Weights of the rows: a column of a table, or a path inside an HDF5 file.
-    weights_needed : bool
-        Whether these must be there.
-    columns : sequence of str, or frozenset of str, optional
-        The features of a model: all of these, in this order; of a set those that are there, in the
-        order of the table.
-    keep_constant : bool
-        Whether columns of a plain table with one value, or none, are features all the same: others
-        may have more rows of them.
-    on_disk : bool
-        Whether values of HDF5 stay on disk, however little memory they would take.
-    profiles : list of ColumnProfile, optional
-        Gets what each column of a table holds, in the order of the table.
-
-    Returns
-    -------
-    Dataset
-        The data; not checked for values that are not finite (`vpem.checks.check_finite`).
-        ``left_out`` has the columns of a plain table that are no features, with the reason. Where
-        families are asked for, text is codes; what they are `vpem.files.families.settle` says.
-
-    Raises
-    ------
-    FileError
-        If the file cannot be read or parsed.
-    InputError
-        If a column that is named is not there or holds something else, or its numbers are written
-        in another way than `table` says, with what would help.
+    Values are not checked for being finite (`vpem.checks.check_finite`). ``left_out`` of the result
+    has the columns of a plain table that are no features, with the reason. Where families are asked
+    for, text is codes; what these are `vpem.files.families.settle` says. Where two copies of the
+    values would exceed ``memory_limit``, those of HDF5 stay on disk, as a `FileMatrix`, and tables
+    are refused.
     """
     precision = check_dtype(dtype)
     given = TableSettings.of(table)
@@ -180,25 +140,7 @@ def _frame(file: Path, source: str, kind: str, table: TableSettings) -> Frame:
 
 
 def open_frame(path: str | os.PathLike[str], table: TableSettings) -> Frame | None:
-    """Open all columns of a table, whatever they are.
-
-    Parameters
-    ----------
-    path : path
-        The file.
-    table : TableSettings
-        How it is read.
-
-    Returns
-    -------
-    Frame or None
-        None of files that hold a matrix and no table.
-
-    Raises
-    ------
-    FileError
-        If the file cannot be read or parsed.
-    """
+    """Open all columns of a table, whatever they are; None for files that hold a matrix."""
     source = os.fspath(path)
     kind = format_of(path, source, table.encoding)
     if kind not in ("text", "parquet", "arrow"):

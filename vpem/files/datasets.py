@@ -284,13 +284,7 @@ def write_dataset(
 
 
 def read_truth(path: str | os.PathLike[str]) -> dict[str, NDArray[np.floating]] | None:
-    """Return the parameters that simulated data were drawn from, or None.
-
-    Raises
-    ------
-    FileError
-        If the file cannot be read, or an element is not what it must be.
-    """
+    """Return the parameters that simulated data were drawn from, or None."""
     with open_read(path) as file:
         if find(file, "truth") is None:
             return None

@@ -35,21 +35,11 @@ LARGEST = np.iinfo(np.int64).max
 
 @dataclass(frozen=True)
 class Strings(Field):
-    """Strings in one dimension.
+    """Strings in one dimension."""
 
-    Attributes
-    ----------
-    size : str
-        Name of how many there are.
-    least : int
-        How many there are at least.
-    different : bool
-        Whether no two are the same.
-    """
-
-    size: str
+    size: str  # name of how many there are
     least: int = 0
-    different: bool = False
+    different: bool = False  # no two are the same
 
 
 @dataclass(frozen=True)
@@ -68,27 +58,11 @@ class Json(Field):
 
 
 def read_elements(group: h5py.Group, schema: Elements, **sizes: int) -> State:
-    """Read all that a schema has, and check each before it is used.
+    """Read all that a schema has, and check each element before it is used.
 
-    Parameters
-    ----------
-    group : h5py.Group
-        The open file, or a group in it.
-    schema : dict
-        Fields by names.
-    **sizes : int
-        Sizes that are known by name.
-
-    Returns
-    -------
-    dict
-        What was read, by the names in the schema (of attributes without the ``@``): arrays as
-        float64 or int64, strings as tuples, None for what is absent and may be.
-
-    Raises
-    ------
-    FileError
-        If an element is missing or something else, naming it, what it must be, and what it is.
+    ``sizes`` are those known by name. The result has the names of the schema, those of attributes
+    without the ``@``: arrays as float64 or int64, strings as tuples, None for what may be absent
+    and is.
     """
     found: State = {}
     for name, field in schema.items():
@@ -107,21 +81,9 @@ def read_elements(group: h5py.Group, schema: Elements, **sizes: int) -> State:
 
 
 def check_written(path: str | os.PathLike[str], schema: Elements, **values: object) -> None:
-    """Check objects that a file is to have as JSON text by the schema that it will be read by.
+    """Check objects that a file will hold as JSON text against the schema it will be read by.
 
-    Parameters
-    ----------
-    path : path
-        The file.
-    schema : dict
-        Of the whole file.
-    **values : object
-        By their names in the schema.
-
-    Raises
-    ------
-    InputError
-        Naming the first key whose value is something else, what it must be, and what it is.
+    Raises InputError that names the first key with a wrong value, what it must be, and what it is.
     """
     for name, value in values.items():
         # As it will be read: JSON has one kind of list, and names that are text.

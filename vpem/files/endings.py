@@ -49,20 +49,7 @@ def ending_of(path: PathLike) -> str:
 
 
 def check_ending(path: PathLike, kind: str) -> str:
-    """Return the ending of a file that will be written.
-
-    Parameters
-    ----------
-    path : path
-        The file.
-    kind : str
-        One of `ENDINGS`.
-
-    Raises
-    ------
-    InputError
-        If the ending is one of something else.
-    """
+    """Return the ending of a file of a ``kind`` of `ENDINGS`; InputError if it is another's."""
     endings = ENDINGS[kind]
     ending = ending_of(path)
     if ending not in endings:

@@ -18,24 +18,12 @@ PathLike = str | os.PathLike[str]
 
 @dataclass(frozen=True)
 class Example:
-    """A dataset that comes with the package.
-
-    Attributes
-    ----------
-    file : str
-        Its name.
-    rows, columns : int
-        Rows, and features; of tables all columns.
-    what : str
-        What was measured.
-    source, licence : str
-        Where it is from, and under which terms.
-    """
+    """A dataset that comes with the package."""
 
     file: str
     rows: int
-    columns: int
-    what: str
+    columns: int  # features; of tables all columns
+    what: str  # what was measured
     source: str
     licence: str
 
@@ -107,24 +95,9 @@ def example_path(name: str) -> Path:
 
 
 def copy_example(name: str, target: PathLike, force: bool = False) -> None:
-    """Copy a dataset, all or nothing; mixtures' also as a table.
+    """Copy a dataset of `EXAMPLES`, all or nothing.
 
-    Parameters
-    ----------
-    name : str
-        One of `EXAMPLES`.
-    target : path
-        The file to write. With the ending .csv it is a table: the features and, in the last
-        column, the labels.
-    force : bool
-        Replace an existing file.
-
-    Raises
-    ------
-    InputError
-        If there is no such dataset, or the ending is that of something else.
-    FileError
-        If the file exists and ``force`` is False, or cannot be written.
+    Mixtures are written as a table where ``target`` ends with .csv: the features, then the labels.
     """
     source = example_path(name)
     if ending_of(source) == ".csv":
@@ -137,20 +110,9 @@ def copy_example(name: str, target: PathLike, force: bool = False) -> None:
 
 
 def copy_all(folder: PathLike, force: bool = False) -> None:
-    """Copy all datasets, and what is said of their sources and licences, into a folder.
+    """Copy all datasets, with their sources and licences, into a folder, which is made if missing.
 
-    Parameters
-    ----------
-    folder : path
-        Made, if it is missing.
-    force : bool
-        Replace existing files.
-
-    Raises
-    ------
-    FileError
-        If the folder cannot be made, or a file cannot be written or exists and ``force`` is False;
-        nothing is written then.
+    Nothing is written if any file exists and ``force`` is False.
     """
     home = Path(folder)
     try:

@@ -43,34 +43,16 @@ OVERDISPERSED = 2.0
 
 @dataclass(frozen=True)
 class Asked:
-    """What a user says of the families of features.
+    """What a user says of the families of features."""
 
-    Attributes
-    ----------
-    rest : str
-        Family of the features of which nothing else is said, or "auto": as their values show.
-    named : dict of str to str
-        Family, or "auto", of features by name, and of all features of an agent by its name.
-    """
-
-    rest: str = AUTO
-    named: Mapping[str, str] = field(default_factory=dict)
+    rest: str = AUTO  # for all others; "auto": as their values show
+    named: Mapping[str, str] = field(default_factory=dict)  # by feature or agent
 
     @classmethod
     def of(cls, value: Any, names: Sequence[str] | None = None) -> Asked | None:
         """Read what is said: "poisson", "auto", "lab=t,sex=categorical", a mapping, or a list.
 
-        Parameters
-        ----------
-        value : str, mapping, sequence of str, Asked or None
-            What is said; None: nothing.
-        names : sequence of str of length d, optional
-            Of the features, for a list of d families.
-
-        Raises
-        ------
-        InputError
-            If a family is unknown, or is said twice.
+        A list has a family for each of ``names`` (d,). None says nothing.
         """
         if value is None or isinstance(value, Asked):
             return value
@@ -155,24 +137,10 @@ def check_named(asked: Asked | None, *known: Iterable[str]) -> None:
 def in_levels_of(
     dataset: Dataset, kinds: Kinds, columns: Sequence[int] | None
 ) -> tuple[Dataset, list[str]]:
-    """Return data whose codes stand for the levels of a model, which are found by their names.
+    """Return data whose codes stand for a model's levels, found by name, and what to say of others.
 
-    Parameters
-    ----------
-    dataset : Dataset
-        The data, with names of levels (`settle_for_model`).
-    kinds : Kinds
-        Families of the model's features.
-    columns : sequence of int or None
-        Feature of the data that each of the model's is (`vpem.files.models.match_features`); None:
-        they are the same.
-
-    Returns
-    -------
-    dataset : Dataset
-        Values are NaN where the model has not the level.
-    unseen : list of str
-        What there is to say of these, feature by feature.
+    Values are NaN where the model has not the level. ``columns`` are the features of the data that
+    the model's are (`vpem.files.models.match_features`); None: they are the same.
     """
     place = {own: at for at, own in enumerate(dataset.own_features)}
     order = range(kinds.n_features) if columns is None else columns
@@ -210,12 +178,7 @@ def settle_for_model(dataset: Dataset, asked: Asked | None) -> Dataset:
 def asked_by(kinds: Kinds | None, names: Sequence[str]) -> dict[str, str] | None:
     """Return what to say of data for a model: its features are categories, or numbers.
 
-    Parameters
-    ----------
-    kinds : Kinds or None
-        Families of the model's features.
-    names : sequence of str of length d
-        Of these; what stands before a dot may be the party, which data may be without.
+    Data may leave out what stands before a dot in one of ``names`` (d,), since it may be the party.
     """
     if kinds is None:
         return None
@@ -228,27 +191,10 @@ def asked_by(kinds: Kinds | None, names: Sequence[str]) -> dict[str, str] | None
 
 
 def settle(dataset: Dataset, asked: Asked | None, held: Partition | None = None) -> Dataset:
-    """Say which family each feature of a dataset has, and make codes of numbers that are names.
+    """Say which family each feature has, and make codes of numbers that are names.
 
-    Parameters
-    ----------
-    dataset : Dataset
-        As it was read: text is codes already (``coded``), and families that a file keeps are there.
-    asked : Asked or None
-        What the user says; None: nothing, so that features have the families that the file keeps,
-        and all others are Gaussian.
-    held : Partition, optional
-        Agents whose names may be spoken of.
-
-    Returns
-    -------
-    Dataset
-        With ``kinds`` where a feature is not Gaussian.
-
-    Raises
-    ------
-    InputError
-        If a name is unknown, or a feature cannot be what it is said to be.
+    Where nothing is asked, features keep the family that their file has, and all others are
+    Gaussian. Agents of ``held`` may be spoken of by name.
     """
     if asked is None:
         return dataset
@@ -269,39 +215,20 @@ def settle(dataset: Dataset, asked: Asked | None, held: Partition | None = None)
 
 @dataclass(frozen=True)
 class AsRead:
-    """Features as they were read, of one file or of several whose rows follow one another.
+    """Features as they were read, of one file or of several whose rows follow one another."""
 
-    Attributes
-    ----------
-    parts : sequence of ndarray or FileMatrix of shape (m, d)
-        The values, file by file, of text as codes.
-    names : sequence of str of length d
-        Of the features.
-    stored : Kinds or None
-        What the files themselves say of families.
-    coded : mapping of int to tuple of str
-        Features that are codes, and of what names.
-    source : str
-        What messages call the files.
-    """
-
-    parts: Sequence[Any]
+    parts: Sequence[Any]  # (m, d) file by file, text as codes
     names: Sequence[str]
-    stored: Kinds | None
-    coded: Mapping[int, tuple[str, ...]]
-    source: str
+    stored: Kinds | None  # what the files say of families
+    coded: Mapping[int, tuple[str, ...]]  # features that are codes, and their levels
+    source: str  # for messages
 
     def settled(
         self, words: Sequence[str], lenient: bool = False
     ) -> tuple[list[Any], Kinds | None]:
-        """Return the values, and the family of each feature; None: all are Gaussian.
+        """Return the values and the families that ``words`` say; None: all are Gaussian.
 
-        Parameters
-        ----------
-        words : sequence of str of length d
-            What the user says of each: a family, or "auto".
-        lenient : bool
-            Whether a category may have as many levels as rows, as in a few rows for a model.
+        If ``lenient`` a category may have as many levels as rows, as in a few rows for a model.
         """
         stored, found = self.stored, list(words)
         levels = dict(self.coded) if stored is None else dict(stored.levels)

@@ -34,32 +34,14 @@ TIMEOUT = 30
 
 @dataclass(frozen=True)
 class OpenData:
-    """A dataset that anybody may download.
-
-    Attributes
-    ----------
-    title : str
-        What it is called.
-    url : str
-        A zip file.
-    member : str
-        Name of the CSV file in it, whatever the folder; without heads, labels in the last column.
-    sha256 : str
-        Of the CSV file, see `digest`.
-    feature_names : tuple of str
-        Names of the columns before the last.
-    labels : tuple of int
-        What the last column holds.
-    source, licence : str
-        Where it comes from and how to cite it, and on what terms.
-    """
+    """A dataset that anybody may download."""
 
     title: str
-    url: str
-    member: str
-    sha256: str
+    url: str  # a zip file
+    member: str  # its CSV file, in any folder, without heads; labels come last
+    sha256: str  # of the CSV file, see `digest`
     feature_names: tuple[str, ...]
-    labels: tuple[int, ...]
+    labels: tuple[int, ...]  # what the last column holds
     source: str
     licence: str
 
@@ -97,37 +79,10 @@ def fetch(
     given: str | os.PathLike[str] | None = None,
     cache: str | os.PathLike[str] | None = None,
 ) -> tuple[Dataset, dict[str, str]]:
-    """Return an open dataset, one agent a feature, and what is told about it.
+    """Return an open dataset of `OPEN`, one agent a feature, and what is known of its origin.
 
-    Parameters
-    ----------
-    name : str
-        One of `OPEN`.
-    given : path, optional
-        Read this copy (CSV, or the zip it comes in) and download nothing. A copy that is another
-        file is taken, with a warning, if its columns fit.
-    cache : path, optional
-        Folder where the download is kept, to be read the next time; by default that of the
-        environment variable VPEM_CACHE, or the user's cache.
-
-    Returns
-    -------
-    dataset : Dataset
-        Examples, feature names, labels, agents.
-    about : dict
-        ``source``, ``licence``, ``sha256``: see `vpem.files.about`.
-
-    Raises
-    ------
-    InputError
-        If there is no such dataset, or pooch is needed and not installed.
-    FileError
-        If the download fails or is not what it should be, or the copy's columns do not fit.
-
-    Warns
-    -----
-    VpemWarning
-        If the copy is another file.
+    A copy that is ``given`` is read instead of a download, with a warning if it is another file
+    whose columns fit. Downloads are kept in ``cache``: by default VPEM_CACHE, or the user's cache.
     """
     wanted = OPEN[check_choice("dataset", name, OPEN)]
     path = download(wanted, cache) if given is None else check_readable(given)
@@ -168,13 +123,7 @@ def fetch(
 
 
 def kept_in(wanted: OpenData, cache: str | os.PathLike[str] | None = None) -> Path:
-    """Return the file that a dataset's download is kept in, whether it is there already or not.
-
-    Raises
-    ------
-    InputError
-        If pooch is not installed.
-    """
+    """Return the file that a dataset's download is kept in, whether it is there already or not."""
     try:
         import pooch
     except ImportError as error:
@@ -188,15 +137,7 @@ def kept_in(wanted: OpenData, cache: str | os.PathLike[str] | None = None) -> Pa
 
 
 def download(wanted: OpenData, cache: str | os.PathLike[str] | None = None) -> Path:
-    """Download a dataset's zip file unless it is there already, and return where it is kept.
-
-    Raises
-    ------
-    InputError
-        If pooch is not installed.
-    FileError
-        If it cannot be downloaded, or kept.
-    """
+    """Download a dataset's zip file unless it is there already, and return where it is kept."""
     file = kept_in(wanted, cache)
     import pooch
 

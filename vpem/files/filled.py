@@ -20,28 +20,10 @@ __all__ = ["filled_columns"]
 def filled_columns(
     path: str | os.PathLike[str], table: TableSettings, found: Imputed
 ) -> dict[str, Any] | None:
-    """Return the columns of a table that was imputed, with its gaps filled.
+    """Return the columns of a table with its gaps filled, for `vpem.files.tables.write_columns`.
 
-    Parameters
-    ----------
-    path : path
-        The table.
-    table : TableSettings
-        How it was read.
-    found : Imputed
-        The completed matrix of its features.
-
-    Returns
-    -------
-    dict of str to ndarray of shape (M,) or pyarrow.ChunkedArray, or None
-        As `vpem.files.tables.write_columns` takes them: features are numbers, whole ones where a
-        column has no others, and all other columns are what they were; None where the file is no
-        table, or cannot be read again.
-
-    Raises
-    ------
-    FileError
-        If the file has changed, or cannot be read.
+    Features are numbers, whole ones where a column has no others; other columns are what they were.
+    None where the file is no table or cannot be read again; FileError if it has changed.
     """
     frame = open_frame(path, table)
     if frame is None:

@@ -25,18 +25,8 @@ __all__ = [
 def describe_run(recipe: str, X: Any, row_weights: Any, network: Any, **options: Any) -> State:
     """Describe a run by what must be the same when it goes on.
 
-    Parameters
-    ----------
-    recipe : str
-        Name of the algorithm.
-    X : ndarray or FileMatrix of shape (M, d)
-        The data.
-    row_weights : ndarray of shape (M,) or None
-        Weight of each row.
-    network : Network or None
-        Who takes part.
-    **options
-        Whatever else it depends on; ``init`` may be rows, a mixture or centres.
+    That is the algorithm, the data, the weights (M,), the network, and all other ``options``, of
+    which ``init`` may be rows, a mixture or centres.
     """
     options["init"] = start_facts(options.get("init"))
     if "reg_covar" in options:
@@ -91,14 +81,9 @@ RUNS_LOOKED_AT = 64
 
 
 def checksum(*values: Any) -> str:
-    """Return a sum that tells arrays, or what else can be written down, from others.
+    """Return a sum that tells arrays, or whatever has a `repr` of its own, from others.
 
-    Of an array beyond 64 MB runs of rows from all over it are looked at, as many as are 64 MB.
-
-    Parameters
-    ----------
-    *values : ndarray, FileMatrix, or anything with a `repr` of its own
-        What to look at.
+    Of arrays beyond 64 MB that much is looked at, in runs of rows from all over them.
     """
     made = hashlib.blake2b(digest_size=16)
     for value in values:

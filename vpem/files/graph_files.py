@@ -36,27 +36,7 @@ def read_graph(
     * ``.graphml``: GraphML; the ``id`` of a node is its label.
     * ``.json``: node-link JSON as networkx writes it, with ``nodes`` and ``edges`` (or ``links``).
 
-    Parameters
-    ----------
-    path : str or path
-        The file.
-    n_agents : int, optional
-        How many agents there are; by default as many as nodes.
-    names : sequence of str, optional
-        Names of the agents. See `vpem.network.graph.from_edges` for how nodes are matched with
-        agents.
-
-    Returns
-    -------
-    Graph
-        The graph, connected or not, of topology "file".
-
-    Raises
-    ------
-    FileError
-        If the file cannot be read or is not what its ending says.
-    InputError
-        If its nodes are not the agents.
+    See `vpem.network.graph.from_edges` for how nodes are matched with agents.
     """
     file = Path(path)
     ending = file.suffix.lower()

@@ -71,25 +71,9 @@ LARGE_TEXT = 1 << 20  # bytes from which strings are stored compressed
 def create(path: PathLike, encoding_type: str, encoding_version: str) -> Iterator[h5py.File]:
     """Create an HDF5 file whose bytes depend on its content only; use inside `atomic_write`.
 
-    All metadata have checksums in this version of the format, and where strings have a fixed
-    length nothing but metadata leads the reader on: a damaged file is refused, not followed.
-
-    Parameters
-    ----------
-    path : path
-        The (temporary) file.
-    encoding_type, encoding_version : str
-        What the file is; written as attributes of the root.
-
-    Yields
-    ------
-    h5py.File
-        The open file.
-
-    Raises
-    ------
-    OSError
-        At the end, if anything could not be written.
+    All metadata have checksums in this version of the format, and where strings have a fixed length
+    nothing but metadata leads the reader on: a damaged file is refused, not followed. Raises
+    OSError at the end, if anything could not be written.
     """
     import h5py
 
@@ -162,13 +146,7 @@ def write_array(
 
 
 def write_strings(group: h5py.Group, name: str, values: Sequence[str] | NDArray[np.str_]) -> None:
-    """Write strings with the attributes that AnnData gives a string array.
-
-    Raises
-    ------
-    InputError
-        If a string holds a NUL character, which HDF5 cannot store, or is too long.
-    """
+    """Write strings as AnnData does; InputError for a NUL, which HDF5 cannot store."""
     strings = [str(value) for value in values]
     for string in strings:
         if "\0" in string or len(string) > LONGEST_STRING:
@@ -195,29 +173,10 @@ def write_column(group: h5py.Group, name: str, values: Labels) -> None:
 
 
 def check_writable(path: PathLike, force: bool = False, kind: str | None = None) -> Path:
-    """Check that a result can be written to ``path``, before it is computed.
+    """Return the file that `atomic_write` would replace or create, before results are computed.
 
-    Parameters
-    ----------
-    path : path
-        The file to write; a link is followed.
-    force : bool
-        Replace an existing file.
-    kind : str, optional
-        What is written there, one of `vpem.files.endings.ENDINGS`.
-
-    Returns
-    -------
-    Path
-        The file that `atomic_write` would replace or create.
-
-    Raises
-    ------
-    InputError
-        If the name has the ending of something else.
-    FileError
-        If it exists and ``force`` is False, is a folder or device, or its folder is missing or
-        not writable.
+    Links are followed. ``kind`` is one of `vpem.files.endings.ENDINGS`, and no other may have the
+    ending.
     """
     if not os.fspath(path):
         raise FileError("the name of the output file is empty")
@@ -247,27 +206,10 @@ def check_writable(path: PathLike, force: bool = False, kind: str | None = None)
 
 @contextmanager
 def atomic_write(path: PathLike, force: bool = False, kind: str | None = None) -> Iterator[Path]:
-    """Write a file completely or not at all.
+    """Write a file completely or not at all: yield an empty temporary file to be filled.
 
-    Parameters
-    ----------
-    path : path
-        The file to write.
-    force : bool
-        Replace an existing file (it stays as it was if writing fails).
-    kind : str, optional
-        What is written there, one of `vpem.files.endings.ENDINGS`.
-
-    Yields
-    ------
-    Path
-        An empty temporary file in the same folder and with the same suffix, to be filled. It
-        replaces the target when the block ends, and is removed when the block raises.
-
-    Raises
-    ------
-    FileError
-        As `check_writable`, or if writing fails (a full disk).
+    It lies in the same folder, with the same suffix; it replaces the target when the block ends,
+    and is removed when the block raises. A full disk is a FileError, and the old file stays.
     """
     target = check_writable(path, force, kind)
     try:

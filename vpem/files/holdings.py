@@ -18,30 +18,9 @@ __all__ = ["numbered", "read_holders", "read_partition", "read_workers"]
 def read_partition(
     path: str | os.PathLike[str], n_features: int, feature_names: Sequence[str] | None = None
 ) -> Partition:
-    """Read a partition from a JSON file.
+    """Read a partition of the features: ``{"agent": [feature, ...], ...}``, or a list of lists.
 
-    Parameters
-    ----------
-    path : path
-        A file that holds ``{"agent name": [feature, ...], ...}`` or ``[[feature, ...], ...]``,
-        where a feature is its number (from 0) or its name.
-    n_features : int
-        Number of features of the data.
-    feature_names : sequence of str, optional
-        Names of the features.
-
-    Returns
-    -------
-    Partition
-        The partition, agents in the order of the file.
-
-    Raises
-    ------
-    FileError
-        If the file cannot be read or is not JSON.
-    InputError
-        If it is JSON of another structure, repeats an agent, names an unknown feature, or does
-        not hold every feature exactly once.
+    A feature is its number, from 0, or its name, and must be held exactly once.
     """
     content = read_json_file(path)
     names = list(content) if isinstance(content, dict) else None
@@ -81,26 +60,7 @@ def numbered(lists: Sequence[Any], feature_names: Sequence[str] | None) -> list[
 
 
 def read_workers(path: str | os.PathLike[str], n_samples: int) -> Workers:
-    """Read a partition of the rows: JSON, ``{"name": [row, ...], ...}``, rows from 0.
-
-    Parameters
-    ----------
-    path : path
-        The file.
-    n_samples : int
-        Number of rows there are.
-
-    Returns
-    -------
-    Workers
-
-    Raises
-    ------
-    FileError
-        If the file cannot be read.
-    InputError
-        If a row is missing, repeated, out of range or not an integer.
-    """
+    """Read a partition of the rows: JSON, ``{"name": [row, ...], ...}``, rows from 0."""
 
     def number(worker: str, row: object) -> int:
         if type(row) is not int or not 0 <= row < n_samples:
@@ -123,26 +83,9 @@ def read_holders(
 ) -> Workers:
     """Read who holds what: JSON, ``{"holder": [held, ...], ...}``.
 
-    Parameters
-    ----------
-    path : path
-        The file.
-    holder, held : str
-        What they are called in messages: "worker", "row".
-    called : sequence
-        What is held, as messages show it.
-    number : callable
-        Its place in ``called``, of the name of the holder and what the file has; may raise
-        `InputError`.
-    may_be_empty : bool
-        Whether a holder may have nothing.
-
-    Raises
-    ------
-    FileError
-        If the file cannot be read.
-    InputError
-        If something is held twice or by nobody.
+    ``holder`` and ``held`` are words for messages: "worker", "row". ``number(holder, value)`` is
+    the place in ``called`` of what the file has, or raises InputError. Each must be held exactly
+    once.
     """
     found = read_json_file(path)
     if not isinstance(found, dict) or not all(isinstance(part, list) for part in found.values()):

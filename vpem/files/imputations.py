@@ -30,28 +30,14 @@ VERSION = "0.1.0"
 
 @dataclass(frozen=True)
 class Imputed(Shown, facts="{values.shape[0]:row}, {values.shape[1]:column}"):
-    """A completed matrix.
+    """A completed matrix."""
 
-    Attributes
-    ----------
-    values : ndarray of shape (I, J)
-        What was seen (mean over observers), and the fitted mean elsewhere.
-    times_seen : ndarray of shape (I, J)
-        How many observers saw an entry; 0 where it was imputed.
-    row_names, column_names : tuple of str
-        Of rows (I,) and columns (J,).
-    source : str
-        Where the observations were from.
-    long : bool
-        Whether that was a table with a line an entry.
-    """
-
-    values: NDArray[np.float64]
-    times_seen: NDArray[np.intp]
-    row_names: tuple[str, ...]
-    column_names: tuple[str, ...]
-    source: str
-    long: bool = False
+    values: NDArray[np.float64]  # (I, J): seen (mean over observers) or fitted
+    times_seen: NDArray[np.intp]  # (I, J); 0: imputed
+    row_names: tuple[str, ...]  # (I,)
+    column_names: tuple[str, ...]  # (J,)
+    source: str  # where the observations are from
+    long: bool = False  # that was a table with a line an entry
 
 
 IMPUTATION: Elements = {
@@ -66,13 +52,7 @@ IMPUTATION: Elements = {
 
 
 def read_imputed(path: PathLike) -> Imputed:
-    """Read the completed matrix of a file of `write_imputation`.
-
-    Raises
-    ------
-    FileError
-        If the file cannot be read, or is no imputation.
-    """
+    """Read the completed matrix of a file of `write_imputation`."""
     with open_read(path) as file:
         if check_encoding(file, ENCODING, VERSION) != ENCODING:
             raise FileError(f"{path} is not a {ENCODING} file; 'vpem impute -o' writes one")
@@ -94,31 +74,11 @@ def write_imputed(
     quote_formulas: bool = False,
     filled: Mapping[str, Any] | None = None,
 ) -> None:
-    """Write a completed matrix as a table, all or nothing.
+    """Write a completed matrix as a .csv or .parquet table, all or nothing.
 
-    Of observations from a long table the table is long too: row, column, value, times_seen (0
-    where the value was imputed). Else it is the matrix, a line a row and its name first; or the
-    columns of the table that was imputed, all of them.
-
-    Parameters
-    ----------
-    path : path
-        A .csv or .parquet file.
-    found : Imputed
-        What to write.
-    force : bool
-        Replace an existing file.
-    quote_formulas : bool
-        As `vpem.files.tables.write_columns`.
-    filled : mapping, optional
-        From `vpem.files.filled.filled_columns`.
-
-    Raises
-    ------
-    InputError
-        If the file's name has another ending.
-    FileError
-        If the file exists and ``force`` is False, or cannot be written.
+    Of observations from a long table the table is long too: row, column, value, times_seen (0 where
+    the value was imputed). Else it is the matrix, a line a row and its name first; or all columns
+    of the table that was imputed, which are ``filled`` (`vpem.files.filled.filled_columns`).
     """
     check_ending(path, "imputed values")
     rows, columns = np.array(found.row_names), np.array(found.column_names)

@@ -42,18 +42,7 @@ VERSION = "0.1.0"
 def parse_json(text: str, deepest: int = DEEPEST) -> Any:
     """Return what JSON text stands for.
 
-    Parameters
-    ----------
-    text : str
-        The text.
-    deepest : int
-        How deep lists and objects may be nested.
-
-    Raises
-    ------
-    ValueError
-        If it is no JSON, has a number that is not finite, a key twice in an object, or is nested
-        deeper.
+    ValueError for numbers that are not finite, keys that an object has twice, and deeper nesting.
     """
     too_deep = ValueError(f"lists and objects are nested more than {deepest} deep")
     try:
@@ -94,14 +83,7 @@ def _is_shallow(value: object, depth: int) -> bool:
 
 
 def read_json_file(path: PathLike) -> Any:
-    """Return what a JSON file holds.
-
-    Raises
-    ------
-    FileError
-        If it cannot be read, has more than `read_limit` / `TIMES` bytes, or is not JSON
-        (`parse_json`).
-    """
+    """Return what a JSON file of at most `read_limit` / `TIMES` bytes holds."""
     try:
         return parse_json(read_text(path, TIMES))
     except ValueError as error:
@@ -109,13 +91,7 @@ def read_json_file(path: PathLike) -> Any:
 
 
 def read_json_bytes(group: h5py.Group, name: str) -> NDArray[np.uint8]:
-    """Return the bytes of JSON text in HDF5, no more of them than may be parsed.
-
-    Raises
-    ------
-    FileError
-        If there are none, or they are something else.
-    """
+    """Return the bytes of JSON text in HDF5, no more of them than may be parsed."""
     values = read_array(group, name, ndim=1, kinds="u")
     where = f"{group.file.filename}: {name}"
     if values.dtype != np.uint8:
@@ -128,22 +104,7 @@ def read_json_bytes(group: h5py.Group, name: str) -> NDArray[np.uint8]:
 
 
 def read_json_element(group: h5py.Group, name: str, deepest: int = DEEPEST) -> Report:
-    """Read an object that `write_json_element` has written.
-
-    Parameters
-    ----------
-    group : h5py.Group
-        Where to look.
-    name : str
-        Path of the dataset of bytes in ``group``.
-    deepest : int
-        How deep lists and objects may be nested.
-
-    Raises
-    ------
-    FileError
-        If there is none, or it is something else.
-    """
+    """Read an object that `write_json_element` has written, lists and objects nested no deeper."""
     values = read_json_bytes(group, name)
     try:
         found = parse_json(values.tobytes().decode("utf-8"), deepest)
@@ -155,16 +116,6 @@ def read_json_element(group: h5py.Group, name: str, deepest: int = DEEPEST) -> R
 
 
 def write_json_element(group: h5py.Group, name: str, value: object) -> None:
-    """Write an object as JSON text, stored as bytes.
-
-    Parameters
-    ----------
-    group : h5py.Group
-        Where to write.
-    name : str
-        Name of the dataset.
-    value
-        What JSON can hold; no NaN, no infinity.
-    """
+    """Write what JSON can hold, without NaN and infinity, as a dataset of bytes."""
     data = np.frombuffer(json.dumps(value, allow_nan=False).encode("utf-8"), dtype=np.uint8)
     describe_element(group.create_dataset(name, data=data, track_times=False), "json-utf8", VERSION)

@@ -27,13 +27,7 @@ def write_kinds(group: h5py.Group, kinds: Kinds) -> None:
 
 
 def read_kinds(group: h5py.Group, n_features: int) -> Kinds | None:
-    """Read what `write_kinds` has written; None where there is nothing, or all are Gaussian.
-
-    Raises
-    ------
-    FileError
-        If it is not what it must be.
-    """
+    """Read what `write_kinds` has written; None where there is nothing, or all are Gaussian."""
     if find(group, "families") is None:
         return None
     schema: Elements = {"families": Strings("features"), "n_levels": Array("i", ("features",), 0)}

@@ -29,18 +29,10 @@ ID_NAMES, ROW_NAMES = ("id", "ids"), ("row", "rows")
 
 @dataclass(frozen=True)
 class SomeLabels:
-    """What is known of some rows.
+    """What is known of some rows."""
 
-    Attributes
-    ----------
-    values : ndarray of shape (M,) or (M, K)
-        A label a row, "" or NaN where there is none; or probabilities, NaN where there are none.
-    names : tuple of str of length K
-        Of the columns of probabilities; () of labels, which are names themselves.
-    """
-
-    values: NDArray[Any]
-    names: tuple[str, ...] = ()
+    values: NDArray[Any]  # (M,) labels, "" or NaN: none; or (M, K) probabilities
+    names: tuple[str, ...] = ()  # of the K columns of probabilities
 
     def at(self, rows: NDArray[np.intp]) -> SomeLabels:
         """Return those of these rows, of which -1 has none."""
@@ -50,15 +42,7 @@ class SomeLabels:
 
 
 def columns_of_labels(asked: Any, names: Sequence[str]) -> list[int]:
-    """Return the columns that somebody means by labels for the fit; [] where it is no column.
-
-    Parameters
-    ----------
-    asked : str, int, sequence or None
-        A column, several with commas between, a file, or a path inside one.
-    names : sequence of str
-        Of the columns.
-    """
+    """Return the columns meant by labels for the fit; [] where a file or a path in one is meant."""
     if isinstance(asked, str) and asked in names:
         return [list(names).index(asked)]
     places: list[int] = []
@@ -76,23 +60,9 @@ def columns_of_labels(asked: Any, names: Sequence[str]) -> list[int]:
 def labels_of_columns(
     columns: Sequence[Iterable[Any]], names: Sequence[str], marks: Sequence[str], source: str
 ) -> SomeLabels:
-    """Return labels of one column, or probabilities of several.
+    """Return the labels (M,) of one column, or the probabilities (M, K) of several.
 
-    Parameters
-    ----------
-    columns : sequence of iterables of length M
-        Values as they were read: text, numbers, None.
-    names : sequence of str
-        Of the columns.
-    marks : sequence of str
-        What else stands for a missing value.
-    source : str
-        For messages.
-
-    Raises
-    ------
-    InputError
-        If a probability is no number.
+    ``marks`` are what else stands for a missing value.
     """
     unknown = UNKNOWN | {mark.casefold() for mark in marks}
     words = [[_word(one, unknown) for one in column] for column in columns]
@@ -134,25 +104,9 @@ def settle_labels(
 ) -> SomeLabels | None:
     """Return labels that were read with the data, or read them from a file of their own.
 
-    Parameters
-    ----------
-    found : SomeLabels or None
-        What was read with the data.
-    asked : str, int, sequence or None
-        What somebody means by labels for the fit.
-    data : sequence of Dataset
-        Files of the data, whose rows follow one another.
-    ids : ndarray of shape (M,) or None
-        Of these rows.
-    table : TableSettings
-        How tables are written.
-    folder : str
-        From where a file is looked for.
-
-    Raises
-    ------
-    InputError
-        If there is neither such a column nor such a file, or the file does not go with the rows.
+    Rows of the files of ``data`` follow one another and are called ``ids`` (M,). A file is looked
+    for from ``folder``; InputError if there is neither such a column nor a file that goes with the
+    rows.
     """
     if asked is None or found is not None:
         return found

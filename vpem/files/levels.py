@@ -28,18 +28,10 @@ Values = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Recoding:
-    """What becomes of the values of a column.
+    """What becomes of the values of a column."""
 
-    Attributes
-    ----------
-    values : ndarray of shape (n,)
-        Known values, in increasing order.
-    codes : ndarray of shape (n,)
-        What each becomes, NaN: missing. All other values become missing, too.
-    """
-
-    values: Values
-    codes: Values
+    values: Values  # (n,) known ones, increasing
+    codes: Values  # (n,), NaN: missing, as are all other values
 
     @classmethod
     def places(cls, values: Values) -> Recoding:
@@ -80,24 +72,11 @@ def in_levels(
     have: Mapping[int, Sequence[str]],
     wanted: Mapping[int, Sequence[str]],
 ) -> tuple[Any, dict[int, tuple[int, list[str]]]]:
-    """Return a matrix whose codes stand for the levels of a model, which are found by their names.
+    """Return a matrix whose codes stand for a model's levels, found by name; NaN for other levels.
 
-    Parameters
-    ----------
-    X : ndarray or FileMatrix of shape (M, d)
-        The data.
-    have : dict of int to sequence of str
-        By column, the names that its codes stand for; a column without has numbers, which are
-        called as they are written.
-    wanted : dict of int to sequence of str
-        By column, those of the model.
-
-    Returns
-    -------
-    X : ndarray or FileMatrix
-        With NaN for levels that the model has not.
-    unseen : dict of int to (int, list of str)
-        By column, how many values these are, and some of their names.
+    ``have`` names what codes stand for, column by column; the numbers of other columns are called
+    as they are written. Also returned, by column: how many values have no level, and some of their
+    names.
     """
     changes = {}
     for j, names in wanted.items():
@@ -131,17 +110,7 @@ def _number_or(name: str) -> str | float:
 
 
 def check_levels(name: str, n_levels: int, n_values: int, source: str) -> None:
-    """Raise InputError where a category has too many levels to be one.
-
-    Parameters
-    ----------
-    name : str
-        Of the column.
-    n_levels, n_values : int
-        Different values, and values that are not missing.
-    source : str
-        The file.
-    """
+    """Raise InputError where a category has too many levels for its values that are not missing."""
     if n_levels > MOST_LEVELS:
         raise InputError(
             f"{source}: {name!r} has more than {MOST_LEVELS} different values, and each would be a "
@@ -163,25 +132,9 @@ def distinct(
     source: str,
     lenient: bool = False,
 ) -> dict[int, Values]:
-    """Return the different values of some columns, in increasing order, without what is missing.
+    """Return the different values of some columns, increasing, without what is missing.
 
-    Parameters
-    ----------
-    parts : sequence of ndarray or FileMatrix of shape (m, d)
-        The data, which may lie in several files.
-    columns : sequence of int
-        Which.
-    names : sequence of str of length d
-        Of the features.
-    source : str
-        The file.
-    lenient : bool
-        Whether there may be as many values as rows.
-
-    Raises
-    ------
-    InputError
-        If there are too many of them (`check_levels`), or a value is infinite.
+    The data (m, d) may lie in several files. If ``lenient``, there may be as many values as rows.
     """
     found: dict[int, Values] = {j: np.empty(0) for j in columns}
     there = dict.fromkeys(columns, 0)
@@ -218,15 +171,7 @@ def named_numbers(values: NDArray[np.floating]) -> tuple[str, ...]:
 
 
 def recoded(X: Floats | FileMatrix, changes: Mapping[int, Recoding]) -> Any:
-    """Return a matrix with other values in some columns.
-
-    Parameters
-    ----------
-    X : ndarray or FileMatrix of shape (M, d)
-        The data.
-    changes : dict of int to Recoding
-        What becomes of values, by column.
-    """
+    """Return a matrix (M, d) with other values in some columns."""
     changes = {j: change for j, change in changes.items() if not change.is_nothing}
     if not changes:
         return X

@@ -71,22 +71,11 @@ def is_long(header: Sequence[str]) -> bool:
 def read_cells(
     path: PathLike, places_of: Callable[[list[str]], Sequence[int]]
 ) -> Iterator[tuple[str, list[str]]]:
-    """Yield where each line is, for messages, and its cells.
+    """Yield where each line of a CSV is, for messages, and its cells at ``places_of(header)``.
 
-    Parameters
-    ----------
-    path : path
-        The file: UTF-8, names of the columns in its first line, with commas, semicolons or tabs
-        between; it may be packed. Empty lines are left out.
-    places_of : callable
-        Of the header: places of the cells that are wanted, in their order.
-
-    Raises
-    ------
-    FileError
-        If the file cannot be read, or is no CSV.
-    InputError
-        If a line has more or fewer fields than the header.
+    Names are in its first line, with commas, semicolons or tabs between; the file is UTF-8 and may
+    be packed. Empty lines are left out; InputError where a line has more or fewer fields than the
+    header.
     """
     source = os.fspath(path)
     try:
@@ -122,21 +111,11 @@ def sort_names(names: Iterable[str]) -> list[str]:
 
 @dataclass
 class Entries:
-    """A long table of entries of a matrix.
+    """A long table of entries of a matrix."""
 
-    Attributes
-    ----------
-    texts : dict of str to list of str
-        What each entry is of, such as its row and its column.
-    values : ndarray of shape (m,)
-        Finite numbers.
-    weights : ndarray of shape (m,), or None
-        What each entry weighs, where there is such a column.
-    """
-
-    texts: dict[str, list[str]]
-    values: NDArray[np.float64]
-    weights: NDArray[np.float64] | None
+    texts: dict[str, list[str]]  # what each is of: row, column
+    values: NDArray[np.float64]  # (m,), finite
+    weights: NDArray[np.float64] | None  # (m,)
 
     def numbered(self, what: str) -> tuple[list[str], NDArray[np.intp]]:
         """Return the names of one kind, in order, and the number of each entry's."""
@@ -146,29 +125,7 @@ class Entries:
 
 
 def read_entries(path: PathLike, kinds: Sequence[str], weight: str | None = None) -> Entries:
-    """Read a long table, a line an entry: of its columns ``kinds`` and ``value``.
-
-    Parameters
-    ----------
-    path : path
-        The file.
-    kinds : sequence of str
-        Columns of names, such as row and column.
-    weight : str, optional
-        A column of weights.
-
-    Returns
-    -------
-    Entries
-
-    Raises
-    ------
-    FileError
-        If the file cannot be read, or is no CSV.
-    InputError
-        If it lacks a column or has one twice, or has an empty name, or a value or a weight that is
-        no finite number.
-    """
+    """Read a long table, a line an entry: its columns ``kinds``, ``value`` and ``weight``."""
     source = os.fspath(path)
     columns = [*kinds, "value", *([] if weight is None else [weight.strip().lower()])]
 

@@ -34,25 +34,9 @@ LEAST_READ = 1 << 20
 class FileMatrix(Shaped):
     """A matrix in an HDF5 file that is read a run of rows at a time.
 
-    Parameters
-    ----------
-    path : path
-        The file; it stays open until `close`.
-    name : str
-        Path of the two-dimensional dataset inside.
-    read_bytes : int
-        Size aimed at for one read.
-
-    Attributes
-    ----------
-    observer : callable or None
-        Is told the path, and which part of the rows a pass over them has come to. Matrices of some
-        rows or columns that are made afterwards have it too.
-
-    Warns
-    -----
-    VpemWarning
-        If the dataset is stored in chunks that make reading by rows slow.
+    The file stays open until `close`; one read has about ``read_bytes``. ``observer``, which
+    matrices of some rows or columns inherit, is told the path and how far a pass over the rows has
+    come. VpemWarning if the dataset is stored in chunks that make reading by rows slow.
     """
 
     def __init__(
@@ -172,13 +156,7 @@ class FileMatrix(Shaped):
         return chosen
 
     def beyond(self, limit: int | None) -> FileMatrix | None:
-        """Return the matrix as it is read from disk; None where memory may hold it twice.
-
-        Parameters
-        ----------
-        limit : int or None
-            How much memory that is, in bytes; None: any.
-        """
+        """Return the matrix as it is read from disk; None where ``limit`` bytes hold it twice."""
         # Fitting takes a second copy of what is in memory, in the order of the hubs.
         if limit is None or 2 * self.nbytes <= limit:
             return None
@@ -251,18 +229,9 @@ class FileMatrix(Shaped):
 def check_kept_beside(
     X: Floats | FileMatrix, needed: int, what: str, *instead: str | Setting
 ) -> None:
-    """Raise InputError where what a fit keeps beside its data is more than there may be.
+    """Raise InputError where a fit keeps more bytes beside its data than their memory limit allows.
 
-    Parameters
-    ----------
-    X : ndarray or FileMatrix
-        The data, which may have a memory limit.
-    needed : int
-        Bytes.
-    what : str
-        What is kept.
-    *instead : str or Setting
-        What else can be done, of data with a limit.
+    ``instead`` says what else can be done, of data with a limit.
     """
     check_memory(needed, what)
     if isinstance(X, FileMatrix):

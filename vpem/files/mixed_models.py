@@ -85,13 +85,7 @@ def write_families(file: h5py.File, mixture: MixedMixture) -> None:
 
 
 def read_kinds(file: h5py.File, n_features: int) -> Kinds | None:
-    """Read which families features have; None where all are Gaussian.
-
-    Raises
-    ------
-    InputError
-        If a category has no levels.
-    """
+    """Read which families features have; None where all are Gaussian."""
     kinds = kept_kinds.read_kinds(file, n_features)
     for feature in [] if kinds is None else kinds.columns_of("categorical").tolist():
         if kinds is not None and not kinds.n_levels[feature]:
@@ -107,13 +101,7 @@ def read_families(
     weights: NDArray[np.float64],
     scaling: Scaling,
 ) -> MixedMixture:
-    """Read each hub's parameters of each family.
-
-    Raises
-    ------
-    FileError, InputError
-        If any is missing, of another shape, or out of range.
-    """
+    """Read each hub's parameters of each family."""
     if blocks.n_features != kinds.n_features:
         raise InputError(f"hubs have {blocks.n_features} of {kinds.n_features} features")
     parts = []

@@ -24,10 +24,7 @@ __all__ = ["assembled", "model_as_json", "write_json", "write_npz"]
 def assembled(model: Model) -> dict[str, NDArray[np.float64]]:
     """Return the one mixture a user wants, in the user's order and units.
 
-    Raises
-    ------
-    NumericalError
-        If a parameter is too large for a double in these units.
+    NumericalError if a parameter is too large for a double in these units.
     """
     mixture = model.mixture
     with np.errstate(over="ignore", invalid="ignore"):
@@ -45,13 +42,7 @@ def assembled(model: Model) -> dict[str, NDArray[np.float64]]:
 
 
 def write_npz(path: PathLike, model: Model, force: bool = False) -> None:
-    """Write the assembled mixture as a NumPy archive (``weights, means, covariances, ...``).
-
-    Raises
-    ------
-    FileError
-        If the file exists and ``force`` is False, or cannot be written.
-    """
+    """Write the assembled mixture as a NumPy archive (``weights, means, covariances, ...``)."""
     mixture, kinds = model.mixture, {}
     if isinstance(mixture, MixedMixture):
         kinds = {"families": np.array(mixture.kinds.families, dtype=np.str_)}
@@ -115,13 +106,7 @@ def _hub_arrays(mixture: Any, b: int) -> Report:
 
 
 def write_json(path: PathLike, model: Model, force: bool = False) -> None:
-    """Write the whole model as JSON: the assembled mixture, and hub by hub in fitted units.
-
-    Raises
-    ------
-    FileError
-        If the file exists and ``force`` is False, or cannot be written.
-    """
+    """Write the whole model as JSON: the assembled mixture, and hub by hub in fitted units."""
     with (
         atomic_write(path, force, "exported models") as temporary,
         open(temporary, "w", encoding="utf-8") as stream,

@@ -281,27 +281,10 @@ def _check_mixture(mixture: Mixture) -> None:
 
 
 def match_features(model: Model, names: Sequence[str], *, ordered: bool = True) -> list[int] | None:
-    """Find the model's features among those of a dataset.
+    """Return the column of each of the model's features, by name; None where columns are the same.
 
-    Parameters
-    ----------
-    model : Model
-        The model.
-    names : sequence of str
-        Names of the dataset's features.
-    ordered : bool
-        Whether features without names may be taken by their places; those of parties have none.
-
-    Returns
-    -------
-    list of int or None
-        Column of each of the model's features, by name; None where the columns are the same, or
-        where one side has no names of its own and the number of features is the same.
-
-    Raises
-    ------
-    InputError
-        If features are missing.
+    Features are also taken by their places where one side has no names, if ``ordered`` (those of
+    parties have none) and their number is the same.
     """
     wanted = model.feature_names
     found = tuple(names)

@@ -50,13 +50,7 @@ EXPANSION = 100
 
 
 def read_limit() -> int:
-    """Return how many bytes may be made of what stores less.
-
-    Raises
-    ------
-    InputError
-        If the environment variable `READ_LIMIT` is no size.
-    """
+    """Return how many bytes may be made of what stores less: the environment's `READ_LIMIT`."""
     wanted = os.environ.get(READ_LIMIT, "").strip()
     if not wanted:
         return USUAL_LIMIT
@@ -67,26 +61,14 @@ def read_limit() -> int:
 
 
 def advice(n_bytes: float) -> str:
-    """Return what to do about what is beyond the limit: "; set VPEM_READ_LIMIT=...".
-
-    Parameters
-    ----------
-    n_bytes : float
-        What the limit would have to be.
-    """
+    """Return what to do about what needs a limit of ``n_bytes``: "; set VPEM_READ_LIMIT=..."."""
     size = max(1, int(n_bytes))
     unit, mark = (1 << 30, "G") if size > 1 << 32 else (1 << 20, "M")
     return f"if you trust the file, set {READ_LIMIT}={-(-size // unit)}{mark}"
 
 
 def check_readable(path: PathLike) -> Path:
-    """Return ``path`` if it is a regular file that can be opened and is not empty.
-
-    Raises
-    ------
-    FileError
-        If it is missing, a folder, a device, a pipe, empty, or not readable.
-    """
+    """Return ``path`` if it is a regular file that can be opened and is not empty."""
     with open_regular(path) as file:
         if not os.fstat(file.fileno()).st_size:
             raise FileError(f"{path} is empty")
@@ -97,20 +79,7 @@ def check_readable(path: PathLike) -> Path:
 def open_regular(path: PathLike) -> Iterator[BinaryIO]:
     """Open a regular file to read its bytes; links to one are followed.
 
-    Parameters
-    ----------
-    path : path
-        The file.
-
-    Yields
-    ------
-    BinaryIO
-        The open file. What is opened is looked at, not what the name stood for before.
-
-    Raises
-    ------
-    FileError
-        If it is missing, a folder, a device, a pipe, or not readable.
+    What is opened is looked at, not what the name stood for before.
     """
     file = open_plain(path)
     with file:
@@ -119,13 +88,7 @@ def open_regular(path: PathLike) -> Iterator[BinaryIO]:
 
 @contextmanager
 def open_text(path: PathLike) -> Iterator[TextIO]:
-    """Open a regular UTF-8 file that is not empty, to read its lines as they are.
-
-    Raises
-    ------
-    FileError
-        As `open_regular`, or if it is empty.
-    """
+    """Open a regular UTF-8 file that is not empty, to read its lines as they are."""
     check_readable(path)
     with open_regular(path) as file, TextIOWrapper(file, "utf-8-sig", newline="") as text:
         yield text
@@ -169,20 +132,7 @@ def _kind(mode: int) -> str:
 
 
 def read_bytes(path: PathLike, times: int = 1) -> bytes:
-    """Return the content of a regular file, which may become `read_limit` bytes.
-
-    Parameters
-    ----------
-    path : path
-        The file.
-    times : int
-        How many times its size is taken by what is made of it.
-
-    Raises
-    ------
-    FileError
-        If it cannot be read or is larger.
-    """
+    """Return the content of a regular file; ``times`` its size must be within `read_limit`."""
     most = read_limit() // times
     with open_regular(path) as file:
         try:
@@ -199,18 +149,7 @@ def read_bytes(path: PathLike, times: int = 1) -> bytes:
 
 
 def read_text(path: PathLike, times: int = 1) -> str:
-    r"""Return the content of a UTF-8 file, with or without a byte order mark; lines end with \n.
-
-    Parameters
-    ----------
-    path, times
-        As of `read_bytes`.
-
-    Raises
-    ------
-    FileError
-        If it cannot be read, is too large (`read_bytes`), or is not UTF-8 text.
-    """
+    r"""Return the content of a UTF-8 file, with or without a byte order mark; lines end with \n."""
     try:
         text = read_bytes(path, times).decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -221,21 +160,8 @@ def read_text(path: PathLike, times: int = 1) -> str:
 def check_unpacked(n_bytes: int, path: PathLike, source: str | None = None) -> None:
     """Raise an error if what a file packs would take far more memory than its size.
 
-    Parameters
-    ----------
-    n_bytes : int
-        What it would take.
-    path : path
-        The file.
-    source : str, optional
-        What messages call it; by default its path.
-
-    Raises
-    ------
-    FileError
-        If it takes more than `read_limit` and `EXPANSION` times the file.
-    InputError
-        If it takes more than the memory of this machine.
+    FileError beyond `read_limit` and `EXPANSION` times the file, InputError beyond this machine's
+    memory.
     """
     # Standard input is kept under another name.
     size = os.stat(path).st_size if os.path.exists(path) else 0

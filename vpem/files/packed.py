@@ -74,15 +74,10 @@ class _Counted(RawIOBase):
 
 
 def open_unpacked(path: PathLike) -> BinaryIO:
-    """Open a regular file, or what it unpacks to where it is packed, to read its bytes.
+    """Open a regular file, or what it unpacks to (a zip file's only member), to read its bytes.
 
-    Of a zip file that is its only member.
-
-    Raises
-    ------
-    FileError
-        If it cannot be opened; when it is read, if it is damaged or unpacks to far more than it
-        has (`EXPANSION`, `read_limit`).
+    Reading raises FileError if the file is damaged or unpacks to far more than it has (`EXPANSION`,
+    `read_limit`).
     """
     with ExitStack() as stack:
         file = stack.enter_context(open_plain(path))
@@ -154,13 +149,7 @@ class _Xz:
 
 
 def open_zip(file: BinaryIO, path: PathLike) -> zipfile.ZipFile:
-    """Open a zip file whose list of members is not too long.
-
-    Raises
-    ------
-    FileError
-        If it is, or the file is damaged.
-    """
+    """Open a zip file whose list of members is not too long."""
     size = os.fstat(file.fileno()).st_size
     tail = min(size, END.size + 0xFFFF)
     file.seek(size - tail)

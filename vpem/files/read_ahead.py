@@ -30,11 +30,6 @@ class ReadAhead:
     It begins when the kernels have begun, or at once where somebody waits for it. A thread that
     wakes while those of the kernels do takes the place of one, which then waits beside another for
     as long as the system does not see the processor that is free again: ten milliseconds or more.
-
-    Parameters
-    ----------
-    load : callable
-        Fills a buffer with a run of rows, and returns it.
     """
 
     def __init__(self, load: Callable[[slice, Floats], Floats]) -> None:
@@ -70,15 +65,7 @@ class ReadAhead:
 
 
 class FileRows:
-    """Rows of a file, the next run of which is read while this one is worked on.
-
-    Parameters
-    ----------
-    matrix : FileMatrix
-        The file.
-    blocks, scaling, dtype
-        As for `MemoryRows`.
-    """
+    """Rows of a file, the next run of which is read while this one is worked on."""
 
     def __init__(
         self, matrix: FileMatrix, blocks: Blocks, scaling: Scaling, dtype: DTypeLike
@@ -178,17 +165,7 @@ class FileRows:
 
 
 class FilePart:
-    """A run of rows of a file, of which nothing else is read.
-
-    Parameters
-    ----------
-    whole : FileRows
-        All rows.
-    rows : slice
-        Which of them.
-    following : slice, optional
-        What is read ahead when these have been.
-    """
+    """A run of rows of a file; ``following`` is read ahead when these have been."""
 
     def __init__(self, whole: FileRows, rows: slice, following: slice | None) -> None:
         self._whole = whole

@@ -53,30 +53,10 @@ def read_array(
     shape: Sequence[int | None] | None = None,
     kinds: str = "iuf",
 ) -> NDArray[Any]:
-    """Read a numeric dataset after checking its type, dimensions and size.
+    """Read a numeric dataset after checking its NumPy kinds, dimensions and size.
 
-    Parameters
-    ----------
-    group : h5py.Group
-        Where to look.
-    name : str
-        Path of the dataset in ``group``.
-    ndim : int, optional
-        Number of dimensions it must have.
-    shape : sequence of int or None, optional
-        Lengths it must have; None stands for any length.
-    kinds : str
-        NumPy kind letters that are accepted.
-
-    Returns
-    -------
-    ndarray
-        The values, C-contiguous, in native byte order, and no wider than a double.
-
-    Raises
-    ------
-    FileError
-        If there is no such dataset or it is not what it must be.
+    In ``shape`` None stands for any length. The result is C-contiguous, in native byte order, and
+    no wider than a double.
     """
     where = place_of(group, name)
     dataset = _dataset(group, name)
@@ -93,13 +73,7 @@ def read_array(
 
 
 def check_matrix(group: h5py.Group, name: str) -> h5py.Dataset:
-    """Return a two-dimensional numeric dataset unread, to be read a run of rows at a time.
-
-    Raises
-    ------
-    FileError
-        If there is no such dataset or it is not what it must be.
-    """
+    """Return a two-dimensional numeric dataset unread, to be read a run of rows at a time."""
     where = place_of(group, name)
     dataset = _dataset(group, name)
     with reading(where):
@@ -114,28 +88,7 @@ def check_matrix(group: h5py.Group, name: str) -> h5py.Dataset:
 def read_strings(
     group: h5py.Group, name: str, *, shape: Sequence[int | None] = (None,)
 ) -> tuple[str, ...]:
-    """Read a one-dimensional dataset of UTF-8 strings.
-
-    Parameters
-    ----------
-    group : h5py.Group
-        Where to look.
-    name : str
-        Path of the dataset in ``group``.
-    shape : sequence of int or None
-        The length it must have; ``(None,)`` stands for any.
-
-    Returns
-    -------
-    tuple of str
-        The strings.
-
-    Raises
-    ------
-    FileError
-        If there is no such dataset, it holds something else, or a string is not UTF-8 or is
-        longer than 4096 characters.
-    """
+    """Read a one-dimensional dataset of UTF-8 strings of at most 4096 characters."""
     import h5py
 
     where = place_of(group, name)
@@ -192,13 +145,7 @@ def _check_lengths(lengths: Iterator[NDArray[np.uint32]], most: int, where: str)
 
 
 def read_column(group: h5py.Group, name: str) -> Labels:
-    """Read a one-dimensional dataset of strings or numbers (true/false values included).
-
-    Raises
-    ------
-    FileError
-        As `read_strings` and `read_array`.
-    """
+    """Read a one-dimensional dataset of strings or numbers (true/false values included)."""
     import h5py
 
     dataset = _dataset(group, name)
@@ -219,13 +166,7 @@ def read_attribute(item: h5py.Group | h5py.Dataset, name: str) -> str | None:
 
 
 def read_value(item: h5py.Group | h5py.Dataset, name: str) -> Any:
-    """Return an attribute that is a single number or text, or None if there is no such one.
-
-    Raises
-    ------
-    FileError
-        If the file is damaged there.
-    """
+    """Return an attribute that is a single number or text, or None if there is no such one."""
     import h5py
 
     with reading(f"{place_of(item, '')}: attribute {name}"):
@@ -256,26 +197,9 @@ def read_shape(item: h5py.Group | h5py.Dataset, name: str) -> tuple[int, int] | 
 
 
 def check_encoding(file: h5py.File, expected: str, version: str) -> str | None:
-    """Check that ``file`` is not another kind of vpem file, nor from a newer vpem.
+    """Return the ``encoding-type`` of a file, or None if it has none.
 
-    Parameters
-    ----------
-    file : h5py.File
-        The open file.
-    expected : str
-        The ``encoding-type`` that vpem writes for what is being read ("vpem-dataset").
-    version : str
-        The ``encoding-version`` that this vpem writes.
-
-    Returns
-    -------
-    str or None
-        The file's ``encoding-type``, None if it has none.
-
-    Raises
-    ------
-    FileError
-        If it is another kind of vpem file, or of a later major version.
+    FileError unless it is ``expected``, of this or an earlier major ``version``.
     """
     found = read_attribute(file, "encoding-type")
     if found is not None and found.startswith("vpem-") and found != expected:

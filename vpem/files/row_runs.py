@@ -18,31 +18,15 @@ Indices = NDArray[np.intp]
 
 @dataclass(frozen=True)
 class Read:
-    """Rows of a file that are read at once.
-
-    Attributes
-    ----------
-    rows : slice
-        Which.
-    chosen : ndarray of shape (m,) or None
-        Of these, those wanted; None: all.
-    places : slice or ndarray of shape (m,)
-        Where they go.
-    """
+    """Rows of a file that are read at once."""
 
     rows: slice
-    chosen: Indices | None
-    places: slice | Indices
+    chosen: Indices | None  # (m,) of these, those wanted; None: all
+    places: slice | Indices  # where they go
 
 
 class RowRuns:
-    """Rows of a file, run after run, counted from 0.
-
-    Parameters
-    ----------
-    rows : sequence of ndarray of shape (m_i,)
-        Increasing numbers of rows in the file, group by group.
-    """
+    """Rows of a file, run after run, counted from 0; those of each group (m_i,) increase."""
 
     def __init__(self, rows: Sequence[Indices]) -> None:
         begins, lengths = [np.empty(0, dtype=np.intp)], [np.empty(0, dtype=np.intp)]

@@ -30,49 +30,22 @@ def simulate(
     n_features: int,
     n_components: int,
     *,
-    overlap: float = 0.05,
-    n_agents: int | None = None,
-    weights: ArrayLike | None = None,
+    overlap: float = 0.05,  # in (0, 1 - largest weight); unused with one component
+    n_agents: int | None = None,  # of contiguous features
+    weights: ArrayLike | None = None,  # (K,); equal by default
     seed: int = 0,
 ) -> tuple[Dataset, dict[str, Floats]]:
-    """Draw a dataset from a random mixture with a chosen overlap.
+    """Draw a dataset from a random mixture with a chosen overlap; the truth is returned beside it.
 
-    The overlap is the Bayes error of the mixture: the probability that the most probable
-    component of an example, under the true parameters, is not the one it was drawn from,
+    The overlap is the Bayes error of the mixture: the probability that the most probable component
+    of an example, under the true parameters, is not the one it was drawn from,
     ``E[1 - max_k P(k | x)]``. Means lie in random directions, and covariances are full: a random
     common shape, bent a little differently for each component. One scale moves the means apart
     (and, up to 1, makes the covariances different); bisection finds the scale with the wanted
     error, estimated at the same seeded points for every candidate.
 
-    Parameters
-    ----------
-    n_samples : int
-        Number of examples.
-    n_features : int
-        Number of features.
-    n_components : int
-        Number of components; with one, ``overlap`` is not used.
-    overlap : float
-        Bayes error, above 0 and below one minus the largest weight.
-    n_agents : int, optional
-        Divide the features among so many agents, contiguously.
-    weights : array-like of shape (n_components,), optional
-        Positive, summing to 1; equal by default.
-    seed : int
-        The same seed and arguments give the same data.
-
-    Returns
-    -------
-    dataset : Dataset
-        The examples; ``labels`` are the numbers of the components they were drawn from.
-    truth : dict of ndarray
-        ``weights`` (K,), ``means`` (K, d), ``covariances`` (K, d, d), and ``overlap`` (), the
-        Bayes error as estimated.
-
-    Raises
-    ------
-    InputError
-        If an argument is out of its range, or the data would not fit in memory.
+    Truth: ``weights`` (K,), ``means`` (K, d), ``covariances`` (K, d, d), ``overlap`` () as
+    estimated.
     """
     n_samples = check_int("n_samples", n_samples, least=1)
     n_features = check_int("n_features", n_features, least=1)
@@ -125,20 +98,7 @@ def simulate(
 
 
 def bayes_error(X: Floats, weights: Floats, means: Floats, covariances: Floats) -> float:
-    """Estimate the Bayes error of a mixture from examples drawn from it.
-
-    Parameters
-    ----------
-    X : ndarray of shape (n_samples, n_features)
-        Examples of the mixture.
-    weights, means, covariances : ndarray of shape (K,), (K, d), (K, d, d)
-        Its parameters.
-
-    Returns
-    -------
-    float
-        The mean over the examples of ``1 - max_k P(k | x)``.
-    """
+    """Estimate a mixture's Bayes error from examples of it: the mean of ``1 - max_k P(k | x)``."""
     upper = np.swapaxes(np.linalg.cholesky(covariances), 1, 2)
     return _expected_error(X, weights, means, upper)
 

@@ -18,22 +18,10 @@ __all__ = ["Spool"]
 
 
 class Spool:
-    """A matrix that is written run by run, and then read.
+    """A matrix (M, d) that is written run by run, and then read; FileError if there is no room.
 
-    The file lies in the folder for temporary files (``TMPDIR``). It loses its name as soon as it
-    is read, so that nothing is left of it however the process ends.
-
-    Parameters
-    ----------
-    shape : (int, int)
-        Rows and columns, M and d; d is at least 1.
-    dtype : dtype
-        Precision.
-
-    Raises
-    ------
-    FileError
-        If there is no room.
+    The file lies in the folder for temporary files (``TMPDIR``). It loses its name as soon as it is
+    read, so that nothing is left of it however the process ends.
     """
 
     def __init__(self, shape: tuple[int, int], dtype: np.dtype[np.floating]) -> None:

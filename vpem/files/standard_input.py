@@ -26,13 +26,6 @@ def spooled() -> Iterator[Path]:
 
     It may be as large as half of the machine's memory, into which it will be read, and as the
     folder for temporary files has room for.
-
-    Raises
-    ------
-    InputError
-        If nothing is piped in, or too much.
-    FileError
-        If the temporary file cannot be written.
     """
     if sys.stdin is None or sys.stdin.isatty():
         raise InputError("'-' stands for standard input, but nothing is piped in; name a file")

@@ -199,23 +199,9 @@ def part_of(path: PathLike) -> Path:
 
 
 def write_state(path: PathLike, state: State, keep: PathLike | None = None) -> None:
-    """Write a state in place of the one before, all or nothing.
+    """Write a state in place of the one before, which goes to ``keep``, all or nothing.
 
-    Parameters
-    ----------
-    path : path
-        The file; one that exists is replaced.
-    state : dict
-        See the head of this module.
-    keep : path, optional
-        Where the file that is replaced goes.
-
-    Raises
-    ------
-    FileError
-        If the file cannot be written.
-    TypeError
-        If a state holds something else.
+    See the head of this module for what a state holds; TypeError for anything else.
     """
     writer = _Writer()
     structure = json.dumps(writer.plain(state), allow_nan=False, separators=(",", ":"))
@@ -249,13 +235,7 @@ def write_state(path: PathLike, state: State, keep: PathLike | None = None) -> N
 
 
 def read_state(path: PathLike) -> State:
-    """Read a state.
-
-    Raises
-    ------
-    FileError
-        If the file is missing, damaged, cut short, no checkpoint, or from a newer vpem.
-    """
+    """Read a state; FileError if damaged, cut short, no checkpoint, or from a newer vpem."""
     with open_read(path) as file:
         if check_encoding(file, ENCODING, VERSION) != ENCODING:
             raise FileError(f"{path} is not a vpem checkpoint; 'vpem fit --checkpoint' writes one")

@@ -60,27 +60,10 @@ def most_of(stored: int) -> int:
 
 
 def check_storage(dataset: h5py.Dataset, where: str, text: bool = False) -> int:
-    """Refuse a dataset that would take far more memory or time than the file has bytes for it.
+    """Return the memory that an unread dataset takes; refuse one out of proportion to its file.
 
-    Parameters
-    ----------
-    dataset : h5py.Dataset
-        Of which nothing has been read.
-    where : str
-        What it is called in messages.
-    text : bool
-        Its values become strings.
-
-    Returns
-    -------
-    int
-        The memory that it takes.
-
-    Raises
-    ------
-    FileError
-        If it would take more than `most_of` what is stored, its chunks are far larger than itself
-        or too many, or it is packed in a way that is not read here.
+    FileError beyond `most_of` what is stored, for chunks that are far larger than the dataset or
+    too many, and for ways of packing that are not read here. If ``text``, values become strings.
     """
     import h5py
 
@@ -173,18 +156,6 @@ class Inflation:
     which could take more than the limit are unpacked once, with a bound; of the others as many as
     declare the limit together, chosen at random: what is missed then can hardly take more than a
     few times what all of them declare.
-
-    Parameters
-    ----------
-    dataset : h5py.Dataset
-        After `check_storage`.
-    where : str
-        What it is called in messages.
-
-    Raises
-    ------
-    FileError
-        If a chunk is stored in more bytes than it has.
     """
 
     def __init__(self, dataset: h5py.Dataset, where: str) -> None:
@@ -228,18 +199,7 @@ class Inflation:
         return large + others
 
     def check(self, rows: slice | None = None) -> None:
-        """Refuse chunks that unpack to more than they may.
-
-        Parameters
-        ----------
-        rows : slice, optional
-            Rows that will be read; by default all.
-
-        Raises
-        ------
-        FileError
-            If there is such a chunk among them.
-        """
+        """Refuse chunks of rows, by default all, which unpack to more than they may."""
         if not self._left:
             return
         height = self._dataset.chunks[0]
@@ -312,19 +272,9 @@ def _chunks(dataset: h5py.Dataset, where: str) -> list[h5py.h5d.StoreInfo]:
 
 
 def lengths_of_strings(dataset: h5py.Dataset, where: str) -> Iterator[NDArray[np.uint32]] | None:
-    """Return the lengths of strings of variable length, which stand where they are referred to.
+    """Yield runs of the lengths in bytes of variable-length strings, which stand at the references.
 
-    Parameters
-    ----------
-    dataset : h5py.Dataset
-        Of variable-length strings, after `check_storage`.
-    where : str
-        What it is called in messages.
-
-    Returns
-    -------
-    iterator of ndarray of uint32, or None
-        A run of them at a time, in bytes; None where they are packed so that they cannot be told.
+    None instead where these are packed so that lengths cannot be told.
     """
     width = _width(dataset)
     if dataset.chunks is not None:

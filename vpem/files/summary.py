@@ -31,18 +31,7 @@ class FeatureSummary:
 
 
 def summarize_features(X: Matrix) -> FeatureSummary:
-    """Return mean, standard deviation, smallest and largest value of each feature.
-
-    Parameters
-    ----------
-    X : ndarray of shape (n_samples, n_features)
-        The values; those that are not finite are counted and left out.
-
-    Returns
-    -------
-    FeatureSummary
-        The statistics, in float64 and by two passes over blocks of rows.
-    """
+    """Return statistics of each feature of ``X`` (M, d), by two passes in float64."""
     n_samples, n_features = X.shape
     used = np.zeros(n_features, dtype=np.intp)
     missing = np.zeros(n_features, dtype=np.intp)

@@ -118,20 +118,7 @@ class LabelledTable(TableSettings, heading="Data"):
 
 
 def words_in(name: str, value: Any) -> tuple[str | int, ...]:
-    """Return the words of a list: with commas between, quoted where they have some, or a sequence.
-
-    Parameters
-    ----------
-    name : str
-        The setting.
-    value : str, int, sequence of str or int, or None
-        Its value.
-
-    Raises
-    ------
-    InputError
-        If it is something else.
-    """
+    """Return the words of a sequence, or of text with commas between, quoted if they have some."""
     if value is None:
         return ()
     if isinstance(value, str):
@@ -155,19 +142,7 @@ def settings_in(
 ) -> TableSettings:
     """Return the settings that a file has, whatever it holds.
 
-    Parameters
-    ----------
-    content : mapping of str to object
-        By names of settings.
-    where : str
-        Of the file, for messages.
-    keys : mapping of str to str, optional
-        What the file calls them, where that is something else.
-
-    Raises
-    ------
-    InputError
-        If a value is of another type, or cannot be.
+    ``where`` is the file, for messages; ``keys`` are its own names of settings, where they differ.
     """
     for name, value in content.items():
         _check_type(name, value, f"{where}: {(keys or {}).get(name, name)}")

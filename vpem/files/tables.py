@@ -31,33 +31,13 @@ def write_columns(
     force: bool = False,
     quote_formulas: bool = False,
 ) -> None:
-    """Write columns of one length, all or nothing.
+    """Write columns (M,) to .csv, .parquet or .h5, or CSV to standard output; all or nothing.
 
     In CSV control characters in names and text are written as escapes such as backslash x1b; tabs
-    and ends of lines stay, in quotes.
-
-    Parameters
-    ----------
-    path : path or None
-        A .csv, .parquet or .h5 file; None writes CSV to standard output.
-    columns : mapping of name to ndarray of shape (M,)
-        To CSV and Parquet also columns of pyarrow (ChunkedArray), as whoever read them has them.
-        Masked values are empty cells of CSV and nulls of Parquet; in HDF5 they are -1 of whole
-        numbers, else NaN.
-    kind : str
-        ``encoding-type`` of an HDF5 file.
-    force : bool
-        Replace an existing file.
-    quote_formulas : bool
-        In CSV, put an apostrophe before names and text that begin with =, +, - or @: spreadsheets
-        would compute them.
-
-    Raises
-    ------
-    InputError
-        If the file's name has another ending.
-    FileError
-        If the file exists and ``force`` is False, or cannot be written.
+    and ends of lines stay, in quotes. Columns of pyarrow (ChunkedArray) go to CSV and Parquet only.
+    Masked values are empty cells of CSV and nulls of Parquet; in HDF5 they are -1 of whole numbers,
+    else NaN. ``kind`` is the ``encoding-type`` of HDF5. If ``quote_formulas``, an apostrophe comes
+    before what begins with =, +, - or @ in CSV: spreadsheets would compute it.
     """
     if path is None:
         _write_csv(sys.stdout, columns, quote_formulas)

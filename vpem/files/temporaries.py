@@ -75,17 +75,8 @@ def remove_stale(folder: Path) -> None:
 def temporary_beside(target: Path, mode: int = 0o666) -> Iterator[Path]:
     """Make an empty file in the folder of ``target``, with its ending; remove it at the end.
 
-    Parameters
-    ----------
-    target : Path
-        What it is to become.
-    mode : int
-        Who may read and write it, less what the process leaves out (umask).
-
-    Yields
-    ------
-    Path
-        The file. If it was moved meanwhile there is nothing to remove.
+    ``mode`` says who may read and write it, less the umask. Nothing is removed if it was moved
+    meanwhile.
     """
     remove_stale(target.parent)
     temporary = target.with_name(_name(target.suffix))

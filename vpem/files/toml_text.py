@@ -34,36 +34,14 @@ STEPS = {"[": 1, "{": 1, "]": -1, "}": -1}
 
 
 def read_toml(path: PathLike) -> Report:
-    """Return what a TOML file holds.
-
-    Parameters
-    ----------
-    path : path
-        The file, UTF-8.
-
-    Raises
-    ------
-    FileError
-        If it cannot be read, has more than `read_limit` / `TIMES` bytes, is not TOML, or has
-        brackets or the parts of a key nested more than `DEEPEST` deep.
-    """
+    """Return what a UTF-8 TOML file holds, of at most `read_limit` / `TIMES` bytes."""
     return parse_toml(read_text(path, TIMES), path)
 
 
 def parse_toml(text: str, path: PathLike) -> Report:
-    """Return what TOML stands for.
+    """Return what TOML text stands for, brackets and keys nested at most `DEEPEST` deep.
 
-    Parameters
-    ----------
-    text : str
-        The text, its lines ended by newlines.
-    path : path
-        The file that it is from.
-
-    Raises
-    ------
-    FileError
-        If it is not TOML, or is nested more than `DEEPEST` deep.
+    Lines end with newlines; messages name ``path``.
     """
     place = _too_deep(text)
     if place is not None:
@@ -93,12 +71,7 @@ def _too_deep(text: str) -> int | None:
 
 
 def as_toml(value: Any) -> str:
-    """Write a value as TOML.
-
-    Parameters
-    ----------
-    value : bool, int, float, str, or list of these
-    """
+    """Write a truth value, a number, text, or a list of these as TOML."""
     if isinstance(value, list):
         return f"[{', '.join(map(as_toml, value))}]"
     if isinstance(value, bool):

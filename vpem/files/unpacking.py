@@ -27,11 +27,6 @@ class Unpacking:
 
     None becomes larger than a chunk may be. What is not as expected (chunks that are not stored,
     that left a filter out, or are damaged) is left to HDF5, and to its messages.
-
-    Parameters
-    ----------
-    dataset : h5py.Dataset
-        Of two dimensions.
     """
 
     def __init__(self, dataset: h5py.Dataset) -> None:

@@ -78,13 +78,7 @@ def _check_heaps(path: PathLike) -> None:
 
 
 def open_file(path: PathLike) -> h5py.File:
-    """Open an HDF5 file for reading; whoever calls closes it.
-
-    Raises
-    ------
-    FileError
-        If it is missing, a folder, not readable, not HDF5, or cut short.
-    """
+    """Open an HDF5 file for reading; whoever calls closes it."""
     import h5py
 
     check_readable(path)
@@ -103,22 +97,9 @@ def open_file(path: PathLike) -> h5py.File:
 
 @contextmanager
 def open_read(path: PathLike) -> Iterator[h5py.File]:
-    """Open an HDF5 file for reading.
+    """Open an HDF5 file for reading through the functions of this module.
 
-    Parameters
-    ----------
-    path : path
-        The file.
-
-    Yields
-    ------
-    h5py.File
-        The open file; read it through the functions of this module.
-
-    Raises
-    ------
-    FileError
-        As `open_file`, and where h5py fails on a part of the file that nobody foresaw.
+    Where h5py fails on a part of the file that nobody foresaw, that is a FileError too.
     """
     try:
         with open_file(path) as file:
@@ -174,11 +155,6 @@ def find(group: h5py.Group, name: str) -> Any:
 
     Only hard links are followed: others lead out of the file, in circles, or through more names
     than anybody could have written.
-
-    Raises
-    ------
-    FileError
-        If there is another link on the path, or the file is damaged.
     """
     import h5py
 
@@ -214,20 +190,7 @@ def _check_link(info: h5py.h5l.LinkInfo, where: str) -> None:
 
 
 def list_members(group: h5py.Group, most: int = MOST_MEMBERS) -> list[str]:
-    """Return the names of a group's members, in the order of the file.
-
-    Parameters
-    ----------
-    group : h5py.Group
-        The group.
-    most : int
-        How many there may be.
-
-    Raises
-    ------
-    FileError
-        If there are more, a name is not UTF-8 text, or the group is damaged.
-    """
+    """Return the names of a group's members, at most so many, in the order of the file."""
     where = place_of(group, "")
     with reading(where):
         names = _names(group, most + 1)
@@ -252,11 +215,6 @@ def list_datasets(file: h5py.File) -> dict[str, h5py.Dataset]:
     """Return the datasets that a file holds itself, by path; each object once, by one path.
 
     Only the first `MOST_LISTED` links are looked at.
-
-    Raises
-    ------
-    FileError
-        If the file is damaged.
     """
     import h5py
 

@@ -39,47 +39,22 @@ LEAST_SHARE = 0.1  # of the smallest party; fewer rows in common are warned abou
 
 @dataclass(frozen=True)
 class Alignment:
-    """Which rows of the parties belong together.
+    """Which rows of the parties belong together."""
 
-    Attributes
-    ----------
-    level : str
-        How it was found: one of `ALIGNMENTS`.
-    keep_missing : bool
-        Whether rows are kept that some parties lack.
-    names : tuple of str
-        Of the parties.
-    n_samples : int
-        Number of rows agreed on, M.
-    sizes : tuple of int
-        Number of rows of each party's file.
-    present : tuple of int
-        Number of the M rows that each party has.
-    n_complete : int
-        Number of the M rows that every party has.
-    rows : dict of int to ndarray of shape (M,)
-        For each party held here, the numbers of its rows in the agreed order; -1 where it lacks
-        the row.
-    """
-
-    level: str
-    keep_missing: bool
+    level: str  # one of `ALIGNMENTS`
+    keep_missing: bool  # also rows that some parties lack
     names: tuple[str, ...]
-    n_samples: int
-    sizes: tuple[int, ...]
-    present: tuple[int, ...]
-    n_complete: int
-    rows: dict[int, NDArray[np.intp]]
+    n_samples: int  # rows agreed on, M
+    sizes: tuple[int, ...]  # rows of each party's file
+    present: tuple[int, ...]  # how many of the M each party has
+    n_complete: int  # how many of the M all have
+    rows: dict[int, NDArray[np.intp]]  # (M,), -1: lacked
 
     def describe(self) -> Report:
         """Return what became of whose rows, as plain values.
 
-        Returns
-        -------
-        dict
-            level, join ("inner" or "outer"), rows (M), complete (of them, those that every party
-            has) and, for each of parties: name, rows of its file, lost (rows of its file that are
-            not used), absent (of the M rows, how many it lacks).
+        Complete are rows that every party has; of each party's file, lost are rows that are not
+        used, and absent those of the M that it lacks.
         """
         return {
             "level": self.level,
@@ -100,43 +75,15 @@ def align(
     level: str = "none",
     *,
     keys: Mapping[int, bytes] | None = None,
-    keep_missing: bool = False,
+    keep_missing: bool = False,  # with levels ids and hmac
 ) -> Alignment:
-    """Agree on the rows that belong together.
+    """Agree on the rows that belong together; ``rows`` of the result are of the parties held here.
 
-    Parameters
-    ----------
-    ids : mapping of int to ndarray of shape (m,), or to int
-        For each party held here what its rows are called (strings or whole numbers), or how many
-        rows it has if they have no names.
-    names : sequence of str
-        Names of all parties.
-    holders : Placement
-        Who holds which.
-    level : {"none", "ids", "hmac", "psi"}
-        none: rows are aligned already, of which a checksum is compared; ids: the first party gets
-        the ids; hmac: it gets keyed hashes of them; psi: private set intersections between the
-        first party and each other.
-    keys : mapping of int to bytes, optional
-        The key that each party held here has read (`read_key`), for hmac: the same for all.
-    keep_missing : bool
-        Keep rows that some parties lack; with levels ids and hmac.
-
-    Returns
-    -------
-    Alignment
-        The same everywhere but for ``rows``, of the parties held here.
-
-    Raises
-    ------
-    InputError
-        In every process the same, if ids are missing, repeated, of types that cannot be compared,
-        if nothing is in common, or if rows said to be aligned are not.
-
-    Warns
-    -----
-    VpemWarning
-        If ids had white space around them, or very few are in common.
+    ``ids`` are what a party's rows are called (m,), or how many there are if they have no names.
+    Level none: rows are aligned already, of which a checksum is compared; ids: the first party gets
+    the ids; hmac: it gets hashes of them by the ``keys``, which are the same for all; psi: private
+    set intersections between the first party and each other. What cannot be aligned raises the same
+    InputError in every process; VpemWarning where very few ids are in common.
     """
     check_choice("align", level, ALIGNMENTS)
     names = tuple(names)
@@ -185,21 +132,7 @@ def align(
 def read_key(path: str | os.PathLike[str]) -> bytes:
     """Read the key that all parties share, without white space at its ends.
 
-    Parameters
-    ----------
-    path : path
-        A file that holds nothing else; ``openssl rand -hex 32`` makes a good one.
-
-    Returns
-    -------
-    bytes
-
-    Raises
-    ------
-    FileError
-        If the file cannot be read.
-    InputError
-        If the key is short or monotonous.
+    InputError if it is short or monotonous; ``openssl rand -hex 32`` makes a good one.
     """
     with open_regular(check_readable(path)) as file:
         key = file.read(1 << 20).strip()

@@ -23,30 +23,10 @@ def cut(
     drop_ids: float = 0.0,
     seed: int = 0,
 ) -> list[Dataset]:
-    """Give each agent a dataset of its own features.
+    """Give each agent a dataset of its own features, with ids; labels are with the first.
 
-    Parameters
-    ----------
-    dataset : Dataset
-        All features; rows without ids are called by their numbers.
-    partition : Partition
-        Who gets which.
-    shuffle : bool
-        Put each party's rows in an order of its own.
-    drop_ids : float
-        Share of the rows that each party lacks, drawn for each anew: at least 0, below 1.
-    seed : int
-        Seeds both.
-
-    Returns
-    -------
-    list of Dataset
-        One an agent, all with ids, and weights if there are any; labels are with the first.
-
-    Raises
-    ------
-    InputError
-        If an agent holds no feature, or a party would keep no row.
+    If ``shuffle``, each party's rows have an order of their own. ``drop_ids`` in [0, 1) is the
+    share of rows that each party lacks, drawn for each anew.
     """
     drop_ids = check_number("drop_ids", drop_ids, least=0.0, most=1.0)
     rng = np.random.default_rng(check_int("seed", seed, least=0))
@@ -81,21 +61,9 @@ def cut(
 
 
 def file_stems(names: tuple[str, ...]) -> list[str]:
-    """Return names of files, without their ends, for the names of agents.
+    """Return names of files, without their ends, for names of agents; they must stay different.
 
-    Parameters
-    ----------
-    names : tuple of str
-        Of the agents; what is no letter, digit or one of ``.+-_`` becomes ``_``.
-
-    Returns
-    -------
-    list of str
-
-    Raises
-    ------
-    InputError
-        If two would be the same file.
+    What is no letter, digit or one of ``.+-_`` becomes ``_``.
     """
     stems = [re.sub(r"[^\w.+-]+", "_", name).strip("._") or "_" for name in names]
     folded = [stem.casefold() for stem in stems]

@@ -23,30 +23,9 @@ __all__ = ["check_spoken_of", "joined_kinds", "settle_party", "stacked_kinds"]
 def settle_party(
     party: Party, datasets: Sequence[Dataset], parts: Sequence[Any], names: Sequence[str]
 ) -> tuple[tuple[Any, ...], Kinds | None]:
-    """Say which family each feature of a party has.
+    """Say which family each feature of a party has, from the values of its files; None: Gaussian.
 
-    Parameters
-    ----------
-    party : Party
-        Whose.
-    datasets : sequence of Dataset
-        Its files, as they were read.
-    parts : sequence of ndarray or FileMatrix of shape (m, d)
-        Their values, with the same features.
-    names : sequence of str of length d
-        Of these.
-
-    Returns
-    -------
-    parts : tuple of ndarray or FileMatrix
-        The values; levels have the same codes in all files.
-    kinds : Kinds or None
-        None: all features are Gaussian.
-
-    Raises
-    ------
-    InputError
-        If files keep different families, or a feature cannot be what it is said to be.
+    Levels get the same codes in all files, which may not keep different families.
     """
     asked = Asked.of((party.kept or party.table).family)
     levels = [_levels_of(dataset) for dataset in datasets]
@@ -159,30 +138,8 @@ def stacked_kinds(
 ) -> tuple[dict[int, dict[int, Recoding]], Kinds | None]:
     """Return the families of features whose rows parties hold, by which all go alike.
 
-    All learn the names of the levels that anybody has.
-
-    Parameters
-    ----------
-    parties : sequence of Party
-        All parties.
-    held : mapping of int to Holding
-        Those held here.
-    names : sequence of str of length d
-        Of the features, in the order of the first party.
-    holders : Placement
-        Who holds which.
-
-    Returns
-    -------
-    changes : dict of int to dict
-        By party held here, what becomes of its codes, by feature.
-    kinds : Kinds or None
-        None: all are Gaussian.
-
-    Raises
-    ------
-    InputError
-        If parties take a feature as different families.
+    All learn the names of the levels that anybody has. Also returned, by party held here and
+    feature: what becomes of its codes.
     """
     facts: Any = holders.allgather(
         {

@@ -16,21 +16,11 @@ __all__ = ["Home"]
 
 @dataclass(frozen=True, eq=False)
 class Home:
-    """The rows of one party's data, in its own order.
+    """The rows of one party's data, in its own order."""
 
-    Attributes
-    ----------
-    name : str
-        Whose they are; "" of one dataset.
-    ids : ndarray of shape (m,) or None
-        What the party calls them.
-    places : ndarray of int of shape (m,)
-        Which row each of them became, of those that this process has results of; -1: none.
-    """
-
-    name: str
-    ids: Labels | None
-    places: NDArray[np.intp]
+    name: str  # "": of one dataset
+    ids: Labels | None  # (m,)
+    places: NDArray[np.intp]  # (m,) where each is in the results; -1: nowhere
 
     @classmethod
     def joined(cls, name: str, ids: Labels | None, n_rows: int, rows: NDArray[np.intp]) -> Self:
@@ -48,15 +38,8 @@ class Home:
     def columns(self, found: Mapping[str, NDArray[Any]]) -> dict[str, Any]:
         """Return a table of all its rows: what they are called, and what was found of them.
 
-        Parameters
-        ----------
-        found : mapping of str to ndarray of shape (M,)
-            By rows as they were joined.
-
-        Returns
-        -------
-        dict of str to ndarray of shape (m,)
-            Masked where a row took no part.
+        Of each array (M,), by rows as they were joined, columns (m,) are masked where a row took no
+        part.
         """
         called = ("row", np.arange(len(self.places))) if self.ids is None else ("id", self.ids)
         lost = self.places < 0
@@ -68,11 +51,5 @@ class Home:
         }
 
     def values(self, found: NDArray[Any]) -> list[Any]:
-        """Return what was found of its rows, as JSON has it: None where a row took no part.
-
-        Parameters
-        ----------
-        found : ndarray of shape (M, ...)
-            By rows as they were joined.
-        """
+        """Return what was found (M, ...) of its rows, for JSON: None where a row took no part."""
         return [None if place < 0 else found[place].tolist() for place in self.places.tolist()]

@@ -21,29 +21,11 @@ Tokens = NDArray[np.bytes_]
 
 
 def read_ids(ids: Labels | int, name: str, level: str) -> tuple[Tokens | None, Report]:
-    """Return a party's ids as bytes, and what others may know of them.
+    """Return a party's ids (m,) as bytes, stripped and composed (NFC), and what others may know.
 
-    Parameters
-    ----------
-    ids : ndarray of shape (m,), or int
-        Strings or whole numbers; or how many rows there are, if they have no ids.
-    name : str
-        Of the party.
-    level : str
-        Of the alignment; unless it is "none", ids must differ.
-
-    Returns
-    -------
-    tokens : ndarray of bytes of shape (m,), or None
-        Without white space around them, letters composed (NFC).
-    facts : dict
-        rows; kind: "none", "strings" or "whole numbers"; respelled: ids that white space or
-        composition changed; first: the row of the first of them.
-
-    Raises
-    ------
-    InputError
-        If ids are empty, not whole, or repeated. Rows are named, ids are not.
+    These facts are the number of rows, the kind of ids, how many were respelled so, and the row of
+    the first that was. InputError names rows, never ids; they must differ unless ``level`` is
+    "none".
     """
     if isinstance(ids, int):
         return None, {"rows": ids, "kind": "none", "respelled": 0, "first": 0}
@@ -113,14 +95,9 @@ def checksum(tokens: Tokens) -> str:
 
 
 def match(tokens: Sequence[Tokens]) -> tuple[list[Any], int | None]:
-    """Match the rows that all have, in the first's order.
+    """Match the rows that all have: places (M,) in what each party sent, in the first's order.
 
-    Returns
-    -------
-    places : list of ndarray of shape (M,)
-        Where each of the rows is in what each party sent.
-    alone : int or None
-        A party that has nothing in common with those before it.
+    Also returned: a party that has nothing in common with those before it, or None.
     """
     own = tokens[0]
     order = np.argsort(own)

@@ -44,27 +44,7 @@ def align_parties(
 ) -> Alignment:
     """Agree on the rows that belong together; see `vpem.files.parties.alignment.align`.
 
-    Parameters
-    ----------
-    parties : sequence of Party
-        All parties.
-    held : mapping of int to Holding
-        Those held here, from `open_parties`.
-    level, keep_missing
-        As for `vpem.files.parties.alignment.align`.
-    key : path, optional
-        File of the key for level hmac, read by every holder.
-    holders : Placement, optional
-        Who holds which.
-
-    Returns
-    -------
-    Alignment
-
-    Raises
-    ------
-    VpemError
-        As `vpem.files.parties.alignment.align` and `read_key` there, in every process the same.
+    Every holder reads the ``key`` for level hmac from this file.
     """
     holders = holders or Placement.here(len(parties))
     if level != "hmac" and key is not None:
@@ -84,30 +64,9 @@ def align_parties(
 def joined_names(
     parties: Sequence[Party], held: Mapping[int, Holding], holders: Placement | None = None
 ) -> tuple[tuple[str, ...], Partition]:
-    """Name the features of all parties together, which every process learns.
+    """Name the features of all parties together (d,), and each party's run, everywhere alike.
 
     A name that several parties have becomes "party.feature" for each of them; others stay.
-
-    Parameters
-    ----------
-    parties : sequence of Party
-        All parties.
-    held : mapping of int to Holding
-        Those held here.
-    holders : Placement, optional
-        Who holds which.
-
-    Returns
-    -------
-    feature_names : tuple of str
-        Names of the d features, party by party.
-    partition : Partition
-        Each party's run of them.
-
-    Raises
-    ------
-    InputError
-        If names still do not differ.
     """
     every = (holders or Placement.here(len(parties))).allgather(
         {party: list(holding.feature_names) for party, holding in held.items()}

@@ -109,24 +109,7 @@ def choose_parties(
 
 
 def read_manifest(path: str | os.PathLike[str]) -> list[Party]:
-    """Read who the parties are from TOML: a table ``[[party]]`` each.
-
-    Parameters
-    ----------
-    path : path
-        The manifest; files are looked for from its folder.
-
-    Returns
-    -------
-    list of Party
-
-    Raises
-    ------
-    FileError
-        If it cannot be read or is not TOML.
-    InputError
-        If it does not say what it must, or says what nobody asks.
-    """
+    """Read who the parties are from TOML, a table ``[[party]]`` each; files are beside it."""
     source = check_readable(path)
     content = read_toml(source)
     for key in content:

@@ -34,32 +34,16 @@ Tell = Callable[[Dataset, TableSettings, TableSettings | None], None]
 
 @dataclass
 class Holding:
-    """What one party holds, read but for its values, which may still lie on disk.
-
-    Attributes
-    ----------
-    party : Party
-        Whose it is.
-    feature_names : tuple of str
-        Names of its d_n features.
-    parts : tuple of ndarray or FileMatrix
-        Its rows, file by file.
-    ids, labels, sample_weight : ndarray of shape (m,), or None
-        Of its rows.
-    kinds : Kinds or None
-        Family of each of its features; None: all are Gaussian.
-    labels_for_fit : SomeLabels or None
-        What a fit is told of some of its rows.
-    """
+    """What one party holds, read but for its values, which may still lie on disk."""
 
     party: Party
     feature_names: tuple[str, ...]
-    parts: tuple[Any, ...]
-    ids: Labels | None
-    labels: Labels | None
-    sample_weight: NDArray[np.float64] | None = None
-    kinds: Kinds | None = None
-    labels_for_fit: SomeLabels | None = None
+    parts: tuple[Any, ...]  # its rows, file by file
+    ids: Labels | None  # (m,)
+    labels: Labels | None  # (m,)
+    sample_weight: NDArray[np.float64] | None = None  # (m,)
+    kinds: Kinds | None = None  # None: all Gaussian
+    labels_for_fit: SomeLabels | None = None  # known of some rows
 
     @property
     def n_samples(self) -> int:
@@ -72,14 +56,9 @@ class Holding:
         return np.result_type(*(part.dtype for part in self.parts))
 
     def fill(self, out: Floats, rows: NDArray[np.intp] | None = None) -> None:
-        """Copy rows into an array, reading each file once from its beginning to its end.
+        """Copy rows into ``out`` (M, d_n), reading each file once from its beginning to its end.
 
-        Parameters
-        ----------
-        out : ndarray of shape (M, d_n)
-            Where to; it may be a view of some columns.
-        rows : ndarray of int of shape (M,), optional
-            Numbers of the rows; -1 becomes a row of NaN. By default all in order.
+        ``rows`` (M,) are their numbers, of which -1 becomes a row of NaN; by default all in order.
         """
         chosen = np.arange(self.n_samples) if rows is None else rows
         places = np.argsort(chosen, kind="stable")
@@ -108,38 +87,15 @@ def open_parties(
     parties: Sequence[Party],
     holders: Placement | None = None,
     *,
-    keep_empty: bool = False,
-    keep_constant: bool = False,
-    weights: str | None = None,
+    keep_empty: bool = False,  # empty cells of tables become NaN
+    keep_constant: bool = False,  # others have more rows of these columns
+    weights: str | None = None,  # column, or dataset of HDF5; None: no weights are read
     tell: Tell | None = None,
 ) -> dict[int, Holding]:
-    """Open the files of the parties held here; those of others are not touched.
+    """Open the files of the parties held here, by number; those of others are not touched.
 
-    Parameters
-    ----------
-    parties : sequence of Party
-        All parties.
-    holders : Placement, optional
-        Who holds which; by default all are held here.
-    keep_empty : bool
-        Let empty cells of tables be missing values (NaN), not errors.
-    keep_constant : bool
-        Let columns of tables that have one value be features: others have more rows of them.
-    weights : str, optional
-        What the weights of rows are called in the files that have them: a column of a table, which
-        is then no feature, or a dataset of HDF5. By default none are read.
-    tell : callable, optional
-        Is given what was read of each file.
-
-    Returns
-    -------
-    dict of int to Holding
-        By number of the party.
-
-    Raises
-    ------
-    VpemError
-        In every process the same, if a file cannot be read or is not what it must be.
+    A file that cannot be read raises the same VpemError in every process. ``tell`` is given what
+    was read of each file.
     """
     how: dict[str, Any] = {"keep_constant": keep_constant, "weights": weights, "tell": tell}
     return for_each(

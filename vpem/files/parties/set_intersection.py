@@ -23,32 +23,11 @@ def intersect(
 ) -> tuple[dict[int, NDArray[np.intp]], int]:
     """Intersect the first party's ids with those of each other party in turn.
 
-    In each run the first party is the client, with the ids still in question, and alone learns
-    what is in common. In the end it tells the others the ids in common, which they have. The
-    protocol is that of openmined-psi (elliptic curve Diffie-Hellman), for parties that keep to it.
-
-    Parameters
-    ----------
-    tokens : dict of int to ndarray of bytes of shape (m,)
-        Ids of the parties held here, all different.
-    sizes : sequence of int
-        Number of rows of every party.
-    names : sequence of str
-        Of all parties.
-    holders : Placement
-        Who holds which.
-
-    Returns
-    -------
-    rows : dict of int to ndarray of shape (M,)
-        For each party held here its rows in common, in the first party's order.
-    n_samples : int
-        How many there are, M.
-
-    Raises
-    ------
-    InputError
-        In every process the same, if nothing is in common or openmined-psi is not installed.
+    In each run the first party is the client, with the ids still in question, and alone learns what
+    is in common. In the end it tells the others the ids in common, which they have. The protocol is
+    that of openmined-psi (elliptic curve Diffie-Hellman), for parties that keep to it. Returned are
+    the rows in common (M,) of each party held here, in the first's order, and M. Tokens (m,) are
+    all different, ``sizes`` the rows of every party.
     """
     parties = range(len(names))
     library = for_each(holders, parties, lambda _: _library())
@@ -116,15 +95,7 @@ def _library() -> Any:
 
 
 def check_common(alone: int | None, names: Sequence[str]) -> None:
-    """Raise InputError if a party has nothing in common with those before it.
-
-    Parameters
-    ----------
-    alone : int or None
-        The number of the party, if there is one.
-    names : sequence of str
-        Of all parties.
-    """
+    """Raise InputError if there is a party that has nothing in common with those before it."""
     if alone is not None:
         before = f"with party {names[0]!r}" if alone == 1 else "with the parties before it"
         raise InputError(

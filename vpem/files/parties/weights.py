@@ -20,33 +20,13 @@ def joined_weights(
     parties: Sequence[Party],
     held: Mapping[int, Holding],
     rows: Mapping[int, NDArray[np.intp]],
-    name: str | None,
+    name: str | None,  # of weights; None: rows weigh alike
     holders: Placement,
 ) -> NDArray[np.float64] | None:
-    """Find the weights of rows of which parties have different features; all learn them.
+    """Find the weights (M,) of rows of which parties have different features; all learn them.
 
-    Parameters
-    ----------
-    parties : sequence of Party
-        All parties; one or more of them have weights, and those agree.
-    held : mapping of int to Holding
-        Those held here.
-    rows : mapping of int to ndarray of shape (M,)
-        For each of these, its number of each row; -1 where it lacks the row.
-    name : str or None
-        What weights are called; None: rows weigh alike.
-    holders : Placement
-        Who holds which.
-
-    Returns
-    -------
-    ndarray of shape (M,) or None
-
-    Raises
-    ------
-    InputError
-        In every process the same, if no party has weights, a row has none, or two parties
-        give one row different ones.
+    One or more parties have them, and those agree. ``rows`` are a party's own numbers (M,), -1
+    where it lacks the row. InputError is the same in every process.
     """
     if name is None:
         return None
@@ -82,25 +62,7 @@ def stacked_weights(
     name: str | None,
     holders: Placement,
 ) -> NDArray[np.float64] | None:
-    """Put the weights of parties that hold different rows one below the other.
-
-    Parameters
-    ----------
-    parties : sequence of Party
-        All parties; each has weights of its own rows.
-    held, name, holders
-        As for `joined_weights`.
-
-    Returns
-    -------
-    ndarray or None
-        Of the rows of the parties held here.
-
-    Raises
-    ------
-    InputError
-        In every process the same, if a party has none.
-    """
+    """Put the weights of parties that hold different rows, and all have some, below each other."""
     if name is None:
         return None
 

@@ -30,15 +30,7 @@ KINDS = {"csr_matrix": "csr", "csc_matrix": "csc", "csr": "csr", "csc": "csc"}
 
 
 def read_anndata(file: h5py.File, source: str, wanted: Wanted) -> Dataset:
-    """Read ``X``, a layer, or another matrix of the cells.
-
-    Raises
-    ------
-    FileError
-        If an element is not what it must be.
-    InputError
-        As `dataset_of_matrix`.
-    """
+    """Read ``X``, a layer, or another matrix of the cells."""
     name = (wanted.dataset or "X").strip("/")
     item = find(file, name)
     kind = sparse_kind(item)

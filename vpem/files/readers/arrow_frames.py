@@ -18,13 +18,7 @@ __all__ = ["arrow_frame", "parquet_frame"]
 
 
 def parquet_frame(file: Path, source: str) -> Frame:
-    """Open a Parquet file.
-
-    Raises
-    ------
-    FileError
-        If it cannot be read.
-    """
+    """Open a Parquet file."""
     with _said(source, "Parquet"), parquet.ParquetFile(file) as opened:
         schema = opened.schema_arrow
     names = list(schema.names)
@@ -42,13 +36,7 @@ def parquet_frame(file: Path, source: str) -> Frame:
 
 
 def arrow_frame(file: Path, source: str) -> Frame:
-    """Open a Feather file (version 2), which is one of Arrow.
-
-    Raises
-    ------
-    FileError
-        If it cannot be read.
-    """
+    """Open a Feather file (version 2), which is one of Arrow."""
     kind = "Feather or Arrow"
     with _said(source, kind), open_regular(file) as stream, ipc.open_file(stream) as opened:
         schema, count = opened.schema, opened.num_record_batches

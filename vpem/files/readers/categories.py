@@ -24,38 +24,18 @@ ROWS_A_LEVEL = 2
 
 @dataclass(frozen=True)
 class Category:
-    """A column as codes.
+    """A column as codes."""
 
-    Attributes
-    ----------
-    codes : ChunkedArray of double
-        Numbers of levels, null where a value is missing.
-    names : tuple of str
-        Of the levels.
-    """
-
-    codes: pa.ChunkedArray
-    names: tuple[str, ...]
+    codes: pa.ChunkedArray  # of levels; null: missing
+    names: tuple[str, ...]  # of the levels
 
 
 def take_categories(
     frame: Frame, columns: dict[int, pa.ChunkedArray], wanted: Wanted
 ) -> tuple[dict[int, Category], dict[str, str]]:
-    """Return the columns that are categories, and why others of text are none.
+    """Return the columns that are categories, by number, and why others of text are none.
 
-    Parameters
-    ----------
-    frame : Frame
-        The table.
-    columns : dict of int to pyarrow.ChunkedArray
-        Those of its columns that may be features, by number.
-    wanted : Wanted
-        What of it: with families, or none of its columns is a category.
-
-    Raises
-    ------
-    InputError
-        If a column that is said to be a category cannot be one.
+    Without families none of the columns is a category.
     """
     asked = Asked.of(wanted.table.family)
     found: dict[int, Category] = {}

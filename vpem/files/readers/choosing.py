@@ -21,27 +21,13 @@ NOTED = ("label", "id", "worker", "weight")
 
 @dataclass(frozen=True)
 class Choice:
-    """What the columns of a table are, by their numbers.
+    """What the columns of a table are, by their numbers."""
 
-    Attributes
-    ----------
-    noted : dict of str to int
-        The columns of labels, ids, workers and weights, those of them that there are.
-    features : list of int
-        The features, in their order.
-    chosen : bool
-        Whether the features were named, one by one; else they are all other columns.
-    free : list of int
-        Columns that are not dropped.
-    known : list of int
-        Columns of labels for the fit, of which one may be that of labels too.
-    """
-
-    noted: dict[str, int]
+    noted: dict[str, int]  # labels, ids, workers and weights that there are
     features: list[int]
-    chosen: bool
-    free: list[int]
-    known: list[int] = field(default_factory=list)
+    chosen: bool  # by name, one by one; else all other columns
+    free: list[int]  # not dropped
+    known: list[int] = field(default_factory=list)  # labels for the fit
 
     @property
     def taken(self) -> set[int]:
@@ -50,22 +36,7 @@ class Choice:
 
 
 def choose(names: Sequence[str], wanted: Wanted, source: str) -> Choice:
-    """Say what the columns of a table are, after checking that they are there, each for one thing.
-
-    Parameters
-    ----------
-    names : sequence of str
-        Of the columns.
-    wanted : Wanted
-        What the user says of them.
-    source : str
-        The file, for messages.
-
-    Raises
-    ------
-    InputError
-        If a column is not there, or named for two things.
-    """
+    """Say what the columns of a table are, after checking that each is there and for one thing."""
     table, columns = wanted.table, wanted.columns
     lacking = wanted.lacking if wanted.weights_needed else (*wanted.lacking, "weight")
     known = list(names)
@@ -124,13 +95,7 @@ def _of_a_model(
 
 
 def columns_in(setting: str, value: object, names: list[str], source: str) -> list[int]:
-    """Return the columns that a list of names, places and ranges of places names, in its order.
-
-    Raises
-    ------
-    InputError
-        If there is no such column.
-    """
+    """Return the columns that a list of names, places and ranges of places names, in its order."""
     # A column may have a comma in its name.
     words = (value,) if isinstance(value, str) and value in names else words_in(setting, value)
     found: list[int] = []

@@ -59,19 +59,8 @@ PICKLES = tuple(b"\x80" + bytes([version]) for version in range(2, 6))
 def format_of(path: PathLike, source: str, encoding: str | None = None) -> str:
     """Return the format of a file: "hdf5", "parquet", "arrow", "npy", "npz" or "text".
 
-    Parameters
-    ----------
-    path : path
-        The file.
-    source : str
-        What messages call it.
-    encoding : str, optional
-        Of text, where somebody says so.
-
-    Raises
-    ------
-    FileError
-        If it cannot be read, or is in a format that is not read, with what to do.
+    FileError for formats that are not read, with what to do. ``encoding`` is of text, if it is
+    known.
     """
     file = check_readable(path)
     with open_regular(file) as opened:

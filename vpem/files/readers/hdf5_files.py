@@ -38,24 +38,7 @@ __all__ = ["read_hdf5"]
 
 
 def read_hdf5(path: Path, source: str, wanted: Wanted) -> Dataset:
-    """Read a dataset of an HDF5 file.
-
-    Parameters
-    ----------
-    path : path
-        The file.
-    source : str
-        What messages call it.
-    wanted : Wanted
-        What of it.
-
-    Raises
-    ------
-    FileError
-        If the file cannot be read, or an element is not what it must be.
-    InputError
-        If the elements do not fit each other, or as `dataset_of_matrix`.
-    """
+    """Read a dataset of an HDF5 file."""
     with open_read(path) as file:
         name = "X" if wanted.dataset is None else wanted.dataset
         kind = check_encoding(file, ENCODING, VERSION) if wanted.dataset is None else None

@@ -32,30 +32,10 @@ UNTELLING = ("constant", "no values")
 def sort_columns(
     frame: Frame, columns: dict[int, pa.ChunkedArray], table: TableSettings, keep_constant: bool
 ) -> tuple[dict[int, pa.ChunkedArray], dict[str, str]]:
-    """Tell features from columns that are none.
+    """Tell features, columns of numbers, from columns that are none, with the reason, by name.
 
-    Parameters
-    ----------
-    frame : Frame
-        The table.
-    columns : dict of int to pyarrow.ChunkedArray
-        Those of its columns that nobody gave a meaning, by number.
-    table : TableSettings
-        How it is read.
-    keep_constant : bool
-        Whether columns with one value, or none at all, are features.
-
-    Returns
-    -------
-    features : dict of int to pyarrow.ChunkedArray
-        Columns of numbers, by number.
-    left_out : dict of str to str
-        Why others are none, by name.
-
-    Raises
-    ------
-    InputError
-        If a column is meant to hold numbers that do not read as such.
+    Those given have no other meaning; InputError where one is meant to hold numbers and does not.
+    If ``keep_constant``, columns with one value, or none at all, are features.
     """
     features: dict[int, pa.ChunkedArray] = {}
     left_out: dict[str, str] = {
@@ -120,13 +100,6 @@ def find_ids(frame: Frame, columns: dict[int, pa.ChunkedArray]) -> int | None:
 
     That is the one called ``id`` or ``ids``, an index that does more than count, or else the only
     one of text that has no value twice and none empty.
-
-    Parameters
-    ----------
-    frame : Frame
-        The table.
-    columns : dict of int to pyarrow.ChunkedArray
-        Those of its columns that nobody gave a meaning, by number.
     """
     names = frame.names
     called = [place for place in columns if names[place].casefold() in ID_NAMES]

@@ -26,38 +26,15 @@ __all__ = ["Matrix", "dataset_of_matrix"]
 
 @dataclass(frozen=True)
 class Matrix:
-    """A matrix of a file, and what else it has of its rows.
-
-    Attributes
-    ----------
-    dataset : Dataset
-        All its columns.
-    note : callable
-        Given a name, returns what the file has of the rows by this name, shape (M,), or None.
-    strict : bool
-        Whether columns that tell nothing are features all the same.
-    """
+    """A matrix of a file, and what else it has of its rows."""
 
     dataset: Dataset
-    note: Callable[[str], Labels | None]
-    strict: bool
+    note: Callable[[str], Labels | None]  # of a name: (M,)
+    strict: bool  # columns that tell nothing are features
 
 
 def dataset_of_matrix(matrix: Matrix, wanted: Wanted) -> Dataset:
-    """Choose among the columns of a matrix.
-
-    Parameters
-    ----------
-    matrix : Matrix
-        All of it.
-    wanted : Wanted
-        What of it.
-
-    Raises
-    ------
-    InputError
-        If a column is not there, or is not what it must be.
-    """
+    """Choose among the columns of a matrix."""
     found, table = matrix.dataset, wanted.table
     noted: dict[str, Labels] = {}
     for what in ("label", "id", "worker"):

@@ -32,15 +32,7 @@ SPARSE = {"data", "indices", "indptr", "format", "shape"}
 
 
 def read_npy(file: Path, source: str, wanted: Wanted) -> Dataset:
-    """Read a matrix, or an array of records.
-
-    Raises
-    ------
-    FileError
-        If the file is damaged, or holds Python objects.
-    InputError
-        If it is no matrix of numbers, or as `dataset_of_matrix`.
-    """
+    """Read a matrix, or an array of records; Python objects are refused."""
     _no_place_inside(wanted, source)
     with open_regular(file) as opened, _said(source):
         array = _read(opened, os.stat(file).st_size, source, wanted)
@@ -48,13 +40,7 @@ def read_npy(file: Path, source: str, wanted: Wanted) -> Dataset:
 
 
 def read_npz(file: Path, source: str, wanted: Wanted) -> Dataset:
-    """Read the matrix ``X`` of an archive, or its only one, and what else it has of the rows.
-
-    Raises
-    ------
-    FileError, InputError
-        As `read_npy`.
-    """
+    """Read the matrix ``X`` of an archive, or its only one, and what else it has of the rows."""
     found: dict[str, NDArray[Any]] = {}
     with open_regular(file) as opened, _said(source), open_zip(opened, source) as archive:
         members = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}

@@ -61,25 +61,9 @@ def frames_in(file: h5py.File) -> list[str]:
 
 
 def read_pandas(file: h5py.File, frames: list[str], source: str, wanted: Wanted) -> Dataset:
-    """Read a table that pandas has written.
+    """Read a table that pandas has written, of the ``frames`` that `frames_in` finds.
 
-    Parameters
-    ----------
-    file : h5py.File
-        The file.
-    frames : list of str
-        What `frames_in` finds in it.
-    source : str
-        What messages call it.
-    wanted : Wanted
-        What of it; `dataset` names the table where there are several.
-
-    Raises
-    ------
-    FileError
-        If the file is damaged, or stored in a way that is not known.
-    InputError
-        As `dataset_of`.
+    ``wanted.dataset`` names the table where there are several.
     """
     from vpem.files.readers.records import frame_of_arrays
     from vpem.files.readers.tabular import dataset_of

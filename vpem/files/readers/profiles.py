@@ -31,31 +31,15 @@ KINDS = (
 
 @dataclass(frozen=True)
 class ColumnProfile:
-    """What a column of a table holds.
-
-    Attributes
-    ----------
-    name : str
-        What it is called.
-    kind : str
-        What it holds: numbers, whole numbers, true/false, text, dates, ...
-    use : str
-        What a fit makes of it: feature, ids, labels, workers, weights, left out (why) or dropped.
-    missing : int or None
-        Values that are missing; None of a column that is not read.
-    different : int or None
-        Different values.
-    least, most : str or None
-        Of these the first and the last.
-    """
+    """What a column of a table holds."""
 
     name: str
-    kind: str
-    use: str
-    missing: int | None = None
-    different: int | None = None
-    least: str | None = None
-    most: str | None = None
+    kind: str  # numbers, whole numbers, true/false, text, dates, ...
+    use: str  # feature, ids, labels, ..., left out (why), dropped
+    missing: int | None = None  # None: not read
+    different: int | None = None  # how many values
+    least: str | None = None  # the first of them
+    most: str | None = None  # the last of them
 
 
 def profile_of(
@@ -65,20 +49,10 @@ def profile_of(
     features: Mapping[int, pa.ChunkedArray],
     noted: Mapping[str, int],
 ) -> list[ColumnProfile]:
-    """Return what the columns of a table hold, in the order of the table.
+    """Return what the columns of a table hold, in its order.
 
-    Parameters
-    ----------
-    frame : Frame
-        The table.
-    found : Dataset
-        What was made of it.
-    read : mapping of int to pyarrow.ChunkedArray
-        Columns that were read, by their number.
-    features : mapping of int to pyarrow.ChunkedArray
-        The features as numbers, by the number of their column.
-    noted : mapping of str to int
-        Columns of labels, ids, workers and weights.
+    ``read`` and ``features``, as numbers, are by number of the column; ``noted`` are columns of
+    labels, ids, workers and weights.
     """
     uses = {place: f"{what}s" for what, place in noted.items()}
     uses |= dict.fromkeys(features, "feature")

@@ -27,32 +27,11 @@ def dense_of(
     source: str,
     memory_limit: int | None,
 ) -> Floats:
-    """Return a sparse matrix as a dense one.
+    """Return a sparse matrix ("csr", "csc") as a dense one (M, d).
 
-    Parameters
-    ----------
-    parts : (data, indices, indptr)
-        Values, their columns (rows), and where each row (column) begins.
-    shape : (int, int)
-        Rows and columns.
-    kind : {"csr", "csc"}
-        Whether rows or columns follow one another.
-    file, source : path, str
-        The file, and what messages call it.
-    memory_limit : int or None
-        In bytes.
-
-    Returns
-    -------
-    ndarray of shape (M, d)
-        float32 where the values are real numbers of at most 32 bits, float64 otherwise.
-
-    Raises
-    ------
-    FileError
-        If the parts do not fit each other, or the matrix takes far more than the file.
-    InputError
-        If it takes more memory than it may.
+    ``parts`` are the values, their columns (rows), and where each row (column) begins. The result
+    is float32 where values are real numbers of at most 32 bits, else float64; FileError if it takes
+    far more than the file, InputError if it exceeds ``memory_limit`` (bytes).
     """
     import scipy.sparse
 
@@ -68,13 +47,7 @@ def dense_of(
 
 
 def check_parts(parts: Parts, shape: tuple[int, int], kind: str, source: str) -> Parts:
-    """Return the parts of a sparse matrix, as `dense_of` takes them, if they fit each other.
-
-    Raises
-    ------
-    FileError
-        If they do not.
-    """
+    """Return the parts of a sparse matrix, as `dense_of` takes them, if they fit each other."""
     data, indices, indptr = (np.asarray(part) for part in parts)
     runs, across = shape if kind == "csr" else shape[::-1]
     fits = (

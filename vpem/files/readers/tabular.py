@@ -42,22 +42,7 @@ Columns = dict[int, pa.ChunkedArray]
 
 
 def dataset_of(frame: Frame, wanted: Wanted) -> Dataset:
-    """Read a frame.
-
-    Parameters
-    ----------
-    frame : Frame
-        The table.
-    wanted : Wanted
-        What of it.
-
-    Raises
-    ------
-    FileError
-        If the file cannot be read or parsed.
-    InputError
-        If a column is not there, or is not what it must be.
-    """
+    """Read a frame."""
     table = wanted.table
     names = frame.names
     choice = choose(names, wanted, frame.source)

@@ -57,17 +57,7 @@ def numbers_of(column: pa.ChunkedArray, table: TableSettings) -> pa.ChunkedArray
 
 
 def check_writing(columns: dict[str, pa.ChunkedArray], table: TableSettings, source: str) -> None:
-    """Raise InputError where columns of text are meant to hold numbers, with what makes them some.
-
-    Parameters
-    ----------
-    columns : dict of str to pyarrow.ChunkedArray
-        Columns of text, none of which reads as numbers, by name.
-    table : TableSettings
-        How they were read.
-    source : str
-        The file.
-    """
+    """Raise InputError where columns of text are meant to hold numbers, with what would help."""
     texts = {
         name: without_marks(column, table) for name, column in columns.items() if _is_short(column)
     }

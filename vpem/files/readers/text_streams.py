@@ -36,33 +36,15 @@ MARKS = ((codecs.BOM_UTF32_LE, "utf-32"), (codecs.BOM_UTF16_LE, "utf-16"),
 
 @dataclass(frozen=True)
 class TextTable:
-    """A text table, looked at.
-
-    Attributes
-    ----------
-    file : Path
-        Where it is.
-    source : str
-        What messages call it.
-    delimiter : str
-        Between its fields.
-    encoding : str or None
-        None: UTF-8.
-    skipped : int
-        Lines above the names.
-    first : bytes or None
-        What stands in place of the line of names, in UTF-8.
-    runs : bool
-        Whether several blanks are one delimiter.
-    """
+    """A text table, looked at."""
 
     file: Path
     source: str
-    delimiter: str
-    encoding: str | None
-    skipped: int
-    first: bytes | None
-    runs: bool
+    delimiter: str  # between its fields
+    encoding: str | None  # None: UTF-8
+    skipped: int  # lines above the names
+    first: bytes | None  # in place of the line of names, in UTF-8
+    runs: bool  # several blanks are one delimiter
 
     def open(self) -> BinaryIO:
         """Open it, as UTF-8 from the line of names on."""
@@ -138,25 +120,9 @@ class _Runs:
 
 
 def look_at(file: Path, source: str, table: TableSettings, candidates: str) -> TextTable:
-    """Find out how a text table is written.
+    """Find out how a text table, which may be packed, is written.
 
-    Parameters
-    ----------
-    file : path
-        The file, which may be packed.
-    source : str
-        What messages call it.
-    table : TableSettings
-        What the user says.
-    candidates : str
-        Characters that may be between its fields.
-
-    Raises
-    ------
-    FileError
-        If it is no text of the encoding.
-    InputError
-        If the delimiter is no character.
+    ``candidates`` are characters that may be between its fields.
     """
     with open_unpacked(file) as stream:
         start = stream.read(START + 1)

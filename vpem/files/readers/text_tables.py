@@ -28,24 +28,7 @@ BLOCK_BYTES = 1 << 24  # the longest row of a text, and how much of it is parsed
 
 
 def text_frame(file: Path, source: str, table: TableSettings, candidates: str) -> Frame:
-    """Open a text table.
-
-    Parameters
-    ----------
-    file : path
-        The file, which may be packed.
-    source : str
-        What messages call it.
-    table : TableSettings
-        How it is read.
-    candidates : str
-        Characters that may be between its fields.
-
-    Raises
-    ------
-    FileError
-        If it cannot be read or parsed.
-    """
+    """Open a text table, which may be packed; ``candidates`` may be between its fields."""
     text = look_at(file, source, table, candidates)
     _check_width(text)
     header = not table.no_header

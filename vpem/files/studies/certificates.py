@@ -47,14 +47,7 @@ def need_tls() -> None:
 
 
 def make_key() -> tuple[Ed25519PrivateKey, bytes]:
-    """Make a private key.
-
-    Returns
-    -------
-    key : Ed25519PrivateKey
-    pem : bytes
-        As PKCS 8 in PEM, not encrypted.
-    """
+    """Make a private key; also returned as PKCS 8 in PEM, not encrypted."""
     need_tls()
     from cryptography.hazmat.primitives import serialization as form
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -70,27 +63,7 @@ def check_days(days: int) -> None:
 
 
 def make_certificate(name: str, key: Ed25519PrivateKey, days: int = 365) -> bytes:
-    """Return a self-signed certificate.
-
-    Parameters
-    ----------
-    name : str
-        Common name, of the member.
-    key : Ed25519PrivateKey
-        That it is for, and that signs it.
-    days : int
-        For how long it is valid.
-
-    Returns
-    -------
-    bytes
-        DER.
-
-    Raises
-    ------
-    InputError
-        If the name is none, or the days are not from 1 to `MOST_DAYS`.
-    """
+    """Return a self-signed certificate (DER) of a member, valid for 1 to `MOST_DAYS` days."""
     from cryptography import x509
     from cryptography.hazmat.primitives.serialization import Encoding
     from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
@@ -124,24 +97,9 @@ def pem_of(certificate: bytes) -> str:
 
 
 def parse_certificate(text: str, name: str | None = None) -> bytes:
-    """Return a certificate that anybody may have made.
+    """Return a certificate (DER) that anybody may have made: one in PEM, and nothing else.
 
-    Parameters
-    ----------
-    text : str
-        One certificate in PEM, and nothing else.
-    name : str, optional
-        Common name that it must have.
-
-    Returns
-    -------
-    bytes
-        DER.
-
-    Raises
-    ------
-    InputError
-        If it is none, is not self-signed by Ed25519, may sign others, or has another name.
+    InputError if it is not self-signed by Ed25519, may sign others, or has another common name.
     """
     need_tls()
     from cryptography import x509
@@ -225,13 +183,7 @@ def common_name(certificate: bytes) -> str:
 
 
 def parse_key(content: bytes, file: object) -> Ed25519PrivateKey:
-    """Return a private key of a file.
-
-    Raises
-    ------
-    FileError
-        If it is none, has a password, or is of another kind than Ed25519.
-    """
+    """Return a private key of a file: Ed25519, without a password."""
     need_tls()
     from cryptography.exceptions import UnsupportedAlgorithm
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey

@@ -24,16 +24,8 @@ __all__ = ["approved", "changed", "check_request", "revoked", "sign_edition"]
 def check_request(study: Study, request: Request) -> str:
     """Return what a request would do to a study: "join", "renew" or "change".
 
-    Parameters
-    ----------
-    study, request : Study, Request
-        As they were read.
-
-    Raises
-    ------
-    InputError
-        If it is for another study or organiser, its certificate is revoked or not valid now, or its
-        name is that of somebody else.
+    InputError if it is for another study or organiser, its certificate is revoked or not valid now,
+    or its name is that of somebody else.
     """
     path, member = request.path, request.member
     if request.id != study.id:
@@ -83,13 +75,7 @@ def _kind(study: Study, request: Request) -> str:
 
 
 def approved(study: Study, request: Request) -> Study:
-    """Return the next edition of a study, with whom a request is of.
-
-    Raises
-    ------
-    InputError
-        As `check_request`.
-    """
+    """Return the next edition of a study, with whom a request is of."""
     kind, member = check_request(study, request), request.member
     members, revoked, former = list(study.roster.members), dict(study.roster.revoked), study.former
     if kind == "join":
@@ -120,13 +106,7 @@ def _former(study: Study, following: bytes) -> Former:
 
 
 def revoked(study: Study, name: str) -> Study:
-    """Return the next edition of a study, without a member whose certificate holds no more.
-
-    Raises
-    ------
-    InputError
-        If nobody is called so, or it is the organiser.
-    """
+    """Return the next edition of a study, without a member whose certificate holds no more."""
     member = study.member(name)
     if name == study.organiser:
         raise InputError(f"{name} signs {study.name}; who organises it cannot be revoked")
@@ -160,25 +140,7 @@ def _next(study: Study, members: Sequence[Member], revoked: dict[str, str]) -> S
 
 
 def sign_edition(study: Study, *, force: bool = True) -> Study:
-    """Sign a study by the key of its organiser beside it, write it, and read it again.
-
-    Parameters
-    ----------
-    study : Study
-        The next edition.
-    force : bool
-        Replace what is there.
-
-    Returns
-    -------
-    Study
-        As others will read it.
-
-    Raises
-    ------
-    FileError, InputError
-        If the key is not there or is not the organiser's, or the file cannot be written.
-    """
+    """Sign a study by the key of its organiser beside it, write it, and read it again."""
     write_study(study, usable(known_identity(study, study.organiser)), force=force)
     found = read_study(study.path)
     remember(found)

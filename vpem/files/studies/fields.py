@@ -24,19 +24,9 @@ SHOWN = 60
 
 
 def check_name(name: str, what: str = "a name") -> str:
-    """Return a name that may be that of a file and of a certificate.
+    """Return a name that may be that of a file and of a certificate, or raise InputError.
 
-    Parameters
-    ----------
-    name : str
-        Of a member or a study.
-    what : str
-        What it is the name of, for the sentence.
-
-    Raises
-    ------
-    InputError
-        If it has more than 40 characters, or others than letters, digits, - and _.
+    It has at most 40 characters: letters, digits, - and _. ``what`` is for the sentence.
     """
     if not NAME.fullmatch(name):
         raise InputError(
@@ -47,18 +37,7 @@ def check_name(name: str, what: str = "a name") -> str:
 
 
 def address_of(text: str) -> tuple[str, int]:
-    """Return host and port of an address.
-
-    Parameters
-    ----------
-    text : str
-        Such as ``hub.org:443``, ``192.0.2.7:443`` or ``[2001:db8::7]:443``.
-
-    Raises
-    ------
-    InputError
-        If it is none.
-    """
+    """Return host and port of ``hub.org:443``, ``192.0.2.7:443`` or ``[2001:db8::7]:443``."""
     host, colon, port = text.rpartition(":")
     number = int(port) if port.isascii() and port.isdecimal() and len(port) < 6 else 0
     bare = host[1:-1] if host.startswith("[") and host.endswith("]") else host
@@ -98,12 +77,7 @@ def _cut(value: object) -> str:
 class Fields:
     """A table whose fields are taken one by one; what is left in the end is refused.
 
-    Parameters
-    ----------
-    table : dict
-        As it was read.
-    where : str
-        File and table, with which sentences begin.
+    ``where`` is file and table, with which sentences begin.
     """
 
     def __init__(self, table: Any, where: str) -> None:

@@ -54,24 +54,7 @@ PRIVATE_FILES = os.name == "posix"
 
 
 def make_identity(folder: Path, name: str, days: int = 365) -> Identity:
-    """Make a key and a self-signed certificate, NAME.key and NAME.crt.
-
-    Parameters
-    ----------
-    folder : Path
-        Where; it exists.
-    name : str
-        Of the member.
-    days : int
-        For how long the certificate is valid.
-
-    Raises
-    ------
-    FileError
-        If one of the files exists, or cannot be written.
-    InputError
-        If the name or the number of days is none.
-    """
+    """Make a key and a self-signed certificate, NAME.key and NAME.crt, which must not exist."""
     need_tls()
     _need_private_files()
     check_name(name)
@@ -91,12 +74,7 @@ def make_identity(folder: Path, name: str, days: int = 365) -> Identity:
 def renew_identity(folder: Path, name: str, days: int = 365) -> Identity:
     """Make a new key and certificate; the present ones become NAME.old.key and NAME.old.crt.
 
-    They serve until the studies have the new ones.
-
-    Raises
-    ------
-    FileError
-        If there are none, or older ones still hold.
+    They serve until the studies have the new ones; FileError while older ones still hold.
     """
     now, old = read_identity(folder, name), _files(folder, f"{name}.old")
     if old.certificate.exists() or old.key.exists():
@@ -131,13 +109,7 @@ def identities_in(folder: Path) -> list[str]:
 
 
 def read_identity(folder: Path, name: str, *, old: bool = False) -> Identity:
-    """Return the files of a member that has a key and a certificate in a folder, unread.
-
-    Raises
-    ------
-    FileError
-        If they are not there.
-    """
+    """Return the files of a member that has a key and a certificate in a folder, unread."""
     check_name(name)
     found = _files(folder, f"{name}.old" if old else name)
     if not _whole(found):
@@ -152,15 +124,7 @@ def read_identity(folder: Path, name: str, *, old: bool = False) -> Identity:
 
 
 def read_certificate(file: Path, name: str | None = None) -> bytes:
-    """Return the certificate (DER) of a PEM file, whose common name must be the one given.
-
-    Raises
-    ------
-    FileError
-        If it cannot be read.
-    InputError
-        If it is none.
-    """
+    """Return the certificate (DER) of a PEM file, whose common name must be the one given."""
     content = _content(file)
     try:
         return parse_certificate(content.decode("ascii", "replace").replace("\r\n", "\n"), name)
@@ -176,10 +140,7 @@ def certificate_of(identity: Identity) -> bytes:
 def key_of(identity: Identity) -> Ed25519PrivateKey:
     """Return the private key of a member.
 
-    Raises
-    ------
-    FileError
-        If it is none, others than its owner can read it, or it is not that of the certificate.
+    FileError if others than its owner can read it, or it is not that of the certificate.
     """
     _need_private_files()
     mode = stat.S_IMODE(os.stat(identity.key).st_mode) if identity.key.exists() else 0
@@ -199,15 +160,7 @@ def key_of(identity: Identity) -> Ed25519PrivateKey:
 
 
 def usable(identity: Identity) -> Identity:
-    """Return an identity that can be used now, with a warning if that ends within 30 days.
-
-    Raises
-    ------
-    FileError
-        As `key_of`.
-    InputError
-        If the certificate is not valid yet, or no more.
-    """
+    """Return an identity that can be used now, with a warning if that ends within 30 days."""
     key_of(identity)
     _look_at(identity.key.parent)
     begins, ends = validity(certificate_of(identity))
@@ -236,27 +189,9 @@ def usable(identity: Identity) -> Identity:
 def identity_of(study: Study | PathLike, name: str) -> Identity:
     """Return the key and certificate of a member, which must be usable now.
 
-    Parameters
-    ----------
-    study : Study or path
-        The study, in whose folder they are, and which must know the certificate; or a folder.
-        Organiser and edition of a study are remembered there (NAME.known): no other organiser and
-        no older edition will be read from now on.
-    name : str
-        Of the member.
-
-    Returns
-    -------
-    Identity
-        Of a member that was renewed, the pair that the study knows.
-
-    Raises
-    ------
-    FileError
-        If they are not there, do not belong together, or others can read the key.
-    InputError
-        If the certificate is not the study's, not valid yet, or no more; a `VpemWarning` says that
-        it ends within 30 days.
+    They lie in a folder, or in that of a study, which must know the certificate: of a member that
+    was renewed, the pair that it knows. Organiser and edition of the study are remembered there
+    (NAME.known): no other organiser and no older edition will be read from now on.
     """
     if not isinstance(study, Study):
         return usable(read_identity(Path(study), name))
@@ -266,13 +201,7 @@ def identity_of(study: Study | PathLike, name: str) -> Identity:
 
 
 def known_identity(study: Study, name: str) -> Identity:
-    """Return the key and certificate by which a study knows a member, valid now or not.
-
-    Raises
-    ------
-    FileError, InputError
-        As `identity_of`.
-    """
+    """Return the key and certificate by which a study knows a member, valid now or not."""
     member = study.member(name)
     renewed = _whole(_files(study.folder, f"{name}.old"))
     for old in (False, True) if renewed else (False,):
@@ -299,13 +228,7 @@ def _note(study: Study) -> None:
 
 
 def only_identity(folder: Path, name: str | None = None) -> str:
-    """Return whose key a folder has, or the name given.
-
-    Raises
-    ------
-    InputError
-        If it has those of several, or none.
-    """
+    """Return whose key a folder has, or the name given; InputError if there is not one alone."""
     if name is not None:
         return check_name(name)
     there = identities_in(folder)
@@ -319,13 +242,7 @@ def only_identity(folder: Path, name: str | None = None) -> str:
 
 
 def write_new(file: Path, content: bytes, mode: int) -> None:
-    """Write a file that must not exist, completely or not at all.
-
-    Raises
-    ------
-    FileError
-        If it exists, or cannot be written.
-    """
+    """Write a file that must not exist, completely or not at all."""
     try:
         with temporary_beside(file, mode) as temporary:
             _fill(temporary, content)

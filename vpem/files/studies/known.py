@@ -45,18 +45,10 @@ MOST_FORMER = 50
 
 @dataclass(frozen=True)
 class Former:
-    """A certificate that the organiser had before.
+    """A certificate that the organiser had before."""
 
-    Attributes
-    ----------
-    certificate : bytes
-        DER.
-    signature : str
-        By its key, of `succession` to the next: base 64.
-    """
-
-    certificate: bytes
-    signature: str
+    certificate: bytes  # DER
+    signature: str  # by its key, of `succession` to the next: base 64
 
 
 def succession(number: str, following: bytes) -> str:
@@ -86,15 +78,7 @@ def written_former(former: Former) -> Report:
 
 
 def check_known(study: Study, text: Signed) -> None:
-    """Raise FileError where a study is not the one that its folder knows, or older.
-
-    Parameters
-    ----------
-    study : Study
-        As it was read, its signature checked.
-    text : Signed
-        What it was read from.
-    """
+    """Raise FileError where a study is not the one that its folder knows, or older."""
     file = study.path.with_suffix(".known")
     if not file.exists():
         return
@@ -142,13 +126,7 @@ def _follows(study: Study, certificate: bytes) -> bool:
 
 
 def remember(study: Study) -> None:
-    """Note in its folder the organiser and the edition of a study that was read.
-
-    Raises
-    ------
-    FileError
-        If that cannot be written.
-    """
+    """Note in its folder the organiser and the edition of a study that was read."""
     organiser = study.member(study.organiser).certificate
     table: Report = {
         "id": study.id,

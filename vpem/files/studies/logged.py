@@ -21,42 +21,20 @@ DIGEST = re.compile("[0-9a-f]{64}")
 
 @dataclass(frozen=True)
 class Entry:
-    """A message of a log.
-
-    Attributes
-    ----------
-    run : str
-        Which run it belongs to.
-    time : str
-        ISO 8601, UTC.
-    sent : bool
-        Whether it was sent, and not received.
-    peer, kind : str
-        Whom it went to or came from, and what it was about.
-    size : int
-        Payload bytes.
-    digest : str
-        Their SHA-256.
-    """
+    """A message of a log."""
 
     run: str
-    time: str
-    sent: bool
+    time: str  # ISO 8601, UTC
+    sent: bool  # and not received
     peer: str
-    kind: str
-    size: int
-    digest: str
+    kind: str  # what it was about
+    size: int  # payload bytes
+    digest: str  # their SHA-256
 
 
 @dataclass
 class Totals:
-    """Messages and payload bytes either way.
-
-    Attributes
-    ----------
-    sent, received, bytes_sent, bytes_received : int
-        How many, and how much.
-    """
+    """Messages and payload bytes either way."""
 
     sent: int = 0
     received: int = 0
@@ -75,25 +53,13 @@ class Totals:
 
 @dataclass
 class Logged:
-    """What a log comes to.
+    """What a log comes to."""
 
-    Attributes
-    ----------
-    runs : list of dict
-        What is said of each run: id, time of its beginning, command...
-    totals : dict of (str, str) to Totals
-        By kind and peer, in the order in which they came first.
-    first, last : str or None
-        Times of the first and of the last message.
-    cut : int
-        Lines that were cut short as the machine went down.
-    """
-
-    runs: list[State] = field(default_factory=list)
-    totals: dict[tuple[str, str], Totals] = field(default_factory=dict)
-    first: str | None = None
+    runs: list[State] = field(default_factory=list)  # id, time, command, ... of each
+    totals: dict[tuple[str, str], Totals] = field(default_factory=dict)  # by kind and peer
+    first: str | None = None  # time of a message
     last: str | None = None
-    cut: int = 0
+    cut: int = 0  # lines cut short as the machine went down
 
     def add(self, entry: Entry) -> None:
         """Count a message."""
@@ -103,20 +69,7 @@ class Logged:
 
 
 def read_log(paths: Iterable[PathLike], last_run: bool = False) -> Logged:
-    """Sum up logs.
-
-    Parameters
-    ----------
-    paths : iterable of path
-        Logs of one member, the oldest first.
-    last_run : bool
-        Whether only the last run counts.
-
-    Raises
-    ------
-    FileError
-        If one cannot be read, or has a line that is none of a log.
-    """
+    """Sum up logs of one member, the oldest first; by default all runs in them."""
     found = Logged()
     for about, entry in _lines(paths):
         if about is not None and (not found.runs or found.runs[-1]["id"] != about["id"]):

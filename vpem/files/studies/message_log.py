@@ -46,19 +46,8 @@ class MessageLog:
     """Notes messages at the end of a file that only its owner may read (mode 0600).
 
     A file that has grown beyond `LARGEST` bytes is set aside (``lab-heart.1.log``, ``.2.log``...).
-    Lines are written at once; where the disk takes no more, those that it has are whole.
-
-    Parameters
-    ----------
-    path : path
-        The file; what is in it stays.
-    **about
-        What the first line says of the run: plain values.
-
-    Raises
-    ------
-    FileError
-        If it cannot be written, or is something else than a log.
+    Lines are written at once; where the disk takes no more, those that it has are whole. The first
+    says ``about`` the run.
     """
 
     def __init__(self, path: PathLike, **about: Any) -> None:
@@ -91,11 +80,8 @@ class MessageLog:
     def note(self, message: Sent) -> None:
         """Note a message; any thread may.
 
-        Raises
-        ------
-        FileError
-            If it could not be noted: what is in the file is whole. The run is to end then; others
-            may be told why, and nothing more is noted.
+        If it could not be noted, what is in the file is whole. The run is to end then; others may
+        be told why, and nothing more is noted.
         """
         line = _line(
             {

@@ -78,16 +78,9 @@ most-esteps = 500
 
 
 class PolicyError(InputError):
-    """What a party's policy does not allow.
+    """What a party's policy does not allow: a rule ("allows at most 0 hops"), and what was found.
 
-    Parameters
-    ----------
-    rule : str
-        What the policy does: "allows at most 0 hops".
-    *found : str or Setting
-        What is asked for instead.
-    file : path
-        The policy, as this party's own sentence names it.
+    ``file`` is the policy, as this party's own sentence names it.
     """
 
     def __init__(self, rule: str, *found: str | Setting, file: PathLike = FILE) -> None:
@@ -101,38 +94,19 @@ class PolicyError(InputError):
 
 @dataclass(frozen=True)
 class Policy:
-    """The rules of a party; None: anything is allowed.
-
-    Attributes
-    ----------
-    path : Path
-        The file.
-    largest_hops : int or None
-        How far features may travel.
-    fewest_parties, fewest_rows : int or None
-        Who must take part, and how many rows all have together.
-    most_esteps : int or None
-        Passes over the rows in one run; see `ESteps`.
-    commands, align, topologies, results : tuple of str or None
-        What may be run, how rows may be aligned, how members may be linked, and what may become
-        of the result.
-    masked_sums : bool
-        Whether nobody may see what one party adds to a sum.
-    if_lost : tuple of str or None
-        What may become of a run when a party is lost.
-    """
+    """The rules of a party; None: anything is allowed."""
 
     path: Path
-    largest_hops: int | None = None
+    largest_hops: int | None = None  # that features may travel
     fewest_parties: int | None = None
-    fewest_rows: int | None = None
-    most_esteps: int | None = None
+    fewest_rows: int | None = None  # of all parties together
+    most_esteps: int | None = None  # in one run, see `ESteps`
     commands: tuple[str, ...] | None = None
-    align: tuple[str, ...] | None = None
+    align: tuple[str, ...] | None = None  # how rows may be
     topologies: tuple[str, ...] | None = None
-    results: tuple[str, ...] | None = None
-    masked_sums: bool = False
-    if_lost: tuple[str, ...] | None = None
+    results: tuple[str, ...] | None = None  # what may become of them
+    masked_sums: bool = False  # nobody may see what one party adds to a sum
+    if_lost: tuple[str, ...] | None = None  # what may become of a run then
 
     def check(self, command: str, options: Mapping[str, Any], **facts: Any) -> None:
         """Raise PolicyError where a command may not be run; the parameters are `refused`'s."""
@@ -148,26 +122,11 @@ class Policy:
         result: str,
         if_lost: str = "wait",
     ) -> Iterator[PolicyError]:
-        """Yield why a command may not be run, before any work.
+        """Yield, before any work, why a command of `COMMANDS` may not be run, rule by rule.
 
-        Parameters
-        ----------
-        command : str
-            One of `COMMANDS`.
-        options : mapping of str to object
-            By names of settings: ``hops``, ``align``, ``topology``, ``graph``, ``split`` and
-            ``secure_sum`` are looked at, where the command has them.
-        n_parties : int
-            Parties of the study that have data.
-        result : {"all", "shards"}
-            What becomes of the result.
-        if_lost : {"wait", "without"}
-            What becomes of a run when a party is lost.
-
-        Yields
-        ------
-        PolicyError
-            For each rule that does not allow it.
+        Of ``options``, by names of settings, ``hops``, ``align``, ``topology``, ``graph``,
+        ``split`` and ``secure_sum`` are looked at. ``n_parties`` have data; ``result`` is "all" or
+        "shards".
         """
         if self.masked_sums and not options.get("secure_sum"):
             without = f"but 'vpem {command}' runs without "
@@ -224,14 +183,7 @@ class ESteps:
 
     What a sum shows of rows counts by the share of rows that are in it: batches of a pass are one
     E-step together. Sums of a start that show rows count too, and so does the E-step after the last
-    iteration. Where parties hold rows, each sum over them is one.
-
-    Parameters
-    ----------
-    policy : Policy
-        With `Policy.most_esteps`.
-    n_rows : int
-        Rows that parties have together; 1 where each holds rows of its own.
+    iteration. Where parties hold rows, each sum over them is one (``n_rows`` is 1).
     """
 
     def __init__(self, policy: Policy, n_rows: int) -> None:
@@ -244,13 +196,7 @@ class ESteps:
         return self._shown / self.n_rows
 
     def begin(self, kind: str, n_rows: int) -> None:
-        """Count a sum that begins; see `vpem.sums.sum.Sum.begin`.
-
-        Raises
-        ------
-        PolicyError
-            If it would show more than the policy allows.
-        """
+        """Count a sum that begins; PolicyError if it would show more than the policy allows."""
         # Of few numbers for all rows together, where features are spread, nothing is seen of one.
         if n_rows == 1 and (self.n_rows > 1 or kind == "setup"):
             return
@@ -270,20 +216,7 @@ class ESteps:
 
 
 def read_policy(path: PathLike) -> Policy:
-    """Read a policy.
-
-    Parameters
-    ----------
-    path : path
-        TOML; `EXAMPLE` has every key.
-
-    Raises
-    ------
-    FileError
-        If it cannot be read or is not TOML.
-    InputError
-        If it has a key that is no rule, or a value that is none of this rule.
-    """
+    """Read a policy in TOML; `EXAMPLE` has every key."""
     content = read_toml(check_readable(path))
     found: dict[str, Any] = {}
     for key, value in content.items():

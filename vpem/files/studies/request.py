@@ -23,79 +23,33 @@ __all__ = ["Request", "read_request", "write_request"]
 
 @dataclass(frozen=True)
 class Request:
-    """Who wants to be a member, and of which study.
-
-    Attributes
-    ----------
-    path : Path
-        The file.
-    study, id : str
-        Name and number of the study.
-    organiser : str
-        Fingerprint of the certificate by which its organiser is known there.
-    member : Member
-        As which somebody wants to take part.
-    features : tuple of str
-        Names of features that would be brought; it may be that none are named.
-    listen : tuple of str and int, or None
-        Where its door is, if others know it by another address.
-    version : str
-        Of vpem, there.
-    made : str
-        When, in UTC.
-    before : bytes or None
-        Of a renewal: the certificate (DER) that this one replaces, whose key has signed too.
-    """
+    """Who wants to be a member, and of which study."""
 
     path: Path
     study: str
-    id: str
-    organiser: str
+    id: str  # of the study
+    organiser: str  # fingerprint of its certificate
     member: Member
-    features: tuple[str, ...] = ()
-    listen: tuple[str, int] | None = None
-    version: str = __version__
-    made: str = ""
-    before: bytes | None = None
+    features: tuple[str, ...] = ()  # that would be brought, if named
+    listen: tuple[str, int] | None = None  # if others use another address
+    version: str = __version__  # of vpem
+    made: str = ""  # UTC
+    before: bytes | None = None  # renewed certificate (DER), whose key has signed too
 
 
 def write_request(
     study: Study,
     identity: Identity,
     *,
-    address: tuple[str, int] | None = None,
-    listen: tuple[str, int] | None = None,
-    features: tuple[str, ...] = (),
-    holds: bool = True,
+    address: tuple[str, int] | None = None,  # where others can dial it
+    listen: tuple[str, int] | None = None,  # where its door is, if elsewhere
+    features: tuple[str, ...] = (),  # at most `MOST_FEATURES`
+    holds: bool = True,  # it brings data
     before: Identity | None = None,
 ) -> Request:
     """Write NAME.request beside a study; one that is there is replaced.
 
-    Parameters
-    ----------
-    study : Study
-        The study.
-    identity : Identity
-        Of whoever wants to take part.
-    address, listen : tuple of str and int, optional
-        Where others can dial it, and where its door is if that is not the same.
-    features : tuple of str
-        Names of the features that it would bring.
-    holds : bool
-        Whether it brings data.
-    before : Identity, optional
-        Of a renewal: the key and certificate that the study knows.
-
-    Returns
-    -------
-    Request
-
-    Raises
-    ------
-    FileError
-        If it cannot be written.
-    InputError
-        If there are more than `MOST_FEATURES` features.
+    Of a renewal, ``before`` is the key and certificate that the study knows.
     """
     if len(features) > MOST_FEATURES:
         raise InputError(
@@ -140,22 +94,8 @@ def _body(request: Request) -> str:
 def read_request(path: PathLike) -> Request:
     """Read a request that may come from anybody, and check all of it.
 
-    Parameters
-    ----------
-    path : path
-        NAME.request.
-
-    Returns
-    -------
-    Request
-
-    Raises
-    ------
-    FileError
-        If it cannot be read, is larger than 1 MB, no TOML, was changed after it was signed, or is
-        not signed by the keys of its certificates.
-    InputError
-        If something in it is missing or not as it must be.
+    FileError if it is larger than 1 MB, was changed after it was signed, or is not signed by the
+    keys of its certificates; InputError if something in it is not as it must be.
     """
     need_tls()
     path = Path(path)

@@ -41,14 +41,7 @@ BYTES = 64
 class Signed:
     """A text that was read, and what is said to be its signature.
 
-    Attributes
-    ----------
-    body : str
-        What was signed.
-    content : dict
-        What it stands for.
-    signature : Fields
-        The table below it.
+    ``body`` was signed, ``content`` is what it stands for, and ``signature`` the table below it.
     """
 
     def __init__(self, text: str, path: PathLike, kind: str) -> None:
@@ -68,20 +61,7 @@ class Signed:
 
 
 def read_signed(path: PathLike, kind: str) -> Signed:
-    """Read a text with its signature, which is still to be checked.
-
-    Parameters
-    ----------
-    path : path
-        The file.
-    kind : str
-        What it should be, for sentences.
-
-    Raises
-    ------
-    FileError
-        If it cannot be read, is larger than 1 MB, no TOML, or has no signature at its end.
-    """
+    """Read a text of at most 1 MB with its signature, which is still to be checked."""
     return Signed(read_text(path, TIMES), path, kind)
 
 
@@ -113,27 +93,14 @@ def is_signed_by(certificate: bytes, text: str, signature: bytes) -> bool:
 
 
 def signed_text(body: str, keys: Mapping[str, Ed25519PrivateKey]) -> str:
-    """Return a text with its signatures below it.
-
-    Parameters
-    ----------
-    body : str
-        Tables of TOML; it ends with one newline.
-    keys : mapping of str to Ed25519PrivateKey
-        Whose signature each field has.
-    """
+    """Return tables of TOML, which end with one newline, with signatures by the keys below them."""
     return body + MARK + "".join(_lines((name, sign(key, body)) for name, key in keys.items()))
 
 
 def table_of(head: str, fields: Report) -> str:
-    """Write a table of TOML; what is None is left out.
+    """Write a table of TOML headed ``[study]`` or ``[[member]]``; what is None is left out.
 
-    Parameters
-    ----------
-    head : str
-        ``[study]`` or ``[[member]]``.
-    fields : dict
-        Values as `as_toml` writes them; a text of several lines becomes one, too.
+    Values are as `as_toml` writes them; a text of several lines becomes one, too.
     """
     return f"{head}\n" + "".join(_lines(fields.items()))
 

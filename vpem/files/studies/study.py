@@ -45,57 +45,26 @@ OPTION = re.compile(r"[a-z][a-z0-9_-]{0,60}")
 class Study:
     """What parties agree on.
 
-    Attributes
-    ----------
-    path : Path
-        Its file, NAME.toml.
-    name, id : str
-        What it is called, and a number of its own: 32 hexadecimal digits.
-    edition : int
-        How often it has been signed.
-    version : str
-        Of vpem, at the organiser.
-    organiser : str
-        The member who signs it.
-    signed : str
-        When, in UTC.
-    result : str
-        Who has the result: "all", or each its own part of it ("shards").
-    timeout : float
-        Seconds after which a member that is not heard of is given up.
-    options : dict of str to dict
-        By command, the options that all must run it with.
-    roster : Roster
-        Who takes part, in the order of their ranks.
-    features : dict of str to tuple of str
-        Names of the features that members said they would bring.
-    listens : dict of str to (str, int)
-        Where a member's door is, if others know it by another address.
-    runs, shows : tuple of str
-        Command lines that all will run, and what these will show to whom.
-    former : tuple of Former
-        Certificates that the organiser had before, oldest first.
-    if_lost : str
-        What becomes of a run when a member is not heard of for so long: it ends, with checkpoints
-        from which all can go on once that member is back ("wait"), or the others go on ("without").
+    When a member is not heard of for ``timeout``, a run ends by ``if_lost`` "wait", with
+    checkpoints from which all can go on once that member is back; by "without" the others go on.
     """
 
-    path: Path
+    path: Path  # NAME.toml
     name: str
-    id: str
-    edition: int
-    version: str
-    organiser: str
-    signed: str
-    result: str
-    timeout: float
-    options: dict[str, dict[str, Any]]
-    roster: Roster
-    features: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    id: str  # 32 hexadecimal digits
+    edition: int  # how often it has been signed
+    version: str  # of vpem, at the organiser
+    organiser: str  # the member who signs it
+    signed: str  # UTC
+    result: str  # "all", or each its own part ("shards")
+    timeout: float  # seconds
+    options: dict[str, dict[str, Any]]  # by command, for all
+    roster: Roster  # in the order of ranks
+    features: dict[str, tuple[str, ...]] = field(default_factory=dict)  # as members said
     listens: dict[str, tuple[str, int]] = field(default_factory=dict)
-    runs: tuple[str, ...] = ()
-    shows: tuple[str, ...] = ()
-    former: tuple[Former, ...] = ()
+    runs: tuple[str, ...] = ()  # command lines that all will run
+    shows: tuple[str, ...] = ()  # what these will show to whom
+    former: tuple[Former, ...] = ()  # the organiser's, oldest first
     if_lost: str = "wait"
 
     @property
@@ -104,13 +73,7 @@ class Study:
         return self.path.parent
 
     def member(self, name: str) -> Member:
-        """Return the member that is called so.
-
-        Raises
-        ------
-        InputError
-            If nobody is.
-        """
+        """Return the member that is called so."""
         rank = self.roster.rank_of(name)
         if rank is not None:
             return self.roster.members[rank]
@@ -128,23 +91,9 @@ class Study:
 def read_study(path: PathLike) -> Study:
     """Read a study that may come from anybody, and check all of it.
 
-    Parameters
-    ----------
-    path : path
-        NAME.toml.
-
-    Returns
-    -------
-    Study
-
-    Raises
-    ------
-    FileError
-        If it cannot be read, is larger than 1 MB, no TOML, not signed by its organiser, or was
-        changed since; if the organiser is another one, or the edition older, than this folder
-        knows (NAME.known).
-    InputError
-        If something in it is missing or not as it must be.
+    FileError if it is larger than 1 MB, not signed by its organiser, or changed since, and if this
+    folder (NAME.known) knows another organiser or a newer edition; InputError if something is not
+    as it must be.
     """
     need_tls()
     path = Path(path)

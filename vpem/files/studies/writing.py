@@ -25,24 +25,7 @@ __all__ = ["member_table", "write_study"]
 
 
 def write_study(study: Study, identity: Identity, *, force: bool = True) -> None:
-    """Sign a study and write it to its path, completely or not at all.
-
-    Parameters
-    ----------
-    study : Study
-        What is to be signed.
-    identity : Identity
-        Of its organiser.
-    force : bool
-        Replace the edition that is there.
-
-    Raises
-    ------
-    FileError
-        If it exists and ``force`` is False, or cannot be written.
-    InputError
-        If somebody else than the organiser signs.
-    """
+    """Sign a study and write it to its path, completely or not at all; only the organiser may."""
     if certificate_of(identity) != study.member(study.organiser).certificate:
         raise InputError(f"{study.name} is signed by {study.organiser}, not by {identity.name}")
     text = signed_text(_body(study), {"ed25519": key_of(identity)})
