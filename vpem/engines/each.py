@@ -16,26 +16,9 @@ T = TypeVar("T")
 def for_each(place: Placement, agents: Iterable[int], work: Callable[[int], T]) -> dict[int, T]:
     """Do some work for every agent that lives here, and fail everywhere if it fails anywhere.
 
-    Parameters
-    ----------
-    place : Placement
-        Which agents live where.
-    agents : iterable of int
-        The agents to work for, the same ones in every process.
-    work : function of int
-        The work for one agent; it must not talk to others.
-
-    Returns
-    -------
-    dict of int to object
-        What the work gave, for the agents of this process.
-
-    Raises
-    ------
-    VpemError
-        In every process the same, of the first agent whose work raised one. Where processes are
-        others' (`Engine.open`) it is raised where it happened, and others hear that it did
-        (`VpemError.elsewhere`).
+    ``agents`` are the same in every process, and ``work`` must not talk to others. The VpemError of
+    the first agent whose work raised one is raised in all; where processes are others'
+    (`Engine.open`), only where it happened, and others hear that it did (`VpemError.elsewhere`).
     """
     engine = place.engine
     done: dict[int, T] = {}

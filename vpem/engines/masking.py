@@ -24,29 +24,9 @@ def agree(
     """Make the masks of a run: fresh keys, which all parties exchange.
 
     Where processes have an identity (`Engine.signs`), each signs what it has heard of all, so that
-    whoever passes keys on can neither change nor repeat them. A process without parties only
-    passes on.
-
-    Parameters
-    ----------
-    place : Placement
-        Who takes part, and where; the same in every process.
-    names : sequence of str
-        What messages call the parties. Default: as their processes are called, or "agent 0"...
-    fraction_bits : int
-        See `FixedPoint`.
-    n_threads : int, optional
-        Of fixed point. Default: one a processor.
-
-    Returns
-    -------
-    Masks
-
-    Raises
-    ------
-    InputError
-        If parties are fewer than three, `cryptography` is not installed, or somebody sends a key
-        or a signature that is not what it should be.
+    whoever passes keys on can neither change nor repeat them. A process without parties only passes
+    on. Parties are called ``names`` in messages, by default as their processes; they must be three
+    at least.
     """
     engine, fixed = place.engine, FixedPoint(place.n_agents, fraction_bits)
     if not names:

@@ -35,22 +35,10 @@ DIGIT = 32
 
 
 class Placement:
-    """Agents and the processes that they live in.
+    """Agents and the processes that they live in: ``ranks`` (N,).
 
-    Parameters
-    ----------
-    engine : Engine
-        The processes.
-    ranks : array of shape (N,)
-        Process of each agent.
-
-    Attributes
-    ----------
-    own : ndarray of int
-        Agents of this process, in their order.
-    masks : Masks or None
-        What hides each agent's values where they are added up (`vpem.engines.masking.agree`);
-        None: nothing does.
+    ``own`` are the agents of this process, in their order; ``masks`` hide each agent's values where
+    they are added up (`vpem.engines.masking.agree`), if there are any.
     """
 
     def __init__(self, engine: Engine, ranks: ArrayLike, masks: Masks | None = None) -> None:
@@ -133,24 +121,10 @@ class Placement:
     # ---- values of agents -----------------------------------------------------------------------
 
     def gather(self, values: dict[int, T], to: int | None = 0) -> dict[int, T] | None:
-        """Bring together what agents have.
+        """Bring together what agents have, at one of them, or at all where ``to`` is None.
 
-        Parameters
-        ----------
-        values : dict
-            By agent; of this process's agents, those that have something.
-        to : int or None
-            Agent that gets them; None: all do.
-
-        Returns
-        -------
-        dict or None
-            By agent, in their order; None in a process that gets nothing.
-
-        Raises
-        ------
-        InputError
-            If a process has sent anything else, or what is another's.
+        The result is by agent, in their order; None in a process that gets nothing. InputError if a
+        process sends anything else, or what is another's.
         """
         engine = self.engine
         if to is None:
@@ -237,21 +211,11 @@ class Placement:
         who: NDArray[np.intp] | None = None,
         exponents: ArrayLike | None = None,
     ) -> NDArray[Any]:
-        """Add up what agents have, under masks where there are any.
+        """Return the sum (P,) of what agents have, everywhere the same, under masks if there are.
 
-        Parameters
-        ----------
-        values : ndarray of float of shape (n, P)
-            What each agent has that lives here and takes part, in their order.
-        who : ndarray of int, optional
-            Agents that take part, in increasing order; the same in every process. Default: all.
-        exponents : array of int of shape (P,), optional
-            Powers of two of the magnitude of each value, for masks; see `Masks.hide`.
-
-        Returns
-        -------
-        ndarray of shape (P,)
-            The sum, the same in every process.
+        ``values`` (n, P) are those of the agents that live here and take part, ``who``, by default
+        all, is increasing, and ``exponents`` (P,) are powers of two of magnitudes for masks; see
+        `Masks.hide`.
         """
         if self.masks is None:
             return self.allreduce(values.sum(axis=0))

@@ -12,15 +12,8 @@ __all__ = ["diameter", "eccentricities"]
 
 
 def eccentricities(graph: Graph) -> NDArray[np.intp]:
-    """Hops from each node to the one farthest from it, shape (n_nodes,).
+    """Return the hops (n_nodes,) from each node of a connected graph to the one farthest from it.
 
-    Parameters
-    ----------
-    graph : Graph
-        A connected graph.
-
-    Notes
-    -----
     A search from one node bounds the eccentricity of every other, and nodes whose bounds meet need
     none of their own (Takes and Kosters 2013).
     """

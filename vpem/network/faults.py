@@ -31,21 +31,10 @@ DEVIATIONS = 3.0
 class Faults:
     """How often links and agents fail, each a probability below 1.
 
-    Attributes
-    ----------
-    link_failure : float
-        Each link is down in a round, in both directions.
-    agent_dropout : float
-        An agent is silent for a whole E-step. Where it is a root its hub takes no part: what the
-        other hubs find is the posterior given their own features alone. Sums of the start, and the
-        one after the last iteration, are taken by all.
-    stragglers : float
-        An agent is late in a round, in which all its links are down.
-
-    Raises
-    ------
-    InputError
-        If a probability is not from 0 to below 1.
+    A link is down in a round in both directions. An agent is silent for a whole E-step; where it is
+    a root its hub takes no part: what the other hubs find is the posterior given their own features
+    alone. Sums of the start, and the one after the last iteration, are taken by all. All links of a
+    straggler are down in a round in which it is late.
     """
 
     link_failure: float = 0.0
@@ -91,18 +80,10 @@ class Faults:
 
 @dataclass(frozen=True)
 class DrawnFaults:
-    """What is up in the rounds of one sum.
+    """What is up in the rounds of one sum."""
 
-    Attributes
-    ----------
-    awake : ndarray of bool, shape (N,)
-        Agents that take part.
-    up : ndarray of bool, shape (S, n_edges)
-        Links that carry messages in each round.
-    """
-
-    awake: NDArray[np.bool_]
-    up: NDArray[np.bool_]
+    awake: NDArray[np.bool_]  # (N,) agents that take part
+    up: NDArray[np.bool_]  # (S, n_edges) in each round
 
     def check_whole(self, graph: Graph) -> None:
         """Raise PartitionedError, naming the parts, if some awake agents never hear of others.
@@ -133,17 +114,9 @@ class DrawnFaults:
 class Links:
     """Links of a graph, and the mixing weights of those that are up.
 
-    Parameters
-    ----------
-    graph : Graph
-        All the links there are.
-
-    Attributes
-    ----------
-    indptr, indices : ndarray of int32
-        Pattern of the mixing matrices in CSR form: both directions of every link, the diagonal.
-    sources, edge_of_link : ndarray of shape (2 n_edges,)
-        Agent that sends over each directed link of a `Ledger`, and number of its edge.
+    The mixing matrices have a CSR pattern (``indptr``, ``indices``): both directions of every link,
+    the diagonal. ``sources`` and ``edge_of_link`` (2 n_edges,): who sends over each directed link
+    of a `Ledger`, and the number of its edge.
     """
 
     def __init__(self, graph: Graph) -> None:
@@ -166,13 +139,7 @@ class Links:
         self.edge_of_link = number[number >= 0]
 
     def metropolis(self, up: NDArray[np.bool_]) -> NDArray[np.float64]:
-        """Return Metropolis weights of the links that are up, as values of the pattern.
-
-        Parameters
-        ----------
-        up : ndarray of bool, shape (n_edges,)
-            Links that carry messages.
-        """
+        """Return Metropolis weights of the links that are ``up`` (n_edges,), for the pattern."""
         low, high = self.edges.T
         n = self.n_agents
         degrees = np.bincount(self.edges[up].ravel(), minlength=n)
@@ -185,27 +152,11 @@ class Links:
 
 
 def failing_rounds(graph: Graph, faults: Faults, fall: float, *, seed: int = 0) -> int:
-    """Rounds in which differences between agents fall to a share, though links fail.
+    """Return the rounds in which differences between agents fall to a share, though links fail.
 
     The fall of one difference is watched over drawn rounds. Its logarithm is a sum over rounds, so
     that of S rounds lies within three deviations, ``3 sqrt(S)`` times one round's, of S times its
-    mean.
-
-    Parameters
-    ----------
-    graph : Graph
-        All the links there are.
-    faults : Faults
-        How they fail; all agents take part.
-    fall : float
-        The share, below 1.
-    seed : int
-        Of the draws.
-
-    Returns
-    -------
-    int
-        At least 1; `MOST_DRAWN` where nothing was seen to fall.
+    mean. All agents take part; `MOST_DRAWN` where nothing was seen to fall.
     """
     from scipy.sparse import csr_array
 

@@ -149,30 +149,9 @@ def from_networkx(
     names: Sequence[str] | None = None,
     topology: str = "custom",
 ) -> Graph:
-    """Make a graph of a networkx graph, each of whose nodes is an agent.
+    """Make a graph of a networkx graph of any kind, each of whose nodes is an agent.
 
     See `from_edges` for how nodes are matched with agents. Here every agent must be a node.
-
-    Parameters
-    ----------
-    graph : networkx.Graph
-        Any kind; directions, parallel edges and attributes are not looked at.
-    n_agents : int, optional
-        How many agents there must be.
-    names : sequence of str, optional
-        Names of the agents.
-    topology : str
-        What to call the graph.
-
-    Returns
-    -------
-    Graph
-        The graph.
-
-    Raises
-    ------
-    InputError
-        If nodes and agents do not match, or it is not a networkx graph.
     """
     if not (hasattr(graph, "nodes") and hasattr(graph, "edges")):
         raise InputError(f"expected a networkx graph, got {type(graph).__name__}")
@@ -189,35 +168,13 @@ def from_edges(
     names: Sequence[str] | None = None,
     topology: str = "custom",
 ) -> Graph:
-    """Make a graph of pairs of agents, given by name or by number from 0.
+    """Make a graph, connected or not, of pairs of agents, given by name or by number from 0.
 
-    Nodes that all stand in ``names`` are the agents of those names. Otherwise, nodes that are
-    all numbers from 0 to ``n_agents - 1`` are the agents of those numbers. Otherwise, and only
-    without ``names``, agents are numbered in the natural order of the labels ("2" before "10",
-    "b2" before "b10") and the labels become their names.
-
-    Parameters
-    ----------
-    edges : iterable of pairs
-        Node labels (integers or strings) in any order; an edge may stand more than once, and
-        self-loops are dropped with a warning.
-    n_agents : int, optional
-        Number of agents; an agent of no edge is one without neighbours. By default the number
-        of names, or else of different labels.
-    names : sequence of str, optional
-        Names of the agents.
-    topology : str
-        What to call the graph.
-
-    Returns
-    -------
-    Graph
-        The graph, connected or not: see `check_connected`.
-
-    Raises
-    ------
-    InputError
-        If an edge is not a pair, or nodes and agents do not match.
+    Nodes that all stand in ``names`` are the agents of those names. Otherwise, nodes that are all
+    numbers from 0 to ``n_agents - 1`` are the agents of those numbers. Otherwise, and only without
+    ``names``, agents are numbered in the natural order of the labels ("2" before "10", "b2" before
+    "b10") and the labels become their names. Edges may be repeated; self-loops are dropped with a
+    warning, and an agent of no edge has no neighbours.
     """
     pairs = []
     for place, edge in enumerate(edges):

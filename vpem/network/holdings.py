@@ -225,20 +225,10 @@ def by_label(labels: ArrayLike, n_workers: int, names: Names = None) -> Workers:
 
 
 def from_agent_of_feature(agent_of: ArrayLike, names: Names = None) -> Partition:
-    """Make a partition from the agent of each feature.
+    """Make a partition from the agent, from 0, of each feature (n_features,).
 
-    Parameters
-    ----------
-    agent_of : array-like of int of shape (n_features,)
-        Number of the agent that holds each feature, from 0.
-    names : sequence of str, optional
-        Names of the agents. A named agent that no feature mentions is a relay (warned about);
-        without names, every number up to the largest must occur.
-
-    Raises
-    ------
-    InputError
-        If the numbers are not integers from 0, skip an unnamed agent, or exceed the names.
+    A named agent that no feature mentions is a relay (warned about); without names, every number up
+    to the largest must occur.
     """
     agents = np.asarray(agent_of)
     if agents.ndim != 1 or agents.size == 0 or agents.dtype.kind not in "iu":
@@ -266,25 +256,10 @@ def from_agent_of_feature(agent_of: ArrayLike, names: Names = None) -> Partition
 
 
 def from_worker_of_row(worker_of: ArrayLike, names: Names = None) -> Workers:
-    """Make a division of the rows from the worker of each.
+    """Make a division of the rows from the worker (M,) of each: a name, or a number from 0.
 
-    Parameters
-    ----------
-    worker_of : array-like of shape (M,)
-        Names of workers, or their numbers from 0. A number that does not occur is a worker without
-        rows.
-    names : sequence of str, optional
-        With numbers: what the workers are called.
-
-    Returns
-    -------
-    Workers
-        Named workers are numbered in the order of their names.
-
-    Raises
-    ------
-    InputError
-        If the numbers are negative or exceed the names.
+    A number that does not occur is a worker without rows; named workers are numbered in the order
+    of their names.
     """
     values = np.asarray(worker_of)
     if values.ndim != 1 or not values.size:
@@ -311,19 +286,7 @@ def from_lists(
 ) -> Partition:
     """Make a partition from one list of feature numbers an agent, which it sorts.
 
-    Parameters
-    ----------
-    lists : iterable of iterables of int
-        Features of each agent; an empty list makes a relay (warned about).
-    n_features : int
-        Number of features there are.
-    names, feature_names : sequence of str, optional
-        Names of the agents, "agent 0", "agent 1", ... by default, and of features in messages.
-
-    Raises
-    ------
-    InputError
-        If a feature is missing, repeated, out of range or not an integer.
+    An empty list makes a relay (warned about). ``feature_names`` are for messages.
     """
     n_features = check_int("n_features", n_features, least=1)
     if isinstance(lists, str | bytes) or not isinstance(lists, Iterable):

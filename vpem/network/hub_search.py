@@ -41,22 +41,11 @@ class Gains:
     Gaussian features in each component. By Jensen's inequality the log-likelihood per sample of a
     mixture whose responsibilities the moments are taken with rises by at least the first part, when
     its covariances are joined and one M-step is made.
-
-    Parameters
-    ----------
-    correlations : ndarray of shape (K, d, d)
-        R of each component, as far as it is known.
-    weights : ndarray of shape (K,)
-        Shares of the components, w.
-    columns : sequence of ndarray
-        Features of each agent.
-    per_entry : float
-        Penalty.
     """
 
-    correlations: NDArray[np.float64]
-    weights: NDArray[np.float64]
-    columns: Sequence[NDArray[np.intp]]
+    correlations: NDArray[np.float64]  # (K, d, d), as far as R is known
+    weights: NDArray[np.float64]  # (K,), w
+    columns: Sequence[NDArray[np.intp]]  # of each agent
     per_entry: float = 0.0
 
     def __call__(self, agents: Agents) -> float:
@@ -76,39 +65,19 @@ class Gains:
 
 
 def search_hubs(
-    graph: Graph,
-    hops: int,
-    gain: Callable[[Agents], float],
-    widths: Sequence[int],
-    seed: int = 0,
+    graph: Graph,  # without a server
+    hops: int,  # at least 1
+    gain: Callable[[Agents], float],  # of a set of agents; 0 of one alone
+    widths: Sequence[int],  # features of each; wide agents become roots
+    seed: int = 0,  # settles the order of agents, which decides between equals
 ) -> tuple[list[Hub], float]:
-    """Split agents into hubs whose gains have a large sum.
+    """Split agents into hubs whose gains have a large sum, which is returned too.
 
     Of up to `FEW` agents all partitions are looked at. More are searched from no hubs and from hubs
     by size: agents move to a hub next to them or out of theirs, change places, gather others around
     them, and hubs join, until no move makes the sum larger. What is found is the better of the two:
-    never worse than hubs by size, and not always the best.
-
-    Parameters
-    ----------
-    graph : Graph
-        Agents, without a server.
-    hops : int
-        How far features may travel, at least 1.
-    gain : callable
-        Of a set of agents; 0 of one alone.
-    widths : sequence of int
-        Features of each agent: of the agents that could be its root a hub takes that to which they
-        have the shortest way.
-    seed : int
-        Settles the order of agents, which decides between equals.
-
-    Returns
-    -------
-    hubs : list of Hub
-        In the order of their first agents.
-    gain : float
-        Their sum.
+    never worse than hubs by size, and not always the best. Hubs are in the order of their first
+    agents.
     """
     search = _Search(graph, hops, gain, widths, seed)
     if graph.n_agents <= FEW:

@@ -19,18 +19,10 @@ __all__ = ["Hub", "find_hubs", "warn_of_one"]
 
 @dataclass(frozen=True)
 class Hub:
-    """Agents that send their features to one of them.
+    """Agents that send their features to one of them."""
 
-    Parameters
-    ----------
-    root : int
-        The node that receives the features: one of the agents, or the server of a star.
-    agents : tuple of int
-        The agents of the hub, the root among them unless it is a server, in ascending order.
-    """
-
-    root: int
-    agents: tuple[int, ...]
+    root: int  # one of the agents, or the server of a star
+    agents: tuple[int, ...]  # ascending; with the root, unless it is a server
 
 
 def find_hubs(

@@ -27,17 +27,9 @@ class Ledger:
     """Counts every message over every link in either direction.
 
     A message of an E-step carries the values of all rows and components of one agent; how many rows
-    a process works on at a time does not show.
-
-    Parameters
-    ----------
-    graph : Graph
-        Whose edges are the links; with a server, its links to the agents.
-
-    Attributes
-    ----------
-    sources, targets : ndarray of shape (2 n_edges,)
-        Ends of each directed link, in order of the source, then of the target.
+    a process works on at a time does not show. ``sources`` and ``targets`` (2 n_edges,) are the
+    ends of each directed link, in order of the source, then of the target; links to a server count
+    too.
     """
 
     def __init__(self, graph: Graph) -> None:
@@ -66,27 +58,17 @@ class Ledger:
 
     def send(
         self,
-        kind: str,
+        kind: str,  # one of `KINDS`
         size: int | NDArray[np.integer],
         *,
         links: Links = slice(None),
         times: int | NDArray[np.integer] = 1,
         rounds: int = 0,
     ) -> None:
-        """Count ``times`` messages of ``size`` payload bytes over each of some links.
+        """Count ``times`` messages of ``size`` payload bytes over some links, by default all.
 
-        Parameters
-        ----------
-        kind : str
-            One of `KINDS`.
-        size : int or ndarray
-            Payload bytes of each message, one number or one a link.
-        links : index
-            Numbers, a mask or a slice of directed links, each at most once. Default: all.
-        times : int or ndarray
-            Messages over each link.
-        rounds : int
-            Rounds that this took: messages of one round travel at the same time.
+        ``size`` and ``times`` are one number or one a link, each of which is chosen at most once;
+        messages of one of ``rounds`` travel at the same time.
         """
         row = KINDS.index(kind)
         self._messages[row, links] += times

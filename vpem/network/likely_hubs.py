@@ -33,26 +33,15 @@ VALUE_BYTES = 8
 class LikelyHubs:
     """Hubs that were chosen by what they gain, and how.
 
-    Attributes
-    ----------
-    hubs : list of Hub
-        Each agent in exactly one.
-    gain : float or None
-        Nats per sample by which the penalized log-likelihood rises, at least, above that of no hub
-        of several agents; None where they are foretold without data (`foretell_hubs`).
-    meetings : list of Hub
-        Who has shown features to whom (`find_meetings`).
-    sent : Ledger
-        What it took to find them.
-    first : dict
-        Of the first fit, without hops: ``log_likelihood`` per sample and ``n_iter``.
+    ``gain`` is by how much the penalized log-likelihood (nats per sample) rises at least above that
+    of no hub of several agents; None where hubs are foretold without data (`foretell_hubs`).
     """
 
-    hubs: list[Hub]
+    hubs: list[Hub]  # each agent in exactly one
     gain: float | None
-    meetings: list[Hub]
-    sent: Ledger
-    first: Report = field(default_factory=dict)
+    meetings: list[Hub]  # who has shown features to whom (`find_meetings`)
+    sent: Ledger  # what it took to find them
+    first: Report = field(default_factory=dict)  # log_likelihood, n_iter of no hops
 
     def describe(self) -> Report:
         """Describe the choice in values that JSON can hold."""
@@ -64,19 +53,8 @@ def find_meetings(graph: Graph, hops: int) -> list[Hub]:
     """Return where features of every two agents meet that could share a hub.
 
     Two could if some node is within ``hops`` of both. Nodes with most others near come first; each
-    is shown features of those that no node before it has seen together with another of them.
-
-    Parameters
-    ----------
-    graph : Graph
-        Agents, without a server.
-    hops : int
-        How far features may travel.
-
-    Returns
-    -------
-    list of Hub
-        ``root`` sees the features of all ``agents``, itself among them.
+    is shown features of those that no node before it has seen together with another of them:
+    ``root`` sees the features of all ``agents``, itself among them.
     """
     near = [within(graph, hops, node) for node in range(graph.n_agents)]
     met: set[tuple[int, int]] = set()
@@ -106,22 +84,10 @@ def charge_meetings(
     graph: Graph,
     hops: int,
     meetings: Sequence[Hub],
-    widths: Sequence[int],
-    sizes: tuple[int, int],
+    widths: Sequence[int],  # features of each agent
+    sizes: tuple[int, int],  # rows, and covariances (K; 1: tied)
 ) -> None:
-    """Count features on their way to where they meet, and moments on their way to all.
-
-    Parameters
-    ----------
-    ledger : Ledger
-        Where.
-    graph, hops, meetings
-        See `find_meetings`.
-    widths : sequence of int
-        Number of features of each agent.
-    sizes : tuple of int
-        Rows, and covariances (K, or 1 where they are tied).
-    """
+    """Count features on their way to where they meet, and moments on their way to all."""
     n_samples, n_copies = sizes
     record = 0
     for meeting in meetings:
@@ -145,13 +111,7 @@ def foretell_hubs(
 
 
 def hubs_of(graph: Graph, hops: int, seed: int, way: str, chosen: LikelyHubs | None) -> list[Hub]:
-    """Return hubs by size, or those that were chosen.
-
-    Raises
-    ------
-    InputError
-        If they are to be chosen by likelihood, and have not been.
-    """
+    """Return hubs by size, or those that were chosen; InputError if they should have been."""
     if way == "size":
         return find_hubs(graph, hops, seed)
     if chosen is None:

@@ -16,18 +16,10 @@ NUMBER = r"(\d+(?:\.\d+)?)"
 
 @dataclass(frozen=True)
 class Link:
-    """What connects an agent to all others; both directions at once.
+    """What connects an agent to all others; both directions at once."""
 
-    Attributes
-    ----------
-    bandwidth : float
-        Bits a second that an agent can send, and as many that it can receive.
-    latency : float
-        Seconds that a message takes one way, however short it is.
-    """
-
-    bandwidth: float
-    latency: float
+    bandwidth: float  # bits a second, sent and received
+    latency: float  # seconds a message takes one way, however short
 
     def transfer(self, n_bytes: float) -> float:
         """Seconds that so many bytes take to leave an agent, or to reach it."""
@@ -35,13 +27,7 @@ class Link:
 
 
 def parse_link(text: str) -> Link:
-    """Read bandwidth and latency, such as 100Mbit,30ms or 10Gbit/s,0.1ms.
-
-    Raises
-    ------
-    InputError
-        If it is something else, or the bandwidth is zero.
-    """
+    """Read bandwidth and latency, such as 100Mbit,30ms or 10Gbit/s,0.1ms."""
     bits, seconds = "|".join(BITS), "|".join(SECONDS)
     pattern = rf"{NUMBER}\s*({bits})(?:/s)?\s*,\s*{NUMBER}\s*({seconds})"
     found = re.fullmatch(pattern, text.strip(), flags=re.IGNORECASE)

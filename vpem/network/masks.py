@@ -63,15 +63,9 @@ class FixedPoint:
     """How numbers become integers modulo 2^64, so that sums of all parties' fit.
 
     A value ``x`` with binary exponent ``e`` (0 where there is none) is ``round(x 2^(f - e))``,
-    ``f`` the fraction bits, halves to even.
-
-    Parameters
-    ----------
-    n_parties : int
-        N. No value may be larger than ``2^62 / N`` in the ring: no sum overflows, and half of all
-        words are none, by which it shows where masks do not cancel.
-    fraction_bits : int
-        f. Each party's rounding error is at most ``2^(e - f - 1)``.
+    ``f`` the fraction bits, halves to even: each party's rounding error is at most
+    ``2^(e - f - 1)``. No value may be larger than ``2^62 / N`` in the ring: no sum overflows, and
+    half of all words are none, by which it shows where masks do not cancel.
     """
 
     n_parties: int
@@ -107,12 +101,9 @@ class FixedPoint:
     def add(
         self, values: NDArray[Any], exponents: ArrayLike | None, ring: Ring, n_threads: int = 1
     ) -> int:
-        """Add values (P,), as integers, to a vector of the ring.
+        """Add values (P,) to a vector of the ring; return where the first bad one stands, or -1.
 
-        Returns
-        -------
-        int
-            Place of the first value that is NaN, infinite or too large; -1: there is none.
+        Bad are NaN, infinity, and what is too large.
         """
         if values.dtype == np.uint64:  # in the ring already
             ring += values
@@ -126,10 +117,7 @@ class FixedPoint:
     ) -> NDArray[np.float64]:
         """Return the values (P,) of a sum of all parties, each rounded once to float64.
 
-        Raises
-        ------
-        InputError
-            If a value is larger than what all parties together can have added.
+        InputError if a value is larger than what all parties together can have added.
         """
         found, most = np.empty(ring.shape), float(self.n_parties * int(self.limit))
         place = values_of(ring, self.scales(exponents), most, found, n_threads)
@@ -150,34 +138,12 @@ def _standing(sign: str) -> InputError:
 
 
 class Masks(OfOneProcess):
-    """The masks of one run, of the parties that live in this process.
+    """The masks of one run, of the parties that live in this process (``here``).
 
     All processes call the same methods in the same order. Every call that hides something takes a
     nonce of its own, in whichever thread, and nothing turns their numbers back: a sum that is taken
-    again is another.
-
-    Parameters
-    ----------
-    fixed : FixedPoint
-        Of all parties.
-    keys : PairKeys
-        Of this run.
-    n_threads : int, optional
-        Of fixed point. Default: one a processor.
-
-    Attributes
-    ----------
-    here : list of int
-        Parties that live in this process.
-    names : sequence of str
-        What messages call the parties.
-    register : callable or None
-        Is told of every keystream that is expanded: SHA-256 of its key, its nonce, and by whom.
-
-    Raises
-    ------
-    InputError
-        If parties are fewer than `FEWEST`.
+    again is another. ``register`` is told of every keystream that is expanded: SHA-256 of its key,
+    its nonce, and by whom. InputError if parties are fewer than `FEWEST`.
     """
 
     register: Callable[[bytes, bytes, int], None] | None = None
@@ -210,29 +176,12 @@ class Masks(OfOneProcess):
         exponents: ArrayLike | None = None,
         who: ArrayLike | None = None,
     ) -> Ring:
-        """Return what this process adds to a sum.
+        """Return what this process adds to a sum (P,): zeros where none that takes part lives here.
 
         Pads of two parties that both live here cancel before anything leaves it, and are not made.
-
-        Parameters
-        ----------
-        values : ndarray of shape (n, P)
-            What each party has that lives here and takes part.
-        exponents : array of int of shape (P,), optional
-            Powers of two of the magnitude of each value, which all know. Default: 0.
-        who : sequence of int, optional
-            Parties that take part, in increasing order. Default: all.
-
-        Returns
-        -------
-        ndarray of uint64 of shape (P,)
-            Zeros where nobody who takes part lives here.
-
-        Raises
-        ------
-        InputError
-            If a value is NaN, infinite or larger than the fixed point allows, or fewer than
-            `FEWEST` parties take part.
+        ``values`` (n, P) are of the parties here that take part, ``who`` are all that do,
+        increasing, and ``exponents`` (P,) the powers of two of magnitudes, which all know (default:
+        0).
         """
         among, here = self._parties(values, who)
         found = np.zeros(values.shape[1], dtype=np.uint64)
@@ -280,10 +229,7 @@ class Masks(OfOneProcess):
     def anybody(ring: Ring) -> NDArray[np.bool_]:
         """Say of flags (P,) whether anybody has one, once what `any` gave is added up.
 
-        Raises
-        ------
-        InputError
-            If masks do not cancel, by which all would seem to have all.
+        InputError if masks do not cancel, by which all would seem to have all.
         """
         if ring[-1] != 0:
             raise _standing(

@@ -32,18 +32,10 @@ LARGEST = 1 << 48
 
 
 def encode(value: object) -> bytes:
-    """Write a value down.
+    """Write down a plain value: None, bool, int, float, str, bytes, an array, or a list of such.
 
-    Parameters
-    ----------
-    value
-        None, bool, int, float, str, bytes, numpy array or scalar (numbers or fixed-width text), and
-        lists, tuples and dicts of these.
-
-    Raises
-    ------
-    TypeError
-        If it is, or holds, anything else.
+    Arrays are of numbers or fixed-width text; tuples and dicts are lists too. TypeError for
+    anything else.
     """
     parts: list[bytes] = []
     header = json.dumps(_describe(value, parts), separators=(",", ":")).encode()
@@ -51,15 +43,10 @@ def encode(value: object) -> bytes:
 
 
 def decode(message: bytes | bytearray | memoryview) -> Any:
-    """Read a value that `encode` has written.
+    """Read a value that `encode` has written, or raise InputError.
 
     A message may come from anybody: nothing is run, and what is allocated for arrays are their own
     bytes, which are there.
-
-    Raises
-    ------
-    InputError
-        If the message is cut short, too long, or no message at all.
     """
     data = memoryview(message).cast("B")
     try:

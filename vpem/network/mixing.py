@@ -217,23 +217,11 @@ def mixing_rate(W: Any) -> float:
 
 
 def chebyshev_steps(rate: float, n_rounds: int) -> NDArray[np.float64]:
-    """Return how far each round goes when rounds are accelerated by Chebyshev's polynomials.
+    """Return how far each of S rounds goes when they are accelerated by Chebyshev's polynomials.
 
     Round s + 1 takes ``z^{s+1} = step (W z^s - z^{s-1}) + z^{s-1}``; after S rounds the states are
-    ``T_S(W / rate) / T_S(1 / rate)`` times where they started.
-
-    Parameters
-    ----------
-    rate : float
-        Mixing rate of W, or a bound of it below 1. With 0 one plain round is exact, and all are
-        plain.
-    n_rounds : int
-        Rounds, S.
-
-    Returns
-    -------
-    ndarray of shape (S,)
-        The first is 1.
+    ``T_S(W / rate) / T_S(1 / rate)`` times where they started. ``rate`` is W's mixing rate or a
+    bound of it below 1; with 0 one plain round is exact, and all are plain. The first step is 1.
     """
     steps = np.ones(n_rounds)
     step = 2.0

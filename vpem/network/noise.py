@@ -44,14 +44,9 @@ ACCEPTED = 0.45
 class Noise:
     """A source of discrete Gaussian noise.
 
-    Parameters
-    ----------
-    seed : int, optional
-        Makes it repeatable, for tests. **Noise that can be repeated gives no privacy**: who knows
-        the seed can subtract it. None: bits come from the system (`os.urandom`), and can neither
-        be repeated nor known.
-    agent : int
-        Whose noise it is: with a seed, every agent's differs.
+    A ``seed`` makes it repeatable, for tests. **Noise that can be repeated gives no privacy**: who
+    knows the seed can subtract it. Without one bits come from the system (`os.urandom`), and can
+    neither be repeated nor known. With a seed every ``agent``'s noise differs.
     """
 
     def __init__(self, seed: int | None = None, agent: int = 0) -> None:
@@ -62,32 +57,17 @@ class Noise:
             self._bytes = np.random.Generator(np.random.Philox(entropy)).bytes
 
     def gaussian(self, scale: int, size: int) -> Integers:
-        """Draw from the discrete Gaussian: ``P(y)`` is proportional to ``exp(-y^2 / 2 s^2)``.
+        """Draw integers (n,) from the discrete Gaussian: ``P(y)`` goes as ``exp(-y^2 / 2 s^2)``.
 
         Canonne, Kamath and Steinke (2020), Algorithm 3, for an integer s: a candidate of the
-        discrete Laplace law of scale s is accepted with probability
-        ``exp(-(|y| - s)^2 / 2 s^2)``. Written as ``|y| = s v + u`` with ``0 <= u < s``, every
-        probability is a product of some of ``exp(-1)``, ``exp(-1/2)``, ``exp(-u/s)`` and
-        ``exp(-(u/s)^2 / 2)``, and a coin of each is tossed by comparing uniform integers. There is
-        no floating point number and no rounding: the law is exact, if the bits are.
+        discrete Laplace law of scale s is accepted with probability ``exp(-(|y| - s)^2 / 2 s^2)``.
+        Written as ``|y| = s v + u`` with ``0 <= u < s``, every probability is a product of some of
+        ``exp(-1)``, ``exp(-1/2)``, ``exp(-u/s)`` and ``exp(-(u/s)^2 / 2)``, and a coin of each is
+        tossed by comparing uniform integers. There is no floating point number and no rounding: the
+        law is exact, if the bits are. s is from 1 to `LARGEST_SCALE`: the standard deviation, to
+        `ratio_to_gaussian`.
 
         How long it takes depends on what is drawn, and not on what it will be added to.
-
-        Parameters
-        ----------
-        scale : int
-            s, from 1 to `LARGEST_SCALE`: the standard deviation, to `ratio_to_gaussian`.
-        size : int
-            Number of values, n.
-
-        Returns
-        -------
-        ndarray of shape (n,) of int64
-
-        Raises
-        ------
-        InputError
-            If the scale is no such integer.
         """
         if not isinstance(scale, int | np.integer) or not 1 <= scale <= LARGEST_SCALE:
             raise InputError(
@@ -146,17 +126,10 @@ class Noise:
         return self._coin(n, lambda left: self._below(2, len(left)) == 0)
 
     def _coin(self, n: int, trial: Callable[[Integers], Mask]) -> Mask:
-        """Toss coins of probability exp(-g), where a trial of each succeeds with probability g.
+        """Toss n coins of probability exp(-g); a trial of each, by index, succeeds with g.
 
         The first k of 1, 2, ... at which a coin of probability g / k fails is odd with probability
         ``1 - g + g^2 / 2 - ... = exp(-g)`` (von Neumann 1951; Algorithm 1 of the paper).
-
-        Parameters
-        ----------
-        n : int
-            Number of coins.
-        trial : callable
-            One trial of each of some coins, which it gets as indices.
         """
         odd = np.zeros(n, dtype=np.bool_)
         left, k = np.arange(n), 1
@@ -198,22 +171,8 @@ def _always(n: int) -> Mask:
 
 
 def share(scale: int, n: int) -> int:
-    """Return the scale of the noise of each of n agents, which together have at least this scale.
+    """Return the least scale t of the noise of each of n agents for which ``n t^2 >= scale^2``.
 
-    Parameters
-    ----------
-    scale : int
-        Standard deviation of all together.
-    n : int
-        Number of agents.
-
-    Returns
-    -------
-    int
-        The least integer t with ``n t^2 >= scale^2``.
-
-    Notes
-    -----
     Discrete Gaussians do not add up to one, but nearly: see `distance_to_one`. Who knows the noise
     of some agents knows that of the total but for the others': where c of n work together against
     the rest, what is left has ``(n - c) / n`` of the variance.
@@ -229,46 +188,26 @@ def distance_to_one(scale: int, n: int) -> float:
     Kairouz, Liu and Steinke (2021), Theorem 1: the largest logarithm of the ratio of their
     probabilities is at most ``10 sum_{k<n} exp(-2 pi^2 t^2 k / (k + 1))``; the least exponent is
     that of k = 1. With t = 4 and 1,000 agents that is 1e-64; here t is thousands of times larger.
-
-    Returns
-    -------
-    float
-        Nats a value: 0 where it is below the least float.
+    In nats a value: 0 where it is below the least float.
     """
     return 10.0 * (n - 1) * exp(-((pi * scale) ** 2)) if n > 1 else 0.0
 
 
 def ratio_to_gaussian(scale: int, n_values: int) -> float:
-    """Bound how far so many values of the noise are from rounded Gaussian noise.
+    """Bound, in nats, how far so many values of the noise together are from rounded Gaussian noise.
 
     A Gaussian of standard deviation s that is rounded to integers has at y the probability
     ``q(y)``, the integral of its density f over ``y +- 1/2``, so that ``q(y) / f(y)`` is the mean
     of ``cosh(y t / s^2) exp(-t^2 / 2 s^2)`` over t within a half of 0. As ``cosh x`` is from 1 to
     ``exp(x^2 / 2)``, the logarithm of that is from ``-1 / 8 s^2`` to ``y^2 / 8 s^4``. The discrete
     Gaussian is f divided by its sum over the integers, which is from 1 to
-    ``1 + 3 exp(-2 pi^2 s^2)``. Hence up to `REACH` scales from 0 the logarithm of the ratio of
-    both is at most ``(REACH^2 + 1) / 8 s^2``; how rarely a value lies beyond says `beyond_reach`.
+    ``1 + 3 exp(-2 pi^2 s^2)``. Hence up to `REACH` scales from 0 the logarithm of the ratio of both
+    is at most ``(REACH^2 + 1) / 8 s^2``; how rarely a value lies beyond says `beyond_reach`. Values
+    are those of all sums that may depend on each other, and s is at least 64.
 
     What is Gaussian noise on an integer, rounded, is the rounded sum: a function of the output of
     the Gaussian mechanism. Where that gives (epsilon, delta), discrete noise with a ratio of r nats
     gives ``(epsilon + 2 r, exp(r) delta + (1 + exp(epsilon + r)) beyond)``.
-
-    Parameters
-    ----------
-    scale : int
-        s, of at least 64.
-    n_values : int
-        How many values, of all sums that may depend on each other.
-
-    Returns
-    -------
-    float
-        Nats, of all values together.
-
-    Raises
-    ------
-    InputError
-        If the scale is below 64.
     """
     if scale < 64:
         raise InputError(

@@ -37,15 +37,7 @@ def _field(content: bytes) -> bytes:
 
 
 def transcript_of(facts: Sequence[str], public: Sequence[bytes]) -> bytes:
-    """Return the SHA-256 of what all parties of a run agree on.
-
-    Parameters
-    ----------
-    facts : sequence of str
-        Of the study and the sum.
-    public : sequence of bytes
-        Public key of each party, in their order.
-    """
+    """Return the SHA-256 of what all parties agree on: facts of study and sum, and public keys."""
     parts = [PROTOCOL, len(facts).to_bytes(8, "big"), *(fact.encode() for fact in facts), *public]
     return hashlib.sha256(b"".join(map(_field, parts))).digest()
 
@@ -69,23 +61,7 @@ class OfOneProcess:
 
 
 class OwnKeys(OfOneProcess):
-    """Fresh key pairs of the parties that live in this process.
-
-    Parameters
-    ----------
-    parties : iterable of int
-        Their numbers.
-
-    Attributes
-    ----------
-    public : dict of int to bytes
-        Public key of each of them.
-
-    Raises
-    ------
-    InputError
-        If `cryptography` is not installed.
-    """
+    """Fresh key pairs of the parties that live in this process; ``public`` has a key for each."""
 
     def __init__(self, parties: Iterable[int]) -> None:
         super().__init__()
@@ -104,23 +80,10 @@ class OwnKeys(OfOneProcess):
 
 
 class PairKeys(OfOneProcess):
-    """Keys that the parties of this process share with each other party.
+    """Keys that the parties of this process share with each other party, by whose ``public`` keys.
 
-    Parameters
-    ----------
-    own : OwnKeys
-        Of the parties that live here.
-    public : sequence of bytes
-        Public key of each party.
-    facts : sequence of str
-        What all agree on besides.
-    names : sequence of str
-        What messages call the parties.
-
-    Raises
-    ------
-    InputError
-        If a public key is none, is another's too, or is one with which nothing is secret.
+    ``facts`` are what all agree on besides. InputError if a public key is none, is another's too,
+    or is one with which nothing is secret.
     """
 
     def __init__(
@@ -173,17 +136,7 @@ class PairKeys(OfOneProcess):
         return self._shared[pair]
 
     def between(self, party: int, other: int, among: tuple[int, ...]) -> bytes:
-        """Return the key of a pair for sums of these parties, ``among``.
-
-        Parameters
-        ----------
-        party : int
-            Of this process.
-        other : int
-            Of whichever.
-        among : tuple of int
-            All parties that take part, in increasing order.
-        """
+        """Return the key of a party here and any other, for sums ``among`` these (increasing)."""
         from cryptography.hazmat.primitives.hashes import SHA256
         from cryptography.hazmat.primitives.kdf.hkdf import HKDFExpand
 

@@ -29,18 +29,10 @@ NUMBER_BYTES = 4
 
 @dataclass(frozen=True)
 class Routes:
-    """The way from every agent to the root of its hub.
+    """The way from every agent to the root of its hub."""
 
-    Attributes
-    ----------
-    parent : ndarray of shape (n_nodes,)
-        Next node on the way; a root is its own parent.
-    depth : ndarray of shape (n_nodes,)
-        Hops to the root.
-    """
-
-    parent: NDArray[np.intp]
-    depth: NDArray[np.intp]
+    parent: NDArray[np.intp]  # (n_nodes,); a root is its own
+    depth: NDArray[np.intp]  # (n_nodes,) hops to the root
 
     @property
     def leaves(self) -> NDArray[np.intp]:
@@ -106,16 +98,7 @@ def charge_features(
 ) -> None:
     """Count the features on their way from each agent to the root of its hub, hop by hop.
 
-    Parameters
-    ----------
-    ledger : Ledger
-        Where.
-    routes : Routes
-        The ways.
-    widths : sequence of int
-        Number of features of each agent.
-    n_samples, itemsize : int
-        Rows, and bytes of a number.
+    ``widths`` are features of each agent; a row of one takes ``itemsize`` bytes.
     """
     messages = np.zeros(len(routes.parent), dtype=np.int64)
     values = np.zeros(len(routes.parent), dtype=np.int64)

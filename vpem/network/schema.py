@@ -52,19 +52,11 @@ SUM_ERROR = 1e-5
 
 @dataclass(frozen=True)
 class Place:
-    """Where something stands, for messages.
+    """Where something stands, for messages."""
 
-    Attributes
-    ----------
-    file, path : str
-        What it is in, and its name there: "the checkpoint x.h5", "run.loop.counts".
-    advice : tuple of str or Setting
-        What to do if it is wrong, in parts of a sentence.
-    """
-
-    file: str
-    path: str = ""
-    advice: tuple[str | Setting, ...] = ()
+    file: str  # "the checkpoint x.h5"
+    path: str = ""  # "run.loop.counts"
+    advice: tuple[str | Setting, ...] = ()  # what to do if it is wrong
 
     def inside(self, *names: str | int) -> Place:
         """Return the place of a part of it, or of a part of that."""
@@ -85,23 +77,9 @@ KEPT = Place("what was kept of the run", advice=("begin it anew",))
 
 
 def check(schema: Schema, value: object, place: Place, sizes: Sizes | None = None) -> None:
-    """Check that a value is what a schema says.
+    """Check that a value is what a schema says; FileError names the first field that is not.
 
-    Parameters
-    ----------
-    schema : dict, list, tuple or field
-        What it must be.
-    value : object
-        What was read.
-    place : Place
-        Where it was read, for the message.
-    sizes : dict of str to int, optional
-        Sizes that are known by name; those that are met first are added.
-
-    Raises
-    ------
-    FileError
-        Naming the first field that is something else, what it must be, and what it is.
+    ``sizes`` are known by name; those that are met first are added.
     """
     sizes = {} if sizes is None else sizes
     if isinstance(schema, Field):

@@ -29,55 +29,30 @@ MOST_ITERATIONS = 1 << 20
 
 
 def estimate_rate(
-    mixing: Any,
-    graph: Graph,
+    mixing: Any,  # W (N, N), symmetric, rows sum to 1
+    graph: Graph,  # without a server
     ledger: Ledger,
     *,
     n_rounds: int | None = None,
     seed: int = 0,
-    diameter: int,
+    diameter: int,  # hops between the agents farthest apart
 ) -> float:
     """Estimate the mixing rate as the agents of a network can, each knowing its own weights only.
 
-    Every agent draws a number from a stream of its own. One round of ``I - W`` takes the mean
-    away; then rounds of W leave what falls slowest. At the 2nd, 4th, 8th, ... of them the agents
-    learn, by flooding, the largest absolute value now and two rounds before: the root of the ratio
-    is what was kept a round, and all divide by the largest value, so that nothing underflows.
+    Every agent draws a number from a stream of its own, (seed, n). One round of ``I - W`` takes the
+    mean away; then rounds of W leave what falls slowest. At the 2nd, 4th, 8th, ... of them the
+    agents learn, by flooding, the largest absolute value now and two rounds before: the root of the
+    ratio is what was kept a round, and all divide by the largest value, so that nothing underflows.
+    By default rounds of W end when values have fallen to `FALLEN`, after some 5 to 15 / (1 - rate):
+    as many as it takes to tell the slowest mode from the others. They are counted as "setup", 8
+    bytes over every link, and the maxima as "flooding", ``diameter`` rounds of 8 bytes. The result,
+    from 0 (a single agent) to below 1, has a margin of `MARGIN` over the rate seen: power
+    iterations see one that is too small rather than too large, and the two errors do not cost the
+    same.
 
-    Parameters
-    ----------
-    mixing : sparse array of shape (N, N)
-        Mixing weights W, symmetric with rows that sum to 1.
-    graph : Graph
-        The connected graph it belongs to.
-    ledger : Ledger
-        Where the rounds are counted ("setup", 8 bytes over every link) and the maxima ("flooding",
-        ``diameter`` rounds of 8 bytes).
-    n_rounds : int, optional
-        Rounds of W. By default until the values have fallen to `FALLEN`, some 5 to 15 / (1 - rate)
-        rounds: as many as it takes to tell the slowest mode from the others.
-    seed : int
-        Agent n draws from the stream of (seed, n).
-    diameter : int
-        Hops between the agents farthest apart.
-
-    Returns
-    -------
-    float
-        A rate above 0 and below 1 (0 for a single agent), with a margin of `MARGIN` over the one
-        seen: power iterations see one that is too small rather than too large, and the two errors
-        do not cost the same.
-
-    Raises
-    ------
-    InputError
-        If the graph has a server, values grow, or an option is out of range.
-
-    Notes
-    -----
-    For rounds accelerated with a rate ``r`` in place of the true one ``t`` the distance to the
-    mean falls to ``T_S(t / r) / T_S(1 / r)``. Where ``r >= t`` that is at most ``1 / T_S(1 / r)``,
-    the bound that counts the rounds, and a gap narrowed to 0.8 of its width costs 12 % more rounds.
+    For rounds accelerated with a rate ``r`` in place of the true one ``t`` the distance to the mean
+    falls to ``T_S(t / r) / T_S(1 / r)``. Where ``r >= t`` that is at most ``1 / T_S(1 / r)``, the
+    bound that counts the rounds, and a gap narrowed to 0.8 of its width costs 12 % more rounds.
     Where ``r < t`` the slowest mode leaves the interval on which the polynomial is small: the mean
     is kept and the states still agree, but later than the bound says.
     """

@@ -15,22 +15,13 @@ CHOSEN_BYTES = 1
 
 
 def grow_tree(graph: Graph, ledger: Ledger | None = None) -> Routes:
-    """Return shortest ways from every agent to the centre of the graph.
+    """Return shortest ways from every agent to the centre of a connected graph without a server.
 
     The centre is the agent whose farthest one is nearest, of several that of the smallest number.
-    On a way every agent takes the neighbour of smallest number that is nearer.
-
-    Parameters
-    ----------
-    graph : Graph
-        A connected graph without a server.
-    ledger : Ledger, optional
-        Where the messages are counted by which agents grow the tree (kind "flooding"). None: they
-        know the whole graph already, and each finds the same tree.
-
-    Notes
-    -----
-    Agents know their neighbours and nothing else, and grow the tree in three steps.
+    On a way every agent takes the neighbour of smallest number that is nearer. Without a ledger
+    agents know the whole graph already, and each finds the same tree. With one, where messages are
+    counted ("flooding"), they know their neighbours and nothing else, and grow the tree in three
+    steps.
 
     * Every agent floods its number: in each round it passes on to all its neighbours the numbers
       that it heard for the first time in the round before. Each number goes over each link once

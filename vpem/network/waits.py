@@ -27,21 +27,10 @@ class Waits:
 
     A message over a link that is down in a round is sent in the first one in which it is up, and
     whoever has to add it waits for it: nothing is lost, and no message is counted twice.
-
-    Attributes
-    ----------
-    graph : Graph
-        Agents and links.
-    tree : Routes
-        Ways to the root.
-    faults : Faults
-        How often links fail and agents are late.
-    seed : int
-        Of the draws.
     """
 
     graph: Graph
-    tree: Routes
+    tree: Routes  # ways to the root
     faults: Faults
     seed: int
 
@@ -64,16 +53,10 @@ class Waits:
             yield from drawn.up[:, self._edges]
 
     def taken(self, on: Mask, number: tuple[int, ...], source: int | None = None) -> int:
-        """Return the rounds until all has arrived.
+        """Return the rounds until all messages of the agents ``on`` (N,) have arrived.
 
-        Parameters
-        ----------
-        on : ndarray of bool, shape (N,)
-            Agents whose messages these are, with all on their ways to the root.
-        number : tuple of int
-            Names these messages: others have other draws.
-        source : int, optional
-            Agent whose message they all hear. None: they send their sums to the root.
+        With all agents are all on their ways to the root, where sums go; or all hear the message of
+        ``source``. ``number`` names the messages: others have other draws.
         """
         parent = self.tree.parent
         leaves = np.flatnonzero(on & (self.tree.depth > 0))

@@ -71,13 +71,7 @@ def draw_responsibilities(saved: SavedMixture, rows: EvaluationData) -> Picture:
 
 
 def agreement_of(saved: SavedFit, rows: EvaluationData) -> Agreement:
-    """Hold all rows' components or clusters against their labels.
-
-    Raises
-    ------
-    InputError
-        If there are no labels, or too many different ones to be classes.
-    """
+    """Hold all rows' components or clusters against their labels."""
     if rows.labels is None:
         raise InputError(
             f"{rows.where} has no labels to hold components against; name where they are with ",

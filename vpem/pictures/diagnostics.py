@@ -71,18 +71,7 @@ def draw_observed(
 ) -> Picture:
     """Draw measurements against predictions: of the population, and of each individual.
 
-    Parameters
-    ----------
-    fit : SaemFit or SavedSaem
-        Of a model that has curves.
-    individuals : Individuals
-        What was measured.
-    model : callable, optional
-        As for `vpem.saem.prediction.Predictor`.
-
-    Returns
-    -------
-    Picture
+    ``model`` is as for `vpem.saem.prediction.Predictor`, and has curves.
     """
     predictor = Predictor(fit, model)
     given = predictor.curves(individuals)
@@ -126,15 +115,6 @@ def draw_residuals(
     Above are weighted residuals of individuals (IWRES), below prediction distribution errors
     (npde). Both should scatter about 0 as standard normal numbers do, everywhere; the first less
     where individuals' curves are drawn to their few rows.
-
-    Parameters
-    ----------
-    fit, individuals, model
-        As for `draw_observed`.
-
-    Returns
-    -------
-    Picture
     """
     predictor = Predictor(fit, model)
     found = residuals_of(predictor, individuals)
@@ -184,19 +164,7 @@ def draw_check(
     model: Maker | None = None,
     n_bins: int | None = None,
 ) -> Picture:
-    """Draw percentiles of measurements by time, with what simulated individuals would have.
-
-    Parameters
-    ----------
-    fit, individuals, model
-        As for `draw_observed`.
-    n_bins : int, optional
-        As for `vpem.saem.diagnostics.visual_checks`.
-
-    Returns
-    -------
-    Picture
-    """
+    """Draw percentiles of measurements by time, with what simulated individuals would have."""
     predictor = Predictor(fit, model)
     checks = visual_checks(predictor, individuals, n_bins=n_bins)
     high = 2 if any(one.limited for one in checks) else 1
@@ -280,15 +248,6 @@ def draw_effects(
     individuals, in standard deviations between individuals, under the standard normal density;
     shrinkage makes it narrower. Beside it the same against each covariate that does not change
     within individuals: a trend there is a covariate that the model lacks.
-
-    Parameters
-    ----------
-    fit, individuals, model
-        As for `draw_observed`.
-
-    Returns
-    -------
-    Picture
     """
     predictor = Predictor(fit, model)
     saved = predictor.saved

@@ -83,26 +83,8 @@ def mixed_parts(mixture: MixedMixture) -> Parts:
 def in_a_plane(saved: SavedFit, asked: Sequence[int] | None, notes: list[str]) -> list[int] | None:
     """Return the columns that have a place on an axis: all but categories, and zeros and ones.
 
-    ``notes`` say which have none.
-
-    Parameters
-    ----------
-    saved : SavedFit
-        The file.
-    asked : sequence of int or None
-        Features that were asked for.
-    notes : list of str
-        What is to be said.
-
-    Returns
-    -------
-    list of int or None
-        None where nothing is left out.
-
-    Raises
-    ------
-    InputError
-        If one was asked for that has no place, or fewer than two are left.
+    None where nothing is left out; ``notes`` say what is. InputError if one was asked for that has
+    no place, or fewer than two are left.
     """
     families, names = families_of(saved), saved.feature_names
     out = [j for j, family in enumerate(families or ()) if family in LEVELS]

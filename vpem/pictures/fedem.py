@@ -28,19 +28,8 @@ def draw_histories(
 ) -> Picture:
     """Draw the squared mean field and the objective, each against epochs and bytes up.
 
-    Parameters
-    ----------
-    histories : sequence of (str, sequence of FedHistory)
-        A name and its runs. Of several runs that were recorded at the same iterations the median
-        is drawn, and the range of the middle half.
-    objective : str
-        What the objective is.
-    title : str
-        Above the panels.
-
-    Returns
-    -------
-    Picture
+    Of several runs of a name that were recorded at the same iterations the median is drawn, and the
+    range of the middle half.
     """
     figure = new_figure(WIDTH, 6.2)
     panels = figure.subplots(2, 2, sharey="row", sharex="col")

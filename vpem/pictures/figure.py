@@ -53,21 +53,11 @@ MOST_COLUMNS = 6
 
 @dataclass
 class Picture:
-    """A figure, and what is to be said of it.
-
-    Attributes
-    ----------
-    figure : matplotlib.figure.Figure
-        The drawing.
-    alt : str
-        What it shows, in words, for those who do not see it.
-    notes : list of str
-        What was left out, and why: a sentence each.
-    """
+    """A figure, and what is to be said of it."""
 
     figure: Figure
-    alt: str
-    notes: list[str] = field(default_factory=list)
+    alt: str  # what it shows, for those who do not see it
+    notes: list[str] = field(default_factory=list)  # what is left out
 
     def __repr__(self) -> str:
         return f"Picture({printable(self.alt)!r})"
@@ -160,16 +150,7 @@ def _legible(figure: Figure) -> None:
 def render(figure: Figure, target: BinaryIO, ending: str, dpi: int) -> None:
     """Draw a figure once, the same bytes as its ``savefig``, which draws it twice to lay it out.
 
-    Parameters
-    ----------
-    figure : matplotlib.figure.Figure
-        What to draw.
-    target : binary stream
-        Where to.
-    ending : {"png", "svg", "pdf"}
-        The format.
-    dpi : int
-        Dots an inch of "png", and of what is drawn as dots in others.
+    ``dpi`` is of "png", and of what is drawn as dots in "svg" and "pdf".
     """
     from importlib import import_module
 
@@ -238,25 +219,8 @@ def legend_below(
 ) -> float:
     """Put a legend below all panels, in as many columns as the figure has room for.
 
-    Rows of it beyond two make the figure higher, rather than its panels lower.
-
-    Parameters
-    ----------
-    figure : matplotlib.figure.Figure
-        One that places its parts itself, or whose panels leave room for the legend.
-    handles : sequence of artists
-        The entries, each with its label.
-    size : float
-        Of the letters, in points.
-    title : str, optional
-        Above it.
-    markerscale : float
-        Size of marks, relative to those of the panels.
-
-    Returns
-    -------
-    float
-        Inches that it takes of the figure's height.
+    Rows of it beyond two make the figure higher, rather than its panels lower. Returned are the
+    inches that it takes of the height; the figure places its parts itself, or leaves room.
     """
     width, height = figure.get_size_inches()
     most = min(len(handles), MOST_COLUMNS)

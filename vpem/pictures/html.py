@@ -126,14 +126,8 @@ def fill_page(
 ) -> str:
     """Return the page: sections with their pictures, and others. Empty ones are left out.
 
-    Parameters
-    ----------
-    contents : Contents
-        What is said.
-    pictures : mapping of str to (str, str)
-        By kind, the title and HTML of each that was drawn.
-    more : sequence of (str, str, str)
-        Other sections, which come last: name, heading and HTML.
+    ``pictures`` have by kind the title and HTML of each that was drawn; ``more`` sections, which
+    come last, are (name, heading, HTML).
     """
     parts: list[Part] = []
     listed = []

@@ -48,21 +48,6 @@ def draw_hubs(
     Agents bear the number of their hub and, where they are few, their name. In grey the hubs differ
     by these numbers, and by the links inside them, which are thick. Without hubs agents are
     workers, and where every agent is a hub of its own there is nothing for colours to say.
-
-    Parameters
-    ----------
-    graph : Graph
-        The agents and their links, and the server if there is one.
-    hubs : sequence of Hub
-        From `vpem.find_hubs`.
-    names : sequence of str, optional
-        Names of the agents, by default those of the graph, or numbers.
-    ax : matplotlib.axes.Axes, optional
-        Where to draw; by default in a figure of its own.
-
-    Returns
-    -------
-    Picture
     """
     names = list(names or graph.names or map(str, range(graph.n_agents)))
     hub_of = np.full(graph.n_nodes, -1)

@@ -25,17 +25,7 @@ MARKED = 60
 
 
 def draw_imputation(found: Imputation) -> Picture:
-    """Draw trends, and the objective against epochs and against bytes.
-
-    Parameters
-    ----------
-    found : Imputation
-        What to draw.
-
-    Returns
-    -------
-    Picture
-    """
+    """Draw trends, and the objective against epochs and against bytes."""
     figure = new_figure(WIDTH, 6.2)
     axes = figure.subplots(2, 2)
     given, unit = found.observations, found.law.unit

@@ -35,36 +35,16 @@ Data = EvaluationData | Individuals
 
 @dataclass(frozen=True)
 class Kind:
-    """One kind of picture.
+    """One kind of picture."""
 
-    Attributes
-    ----------
-    title : str
-        Above it in a page.
-    about : str
-        What it shows, to be said in a hint.
-    of : tuple of type
-        Files it is drawn of.
-    data : str
-        "no", "optional" or "needed".
-    draw : callable
-        Makes it of the file, of the data if it takes any, and of options.
-    options : tuple of str
-        Which it takes.
-    labels : bool
-        Whether rows must have labels.
-    check : callable, optional
-        Raises `InputError` for a file of which there can be none.
-    """
-
-    title: str
-    about: str
-    of: tuple[type[Saved], ...]
-    data: str
-    draw: Callable[..., Picture]
+    title: str  # above it in a page
+    about: str  # what it shows, for a hint
+    of: tuple[type[Saved], ...]  # files it is drawn of
+    data: str  # "no", "optional" or "needed"
+    draw: Callable[..., Picture]  # of the file, data if any, options
     options: tuple[str, ...] = ()
-    labels: bool = False
-    check: Callable[[Any], None] | None = None
+    labels: bool = False  # rows must have some
+    check: Callable[[Any], None] | None = None  # raises InputError
 
 
 def _check_two(saved: SavedFit) -> None:
@@ -219,29 +199,11 @@ def check_kind(kind: str, saved: Saved) -> Kind:
 
 
 def draw(kind: str, saved: Saved, data: Data | None = None, **options: Any) -> Picture:
-    """Draw one kind of picture.
+    """Draw one of `KINDS`; data are rows, or individuals of a fit of SAEM.
 
-    Parameters
-    ----------
-    kind : str
-        One of `KINDS`.
-    saved : Saved
-        From `vpem.pictures.saved.read_saved`.
-    data : EvaluationData or Individuals, optional
-        To hold it against: rows, or individuals of a fit of SAEM.
-    **options
-        ``features``: names or numbers of those that "profile", "marginals" or "pairs" draw;
-        ``most``: individuals of "curves"; ``ax``: where "profile", "projection", "confusion" and
-        "graph", which have one panel, are drawn, by default in a figure of their own.
-
-    Returns
-    -------
-    Picture
-
-    Raises
-    ------
-    InputError
-        If it cannot be drawn of that file, or needs data or labels that are not there.
+    Options are ``features``, names or numbers of those that "profile", "marginals" or "pairs" draw;
+    ``most``, individuals of "curves"; ``ax``, where "profile", "projection", "confusion" and
+    "graph", which have one panel, are drawn, by default in a figure of their own.
     """
     found = check_kind(kind, saved)
     given = {name: value for name, value in options.items() if value is not None}

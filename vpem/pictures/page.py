@@ -35,13 +35,7 @@ CONTENTS: dict[type[Saved], Callable[[Any, Any], Contents]] = {
 
 
 def contents_of(saved: Saved, data: Data | None = None) -> Contents:
-    """Return what there is to say of a fit, and of data that it is held against.
-
-    Raises
-    ------
-    InputError
-        If the data do not fit the model.
-    """
+    """Return what there is to say of a fit, and of data that it is held against."""
     return CONTENTS[type(saved)](saved, data)
 
 
@@ -53,32 +47,10 @@ def write_page(
     command: str | None = None,
     force: bool = False,
 ) -> dict[str, VpemError]:
-    """Write the page of a model, a clustering or a fit of SAEM.
+    """Write the page of a model, a clustering or a fit of SAEM, completely or not at all.
 
-    Parameters
-    ----------
-    path : path
-        An .html file, written completely or not at all.
-    saved : Saved
-        From `vpem.pictures.saved.read_saved`.
-    data : EvaluationData or Individuals, optional
-        Data to hold it against; curves of the first 12 individuals are drawn.
-    command : str, optional
-        The command that fitted it.
-    force : bool
-        Replace an existing file.
-
-    Returns
-    -------
-    dict of str to VpemError
-        Kinds of pictures that were left out, and why.
-
-    Raises
-    ------
-    InputError
-        If the data do not fit the model.
-    FileError
-        If the file exists and ``force`` is False, or cannot be written.
+    Returned are the kinds of pictures that were left out, and why. Of data that the fit is held
+    against, curves of the first 12 individuals are drawn; ``command`` is the one that fitted it.
     """
     contents = contents_of(saved, data)
     if data is None:

@@ -43,26 +43,8 @@ def draw_profile(
     """Draw standardized means as a map: components beside each other, a feature a line.
 
     Features stand by the component in which they are highest, the highest first, so that what
-    belongs together stands together.
-
-    Parameters
-    ----------
-    saved : SavedFit
-        A mixture or clusters.
-    features : sequence of str, optional
-        Names or numbers of those to draw, in their order; of more than 30 by default those that
-        tell components apart best.
-    ax : matplotlib.axes.Axes, optional
-        Where to draw; by default in a figure of its own.
-
-    Returns
-    -------
-    Picture
-
-    Raises
-    ------
-    InputError
-        If a feature is not there.
+    belongs together stands together. Those given, by name or number, keep their order; of more than
+    30 by default those are drawn that tell components apart best.
     """
     answer, noun = saved.answer, saved.noun
     notes = list(answer.notes)

@@ -38,19 +38,9 @@ def separating_plane(parts: Parts) -> tuple[Matrix, Matrix, float]:
     single one along none; the rest of the plane is then where all rows spread most, at right angles
     (in ``W``) to it.
 
-    Parameters
-    ----------
-    parts : Parts
-        With ``variances`` of shape (K, d), and ``full`` (K, d, d) where covariances have more.
-
-    Returns
-    -------
-    directions : ndarray of shape (d, 2)
-        One unit along them is the mean standard deviation within components.
-    correlations : ndarray of shape (d, 2)
-        Of each feature with each direction, over the whole mixture.
-    share : float
-        Of what can be told between components, ``trace(W^-1 B)``, the part in this plane.
+    Returned are directions (d, 2), along which one unit is the mean standard deviation within
+    components; correlations (d, 2) of each feature with each of them, over the whole mixture; and
+    the share of what can be told between components, ``trace(W^-1 B)``, that is in this plane.
     """
     weights, means = parts.weights, parts.means
     assert parts.variances is not None
@@ -93,21 +83,7 @@ def _widest(total: Matrix, beside: Matrix, count: int) -> Matrix:
 def draw_projection(
     saved: SavedFit, rows: EvaluationData | None = None, ax: Axes | None = None
 ) -> Picture:
-    """Draw rows and components in the plane that separates components best.
-
-    Parameters
-    ----------
-    saved : SavedFit
-        A mixture or clusters of two features at least.
-    rows : EvaluationData, optional
-        Rows to draw; without them ellipses, or centres, are drawn alone.
-    ax : matplotlib.axes.Axes, optional
-        Where to draw; by default in a figure of its own.
-
-    Returns
-    -------
-    Picture
-    """
+    """Draw rows, if any, and components in the plane that separates components best."""
     notes: list[str] = []
     parts = saved.parts()
     X, labels = rows_to_scatter(saved, parts, rows, notes)

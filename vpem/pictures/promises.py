@@ -23,11 +23,8 @@ UNPUBLISHED = "not published, to protect rows"
 def promised(privacy: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Return lines of a table: what is promised, against whom, and whether that can be trusted.
 
-    Parameters
-    ----------
-    privacy : mapping
-        As `vpem.fits.privacy.Guarantee.describe` says. A file may hold anything there: what makes
-        no sense is left out.
+    ``privacy`` is as `vpem.fits.privacy.Guarantee.describe` says. A file may hold anything there:
+    what makes no sense is left out.
     """
     lines = []
     epsilon, delta = (_number(privacy.get(name)) for name in ("epsilon", "delta"))

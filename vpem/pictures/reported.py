@@ -28,30 +28,14 @@ Vector = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class History:
-    """What was recorded of iterations.
+    """What was recorded of iterations."""
 
-    Attributes
-    ----------
-    values : ndarray of shape (n, R)
-        As each root found them; nan where one was silent.
-    iteration : ndarray of shape (n,)
-        Number of each.
-    sent : ndarray of shape (n,) or None
-        Bytes sent by then; None where the file does not say.
-    quantity : str
-        What the values are.
-    tol : float or None
-        Change below which the run stops, in these units; None where something else decides.
-    mean_field : ndarray of shape (n,) or None
-        Squared mean field (FedEM).
-    """
-
-    values: Vector
-    iteration: NDArray[np.intp]
-    sent: Vector | None
-    quantity: str
-    tol: float | None = None
-    mean_field: Vector | None = None
+    values: Vector  # (n, R) as each root found them; nan: silent
+    iteration: NDArray[np.intp]  # (n,)
+    sent: Vector | None  # (n,) bytes by then
+    quantity: str  # what the values are
+    tol: float | None = None  # change that stops the run, in these units
+    mean_field: Vector | None = None  # (n,) squared (FedEM)
 
     def means(self) -> Vector:
         """Mean over roots that were heard, (n,); nan where none was."""
@@ -62,18 +46,10 @@ class History:
 
 @dataclass(frozen=True)
 class Links:
-    """Bytes over every link, in both directions.
+    """Bytes over every link, in both directions."""
 
-    Attributes
-    ----------
-    ends : ndarray of shape (E, 2)
-        The nodes; the server's number is the number of agents.
-    by_kind : dict of str to ndarray of shape (E,)
-        Bytes of each kind (`vpem.network.ledger.KINDS`) that sent anything.
-    """
-
-    ends: NDArray[np.intp]
-    by_kind: dict[str, Vector]
+    ends: NDArray[np.intp]  # (E, 2); a server's number is that of agents
+    by_kind: dict[str, Vector]  # (E,) of `vpem.network.ledger.KINDS`
 
     @property
     def total(self) -> Vector:
@@ -100,13 +76,7 @@ class Parts:
 
 @dataclass
 class Saved(ABC):
-    """A file of a fit.
-
-    Attributes
-    ----------
-    path : str
-        Where it is.
-    """
+    """A file of a fit."""
 
     path: str
 

@@ -17,21 +17,11 @@ SEED = 0
 
 @dataclass
 class EvaluationData:
-    """Data that a model is held against.
+    """Data that a model is held against."""
 
-    Attributes
-    ----------
-    X : ndarray or FileMatrix of shape (M, d)
-        In the model's order of features.
-    labels : ndarray of shape (M,) or None
-        Known classes of the rows.
-    where : str
-        The file, for messages.
-    """
-
-    X: Floats
-    labels: Labels | None
-    where: str
+    X: Floats  # (M, d) in the model's order of features
+    labels: Labels | None  # (M,) known classes
+    where: str  # the file, for messages
 
     def __len__(self) -> int:
         return len(self.X)

@@ -241,13 +241,7 @@ FILES: dict[str, tuple[Callable[[str | os.PathLike[str]], Any], Make]] = {
 
 
 def read_saved(path: str | os.PathLike[str]) -> Saved:
-    """Read a model, a clustering or a fit of SAEM.
-
-    Raises
-    ------
-    FileError
-        If the file cannot be read, or is none of these.
-    """
+    """Read a model, a clustering or a fit of SAEM."""
     with open_read(path) as file:
         encoding = read_attribute(file, "encoding-type")
     if encoding not in FILES:

@@ -146,18 +146,8 @@ def draw_pair(
 ) -> None:
     """Draw rows in the marks of their components, ellipses or centres, in two features.
 
-    Parameters
-    ----------
-    axes : matplotlib.axes.Axes
-        Where to.
-    parts : Parts
-        The components.
-    x, y : int
-        Columns of the features across and up.
-    X : ndarray of shape (n, d) or None
-        Rows, in the units of ``parts``.
-    labels : ndarray of shape (n,) or None
-        Component of each row.
+    Columns ``x`` go across and ``y`` up; ``X`` (n, d) is in the units of ``parts``, of whose
+    components ``labels`` (n,) are.
     """
     from matplotlib.patches import Ellipse
 

@@ -41,15 +41,6 @@ def draw_selection(selection: Selection) -> Picture:
     restarts from the least to the largest, or one standard error of the held-out likelihood up and
     down. Open marks did not converge, what failed is not there, and the best is ringed. Of marks on
     one spot those drawn first are larger, so that none hides another.
-
-    Parameters
-    ----------
-    selection : Selection
-        From `vpem.fits.selection.search.search`.
-
-    Returns
-    -------
-    Picture
     """
     criterion, cells = selection.criterion, selection.cells
     lines = list(dict.fromkeys(_line(cell) for cell in cells))

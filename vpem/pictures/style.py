@@ -94,18 +94,8 @@ def place_panels(
 ) -> None:
     """Place a grid of panels and their labels without measuring what stands at their axes.
 
-    Measuring, which makes all ticks and lays out their texts, takes half of the drawing.
-
-    Parameters
-    ----------
-    figure : matplotlib.figure.Figure
-        One that does not place its parts itself.
-    shape : (int, int)
-        Rows and columns of panels.
-    margins : (float, float, float, float)
-        Inches at the left, right, bottom and top of the grid.
-    gaps : (float, float)
-        Inches between columns and between rows.
+    Measuring, which makes all ticks and lays out their texts, takes half of the drawing. In inches:
+    ``margins`` at the left, right, bottom and top, ``gaps`` between columns and between rows.
     """
     left, right, bottom, top = margins
     width, height = figure.get_size_inches()

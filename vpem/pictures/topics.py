@@ -26,19 +26,7 @@ COLUMNS = 4
 
 
 def draw_topics(found: Topics, most: int = MOST_TOPICS) -> Picture:
-    """Draw the most probable words of each topic as bars, the largest topics first.
-
-    Parameters
-    ----------
-    found : Topics
-        Of a fit.
-    most : int
-        Topics that are drawn.
-
-    Returns
-    -------
-    Picture
-    """
+    """Draw the most probable words of each topic as bars, the largest topics first."""
     shown = found.order[:most]
     figure, panels = _grid(len(shown), 1.95)
     tops = found.top()
@@ -65,13 +53,7 @@ def draw_topics(found: Topics, most: int = MOST_TOPICS) -> Picture:
 
 
 def draw_shares(found: Topics) -> Picture:
-    """Draw what share of the words of each device is of which topic.
-
-    Returns
-    -------
-    Picture
-        A bar for each device, and one for all of them.
-    """
+    """Draw what share of the words of each device, and of all of them, is of which topic."""
     shown = found.device_names[:MOST_DEVICES] if len(found.device_shares) else ()
     rows = np.vstack([found.shares, found.device_shares[: len(shown)]])
     names = ["all", *shown]
@@ -107,11 +89,8 @@ def draw_shares(found: Topics) -> Picture:
 def draw_spreads(found: Topics) -> Picture:
     """Draw the perplexity, and over how many words each topic is spread, by iteration.
 
-    Returns
-    -------
-    Picture
-        The perplexity of the documents' words, where it was seen, and of each topic's; the burn-in
-        is shaded.
+    The perplexity is of the documents' words, where it was seen, and of each topic's; the burn-in
+    is shaded.
     """
     shown = found.order[:MOST_TOPICS]
     seen = len(found.perplexities) > 0

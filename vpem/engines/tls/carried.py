@@ -47,30 +47,10 @@ def _run(work: Coroutine[Any, Any, None]) -> None:
 async def through(
     relay: Member, member: Member, identity: Identity, roster: Roster, *, wait: bool = True
 ) -> socket:
-    """Return a stream to a member, through the relay.
+    """Return a stream to a member that is registered (`calls`) at a relay or the server of a star.
 
-    Parameters
-    ----------
-    relay : Member
-        Who passes it on: a relay, or the server of a star.
-    member : Member
-        Who is wanted: it must be registered (`calls`).
-    identity : Identity
-        Who calls.
-    roster : Roster
-        The study.
-    wait : bool
-        Whether the member may come within 20 seconds, or must be there.
-
-    Returns
-    -------
-    socket
-        One end of a pair of sockets; what is written comes out at the member's.
-
-    Raises
-    ------
-    Trouble, Refused
-        If the relay cannot be reached, or the member is not there.
+    It is one end of a pair of sockets: what is written comes out at the member's. If ``wait``, the
+    member may come within 20 seconds.
     """
     opened = await _open(relay, identity, roster, f"{'call' if wait else 'find'}/{member.name}")
     return await _stream(opened, relay, member.name)
@@ -85,18 +65,8 @@ async def calls(
 ) -> None:
     """Stay registered at the relay, for ever, and deliver a stream for each member that calls.
 
-    Parameters
-    ----------
-    relay : Member
-        Where.
-    identity : Identity
-        Who waits.
-    roster : Roster
-        The study.
-    deliver : callable
-        Given one end of a pair of sockets for each call.
-    tell : callable, optional
-        Given why the relay could not be reached; it is dialled again all the same.
+    A stream is one end of a pair of sockets. ``tell`` is given why the relay could not be reached;
+    it is dialled again all the same.
     """
     pause = PAUSES[0]
     while True:

@@ -41,49 +41,23 @@ STEPS = ("name", "proxy", "port", "tls", "certificate", "clock", "answer")
 
 @dataclass(frozen=True)
 class Finding:
-    """One line of a check.
+    """One line of a check."""
 
-    Attributes
-    ----------
-    peer : str
-        With whom.
-    what : str
-        Was looked at.
-    state : str
-        "ok", "note" or "fails".
-    told : str
-        What was seen, in a few words.
-    sentence : str
-        What is wrong, and what to try; empty where nothing is.
-    value : float or None
-        What was measured: seconds, or bytes a second.
-    """
-
-    peer: str
-    what: str
-    state: str
-    told: str
-    sentence: str = ""
-    value: float | None = None
+    peer: str  # with whom
+    what: str  # was looked at
+    state: str  # "ok", "note" or "fails"
+    told: str  # what was seen, in a few words
+    sentence: str = ""  # what is wrong, and what to try
+    value: float | None = None  # seconds, or bytes a second
 
 
 @dataclass
 class Examined:
-    """What a member checks.
-
-    Attributes
-    ----------
-    roster, identity : Roster, Identity
-        The study, and who checks.
-    idle : float
-        Seconds for which a link is left alone.
-    measuring : Lock
-        So that one link is measured at a time.
-    """
+    """What a member checks."""
 
     roster: Roster
     identity: Identity
-    idle: float = 5.0
+    idle: float = 5.0  # seconds for which a link is left alone
     measuring: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     @property
@@ -97,21 +71,9 @@ class Examined:
 async def examine(
     examined: Examined, member: Member, relay: Member | None = None
 ) -> AsyncIterator[Finding]:
-    """Look at everything between this member and another, until something fails.
+    """Look at everything between this member and another, step by step, until something fails.
 
-    Parameters
-    ----------
-    examined : Examined
-        What is checked.
-    member : Member
-        With whom.
-    relay : Member, optional
-        Who passes messages on; default: the member is dialled where its address is.
-
-    Yields
-    ------
-    Finding
-        In the order of the steps that a connection takes.
+    Without a relay the member is dialled where its address is.
     """
     peer = member.name if relay is None else f"{member.name} through {relay.name}"
     met = _met(examined, member)

@@ -39,15 +39,7 @@ LONGEST = 600.0
 
 
 class Answers:
-    """Answers checks.
-
-    Parameters
-    ----------
-    roster : Roster
-        The study, as it is known here.
-    identity : Identity
-        Who answers.
-    """
+    """Answers checks, for a study as it is known here."""
 
     def __init__(self, roster: Roster, identity: Identity) -> None:
         self.roster = roster

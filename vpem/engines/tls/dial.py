@@ -58,41 +58,21 @@ class _Straight(connect):
 
 
 async def dial(
-    own: str,
+    own: str,  # name of this member
     member: Member,
-    context: ssl.SSLContext,
+    context: ssl.SSLContext,  # accepts its certificate
     through: socket.socket | None = None,
-    seconds: float = 10.0,
+    seconds: float = 10.0,  # to try for
     *,
-    path: str = PATH,
+    path: str = PATH,  # what it is asked for
     members: Sequence[Member] = (),
     **options: Any,
 ) -> Called:
-    """Open a connection to a member.
+    """Open a connection to a member; Trouble or Refused if that fails, now or for good.
 
-    Parameters
-    ----------
-    own : str
-        Name of this member.
-    member : Member
-        Who is expected there.
-    context : SSLContext
-        That accepts its certificate.
-    through : socket, optional
-        A stream that leads there; default: its address, by a proxy where one is set.
-    seconds : float
-        To try for.
-    path : str
-        What it is asked for.
-    members : sequence of Member
-        All of the study, of whom another may answer.
-    **options
-        Keywords of `websockets.asyncio.client.connect`.
-
-    Raises
-    ------
-    Trouble, Refused
-        If that fails, now or for good.
+    ``through`` is a stream that leads there, by default its address, by a proxy where one is set;
+    ``members`` are all of whom another may answer, ``options`` are
+    `websockets.asyncio.client.connect`'s.
     """
     made: list[Called] = []
 

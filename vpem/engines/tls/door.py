@@ -29,13 +29,7 @@ SAID = 20
 
 
 def listening(host: str, port: int, who: str = "this member") -> socket.socket:
-    """Return a socket that listens; an empty host stands for all that this machine has.
-
-    Raises
-    ------
-    InputError
-        If ``who`` cannot listen there.
-    """
+    """Return a socket that listens; an empty host stands for all that this machine has."""
     both = not host and socket.has_dualstack_ipv6()
     family = socket.AF_INET6 if both or ":" in host else socket.AF_INET
     try:
@@ -62,16 +56,8 @@ class Guest:
 class Door:
     """Accepts connections, and hands on those whose certificates are believed.
 
-    Parameters
-    ----------
-    context : SSLContext
-        That says whose certificates these are.
-    handler : coroutine function of Answered and str
-        Given each connection, and the path it asks for.
-    say : callable
-        Given a sentence about each kind of somebody who was turned away.
-    seconds : float
-        For a stranger to become a member.
+    ``handler`` is given each connection and the path it asks for, ``say`` a sentence about each
+    kind of somebody who was turned away. A stranger has ``seconds`` to become a member.
     """
 
     def __init__(

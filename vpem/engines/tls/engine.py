@@ -31,16 +31,9 @@ ADDED: dict[str, Any] = {"sum": np.add, "max": np.maximum}
 
 
 class TlsEngine:
-    """Members of a study (`vpem.engines.engine.Engine`).
+    """Members of a study, by rank (`vpem.engines.engine.Engine`).
 
-    Parameters
-    ----------
-    post : Post
-        Links to all other members.
-    roster : Roster
-        Who they are, by rank.
-    signs : Signs or None
-        How they prove what others pass on.
+    ``post`` has links to all others; ``signs`` proves what others pass on.
     """
 
     apart = True

@@ -54,13 +54,8 @@ ENDED = (
 class Fault(VpemError):
     """Why there is no way to a member.
 
-    Parameters
-    ----------
-    message : str
-        The sentence.
-    kind : str
-        What failed: "name", "port", "proxy", "cut", "tls", "certificate", "clock" or "answer"; or
-        "taken", where another process of this member is there.
+    What failed is a ``kind``: "name", "port", "proxy", "cut", "tls", "certificate", "clock" or
+    "answer"; or "taken", where another process of this member is there.
     """
 
     def __init__(self, message: str, kind: str = "answer") -> None:
@@ -80,34 +75,16 @@ class Trouble(Fault):
 
 @dataclass
 class Met:
-    """What was seen on the way to a member.
+    """What was seen on the way to a member."""
 
-    Attributes
-    ----------
-    own : str
-        Who dials.
-    member : Member
-        Who was dialled.
-    host, port : str and int
-        Where.
-    proxy : str or None
-        Through which proxy, without its password.
-    seconds : float
-        That were waited.
-    shown : bytes or None
-        The certificate (DER) that was shown, where it was another.
-    banner : bytes
-        First bytes of what does not speak TLS.
-    """
-
-    own: str
-    member: Member
+    own: str  # who dials
+    member: Member  # who was dialled
     host: str
     port: int
-    proxy: str | None = None
-    seconds: float = 10.0
-    shown: bytes | None = None
-    banner: bytes = b""
+    proxy: str | None = None  # without its password
+    seconds: float = 10.0  # waited
+    shown: bytes | None = None  # certificate (DER), where it was another
+    banner: bytes = b""  # first bytes, if not TLS
 
     @property
     def where(self) -> str:
@@ -153,12 +130,7 @@ def _long(span: timedelta) -> str:
 def validity(member: Member, headers: Any) -> Refused | None:
     """Return what is wrong if a member's certificate, the right one, does not hold at present.
 
-    Parameters
-    ----------
-    member : Member
-        Who has answered.
-    headers : mapping
-        Of the answer.
+    ``headers`` are those of the answer.
     """
     late = not_valid(member.name, member.certificate)
     if not late:
@@ -188,16 +160,9 @@ def closed(member: Member, opened: Called) -> Fault:
 
 
 def explain(error: BaseException, met: Met, members: Sequence[Member] = ()) -> Fault:
-    """Return what an exception of a connection means.
+    """Return what an exception of `asyncio`, `ssl` or `websockets` means.
 
-    Parameters
-    ----------
-    error : BaseException
-        Of `asyncio`, `ssl` or `websockets`.
-    met : Met
-        What was seen.
-    members : sequence of Member
-        All of the study, of whom another may have answered.
+    Of all ``members`` of the study another may have answered.
     """
     if isinstance(error, Fault):
         return error

@@ -46,24 +46,7 @@ class _Gate(SSLProtocol):
 async def shake_hands(
     accepted: socket, connection: Answered, context: ssl.SSLContext, seconds: float
 ) -> None:
-    """Bring up TLS with somebody who has dialled.
-
-    Parameters
-    ----------
-    accepted : socket
-        That leads to it; it is closed if that fails.
-    connection : Answered
-        What talks over it afterwards.
-    context : SSLContext
-        Whose certificates are accepted.
-    seconds : float
-        For all of it.
-
-    Raises
-    ------
-    SSLError, OSError
-        If it fails.
-    """
+    """Bring up TLS with somebody who has dialled; the socket is closed if that fails."""
     loop = asyncio.get_running_loop()
     done = loop.create_future()
     with last_words(accepted):

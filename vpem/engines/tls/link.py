@@ -35,14 +35,7 @@ __all__ = ["Link"]
 class Link:
     """Messages to and from one member, in the thread of the loop.
 
-    Parameters
-    ----------
-    here : Here
-        This member.
-    rank : int
-        The other.
-    open : coroutine function, optional
-        That opens a connection; None: the other does.
+    ``open`` opens a connection; None: the other does.
     """
 
     def __init__(
@@ -147,13 +140,7 @@ class Link:
         return self.connection is connection
 
     async def talk(self, connection: Line) -> bool:
-        """Use a connection until it ends; whether it was of use.
-
-        Raises
-        ------
-        Refused
-            If no connection to that member can be.
-        """
+        """Use a connection until it ends, and say whether it was of use."""
         before, self.connection = self.connection, connection
         if before is not None:
             before.cut()  # the newer one wins: what it has not brought is sent again
@@ -190,13 +177,7 @@ class Link:
         return f"a message from {self.member.name} to {self.here.identity.name} {how}"
 
     async def _refuse(self, connection: Line, sentence: str) -> None:
-        """Tell the other end why there is no link, and raise that here.
-
-        Raises
-        ------
-        Refused
-            The same.
-        """
+        """Tell the other end why there is no link, and raise that here."""
         await refuse(connection, Refusal(sentence))
         raise Refused(sentence)
 

@@ -21,17 +21,7 @@ REASON = 120
 
 
 class Lobby:
-    """Serves members who ask for anything but a link.
-
-    Parameters
-    ----------
-    roster : Roster
-        Who may.
-    identity : Identity
-        Whose door it is.
-    relay : Relay, optional
-        That passes on what members send each other; None: nothing is passed on here.
-    """
+    """Serves members who ask for anything but a link; without a relay nothing is passed on."""
 
     def __init__(self, roster: Roster, identity: Identity, relay: Relay | None = None) -> None:
         self.identity = identity

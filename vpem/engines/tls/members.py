@@ -54,55 +54,28 @@ def written_address(address: tuple[str, int]) -> str:
 
 @dataclass(frozen=True)
 class Member:
-    """Somebody who may connect.
-
-    Attributes
-    ----------
-    name : str
-        What messages call the member.
-    certificate : bytes
-        Its self-signed certificate (DER): nobody else is taken for it.
-    address : tuple of str and int, or None
-        Host and port where others can dial it; None: it only dials.
-    holds : bool
-        Whether it brings data; a server may only add up.
-    """
+    """Somebody who may connect."""
 
     name: str
-    certificate: bytes
-    address: tuple[str, int] | None = None
-    holds: bool = True
+    certificate: bytes  # self-signed (DER): nobody else is taken for it
+    address: tuple[str, int] | None = None  # where others dial it; None: it only dials
+    holds: bool = True  # brings data; a server may only add up
 
 
 @dataclass(frozen=True)
 class Roster:
     """All who take part in a study.
 
-    Attributes
-    ----------
-    study : str
-        Number of the study, 32 hexadecimal digits.
-    name : str
-        What messages call it.
-    edition : int
-        How often the list has been signed.
-    members : tuple of Member
-        By rank: the first is the server of a star.
-    relay : Member or None
-        Who passes sealed bytes on between members of whom neither can be dialled.
-    revoked : mapping of str to str
-        Certificates that hold no more, by fingerprint, and since when (ISO 8601).
-    left_out : tuple of Member
-        Members of the study without whom the others have gone on: whoever of them comes is told so.
+    Certificates in ``revoked`` hold no more, by fingerprint, since when (ISO 8601).
     """
 
-    study: str
+    study: str  # number: 32 hexadecimal digits
     name: str
-    edition: int
-    members: tuple[Member, ...]
-    relay: Member | None = None
+    edition: int  # how often the list has been signed
+    members: tuple[Member, ...]  # by rank; the first is the server of a star
+    relay: Member | None = None  # passes sealed bytes on between those who cannot be dialled
     revoked: Mapping[str, str] = field(default_factory=dict)
-    left_out: tuple[Member, ...] = ()
+    left_out: tuple[Member, ...] = ()  # others have gone on; whoever comes is told so
 
     @property
     def missing(self) -> tuple[str, ...]:
@@ -125,15 +98,7 @@ class Roster:
 
 @dataclass(frozen=True)
 class Identity:
-    """What this process shows to others, and the key that proves it.
-
-    Attributes
-    ----------
-    name : str
-        Of the member.
-    certificate, key : Path
-        Files (PEM).
-    """
+    """What this process shows to others, and the key that proves it: files in PEM."""
 
     name: str
     certificate: Path

@@ -11,17 +11,7 @@ __all__ = ["GoneOn", "LeftOut", "Parted", "Returned", "Sent", "Unheard"]
 
 
 class Parted(VpemError):
-    """Another member has ended.
-
-    Parameters
-    ----------
-    name : str
-        Its name.
-    sentence : str
-        Why it has.
-    exit_code : int
-        That it ends with.
-    """
+    """Another member has ended, why, and with which exit code."""
 
     def __init__(self, name: str, sentence: str, exit_code: int) -> None:
         super().__init__(f"{name} ended: {sentence}")
@@ -31,13 +21,7 @@ class Parted(VpemError):
 
 
 class Returned(VpemError):
-    """Another member's process is a new one: it died, and began again.
-
-    Parameters
-    ----------
-    name : str
-        Its name.
-    """
+    """Another member's process is a new one: it died, and began again."""
 
     def __init__(self, name: str) -> None:
         super().__init__(f"{name} has begun again, and what it knew is gone")
@@ -45,15 +29,7 @@ class Returned(VpemError):
 
 
 class Unheard(StalledError):
-    """Another member has not been heard of for too long.
-
-    Parameters
-    ----------
-    name : str
-        Its name.
-    *parts : str or Setting
-        The sentence.
-    """
+    """Another member has not been heard of for too long."""
 
     def __init__(self, name: str, *parts: str | Setting) -> None:
         super().__init__(*parts)
@@ -61,15 +37,7 @@ class Unheard(StalledError):
 
 
 class GoneOn(VpemError):
-    """The first member goes on without some others.
-
-    Parameters
-    ----------
-    name : str
-        The first member's.
-    without : tuple of str
-        Names of all who are left out.
-    """
+    """The first member, ``name``, goes on ``without`` some others."""
 
     def __init__(self, name: str, without: tuple[str, ...]) -> None:
         super().__init__(f"{name} goes on without {', '.join(without)}")
@@ -77,38 +45,18 @@ class GoneOn(VpemError):
 
 
 class LeftOut(VpemError):
-    """The others have gone on without this member.
-
-    Parameters
-    ----------
-    sentence : str
-        What another has said of that.
-    """
+    """The others have gone on without this member, as one of them has said."""
 
     exit_code = 4
 
 
 @dataclass(frozen=True)
 class Sent:
-    """A message that was sent or received.
+    """A message that was sent or received."""
 
-    Attributes
-    ----------
-    time : float
-        When, in seconds since 1970.
-    sent : bool
-        Whether it was sent by this member.
-    peer, topic : str
-        To or from whom, and of what kind.
-    size : int
-        Bytes of the message itself.
-    digest : str
-        Their SHA-256.
-    """
-
-    time: float
-    sent: bool
+    time: float  # seconds since 1970
+    sent: bool  # by this member
     peer: str
-    topic: str
-    size: int
-    digest: str
+    topic: str  # kind of message
+    size: int  # bytes of the message itself
+    digest: str  # their SHA-256

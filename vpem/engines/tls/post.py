@@ -31,36 +31,11 @@ SAY_AFTER = (10.0, 60.0)
 class Post:
     """Links of a member to all others, which live in a thread of their own.
 
-    Parameters
-    ----------
-    roster : Roster
-        All members, by rank.
-    identity : Identity
-        Which of them this is.
-    listen : (str, int) or socket, optional
-        Where others dial this member; default: the port of its address, on all that this machine
-        has, if it has an address.
-    timeout : float, optional
-        Seconds for which a member that is waited for may be unheard of; None: for ever.
-    note : callable, optional
-        Given every message that was sent or received (`Sent`), in the thread of the program.
-    tell : callable, optional
-        Given sentences about what is going on: who is waited for, who was turned away.
-    pace : Pace, optional
-        Times of links.
-    clock : callable, optional
-        That returns the time of day, in UTC; default: this machine's.
-
-    Attributes
-    ----------
-    beginning : float
-        Seconds that the first member may be unheard of in any case, since it begins again where
-        the others go on without somebody.
-
-    Raises
-    ------
-    InputError
-        If the member's certificate is not the one of the roster, or does not hold.
+    Others dial this member at ``listen``, by default the port of its address, and may be unheard of
+    for ``timeout`` seconds (None: for ever); for ``beginning`` seconds the first member may be in
+    any case, since it begins again where the others go on without somebody. In the thread of the
+    program, ``note`` is given every message (`Sent`), and ``tell`` sentences about who is waited
+    for or turned away.
     """
 
     def __init__(
@@ -114,13 +89,7 @@ class Post:
         return None if self._listener is None else self._listener.getsockname()[:2]
 
     def start(self) -> None:
-        """Begin to listen, if others can dial this member; links are opened when first needed.
-
-        Raises
-        ------
-        InputError
-            If that cannot be done here.
-        """
+        """Begin to listen, if others can dial this member; links are opened when first needed."""
         own = self.roster.members[self.rank]
         where = self._listen
         if where is None and own.address is not None:
@@ -150,16 +119,9 @@ class Post:
     def take(self, source: int, tag: int) -> bytes | bytearray | memoryview:
         """Wait for a message of another member, and return it.
 
-        Raises
-        ------
-        Unheard
-            If it is not heard of for too long; at the first member also if another one says that.
-        GoneOn, LeftOut
-            If the first member goes on without some, or without this one.
-        Parted
-            If a member has ended.
-        Returned
-            If a member's process is a new one.
+        Unheard if it is not heard of for too long, at the first member also if another says that;
+        GoneOn or LeftOut if the first goes on without some or this one; Parted, Returned as that
+        member ends or begins again.
         """
         message = self._found(source, tag)
         if message is None:
@@ -188,10 +150,7 @@ class Post:
     def report(self, name: str, sentence: str) -> None:
         """Tell the first member who has not been heard of, and wait for what it makes of that.
 
-        Raises
-        ------
-        GoneOn, Parted, Unheard
-            As it goes on without that member, ends, or is not heard of either.
+        Raises GoneOn, Parted or Unheard, as it goes on without that member, ends, or is silent too.
         """
         self.put(0, UNHEARD, Missed(name, printable(sentence)[:TEXT]).pack(), "farewell")
         self._wait(0, UNHEARD)

@@ -59,42 +59,21 @@ PING = 10.0
 
 @dataclass(frozen=True)
 class Passed:
-    """What a relay knows of two members.
+    """What a relay knows of two members."""
 
-    Attributes
-    ----------
-    event : str
-        "waits", "left", "paired", "ended" or "absent".
-    source, target : str
-        Who called, and whom; the same where one waits or has left.
-    there, back : int
-        Bytes so far.
-    seconds : float
-        For how long.
-    """
-
-    event: str
-    source: str
-    target: str
-    there: int = 0
+    event: str  # "waits", "left", "paired", "ended", "absent"
+    source: str  # who called
+    target: str  # whom; or the source, which waits or has left
+    there: int = 0  # bytes so far
     back: int = 0
-    seconds: float = 0.0
+    seconds: float = 0.0  # for how long
 
 
 class Relay:
     """Pairs members' connections and copies what they bring.
 
-    Parameters
-    ----------
-    note : callable, optional
-        Given everything that happens (`Passed`).
-
-    Attributes
-    ----------
-    pairs : int
-        Connected at present.
-    most : int
-        Connections that a member may have.
+    ``note`` is given all that happens (`Passed`); ``pairs`` are connected at present, and a member
+    may have ``most`` connections.
     """
 
     def __init__(self, note: Callable[[Passed], None] | None = None) -> None:
@@ -107,17 +86,7 @@ class Relay:
         self._calls: dict[str, tuple[str, asyncio.Future[Answered]]] = {}
 
     async def serve(self, connection: Answered, name: str, path: str) -> None:
-        """Serve a member's connection until it ends.
-
-        Parameters
-        ----------
-        connection : Answered
-            Whose certificate is that of the member.
-        name : str
-            Of the member.
-        path : str
-            What it asks for: `RELAY` and more.
-        """
+        """Serve a member's connection until it ends; the path it asks for is `RELAY` and more."""
         connection.transport.set_write_buffer_limits(4 * CHUNK)
         connection.ping_interval, connection.ping_timeout = PING, 2 * PING
         connection.start_keepalive()

@@ -14,20 +14,7 @@ CONTEXT = b"vpem: keys of masked sums\0"
 
 
 class MemberSigns:
-    """Signatures of members (`vpem.engines.engine.Signs`).
-
-    Parameters
-    ----------
-    roster : Roster
-        Whose certificates are believed.
-    identity : Identity
-        With which key this member signs.
-
-    Attributes
-    ----------
-    facts : list of str
-        Study, edition, and who its members are.
-    """
+    """Signatures of members (`vpem.engines.engine.Signs`): facts are study, edition and members."""
 
     def __init__(self, roster: Roster, identity: Identity) -> None:
         self._roster, self._identity = roster, identity

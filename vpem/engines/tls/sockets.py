@@ -110,13 +110,7 @@ class Answered(Line, ServerConnection):
 
 
 class Host:
-    """What `ServerConnection` has for a server: it hands every connection on.
-
-    Parameters
-    ----------
-    handler : coroutine function of Answered
-        That talks over it once TLS is up.
-    """
+    """What `ServerConnection` has for a server: it hands every connection on once TLS is up."""
 
     def __init__(self, handler: Callable[[Answered], Awaitable[None]]) -> None:
         self._handler = handler

@@ -61,10 +61,7 @@ class Outgoing:
     def acknowledge(self, got: Got, room: int = 0) -> bool:
         """Forget what the member has received; whether that is more than before.
 
-        Raises
-        ------
-        Damaged
-            If that is more than has been sent, or less than was received before.
+        Damaged if it is more than has been sent, or less than was received before.
         """
         if not self.done <= got <= self._next:
             raise Damaged
@@ -129,13 +126,7 @@ class Incoming:
         return more
 
     def put(self, data: Data) -> Message | None:
-        """Add a piece; the message, if it was its last.
-
-        Raises
-        ------
-        Damaged
-            If it is not the next.
-        """
+        """Add the next piece (Damaged: it is another); the message, if it was its last."""
         if (data.number, data.begin) != self.got:
             raise Damaged
         if data.begin == 0:

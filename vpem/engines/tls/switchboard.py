@@ -42,22 +42,7 @@ SOON = 0.01
 
 
 class Switchboard:
-    """Links of a member to all others.
-
-    Parameters
-    ----------
-    roster, identity : Roster, Identity
-        All members, and which of them this is.
-    pace : Pace
-        Times of links.
-    arrived, changed, failed, say, clock : callable
-        What is called by links (`Here`), in their thread.
-
-    Attributes
-    ----------
-    links : dict of Link
-        By the other member's number.
-    """
+    """Links of a member to all others, by number; what they call (`Here`) runs in their thread."""
 
     def __init__(
         self,

@@ -66,30 +66,16 @@ class Got(NamedTuple):
 
 @dataclass(frozen=True)
 class Hello:
-    """The first frame in each direction.
-
-    Attributes
-    ----------
-    study, edition, version, name : str, int, str, str
-        What both must agree on, and who is speaking.
-    session : str
-        Number of this process.
-    yours : str
-        Number of the other's process that this one has talked with before; or empty.
-    got : Got
-        What has been received of that process.
-    without : tuple of str
-        Members who are left out of what runs.
-    """
+    """The first frame in each direction."""
 
     study: str
     edition: int
     version: str
     name: str
-    session: str
-    yours: str
-    got: Got
-    without: tuple[str, ...] = ()
+    session: str  # number of this process
+    yours: str  # of the other's, if it has talked with it before
+    got: Got  # received of that process
+    without: tuple[str, ...] = ()  # who is left out of what runs
 
     def pack(self) -> bytes:
         """Write it down."""
@@ -100,21 +86,12 @@ class Hello:
 class Refusal:
     """The last frame to somebody with whom no link is wanted, and why.
 
-    Attributes
-    ----------
-    sentence : str
-        Why.
-    exit_code : int
-        That the sender ends with; 0: there is no link, but nothing more is said of the sender.
-    taken : bool
-        Whether another process of the same member is there already, so that nobody else is to
-        hear anything of this one.
-    left_out : bool
-        Whether the others have gone on without the member that hears this.
+    ``taken``: another process of the same member is there already, so that nobody else is to hear
+    anything of this one. ``left_out``: the others have gone on without the member that hears this.
     """
 
     sentence: str
-    exit_code: int = 0
+    exit_code: int = 0  # the sender's; 0: only no link
     taken: bool = False
     left_out: bool = False
 
@@ -138,13 +115,7 @@ class Missed:
 
     @classmethod
     def unpack(cls, data: bytes) -> Missed:
-        """Read it.
-
-        Raises
-        ------
-        Damaged
-            If it is something else.
-        """
+        """Read it."""
         try:
             name, sentence = json.loads(data)
             return cls(_text(name, 256), _text(sentence, TEXT))
@@ -185,13 +156,7 @@ class Data:
 
 
 def parse(frame: bytes | str) -> Hello | Refusal | Ack | Data:
-    """Read a frame.
-
-    Raises
-    ------
-    Damaged
-        If it is none.
-    """
+    """Read a frame."""
     if isinstance(frame, str) or not frame:
         raise Damaged
     try:
