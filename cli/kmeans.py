@@ -109,7 +109,7 @@ def kmeans(
         found, names, ran = _cluster(source, held, graph, sums, how, privacy, run, limit)
         tell_of_clipped(screen, found, names)
         answered = found.answer(source.feature_names)
-        _note_scale(run, how, answered, found.guarantee is not None)
+        _note_scale(run, how, answered, found)
 
         def tell() -> Report:
             report = found.describe(source.feature_names, names)
@@ -186,13 +186,22 @@ def _cluster(
         return found, parts.names, describe_engine(network)
 
 
-def _note_scale(run: Run, how: KmeansSettings, answered: Answer, private: bool) -> None:
-    """Say where one feature decides, since its numbers are larger than those of all others."""
+def _note_scale(run: Run, how: KmeansSettings, answered: Answer, found: Clustering) -> None:
+    """Say where features of large numbers decide: one alone, or those of ten times the spread."""
+    from vpem.terms.scaling import TENFOLD, spreads_apart
+
     from .answers import note_of_one_feature
 
-    free = how.scale == "none" and not private
-    note = note_of_one_feature(answered) if free else None
-    if note is not None and run.where.speaks:
+    if how.scale != "none" or found.guarantee is not None or not run.where.speaks:
+        return
+    note = note_of_one_feature(answered)
+    apart = 1.0 if found.deviations is None else spreads_apart(found.deviations)
+    if note is None and apart >= TENFOLD:
+        note = (
+            f"standard deviations of features differ {apart:,.0f}-fold, and distances are made of "
+            "the largest; --scale standard lets all features count"
+        )
+    if note is not None:
         run.screen.note(note)
 
 

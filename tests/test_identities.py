@@ -71,6 +71,7 @@ def sklearn_after(X, rows, kind, n_iter):
         return mixture.fit(X)
 
 
+@pytest.mark.filterwarnings("ignore:standard deviations of features")
 @each("kind", KINDS)
 def test_one_agent_is_scikit_learns_mixture(problem, kind, iterate):
     X, rows = problem

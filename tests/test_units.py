@@ -21,7 +21,7 @@ from vpem.settings import COVARIANCE_TYPES
 from vpem.sums.spread import spread
 from vpem.terms.families.kinds import Kinds
 
-from .cli_support import overlapping
+from .cli_support import done, overlapping
 from .missing_support import with_holes
 from .thread_engine import together
 
@@ -115,6 +115,7 @@ def test_units_do_not_matter_to_families_that_have_locations(family):
     assert other.log_likelihood + jacobian == pytest.approx(plain.log_likelihood, abs=1e-6)
 
 
+@pytest.mark.filterwarnings("ignore:standard deviations of features")
 @pytest.mark.parametrize("kind", ["full", "spherical"])
 def test_processes_have_the_units_of_one(kind):
     network = connect(make_graph("star", 3), contiguous(D, 3), hops=0)
@@ -159,3 +160,27 @@ def test_what_is_constant_is_judged_by_its_size():
     flat = np.c_[X, np.full(ROWS, 1e9)]
     with pytest.warns(VpemWarning, match=r"constant features .*: 6; .* \(1e-06\) alone"):
         VPEM(2, 1, random_state=0).fit(flat)
+
+
+@pytest.mark.parametrize("tenfold", [False, True])
+@pytest.mark.parametrize(
+    "words",
+    [
+        "fit --covariance spherical --agents 1",
+        "fit --covariance tied-spherical --agents 1",
+        "fit --covariance spherical --split rows --workers 3",
+        "fit --covariance spherical --agents 2",
+        "fedem --covariance spherical --workers 3",
+        "kmeans --workers 3",
+        "kmeans --split features --agents 2",
+    ],
+)
+def test_what_depends_on_units_says_where_spreads_differ_tenfold(capsys, tmp_path, words, tenfold):
+    rng = np.random.default_rng(0)
+    X = np.r_[rng.normal(0, 1, (80, 4)), rng.normal(4, 1, (80, 4))]
+    X *= [1.0, 40.0, 3.0, 30.0] if tenfold else [1.0, 4.0, 3.0, 3.0]
+    np.savetxt(tmp_path / "t.csv", X, delimiter=",", header="a,b,c,d", comments="")
+    command, *rest = words.split()
+    for scale in ("none", "standard"):
+        err = done(capsys, command, tmp_path / "t.csv", "-k", 2, *rest, "--scale", scale).err
+        assert ("standard deviations of features" in err) == (tenfold and scale == "none"), err

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import overload
@@ -10,15 +11,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vpem.checks import Floats, Matrix, row_blocks
+from vpem.errors import Setting, VpemWarning
 from vpem.network.blocks import Blocks
 
 __all__ = [
-    "FLOOR", "Add", "RunningMoments", "Scaling", "alone", "deviations_of", "floor_of", "floors_of",
-    "sharing",
+    "FLOOR", "TENFOLD", "Add", "RunningMoments", "Scaling", "alone", "deviations_of", "floor_of",
+    "floors_of", "sharing", "spreads_apart",
 ]  # fmt: skip
 
 FLOOR = 1e-6
 """What ``auto`` adds to variances of features in their own standard deviations."""
+
+TENFOLD = 10.0
+"""Ratio of standard deviations from which on what depends on units is said to."""
 
 Add = Callable[[NDArray[np.float64]], NDArray[np.float64]]
 """Adds what every process with rows has found of its own."""
@@ -81,6 +86,12 @@ def deviations_of(
     return np.where(found > 1e-12 * np.abs(means), found, 0.0)
 
 
+def spreads_apart(deviations: NDArray[np.float64]) -> float:
+    """Return the ratio of the largest standard deviation to the least that is none."""
+    own = deviations[deviations > 0]
+    return float(own.max() / own.min()) if own.size else 1.0
+
+
 @dataclass(frozen=True)
 class Scaling:
     """A shift and a scale a feature, each computed by the agent that holds it.
@@ -141,9 +152,20 @@ class Scaling:
     ) -> Scaling:
         """Centre features of these means and divide them by standard deviations (d,), if not 0.
 
-        With ``hubs`` those of a hub are divided by one number, so that a sphere stays one.
+        With ``hubs`` those of a hub are divided by one number, so that a sphere stays one; warns
+        where they differ so much that the largest alone is what is seen of it.
         """
         if hubs is not None:
+            apart = max((spreads_apart(deviations[own]) for own in hubs.features), default=1.0)
+            if apart >= TENFOLD:
+                warnings.warn(
+                    VpemWarning(
+                        f"standard deviations of features in one hub differ {apart:,.0f}-fold, and "
+                        "a spherical covariance takes all for one: the largest decides; try ",
+                        Setting("scale", "standard"),
+                    ),
+                    stacklevel=2,
+                )
             squares = np.square(deviations)[hubs.order]
             total = np.bincount(hubs.block_of, squares, hubs.n_blocks)
             common: NDArray[np.float64] = np.sqrt(total / np.maximum(hubs.widths, 1))
