@@ -20,13 +20,7 @@ OPENBLAS_THREAD_TIMEOUT = "16"
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run one command and exit with its code.
-
-    Parameters
-    ----------
-    arguments : sequence of str, optional
-        Words after ``vpem``; None takes those of the process.
-    """
+    """Run one command, by default of this process's words, and exit with its code."""
     # Threads of OpenBLAS spin for 2^26 cycles once it is loaded, and after each of their calls.
     os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", OPENBLAS_THREAD_TIMEOUT)
     sys.exit(run(arguments))

@@ -37,19 +37,8 @@ AGAIN = ("--resume", "--no-resume", "--resume-if-any", "--no-resume-if-any")
 class Losses:
     """Who is missing in a run of a study, and what becomes of it when somebody else is lost.
 
-    Parameters
-    ----------
-    study : Study
-        As it was read, of all members.
-    member : str
-        Who this is.
-    options : dict
-        Of the command, by names of parameters.
-
-    Attributes
-    ----------
-    fewest : dict of str to int
-        How many parties each member's policy requires; those of others are known once all have met.
+    ``fewest`` says how many parties each member's policy requires; those of others are known once
+    all have met. ``options`` are the command's, by names of parameters.
     """
 
     def __init__(self, study: Study, member: str, options: dict[str, Any]) -> None:
@@ -100,19 +89,7 @@ class Losses:
     def deal_with(self, error: Exception, engine: Engine, post: Post, met: bool) -> Exception:
         """Go on without whom an error is about, in a new image of the process, if that can be.
 
-        Parameters
-        ----------
-        error : Exception
-            That ended the run.
-        engine, post : Engine, Post
-            The members, and the links to them.
-        met : bool
-            Whether all had met.
-
-        Returns
-        -------
-        Exception
-            What is to be said otherwise.
+        Otherwise what is to be said is returned; ``met`` says whether all had met.
         """
         from vpem.engines.tls.post import GoneOn, Returned, Unheard
 
@@ -189,14 +166,8 @@ def begin_again(
 ) -> NoReturn:
     """Run a command line in the place of this process.
 
-    Parameters
-    ----------
-    words : sequence of str
-        The program and its words.
-    lost : sequence of (str, int)
-        Who is missing, and since when (`vpem.steps.keeper.Keeper`).
-    kept : dict
-        What the run goes on from, by iterations (likewise).
+    ``lost`` says who is missing, and since when, and ``kept`` what the run goes on from, by
+    iterations (`vpem.steps.keeper.Keeper`).
     """
     import tempfile
 

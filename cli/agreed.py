@@ -27,14 +27,8 @@ NUMBER = re.compile(r"-\.?\d.*")
 class Agreed:
     """What a study says of one command.
 
-    Attributes
-    ----------
-    command : str
-        Its name.
-    table : dict of str to object
-        Options by their names in files, as they were given.
-    values : dict of str to object
-        Values of all settings, those that nobody gave among them.
+    ``table`` has its options by their names in files, as they were given, ``values`` those of all
+    settings.
     """
 
     def __init__(self, command: str, table: Report, values: Report) -> None:
@@ -78,32 +72,17 @@ def _is_own(leaf: Any, param: Any) -> bool:
 def agree_on(
     context: Any,
     commands: Sequence[str],
-    name: str,
-    topology: str,
+    name: str,  # what was taken for the study's
+    topology: str,  # of commands that have one
     before: Mapping[str, Report] | None = None,
 ) -> list[Agreed]:
     """Return what a study says of some commands.
 
-    Parameters
-    ----------
-    context : Context
-        Of the command that makes or changes it, with the words that it does not know itself:
-        options, each of which goes to the commands that have it.
-    commands : sequence of str
-        Their names.
-    name : str
-        What was taken for the name of the study.
-    topology : str
-        Of the graph, for commands that have one.
-    before : mapping of str to dict, optional
-        What the study has said of commands up to now, which holds where no option says otherwise.
-
-    Raises
-    ------
-    InputError
-        If an option is each member's own, or a command refuses what it gets.
-    ClickException
-        If no command has an option, or its value is of a wrong type.
+    The context, of the command that makes or changes the study, has words that it does not know
+    itself: options, each of which goes to the commands that have it. What the study has said of
+    commands ``before`` holds where no option says otherwise. InputError if an option is each
+    member's own, or a command refuses what it gets; ClickException if no command has an option, or
+    its value is of a wrong type.
     """
     from vpem.errors import InputError, check_choice
 

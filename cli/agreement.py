@@ -26,11 +26,6 @@ def terms_of(context: Any) -> dict[str, list[str]]:
     """Return what others must have alike, by names of options: values, and where they are from.
 
     Of a file that is read its content counts, not its name; of a checkpoint whether there is one.
-
-    Parameters
-    ----------
-    context : Context
-        Of the command.
     """
     known = getattr(context.command.callback, "settings", {})
     roles = context.command.roles()
@@ -72,13 +67,7 @@ def _content(path: Path) -> str:
 
 
 def introduced(found: Any, name: str) -> Any:
-    """Return what a member says of itself, which is one of `is_introduction`.
-
-    Raises
-    ------
-    InputError
-        If it has said something else.
-    """
+    """Return what a member says of itself; InputError unless `is_introduction` holds of it."""
     from vpem.errors import InputError
 
     if not is_introduction(found):
@@ -89,15 +78,8 @@ def introduced(found: Any, name: str) -> Any:
 def check_alike(names: list[str], everyones: list[Any], study: str) -> None:
     """Raise InputError where members run different things.
 
-    Parameters
-    ----------
-    names : list of str
-        Of all members.
-    everyones : list
-        Of each the words of its command, its `terms_of`, which outputs it wants, and how few
-        parties with data its policy allows.
-    study : str
-        What the study is called.
+    Of each, ``everyones`` has the words of its command, its `terms_of`, which outputs it wants, and
+    how few parties with data its policy allows.
     """
     from vpem.errors import InputError
 

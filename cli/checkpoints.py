@@ -73,21 +73,8 @@ def saver_of(
 ) -> FileSaver | None:
     """Make what keeps checkpoints, or None where none are asked for.
 
-    Parameters
-    ----------
-    how : CheckpointSettings
-        As the user asked.
-    force : bool
-        Whether a checkpoint of another run may be replaced.
-    engine : Engine, optional
-        The processes of the run.
-    gone_on : bool
-        Whether some of them are missing.
-
-    Raises
-    ------
-    FileError
-        If the checkpoint cannot be used.
+    ``force`` lets a checkpoint of another run be replaced; ``gone_on`` says that processes are
+    missing.
     """
     if how.checkpoint is None:
         return None

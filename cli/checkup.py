@@ -219,13 +219,7 @@ def instructions_there() -> str | None:
 
 
 def self_check() -> float:
-    """Compare compiled kernels with their twins in NumPy on a small problem.
-
-    Returns
-    -------
-    float
-        Largest difference relative to what rounding explains: up to 1 is sound.
-    """
+    """Return the difference of kernels and their NumPy twins: up to 1, rounding explains it."""
     import numpy as np
 
     from vpem._core import codecs, reference, reference_codecs, sweep
@@ -338,15 +332,7 @@ def _output(*words: str) -> str | None:
 
 
 def surroundings(problems: Problems, known: set[str]) -> Report:
-    """Terminal, temporary folder, and variables that are meant for vpem.
-
-    Parameters
-    ----------
-    problems : list
-        Is added to.
-    known : set of str
-        Variables of all options.
-    """
+    """Terminal, temporary folder, and variables that are meant for vpem but not ``known``."""
     import tempfile
 
     size = shutil.get_terminal_size()

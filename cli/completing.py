@@ -34,15 +34,7 @@ _WORD = re.compile(r"[a-z][\w.+-]*(:[\w.]+)?")
 
 
 def words_of(path: tuple[str, ...], param: Any) -> tuple[str, ...]:
-    """Return the words that an option or argument of a command takes, or nothing if any.
-
-    Parameters
-    ----------
-    path : tuple of str
-        Words that name the command.
-    param : Parameter
-        One of the command's.
-    """
+    """Return the words that an option or argument of a command takes, or nothing if any."""
     key = key_of(param)
     own = CHOICES.get(" ".join((*path, key)))
     if own is not None:

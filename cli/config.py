@@ -95,26 +95,10 @@ def path_of(context: Any) -> tuple[str, ...]:
 
 
 def read_config(path: Path, context: Any) -> Report:
-    """Read a file of options and return those of the command of a context.
+    """Read a file of options, and return those of the command of a context by names of parameters.
 
-    Parameters
-    ----------
-    path : path
-        TOML, a table a command: ``[fit]``, ``[data.import]``.
-    context : Context
-        Of the command.
-
-    Returns
-    -------
-    dict
-        Values by the names of the command's parameters, as on a command line.
-
-    Raises
-    ------
-    FileError
-        If the file cannot be read or is not TOML.
-    InputError
-        If it names what no command has, or a value has the wrong type.
+    It is TOML, a table a command: ``[fit]``, ``[data.import]``. InputError if it names what no
+    command has.
     """
     from vpem.files.toml_text import read_toml
 
@@ -122,13 +106,7 @@ def read_config(path: Path, context: Any) -> Report:
 
 
 def options_of(content: Report, path: Path, context: Any) -> dict[tuple[str, ...], Report]:
-    """Return the options of every command that has a table, by the words that name it.
-
-    Raises
-    ------
-    InputError
-        As `read_config`.
-    """
+    """Return the options of every command that has a table, by the words that name it."""
     from vpem.errors import InputError
 
     try:
@@ -138,18 +116,9 @@ def options_of(content: Report, path: Path, context: Any) -> dict[tuple[str, ...
 
 
 def take_defaults(context: Any, path: Path, values: Report, *, last: bool = False) -> None:
-    """Take values of options from a file, before or after those of other files.
+    """Take values of options, by names of parameters, from a file, before or after other files.
 
-    Parameters
-    ----------
-    context : Context
-        Of the command.
-    path : path
-        The file.
-    values : dict
-        By names of parameters, as on a command line.
-    last : bool
-        Whether what another file says wins.
+    If ``last``, what another file says wins.
     """
     known, files = dict(context.default_map or {}), context.meta.setdefault(FILES, {})
     for name, value in values.items():

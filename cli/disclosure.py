@@ -16,42 +16,18 @@ LATER = "it can tell more than it seems to: see 'What leaves an agent' in the do
 
 @dataclass(frozen=True)
 class Setup:
-    """How the members of a study are linked.
+    """How the members of a study are linked."""
 
-    Attributes
-    ----------
-    server : str
-        The member that adds up on a star.
-    topology : str
-        Of the graph of parties.
-    relay : str or None
-        Who passes sealed messages on.
-    result : str
-        "all" or "shards".
-    if_lost : str
-        "wait" or "without".
-    timeout : float
-        Seconds after which a member that is not heard of is lost.
-    """
-
-    server: str
+    server: str  # the member that adds up on a star
     topology: str
-    relay: str | None
-    result: str
-    if_lost: str = "wait"
-    timeout: float = 600.0
+    relay: str | None  # passes sealed messages on
+    result: str  # "all" or "shards"
+    if_lost: str = "wait"  # or "without"
+    timeout: float = 600.0  # seconds until a silent member is lost
 
 
 def disclosures(setup: Setup, commands: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """Return what each command shows to whom.
-
-    Parameters
-    ----------
-    setup : Setup
-        How members are linked.
-    commands : mapping of str to mapping
-        Values of the settings of each command, by the command's name.
-    """
+    """Return what each command, by the values of its settings, shows to whom."""
     told = [
         "Every message is sealed by TLS 1.3 between two members: its receiver alone can read it."
     ]

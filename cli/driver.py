@@ -66,33 +66,9 @@ class TableOutput(Output, heading="Output", kept=False):
 class Run:
     """A fitting command, from what it can refuse before any work to its exit code.
 
-    Parameters
-    ----------
-    screen : Screen
-        Where messages go.
-    out : Output
-        What is written and printed.
-    kind : str
-        What is written, in the plural.
-    engine : EngineSettings, optional
-        Where it runs; None: in this process.
-    checkpoints : CheckpointSettings, optional
-        Where its state is kept.
-
-    Attributes
-    ----------
-    where : Where
-        Where it runs.
-    engine : Engine
-        Its processes.
-    saver : Saver or None
-        What keeps checkpoints, or what else is to be had of the state.
-    network : Network or None
-        What is fitted on.
-    labels : LabelFile or None
-        Where labels go, of a command that has any.
-    table : TableSettings or None
-        How the table of one dataset was read, with the column of ids that was found.
+    ``kind`` is what is written, in the plural. ``saver`` keeps checkpoints, or what else is to be
+    had of the state; ``labels`` says where labels go, of a command that has any, and ``table`` how
+    the table of one dataset was read, with the column of ids that was found.
     """
 
     def __init__(

@@ -107,13 +107,7 @@ class EngineSettings(Settings, heading="Running", kept=False):
 
 
 def where_of(how: EngineSettings, screen: Screen) -> Where:
-    """Return where a command runs.
-
-    Raises
-    ------
-    InputError
-        If it cannot run as was asked for.
-    """
+    """Return where a command runs, or raise InputError if it cannot run there."""
     where = joined()
     if how.engine == "mpi" and where.word != "mpi":
         from .ranks import join_job
@@ -141,18 +135,7 @@ def place_parties(
 ) -> Placement:
     """Return who holds which parties, once all have the same list and none is written over.
 
-    Parameters
-    ----------
-    parties : sequence of Party
-        All of them, as this process has them.
-    output : path or None
-        The model that the first process is going to write, or all in shards.
-    shards : bool
-        Whether it is written in shards.
-    where : Where
-        The processes.
-    labels : LabelFile, optional
-        Where labels go.
+    ``output`` is the model that the first process is going to write, or all in ``shards``.
     """
     from vpem.engines.each import for_each
     from vpem.engines.placement import Placement

@@ -14,18 +14,9 @@ UNFORESEEN = "something that nobody has foreseen; ask there"
 
 
 def told_outside(error: Exception, sentence: str | None, code: int, name: str) -> str:
-    """Return what others hear of an error.
+    """Return what others hear of a member's error, whose process ends with a code.
 
-    Parameters
-    ----------
-    error : Exception
-        Of a member.
-    sentence : str or None
-        What its user is told; None: nobody has foreseen it.
-    code : int
-        That its process ends with.
-    name : str
-        Of the member.
+    ``sentence`` is what its user is told; None: nobody has foreseen it.
     """
     from vpem.engines.engine import StalledError
     from vpem.engines.tls.faults import Fault

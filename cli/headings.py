@@ -40,14 +40,7 @@ FEW = 9
 def grouped(params: Sequence[Any]) -> list[tuple[str, list[Any]]]:
     """Return the options of a command under their headings; a short list stays in one.
 
-    Parameters
-    ----------
-    params : sequence of Parameter
-        Arguments among them are left out, and options that are hidden.
-
-    Returns
-    -------
-    list of (str, list of Parameter)
+    Arguments and hidden options are left out.
     """
     options = [one for one in params if one.param_type_name == "option" and not one.hidden]
     last = HEADINGS["Configuration"]

@@ -95,15 +95,7 @@ INSTEAD = {
 
 
 def why_refused(command: str, option: str) -> InputError | None:
-    """Return why a command has no such option, where `vpem.table` says so or another stands for it.
-
-    Parameters
-    ----------
-    command : str
-        Its name, such as "saem".
-    option : str
-        As it was typed, with dashes.
-    """
+    """Return why a command lacks an option, where `vpem.table` or another option explains it."""
     from vpem.errors import InputError
     from vpem.table import REFUSED, WAYS, refusal
 
@@ -122,16 +114,6 @@ def refuse_idle(context: Any) -> None:
 
     Values from files and the environment count where they are not the default, so that what
     --show-config prints can be given back.
-
-    Parameters
-    ----------
-    context : Context
-        Of the command, whose options have been read.
-
-    Raises
-    ------
-    InputError
-        With the first of them.
     """
     from vpem.errors import InputError
 

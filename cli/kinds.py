@@ -30,13 +30,7 @@ KINDS = {
 
 
 def stored_at(path: Path, curve: str | None = None) -> StoredFile:
-    """Return what commands do with a file; one that is of no kind is read, and refused, as a model.
-
-    Raises
-    ------
-    FileError
-        If the file cannot be read.
-    """
+    """Return what commands do with a file; one of no kind is read, and refused, as a model."""
     import h5py
 
     from vpem.errors import FileError
@@ -76,13 +70,7 @@ def as_printed(item: Contained, heading: str = "") -> Any:
 
 
 class StoredFile:
-    """A file of a fit, as commands use it; what a kind has not is refused.
-
-    Parameters
-    ----------
-    path : Path
-        Where it is.
-    """
+    """A file of a fit, as commands use it; what a kind has not is refused."""
 
     holds: ClassVar[str]
     instead: ClassVar[dict[str, str]] = {}

@@ -21,13 +21,7 @@ __all__ = ["known_to", "place_of", "tell_of_labels"]
 
 
 def place_of(asked: str | None, names: Sequence[str]) -> int:
-    """Return the number of the agent that has the labels, the first unless another is named.
-
-    Raises
-    ------
-    InputError
-        If there is none of that name or number.
-    """
+    """Return the number of the agent that has the labels, the first unless another is named."""
     from vpem.errors import InputError, Setting, did_you_mean, shorten
 
     if asked is None:
@@ -47,23 +41,8 @@ def known_to(
 ) -> KnownLabels | None:
     """Return what this process can tell a fit of labels.
 
-    Parameters
-    ----------
-    task : Task
-        What is fitted.
-    asked : FitFiles
-        What the user says of labels.
-    start : path, optional
-        A model to start from, whose components have the names of labels.
-    counts : sequence of int
-        How many components there are to be, one number or several.
-    how : FitSettings
-        With the number that the start has.
-
-    Raises
-    ------
-    InputError
-        If labels do not go with these.
+    Components of a model to ``start`` from have the names of labels; ``counts`` are the numbers of
+    components there are to be, and ``how`` has the one of the start.
     """
     from vpem.errors import InputError, Setting
     from vpem.fits.known_labels import KnownLabels

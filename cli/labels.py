@@ -54,36 +54,13 @@ class LabelledOutput(TableOutput, heading="Output", kept=False):
 
 
 class LabelFile:
-    """Where labels go, or nowhere.
+    """Where labels go, or nowhere; ``setting``, one of `OPTIONS`, names the file.
 
-    Parameters
-    ----------
-    setting : str
-        That names the file: one of `OPTIONS`.
-    file : path or None
-        The file: of one dataset, or of a process that has a user of its own; else files are named
-        after it and the parties, as shards are.
-    where : Where
-        The processes.
-    parties : bool
-        Whether data are those of parties.
-    **how
-        ``force`` and ``quote_formulas``, as `vpem.files.tables.write_columns` takes them.
-
-    Attributes
-    ----------
-    wanted : bool
-        Whether any process has such a file, so that all take part in what labels need.
-    written : list of str
-        What was written: of a process that has a user of its own its file, else all. Where that
-        process could not write it, its error is raised here: when all have what was found.
-
-    Raises
-    ------
-    InputError
-        If the ending is another one.
-    FileError
-        If the table of one dataset cannot be written.
+    That is the file of one dataset, or of a process that has a user of its own; else files are
+    named after it and the parties, as shards are. Where any process has one it is ``wanted``, so
+    that all take part in what labels need. ``written`` lists files, of a process that has a user
+    its own; where it could not write it, its error is raised there: when all have what was found.
+    ``force`` and ``quote_formulas`` are those of `vpem.files.tables.write_columns`.
     """
 
     def __init__(
@@ -150,17 +127,8 @@ class LabelFile:
     def write(self, source: Dataset, found: Found, holders: Placement, screen: Screen) -> None:
         """Write what was found of the rows, and say of how many nothing was; all call this.
 
-        Parameters
-        ----------
-        source : Dataset
-            The data.
-        found : dict of dict
-            Columns by party, of rows as they were joined; of one dataset those of all rows, by 0,
-            in the first process.
-        holders : Placement
-            Which party lives where.
-        screen : Screen
-            Where messages go.
+        ``found`` has columns by party, of rows as they were joined; of one dataset those of all
+        rows, by 0, in the first process.
         """
         if self.parties:
             held = source.partition or source.workers

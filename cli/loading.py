@@ -29,21 +29,11 @@ OF_ALL_DATA = ("labels", "features", "missing", "sample_weight")
 
 @dataclass(frozen=True)
 class Loaded:
-    """Data that a model is used on.
-
-    Attributes
-    ----------
-    source : Dataset
-        What was read.
-    X : ndarray, FileMatrix or SpreadRows of shape (M, d)
-        The model's features, in its order.
-    told : dict
-        What JSON tells of them: how rows of parties were aligned.
-    """
+    """Data that a model is used on."""
 
     source: Dataset
-    X: Any
-    told: Report
+    X: Any  # (M, d): the model's features, in its order
+    told: Report  # for JSON: how rows were aligned
 
 
 def load(used: RowFile, request: Request, missing: str, narrow: bool = False) -> Loaded:

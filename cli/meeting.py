@@ -48,16 +48,7 @@ others."""
 def meet(context: Any) -> Meeting:
     """Join the other members of a study, once all are there and run the same.
 
-    Parameters
-    ----------
-    context : Context
-        Of the command, whose options have been read.
-
-    Raises
-    ------
-    InputError, FileError
-        If members run different things, the policy of this one does not allow it, or its data
-        cannot be read.
+    InputError if they do not, or the policy of this one does not allow it.
     """
     study, options = context.meta[STUDY], context.params
     command = command_of(context)
@@ -81,19 +72,7 @@ def meet(context: Any) -> Meeting:
 
 
 class Meeting(Where):
-    """A member of a study.
-
-    Parameters
-    ----------
-    losses : Losses
-        What members have agreed on, and who of them is missing.
-    member : Member
-        Who this is.
-    command : str
-        Its words.
-    options : dict
-        Of the command, by names of parameters.
-    """
+    """A member of a study: who is missing there, and the words and options of its command."""
 
     word = "tls"
     own_users = True

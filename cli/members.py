@@ -19,17 +19,7 @@ __all__ = ["Members", "tree"]
 
 
 class Members(MutableMapping[str, Any]):
-    """Commands and groups by name, each made at its first use.
-
-    Parameters
-    ----------
-    makers : dict of str to callable
-        What makes each.
-    helps : dict of str to str
-        First paragraph of each one's help.
-    groups : dict of str to group
-        Those among them that are groups.
-    """
+    """Commands and groups by name, each made at its first use; help is the first paragraph."""
 
     def __init__(
         self, makers: dict[str, Callable[[], Any]], helps: dict[str, str], groups: Report
@@ -67,14 +57,8 @@ def tree(
 ) -> Any:
     """Return the group of an app whose commands are made when they are asked for.
 
-    Parameters
-    ----------
-    app : Typer
-        Whose commands are called by their functions where they have no names.
-    finish : callable
-        Given the words that name a command and the command, once it is made.
-    path : tuple of str
-        Words that name the group.
+    ``finish`` is given the words that name a command and the command, once it is made; ``path``
+    names the group.
     """
     group = _alone(app, [])
     makers: dict[str, Callable[[], Any]] = {}

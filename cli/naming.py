@@ -203,18 +203,10 @@ def _plain(word: str) -> str:
 
 
 def nearest(word: str, names: Iterable[str]) -> str | None:
-    """Return which of some names of options, without dashes, a word may stand for.
+    """Return which of some names of options or commands a word may stand for.
 
-    By meaning, by its beginning, or by spelling; a single letter only by meaning.
-
-    Names of commands alike.
-
-    Parameters
-    ----------
-    word : str
-        As it was typed, with or without dashes.
-    names : iterable of str
-        That there are.
+    By meaning, by its beginning, or by spelling; a single letter only by meaning. Names have no
+    dashes, the word may.
     """
     known, plain = list(names), _plain(word)
     alike = next((name for name in _alike(word) if name in known), None)

@@ -92,19 +92,7 @@ def check_links(how: NewStudy) -> None:
 
 
 def new_study(name: str, organiser: str | None, how: NewStudy, agreed: Sequence[Agreed]) -> Study:
-    """Return the first edition of a study, of its organiser alone.
-
-    Parameters
-    ----------
-    name : str
-        Of the study.
-    organiser : str or None
-        Whose key in this folder signs; None: the only one.
-    how : NewStudy
-        How members are linked.
-    agreed : sequence of Agreed
-        What will be run.
-    """
+    """Return the first edition of a study, of its organiser alone: None is the only key here."""
     import secrets
     from datetime import UTC, datetime
 

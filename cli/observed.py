@@ -86,25 +86,7 @@ def observed(
 ) -> tuple[Observations, Hidden | None]:
     """Read what this process's observers saw, dealt out as asked for, and what of it is hidden.
 
-    Parameters
-    ----------
-    files : sequence of path
-        What the user named.
-    asked : Observers
-        Whether these are parties'.
-    dealing : Dealing
-        Who has which entries.
-    how : ImputeSettings
-        Law and seed.
-    run : Run
-        Where the command runs.
-
-    Returns
-    -------
-    found : Observations
-        Of all, or of this process's observers.
-    hidden : Hidden or None
-        In the first process; None where nothing is.
+    What is hidden is known in the first process.
     """
     import numpy as np
 

@@ -53,15 +53,7 @@ FIRST = re.compile(r"(?<=[\w)\]'])\.(?= [A-Z])")
 def brief(text: str) -> str:
     """Return the first sentence of a help text, and what it says of the default.
 
-    Parameters
-    ----------
-    text : str
-        "Number of things. They are many. Default: all.".
-
-    Returns
-    -------
-    str
-        "Number of things.  [default: all]".
+    "Number of things. They are many. Default: all." becomes "Number of things.  [default: all]".
     """
     sentence, _, default = text.partition(" Default: ")
     sentence = FIRST.split(sentence)[0].removesuffix(".")
@@ -70,15 +62,7 @@ def brief(text: str) -> str:
 
 
 def often(path: str, options: Sequence[Any]) -> list[Any] | None:
-    """Return the options that `--help` shows, with help in brief; None where that is all of them.
-
-    Parameters
-    ----------
-    path : str
-        Words that name the command.
-    options : sequence of Parameter
-        All that it has.
-    """
+    """Return the options that `--help` shows, with brief help; None where that is all of them."""
     known = {key_of(one): one for one in options}
     found = [known[name] for name in OFTEN.get(path, "").split() if name in known]
     if not found:

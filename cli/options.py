@@ -54,13 +54,7 @@ ROLES = {"read": READ, "written": WRITTEN}
 
 
 class Without:
-    """Marks a record some of whose settings a command has no options for.
-
-    Parameters
-    ----------
-    names : str
-        Of the settings, with blanks between.
-    """
+    """Marks a record some of whose settings, ``names`` with blanks between, a command has not."""
 
     def __init__(self, names: str) -> None:
         self.names = names.split()
@@ -69,14 +63,8 @@ class Without:
 class Given:
     """How the options of a command were given; a parameter of this kind is told.
 
-    Parameters
-    ----------
-    context : Context
-        Of the command.
-    record : dict of str to object
-        What models keep: values of settings by the words of their options.
-    files : sequence of str
-        Of these, the words of options that are one member's own, or name files.
+    ``record`` is what models keep: values of settings by the words of their options. Of these
+    ``files`` are one member's own, or name files.
     """
 
     def __init__(self, context: typer.Context, record: Report, files: Sequence[str]) -> None:

@@ -137,10 +137,7 @@ def communication(sent: Report, names: Sequence[str]) -> str:
 class Screen:
     """Messages of one command on stderr; warnings of the library are printed and kept.
 
-    Parameters
-    ----------
-    quiet : bool
-        Print errors only; warnings are kept, for --json and models.
+    If ``quiet``, errors only are printed; warnings are kept all the same, for --json and models.
     """
 
     def __init__(self, quiet: bool = False) -> None:

@@ -182,32 +182,13 @@ def gather(
     asked: FileSettings,
     held: WorkerSettings,
     missing: bool,
-    memory_limit: str | None,
+    memory_limit: str | None,  # for one dataset
     run: Run,
 ) -> tuple[Dataset, Report | None]:
-    """Read the one dataset, or join those of the parties.
+    """Read the one dataset, or join those of the parties; also what a report tells of them.
 
-    Parameters
-    ----------
-    files : sequence of path
-        What the user named.
-    asked : FileSettings
-        How they are read, and what the user asked about parties.
-    held : WorkerSettings
-        Who holds what of one dataset, which is rows if it has no ``split`` that says otherwise.
-    missing : bool
-        Whether values may be missing.
-    memory_limit : str, optional
-        Memory for one dataset.
-    run : Run
-        Where the command runs, and what became of the rows is said.
-
-    Returns
-    -------
-    dataset : Dataset
-        With a partition or workers if there are parties.
-    alignment : dict or None
-        What the report tells of them.
+    Who holds what of one dataset is said by ``held``: rows, if it has no ``split`` that says
+    otherwise. The data have a partition or workers if there are parties.
     """
     from vpem.errors import InputError
     from vpem.files.labels_for_fit import settle_labels
@@ -273,40 +254,14 @@ def _labelled(
 def joined(
     parties: Sequence[Party],
     asked: PartySettings,
-    over_rows: bool,
-    missing: bool,
-    weight: str | None,
-    holders: Placement | None,
-    say: Callable[[str], None],
-    for_a_model: bool = False,
+    over_rows: bool,  # they hold rows, not features
+    missing: bool,  # values may be
+    weight: str | None,  # what weights of rows are called
+    holders: Placement | None,  # None: this process has all
+    say: Callable[[str], None],  # prints a line
+    for_a_model: bool = False,  # it says which features are wanted
 ) -> tuple[Dataset, Report | None]:
-    """Join the data of parties, and say what became of their rows.
-
-    Parameters
-    ----------
-    parties : sequence of Party
-        Who they are.
-    asked : PartySettings
-        How their rows are joined.
-    over_rows : bool
-        Whether they hold different rows, not features.
-    missing : bool
-        Whether values may be missing.
-    weight : str or None
-        What weights of rows are called.
-    holders : Placement or None
-        Who holds which; None: this process all.
-    say : callable
-        Prints a line.
-    for_a_model : bool
-        Whether a model says which features are wanted, whatever their values.
-
-    Returns
-    -------
-    dataset : Dataset
-    alignment : dict or None
-        What a report tells of them.
-    """
+    """Join the data of parties, and say what became of their rows; also what a report tells."""
     from contextlib import nullcontext
 
     from vpem.engines.engine import about

@@ -31,18 +31,10 @@ MAIN = "import vpem_cli; vpem_cli.main()"
 
 @dataclass
 class Play:
-    """Commands that are printed, and run, each in a process of its own.
+    """Commands that are printed, and run, each in a process of its own."""
 
-    Attributes
-    ----------
-    home : Path
-        The folder; whoever has a name has a folder of that name in it.
-    messages : bool
-        Whether what commands print includes their messages.
-    """
-
-    home: Path
-    messages: bool = False
+    home: Path  # each name has a folder of its own in it
+    messages: bool = False  # print these too
     environment: dict[str, str] = field(
         default_factory=lambda: {**os.environ, "OMP_WAIT_POLICY": "passive"}
     )

@@ -34,13 +34,7 @@ def policy() -> None:
 
 
 class Guard:
-    """Keeps a command to the policy beside a study, if there is one.
-
-    Parameters
-    ----------
-    study : Study
-        What is taken part in.
-    """
+    """Keeps a command to the policy beside a study, if there is one."""
 
     def __init__(self, study: Study) -> None:
         from vpem.files.studies.policy import policy_beside
@@ -68,16 +62,7 @@ class Guard:
     def watch(self, engine: Engine, n_rows: int, over_rows: bool, screen: Screen) -> None:
         """Raise PolicyError where there are too few rows, or later where E-steps are used up.
 
-        Parameters
-        ----------
-        engine : Engine
-            The members.
-        n_rows : int
-            Rows that parties have together.
-        over_rows : bool
-            Whether each holds rows, and not features.
-        screen : Screen
-            Where it is said how many E-steps there may be.
+        ``n_rows`` are what parties have together; where each holds rows, these are ``over_rows``.
         """
         from vpem.files.studies.policy import ESteps
 
@@ -93,12 +78,7 @@ class Guard:
 def refusals(study: Study, so_far: bool = False) -> list[str]:
     """Return what the policy beside a study refuses of what the study says, a sentence each.
 
-    Parameters
-    ----------
-    study : Study
-        What is looked at.
-    so_far : bool
-        Whether there will be more parties.
+    If ``so_far``, there will be more parties.
     """
     from dataclasses import replace
 

@@ -85,14 +85,8 @@ class LiveLine:
 def fitting(parts: Sequence[str], width: int, tail: Sequence[str] = ()) -> str:
     """Return as many parts of a line as it is wide; no word or number is cut.
 
-    Parameters
-    ----------
-    parts : sequence of str
-        Most important first: the last goes first, the first is broken at a word at worst.
-    width : int
-        Columns of the line.
-    tail : sequence of str
-        What stands behind them, and goes only once the first part is alone.
+    The most important part is first: the last goes first, the first is broken at a word at worst.
+    The ``tail`` goes only once the first part is alone.
     """
     left, end = list(parts), list(tail)
     while len(left) > 1 and len(APART.join([*left, *end])) > width:
@@ -127,17 +121,9 @@ def _columns() -> int:
 class Progress:
     """How far a long run is: iterations of the most there may be, what they found, time and rate.
 
-    Nothing is shown in the first second. Where there is no terminal a line with the time is
-    printed every ten seconds, and ever less often: a run of a day leaves some 200 lines.
-
-    Parameters
-    ----------
-    quiet : bool
-        Show nothing.
-    unkept : str, optional
-        Options that would keep the result, where none does: that is said in time.
-    most : int, optional
-        Most iterations that there may be.
+    Nothing is shown in the first second. Where there is no terminal a line with the time is printed
+    every ten seconds, and ever less often: a run of a day leaves some 200 lines. ``unkept`` names
+    options that would keep the result, where none does: that is said in time.
     """
 
     DRAW_EVERY = 0.1

@@ -62,13 +62,7 @@ def launched() -> bool:
 
 
 def join_job() -> Job:
-    """Join the MPI job that this process was started in.
-
-    Raises
-    ------
-    InputError
-        If there is no MPI, or that of the launcher is another one.
-    """
+    """Join the MPI job that this process was started in."""
     from vpem.errors import InputError
 
     try:
@@ -117,13 +111,7 @@ def _check_launcher(library: str) -> None:
 
 
 class Job(Where):
-    """A rank of an MPI job.
-
-    Parameters
-    ----------
-    engine : Engine
-        All ranks.
-    """
+    """A rank of an MPI job."""
 
     word = "mpi"
 
@@ -158,13 +146,7 @@ class Job(Where):
                     )
 
     def prepare(self, how: EngineSettings, screen: Screen) -> None:
-        """Share the processors of each machine, and let the first rank speak.
-
-        Raises
-        ------
-        InputError
-            If there are more or fewer ranks than were asked for.
-        """
+        """Share the processors of each machine, and let the first rank speak."""
         from vpem._core.threads import crowded, share_processors, whereabouts
         from vpem.errors import InputError
 

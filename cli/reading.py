@@ -41,29 +41,17 @@ MOST_LISTED = 10
 
 def read_one(
     path: Path,
-    table: TableSettings,
+    table: TableSettings,  # as the user says
     where: Where,
     tell: Callable[..., None] | None,
     *,
-    kept: TableSettings | None = None,
+    kept: TableSettings | None = None,  # of a model's data
     **how: Any,
 ) -> Dataset:
-    """Read the dataset of a command, and say what of a table is left out.
+    """Read the dataset of a command, and say by `teller`, if any, what of a table is left out.
 
-    Parameters
-    ----------
-    path : Path
-        The file, or `STDIN`.
-    table : TableSettings
-        How it is read, as the user says.
-    where : Where
-        The processes, each of which reads it; values of HDF5 then stay on disk.
-    tell : callable or None
-        From `teller`; None: whoever calls this says it.
-    kept : TableSettings, optional
-        How the data of a model were read.
-    **how
-        As `vpem.files.data.read_data` takes it.
+    Where there are several processes, each reads it, and values of HDF5 stay on disk. ``how`` is as
+    `vpem.files.data.read_data` takes it.
     """
     from vpem.files.data import read_data
 
@@ -160,13 +148,7 @@ def refuse_families(found: Dataset) -> None:
 
 
 def kept_of(stored: Any) -> TableSettings:
-    """Return how the data of a fit were read, of what its file says of its options and families.
-
-    Parameters
-    ----------
-    stored : Model or StoredClustering
-        The file.
-    """
+    """Return how the data of a fit were read, of what its file says of its options and families."""
     from vpem.files.families import asked_by
     from vpem.files.table_settings import TableSettings, settings_in
 

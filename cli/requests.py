@@ -210,39 +210,17 @@ class ResultSettings(Printing, heading="Output", kept=False):
 
 @dataclass(frozen=True)
 class Request:
-    """What a command is to do with a fit.
+    """What a command is to do with a fit."""
 
-    Attributes
-    ----------
-    files : sequence of Path
-        What it is used on.
-    screen : Screen
-        Where messages go.
-    rows, individuals : RowSettings, IndividualSettings
-        More about the data, of either kind.
-    parties : DataParties
-        Whether each file of rows is one party's.
-    engine : EngineSettings
-        Where parties live.
-    output : ResultSettings
-        Where results go.
-    proba : bool
-        Whether responsibilities are wanted.
-    labelled : bool
-        Whether rows must have labels.
-    labels : bool
-        Whether labels are of use, if there are any.
-    """
-
-    files: Sequence[Path]
+    files: Sequence[Path]  # it is used on
     screen: Screen
     rows: RowSettings = field(default_factory=RowSettings)
     individuals: IndividualSettings = field(default_factory=IndividualSettings)
     output: ResultSettings = field(default_factory=ResultSettings)
-    proba: bool = False
-    labelled: bool = False
-    labels: bool = True
-    parties: DataParties = field(default_factory=DataParties)
+    proba: bool = False  # responsibilities are wanted
+    labelled: bool = False  # rows must have labels
+    labels: bool = True  # are of use, if there are any
+    parties: DataParties = field(default_factory=DataParties)  # is each file of rows one party's?
     engine: EngineSettings = field(default_factory=EngineSettings)
 
     @cached_property

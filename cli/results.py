@@ -55,28 +55,10 @@ def send(
     output: Path | None,
     over: Callable[[], None] = lambda: None,
 ) -> Report:
-    """Send the finished report, and the finished file, to all other members; from the first.
+    """Send the finished report, which is returned, and file to all others; from the first member.
 
-    Parameters
-    ----------
-    engine : Engine
-        The members.
-    result : Result
-        What there is.
-    output : path or None
-        Where the model is written here; None: nowhere.
-    over : callable
-        Called when all has been sent: what goes wrong after that is this member's alone.
-
-    Returns
-    -------
-    dict
-        The report.
-
-    Raises
-    ------
-    FileError
-        If the model cannot be written: once others have it, if it can be made at all.
+    ``over`` is called when all has been sent: what goes wrong after that is this member's alone.
+    FileError if the model cannot be written: once others have it, if it can be made at all.
     """
     from .output import as_plain
 
@@ -130,13 +112,6 @@ def receive(
     """Take the finished report from the first member, and the file, which is checked by reading it.
 
     ``over`` is called when everything has come: what goes wrong after that is this member's alone.
-
-    Raises
-    ------
-    InputError
-        If something else was sent.
-    FileError
-        If the file is damaged, or cannot be written here.
     """
     import os
     import tempfile

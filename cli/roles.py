@@ -31,20 +31,13 @@ def _named(value: Any, options: Mapping[str, Any]) -> Iterable[Any]:
 class Role:
     """What becomes of the file that an option names.
 
-    Attributes
-    ----------
-    writes : bool
-        Whether it is written; it may be read before, too.
-    files : callable
-        Given the option's value, or None, and the values of all options by name, the files that
-        the value stands for; by default those that it names.
-    goes_on_in : str
-        Name of the option that may name the same file, since it is written in place of this one.
+    ``files``, given the option's value, or None, and the values of all options by name, returns
+    those that the value stands for; by default those that it names.
     """
 
-    writes: bool
+    writes: bool  # it may be read before, too
     files: Callable[[Any, Mapping[str, Any]], Iterable[Any]] = _named
-    goes_on_in: str = ""
+    goes_on_in: str = ""  # option that may name the same file
 
 
 READ = Role(writes=False)
@@ -84,17 +77,7 @@ def roles_of(function: Any) -> dict[str, Role]:
 def begin(context: Any, roles: Mapping[str, Role]) -> None:
     """Hold the files of all options of a command against each other.
 
-    Parameters
-    ----------
-    context : Context
-        Of the command.
-    roles : mapping of str to Role
-        Of the options that name files.
-
-    Raises
-    ------
-    FileError
-        If one is to be written that is read or written under another name, however it is spelled.
+    FileError if one is to be written that is read or written under another name, however spelled.
     """
     _uses.clear()
     values = {**context.params, "config": context.meta.get(FILE)}

@@ -76,25 +76,9 @@ def warn_of(screen: Screen, found: Selection, chosen: int) -> None:
 
 
 class SearchTask:
-    """Data and settings of a search, as a user asked for them.
+    """Data and settings of a search, as a user asked for them, with a network for each of ``hops``.
 
-    Parameters
-    ----------
-    data : sequence of path
-        What the user named.
-    asked : Asked
-        Settings of the fits.
-    hops : sequence of int
-        For which there are to be networks.
-    run : Run
-        Where the command runs.
-
-    Attributes
-    ----------
-    task : Task
-        The data, and their networks.
-    problem : Problem
-        What is searched.
+    ``task`` are the data and their networks, ``problem`` is what is searched.
     """
 
     def __init__(self, data: Sequence[Path], asked: Asked, hops: Sequence[int], run: Run) -> None:
@@ -146,16 +130,7 @@ class SearchTask:
 class Search:
     """A search in its processes, what is kept of it, and what there is to say of it.
 
-    Parameters
-    ----------
-    task : SearchTask
-        Data and settings of the fits.
-    cells : sequence of Cell
-        The grid.
-    asked : SelectSettings
-        How models are judged.
-    out : SelectOutput
-        Where results go.
+    ``cells`` are the grid, ``asked`` says how models are judged.
     """
 
     def __init__(
@@ -201,15 +176,7 @@ class Search:
         return f"{self._finished()} of {plural(len(self.wanted), 'fit')} are in {self.out.kept_in}"
 
     def run(self, given: Given, began: float) -> Result:
-        """Fit what is not kept, and choose.
-
-        Parameters
-        ----------
-        given : Given
-            How options were given.
-        began : float
-            When the command did.
-        """
+        """Fit what is not kept, and choose; the command began at ``began``."""
         from vpem.fits.selection.search import search
 
         from .selecting import SearchProgress, Stopping

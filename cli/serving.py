@@ -23,16 +23,7 @@ LOOK_EVERY = 5.0
 class Serving:
     """What members find who dial somebody that takes part in nothing at present.
 
-    Parameters
-    ----------
-    study : Study
-        For whose members.
-    identify : callable
-        Returns whose door it is, given an edition of the study.
-    screen : Screen
-        Where messages go.
-    relay : Relay, optional
-        That passes on what members send each other.
+    ``identify`` returns whose door it is, given an edition of the study.
     """
 
     def __init__(
@@ -56,23 +47,10 @@ class Serving:
         self._seen = _mark(study.path)
 
     def run(self, where: tuple[str, int] | None, what: str, greeting: str) -> None:
-        """Serve until a signal comes.
+        """Serve until a signal comes, which is raised as a VpemError.
 
-        Parameters
-        ----------
-        where : tuple of str and int, or None
-            Where to listen, if anywhere.
-        what : str
-            What it is, for sentences: "the relay".
-        greeting : str
-            Said when it is there.
-
-        Raises
-        ------
-        InputError
-            If it cannot listen there.
-        VpemError
-            In the end: by which signal.
+        ``where`` says where to listen, if anywhere, ``what`` it is, for sentences ("the relay"),
+        and ``greeting`` is said when it is there.
         """
         import asyncio
         import gc

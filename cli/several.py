@@ -43,13 +43,7 @@ class EachProgress(Progress):
 
 
 def each_checkpoint(how: CheckpointSettings, counts: Sequence[int], run: Run) -> CheckpointSettings:
-    """Return how states of several fits are kept, each in a file of its own.
-
-    Raises
-    ------
-    FileError or InputError
-        If one cannot be written, before any work.
-    """
+    """Return how states of several fits are kept, each in a file that can be written."""
     from vpem.files.checkpoints import own_files
     from vpem.files.endings import check_ending
     from vpem.files.hdf5 import check_writable
@@ -70,25 +64,13 @@ def each_checkpoint(how: CheckpointSettings, counts: Sequence[int], run: Run) ->
 
 @dataclass
 class Each(Problem):
-    """A problem whose best fit is kept.
-
-    Attributes
-    ----------
-    command : Run
-        Which fits.
-    checkpoints : CheckpointSettings
-        Where the state of each fit is kept, in a file of its own.
-    progress : EachProgress
-        What shows how far they are.
-    more : dict
-        What else a fit is told.
-    """
+    """A problem whose best fit is kept."""
 
     _: KW_ONLY
     command: Run
-    checkpoints: CheckpointSettings
-    progress: EachProgress
-    more: Report
+    checkpoints: CheckpointSettings  # a file for each fit
+    progress: EachProgress  # how far they are
+    more: Report  # what else a fit is told
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -122,15 +104,7 @@ class Each(Problem):
 
 
 def choose_by_bic(problem: Each, counts: Sequence[int], how: FitSettings) -> tuple[Fit, Report]:
-    """Fit each number of components and choose that of lowest BIC.
-
-    Returns
-    -------
-    fit : Fit
-        Of it.
-    ran : dict
-        What there is to report of the engine, and of all of them.
-    """
+    """Fit each number of components, and return that of lowest BIC with what there is to report."""
     screen, (hops,) = problem.command.screen, problem.networks
     cells = [Cell(count, hops, how.covariance_type) for count in counts]
     found = search(problem, cells, n_init=how.n_init, n_jobs=None)

@@ -83,14 +83,7 @@ def told_by(context: Any, param: Any) -> str | None:
 def given(context: Any, param: Any, words: list[str]) -> object:
     """Return the value of a parameter as it was given, before its type was looked at.
 
-    Parameters
-    ----------
-    context : Context
-        Of the command.
-    param : Parameter
-        One of the command's.
-    words : list of str
-        After the words that name the command.
+    ``words`` are those after the name of the command.
     """
     kind, place = source_of(context, param)
     if kind == "environment" and place is not None:
@@ -103,12 +96,7 @@ def given(context: Any, param: Any, words: list[str]) -> object:
 def where_from(context: Any, sentence: str) -> list[str]:
     """Say of the values that a sentence speaks of where they are from, unless they were typed.
 
-    Parameters
-    ----------
-    context : Context
-        Of the command that refused them.
-    sentence : str
-        What it said, in the words of the command.
+    It is what the command said that refused them, in its words.
     """
     found: dict[bool, list[str]] = {True: [], False: []}
     for param in context.command.params:
@@ -129,10 +117,7 @@ def where_from(context: Any, sentence: str) -> list[str]:
 def near_file(sentence: str) -> list[str]:
     """Return a hint where a file is missing: one of much the same name, or what brings it.
 
-    Parameters
-    ----------
-    sentence : str
-        That says of a file that it does not exist; of others there is no hint.
+    Only sentences that say of a file that it does not exist get one.
     """
     missing = re.fullmatch(r"'(.+)' does not exist|there is no file (.+)", sentence)
     if missing is None:

@@ -168,28 +168,16 @@ def _total(widths: Sequence[int]) -> int:
 def table(
     rows: Iterable[Iterable[object]],
     *columns: str,
-    title: str | None = None,
+    title: str | None = None,  # above
     right: Sequence[str] = (),
     spare: Sequence[str] = (),
-    caption: str | None = None,
+    caption: str | None = None,  # below
 ) -> Table:
-    """Return a table in the house style.
+    """Return a table in the house style; without heads that are not empty there is no line of them.
 
-    Parameters
-    ----------
-    rows : iterable of iterables
-        The cells.
-    *columns : str
-        Heads of the columns; without one that is not empty there is no line of heads.
-    title : str, optional
-        Above the table.
-    right : sequence of str
-        Columns aligned to the right, whose cells are not broken.
-    spare : sequence of str
-        Columns that a narrow terminal goes without, the first of them first; where there are any a
-        pipe gets all columns, however wide.
-    caption : str, optional
-        Below the table.
+    Cells of columns in ``right`` are aligned and not broken. A narrow terminal goes without
+    ``spare`` columns, the first of them first; where there are any a pipe gets all columns, however
+    wide.
     """
     cells = [[printable(cell) for cell in row] for row in rows]
     heads, right = [printable(one) for one in columns], [printable(one) for one in right]

@@ -27,33 +27,10 @@ __all__ = ["Task"]
 class Task:
     """Data of a command, of which a process has what its own agents have, and their networks.
 
-    Parameters
-    ----------
-    source : Dataset
-        The data.
-    held : HoldingSettings
-        Who holds what.
-    graph : GraphSettings
-        Who talks to whom.
-    sums : SumSettings
-        How they sum.
-    run : Run
-        Where the command runs.
-    hops : sequence of int, optional
-        For which there are to be networks over features; by default those of ``sums``.
-
-    Attributes
-    ----------
-    networks : dict of int to Network
-        This process's part of each, by hops; over rows there is one of 0.
-    parts : Partition or Workers
-        Who holds which features, or rows.
-    names : sequence of str
-        Names of agents or workers.
-    labels_for_fit : KnownLabels or None
-        What a fit is told of some rows.
-    warnings : dict of int to list of str
-        What there was to warn of, for each of the networks, until it was made.
+    ``networks`` are this process's parts by hops, by default those of ``sums``; over rows there is
+    one of 0. ``parts`` says who holds which features, or rows; ``names`` are those of agents or
+    workers. There are ``labels_for_fit`` to tell a fit of some rows, and ``warnings`` of each
+    network, until it was made.
     """
 
     def __init__(
@@ -128,18 +105,10 @@ class Task:
         return self.networks[min(self.networks)]
 
     def problem(self, kind: type[P], how: FitSettings, limit: int | None, **more: Any) -> P:
-        """Return what is to be fitted by these settings.
+        """Return what is to be fitted by these settings, save components, covariance and restarts.
 
-        Parameters
-        ----------
-        kind : type
-            Of what is returned.
-        how : FitSettings
-            Settings of all fits, but for components, covariance and restarts.
-        limit : int or None
-            Bytes of data that this process may have in memory.
-        **more
-            What else that kind takes.
+        ``limit`` are bytes of data that this process may have in memory; ``more`` is what else that
+        kind takes.
         """
         from vpem.fits.spread import own_columns
 

@@ -29,14 +29,8 @@ __all__ = ["Where", "join", "joined"]
 class Where:
     """A process that is alone.
 
-    Attributes
-    ----------
-    engine : Engine
-        The processes.
-    word : str
-        What reports call them.
-    own_users : bool
-        Whether each process has a user of its own, who sees results and gives outputs.
+    ``word`` is what reports call its engine's processes; ``own_users`` says whether each has a user
+    of its own, who sees results and gives outputs.
     """
 
     word = "simulator"
@@ -79,16 +73,7 @@ class Where:
     ) -> list[Party]:
         """Return all parties, of whom at least those of this process are known by their files.
 
-        Parameters
-        ----------
-        files : sequence of path
-            What the user named.
-        table : TableSettings
-            What the user said of how they are read.
-        kept : TableSettings, optional
-            How the data of a model, for which they are, were read.
-        columns : bool
-            Whether files are tables of features, which a study may name.
+        ``columns`` says whether files are tables of features, which a study may name.
         """
         from vpem.files.parties.manifest import choose_parties
 

@@ -57,15 +57,10 @@ def cholesky_blocks(
     log_dets: Floats,
     failed: NDArray[np.uint8],
 ) -> bool:
-    """Whitening factor and log-determinant of every covariance block.
+    """Whitening factor and log-determinant of every covariance block; return whether any failed.
 
-    ``Sigma = L L^T`` (Cholesky), ``whitener = L^-1``, ``log|Sigma| = 2 sum_i log L_ii``.
-    A block that is not positive definite gets ``failed = 1``, a zero whitener and zero log_det.
-
-    Returns
-    -------
-    bool
-        Whether any block failed.
+    ``Sigma = L L^T`` (Cholesky), ``whitener = L^-1``, ``log|Sigma| = 2 sum_i log L_ii``. A block
+    that is not positive definite gets ``failed = 1``, a zero whitener and zero log_det.
     """
     into = _block_views(whiteners, offsets, n_copies)
     for b, blocks in enumerate(_block_views(covariances, offsets, n_copies)):
@@ -358,17 +353,13 @@ def sweep(
     least: float,
     n_threads: int,
 ) -> NDArray[np.float64]:
-    """Run the E-step and add up the statistics of the M-step in one sweep.
+    """Run the E-step and add up statistics of the M-step in one sweep; return log-likelihoods (R,).
 
     ``Q`` by `mahalanobis_full` or `mahalanobis_diag`, ``s = C Q`` over the blocks, responsibilities
     and log-likelihoods by `normalise`, times the row weights, and the moments about the means by
     `moments_full` or `moments_diag`, leaving out responsibilities up to ``least``. The compiled
-    sweep takes these for zero where it can tell without computing them.
-
-    Returns
-    -------
-    ndarray of shape (R,)
-        Log-likelihood of all rows as each root finds it, without the constant of 2 pi.
+    sweep takes these for zero where it can tell without computing them. The result is of all rows
+    as each root finds it, without the constant of 2 pi.
     """
     n_blocks, n_components = len(offsets) - 1, len(means)
     terms = np.empty((n_blocks, len(rows), n_components), dtype=rows.dtype)

@@ -19,33 +19,19 @@ __all__ = [
 
 
 def nearest_rows(
-    rows: NDArray[Any],
-    centres: NDArray[np.float64],
-    labels: NDArray[np.int32],
-    distances: NDArray[np.float64],
+    rows: NDArray[Any],  # (M, d), either precision
+    centres: NDArray[np.float64],  # (K, d), K >= 1
+    labels: NDArray[np.int32],  # (M,), out
+    distances: NDArray[np.float64],  # (M,), out
     n_threads: int,
 ) -> None:
     """Find the nearest centres of rows, and their squared distances.
 
-    ``label_m = argmin_k ||x_m - c_k||^2``, the first of several that are equally near.
-
-    The kernel compares ``||c||^2 - 2 x.c`` about the mean of the centres, of some rows at a time.
-    Where the two least differ by less than this can lose to rounding, it compares the distances
-    themselves, summed in double precision feature by feature: a label does not depend on how rows
-    are cut in tiles, or on which worker holds them.
-
-    Parameters
-    ----------
-    rows : ndarray of shape (M, d)
-        The rows, in single or double precision.
-    centres : ndarray of shape (K, d)
-        The centres; K is at least 1.
-    labels : ndarray of shape (M,)
-        On return the nearest centres.
-    distances : ndarray of shape (M,)
-        On return the squared distances to them.
-    n_threads : int
-        Threads of the kernel; nothing depends on it.
+    ``label_m = argmin_k ||x_m - c_k||^2``, the first of several that are equally near. The kernel
+    compares ``||c||^2 - 2 x.c`` about the mean of the centres, of some rows at a time. Where the
+    two least differ by less than this can lose to rounding, it compares the distances themselves,
+    summed in double precision feature by feature: a label does not depend on how rows are cut in
+    tiles, or on which worker holds them.
     """
     every = np.empty((len(centres), len(rows)))
     distances_to(rows, centres, every, n_threads)
@@ -54,17 +40,17 @@ def nearest_rows(
 
 
 def follow_rows(
-    rows: NDArray[Any],
-    weights: NDArray[np.float64],
-    bounds: NDArray[np.intp],
-    centres: NDArray[np.float64],
-    before: NDArray[np.float64],
-    about: NDArray[np.float64],
-    labels: NDArray[np.int32],
-    upper: NDArray[np.float32],
-    lower: NDArray[np.float32],
-    totals: NDArray[np.float64],
-    changes: NDArray[np.intp],
+    rows: NDArray[Any],  # (M, d) worker by worker
+    weights: NDArray[np.float64],  # (M,), or (0,): all rows alike
+    bounds: NDArray[np.intp],  # (N + 1,) where each worker's rows begin, and M
+    centres: NDArray[np.float64],  # (R, K, d), R = 1 or N
+    before: NDArray[np.float64],  # (R, K, d) that the bounds are about
+    about: NDArray[np.float64],  # (d,) near the rows, the same in every call
+    labels: NDArray[np.int32],  # (M,), in and out
+    upper: NDArray[np.float32],  # (M,), in and out
+    lower: NDArray[np.float32],  # (M,), in and out
+    totals: NDArray[np.float64],  # (N, 2, K + K d + 1), in and out
+    changes: NDArray[np.intp],  # (N,) labels that changed: added to
     n_threads: int,
 ) -> None:
     """Assign the rows of workers after their centres have moved, and keep their clusters' sums.
@@ -72,35 +58,11 @@ def follow_rows(
     Labels are those of `nearest_rows`. A row is not looked at where its bounds, moved as far as the
     centres have (Hamerly, SDM 2010), leave no doubt: ``upper_m + |move of its centre|`` is below
     ``lower_m - max |move of another|``, or below half the distance from its centre to the nearest
-    other. What single precision loses goes to the safe side.
-
-    Parameters
-    ----------
-    rows : ndarray of shape (M, d)
-        The rows, worker by worker, in single or double precision.
-    weights : ndarray of shape (M,) or (0,)
-        Weight of each row; empty: all rows alike.
-    bounds : ndarray of shape (N + 1,)
-        Where each worker's rows begin, and M. A worker may have none.
-    centres : ndarray of shape (R, K, d)
-        One set for all workers (R is 1), or one for each; K is at least 1.
-    before : ndarray of shape (R, K, d)
-        The centres that the bounds are about.
-    about : ndarray of shape (d,)
-        A point near the rows, the same in every call.
-    labels : ndarray of shape (M,)
-        What they were; on return what they are. Where they were looked at before they count.
-    upper, lower : ndarray of shape (M,)
-        The distance of each row to its centre is at most the one, to any other at least the other.
-        Before a row is looked at first they are NaN and 0; then it enters the totals.
-    totals : ndarray of shape (N, 2, K + K d + 1)
-        Of each worker: counts ``sum_m w_m`` and sums ``sum_m w_m x_m`` of its clusters, and
-        ``sum_m w_m ||x_m - about||^2``, each as the sum of two numbers. Rows that change their
-        cluster leave the one and enter the other.
-    changes : ndarray of shape (N,)
-        Added to: how many labels are others than they were.
-    n_threads : int
-        Threads of the kernel; nothing depends on it.
+    other. What single precision loses goes to the safe side. The distance of a row to its centre is
+    at most ``upper``, to any other at least ``lower``; before a row is looked at first these are
+    NaN and 0; then it enters the totals. These are, worker by worker, counts ``sum_m w_m`` and sums
+    ``sum_m w_m x_m`` of its clusters, and ``sum_m w_m ||x_m - about||^2``, each as the sum of two
+    numbers: rows that change their cluster leave the one and enter the other.
     """
     n_centres, width = centres.shape[1:]
     for worker, (begin, end) in enumerate(pairwise(bounds)):
@@ -131,21 +93,10 @@ def inertias_of(
     centres: NDArray[np.float64],
     inertias: NDArray[np.float64],
 ) -> None:
-    """Inertias of workers' rows by their moments.
+    """Inertias (N,) ``sum_m w_m ||x_m - c_label||^2`` of workers' rows by moments of `follow_rows`.
 
-    ``Q - sum_k g_k.(2 (s_k - n_k a) - n_k g_k)``, where ``g_k = c_k - a``: Q the squares about a,
-    n and s the counts and sums. The kernel has about twice the digits of a number.
-
-    Parameters
-    ----------
-    totals : ndarray of shape (N, 2, K + K d + 1)
-        As `follow_rows` leaves them.
-    about : ndarray of shape (d,)
-        As there.
-    centres : ndarray of shape (R, K, d)
-        One set for all workers (R is 1), or one for each.
-    inertias : ndarray of shape (N,)
-        On return ``sum_m w_m ||x_m - c_label||^2``.
+    ``Q - sum_k g_k.(2 (s_k - n_k a) - n_k g_k)``, where ``g_k = c_k - a``: Q the squares about a, n
+    and s the counts and sums. The kernel has about twice the digits of a number.
     """
     n_centres, width = centres.shape[1:]
     for worker, parts in enumerate(totals.sum(axis=1)):
@@ -165,20 +116,9 @@ def measure_rows(
     inertias: NDArray[np.float64],
     n_threads: int,
 ) -> None:
-    """Squared distances of rows to the centres of their clusters, and their sums.
+    """Squared distances (M,) of rows to their clusters' centres; weighted sums (N,) are added.
 
-    Parameters
-    ----------
-    rows, weights, bounds, centres
-        As for `follow_rows`.
-    labels : ndarray of shape (M,)
-        Cluster of each row.
-    distances : ndarray of shape (M,)
-        On return ``||x_m - c_label||^2``.
-    inertias : ndarray of shape (N,)
-        Added to: their weighted sum over each worker's rows.
-    n_threads : int
-        Threads of the kernel; nothing depends on it.
+    Rows, weights, bounds and centres are as for `follow_rows`.
     """
     for worker, (begin, end) in enumerate(pairwise(bounds)):
         places = centres[min(worker, len(centres) - 1)]
@@ -194,37 +134,28 @@ def distances_to(
     out: NDArray[np.float64],
     n_threads: int,
 ) -> None:
-    """Squared distances of all rows to a few points, ``out_lm = ||x_m - p_l||^2``.
+    """Squared distances (L, M) of all rows to a few points (L, d), ``out_lm = ||x_m - p_l||^2``.
 
-    Parameters
-    ----------
-    rows : ndarray of shape (M, d)
-        The rows, in single or double precision.
-    points : ndarray of shape (L, d)
-        The points.
-    out : ndarray of shape (L, M)
-        On return the squared distances, computed in double precision and without cancellation.
-    n_threads : int
-        Threads of the kernel.
+    They are computed in double precision and without cancellation.
     """
     for point, found in zip(points, out, strict=True):
         found[:] = ((rows.astype(np.float64) - point) ** 2).sum(axis=1)
 
 
 def assign_features(
-    rows: NDArray[Any],
-    observed: NDArray[np.uint8],
-    weights: NDArray[np.float64],
-    offsets: NDArray[np.intp],
-    centres: NDArray[np.float64],
-    mix: NDArray[np.float64],
-    labels: NDArray[np.int32],
-    counts: NDArray[np.float64],
-    sums: NDArray[np.float64],
-    there: NDArray[np.float64],
-    first: NDArray[np.float64],
-    least: NDArray[np.float64],
-    changes: NDArray[np.intp],
+    rows: NDArray[Any],  # (M, d) hub by hub
+    observed: NDArray[np.uint8],  # (M, d), or (0, d): all values are there
+    weights: NDArray[np.float64],  # (M,), or (0,): all rows alike
+    offsets: NDArray[np.intp],  # (B + 1,) of hubs' features
+    centres: NDArray[np.float64],  # (K, d), of each hub as its root knows them
+    mix: NDArray[np.float64],  # C (R, B), R = 1 or B
+    labels: NDArray[np.int32],  # (R, M), in and out
+    counts: NDArray[np.float64],  # (R, K), added to, as all that follow
+    sums: NDArray[np.float64],  # (K, d)
+    there: NDArray[np.float64],  # (K, d) weight of what is there, where values are missing
+    first: NDArray[np.float64],  # (B,) ``sum_m w_m ||x_m - c_1||^2`` over each hub's features
+    least: NDArray[np.float64],  # (R,) ``sum_m w_m min_k S_rmk``
+    changes: NDArray[np.intp],  # (R,) labels that changed
     n_threads: int,
 ) -> None:
     """Assign rows to their nearest centres by differences that hubs have, in every root's eyes.
@@ -232,37 +163,6 @@ def assign_features(
     Hub b has ``D_bmk = ||x_m - c_k||^2 - ||x_m - c_1||^2`` over its features of a row that are
     there, and root r the sum ``S_rmk = sum_b C_rb D_bmk``: ``label_rm = argmin_k S_rmk``, the first
     of several. Each root adds up its own features of the rows of a cluster.
-
-    Parameters
-    ----------
-    rows : ndarray of shape (M, d)
-        The rows, hub by hub, in single or double precision.
-    observed : ndarray of shape (M, d) or (0, d)
-        1 where a value is there; empty: all are.
-    weights : ndarray of shape (M,) or (0,)
-        Weight of each row; empty: all rows alike.
-    offsets : ndarray of shape (B + 1,)
-        Where the features of each hub begin, and d.
-    centres : ndarray of shape (K, d)
-        Of each hub's features as its root knows them; K is at least 1.
-    mix : ndarray of shape (R, B)
-        The sum, C; R is 1, or B where every hub has a root that finds a sum of its own.
-    labels : ndarray of shape (R, M)
-        What they were; on return what they are.
-    counts : ndarray of shape (R, K)
-        Added to.
-    sums : ndarray of shape (K, d)
-        Added to.
-    there : ndarray of shape (K, d)
-        Weight of what is there; added to where values are missing.
-    first : ndarray of shape (B,)
-        Added to: ``sum_m w_m ||x_m - c_1||^2`` over each hub's features.
-    least : ndarray of shape (R,)
-        Added to: ``sum_m w_m min_k S_rmk``.
-    changes : ndarray of shape (R,)
-        Added to: how many labels are others than they were.
-    n_threads : int
-        Threads of the kernel; nothing depends on it.
     """
     seen = observed.astype(np.float64) if len(observed) else np.ones(rows.shape)
     heavy = weights if len(weights) else np.ones(len(rows))

@@ -9,40 +9,20 @@ __all__ = ["ball", "hops_from"]
 
 
 def ball(
-    indptr: NDArray[np.int32],
-    indices: NDArray[np.int32],
+    indptr: NDArray[np.int32],  # (n_nodes + 1,)
+    indices: NDArray[np.int32],  # (2 n_edges,) the neighbours, node after node
     root: int,
     hops: int,
-    stamp: NDArray[np.int32],
+    stamp: NDArray[np.int32],  # (n_nodes,), in and out
     mark: int,
-    queue: NDArray[np.int32],
+    queue: NDArray[np.int32],  # (n_nodes,), out
 ) -> int:
     """Write the nodes within ``hops`` of ``root`` into ``queue`` and return how many they are.
 
-    The ball is ``{v : dist(root, v) <= hops}``, distances being taken among open nodes only.
-
-    Parameters
-    ----------
-    indptr : ndarray of shape (n_nodes + 1,)
-        Where each node's neighbours begin in ``indices``.
-    indices : ndarray of shape (2 n_edges,)
-        The neighbours, node after node.
-    root : int
-        The node in the middle, an open one.
-    hops : int
-        How far the ball reaches; 0 is the root alone.
-    stamp : ndarray of shape (n_nodes,)
-        Work array. A node is open while its stamp is less than ``mark``; nodes reached are
-        stamped ``mark``, and a node removed for good carries the greatest integer.
-    mark : int
-        A number greater than every stamp but those of removed nodes.
-    queue : ndarray of shape (n_nodes,)
-        On return its first places hold the ball, nearest nodes first.
-
-    Returns
-    -------
-    int
-        The number of nodes in the ball, the root included.
+    The ball is ``{v : dist(root, v) <= hops}``, distances being taken among open nodes only; the
+    nearest nodes come first. A node is open while its stamp is less than ``mark``, which is greater
+    than every stamp but those of removed nodes, the greatest integer; nodes reached are stamped
+    ``mark``.
     """
     stamp[root] = mark
     queue[0] = root
@@ -68,23 +48,9 @@ def hops_from(
     steps: NDArray[np.int32],
     queue: NDArray[np.int32],
 ) -> int:
-    """Write every node's distance from ``root`` into ``steps`` and return the greatest.
+    """Write the hops from ``root``, -1 where it does not lead, into ``steps``; return the greatest.
 
-    Parameters
-    ----------
-    indptr, indices
-        As for `ball`.
-    root : int
-        Where to measure from.
-    steps : ndarray of shape (n_nodes,)
-        On return the hops from the root, -1 for nodes that it does not reach.
-    queue : ndarray of shape (n_nodes,)
-        Work array.
-
-    Returns
-    -------
-    int
-        The eccentricity of the root among the nodes that it reaches.
+    ``queue`` (n_nodes,) is a work array; the graph is as for `ball`.
     """
     steps[:] = -1
     steps[root] = 0

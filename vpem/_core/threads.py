@@ -47,13 +47,7 @@ def _own() -> list[int]:
 
 
 def share_processors(everyones: Sequence[tuple[str, Sequence[int]]]) -> None:
-    """Leave the other processes of an MPI job their part of the processors.
-
-    Parameters
-    ----------
-    everyones : sequence of (machine, processors)
-        The `whereabouts` of all of them, this one among them.
-    """
+    """Leave the other processes of an MPI job, by all `whereabouts`, their part of processors."""
     here = whereabouts()[0]
     _sharing[:] = [those for machine, those in everyones if machine == here]
 
@@ -92,13 +86,8 @@ def processor_limit(
 ) -> float | None:
     """Return how many processors the control groups of this process let it use, or None for all.
 
-    Parameters
-    ----------
-    root : str
-        Where control groups are mounted: version 2, or version 1 with its ``cpu`` below.
-    groups : str
-        The file that says which groups the process is in. What holds for a group holds for those
-        inside: the least counts.
+    They are mounted at ``root``: version 2, or version 1 with its ``cpu`` below. What holds for a
+    group holds for those inside: the least counts.
     """
     paths = {}
     with suppress(OSError, ValueError):
@@ -128,18 +117,7 @@ def _upwards(home: Path, path: str) -> Iterator[Path]:
 
 
 def thread_count(n_threads: int | None) -> int:
-    """Return the number of threads to use.
-
-    Parameters
-    ----------
-    n_threads : int or None
-        As the user asked; None takes ``OMP_NUM_THREADS``, or one a processor (`processors`).
-
-    Raises
-    ------
-    InputError
-        If it is not a positive integer.
-    """
+    """Return the number of threads to use; None is ``OMP_NUM_THREADS``, or one a processor."""
     if n_threads is None:
         wanted = os.environ.get("OMP_NUM_THREADS", "").split(",")[0]
         if wanted.isdigit() and int(wanted) > 0:

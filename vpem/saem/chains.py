@@ -28,28 +28,17 @@ EVERY = 10
 class Chains:
     """Several chains for each individual, and how they move.
 
-    Attributes
-    ----------
-    z : ndarray of shape (chains, n, q)
-        Where they are.
-    roots : ndarray of shape (n, q, q)
-        Units of moves: lower triangles whose square is about the covariance of an individual's
-        latents given the rows.
-    centres : ndarray of shape (n, q)
-        About where that law has its mean.
-    scales : ndarray of shape (n, q)
-        Factors of moves along each column of the root.
-    steps : ndarray of shape (n,)
-        Factors of an individual's moves.
-    accepted, tried : ndarray of shape (n,)
-        Moves accepted and proposed after the burn-in.
+    Units of moves (``roots``) are lower triangles whose square is about the covariance of an
+    individual's latents given the rows; ``centres`` are about where that law has its mean. Moves
+    are ``scales`` times each column of the root, and ``steps`` times an individual's. ``accepted``
+    and ``tried`` (n,) count moves after the burn-in.
     """
 
-    z: Vector
-    roots: Vector
-    centres: Vector
-    scales: Vector
-    steps: Vector
+    z: Vector  # (chains, n, q)
+    roots: Vector  # (n, q, q)
+    centres: Vector  # (n, q)
+    scales: Vector  # (n, q)
+    steps: Vector  # (n,)
     accepted: Vector = field(init=False)
     tried: Vector = field(init=False)
 

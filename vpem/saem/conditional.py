@@ -30,40 +30,23 @@ MOST_NUMBERS = 1 << 24
 class Conditional:
     """What draws of the latents given the rows say.
 
-    Attributes
-    ----------
-    means : ndarray of shape (n, q)
-        Conditional means, of latents as they are reported.
-    covariances : ndarray of shape (n, q, q)
-        Conditional covariances; (n, 0, 0) for a wide model.
-    lower, upper : ndarray of shape (n, q)
-        Ends of intervals.
-    level : float
-        Probability of an interval.
-    statistics : ndarray of shape (P,)
-        Total of the conditional means of the statistics; (0,) for a wide model.
-    spread : ndarray of shape (P, P)
-        Total of the conditional covariances of each individual's statistic; likewise (0, 0).
-    shrinkage : ndarray of shape (q,)
-        Share of a latent's variance between individuals (of those with the same covariates) that
-        their means do not show: 0 where rows say all of it, 1 where they say nothing.
-    n_draws : int
-        Draws of each individual; 0 where formulas say all, and there are no statistics.
-    times : ndarray of shape (q,)
-        Iterations that are worth one independent draw of a latent, over all individuals; inf where
-        draws stay alike for as long as was looked; NaN for a wide model.
+    ``spread`` is the total of the conditional covariances of each individual's statistic.
+    ``shrinkage`` is the share of a latent's variance between individuals (of those with the same
+    covariates) that their means do not show: 0 where rows say all of it, 1 where they say nothing.
+    ``times`` are iterations that are worth one independent draw, over all individuals: inf where
+    draws stay alike for as long as was looked, NaN for a wide model.
     """
 
-    means: Vector
-    covariances: Vector
-    lower: Vector
-    upper: Vector
-    level: float
-    statistics: Vector
-    spread: Vector
-    shrinkage: Vector
-    n_draws: int
-    times: Vector
+    means: Vector  # (n, q) of latents as they are reported
+    covariances: Vector  # (n, q, q); wide: (n, 0, 0)
+    lower: Vector  # (n, q) end of an interval
+    upper: Vector  # (n, q)
+    level: float  # probability of an interval
+    statistics: Vector  # (P,) total of conditional means; wide: (0,)
+    spread: Vector  # (P, P); wide: (0, 0)
+    shrinkage: Vector  # (q,)
+    n_draws: int  # of each individual; 0: formulas
+    times: Vector  # (q,)
 
 
 def sample_conditional(
@@ -73,44 +56,15 @@ def sample_conditional(
     chains: Chains,
     streams: Streams,
     *,
-    after: int,
-    late: int,
+    after: int,  # iterations that have used the streams
+    late: int,  # iterations since the burn-in
     n_iter: int = 200,
-    level: float = 0.95,
+    level: float = 0.95,  # probability of the intervals
 ) -> Conditional:
     """Move chains on at fixed parameters and average what they show, with steps 1/k.
 
-    Parameters
-    ----------
-    model : SaemModel
-        Of all individuals.
-    theta : ndarray of shape (p,)
-        Parameters.
-    sampler : Sampler
-        Which is not adapted any more.
-    chains : Chains
-        Changed in place.
-    streams : Streams
-        Of the individuals.
-    after : int
-        Iterations that have used the streams.
-    late : int
-        Iterations since the burn-in.
-    n_iter : int
-        Draws of each chain.
-    level : float
-        Probability of the intervals.
-
-    Returns
-    -------
-    Conditional
-
-    Raises
-    ------
-    InputError
-        If draws do not fit in memory.
-    NumericalError
-        If latents run away.
+    The sampler is not adapted any more, chains are changed in place, and ``n_iter`` draws are taken
+    of each.
     """
     check_int("n_conditional", n_iter, least=2)
     check_number("level", level, least=0.01, most=0.999)

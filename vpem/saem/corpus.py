@@ -25,23 +25,10 @@ def from_counts(
     names: Sequence[str] | None = None,
     source: str = "the corpus",
 ) -> Individuals:
-    """Make documents of a table of how often words come in them.
+    """Make documents of a table (n, V) of how often words come in them.
 
-    Parameters
-    ----------
-    counts : array-like or sparse matrix of shape (n, V)
-        Whole numbers from 0.
-    words : sequence of str, optional
-        The vocabulary, (V,), all different. By default numbers from 0.
-    names : sequence of str, optional
-        Of the documents, (n,), all different. By default numbers from 0.
-    source : str
-        Where it is from, for messages.
-
-    Raises
-    ------
-    InputError
-        If they do not fit each other, a count is none, or a document has no words.
+    Words (V,) and names (n,) all differ, and are by default numbers from 0. InputError if a count
+    is no whole number from 0, or a document has no words.
     """
     import scipy.sparse
 
@@ -78,21 +65,7 @@ def gather(
 ) -> Individuals:
     """Make documents of entries in any order; those of a word in a document are added up.
 
-    Parameters
-    ----------
-    documents, places : ndarray of shape (m,)
-        Numbers of the document and of the word of each entry.
-    counts : ndarray of shape (m,)
-        How often it comes there.
-    names, words : sequence of str
-        Of the documents, and the vocabulary.
-    source : str
-        Where they are from, for messages.
-
-    Raises
-    ------
-    InputError
-        If a count is none, or a document has no words.
+    Entries (m,) are numbers of the document and of the word, and how often it comes there.
     """
     wrong = ~(np.isfinite(counts) & (counts >= 0) & (counts == np.rint(counts)))
     if wrong.any():
@@ -127,13 +100,7 @@ def join_words(vocabularies: Sequence[tuple[str, ...]]) -> tuple[str, ...]:
 
 
 def share_words(parts: Sequence[Individuals]) -> list[Individuals]:
-    """Give documents of several sources one vocabulary; others are returned as they are.
-
-    Raises
-    ------
-    InputError
-        If some have words and others none.
-    """
+    """Give documents of several sources one vocabulary; others are returned as they are."""
     have = [one.words for one in parts if one.words is not None]
     if not have:
         return list(parts)
@@ -147,19 +114,7 @@ def share_words(parts: Sequence[Individuals]) -> list[Individuals]:
 def in_words(found: Individuals, words: Sequence[str]) -> tuple[Individuals, float]:
     """Return documents in another vocabulary, and how often words came that it has not.
 
-    Documents of such words only are left out.
-
-    Parameters
-    ----------
-    found : Individuals
-        Documents, of words.
-    words : sequence of str
-        The other vocabulary.
-
-    Raises
-    ------
-    InputError
-        If no document is left, or they have no words.
+    Documents of such words only are left out; one at least must be left.
     """
     words = tuple(words)
     if found.words is None:

@@ -24,28 +24,17 @@ TOP = 10
 class CorpusFacts:
     """Of which topics a corpus is.
 
-    Attributes
-    ----------
-    shares : ndarray of shape (K,)
-        What share of all words is of each topic.
-    coherence : ndarray of shape (K,)
-        How often its first words come in the same documents, see `coherence_of`.
-    n_tokens : float
-        How many words all documents have.
-    device_names : tuple of str
-        Of the devices, (D,).
-    device_shares : ndarray of shape (D, K)
-        Share of each topic in the words of each device; (0, K) where sums were masked.
-    perplexities : ndarray of shape (m, 2)
-        Iterations at which the perplexity was seen, and what it was by the lower bound.
+    ``device_shares`` are shares of each topic in the words of each device; (0, K) where sums were
+    masked. ``perplexities`` are iterations at which it was seen, and what it was by the lower
+    bound.
     """
 
-    shares: Vector
-    coherence: Vector
-    n_tokens: float
-    device_names: tuple[str, ...]
-    device_shares: Vector
-    perplexities: Vector
+    shares: Vector  # (K,) of each topic in all words
+    coherence: Vector  # (K,), see `coherence_of`
+    n_tokens: float  # words of all documents
+    device_names: tuple[str, ...]  # (D,)
+    device_shares: Vector  # (D, K)
+    perplexities: Vector  # (m, 2)
 
 
 def corpus_facts(

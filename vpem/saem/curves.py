@@ -50,49 +50,25 @@ def finite(compute: Callable[P, R]) -> Callable[P, R]:
 
 @dataclass(frozen=True)
 class Curves:
-    """Curves of individuals.
+    """Curves of individuals, without error, at their conditional mean latents."""
 
-    Attributes
-    ----------
-    at : Individuals
-        Whose, at which times, with which covariates; values where there were rows, else NaN.
-    fitted : ndarray of shape (N,)
-        Curve of the conditional mean of the latents, without error.
-    lower, upper : ndarray of shape (N,)
-        Ends of the interval of the curve at each time.
-    level : float
-        Probability of an interval.
-    """
-
-    at: Individuals
-    fitted: Vector
-    lower: Vector
-    upper: Vector
-    level: float
+    at: Individuals  # whose, when; values where there were rows, else NaN
+    fitted: Vector  # (N,)
+    lower: Vector  # (N,) end of the interval of the curve
+    upper: Vector  # (N,)
+    level: float  # probability of an interval
 
 
 @dataclass(frozen=True)
 class Latents:
-    """Latents given the rows.
+    """Latents given the rows."""
 
-    Attributes
-    ----------
-    names : tuple of str
-        Of the individuals, (n,).
-    means, lower, upper : ndarray of shape (n, q)
-        Conditional means and ends of intervals.
-    covariances : ndarray of shape (n, q, q)
-        Conditional covariances.
-    level : float
-        Probability of an interval.
-    """
-
-    names: tuple[str, ...]
-    means: Vector
-    lower: Vector
-    upper: Vector
-    covariances: Vector
-    level: float
+    names: tuple[str, ...]  # (n,) of the individuals
+    means: Vector  # (n, q)
+    lower: Vector  # (n, q) end of an interval
+    upper: Vector  # (n, q)
+    covariances: Vector  # (n, q, q)
+    level: float  # probability of an interval
 
 
 def check_law(model: SaemModel, theta: Vector) -> None:

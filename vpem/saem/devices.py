@@ -23,45 +23,22 @@ DRAWN = (1 << 20) - 1
 class Devices:
     """What the devices of this process have.
 
-    Parameters
-    ----------
-    model : SaemModel
-        Of the individuals of this process.
-    held : Workers
-        Who holds which, of all.
-    place : Placement
-        In which process each device lives. Where there are several, the individuals of one are
-        those of its devices, device by device.
-    sampler : Sampler
-        Of the latents.
-    chains : Chains
-        Of the individuals, changed in place.
-    seed : int
-        Of individuals' random numbers.
-    z : ndarray of shape (n, q)
-        First latents.
-    theta : ndarray of shape (p,)
-        First parameters.
-    batch_size : int, optional
-        How many individuals of each device an iteration simulates; None: all. The others stay
-        where they are, and count with that.
-
-    Attributes
-    ----------
-    smoothed : ndarray of shape (D, P)
-        Mean statistic of each device's individuals, averaged over iterations; zero of others.
+    Where there are several processes, the individuals of one are those of its devices, device by
+    device. An iteration simulates ``batch_size`` individuals of each device, by default all; the
+    others stay where they are, and count with that. ``smoothed`` (D, P) is the mean statistic of
+    each device's individuals, averaged over iterations; zero of others.
     """
 
     def __init__(
         self,
         model: SaemModel,
-        held: Workers,
+        held: Workers,  # who holds which, of all
         place: Placement,
         sampler: Sampler,
-        chains: Chains,
+        chains: Chains,  # changed in place
         seed: int,
-        z: Vector,
-        theta: Vector,
+        z: Vector,  # (n, q) first latents
+        theta: Vector,  # (p,) first parameters
         batch_size: int | None = None,
     ) -> None:
         self.model, self.held, self.sampler, self.chains = model, held, sampler, chains
@@ -94,14 +71,8 @@ class Devices:
     def simulate(self, thetas: Vector, active: NDArray[np.intp], now: int, late: int) -> Vector:
         """Move the chains of the active devices; the mean statistic of each (a, P).
 
-        Parameters
-        ----------
-        thetas : ndarray of shape (R, p)
-            Parameters, of all devices (R = 1) or of each.
-        active : ndarray of shape (a,)
-            Numbers of devices.
-        now, late : int
-            As for `vpem.saem.chains.Sampler.move`.
+        Parameters (R, p) are of all devices (R = 1) or of each; ``now`` and ``late`` are as for
+        `vpem.saem.chains.Sampler.move`.
         """
         here = [int(one) for one in active if int(one) in self.rows]
         if len(thetas) > 1:

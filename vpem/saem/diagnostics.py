@@ -29,33 +29,20 @@ MOST_BINS = 12
 class Residuals:
     """Predictions of the rows of individuals, and how far measurements are from them.
 
-    Attributes
-    ----------
-    at : Individuals
-        Whose rows.
-    population : ndarray of shape (N,)
-        Curve of the mean latents of somebody with the individual's covariates (PRED).
-    fitted : ndarray of shape (N,)
-        Curve of the individual's conditional mean latents (IPRED).
-    individual : ndarray of shape (N,)
-        Weighted individual residuals, in standard deviations of a measurement about the
-        individual's curve (IWRES); NaN of values that are limits.
-    among : ndarray of shape (N,)
-        Weighted population residuals: what is left of the value once its mean and its covariance
-        with the individual's earlier rows, both of simulated data, are taken out (PWRES); NaN of
-        individuals who have a value that is a limit, and of values that are whole numbers.
-    npde : ndarray of shape (N,)
-        Normalised prediction distribution errors: where that is among simulated data, as a
-        standard normal number. Where there is no PWRES it is of the value itself, earlier rows
-        not taken out; a limit has a random place beyond it.
+    ``among`` is what is left of the value once its mean and its covariance with the individual's
+    earlier rows, both of simulated data, are taken out (PWRES); NaN of individuals who have a value
+    that is a limit, and of values that are whole numbers. ``npde``, normalised prediction
+    distribution errors, say where that is among simulated data, as a standard normal number. Where
+    there is no PWRES it is of the value itself, earlier rows not taken out; a limit has a random
+    place beyond it.
     """
 
     at: Individuals
-    population: Vector
-    fitted: Vector
-    individual: Vector
-    among: Vector
-    npde: Vector
+    population: Vector  # (N,) curve of mean latents by covariates (PRED)
+    fitted: Vector  # (N,) curve of conditional mean latents (IPRED)
+    individual: Vector  # (N,) in sd of a measurement (IWRES); NaN: a limit
+    among: Vector  # (N,)
+    npde: Vector  # (N,)
 
 
 @dataclass(frozen=True)
@@ -71,42 +58,21 @@ class Share:
 
 @dataclass(frozen=True)
 class Check:
-    """A visual predictive check: percentiles of measurements by time, beside simulated ones.
+    """A visual predictive check: percentiles of measurements by time, beside simulated ones."""
 
-    Attributes
-    ----------
-    outcome : float or None
-        Of which outcome, where there are several.
-    edges : ndarray of shape (B + 1,)
-        Times between bins.
-    times : ndarray of shape (B,)
-        Median time of the rows of each.
-    shares : tuple of Share
-        Percentiles; of values that are 0 or 1 the share of ones.
-    limited : tuple of Share
-        Share of values that are below (above) the limit, where some are.
-    rows : ndarray
-        Rows that it is of.
-    level : float
-        Probability of the intervals.
-    """
-
-    outcome: float | None
-    edges: Vector
-    times: Vector
-    shares: tuple[Share, ...]
-    limited: tuple[Share, ...]
-    rows: NDArray[np.intp]
-    level: float
+    outcome: float | None  # which, of several
+    edges: Vector  # (B + 1,) times between bins
+    times: Vector  # (B,) median of the rows of each
+    shares: tuple[Share, ...]  # percentiles; of 0 and 1 the share of ones
+    limited: tuple[Share, ...]  # share of values below (above) the limit
+    rows: NDArray[np.intp]  # that it is of
+    level: float  # probability of the intervals
 
 
 def simulate(model: SaemModel, theta: Vector, n_sims: int, seed: int) -> Vector:
-    """Draw latents by the population, and measurements at the rows of a model's individuals.
+    """Draw latents by the population, and measurements (n_sims, N) at a model's rows.
 
-    Returns
-    -------
-    ndarray of shape (n_sims, N)
-        Of each individual by its own stream.
+    Each individual draws by its own stream.
     """
     model, at = model.about(theta), model.individuals
     means, covariance = model.prior(theta, at)
@@ -123,19 +89,9 @@ def _simulated(predictor: Predictor, model: SaemModel, n_sims: int) -> Vector:
 
 
 def residuals_of(predictor: Predictor, individuals: Individuals) -> Residuals:
-    """Return predictions and residuals of the rows of individuals.
+    """Return predictions and residuals of individuals' rows, of the fit or others.
 
-    Parameters
-    ----------
-    predictor : Predictor
-        Whose ``n_draws`` data sets are simulated.
-    individuals : Individuals
-        Of the fit, or others.
-
-    Raises
-    ------
-    InputError
-        If the model has no curves, or the individuals do not fit it.
+    Data sets are simulated as many as the predictor's ``n_draws``.
     """
     found: list[tuple[Vector, ...]] = []
     theta = predictor.saved.theta
@@ -193,28 +149,12 @@ def visual_checks(
     n_sims: int = 500,
     n_bins: int | None = None,
 ) -> list[Check]:
-    """Hold percentiles of measurements, by time, against those of simulated data.
+    """Hold percentiles of measurements, by time, against simulated ones; a check an outcome.
 
     Simulated individuals have the times and covariates of those that are given. Where values are
     limits (the covariate ``censored`` is not 0), what is simulated beyond the limit counts as the
-    limit, and the share of such values is checked too.
-
-    Parameters
-    ----------
-    predictor : Predictor
-        With the level of intervals.
-    individuals : Individuals
-        What was measured.
-    n_sims : int
-        Data sets that are simulated.
-    n_bins : int, optional
-        Bins of times, with rows in equal numbers; by default as many as an individual has rows,
-        12 at most.
-
-    Returns
-    -------
-    list of Check
-        One an outcome.
+    limit, and the share of such values is checked too. Bins of times have equal numbers of rows; by
+    default there are as many as an individual has rows, 12 at most.
     """
     check_int("n_sims", n_sims, least=20, most=100_000)
     if n_bins is not None:

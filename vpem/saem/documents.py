@@ -32,13 +32,7 @@ def is_wide(saved: SavedSaem) -> bool:
 
 
 def in_words_of(saved: SavedSaem, found: Individuals) -> Individuals:
-    """Return documents in the vocabulary of a fit; words that it has not are left out.
-
-    Raises
-    ------
-    InputError
-        If one of the two has names of words, and the other numbers; or no document is left.
-    """
+    """Return documents in the vocabulary of a fit; words that it has not are left out."""
     if saved.words and found.words is None:
         raise InputError(
             f"{found.source} has numbers for words, but the topics are of words with names; give "
@@ -63,18 +57,10 @@ def draw_latents(
 
 @dataclass(frozen=True)
 class Completion:
-    """How well one half of each document tells the other, see `LdaModel.completion`.
+    """How well one half of each document tells the other, see `LdaModel.completion`."""
 
-    Attributes
-    ----------
-    each : ndarray of shape (n,)
-        Log-likelihood of the second half given the first.
-    words : ndarray of shape (n,)
-        Words of the second half.
-    """
-
-    each: Vector
-    words: Vector
+    each: Vector  # (n,) log-likelihood of the second half
+    words: Vector  # (n,) in the second half
 
     @property
     def perplexity(self) -> float:

@@ -21,19 +21,14 @@ Vector = NDArray[np.float64]
 class Doses:
     """Doses in the order of individuals, and of time within each.
 
-    Parameters
-    ----------
-    first : ndarray of shape (n + 1,)
-        Doses ``first[i]`` to ``first[i + 1]`` are those of individual i; there may be none.
-    times, amounts, durations : ndarray of shape (E,)
-        When each begins, how much it is, and how long it runs in: 0 is at once, as a tablet or an
-        injection; above 0 is an infusion of a constant rate.
+    Doses ``first[i]`` to ``first[i + 1]`` are those of individual i. A duration of 0 is at once, as
+    a tablet or an injection; above 0 it is an infusion of a constant rate.
     """
 
-    first: NDArray[np.intp]
-    times: Vector
-    amounts: Vector
-    durations: Vector
+    first: NDArray[np.intp]  # (n + 1,)
+    times: Vector  # (E,)
+    amounts: Vector  # (E,)
+    durations: Vector  # (E,)
 
     @property
     def counts(self) -> NDArray[np.intp]:
@@ -92,13 +87,7 @@ class Doses:
 
 
 def doses_of(individuals: Individuals) -> Doses:
-    """Return the doses of individuals, or else one at time 0 of what the covariate ``dose`` says.
-
-    Raises
-    ------
-    InputError
-        If there is neither.
-    """
+    """Return the doses of individuals, or else one at time 0 as the covariate ``dose`` says."""
     if individuals.doses is not None:
         return individuals.doses
     return Doses.once(individuals.constant("dose", "a dose that changes needs rows of its own"))

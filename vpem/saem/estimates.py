@@ -88,39 +88,17 @@ class Figure:
 
 @dataclass(frozen=True)
 class Summary:
-    """All that follows from the estimates of a fit.
+    """All that follows from the estimates of a fit."""
 
-    Attributes
-    ----------
-    level : float
-        Probability of intervals.
-    parameters : tuple of Figure
-        The parameters themselves.
-    back : tuple of Figure
-        Parameters on the scale of a logarithm or logit, brought back from it.
-    spreads : dict of str to Figure
-        Standard deviation between individuals of each latent that varies.
-    variation : dict of str to float
-        Coefficient of variation, in percent, of those whose logarithm is normal.
-    correlations : tuple of Figure
-        Between latents.
-    tests : dict of str to float
-        P value of each effect.
-    together : ndarray of shape (p, p)
-        Correlations of the estimates; NaN where there is no error.
-    shrinkage : dict of str to (float, float)
-        Of each latent: of its variance, and of its sd.
-    """
-
-    level: float
+    level: float  # probability of intervals
     parameters: tuple[Figure, ...]
-    back: tuple[Figure, ...]
-    spreads: dict[str, Figure]
-    variation: dict[str, float]
-    correlations: tuple[Figure, ...]
-    tests: dict[str, float]
-    together: Vector
-    shrinkage: dict[str, tuple[float, float]]
+    back: tuple[Figure, ...]  # parameters brought back from logarithm or logit
+    spreads: dict[str, Figure]  # sd between individuals, by latent
+    variation: dict[str, float]  # in percent, where the logarithm is normal
+    correlations: tuple[Figure, ...]  # between latents
+    tests: dict[str, float]  # P value of each effect
+    together: Vector  # (p, p) correlations of estimates
+    shrinkage: dict[str, tuple[float, float]]  # of each latent's variance and sd
 
     def as_json(self) -> Report:
         """Return it as values that JSON can hold, once NaN is None."""

@@ -30,26 +30,12 @@ ones of as many individuals: over the root of their number."""
 
 
 def observed_information(model: SaemModel, theta: Vector, given: Conditional) -> Vector:
-    """Return the observed information (p, p), ``-d^2 log g(y; theta)``.
+    """Return the observed information (p, p), ``-d^2 log g(y; theta)``, at a maximum.
 
     Louis 1982: the mean of ``-d^2 log f`` over the latents less the variance of ``d log f``. Both
     follow from the statistics' conditional means and covariances, which devices can add up, and
-    from derivatives of ``phi`` and ``psi``, by central differences.
-
-    Parameters
-    ----------
-    model : SaemModel
-        Whose ``log_density`` is differentiated.
-    theta : ndarray of shape (p,)
-        Parameters, a maximum of the likelihood.
-    given : Conditional
-        Latents at these parameters.
-
-    Returns
-    -------
-    ndarray of shape (p, p)
-        Symmetric; NaN for a parameter of which rows say so little (a variance that is zero, say)
-        that draws cannot tell it from nothing.
+    from derivatives of ``phi`` and ``psi``, by central differences. NaN for a parameter of which
+    rows say so little (a variance that is zero, say) that draws cannot tell it from nothing.
     """
     complete, hidden = complete_and_hidden(model, theta, given)
     found: Vector = complete - hidden
@@ -99,26 +85,19 @@ def complete_and_hidden(
 
 @dataclass(frozen=True)
 class Certainty:
-    """How sure estimates are.
+    """How sure estimates are; `information` and `covariance` are (0, 0) of a wide model.
 
-    Attributes
-    ----------
-    information, covariance : ndarray of shape (p, p)
-        Observed information, and the covariance of the estimates; (0, 0) of a wide model.
-    errors : ndarray of shape (p,)
-        Standard errors; NaN where there are none.
-    freedom : ndarray of shape (p,)
-        Degrees of freedom of the t laws by which intervals and tests of coefficients are: of lines
-        Satterthwaite's, else the individuals less the coefficients. Infinite: a normal law.
-    test_errors : ndarray of shape (p,)
-        Standard errors for these: of lines by the variances of restricted maximum likelihood.
+    ``freedom`` are degrees of freedom of the t laws by which intervals and tests of coefficients
+    are: of lines Satterthwaite's, else the individuals less the coefficients. Infinite: a normal
+    law. ``test_errors`` are standard errors for these: of lines by the variances of restricted
+    maximum likelihood.
     """
 
-    information: Vector
-    covariance: Vector
-    errors: Vector
-    freedom: Vector
-    test_errors: Vector
+    information: Vector  # (p, p)
+    covariance: Vector  # (p, p)
+    errors: Vector  # (p,); NaN: there are none
+    freedom: Vector  # (p,)
+    test_errors: Vector  # (p,)
 
     @staticmethod
     def of(model: SaemModel, theta: Vector, given: Conditional) -> Certainty:
@@ -190,15 +169,9 @@ def covariance_of(information: Vector, constraints: Vector | None = None) -> Vec
     """Covariance (p, p) of estimates, the inverse of their information; NaN where that is.
 
     Rows and columns are scaled before, so that units do not matter. Parameters whose information is
-    NaN are taken as known; where the others' is not positive definite all are NaN.
-
-    Parameters
-    ----------
-    information : ndarray of shape (p, p)
-        Of parameters as if each could change alone.
-    constraints : ndarray of shape (c, p), optional
-        Sums of changes of parameters that are zero (`SaemModel.constraints`): the covariance is
-        that of changes that keep to them.
+    NaN are taken as known; where the others' is not positive definite all are NaN. Information is
+    of parameters as if each could change alone; the covariance is that of changes of which the sums
+    ``constraints`` (c, p) are zero (`SaemModel.constraints`).
     """
     found = np.full(information.shape, np.nan)
     keep = np.flatnonzero(~np.isnan(np.diag(information)))

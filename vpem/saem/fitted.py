@@ -21,15 +21,7 @@ Maker = Callable[[Individuals], SaemModel]
 
 
 class FittedModel:
-    """Makes the model of a fit.
-
-    Parameters
-    ----------
-    saved : SavedSaem
-        The fit.
-    maker : callable, optional
-        Makes the model of individuals, where it is a user's own.
-    """
+    """Makes the model of a fit, by ``maker`` where it is a user's own."""
 
     def __init__(self, saved: SavedSaem, maker: Maker | None = None) -> None:
         self.saved = saved
@@ -49,13 +41,7 @@ class FittedModel:
         return list(model_class(self.saved.model, options).reads(options))
 
     def of(self, individuals: Individuals) -> SaemModel:
-        """Make the fitted model of other individuals.
-
-        Raises
-        ------
-        InputError
-            If they do not fit it.
-        """
+        """Make the fitted model of other individuals."""
         saved = self.saved
         if self._maker is not None:
             model = self._maker(individuals)

@@ -16,17 +16,9 @@ __all__ = ["Gibbs"]
 
 @dataclass(frozen=True)
 class Gibbs:
-    """Latents drawn given what else is drawn with them, and that given latents.
+    """Latents drawn given what else is drawn with them, and that given latents."""
 
-    Parameters
-    ----------
-    n_steps : int
-        Sweeps a move.
-    n_threads : int
-        Threads of the kernel; they do not show in the result.
-    """
-
-    n_steps: int = 1
+    n_steps: int = 1  # sweeps a move
     n_threads: int = 1
     name = "gibbs"
 

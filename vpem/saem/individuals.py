@@ -110,13 +110,7 @@ class Individuals(Shown, Everyone, facts="{n_individuals:individual}, {values.si
         )
 
     def named(self, names: Sequence[str], what: str = "individual") -> Individuals:
-        """Return those of these names, in their order; ``what`` they are is told of one not there.
-
-        Raises
-        ------
-        InputError
-            If there is none of a name.
-        """
+        """Return those of these names, in their order; ``what`` they are is for messages."""
         place = {name: one for one, name in enumerate(self.names)}
         for name in names:
             if name not in place:
@@ -131,13 +125,7 @@ class Individuals(Shown, Everyone, facts="{n_individuals:individual}, {values.si
     # ---- what models ask for ----------------------------------------------------------------
 
     def covariate(self, name: str) -> Vector:
-        """Return a covariate (N,) that has no missing values.
-
-        Raises
-        ------
-        InputError
-            If there is none of that name, or an individual lacks it.
-        """
+        """Return a covariate (N,) that has no missing values."""
         if name not in self.covariates:
             have = shorten([repr(one) for one in self.covariates]) or "none"
             raise InputError(
@@ -171,17 +159,7 @@ class Individuals(Shown, Everyone, facts="{n_individuals:individual}, {values.si
     def constant(self, name: str, why: str = "the model takes one value an individual") -> Vector:
         """Return a covariate (n,) that does not change within an individual.
 
-        Parameters
-        ----------
-        name : str
-            Of the covariate.
-        why : str
-            It must not, which ends the sentence of an error.
-
-        Raises
-        ------
-        InputError
-            As `covariate`, or if it changes.
+        Why it must not ends the sentence of an error.
         """
         values = self.covariate(name)
         each: Vector = values[self.first[:-1]]
@@ -213,13 +191,7 @@ class Individuals(Shown, Everyone, facts="{n_individuals:individual}, {values.si
         return found
 
     def table(self, items: Vector) -> Vector:
-        """Return the values as a table (n, T) over items (T,), NaN where there is none.
-
-        Raises
-        ------
-        InputError
-            If an individual has an item twice, or one that is not among them.
-        """
+        """Return the values as a table (n, T) over items (T,), NaN where there is none."""
         order = np.argsort(items)
         place = order[np.searchsorted(items[order], self.times).clip(max=len(items) - 1)]
         each = self.individual_of
@@ -238,13 +210,7 @@ class Individuals(Shown, Everyone, facts="{n_individuals:individual}, {values.si
         return found
 
     def matrix(self) -> tuple[Vector, Vector]:
-        """Return the values as a table (n, T), and the times (T,) that all individuals share.
-
-        Raises
-        ------
-        InputError
-            If individuals differ in their times.
-        """
+        """Return the values as a table (n, T), and the times (T,) that all individuals share."""
         if not self.n_individuals and self.together is not None:
             shared = self._share_times(None)
             return np.empty((0, len(shared))), shared
@@ -364,13 +330,7 @@ def _measured(
 
 
 def from_matrix(X: Any, names: Any = None, source: str = "the data") -> Individuals:
-    """Make individuals of the rows of a table (n, T); times are the numbers of the columns.
-
-    Raises
-    ------
-    InputError
-        If it is no table of finite numbers.
-    """
+    """Make individuals of the rows of a table (n, T); times are the numbers of the columns."""
     table = as_array(source, X)
     if table.ndim != 2 or table.dtype.kind not in "iufb" or not table.size:
         raise InputError(

@@ -25,30 +25,15 @@ class Langevin:
 
     ``L L^T`` is the curvature's covariance of each individual's latents, looked at in the burn-in
     (without ``precondition``: 1). Their law is biased by the step h; for a normal posterior of
-    covariance M = ``L L^T`` it has the covariance ``M / (1 - h / 4)``.
-
-    Parameters
-    ----------
-    n_steps : int
-        Steps a move.
-    step : float
-        h, in units of M.
-    decay : float
-        After the burn-in h falls as ``(1 + late)^-decay``.
-    codec : Codec, optional
-        Which sends ``L^T g`` of each individual and chain, as a device with little arithmetic
-        would: a dithered gradient.
-    precondition : bool
-        Whether units are the curvature's.
-    n_threads : int
-        Threads of the kernel or the codec; they do not show in the result.
+    covariance M = ``L L^T`` it has the covariance ``M / (1 - h / 4)``. A ``codec`` sends ``L^T g``
+    of each individual and chain, as a device with little arithmetic would: a dithered gradient.
     """
 
-    n_steps: int = 10
-    step: float = 0.5
-    decay: float = 1 / 3
+    n_steps: int = 10  # a move
+    step: float = 0.5  # h, in units of M
+    decay: float = 1 / 3  # after the burn-in h falls as (1 + late)^-decay
     codec: Codec | None = None
-    precondition: bool = True
+    precondition: bool = True  # units are the curvature's
     n_threads: int = 1
     name = "langevin"
 
@@ -59,13 +44,7 @@ class Langevin:
     def move(
         self, model: SaemModel, theta: Vector, chains: Chains, streams: Streams, now: int, late: int
     ) -> None:
-        """Take ``n_steps`` steps.
-
-        Raises
-        ------
-        NumericalError
-            If they run away.
-        """
+        """Take ``n_steps`` steps; NumericalError if they run away."""
         if self.precondition:
             learn(model, theta, chains, now, late)
         h = float(self.step * (1.0 + late) ** -self.decay)

@@ -28,25 +28,14 @@ FEW = 20
 class LogLikelihood:
     """A log-likelihood and its Monte Carlo error.
 
-    Attributes
-    ----------
-    value : float
-        Of all individuals.
-    error : float
-        Its standard error; 0 where there is a formula.
-    each : ndarray of shape (n,)
-        Of each individual.
-    effective : ndarray of shape (n,)
-        Draws that the weighted ones are worth; infinite where there is a formula.
-    linearized : float
-        Of all, with curves that are made linear in the latents, as nlme has it; NaN where
-        measurements given the latents are not normal.
+    It is ``linearized`` with curves that are made linear in the latents, as nlme has it; NaN where
+    measurements given the latents are not normal.
     """
 
-    value: float
-    error: float
-    each: Vector
-    effective: Vector
+    value: float  # of all individuals
+    error: float  # standard error; 0: there is a formula
+    each: Vector  # (n,)
+    effective: Vector  # (n,) draws' worth; inf: there is a formula
     linearized: float = math.nan
 
 
@@ -56,38 +45,14 @@ def importance_log_likelihood(
     given: Conditional,
     streams: Streams,
     *,
-    after: int,
-    n_draws: int = 5000,
-    freedom: float = 5.0,
+    after: int,  # iterations that have used the streams
+    n_draws: int = 5000,  # of each individual
+    freedom: float = 5.0,  # degrees of freedom of the t law
 ) -> LogLikelihood:
     """Estimate the log-likelihood with a t law about each individual's conditional mean.
 
-    Parameters
-    ----------
-    model : SaemModel
-        Of all individuals; one with discrete latents, or a wide one, has a formula, which is taken.
-    theta : ndarray of shape (p,)
-        Parameters.
-    given : Conditional
-        Conditional means and covariances at these parameters.
-    streams : Streams
-        Of the individuals.
-    after : int
-        Iterations that have used the streams.
-    n_draws : int
-        Draws of each individual.
-    freedom : float
-        Degrees of freedom of the t law.
-
-    Returns
-    -------
-    LogLikelihood
-        Its error by the delta method, individuals independent.
-
-    Raises
-    ------
-    InputError
-        If a model that must have a formula has none.
+    A model with discrete latents, or a wide one, has a formula, which is taken. The error is by the
+    delta method, individuals independent.
     """
     check_int("importance draws", n_draws, least=10)
     check_number("degrees of freedom", freedom, least=1, most=1000)

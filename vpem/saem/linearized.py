@@ -18,21 +18,9 @@ def linearized_log_likelihood(model: SaemModel, theta: Vector, means: Vector) ->
 
     Measurements of an individual are then normal, with mean ``f(z) + J (m - z)`` and covariance
     ``J Omega J^T + Sigma(z)``: J the slopes of the curve, m and Omega the latents' mean and
-    covariance before rows, Sigma the residual variances. Exact where curves are lines.
-
-    Parameters
-    ----------
-    model : SaemModel
-        Of all individuals, those of other processes too.
-    theta : ndarray of shape (p,)
-        Parameters.
-    means : ndarray of shape (n, q)
-        Where tangents touch: conditional means of the latents.
-
-    Returns
-    -------
-    float
-        NaN where measurements given the latents are not normal, or are limits, or certain.
+    covariance before rows, Sigma the residual variances. Exact where curves are lines. Tangents
+    touch at conditional means (n, q). NaN where measurements given the latents are not normal, or
+    limits, or certain.
     """
     if not model.normal_rows:
         return float("nan")

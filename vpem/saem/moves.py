@@ -53,24 +53,12 @@ class Law(Protocol):
 
 @dataclass(frozen=True)
 class Moves:
-    """Which moves an iteration makes, and how they are adapted.
+    """Which moves an iteration makes, and how they are adapted."""
 
-    Parameters
-    ----------
-    kind : int
-        WALK, DRIFT or LEAP.
-    count : int
-        How many, of sweeps each coordinate and the independent proposal.
-    target : float
-        Acceptance that walks, or steps, are adapted to.
-    n_leaps : int
-        Leapfrog steps of one move.
-    """
-
-    kind: int
-    count: int
-    target: float
-    n_leaps: int = 1
+    kind: int  # WALK, DRIFT or LEAP
+    count: int  # of sweeps: each coordinate and the independent proposal
+    target: float  # acceptance that walks, or steps, are adapted to
+    n_leaps: int = 1  # leapfrog steps of one move
 
     def make(
         self, model: SaemModel, theta: Vector, chains: Chains, streams: Streams, now: int,
@@ -131,26 +119,11 @@ def propose(
 ) -> None:  # fmt: skip
     """Propose and accept latents z (chains, n, q), as `vpem._core.proposals.propose` does.
 
-    Parameters
-    ----------
-    law : Law
-        Of the latents.
-    how : Moves
-        Which moves; how many is told by their keys.
-    roots, centres : ndarray of shape (n, q, q), (n, q)
-        Units.
-    scales, steps : ndarray of shape (n, q), (n,)
-        Changed in place while there is a gain.
-    moves, chances : ndarray of shape (moves, n)
-        Keys of two streams a move. Normal numbers of chain c are from index ``c q`` (of a walk c)
-        of the first on. Of the second its chance is at c, what a leap's size is multiplied by at
-        ``chains + c``, and three for the square of T from ``chains + 3 c`` on.
-    gain : float
-        Of the adaptation; 0: none.
-    z : ndarray of shape (chains, n, q)
-        Changed in place.
-    accepted : ndarray of shape (n,)
-        Filled with how many walks, or moves, were taken.
+    Of ``moves`` normal numbers of chain c are from index ``c q`` (of a walk c) on. Of ``chances``
+    its chance is at c, what a leap's size is multiplied by at ``chains + c``, and three for the
+    square of T from ``chains + 3 c`` on. How many walks, or moves, were taken fills ``accepted``.
+    Roots (n, q, q) and centres (n, q) are units; scales (n, q), steps (n,) and z are changed in
+    place, the first two while there is a gain (0: none). Keys are (moves, n), ``accepted`` (n,).
     """
     n_chains, _, q = z.shape
     accepted[:] = 0

@@ -28,16 +28,7 @@ class SaemNeighbours:
     the network's sum gives each an estimate of the mean of the results: dynamic average consensus
     (Zhu and Martinez 2010). The mean of the estimates is that of the smoothed statistics in every
     iteration, whatever rounds, codecs and links that fail leave between them, and how far they are
-    apart is mixed away again.
-
-    Parameters
-    ----------
-    network : Network
-        From `vpem.sums.connect.connect_workers`, or this process's part of it.
-    weights : ndarray of shape (D,)
-        Share of the individuals that each device has.
-    size : int
-        Numbers of a statistic.
+    apart is mixed away again. ``weights`` (D,) are devices' shares of the individuals.
     """
 
     codec = None
@@ -106,10 +97,8 @@ class SaemNeighbours:
     def gather(self, local: Vector, smoothed: Vector, step: float) -> None:
         """Let all know what has changed in the active devices' smoothed statistics (a, P).
 
-        Raises
-        ------
-        PartitionedError
-            If the network falls apart meanwhile; they tell it when they take part again.
+        If the network falls apart meanwhile (PartitionedError), they tell it when they take part
+        again.
         """
         active = self.devices.active
         moves = np.zeros_like(self.told)
@@ -160,13 +149,7 @@ def keeper_of(
     feedback: str,
     pieces: tuple[slice, ...],
 ) -> SaemServer | SaemNeighbours:
-    """Say who keeps the statistic, by the network: a server, or every device.
-
-    Raises
-    ------
-    InputError
-        If the network is not of as many devices, or compresses or loses what it should not.
-    """
+    """Say who keeps the statistic, by the network: a server, or every device."""
     if network is None:
         return SaemServer(weights, codec, feedback, pieces)
     n = network.graph.n_agents

@@ -23,33 +23,15 @@ __all__ = ["People", "collect", "leave_out"]
 
 @dataclass(frozen=True)
 class People:
-    """Whom a fit tells of, and what does not depend on it.
+    """Whom a fit tells of, and what does not depend on it."""
 
-    Attributes
-    ----------
-    names : tuple of str
-        Of the individuals, (n,).
-    rows : ndarray of shape (n,)
-        Their rows.
-    covariates : dict of str to ndarray of shape (n,)
-        Those that do not change within any individual; NaN where missing.
-    probabilities : ndarray of shape (n, K) or None
-        Of the components of a mixture.
-    time_range : tuple of float
-        First and last time of all rows, of other processes too.
-    n_individuals, n_rows : int
-        How many there are in all processes.
-    doses : Doses or None
-        Theirs, where rows of doses were read.
-    """
-
-    names: tuple[str, ...]
-    rows: NDArray[np.intp]
-    covariates: dict[str, Vector]
-    probabilities: Vector | None
-    time_range: tuple[float, float]
-    n_individuals: int
-    n_rows: int
+    names: tuple[str, ...]  # (n,)
+    rows: NDArray[np.intp]  # (n,)
+    covariates: dict[str, Vector]  # (n,) constant within individuals
+    probabilities: Vector | None  # (n, K) of a mixture's components
+    time_range: tuple[float, float]  # of all rows, of other processes too
+    n_individuals: int  # in all processes
+    n_rows: int  # in all processes
     doses: Doses | None = None
 
     @staticmethod
@@ -78,17 +60,7 @@ def _constant(data: Individuals) -> dict[str, Vector]:
 
 
 def collect(fit: SaemFit, held: Workers, place: Placement) -> SaemFit:
-    """Bring what a fit says of individuals together in the first process; others keep their own.
-
-    Parameters
-    ----------
-    fit : SaemFit
-        As each process has it.
-    held : Workers
-        Who holds which individuals, of all.
-    place : Placement
-        In which process each device lives.
-    """
+    """Bring what a fit says of individuals together in the first process; others keep their own."""
     doses = fit.people.doses
     given = [] if doses is None else [doses.first, *doses.columns]
     own = _columns(fit)

@@ -26,17 +26,9 @@ LOOKS = 5
 class PerplexityWatch:
     """Looks from time to time whether the perplexity of what devices hold has settled.
 
-    Parameters
-    ----------
-    model, server
-        Of the run.
-    burn_in : int
-        Iterations of step 1.
-    tol : float
-        Percent by which it may still change in an iteration of step 1; 0: never look.
-    window : int
-        Iterations from one look at that to the next; between them the perplexity is seen `LOOKS`
-        times, to be told.
+    That is where it changes by less than ``tol`` percent in an iteration of step 1 (0: never look);
+    ``window`` iterations lie between looks at that, in which the perplexity is seen `LOOKS` times,
+    to be told.
     """
 
     def __init__(

@@ -38,52 +38,25 @@ class SaemProgress:
 class SaemRun:
     """How a run went.
 
-    Attributes
-    ----------
-    theta : ndarray of shape (p,)
-        Parameters at the end.
-    chains : Chains
-        Latents of all individuals.
-    trace : list of ndarray of shape (p,)
-        Parameters, or what is followed of them (`SaemModel.followed`), the start first.
-    bytes : list of int
-        Payload bytes sent so far.
-    n_active : list of int
-        Devices that took part in each iteration.
-    n_iter : int
-        Iterations.
-    steps : list of float
-        Of the stochastic approximation, as they were taken.
-    converged : bool
-        Whether the parameters had settled.
-    change : float
-        How far the farthest was at the last look from where it settles, in its standard error; NaN
-        if never looked at.
-    grounds : str
-        A sentence that says so; empty where none was asked for.
-    holds : bool
-        Whether the last M-step took statistics as they were, or had to make parameters valid.
-    lost : int
-        Last iteration that had to; 0: none.
-    looks : list of (int, float)
-        Iterations at which the perplexity of a wide model was seen, and what it was.
-    partitions : list of (int, str)
-        Iterations in which the network fell apart, and how; parameters stayed as they were.
+    ``holds`` says whether the last M-step took statistics as they were, or had to make parameters
+    valid. At the last look the farthest parameter was ``change`` standard errors from where it
+    settles; NaN if never looked at. In ``partitions`` the network fell apart, and parameters stayed
+    as they were.
     """
 
-    theta: Vector
-    chains: Chains
-    trace: list[Vector] = field(default_factory=list)
-    bytes: list[int] = field(default_factory=list)
-    n_active: list[int] = field(default_factory=list)
+    theta: Vector  # (p,) at the end
+    chains: Chains  # latents of all individuals
+    trace: list[Vector] = field(default_factory=list)  # (p,) each; `SaemModel.followed`
+    bytes: list[int] = field(default_factory=list)  # payload sent so far
+    n_active: list[int] = field(default_factory=list)  # devices that took part
     n_iter: int = 0
-    steps: list[float] = field(default_factory=list)
-    converged: bool = False
+    steps: list[float] = field(default_factory=list)  # of the approximation
+    converged: bool = False  # parameters had settled
     change: float = float("nan")
-    grounds: str = ""
+    grounds: str = ""  # a sentence that says so
     holds: bool = True
-    lost: int = 0
-    looks: list[tuple[int, float]] = field(default_factory=list)
+    lost: int = 0  # last invalid iteration; 0: none
+    looks: list[tuple[int, float]] = field(default_factory=list)  # iteration, perplexity
     partitions: list[tuple[int, str]] = field(default_factory=list)
 
     def note(

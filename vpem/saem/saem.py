@@ -102,54 +102,22 @@ def run_saem(
     model: SaemModel,
     devices: Workers,
     sampler: Sampler,
-    server: SaemServer | SaemNeighbours,
+    server: SaemServer | SaemNeighbours,  # how devices reach the server, or each other
     settings: SaemSettings | None = None,
     *,
-    start: Vector | None = None,
-    callback: Callable[[SaemProgress], None] | None = None,
-    saver: Saver | None = None,
+    start: Vector | None = None,  # (p,) instead of the model's
+    callback: Callable[[SaemProgress], None] | None = None,  # told of every iteration
+    saver: Saver | None = None,  # offered the state after every iteration
     **changes: Any,
 ) -> SaemRun:
-    """Run SAEM.
+    """Run SAEM; each device computes its own part of the model.
 
-    Parameters
-    ----------
-    model : SaemModel
-        Of all individuals; each device computes its own part of it.
-    devices : Workers
-        Which device holds which individuals, one at least.
-    sampler : Sampler
-        Of the latents.
-    server : SaemServer or SaemNeighbours
-        How devices reach the server, or each other; in which process each lives.
-    settings, changes : SaemSettings
-        How it is run, and what is to be otherwise. With ``average`` "statistics" it is Algorithm 2
-        of the draft, with "models" Algorithm 1. Where devices take part with a probability, what
-        the server has of the others stays; steps are divided by it, so that the mean is that of
-        all. ``tol`` and ``window``: see `vpem.saem.stopping`; where a part of the devices takes
-        part, there are so many iterations between looks in which each does.
-    start : ndarray of shape (p,), optional
-        Parameters to begin with, instead of the model's.
-    callback : callable, optional
-        Told of every iteration.
-    saver : Saver, optional
-        Is offered the state at the end of every iteration.
-
-    Returns
-    -------
-    SaemRun
-
-    Raises
-    ------
-    InputError
-        If options or the model do not fit.
-    NumericalError
-        If parameters are not finite, or a sampler runs away.
-
-    Warns
-    -----
-    NotConvergedWarning
-        If compressed statistics end as none that latents have.
+    With ``average`` "statistics" it is Algorithm 2 of the draft, with "models" Algorithm 1. Where
+    devices take part with a probability, what the server has of the others stays; steps are divided
+    by it, so that the mean is that of all. ``tol`` and ``window``: see `vpem.saem.stopping`; where
+    a part of the devices takes part, there are so many iterations between looks in which each does.
+    NumericalError if parameters are not finite, or a sampler runs away; NotConvergedWarning if
+    compressed statistics end as none that latents have.
     """
     loop = _Loop(model, devices, sampler, server, SaemSettings.of(settings, **changes), start)
     run = loop.iterate(saver or NoSaver(), callback)

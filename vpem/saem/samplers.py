@@ -66,19 +66,10 @@ class Metropolis:
     A sweep ends with a proposal that does not depend on where the chain is, from two laws in turn:
     a t law about where chains were in the burn-in, with the covariance that the curvature says
     (Karimi, Lavielle and Moulines 2020), and the population, which knows of modes far apart.
-
-    Parameters
-    ----------
-    n_steps : int
-        Sweeps a move.
-    target : float
-        Acceptance rate to which each individual's walk along each axis is adapted in the burn-in.
-    n_threads : int
-        Threads of the kernel; they do not show in the result.
     """
 
-    n_steps: int = 2
-    target: float = 0.44
+    n_steps: int = 2  # sweeps a move
+    target: float = 0.44  # acceptance of each walk, adapted in the burn-in
     n_threads: int = 1
     name = "metropolis"
 
@@ -101,26 +92,14 @@ class Metropolis:
 class Mala:
     """Langevin steps that are accepted or not, so that their law is the posterior's.
 
-    The drift of a step is bounded (Roberts and Tweedie 1996).
-
-    Parameters
-    ----------
-    n_steps : int
-        Steps a move.
-    step : float
-        First h, in units of the curvature's covariances, see `Langevin`.
-    target : float
-        Acceptance rate to which each individual's h is adapted in the burn-in.
-    precondition : bool
-        Whether units are the curvature's.
-    n_threads : int
-        Threads of the kernel; they do not show in the result.
+    The drift of a step is bounded (Roberts and Tweedie 1996). Each individual's h is adapted to the
+    acceptance rate ``target`` in the burn-in.
     """
 
-    n_steps: int = 5
-    step: float = 1.0
+    n_steps: int = 5  # a move
+    step: float = 1.0  # first h, in units of the curvature's covariances
     target: float = 0.574
-    precondition: bool = True
+    precondition: bool = True  # units are the curvature's
     n_threads: int = 1
     name = "mala"
 
@@ -146,19 +125,10 @@ class Hmc:
 
     Together they are at most a quarter of the period of a normal law in units of its curvature,
     after which a chain has forgotten where it was.
-
-    Parameters
-    ----------
-    n_steps : int
-        Moves of `LEAPS` steps each.
-    target : float
-        Acceptance rate to which each individual's step is adapted in the burn-in.
-    n_threads : int
-        Threads of the kernel; they do not show in the result.
     """
 
-    n_steps: int = 2
-    target: float = 0.8
+    n_steps: int = 2  # moves of `LEAPS` steps each
+    target: float = 0.8  # acceptance of each step, adapted in the burn-in
     n_threads: int = 1
     name = "hmc"
 
@@ -190,21 +160,11 @@ AUTO = "auto"
 
 
 def usual_sampler(model: type[SaemModel], options: Iterable[str]) -> str:
-    """Name of the sampler that is taken where none is asked for.
+    """Name the sampler that is taken where none is asked for.
 
-    Parameters
-    ----------
-    model : type
-        Class of the model.
-    options : iterable of str
-        Names of a sampler's options that were given.
-
-    Returns
-    -------
-    str
-        ``exact`` where the model's latents can be drawn so, unless an option was given that
-        ``metropolis`` has and it has not; ``gibbs`` likewise; else ``metropolis``.
-        Threads make no difference.
+    ``exact`` where the model's latents can be drawn so, unless an option was given that
+    ``metropolis`` has and it has not; ``gibbs`` likewise; else ``metropolis``. Threads make no
+    difference.
     """
     asked = {one for one in options if one != "n_threads"}
     known = set(Metropolis.__dataclass_fields__)
@@ -216,13 +176,7 @@ def usual_sampler(model: type[SaemModel], options: Iterable[str]) -> str:
 
 
 def sampler_of(name: str | Sampler, **options: Any) -> Sampler:
-    """Make a sampler of its name and options, or return one that is made.
-
-    Raises
-    ------
-    InputError
-        If there is none, or it has no such option or value.
-    """
+    """Make a sampler of its name and options, or return one that is made."""
     if not isinstance(name, str):
         return name
     kind = SAMPLERS[check_choice("sampler", name, SAMPLERS)]

@@ -157,13 +157,7 @@ class SavedSaem(
         return len(self.names) or max(1, int(self.settings.get("n_individuals") or 1))
 
     def places(self, names: Sequence[str] | None = None) -> NDArray[np.intp]:
-        """Return the numbers of individuals of these names, or of all.
-
-        Raises
-        ------
-        InputError
-            If there is none of a name, or the fit holds nothing of individuals.
-        """
+        """Return the numbers of individuals of these names, or of all."""
         if not self.names:
             raise InputError(
                 "the fit holds nothing of individuals, which stayed on their devices; give rows"

@@ -32,13 +32,7 @@ largest of a piece."""
 
 
 class Units:
-    """Units in which all numbers of a statistic vary alike, so that one scale fits them.
-
-    Parameters
-    ----------
-    sizes : ndarray of shape (P,)
-        One unit.
-    """
+    """Units (P,) in which all numbers of a statistic vary alike, so that one scale fits them."""
 
     def __init__(self, sizes: Vector) -> None:
         self.sizes = sizes
@@ -60,33 +54,12 @@ def moments_of(size: int) -> int:
 class SaemServer:
     """The server's mean statistic, and how it moves by what active devices send.
 
-    Vectors of devices that live in other processes are zero.
+    Vectors of devices that live in other processes are zero. A network sums at a server, or along a
+    tree, of whose root all that is said of the server is true. ``weights`` (D,) are devices' shares
+    of the individuals, ``statistic`` (P,) is the mean of an individual, as the server has it, and
+    ``damping`` the largest step with which a coarse codec does not build up. What devices do about
+    the error of a codec (None: there is none) is ``feedback``:
 
-    Parameters
-    ----------
-    weights : ndarray of shape (D,)
-        Share of the individuals that each device has.
-    codec : Codec or None
-        How statistics are sent; None: exactly.
-    feedback : {"none", "change", "error", "memory"}
-        What devices do about the error of a codec, see the notes.
-    pieces : tuple of slice
-        Of a statistic.
-    network : Network, optional
-        With a sum at a server, or along a tree, of whose root all that is said of the server is
-        true; or this process's part of it. None: a server.
-
-    Attributes
-    ----------
-    statistic : ndarray of shape (P,)
-        Mean statistic of an individual, as the server has it.
-    estimates : None
-        Of the devices: they have none of their own.
-    damping : float
-        The largest step with which a coarse codec does not build up.
-
-    Notes
-    -----
     ``none``: statistics are compressed as they are, as in the draft. What top-k leaves out is then
     zero, and the noise of few bits has the size of the statistic: second moments less squared means
     become negative, the M-step makes variances nearly zero, and the E-step keeps them there.
@@ -198,14 +171,8 @@ class SaemServer:
     def gather(self, local: Vector, smoothed: Vector, step: float) -> None:
         """Send statistics of the active devices, and approximate the mean of all.
 
-        Parameters
-        ----------
-        local : ndarray of shape (a, P)
-            Mean statistics of each active device's individuals, as they were simulated.
-        smoothed : ndarray of shape (a, P)
-            The same, averaged over iterations by the device.
-        step : float
-            Of the stochastic approximation.
+        Means (a, P) of each device's individuals are as they were simulated (``local``), and
+        averaged over iterations by the device (``smoothed``).
         """
         if self.feedback == "memory":
             self.statistic = self.remembered.add(smoothed)[0]
@@ -240,14 +207,9 @@ class SaemServer:
         return mean
 
     def sum_up(self, more: int = 2, wide: bool = False) -> None:
-        """Count what devices send: moments of statistics, and what log-likelihoods need.
+        """Count what devices send: moments of statistics, none of a wide model, and what else.
 
-        Parameters
-        ----------
-        more : int
-            Numbers beside the moments, two at a look.
-        wide : bool
-            Whether there are no moments, for the model is wide.
+        That is ``more`` numbers, two at a look, and what log-likelihoods need.
         """
         self.total.count(ITEM * ((0 if wide else moments_of(len(self.statistic))) + more))
 

@@ -48,18 +48,9 @@ SINGULAR = 1e-6
 class Watch:
     """Looks from time to time whether parameters have settled.
 
-    Parameters
-    ----------
-    model, sampler, streams, server
-        Of the run.
-    burn_in : int
-        Iterations of step 1.
-    tol : float
-        Part of a standard error; 0: never look.
-    window : int
-        Iterations from one look to the next; the first is after two of them.
-    exact : bool
-        Whether the run may end at the maximum, where the model has formulas for that.
+    That is to within ``tol`` of a standard error (0: never look), every ``window`` iterations and
+    first after two of them. If ``exact``, the run may end at the maximum, where the model has
+    formulas for that.
     """
 
     def __init__(
@@ -212,35 +203,20 @@ def watch_of(
 
 
 def still_to_go(
-    trace: Vector,
-    steps: Vector,
-    complete: Vector,
-    hidden: Vector,
-    constraints: Vector,
+    trace: Vector,  # (m + 1, p) before and after the last m iterations
+    steps: Vector,  # (m,) of these
+    complete: Vector,  # (p, p) information
+    hidden: Vector,  # (p, p) of it, by latents
+    constraints: Vector,  # (c, p), as `SaemModel.constraints`
     least: float,
 ) -> Vector:
-    """How far parameters are from where they settle, each in its standard error.
+    """How far parameters (p,) are from where they settle, each in its standard error.
 
-    Parameters
-    ----------
-    trace : ndarray of shape (m + 1, p)
-        Parameters before and after each of the last m iterations.
-    steps : ndarray of shape (m,)
-        Steps of these.
-    complete, hidden : ndarray of shape (p, p)
-        Complete information, and what latents hide of it.
-    constraints : ndarray of shape (c, p)
-        As `SaemModel.constraints` has them.
-    least : float
-        Least share of the complete information that draws can tell from none, above 0. Directions
-        of which rows say less are taken to have as much, so that all have a standard error.
-
-    Returns
-    -------
-    ndarray of shape (p,)
-        Not negative: the way to go, and the scatter, as the root of the sum of their squares. Of
-        a parameter without complete information the size stands for its standard error, and it is
-        taken to move alone.
+    It is the way to go, and the scatter, as the root of the sum of their squares. Of a parameter
+    without complete information the size stands for its standard error, and it is taken to move
+    alone. Directions of which rows say less than the share ``least`` of the complete information,
+    above 0, which draws can tell from none, are taken to have as much, so that all have a standard
+    error.
     """
     far = np.zeros(trace.shape[1])
     change = trace[-1] - trace[0]

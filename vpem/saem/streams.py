@@ -35,13 +35,7 @@ def _between(words: Keys) -> NDArray[np.float64]:
 
 @dataclass(frozen=True)
 class Stream:
-    """Numbers for one use in one iteration.
-
-    Parameters
-    ----------
-    keys : ndarray of shape (n,)
-        One an individual.
-    """
+    """Numbers for one use in one iteration, with a key (n,) for each individual."""
 
     keys: Keys
 
@@ -68,16 +62,9 @@ class Stream:
         return found
 
     def of_rows(self, n_chains: int, first: NDArray[np.intp]) -> NDArray[np.float64]:
-        """Uniform numbers inside (0, 1), (chains, N), one a row of the individuals.
+        """Return uniform numbers (chains, N) inside (0, 1), one a row of the individuals.
 
-        What a row has depends on its place among those of its individual only.
-
-        Parameters
-        ----------
-        n_chains : int
-            At most 2^31.
-        first : ndarray of shape (n + 1,)
-            Rows ``first[i]`` to ``first[i + 1]`` are those of individual i.
+        What a row has depends on its place among those of its individual only: ``first`` (n + 1,).
         """
         counts = np.diff(first)
         places = np.arange(first[-1]) - np.repeat(first[:-1], counts)
@@ -88,27 +75,13 @@ class Stream:
 
 @dataclass(frozen=True)
 class Streams:
-    """The streams of some individuals.
-
-    Parameters
-    ----------
-    keys : ndarray of shape (n,)
-        One an individual, uint64.
-    """
+    """The streams of some individuals, by keys (n,) of uint64."""
 
     keys: Keys
 
     @staticmethod
     def of(names: Sequence[str], seed: int) -> Streams:
-        """Make the streams of individuals of these names.
-
-        Parameters
-        ----------
-        names : sequence of str
-            Of the individuals.
-        seed : int
-            From 0 to 2^64 - 1.
-        """
+        """Make the streams of individuals of these names; the seed is below 2^64."""
         salt = int(seed).to_bytes(8, "little")
         found = [
             int.from_bytes(blake2b(name.encode(), digest_size=8, key=salt).digest(), "little")

@@ -17,21 +17,10 @@ Vector = NDArray[np.float64]
 class Together:
     """Individuals of all processes: only sums over them, and counts, leave a process.
 
-    Parameters
-    ----------
-    place : Placement
-        Where devices live.
-    numbers : ndarray of shape (n_here,)
-        Which of all individuals those of this process are.
-    sizes : ndarray of shape (m, 4)
-        Individuals and rows of each part, and as they count, by weights.
-    parts : list of ndarray, optional
-        Individuals of each device of this process, where sums are masked. None: one part of all.
-
-    Attributes
-    ----------
-    sizes : tuple of float
-        The same of all processes.
+    ``numbers`` (n_here,) say which of all those of this process are, ``sizes`` (m, 4) are
+    individuals and rows of each part, and as they count, by weights; as an attribute those of all
+    processes. ``parts`` are individuals of each device of this process, where sums are masked;
+    None: one part of all.
     """
 
     def __init__(

@@ -23,28 +23,10 @@ __all__ = ["Heard", "Topics"]
 
 
 class Topics:
-    """Topics of a corpus, as a fit has found them.
+    """Topics of a corpus, as a fit of ``lda`` has found them.
 
-    Parameters
-    ----------
-    fit : SaemFit or SavedSaem
-        Of the model ``lda``.
-
-    Attributes
-    ----------
-    saved : SavedSaem
-        The fit.
-    words : tuple of str
-        The vocabulary, (V,); numbers of words where they have no names.
-    topics : ndarray of shape (K, V)
-        Probabilities of the words in each topic.
-    shares, coherence, n_tokens, device_names, device_shares, perplexities
-        As `vpem.saem.corpus_facts.CorpusFacts` has them.
-
-    Raises
-    ------
-    InputError
-        If it is of another model.
+    Probabilities of ``words`` (V,), which may be numbers, in each of ``topics`` (K, V); what else
+    there is is as in `vpem.saem.corpus_facts.CorpusFacts`.
     """
 
     def __init__(self, fit: SaemFit | SavedSaem) -> None:
@@ -87,29 +69,15 @@ class Topics:
         ]
 
     def hear(self, corpus: Individuals) -> Heard:
-        """Hold the topics against documents, whose words may be others.
-
-        Raises
-        ------
-        InputError
-            If no document has a word of the vocabulary.
-        """
+        """Hold the topics against documents, whose words may be others."""
         return Heard(self, corpus)
 
 
 class Heard:
     """Documents that topics are held against.
 
-    Attributes
-    ----------
-    topics : Topics
-        The topics.
-    model : LdaModel
-        Of the documents that have words of theirs.
-    n_unknown : float
-        How often words come that the topics do not know.
-    n_left_out : int
-        Documents of which no word is known.
+    The ``model`` is of those that have known words; of ``n_left_out`` documents no word is known,
+    and words that the topics do not know come ``n_unknown`` times.
     """
 
     def __init__(self, topics: Topics, corpus: Individuals) -> None:

@@ -32,18 +32,8 @@ class Compartments(Structure):
     doses go into the blood at once or are infused; of one compartment two of the clearance ``cl``,
     the volume ``v`` and the rate of elimination ``ke = cl / v``; of two compartments ``cl``, their
     volumes ``v1`` and ``v2`` and the clearance ``q`` between them; and the time ``tlag`` until
-    absorption begins. The effects of repeated doses add up. A measurement at the time of a dose is
-    from before it.
-
-    Parameters
-    ----------
-    names : sequence of str
-        Of the parameters, in this order: ka cl v, say.
-
-    Raises
-    ------
-    InputError
-        If they are not such.
+    absorption begins; in this order. The effects of repeated doses add up. A measurement at the
+    time of a dose is from before it.
     """
 
     def __init__(self, names: Sequence[str]) -> None:

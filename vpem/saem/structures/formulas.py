@@ -136,20 +136,7 @@ SSlogis, SSfpl, SSgompertz, SSasymp, SSbiexp and SSmicmen are what R calls the f
 
 
 class Formula(Structure):
-    """A curve of `FORMULAS`.
-
-    Parameters
-    ----------
-    name : str
-        Of the formula.
-    scales : mapping of str to str, optional
-        Scales of parameters that shall have others than the formula's.
-
-    Raises
-    ------
-    InputError
-        If there is no such formula, parameter or scale.
-    """
+    """A curve of `FORMULAS`, some of whose parameters may have other ``scales``."""
 
     def __init__(self, name: str, scales: Mapping[str, str] | None = None) -> None:
         kind = FORMULAS[check_choice("formula", name, FORMULAS)]
@@ -184,14 +171,8 @@ class Formula(Structure):
 class LinearPredictor(Structure):
     """A sum of columns: what a link makes a probability or a rate of.
 
-    Parameters
-    ----------
-    columns : sequence of str
-        Covariates of rows, ``time``, or products of such, ``time:x``.
-    intercept : bool
-        Whether there is one.
-    linked : bool
-        Whether a link stands between it and the values, so that these tell nothing at first.
+    Columns are covariates of rows, ``time``, or products of such, ``time:x``. If ``linked``, a link
+    stands between the sum and the values, so that these tell nothing at first.
     """
 
     linear = True

@@ -109,14 +109,9 @@ class Ode(Structure):
 class Stops:
     """When the course of an individual is interrupted: at rows, and where doses begin and end.
 
-    Attributes
-    ----------
-    first : ndarray of shape (n + 1,)
-        Stops of each individual.
-    times, jumps, rates : ndarray of shape (T,)
-        When, what comes in at once, and by how much the inflow changes.
-    rows : ndarray of shape (T,)
-        The row that is there, -1: none. It is read before a dose.
+    Stops of each individual begin at ``first``; all else is (T,): when (``times``), what comes in
+    at once (``jumps``), by how much the inflow changes (``rates``), and the row that is there
+    (``rows``), which is read before a dose; -1: none.
     """
 
     def __init__(self, at: Individuals, doses: Doses | None) -> None:
@@ -149,19 +144,9 @@ def solve(
 
     By Dormand and Prince's pair of orders 5 and 4. What is found of an individual does not depend
     on who else is there. Where a solution is not finite, or needs too many steps, it is NaN.
-
-    Parameters
-    ----------
-    change : callable
-        Derivatives (states, k) at times (k,) of amounts (states, k) of some of the courses (k,).
-    amounts : ndarray of shape (states, J)
-        In the beginning, at each individual's first stop.
-    stops : Stops
-        Of the n individuals.
-    who : ndarray of shape (J,)
-        Whose each course is: 0 to n - 1, a chain after the other.
-    into : int
-        State that doses go into.
+    ``change`` gives derivatives (states, k) at times (k,) of amounts (states, k); ``amounts``
+    (states, J) are those at each individual's first stop, ``who`` (J,) says whose each course is, a
+    chain after the other, and doses go ``into`` a state.
     """
     n_chains = len(who) // max(1, len(stops.first) - 1)
     found = np.full((len(amounts), n_chains, stops.n_rows), np.nan)

@@ -18,22 +18,9 @@ __all__ = ["OwnCurve", "Signature", "curve"]
 class Signature:
     """What a user's function says of itself: its parameters, where they begin, its covariates.
 
-    Parameters
-    ----------
-    function : callable
-        Its first arguments are what a curve gives it; then come parameters, each with a value to
-        begin with; then, after ``*``, covariates.
-    scales : mapping of str to str
-        Scales of parameters; those that are not in it are on none.
-    first : int
-        Arguments before the parameters.
-    begin : mapping of str to float, optional
-        Where parameters begin that the function gives no value.
-
-    Raises
-    ------
-    InputError
-        If it is no such function.
+    After the ``first`` arguments, which a curve gives it, come parameters, each with a value to
+    begin with or one in ``begin``; then, after ``*``, covariates. Parameters that are not in
+    ``scales`` are on none.
     """
 
     def __init__(

@@ -66,13 +66,7 @@ class Structure(ABC):
             return _by_scale(natural, self.scales, {"log": np.log, "logit": logit})
 
     def check(self, at: Individuals) -> None:
-        """Check rows, covariates and doses.
-
-        Raises
-        ------
-        InputError
-            If they have no meaning for this curve.
-        """
+        """Check rows, covariates and doses; InputError if they have no meaning for this curve."""
         for name in self.needs:
             at.covariate(name)
 
@@ -115,13 +109,7 @@ class Structure(ABC):
 
 
 def check_scales(scales: tuple[str, ...]) -> tuple[str, ...]:
-    """Return scales, each of which is one.
-
-    Raises
-    ------
-    InputError
-        If one is not.
-    """
+    """Return scales, each of which is one."""
     return tuple(check_choice("scale", one, SCALES) for one in scales)
 
 
