@@ -32,7 +32,8 @@ class PriorSettings(Settings, heading="Prior"):
         "rows, is worth in each component.", flags="--mean-precision", least=0.0, above=True,
         idle=WITHOUT_PRIOR)
     degrees_of_freedom_prior: float | None = setting(None, "Degrees of freedom of a hub's prior "
-        "covariance, above its number of features less 1. Default: its number of features.",
+        "covariance, above its number of features less 1; of a diagonal one, of each variance. "
+        "Default: that number of features; 1 of a variance.",
         flags="--degrees-of-freedom", least=0.0, above=True, idle=WITHOUT_PRIOR)
     prior_covariance: float = setting(1.0, "Prior scale matrix of a hub, in sample covariances of "
         "all its rows. The less, the smaller components may be.", least=0.0, above=True,

@@ -13,7 +13,7 @@ from vpem.files.hdf5 import find, write_array, write_attribute
 from vpem.network.schema import Array, Choice, Report
 from vpem.prior_settings import PRIORS
 from vpem.terms.mixture import Mixture
-from vpem.terms.priors import Prior
+from vpem.terms.priors import Prior, wishart_sizes
 from vpem.terms.variational_mixture import VariationalMixture
 
 if TYPE_CHECKING:
@@ -63,12 +63,13 @@ def read_posterior(file: h5py.File, plain: Mixture) -> Mixture:
     shape = ("width",) if plain.is_diagonal else ("width", "width")
     schema: Elements = {**HUB, "covariance_prior": Array("f", shape)}
     hubs = []
+    sizes = wishart_sizes(plain.blocks, plain.covariance_type)
     for b, width in enumerate(plain.blocks.widths.tolist()):
         group = find(file, f"hubs/{b}/posterior")
         if group is None:
             raise InputError(f"hub {b} has no posterior")
         hubs.append(read_elements(group, schema, components=plain.n_components, width=width))
-        if hubs[-1]["degrees_of_freedom_prior"][0] <= width - 1:
+        if hubs[-1]["degrees_of_freedom_prior"][0] <= sizes[b] - 1:
             raise InputError(f"hub {b} has fewer degrees of freedom than features")
     counts, seen = (np.stack([hub[name] for hub in hubs]) for name in ("counts", "seen"))
     counts = counts[: len(plain.weights)]

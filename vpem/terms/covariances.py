@@ -22,6 +22,7 @@ __all__ = [
     "covariance_shape",
     "factorise",
     "is_diagonal",
+    "is_independent",
     "is_tied",
     "variances_of",
 ]
@@ -37,6 +38,11 @@ def is_tied(covariance_type: str) -> bool:
 def is_diagonal(covariance_type: str) -> bool:
     """Whether covariances of this type are stored as variances."""
     return not covariance_type.endswith(("full", "tied"))
+
+
+def is_independent(covariance_type: str) -> bool:
+    """Whether the features of a hub have variances of their own, and no covariances."""
+    return covariance_type.endswith("diag")
 
 
 def covariance_shape(blocks: Blocks, covariance_type: str, n_components: int) -> tuple[int, ...]:

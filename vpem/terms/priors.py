@@ -11,10 +11,10 @@ from scipy.special import betaln, digamma, gammaln
 
 from vpem.errors import InputError, Setting
 from vpem.network.blocks import Blocks
-from vpem.terms.covariances import block_views
+from vpem.terms.covariances import block_views, is_independent
 from vpem.terms.mixture import Mixture
 
-__all__ = ["DIRICHLET", "Beliefs", "Prior"]
+__all__ = ["DIRICHLET", "Beliefs", "Prior", "wishart_sizes"]
 
 Vector = NDArray[np.float64]
 
@@ -137,12 +137,13 @@ class Beliefs:
         """
         asked = Setting("weight_concentration_prior_type", self.kind)
         widths, freedom = sample.blocks.widths, self.degrees_of_freedom
+        sizes = wishart_sizes(sample.blocks, sample.covariance_type)
         if not weight > 1:
             raise InputError(
                 asked, " counts what rows weigh against a prior that is worth whole rows, but all "
                 f"together weigh {weight:g}; multiply their weights, or leave it out",
             )  # fmt: skip
-        widest = int(widths.max(initial=0))
+        widest = int(sizes.max(initial=0))
         if freedom is not None and freedom <= widest - 1:
             raise InputError(
                 Setting("degrees_of_freedom_prior", freedom), " must be above the number of "
@@ -156,13 +157,18 @@ class Beliefs:
             ends = pairwise(sample.blocks.offsets)
             for view, (a, b) in zip(block_views(covariances, widths, 1), ends, strict=True):
                 view += np.diag(self.reg_covar[a:b])
-        return self.with_known(sample.blocks, sample.means[0], covariances)
+        return self.with_known(sizes, sample.means[0], covariances)
 
-    def with_known(self, blocks: Blocks, means: Vector, covariances: Vector) -> Prior:
-        """Return the prior of these means and this scale matrix."""
-        degrees = np.maximum(blocks.widths, 1).astype(np.float64)
+    def with_known(self, sizes: NDArray[np.intp], means: Vector, covariances: Vector) -> Prior:
+        """Return the prior of these means and this scale matrix, of matrices of these sizes."""
+        degrees = sizes.astype(np.float64)
         if self.degrees_of_freedom is not None:
             degrees[:] = self.degrees_of_freedom
         return Prior(
             self.kind, self.concentration, self.mean_precision, degrees, means, covariances
         )
+
+
+def wishart_sizes(blocks: Blocks, covariance_type: str) -> NDArray[np.intp]:
+    """Features (B,) whose precision matrix has one distribution: a hub's, or each its own."""
+    return np.ones_like(blocks.widths) if is_independent(covariance_type) else blocks.widths.clip(1)

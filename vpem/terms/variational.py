@@ -21,7 +21,7 @@ from vpem.terms.covariances import Factors, covariance_shape, factorise
 from vpem.terms.density import Density
 from vpem.terms.features import FeatureTerms
 from vpem.terms.mixture import Mixture
-from vpem.terms.priors import Beliefs, Prior
+from vpem.terms.priors import Beliefs, Prior, wishart_sizes
 from vpem.terms.statistics import Statistics, enough_rows
 from vpem.terms.variational_mixture import VariationalMixture, over_steps
 
@@ -119,7 +119,8 @@ class VariationalTerms(FeatureTerms):
         plain = FeatureTerms.blank(self, n_components)
         one = covariance_shape(self.blocks, self.covariance_type, 1)
         nothing = np.zeros(self.blocks.n_features), np.zeros(one)
-        prior, seen = self.beliefs.with_known(self.blocks, *nothing), np.zeros(self._shape(plain))
+        sizes = wishart_sizes(self.blocks, self.covariance_type)
+        prior, seen = self.beliefs.with_known(sizes, *nothing), np.zeros(self._shape(plain))
         return VariationalMixture.of(plain, plain.weights, seen, prior)
 
     def _shape(self, mixture: Mixture) -> tuple[int, int]:
@@ -165,15 +166,15 @@ class VariationalTerms(FeatureTerms):
         ``nu_0`` the prior's, C the mixture's covariance, it takes
         ``tr(P C^-1) + beta_0 (m - m_0)' C^-1 (m - m_0)``.
         """
-        blocks, prior, d = self.blocks, self.prior, self.blocks.widths[:, None]
+        prior, d = self.prior, self.blocks.widths[:, None]
         nu, nu_0 = mixture.degrees_of_freedom, prior.degrees_of_freedom[:, None]
         beta, copies = mixture.mean_precisions, mixture.n_copies
         many = mixture.n_components // copies
         log_det = plain.log_dets.T.astype(np.float64)
         wishart = 0.5 * nu * log_det - 0.5 * nu_0 * self._prior_log_dets[:, None]
         wishart += 0.5 * d * (nu * np.log(nu / 2) + nu_0 * np.log(2))
-        wishart += over_steps(gammaln, nu_0, blocks) - over_steps(gammaln, nu, blocks)
-        log_precision = over_steps(digamma, nu, blocks) + d * np.log(2 / nu) - log_det
+        wishart += over_steps(gammaln, nu_0, mixture) - over_steps(gammaln, nu, mixture)
+        log_precision = over_steps(digamma, nu, mixture) + d * np.log(2 / nu) - log_det
         wishart += 0.5 * (nu - nu_0) * log_precision - 0.5 * d * nu
         normal = 0.5 * d * (prior.mean_precision / beta - 1 + np.log(beta / prior.mean_precision))
         pairs = self._repeated(many * prior.covariances, copies)

@@ -40,8 +40,8 @@ class VariationalMissingFactors(MissingFactors, VariationalFactors):
 class VariationalMissingTerms(VariationalTerms, MissingTerms):
     """Local terms under a posterior of data that miss values; made by `of`.
 
-    Covariances are full or tied: a diagonal block has one number of degrees of freedom, but its
-    features are seen in different numbers of rows.
+    Covariances are full or tied, or of one feature a hub: rows are counted hub by hub, but features
+    of a diagonal block are seen in different numbers of rows.
     """
 
     def prepare(self, mixture: Mixture) -> VariationalMissingFactors:
@@ -117,14 +117,15 @@ def variational_terms(plain: FeatureTerms, beliefs: Beliefs) -> VariationalTerms
     Raises
     ------
     InputError
-        If values are missing of features that share degrees of freedom.
+        If values are missing of features that share a diagonal hub.
     """
     if not isinstance(plain, MissingTerms):
         return VariationalTerms.of(plain, beliefs)
     if is_diagonal(plain.covariance_type) and plain.widest > 1:
         raise InputError(
-            Setting("weight_concentration_prior_type", beliefs.kind), " of a diagonal hub has one "
-            "number of degrees of freedom, but its features are seen in different numbers of rows; "
-            "take ", Setting("covariance_type", "full"),
+            Setting("weight_concentration_prior_type", beliefs.kind), " counts rows hub by hub, "
+            "but features of a diagonal hub are seen in different numbers of rows; give each "
+            "feature an agent of its own, which changes nothing else, or take ",
+            Setting("covariance_type", "full"),
         )  # fmt: skip
     return VariationalMissingTerms.of(plain, beliefs)

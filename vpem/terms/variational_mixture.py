@@ -12,9 +12,8 @@ from numpy.typing import NDArray
 from scipy.special import digamma
 
 from vpem.checks import Floats
-from vpem.network.blocks import Blocks
 from vpem.network.schema import Array
-from vpem.terms.covariances import covariance_shape
+from vpem.terms.covariances import covariance_shape, is_independent
 from vpem.terms.mixture import Mixture
 from vpem.terms.priors import Prior
 
@@ -41,8 +40,9 @@ class VariationalMixture(
     the inverse expected precision matrices. All follows from the prior and from how many rows
     a component has.
 
-    Diagonal and spherical covariances are a Wishart distribution of a hub's features whose scale
-    matrix is such, and where they are tied all components have one: as scikit-learn has them.
+    Diagonal precisions are gamma distributions, independent of each other: they do not depend on
+    which features share a hub. Spherical ones are a Wishart distribution of a hub's features whose
+    scale matrix is such, and where they are tied all components have one: as scikit-learn has them.
 
     Parameters
     ----------
@@ -165,7 +165,7 @@ class VariationalMixture(
         (2 / nu) - log|C|``.
         """
         widths, own = self.blocks.widths[:, None], self.degrees_of_freedom
-        logs = over_steps(digamma, own, self.blocks) + widths * np.log(2 / own)
+        logs = over_steps(digamma, own, self) + widths * np.log(2 / own)
         return np.asarray(logs - widths / self.mean_precisions)
 
     @cached_property
@@ -233,9 +233,15 @@ class VariationalMixture(
         return self.plain.marginal(features)
 
 
-def over_steps(function: np.ufunc, own: Vector, blocks: Blocks) -> Vector:
-    """Sum ``function((nu + 1 - i) / 2)`` over i = 1 ... d_b, for nu (B, C) of each block."""
+def over_steps(function: np.ufunc, own: Vector, mixture: Mixture) -> Vector:
+    """Sum ``function((nu + 1 - i) / 2)`` over i = 1 ... d_b, for nu (B, C) of each block.
+
+    Diagonal precisions are independent gammas: of each feature i is 1.
+    """
+    blocks = mixture.blocks
     steps = np.arange(blocks.n_features) - blocks.offsets[blocks.block_of]
+    if is_independent(mixture.covariance_type):
+        steps[:] = 0
     found = np.zeros(own.shape)
     np.add.at(found, blocks.block_of, function((own[blocks.block_of] - steps[:, None]) / 2))
     return found
