@@ -46,14 +46,8 @@ TRIALS = 20
 class Cells:
     """Means of cells and what rows of each weigh.
 
-    Parameters
-    ----------
-    means : ndarray of shape (L, d)
-        Of its rows, each of which counts as one.
-    weights : ndarray of shape (L,)
-        What they weigh.
-    points : Points
-        What is drawn where cells are fewer than clusters.
+    A row counts as one in the means (L, d), whatever it weighs (L,); ``points`` are drawn where
+    cells are fewer than clusters.
     """
 
     def __init__(
@@ -94,24 +88,9 @@ def find_cells(
     stream: PointStream,
     n_threads: int = 1,
 ) -> Cells:
-    """Find cells of rows that workers hold, by masked sums.
+    """Find cells of rows (m_i, d) that each of the workers holds, by masked sums.
 
-    Parameters
-    ----------
-    parts : sequence of ndarray of shape (m_i, d), or StoredParts
-        Rows of each worker of this process.
-    total : Sum
-        Counted and masked, among the workers.
-    n_clusters : int
-        Clusters that are to be found, K; there are many more cells if rows are enough.
-    stream : PointStream
-        The stream that all workers share.
-    n_threads : int
-        Threads of the kernels.
-
-    Returns
-    -------
-    Cells
+    There are many more cells than clusters if rows are enough.
     """
     rng, reach = stream.rng, stream.reach
     assert reach is not None

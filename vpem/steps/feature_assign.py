@@ -24,27 +24,13 @@ __all__ = ["Assigned", "assign"]
 
 @dataclass
 class Assigned:
-    """What the roots of this process have found.
+    """What the roots of this process have found."""
 
-    Attributes
-    ----------
-    counts : ndarray of shape (R, K)
-        Weight of each cluster.
-    sums : ndarray of shape (K, d)
-        Weighted sums of the clusters' rows, each root's over its own features.
-    there : ndarray of shape (K, d)
-        Weight of what is there of them, where values are missing.
-    inertia : ndarray of shape (R,)
-        Weighted sums of squared distances.
-    changed : ndarray of shape (R,)
-        How many rows are in other clusters than before.
-    """
-
-    counts: NDArray[np.float64]
-    sums: NDArray[np.float64]
-    there: NDArray[np.float64]
-    inertia: NDArray[np.float64]
-    changed: NDArray[np.intp]
+    counts: NDArray[np.float64]  # (R, K) weights of clusters
+    sums: NDArray[np.float64]  # (K, d) of rows, each root's features
+    there: NDArray[np.float64]  # (K, d) weights, where values are missing
+    inertia: NDArray[np.float64]  # (R,), weighted
+    changed: NDArray[np.intp]  # (R,) rows in other clusters
 
 
 def assign(
@@ -54,21 +40,10 @@ def assign(
     labels: NDArray[np.int32],
     kind: str,
 ) -> Assigned:
-    """Assign all rows.
+    """Assign all rows; labels (R, M) of roots that are silent stay.
 
     A sum that is a fixed matrix is taken inside one compiled pass; any other is applied chunk by
-    chunk.
-
-    Parameters
-    ----------
-    terms, total
-        Whose rows, and how distances are summed.
-    centres : ndarray of shape (K, d)
-        In block order; each hub's part as its root has it.
-    labels : ndarray of shape (R, M)
-        What they were, and then what they are. Those of roots that are silent stay.
-    kind : str
-        What the sum is for; see `vpem.sums.sum.Sum.begin`.
+    chunk. Centres (K, d) are in block order; each hub's part as its root has it.
     """
     n_roots, (n_components, width) = total.n_roots, centres.shape
     found = Assigned(

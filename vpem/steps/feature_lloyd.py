@@ -25,14 +25,14 @@ RESEEDED_BYTES = 12
 
 
 def lloyd_features(
-    terms: FeatureTerms,
+    terms: FeatureTerms,  # asked for rows, weights and distances
     total: Sum,
-    centres: NDArray[np.float64],
+    centres: NDArray[np.float64],  # (K, d), in block order
     stream: RowStream,
     *,
     max_iter: int,
-    pace: Pace = PLAIN,
-    kind: str = "estep",
+    pace: Pace = PLAIN,  # a batch is a run of neighbouring rows
+    kind: str = "estep",  # see `vpem.sums.sum.Sum.begin`
     fill: bool = False,
     callback: Callable[[int, float, int], None] | None = None,
     saver: Saver | None = None,
@@ -41,32 +41,9 @@ def lloyd_features(
 
     The squared distances of the hubs' parts are summed; each root assigns every row by the sum that
     it finds and puts its part of the centres at the means of the clusters. It stops when no row
-    changes at any root.
-
-    Parameters
-    ----------
-    terms : FeatureTerms
-        The features of each hub; only rows, weights and distances are asked for.
-    total : Sum
-        Counted sum over the hubs.
-    centres : ndarray of shape (K, d)
-        Where to start, in block order.
-    stream : RowStream
-        The stream that all agents share.
-    pace : Pace
-        When it stops, and what a batch is: a run of neighbouring rows.
-    kind : str
-        What the sums are for; see `vpem.sums.sum.Sum.begin`. Rows are assigned once more at the end
-        but for a "setup".
-    fill : bool
-        Whether missing values count as the centre that they are filled by (k-POD, Chi, Chi and
-        Baraniuk 2016); else a feature's centre is the mean of what is there.
-    max_iter, callback, saver
-        As for `vpem.steps.lloyd.iterate_lloyd`.
-
-    Returns
-    -------
-    Lloyd
+    changes at any root. Rows are assigned once more at the end but for a "setup". If ``fill``,
+    missing values count as the centre that they are filled by (k-POD, Chi, Chi and Baraniuk 2016);
+    else a feature's centre is the mean of what is there.
     """
     total = in_units_of_squares(terms, total)
     labels = np.full((total.n_roots, terms.n_samples), -1, dtype=np.int32)

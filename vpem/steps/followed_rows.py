@@ -28,17 +28,7 @@ SURE = 1e-12
 
 
 class FollowedRows:
-    """Rows of the workers of this process, in clusters.
-
-    Parameters
-    ----------
-    held : HeldRows
-        The rows.
-    centres : ndarray of shape (K, d)
-        Where the centres start.
-    n_threads : int
-        Threads of the kernels; nothing depends on it.
-    """
+    """Rows of the workers of this process, in clusters that start at ``centres`` (K, d)."""
 
     def __init__(self, held: HeldRows, centres: NDArray[np.float64], n_threads: int) -> None:
         self.held = held
@@ -51,19 +41,10 @@ class FollowedRows:
         self._few = held.n_here < FEW_ROWS * len(centres) * len(held.runs)
 
     def assign(self, centres: NDArray[np.float64], labels: NDArray[np.int32]) -> NDArray[np.intp]:
-        """Assign all rows to the nearest centres.
+        """Assign all rows to the nearest centres; return how many of each worker (n,) changed.
 
-        Parameters
-        ----------
-        centres : ndarray of shape (R, K, d)
-            One set for all workers, or one for each of this process.
-        labels : ndarray of shape (m,)
-            What they were; on return what they are.
-
-        Returns
-        -------
-        ndarray of shape (n,)
-            How many rows of each worker have changed.
+        Centres (R, K, d) are one set for all workers, or one for each of this process; ``labels``
+        (m,) are changed in place.
         """
         held, changes = self.held, np.zeros(len(self.held.runs), dtype=np.intp)
         centres = np.ascontiguousarray(centres)

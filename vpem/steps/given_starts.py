@@ -25,25 +25,12 @@ PARTS = ("weights", "means", "covariances")
 
 @dataclass(frozen=True)
 class GivenStart:
-    """Where EM starts, if that is more than the name of a start.
+    """Where EM starts, if that is more than the name of a start."""
 
-    Attributes
-    ----------
-    init : str, row indices or Mixture
-        Where the parameters come from that are not given.
-    given : Mixture or None
-        Has those that are given, of all features in one block and in the user's units.
-    parts : tuple of str
-        Which of them these are: "weights", "means", "covariances".
-    last : ndarray of shape (R,) or None
-        Log-likelihood per sample of each root in the last iteration before this start, by which
-        the first one's change is judged.
-    """
-
-    init: Any
-    given: Mixture | None = None
-    parts: tuple[str, ...] = ()
-    last: Vector | None = None
+    init: Any  # of parameters not given
+    given: Mixture | None = None  # features in one block, in the user's units
+    parts: tuple[str, ...] = ()  # of "weights", "means", "covariances"
+    last: Vector | None = None  # (R,) log-likelihood per sample before, for the first change
 
     @classmethod
     def of(cls, init: Any) -> GivenStart:
@@ -60,28 +47,11 @@ class GivenStart:
         means: ArrayLike | None = None,
         precisions: ArrayLike | None = None,
     ) -> GivenStart:
-        """Return the start at some parameters, and at what ``init`` finds of the others.
+        """Return the start at some parameters, and at what ``init`` finds of the others, if any.
 
-        Parameters
-        ----------
-        init : str or row indices
-            Is not looked at where all parameters are given.
-        covariance_type : str
-            Of the mixture.
-        shape : (int, int)
-            Components and features, (K, d).
-        weights : array-like of shape (K,), optional
-            Mixing weights.
-        means : array-like of shape (K, d), optional
-            In the user's units.
-        precisions : array-like, optional
-            Inverse covariances: (K, d, d) full, (d, d) tied, (K, d) diagonal, (d,) tied-diagonal,
-            (K,) spherical, one number tied-spherical.
-
-        Raises
-        ------
-        InputError
-            If they have another shape, or cannot be what they should be.
+        ``shape`` is (K, d), weights (K,), and means (K, d) are in the user's units. Precisions are
+        inverse covariances: (K, d, d) full, (d, d) tied, (K, d) diagonal, (d,) tied-diagonal, (K,)
+        spherical, one number tied-spherical.
         """
         k, d = shape
         found = {
@@ -111,12 +81,7 @@ class GivenStart:
     def over(self, start: Mixture, place: Callable[[Mixture], Mixture]) -> Mixture:
         """Return a start with the parameters that are given.
 
-        Parameters
-        ----------
-        start : Mixture
-            As ``init`` found it.
-        place : callable
-            Returns a mixture of all features over the start's blocks and in its units.
+        ``place`` returns a mixture of all features over the start's blocks and in its units.
         """
         if self.given is None:
             return start

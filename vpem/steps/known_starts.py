@@ -31,25 +31,9 @@ def start_at_labels(
 
     What is known of rows goes once through the sum, by itself, as it does in every E-step beside
     the terms of features: each root then takes means of its own features. A row counts by how much
-    is known of it, ``1 - H(p) / log K``.
-
-    Parameters
-    ----------
-    init : {"random", "k-means++", "kmeans"}
-        How components without labelled rows start: at rows drawn at random, or far from those
-        means and from each other ("kmeans" is as "k-means++" here).
-    terms : Terms
-        Of the features, which know of the labels where these are.
-    total : Sum
-        How they are summed.
-    n_components : int
-        Number of components, K, at least 2.
-    labelled : ndarray of shape (K,)
-        Components of which there are labelled rows.
-    stream : RowStream
-        The agents' shared random stream.
-    tell : callable, optional
-        Is told of every step.
+    is known of it, ``1 - H(p) / log K``. Components that are not ``labelled`` (K,) start, by
+    ``init``, at rows drawn at random, or far from those means and from each other ("kmeans" is as
+    "k-means++" here).
     """
     view = terms.measured
     own = [terms] if view is terms else [terms, view]

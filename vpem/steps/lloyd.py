@@ -57,18 +57,12 @@ LISTS = ("history", "bytes_sent", "reseeded", "partitions")
 class Pace:
     """How Lloyd's iterations go.
 
-    Attributes
-    ----------
-    patience : int
-        How often more all must have been heard without a change before they stop, where sums err
-        or some are absent; see `Lloyd.calm`. 0: the sum of an iteration is that of the last one if
-        no row has changed.
-    batch_size : int or None
-        Rows of a batch, after which centres follow (`vpem.steps.lloyd_batches`): an iteration is a
-        pass over all. None, or as many as there are: all rows at once.
-    tolerances : ndarray of shape (n,) or None
-        Squared shift of the centres within which they are at rest, of each hub's part of them or,
-        over rows, in the eyes of each root of this process. None: they are once no row changes.
+    ``patience`` is how often more all must have been heard without a change before they stop, where
+    sums err or some are absent; see `Lloyd.calm`. 0: the sum of an iteration is that of the last
+    one if no row has changed. Of batches, after which centres follow (`vpem.steps.lloyd_batches`),
+    an iteration is a pass over all. Within ``tolerances`` (n,), squared shifts, centres are at
+    rest, of each hub's part of them or, over rows, in the eyes of each root of this process; None:
+    they are once no row changes.
     """
 
     patience: int = 0
@@ -84,43 +78,23 @@ PLAIN = Pace()
 class Lloyd:
     """What Lloyd's iterations end with.
 
-    Attributes
-    ----------
-    centres : ndarray of shape (R, K, d) or (K, d)
-        Over rows as each root knows them; R is 1 where all share one sum, else the number of
-        workers. Over features in block order, each hub's part as its own root has it.
-    labels : ndarray of shape (m,) or (R, M)
-        Cluster of each row; over rows of those of this process, worker by worker, by their worker's
-        centres; over features as each root finds it.
-    counts : ndarray of shape (R, K)
-        Weight of each cluster.
-    inertia : ndarray of shape (R,)
-        Weighted sum of squared distances, as each root finds it.
-    distances : ndarray of shape (m,) or None
-        Over rows, once the run is over: squared distances to the centres.
-    history : list of float
-        Inertia of each iteration's assignment, as the first root finds it.
-    bytes_sent : list of int
-        Payload bytes sent when each entry of the history was known.
-    converged : bool
-        Whether no row changed its cluster in the last iteration, or as many as it takes.
-    reseeded : list of (int, int, int)
-        Iteration, cluster and row, of clusters that were empty and re-initialised.
-    partitions : list of (int, str)
-        Iterations that found the network fallen apart and changed nothing, and why.
-    calm : int
-        How often in a row all have been heard since a row changed or the network fell apart.
-    waiting : ndarray of shape (N,) or None
-        Who has not been heard since that was counted last; None: nobody but who takes part.
+    Over rows there are centres (R, K, d) as each root knows them, R = 1 where all share one sum,
+    and labels (m,) of the rows of this process, worker by worker, by their worker's centres. Over
+    features there are centres (K, d) in block order, each hub's part as its own root has it, and
+    labels (R, M) as each root finds them. ``reseeded`` has iteration, cluster and row of clusters
+    that were empty and re-initialised. ``partitions`` are iterations that found the network fallen
+    apart and changed nothing, and why. ``calm`` is how often in a row all have been heard since a
+    row changed or the network fell apart; ``waiting`` (N,) who has not been heard since that was
+    counted last (None: nobody but who takes part).
     """
 
     centres: NDArray[np.float64]
     labels: NDArray[np.int32]
-    counts: NDArray[np.float64]
-    inertia: NDArray[np.float64]
-    distances: NDArray[np.float64] | None = None
-    history: list[float] = field(default_factory=list)
-    bytes_sent: list[int] = field(default_factory=list)
+    counts: NDArray[np.float64]  # (R, K) weights
+    inertia: NDArray[np.float64]  # (R,), weighted
+    distances: NDArray[np.float64] | None = None  # (m,) squared, over rows, once over
+    history: list[float] = field(default_factory=list)  # inertia, by the first root
+    bytes_sent: list[int] = field(default_factory=list)  # when each was known
     converged: bool = False
     reseeded: list[tuple[int, int, int]] = field(default_factory=list)
     partitions: list[tuple[int, str]] = field(default_factory=list)
@@ -200,34 +174,13 @@ def iterate_lloyd(
     callback: Callable[[int, float, int], None] | None = None,
     saver: Saver | None = None,
 ) -> Lloyd:
-    """Run Lloyd's iterations.
+    """Run Lloyd's iterations from the centres of ``run``, and return it.
 
     It stops when no row changes, where sums err or some are absent as often in a row as it takes,
     or when all centres have moved by no more than a tolerance. A row as near to one centre as to
     another goes to the first. A cluster that is empty is re-initialised at a random row, the same
-    for all.
-
-    Parameters
-    ----------
-    clusters : Clusters
-        How rows are assigned and centres move.
-    run : Lloyd
-        The centres to start from.
-    total : Sum
-        Counted sum that ``clusters`` takes.
-    stream : RowStream
-        The stream that all agents share.
-    max_iter : int
-        Most iterations.
-    callback : callable, optional
-        Gets the iteration, its inertia as the first root finds it, and the rows that changed.
-    saver : Saver, optional
-        Is offered the state after every iteration.
-
-    Returns
-    -------
-    Lloyd
-        ``run``.
+    for all. The callback gets the iteration, its inertia as the first root finds it, and the rows
+    that changed.
     """
     saver, done = saver or NoSaver(), 0
     if saver.saved is not None:
@@ -316,20 +269,9 @@ def inertia_of_roots(total: Sum, found: NDArray[np.float64]) -> NDArray[np.float
 class LloydRuns:
     """What a checkpoint keeps of the restarts of k-means (`vpem.steps.restarts.Kept`).
 
-    Parameters
-    ----------
-    shape : (int, int)
-        Clusters and features, (K, d).
-    n_samples : int
-        Number of rows, M.
-    total : Sum
-        How it is summed.
-    n_here : int, optional
-        Rows of this process, over rows; None: over features, which all roots assign rows by.
-    undo : callable
-        Puts centres (K, d) into units of the data, and the user's order of features.
-    drawn : bool
-        Whether restarts begin at centres that no numbers of rows stand for.
+    Over rows ``n_here`` are those of this process; None: over features, which all roots assign rows
+    by. ``undo`` puts centres (K, d) into units of the data and the user's order of features; if
+    ``drawn``, restarts begin at centres that no numbers of rows stand for.
     """
 
     def __init__(

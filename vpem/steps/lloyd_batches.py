@@ -22,17 +22,7 @@ Labels = NDArray[np.int32]
 
 
 class ClusterSums:
-    """Weights, sums and squares of rows in clusters.
-
-    Parameters
-    ----------
-    n_clusters : int
-        K.
-    about : ndarray of shape (d,)
-        Point that sums and squares are about.
-    gaps : bool
-        Whether values may be missing.
-    """
+    """Weights, sums and squares, about a point (d,), of rows in clusters."""
 
     def __init__(self, n_clusters: int, about: NDArray[np.float64], gaps: bool) -> None:
         self.about = about
@@ -106,14 +96,7 @@ class ClusterSums:
 class RowBatches:
     """Rows of the workers of this process, some of each worker's in a batch.
 
-    Parameters
-    ----------
-    held : HeldRows
-        The rows.
-    n_clusters : int
-        K.
-    batch_size : int
-        Rows of a batch, of all workers together.
+    Of all workers together a batch has ``batch_size`` rows.
     """
 
     def __init__(self, held: HeldRows, n_clusters: int, batch_size: int) -> None:

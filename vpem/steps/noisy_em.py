@@ -48,30 +48,14 @@ def scales_of_hubs(widths: NDArray[np.intp], kind: str, n_components: int) -> di
 
 @dataclass
 class NoisyEM:
-    """A fit of a mixture to features, of which the parameters are private.
+    """A fit of a mixture to features, of which the parameters are private."""
 
-    Attributes
-    ----------
-    terms : FeatureTerms
-        Of the hubs of this process, in units in which the bounds are -1 and 1.
-    total : Sum
-        How terms are summed: exactly, so that all have the same responsibilities.
-    blocks : Blocks
-        Of all processes.
-    n_components : int
-        Number of components, K.
-    noise_seed : int or None
-        Of noise that can be repeated, and gives no privacy; None: of the system.
-    n_clipped : int
-        Values of this process found beyond the bounds.
-    """
-
-    terms: FeatureTerms
-    total: Sum
-    blocks: Blocks
+    terms: FeatureTerms  # in units in which the bounds are -1 and 1
+    total: Sum  # exact: all have the same responsibilities
+    blocks: Blocks  # of all processes
     n_components: int
-    noise_seed: int | None = None
-    n_clipped: int = 0
+    noise_seed: int | None = None  # gives no privacy; None: the system's
+    n_clipped: int = 0  # values here beyond the bounds
 
     def __post_init__(self) -> None:
         self.kind, self.n_rows = self.terms.covariance_type, self.terms.n_samples
@@ -102,19 +86,9 @@ class NoisyEM:
         """Return parameters to start from: all moments once, with noise, and directions drawn.
 
         Means lie one standard deviation a feature from the noisy mean of all rows, in directions
-        that are as different as can be; every covariance is the noisy one of all rows.
-
-        Parameters
-        ----------
-        multiplier : float
-            Noise multiplier of the moments.
-        rng : Generator
-            The stream that all processes share, by which directions are drawn; no row is.
-
-        Returns
-        -------
-        list of Parts
-            Of each hub of this process and, last, the mixing weights alone.
+        that are as different as can be; every covariance is the noisy one of all rows. They are
+        returned of each hub of this process and, last, the mixing weights alone. All processes
+        share ``rng``, and no row is drawn.
         """
         sums, box = [], [_middle(self.kind, columns) for columns in self._columns]
         for part in box:
@@ -139,16 +113,9 @@ class NoisyEM:
         multipliers: Sequence[float],
         callback: Callable[[int], None] | None = None,
     ) -> list[Parts]:
-        """Run as many iterations as there are noise multipliers.
+        """Run an iteration for each noise multiplier of its release.
 
-        Parameters
-        ----------
-        parts : list of Parts
-            Parameters to start from, which may depend on the data by releases only.
-        multipliers : sequence of float
-            Of the release of each iteration.
-        callback : callable, optional
-            Gets the number of each iteration that is over.
+        The parameters to start from may depend on the data by releases only.
         """
         k = self.n_components
         scales = scales_of_hubs(self.blocks.widths, self.kind, k)

@@ -51,45 +51,21 @@ def length_of(iteration: int, n_iter: int) -> float:
 
 
 def run_private(
-    releases: Releases,
+    releases: Releases,  # as many multipliers as `shares_of` has shares
     layout: Residuals,
-    n_samples: int,
+    n_samples: int,  # M of all workers, public
     n_iter: int,
     *,
-    hard: bool = False,
-    seed: Sequence[int] = (0,),
-    shared: Callable[[Parts], Parts] = lambda parts: parts,
-    callback: Callable[[int], None] | None = None,
+    hard: bool = False,  # k-means, where there is one spread
+    seed: Sequence[int] = (0,),  # of the search in the sketch
+    shared: Callable[[Parts], Parts] = lambda parts: parts,  # returns the first process's start
+    callback: Callable[[int], None] | None = None,  # given each iteration
 ) -> Parts:
-    """Fit a mixture by so many noisy sums.
+    """Fit a mixture by so many noisy sums; the result is in bounded units.
 
-    In the first half of the iterations steps are whole; in the second they are a half, a third
-    and so on of the way, so that what is found is a mean over these iterations, and so is their
-    noise: a fit of more iterations is hardly noisier than one of few.
-
-    Parameters
-    ----------
-    releases : Releases
-        With as many multipliers as `shares_of` gives shares.
-    layout : Residuals
-        What is sent.
-    n_samples : int
-        Rows of all workers, M, which are public.
-    n_iter : int
-        Iterations.
-    hard : bool
-        Whether rows belong to the nearest component alone: k-means, where there is one spread.
-    seed : sequence of int
-        Of the search in the sketch.
-    shared : callable
-        Returns the first process's start in every process.
-    callback : callable, optional
-        Is given the number of every iteration that is over.
-
-    Returns
-    -------
-    Parts
-        The mixture, in bounded units.
+    In the first half of the iterations steps are whole; in the second they are a half, a third and
+    so on of the way, so that what is found is a mean over these iterations, and so is their noise:
+    a fit of more iterations is hardly noisier than one of few.
     """
     parts = shared(find_start(releases, layout, n_samples, np.random.default_rng(list(seed))))
     parts = replace(parts, hard=hard)
@@ -109,20 +85,9 @@ def run_private(
 
 
 def step(parts: Parts, layout: Residuals, message: Vector, n_samples: int, length: float) -> Parts:
-    """Take an M-step of noisy statistics, repaired where no rows could have them.
+    """Take an M-step of noisy statistics (P,), repaired where no rows could have them.
 
-    Parameters
-    ----------
-    parts : Parts
-        What the statistics are about.
-    layout : Residuals
-        What a message has.
-    message : ndarray of shape (P,)
-        Noisy statistics.
-    n_samples : int
-        M.
-    length : float
-        Part of the way that is gone.
+    It goes the part ``length`` of the way from ``parts``, which the statistics are about.
     """
     if not np.isfinite(message).all():
         raise NumericalError("a noisy sum is not finite")

@@ -146,10 +146,7 @@ def search_sketch(
 ) -> tuple[Vector, Vector, Vector]:
     """Search the noisy counts of a sketch for components, from many starts.
 
-    Returns
-    -------
-    ndarray of shape (K,), (K, q), (K, q, q)
-        Weights, centres and covariances of the best that was found.
+    Returned are weights (K,), centres (K, q) and covariances (K, q, q) of the best that was found.
     """
     width = 2 * REACH / n_bins
     middles = (np.arange(n_bins) + 0.5) * width - REACH

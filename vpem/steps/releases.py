@@ -19,17 +19,7 @@ Vector = NDArray[np.float64]
 
 @dataclass
 class Releases:
-    """Sums with noise, one after the other.
-
-    Attributes
-    ----------
-    rows : BoundedRows
-        Of the workers of this process.
-    total : Noisy
-        How they are summed.
-    multipliers : list of float
-        Noise multipliers of the releases to come, the first of which is taken next.
-    """
+    """Sums with noise, one after the other; the first of the ``multipliers`` is taken next."""
 
     rows: BoundedRows
     total: Noisy
@@ -43,25 +33,10 @@ class Releases:
         *,
         whole: bool = False,
     ) -> tuple[Vector, float]:
-        """Sum what each worker has, with noise.
+        """Sum what each worker has (P,), with noise; return it with its noise multiplier.
 
-        Parameters
-        ----------
-        deviations : ndarray of shape (P,)
-            Standard deviations of noise of multiplier 1.
-        local : callable
-            What a worker has (P,): in units of the rows' grid, or counts.
-        kind : str
-            What the sum is for.
-        whole : bool
-            Whether these are counts.
-
-        Returns
-        -------
-        ndarray of shape (P,)
-            The noisy sum.
-        float
-            Its noise multiplier.
+        ``local`` has units of the rows' grid, or ``whole`` counts; ``deviations`` (P,) are those of
+        multiplier 1.
         """
         multiplier, grid = self.multipliers.pop(0), self.rows.grid
         scales = scales_of(deviations, multiplier, grid.unit, rounds=grid.rounds and not whole)

@@ -26,56 +26,30 @@ __all__ = ["lloyd_rows"]
 
 def lloyd_rows(
     parts: Sequence[Floats] | StoredParts,
-    total: Sum,
-    centres: NDArray[np.float64],
-    stream: RowStream,
+    total: Sum,  # of workers, each a root, or a server's
+    centres: NDArray[np.float64],  # (K, d), known to all
+    stream: RowStream,  # weights are worker by worker
     *,
     max_iter: int = MOST_LLOYD,
     n_threads: int = 1,
-    kind: str = "estep",
+    kind: str = "estep",  # see `vpem.sums.sum.Sum.begin`
     callback: Callable[[int, float, int], None] | None = None,
     observed: NDArray[np.uint8] | None = None,
     fill: bool = False,
     pace: Pace = PLAIN,
     saver: Saver | None = None,
 ) -> Lloyd:
-    """Lloyd's iterations over rows that workers hold.
+    """Lloyd's iterations over rows (m_i, d) that each of the workers holds.
 
     Each worker assigns its rows to the nearest centre and sends, in one vector, the weight and the
     sum of its rows in each cluster, its part of the inertia, and how many rows changed. With an
-    exact sum it is Lloyd's algorithm over all rows.
-
-    Parameters
-    ----------
-    parts : sequence of ndarray of shape (m_i, d), or StoredParts
-        Rows of each worker; a worker may have none.
-    total : Sum
-        Counted sum among the workers, each a root of its own, or a server's.
-    centres : ndarray of shape (K, d)
-        Where to start, known to all.
-    stream : RowStream
-        The stream that all workers share; its row weights are in the order of the workers. Where
-        sums are masked it draws points in the place of rows, and knows where rows lie.
-    n_threads : int
-        Threads of the kernels; nothing depends on it.
-    kind : str
-        What the sums are for; see `vpem.sums.sum.Sum.begin`. Rows are assigned once more at the end
-        but for a "setup".
-    observed : ndarray of shape (M, d), optional
-        1 where a value is there, where values are missing; see `vpem.steps.seeding.seed_rows`.
-    fill : bool
-        Whether missing values count as the centre that they are filled by (k-POD, Chi, Chi and
-        Baraniuk 2016), for which sums must be exact; else a feature's centre is the mean of what is
-        there, and the messages have the weight of that besides.
-    pace : Pace
-        When it stops, and what a batch is, of which every worker assigns its share. Where sums err,
-        what is sent is about the start and in its spread.
-    max_iter, callback, saver
-        As for `vpem.steps.lloyd.iterate_lloyd`.
-
-    Returns
-    -------
-    Lloyd
+    exact sum it is Lloyd's algorithm over all rows. Rows are assigned once more at the end but for
+    a "setup". Missing values, where ``observed`` (M, d) is 0 (`vpem.steps.seeding.seed_rows`),
+    count by ``fill`` as the centre that they are filled by (k-POD, Chi, Chi and Baraniuk 2016), for
+    which sums must be exact; else a feature's centre is the mean of what is there, and the messages
+    have the weight of that besides. Where sums are masked, the stream draws points in the place of
+    rows; where they err, what is sent is about the start and in its spread. Of a batch (``pace``)
+    every worker assigns its share.
     """
     held = HeldRows(parts, total, stream.row_weights, observed, stream.reach)
     clusters: _Clusters

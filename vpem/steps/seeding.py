@@ -171,47 +171,22 @@ class _OverFeatures:
 
 def seed_rows(
     parts: Sequence[Floats] | StoredParts,
-    total: Sum,
+    total: Sum,  # of workers, each a root, or a server's
     n_components: int,
-    stream: RowStream,
+    stream: RowStream,  # weights are worker by worker
     *,
-    n_trials: int | None = None,
+    n_trials: int | None = None,  # drawn a step; 1: as published; None: 2 + log K
     n_threads: int = 1,
     observed: NDArray[np.uint8] | None = None,
-    tell: Callable[[str], None] | None = None,
+    tell: Callable[[str], None] | None = None,  # told of every row that is chosen
 ) -> NDArray[np.intp]:
-    """Choose rows that workers hold.
+    """Choose rows of those (m_i, d) that each of the workers holds; return their numbers (K,).
 
     Each worker sends the potential of its rows, added up, in a place of its own of one vector, so
     that all know from which worker a shared random number draws; that worker draws among its own
     rows and sends the row to all. The first worker's sum decides. It is the draw of the same
-    algorithm over all rows at one place, in the order of the workers.
-
-    Parameters
-    ----------
-    parts : sequence of ndarray of shape (m_i, d), or StoredParts
-        Rows of each worker.
-    total : Sum
-        Counted sum among the workers, each a root of its own, or a server's.
-    n_components : int
-        Number of rows to choose, K.
-    stream : RowStream
-        The stream that all workers share; its row weights are in the order of the workers.
-    n_trials : int, optional
-        Rows drawn a step, of which the best is kept; 1 is k-means++ as first published. None:
-        ``2 + log K``.
-    n_threads : int
-        Threads of the kernels.
-    observed : ndarray of shape (M, d), optional
-        1 where a value is there, where values are missing: distances are by what is there, times
-        the share of features it is.
-    tell : callable, optional
-        Is told of every row that is chosen.
-
-    Returns
-    -------
-    ndarray of shape (K,)
-        Numbers of the rows, counted worker by worker.
+    algorithm over all rows at one place, in the order of the workers. Distances are by what is
+    ``observed`` (M, d), times the share of features it is.
     """
     held = HeldRows(parts, total, stream.row_weights, observed)
     potential = _OverRows(held, total, stream, n_threads)

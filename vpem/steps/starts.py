@@ -71,37 +71,15 @@ def draw_start(
     stream: RowStream,
     tell: Tell | None = None,
 ) -> tuple[Mixture, NDArray[np.intp]]:
-    """Starting parameters without pooling a feature.
+    """Return starting parameters without pooling a feature, and the rows (K,) of the means.
 
-    Parameters
-    ----------
-    init : {"random", "k-means++", "kmeans"}
-        "random": means at rows that all agents draw from a shared seed. "k-means++": rows drawn far
-        from each other, by squared distances summed over hubs as the terms of the E-step are; the
-        root of the first hub draws by its own estimate and sends the row's number. "kmeans": from
-        there Lloyd's iterations, each root assigning rows by its own estimate of the distances, and
-        one M-step from the last hard assignment. They end once the centres have moved by no more
-        than `LLOYD_TOLERANCE`, or after `MOST_LLOYD_OF_START`.
-    terms : FeatureTerms
-        Distances of each hub's features, and the M-step.
-    total : Sum
-        How they are summed.
-    n_components : int
-        Number of components, K.
-    stream : RowStream
-        The agents' shared random stream.
-    tell : callable, optional
-        Is told of every step.
+    "random": means at rows that all agents draw from a shared seed. "k-means++": rows drawn far
+    from each other, by squared distances summed over hubs as the terms of the E-step are; the root
+    of the first hub draws by its own estimate and sends the row's number. "kmeans": from there
+    Lloyd's iterations, each root assigning rows by its own estimate of the distances, and one
+    M-step from the last hard assignment. They end once the centres have moved by no more than
+    `LLOYD_TOLERANCE`, or after `MOST_LLOYD_OF_START`; the rows returned are those before them.
 
-    Returns
-    -------
-    mixture : Mixture
-        Starting parameters.
-    rows : ndarray of shape (K,)
-        Rows the means were placed at (before Lloyd's iterations).
-
-    Notes
-    -----
     Of more rows than `sample_size` says "k-means++" and "kmeans" look at as many, drawn from the
     shared stream: what they take and send does not grow with the rows beyond that.
     """

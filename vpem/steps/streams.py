@@ -18,17 +18,7 @@ ROW_BYTES = 8
 
 
 class RowStream:
-    """Rows drawn in proportion to their weights from a stream all agents share.
-
-    Parameters
-    ----------
-    rng : Generator
-        The shared stream.
-    row_weights : ndarray of shape (M,) or None
-        None: all rows alike.
-    n_samples : int
-        Number of rows, M.
-    """
+    """Rows drawn in proportion to their weights (M,), if any, from a stream all agents share."""
 
     def __init__(
         self, rng: np.random.Generator, row_weights: NDArray[np.float64] | None, n_samples: int
@@ -98,14 +88,8 @@ class RowStream:
 class PlacedStream(RowStream):
     """A stream that draws the same rows, as the user numbers them, however workers hold them.
 
-    Parameters
-    ----------
-    rng : Generator
-        The shared stream.
-    row_weights : ndarray of shape (M,) or None
-        In the order of the workers.
-    order : ndarray of shape (M,)
-        The user's numbers of all rows, worker by worker.
+    Weights are in the order of the workers; ``order`` (M,) has the user's numbers, worker by
+    worker.
     """
 
     def __init__(
@@ -133,14 +117,7 @@ class PlacedStream(RowStream):
 class PointStream(RowStream):
     """Draws numbers of points (`vpem.terms.points.Points`), where no row may be shown.
 
-    Parameters
-    ----------
-    rng : Generator
-        The stream that all agents share.
-    reach : Reach
-        Where rows lie.
-    row_weights : ndarray of shape (m,), optional
-        Of the rows of this process; None: all alike.
+    ``reach`` says where rows lie; weights (m,) are of the rows of this process.
     """
 
     def __init__(

@@ -41,14 +41,10 @@ BELOW_ONE = 1 - 2.0**-40
 
 @dataclass(frozen=True)
 class Grid:
-    """Units of what is summed.
+    """Units of what is summed; ``share_bits`` are g, ``coordinate_bits`` h.
 
-    Parameters
-    ----------
-    share_bits, coordinate_bits : int
-        g and h.
-    message_bits : int
-        What a worker sends are multiples of ``2^-f``, of which doubles hold the sum of all.
+    What a worker sends are multiples of ``2^-f`` (``message_bits``), of which doubles hold the sum
+    of all.
     """
 
     share_bits: int
@@ -57,13 +53,7 @@ class Grid:
 
     @classmethod
     def of(cls, n_samples: int, n_features: int) -> Grid:
-        """Return the finest grid on which the sums of so many rows fit.
-
-        Raises
-        ------
-        InputError
-            If there are too many rows.
-        """
+        """Return the finest grid on which the sums of so many rows fit."""
         needed = log2(max(n_samples, 2) * farthest(n_features))
         coarser = max(0, ceil((needed - 30) / 3))
         bits = SHARE_BITS - coarser, COORDINATE_BITS - coarser
@@ -103,21 +93,9 @@ class Grid:
 class BoundedRows:
     """Rows of the workers of this process, clipped to bounds and in units of these.
 
-    Parameters
-    ----------
-    parts : sequence of Rows
-        Of each worker, in the units of the user.
-    bounds : ndarray of shape (2, d)
-        Least and largest value of each feature: they become -1 and 1.
-    grid : Grid
-        Of the sums of all workers.
-    units : ndarray of shape (2, d), optional
-        What becomes -1 and 1 instead, around the bounds.
-
-    Attributes
-    ----------
-    clipped : list of int
-        Rows of each worker that had values beyond the bounds.
+    Rows are in the units of the user. ``bounds`` (2, d), the least and largest value of each
+    feature, become -1 and 1, unless ``units`` (2, d) around them do. ``clipped`` counts rows of
+    each worker that had values beyond.
     """
 
     def __init__(
@@ -170,22 +148,10 @@ class BoundedRows:
     def sketch(
         self, worker: int, centre: Vector, directions: Vector, n_bins: int, reach: float
     ) -> Integers:
-        """Count a worker's rows in the cells of a grid over a few directions.
+        """Count a worker's rows in the cells (n_bins ** q,) of a grid over a few directions (d, q).
 
-        Parameters
-        ----------
-        worker : int
-            Of this process.
-        centre : ndarray of shape (d,)
-        directions : ndarray of shape (d, q)
-            A row's coordinates are ``(x - centre) directions``.
-        n_bins : int
-            Cells of each direction, from ``-reach`` to ``reach``; beyond are counted in the last.
-        reach : float
-
-        Returns
-        -------
-        ndarray of shape (n_bins ** q,)
+        A row's coordinates are ``(x - centre) directions``; cells go from ``-reach`` to ``reach``,
+        and what is beyond is counted in the last.
         """
         q = directions.shape[1]
         found = np.zeros(n_bins**q, dtype=np.int64)
@@ -209,17 +175,8 @@ class BoundedRows:
 class ResidualSums:
     """Sums of `Residuals`, to which rows are added: exactly, whatever their order.
 
-    Parameters
-    ----------
-    layout : Residuals
-        What is summed.
-    grid : Grid
-        What is rounded to.
-
-    Attributes
-    ----------
-    counts, firsts, seconds : ndarray of int64
-        Of shape (K,), (K, d) and (copies, n_second), in units of ``2^-(g + 2 h)``.
+    In units of ``2^-(g + 2 h)``: ``counts`` (K,), ``firsts`` (K, d) and ``seconds`` (copies,
+    n_second).
     """
 
     def __init__(self, layout: Residuals, grid: Grid) -> None:

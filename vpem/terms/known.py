@@ -35,23 +35,11 @@ def out_of_reach(n_features: int, itemsize: int) -> float:
 
 
 class Known:
-    """What is known of some rows.
+    """What is known of some rows, by one of the hubs of this process.
 
-    Parameters
-    ----------
-    hub : int
-        Which of the hubs of this process has it.
-    rows : ndarray of shape (n,)
-        Rows of which something is known, in ascending order.
-    costs : ndarray of shape (n, K)
-        What is added to the hub's terms of these rows.
-    far : float
-        From which cost on a component is out of reach; see `out_of_reach`.
-
-    Attributes
-    ----------
-    astray : ndarray of shape (n,)
-        Responsibility of components that are out of reach, at the latest E-step, at most at a root.
+    From the cost ``far`` on a component is out of reach; see `out_of_reach`. ``astray`` (n,) are
+    responsibilities of such components at the latest E-step, at most at a root. To the hub's terms
+    of ``rows`` (n,), ascending, ``costs`` (n, K) are added.
     """
 
     def __init__(

@@ -65,19 +65,7 @@ class Shaped:
 
 
 class MemoryRows:
-    """Rows of an array.
-
-    Parameters
-    ----------
-    X : ndarray of shape (M, d)
-        In the user's order and units. Used as it is where order, units and precision agree.
-    blocks : Blocks
-        Order of the features.
-    scaling : Scaling
-        Units.
-    dtype : dtype
-        Precision.
-    """
+    """Rows of an array (M, d), in the user's order and units; used as it is where all agrees."""
 
     _step: int | None = None
 

@@ -42,18 +42,9 @@ def weighed(distances: NDArray[np.float64], row_weights: NDArray[np.float64] | N
 def distances_within(
     terms: FeatureTerms, centres: NDArray[np.float64], labels: NDArray[np.int32], rows: slice
 ) -> NDArray[np.float64]:
-    """Squared distances of some rows to the centres of their clusters, hub by hub: (B, m).
+    """Squared distances of some rows to the centres (K, d) of their clusters, hub by hub: (B, m).
 
-    Parameters
-    ----------
-    terms : FeatureTerms
-        The rows, in block order.
-    centres : ndarray of shape (K, d)
-        In block order.
-    labels : ndarray of shape (M,)
-        Cluster of each row.
-    rows : slice
-        Which.
+    Centres are in block order, and ``labels`` (M,) are clusters of all rows.
     """
     off = terms.rows.read(rows) - centres[labels[rows]]
     if isinstance(terms, MissingTerms):
@@ -117,25 +108,11 @@ def nearest(
     n_threads: int,
     observed: NDArray[np.uint8] | None = None,
 ) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
-    """Nearest centre of each row and its squared distance, some rows at a time.
+    """Nearest centre (M,) of each row and its squared distance (M,), some rows at a time.
 
-    Parameters
-    ----------
-    X : ndarray or FileMatrix of shape (M, d)
-        The rows, in the units of the centres.
-    centres : ndarray of shape (K, d)
-        The centres; of several that are equally near the first is taken.
-    scaling : Scaling
-        Units in which distances are taken.
-    n_threads : int
-        Threads of the kernel.
-    observed : ndarray of shape (M, d), optional
-        1 where a value counts. None: all but those that are missing (NaN).
-
-    Returns
-    -------
-    labels : ndarray of shape (M,)
-    distances : ndarray of shape (M,)
+    Rows (M, d) are in the units of the centres (K, d), of which the first of several is taken;
+    distances are in those of ``scaling``. Values count where ``observed`` (M, d) is 1; None: all
+    that are not NaN.
     """
     labels, distances = np.full(len(X), -1, dtype=np.int32), np.empty(len(X))
     places = np.ascontiguousarray(scaling.apply(centres), dtype=np.float64)

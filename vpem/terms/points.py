@@ -23,14 +23,9 @@ def root_of(covariance: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 class Points:
-    """Points about a centre, each of which has a number below zero and follows from it.
+    """Points about a centre (d,), each of which has a number below zero and follows from it.
 
-    Parameters
-    ----------
-    centre : ndarray of shape (d,)
-        Mean of the points.
-    root : ndarray of shape (d,) or (d, d)
-        Standard deviation of each feature; or a root of the covariance.
+    ``root`` is the standard deviation (d,) of each feature, or a root (d, d) of the covariance.
     """
 
     def __init__(self, centre: NDArray[np.float64], root: NDArray[np.float64]) -> None:

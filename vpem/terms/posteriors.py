@@ -29,14 +29,7 @@ def posteriors(
 ) -> Iterator[tuple[slice, NDArray[np.float64], NDArray[np.float64]]]:
     """Responsibilities (m, K) and log-likelihoods (m,) of the assembled mixture, chunk by chunk.
 
-    Parameters
-    ----------
-    mixture : Density
-        The mixture.
-    X : ndarray or FileMatrix of shape (M, d)
-        In the user's order and units.
-    missing : {"refuse", "marginalize"}
-        What is done where values are missing.
+    Rows (M, d) are in the user's order and units; missing values are refused or marginalized.
     """
     check_choice("missing", missing, MISSINGS)
     X = X if hasattr(X, "runs") else as_array("the data", X)

@@ -25,12 +25,7 @@ MOST_NATS = 2.0**24
 def exponents_of(bounds: Any, n_parties: int) -> NDArray[np.int64]:
     """Return the powers of two in units of which sums (P,) are as fine as they can be.
 
-    Parameters
-    ----------
-    bounds : ndarray of shape (P,)
-        What no sum, nor any party's part of it, is beyond; not negative.
-    n_parties : int
-        Of how many parts sums are.
+    No sum, nor any of the ``n_parties`` parts of it, is beyond ``bounds`` (P,).
     """
     _, found = np.frexp(np.asarray(bounds, dtype=np.float64) * (2.0 * n_parties))
     exponents: NDArray[np.int64] = found.astype(np.int64) - WHOLE_BITS
@@ -41,35 +36,20 @@ def exponents_of(bounds: Any, n_parties: int) -> NDArray[np.int64]:
 class Reach:
     """Where the rows of all workers lie, by what masked sums have told all of them.
 
-    Parameters
-    ----------
-    n_parties : int
-        Workers, N.
-    n_rows : int
-        Rows that are used, of all workers.
-    mass : float
-        What all rows weigh.
-    lightest : float
-        No row of positive weight has less; a power of two where weights are not all 1.
-    points : Points
-        About the mean of all rows and as wide as they spread; in the place of rows where one would
-        have to be shown.
-    radius : ndarray of shape (d,)
-        No row is farther from the mean in a feature; a power of two, but for units.
-    constant : ndarray of shape (d,)
-        Whether all rows have one value of a feature, as far as can be told.
-    there : ndarray of shape (d,) or None
-        Part of the rows' weight that has a value of each feature; None: all have all.
+    ``points`` are about the mean of all rows and as wide as they spread; in the place of rows where
+    one would have to be shown. ``lightest`` is a power of two where weights are not all 1: no row
+    of positive weight has less; so is ``radius``, but for units: no row is farther from the mean in
+    a feature.
     """
 
-    n_parties: int
-    n_rows: int
-    mass: float
+    n_parties: int  # workers, N
+    n_rows: int  # used, of all workers
+    mass: float  # what all rows weigh
     lightest: float
     points: Points
-    radius: Vector
-    constant: NDArray[np.bool_]
-    there: Vector | None = None
+    radius: Vector  # (d,)
+    constant: NDArray[np.bool_]  # (d,) one value, as far as can be told
+    there: Vector | None = None  # (d,) part of the weight with a value
 
     @property
     def alike(self) -> Reach:

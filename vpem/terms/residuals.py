@@ -31,25 +31,15 @@ def farthest(n_features: int) -> float:
 class Parts:
     """Components as all know them, in bounded units: where residuals are taken from.
 
-    Parameters
-    ----------
-    weights : ndarray of shape (K,)
-        Mixing weights.
-    means : ndarray of shape (K, d)
-        Within -1 and 1.
-    spreads : ndarray of shape (K, d, d) or (K, d)
-        Lower Cholesky factors of the covariances, or standard deviations.
-    kind : str
-        One of `vpem.settings.COVARIANCE_TYPES`.
-    hard : bool
-        Whether a row belongs to the nearest component alone, as in k-means.
+    ``spreads`` are lower Cholesky factors (K, d, d) of the covariances, or standard deviations (K,
+    d).
     """
 
-    weights: Vector
-    means: Vector
+    weights: Vector  # (K,)
+    means: Vector  # (K, d) within -1 and 1
     spreads: Vector
     kind: str
-    hard: bool = False
+    hard: bool = False  # the nearest alone, as in k-means
 
     @property
     def is_tied(self) -> bool:
@@ -221,11 +211,6 @@ def balanced(layouts: Sequence[Residuals]) -> list[Vector]:
 
     What a row adds to counts, of which all have the same, and to all their moments, divided by
     these, is never longer than 1.
-
-    Parameters
-    ----------
-    layouts : sequence of Residuals
-        Of each holder, of at least one feature.
     """
     lengths = np.concatenate([[1.0], *(one.lengths[1:] for one in layouts)])
     losses = np.concatenate([[0.5], *(one.losses[1:] for one in layouts)])

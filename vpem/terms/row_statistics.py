@@ -18,15 +18,7 @@ __all__ = ["Message", "RowTerms"]
 
 
 class Message:
-    """How statistics and a log-likelihood are laid out in one vector.
-
-    Parameters
-    ----------
-    terms : FeatureTerms
-        With all features in one block.
-    shifts : ndarray of shape (K, d)
-        What the statistics of a message are about, known to all.
-    """
+    """How statistics about ``shifts`` (K, d), known to all, and a log-likelihood are a vector."""
 
     def __init__(self, terms: FeatureTerms, shifts: NDArray[np.float64]) -> None:
         self.terms = terms
@@ -101,28 +93,15 @@ class RowTerms:
     A worker runs the E-step on its own rows with the parameters that it knows. As consensus weighs
     all numbers of a message alike, what a root finds are the statistics of rows that weigh a little
     more or less than they do: covariances stay positive definite.
-
-    Parameters
-    ----------
-    whole : FeatureTerms
-        All rows, worker by worker, with all features in one block.
-    runs : sequence of slice
-        Where the rows of each worker of this process are.
-    counts : ndarray of shape (N,)
-        Rows of each worker of all processes.
-    local : Rows
-        Rows of the workers of this process.
-    reach : Reach, optional
-        Where rows lie, in the units of fitting, where sums are masked.
     """
 
     def __init__(
         self,
-        whole: FeatureTerms,
-        runs: Sequence[slice],
-        counts: NDArray[np.intp],
-        local: Rows,
-        reach: Reach | None = None,
+        whole: FeatureTerms,  # worker by worker, all features in one block
+        runs: Sequence[slice],  # each worker's rows
+        counts: NDArray[np.intp],  # (N,) rows of all workers
+        local: Rows,  # rows of this process
+        reach: Reach | None = None,  # in units of fitting, where sums are masked
     ) -> None:
         self.whole = whole
         self.local = local

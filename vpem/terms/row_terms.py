@@ -21,28 +21,16 @@ CHUNK_BYTES = 1 << 24
 
 
 class RowTerms:
-    """Rows in chunks, their weights, and responsibilities from sums.
+    """Rows in chunks, their weights, and responsibilities from sums."""
 
-    Attributes
-    ----------
-    rows : Rows
-        Whose runs and precision chunks have.
-    row_weights : ndarray of shape (M,) or None
-        Weight of each row; None: 1.
-    n_threads : int
-        Threads of the kernels.
-    known : Known or None
-        What a hub of this process knows of some rows besides: labels.
-    """
-
-    rows: Rows
-    row_weights: NDArray[np.float64] | None
+    rows: Rows  # give chunks runs and precision
+    row_weights: NDArray[np.float64] | None  # (M,); None: 1
     n_threads: int
     itemsize: int
     least_rows = 0.5
     """Effective samples (sum of responsibilities) below which a component has collapsed. Where rows
     weigh less than 1 on average it shrinks with them."""
-    known: Known | None = None
+    known: Known | None = None  # labels, say, of some rows
 
     def __copy__(self) -> Self:
         """Return the same terms; as `copy` would, but in less time than a small batch takes."""

@@ -25,11 +25,6 @@ class Whitening:
     other. A quantizer's one scale then does not drown the directions in which the data vary little,
     which are those that a covariance's inverse is made of. With diagonal covariances, whose
     statistic has no products of features, A is diagonal; with spherical ones it is a number.
-
-    Parameters
-    ----------
-    layout : StatisticMap
-        How statistics are laid out, and the data's second moments.
     """
 
     def __init__(self, layout: StatisticMap) -> None:

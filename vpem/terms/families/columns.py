@@ -23,18 +23,8 @@ Change = Callable[[Floats], Floats]
 class Columns(Shaped):
     """The columns of one family as a matrix of their own, which arranges its own rows.
 
-    Parameters
-    ----------
-    X : ndarray or FileMatrix of shape (M, d)
-        All columns, in the user's order and units.
-    rows : Rows
-        The same in block order, in the user's units.
-    features : Features
-        Which columns.
-    blocks : Blocks
-        Of all features.
-    change : callable, optional
-        What becomes of values: their logarithms, say.
+    ``X`` (M, d) has all columns, in the user's order and units, ``rows`` the same in block order;
+    ``change`` makes something else of values: their logarithms, say.
     """
 
     def __init__(
@@ -66,29 +56,13 @@ class Columns(Shaped):
 
 @dataclass
 class PartRows:
-    """Rows of one family's columns (`vpem.terms.matrix.Rows`).
+    """Rows of one family's columns (`vpem.terms.matrix.Rows`)."""
 
-    Attributes
-    ----------
-    whole : Rows
-        Rows of all features, in block order and in the user's units.
-    places : ndarray of shape (n,)
-        Columns of these.
-    units : Scaling or None
-        Units of fitting, of the columns in this order.
-    dtype : dtype
-        Precision.
-    change : callable or None
-        What becomes of values before.
-    n_samples : int
-        Number of rows.
-    """
-
-    whole: Rows
-    places: NDArray[np.intp]
-    units: Scaling | None
+    whole: Rows  # all, in block order and the user's units
+    places: NDArray[np.intp]  # (n,) of the columns
+    units: Scaling | None  # of fitting, for these columns
     dtype: np.dtype[np.floating]
-    change: Change | None
+    change: Change | None  # of values, before
     n_samples: int = field(init=False)
 
     def __post_init__(self) -> None:

@@ -47,21 +47,11 @@ class _Point:
 
 @dataclass(frozen=True)
 class MixedCoordinates:
-    """A mixture of several families in unconstrained coordinates, or the difference of two.
+    """A mixture of several families in unconstrained coordinates, or the difference of two."""
 
-    Attributes
-    ----------
-    n_hubs : int
-        Number of hubs, B.
-    weights : ndarray of shape (R, K)
-        Log mixing weights; 0 of components without weight.
-    points : tuple
-        Of each part.
-    """
-
-    n_hubs: int
-    weights: Vector
-    points: tuple[_Point, ...]
+    n_hubs: int  # B
+    weights: Vector  # (R, K) logarithms; 0: no weight
+    points: tuple[_Point, ...]  # of each part
 
     @classmethod
     def of(cls, mixture: MixedMixture, floor: Vector) -> MixedCoordinates:

@@ -211,14 +211,8 @@ def size_from(statistics: Tables, means: Table) -> Table:
 def _bent(sizes: Table, counts: Table, large: Table) -> Table:
     """Slope, and curvature of each run of numbers, in ``log r``: (n, 1 + runs, K).
 
-    Parameters
-    ----------
-    sizes : ndarray of shape (n, K)
-        Where.
-    counts : ndarray of shape (n, LOOKED_UP, K)
-        Responsibilities by count.
-    large : ndarray of shape (n, P, 3, K)
-        Of larger ones, from `vpem._core.rising.rising_moments`.
+    Sizes are (n, K), responsibilities by count (n, LOOKED_UP, K), and of larger ones (n, P, 3, K)
+    as `vpem._core.rising.rising_moments` has them.
     """
     below = np.arange(LOOKED_UP, dtype=np.float64)[:, None, None]
     ratios = sizes / (sizes + below)

@@ -52,14 +52,8 @@ def embedding(terms: MixedTerms) -> FeatureTerms:
 class _Embedded(Shaped):
     """Mixed data as a matrix of numbers (M, e), which arranges its own rows.
 
-    Attributes
-    ----------
-    widths : ndarray of shape (d,)
-        Numbers that each feature has, in block order.
-    feature_of : ndarray of shape (e,)
-        Feature of each number, in block order.
-    blocks : Blocks
-        Numbers of each hub.
+    In block order, ``widths`` (d,) are numbers that each feature has and ``feature_of`` (e,) the
+    feature of each number; ``blocks`` are numbers of each hub.
     """
 
     def __init__(self, terms: MixedTerms) -> None:

@@ -27,21 +27,11 @@ Tables = dict[str, Table]
 
 @dataclass(frozen=True)
 class Features:
-    """The features of one family, over all hubs.
+    """The features of one family, over all hubs."""
 
-    Attributes
-    ----------
-    columns : ndarray of shape (n,)
-        Where they are among all features, as the user numbers them, in ascending order.
-    blocks : Blocks
-        Which of these n each hub has, in block order; of a hub without any the width is 0.
-    n_levels : ndarray of shape (n,)
-        Levels of each feature that is a category, in block order; 0 of all others.
-    """
-
-    columns: NDArray[np.intp]
-    blocks: Blocks
-    n_levels: NDArray[np.intp]
+    columns: NDArray[np.intp]  # (n,) among all features of the user, ascending
+    blocks: Blocks  # each hub's of these n; width 0: none
+    n_levels: NDArray[np.intp]  # (n,) in block order; 0: no category
 
     @property
     def n_features(self) -> int:

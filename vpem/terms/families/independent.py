@@ -27,13 +27,7 @@ CHUNK_VALUES = 1 << 20
 
 @dataclass
 class Cells:
-    """Statistics in tables, summed over rows.
-
-    Attributes
-    ----------
-    tables : dict of str to ndarray of shape (K, C)
-        By name.
-    """
+    """Statistics in tables (K, C) by name, summed over rows."""
 
     tables: Tables
 
@@ -54,13 +48,7 @@ class Cells:
 
 
 class IndependentLaw(Law):
-    """A `Family` among the families of a mixed fit.
-
-    Parameters
-    ----------
-    family : Family
-        What is in the cells.
-    """
+    """A `Family` among the families of a mixed fit."""
 
     def __init__(self, family: Family) -> None:
         self.family = family

@@ -17,13 +17,7 @@ LAWS: dict[str, Law] = {law.name: law for law in (GaussianLaw(), StudentLaw(), L
 
 
 def law_of(name: str) -> Law:
-    """Return a family.
-
-    Raises
-    ------
-    InputError
-        If there is none of this name.
-    """
+    """Return a family by its name."""
     if name in LAWS:
         return LAWS[name]
     if name in FAMILIES:

@@ -84,13 +84,7 @@ class GaussianLaw(Law):
 
 
 class LocatedTerms(PartTerms):
-    """Rows of Gaussian features: the terms of a fit of these alone.
-
-    Attributes
-    ----------
-    inner : FeatureTerms
-        These terms, over ``features.blocks``.
-    """
+    """Rows of Gaussian features: ``inner`` are the terms of a fit of these alone."""
 
     def __init__(self, law: GaussianLaw, columns: Columns, features: Features, how: How) -> None:
         self.law, self.family, self.features = law, law.name, features

@@ -28,40 +28,20 @@ __all__ = ["MixedFactors", "MixedStatistics", "MixedTerms"]
 
 @dataclass(frozen=True)
 class MixedFactors:
-    """What the E-step needs of every part.
+    """What the E-step needs of every part."""
 
-    Attributes
-    ----------
-    parts : tuple of Made
-        Of each family.
-    failed : ndarray of shape (n_copies, B)
-        1 where a hub's parameters cannot be used.
-    n_components : int
-        Number of components, K.
-    """
-
-    parts: tuple[Made, ...]
+    parts: tuple[Made, ...]  # of each family
     n_components: int
-    failed: NDArray[np.uint8]
+    failed: NDArray[np.uint8]  # (n_copies, B), 1: of no use
 
 
 @dataclass
 class MixedStatistics:
-    """Sufficient statistics of every part.
+    """Sufficient statistics of every part."""
 
-    Attributes
-    ----------
-    counts : ndarray of shape (R, K)
-        ``n_k``, as each root finds it.
-    parts : tuple
-        Of each family.
-    shifts : ndarray of shape (K, d)
-        What those that have locations are about, in block order.
-    """
-
-    counts: NDArray[np.float64]
-    parts: tuple[Any, ...]
-    shifts: Floats
+    counts: NDArray[np.float64]  # (R, K) n_k, as each root finds it
+    parts: tuple[Any, ...]  # of each family
+    shifts: Floats  # (K, d) of locations, in block order
 
     @property
     def nbytes(self) -> int:
@@ -85,24 +65,8 @@ class MixedStatistics:
 class MixedTerms(RowTerms):
     """Local terms of data whose features are of several families.
 
-    A hub's term is the sum of those of its families: within a component they are independent.
-
-    Parameters
-    ----------
-    X : ndarray or FileMatrix of shape (M, d)
-        In the user's order and units; NaN where a value is missing, categories as codes.
-    blocks : Blocks
-        Features of each hub.
-    covariance_type : str
-        Of the families that have scatter.
-    kinds : Kinds
-        Family of each feature.
-    misses : bool
-        Whether values are missing, of any process.
-    scale : {"none", "standard"}
-        Units of the families that have locations.
-    row_weights, reg_covar, n_threads, dtype, skip_negligible
-        As for `vpem.terms.features.FeatureTerms`.
+    A hub's term is the sum of those of its families: within a component they are independent. Other
+    parameters are as for `vpem.terms.features.FeatureTerms`.
     """
 
     doubt = 0.1
@@ -113,13 +77,13 @@ class MixedTerms(RowTerms):
 
     def __init__(
         self,
-        X: Floats | Arranges,
+        X: Floats | Arranges,  # (M, d); NaN: missing; categories as codes
         blocks: Blocks,
-        covariance_type: str,
+        covariance_type: str,  # of families with scatter
         *,
         kinds: Kinds,
-        misses: bool = False,
-        scale: str = "none",
+        misses: bool = False,  # values are missing, of any process
+        scale: str = "none",  # of families with locations: "none", "standard"
         row_weights: NDArray[np.float64] | None = None,
         reg_covar: float | str = "auto",
         n_threads: int = 1,

@@ -28,27 +28,13 @@ __all__ = ["MixedMixture", "scaling_of"]
 
 @dataclass(frozen=True)
 class MixedMixture(Density, facts="{n_components:component}, {n_features:feature}, {told}"):
-    """A mixture of several families, of which features in a hub are independent in a component.
+    """A mixture of several families, of which features in a hub are independent in a component."""
 
-    Parameters
-    ----------
-    blocks : Blocks
-        Which features each hub has, of all families.
-    kinds : Kinds
-        Family of each feature, as the user numbers them.
-    covariance_type : str
-        Of the families that have scatter.
-    weights : ndarray of shape (R, K)
-        Mixing weights as each root estimates them; R = 1 where all roots share one estimate.
-    parts : tuple of Part
-        One a family, in the order of `vpem.settings.FAMILY_NAMES`.
-    """
-
-    blocks: Blocks
-    kinds: Kinds
-    covariance_type: str
-    weights: NDArray[np.float64]
-    parts: tuple[Part, ...]
+    blocks: Blocks  # of all families
+    kinds: Kinds  # family of each feature
+    covariance_type: str  # of those that have scatter
+    weights: NDArray[np.float64]  # (R, K); R = 1: one estimate for all
+    parts: tuple[Part, ...]  # in the order of `vpem.settings.FAMILY_NAMES`
 
     def __post_init__(self) -> None:
         parts = tuple(part.weighing(self.weights) for part in self.parts)

@@ -34,17 +34,9 @@ RANGES: dict[str, tuple[float, float]] = {
 class Part:
     """Parameters of the features of one family, over all hubs.
 
-    Attributes
-    ----------
-    family : str
-        Its name.
-    features : Features
-        Its features.
-    tables : dict of str to ndarray of shape (K, C)
-        Parameters by name, in block order (`Law.hubs_of_cells` says whose the cells are).
-    core : Mixture or None
-        Locations and scatter over ``features.blocks``, of a family that has them; its columns are
-        those of ``features.columns``, from 0. Its mixing weights are those of the whole mixture.
+    Tables (K, C) are in block order; `Law.hubs_of_cells` says whose the cells are. A family that
+    has locations and scatter keeps them in ``core``, over ``features.blocks``; its columns are
+    those of ``features.columns``, from 0, and its mixing weights those of the whole mixture.
     """
 
     family: str
@@ -90,49 +82,23 @@ class Part:
 
 @dataclass
 class Made:
-    """What the E-step needs of a part's parameters.
+    """What the E-step needs of a part's parameters."""
 
-    Attributes
-    ----------
-    ready : object
-        What the family makes of them.
-    failed : ndarray of shape (n_copies, B) or None
-        1 where a hub's parameters cannot be used; None: nowhere.
-    """
-
-    ready: Any
-    failed: NDArray[np.uint8] | None = None
+    ready: Any  # what the family makes of them
+    failed: NDArray[np.uint8] | None = None  # (n_copies, B), 1: of no use
 
 
 @dataclass(frozen=True)
 class How:
-    """How a part's terms are to be taken.
+    """How a part's terms are to be taken."""
 
-    Attributes
-    ----------
-    covariance_type : str
-        Of families that have scatter.
-    row_weights : ndarray of shape (M,) or None
-        Weight of each row; None: 1.
-    reg_covar : float or "auto"
-        Added to variances; see `vpem.terms.scaling.floors_of`.
-    n_threads : int
-        Threads of the kernels.
-    dtype : dtype
-        Precision of the terms.
-    skip_negligible : bool
-        See `vpem.terms.features.FeatureTerms`.
-    scale : {"none", "standard"}
-        Units of families that have locations.
-    """
-
-    covariance_type: str
-    row_weights: NDArray[np.float64] | None
-    reg_covar: float | str
+    covariance_type: str  # of families that have scatter
+    row_weights: NDArray[np.float64] | None  # (M,); None: 1
+    reg_covar: float | str  # see `vpem.terms.scaling.floors_of`
     n_threads: int
-    dtype: np.dtype[np.floating]
-    skip_negligible: bool
-    scale: str
+    dtype: np.dtype[np.floating]  # of the terms
+    skip_negligible: bool  # see `vpem.terms.features.FeatureTerms`
+    scale: str  # of families with locations: "none", "standard"
 
 
 class Law(ABC):
@@ -212,15 +178,7 @@ class Law(ABC):
 
 
 class PartTerms(ABC):
-    """Rows of the features of one family, and what is found of them.
-
-    Attributes
-    ----------
-    family : str
-        Its name.
-    features : Features
-        Which.
-    """
+    """Rows of the features of one family, and what is found of them."""
 
     family: str
     features: Features

@@ -47,18 +47,10 @@ LIGHTER = 4.0
 
 @dataclass(frozen=True)
 class StudentFactors:
-    """What the E-step needs of locations, scatters and degrees of freedom.
+    """What the E-step needs of locations, scatters and degrees of freedom."""
 
-    Attributes
-    ----------
-    gaussian : Factors
-        Of the Gaussian mixture with these means and covariances.
-    dof : ndarray of shape (K, B)
-        Degrees of freedom.
-    """
-
-    gaussian: Factors
-    dof: Table
+    gaussian: Factors  # by these means and covariances
+    dof: Table  # (K, B)
 
 
 class StudentLaw(GaussianLaw):

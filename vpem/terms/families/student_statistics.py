@@ -38,18 +38,9 @@ def student_terms(
     """``-2 log f`` of each hub (B, m, K), but for what a Gaussian's has besides.
 
     ``log|Psi| + (nu + p) log(1 + delta / nu) + p log(nu / 2) + 2 log Gamma(nu / 2)
-    - 2 log Gamma((nu + p) / 2)``, which tends to the Gaussian's ``log|Psi| + delta``.
-
-    Parameters
-    ----------
-    apart : ndarray of shape (B, m, K)
-        Mahalanobis distances delta of what rows have.
-    log_dets : ndarray of shape (B, m, K) or (B, 1, K)
-        Log-determinants of the scatter of it.
-    dof : ndarray of shape (K, B)
-        Degrees of freedom nu.
-    widths : ndarray of shape (B, m) or (B, 1)
-        Features p that rows have of each hub.
+    - 2 log Gamma((nu + p) / 2)``, which tends to the Gaussian's ``log|Psi| + delta``: delta are
+    Mahalanobis distances (B, m, K) of what rows have, nu (K, B) degrees of freedom, p (B, 1 or m)
+    the features that rows have of each hub.
     """
     half = 0.5 * dof.T
     each = 0.5 * np.arange(int(widths.max(initial=0)) + 1)[:, None, None]
@@ -65,22 +56,15 @@ def student_terms(
 class StudentStatistics:
     """Expected statistics of every hub, summed over rows; g are responsibilities.
 
-    Attributes
-    ----------
-    counts : ndarray of shape (R, K)
-        Sum of g.
-    moments : Statistics
-        Of a Gaussian, by ``g u``.
-    there, gaps : ndarray of shape (B, K)
-        Sums of ``g`` and ``g (u - 1 - E log u)`` of rows that have something of a hub.
-    seen : ndarray of shape (K, d)
-        Sum of g of rows that have a feature, where values are missing and scatter is diagonal.
+    ``there`` and ``gaps`` are sums of ``g`` and ``g (u - 1 - E log u)`` of rows that have something
+    of a hub; ``seen`` that of g of rows that have a feature, where values are missing and scatter
+    is diagonal.
     """
 
-    counts: Table
-    moments: Statistics
-    there: Table
-    gaps: Table
+    counts: Table  # (R, K) sum of g
+    moments: Statistics  # of a Gaussian, by ``g u``
+    there: Table  # (B, K)
+    gaps: Table  # (B, K)
     seen: Table = field(default_factory=lambda: np.zeros((0, 0)))
 
     @property
