@@ -40,43 +40,18 @@ SOME_VALUES = 1 << 16
 
 @dataclass
 class Wanted:
-    """Data and options that were checked.
+    """Data and options that were checked; data and centres are in the user's units."""
 
-    Attributes
-    ----------
-    X : ndarray or FileMatrix of shape (M, d)
-        The data.
-    row_weights : ndarray of shape (M,) or None
-        Weight of each row; where sums are masked, of those of this process.
-    rows : ndarray of shape (K,) or None
-        Rows to start from.
-    centres : ndarray of shape (K, d) or None
-        Centres to start from.
-    init : str or None
-        How else to start.
-    restarts : int
-        How often to start.
-    dtype : dtype
-        Precision of the rows.
-    scaling : Scaling
-        Units to cluster in; X and the centres to start from are in the user's.
-    misses : bool
-        Whether values are missing.
-    deviations : ndarray of shape (d,) or None
-        Standard deviations of the features over the rows of all processes, in the user's units;
-        None: nobody has measured them yet.
-    """
-
-    X: Any
-    row_weights: NDArray[np.float64] | None
-    rows: NDArray[np.intp] | None
-    centres: NDArray[np.float64] | None
-    init: str | None
-    restarts: int
+    X: Any  # (M, d)
+    row_weights: NDArray[np.float64] | None  # (M,); here, if masked
+    rows: NDArray[np.intp] | None  # (K,) to start from
+    centres: NDArray[np.float64] | None  # (K, d) to start from
+    init: str | None  # how else to start
+    restarts: int  # how often to start
     dtype: np.dtype[np.floating]
-    scaling: Scaling
-    misses: bool
-    deviations: NDArray[np.float64] | None
+    scaling: Scaling  # units to cluster in
+    misses: bool  # values are missing
+    deviations: NDArray[np.float64] | None  # (d,) in all processes, if measured
 
     @property
     def kept_scaling(self) -> Scaling | None:
@@ -99,11 +74,6 @@ def prepare(
     With ``here`` X and weights are of the rows of this process's workers, and others have more;
     weights of `Wanted` are of all rows. Centres to start from are of ``n_of_centres`` features, by
     default of those of X, where ``some`` tells whether any process has each of some flags.
-
-    Raises
-    ------
-    InputError
-        If data or an option cannot be used.
     """
     n_clusters, init = how.n_clusters, how.init
     masked = here is not None and here.masked
@@ -167,12 +137,7 @@ def prepare(
 class _Watched:
     """Moments of rows, taken as they are looked at for something else: nothing is read twice.
 
-    Parameters
-    ----------
-    n_features : int
-        d.
-    weights : array_like of shape (m,) or None
-        Of the rows, not checked yet; what comes of wrong ones is never asked for.
+    Weights (m,) are not checked yet; what comes of wrong ones is never asked for.
     """
 
     def __init__(self, n_features: int, weights: Any) -> None:

@@ -23,31 +23,10 @@ __all__ = ["ClusteredRows"]
 class ClusteredRows:
     """Rows of the workers of this process, worker by worker, in the units of clustering.
 
-    Parameters
-    ----------
-    asked : Wanted
-        The data, checked.
-    workers : Workers
-        Who holds which rows.
-    here : LocalRows
-        Of them, those of this process.
-    n_threads : int
-        Threads of the kernels.
-    centre : ndarray of shape (d,), optional
-        Mean of each feature, where it is known already, in the units of clustering.
-
-    Attributes
-    ----------
-    parts : sequence of ndarray of shape (m_i, d), or StoredParts
-        Rows of each worker. Missing values are filled by the mean of what all have of the feature.
-    observed : ndarray of shape (m, d) or None
-        1 where a value is there, where values are missing.
-    every_weight : ndarray of shape (M,) or None
-        Weights of the rows of all processes, worker by worker; None where sums are masked.
-    weights : ndarray of shape (m,) or None
-        Of them, those of this process.
-    width : int
-        Number of features, d.
+    ``parts`` are rows (m_i, d) of each worker, with missing values, where ``observed`` (m, d) is 0,
+    filled by the mean of what all have of the feature. ``every_weight`` (M,) has the rows of all
+    processes, worker by worker, and is None where sums are masked; ``weights`` (m,) has those of
+    this process. The mean ``centre`` (d,) of the features may be known already.
     """
 
     parts: Sequence[Floats] | StoredParts

@@ -243,15 +243,7 @@ class Clustering(
 
 
 def warn_of_outcome(found: Clustering, max_iter: int) -> None:
-    """Warn where iterations ran out, clusters are empty, or roots disagree.
-
-    Warns
-    -----
-    NotConvergedWarning
-        If rows still changed their cluster in the last iteration.
-    VpemWarning
-        If there are fewer different rows than clusters, or much consensus error.
-    """
+    """Warn where iterations ran out, clusters are empty, or roots disagree."""
     if not found.converged:
         warnings.warn(
             not_converged(

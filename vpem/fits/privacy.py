@@ -57,13 +57,7 @@ UP = 1 + 1e-9
 
 
 def iterations_of(how: FitSettings | KmeansSettings, default: int, usual: int) -> int:
-    """Return how many iterations a private fit pays for: ``usual``, where nobody says how many.
-
-    Raises
-    ------
-    InputError
-        If there are to be none.
-    """
+    """Return how many iterations a private fit pays for: ``usual``, where nobody says how many."""
     if how.max_iter == 0:
         raise InputError(
             Setting("max_iter", 0), " is the start alone, for which a private fit does not pay by "
@@ -73,13 +67,7 @@ def iterations_of(how: FitSettings | KmeansSettings, default: int, usual: int) -
 
 
 def accountant() -> ModuleType:
-    """Return `dp_accounting`.
-
-    Raises
-    ------
-    InputError
-        If it is not installed.
-    """
+    """Return `dp_accounting`."""
     try:
         return import_module("dp_accounting")
     except ImportError:
@@ -98,17 +86,8 @@ def spent(multipliers: Sequence[float], delta: float) -> float:
 def bounds_of(given: Any, n_features: int) -> NDArray[np.float64]:
     """Return the least and the largest value of each feature, shape (2, d).
 
-    Parameters
-    ----------
-    given : str, or two numbers or arrays of shape (d,)
-        ``"-3,3"`` for all features, or a pair for each: ``"0,120;-3,3"``.
-    n_features : int
-        Number of features, d.
-
-    Raises
-    ------
-    InputError
-        If they are not given, cannot be read, or leave nothing between them.
+    They are given as ``"-3,3"`` for all features, as a pair for each, ``"0,120;-3,3"``, or as two
+    numbers or arrays (d,).
     """
     if given is None:
         raise InputError(
@@ -143,11 +122,8 @@ def bounds_of(given: Any, n_features: int) -> NDArray[np.float64]:
 class Budget:
     """What may be told of a row.
 
-    Attributes
-    ----------
-    epsilon, delta : float
-        For neighbours S, S' and every set of results:
-        ``P(result of S in it) <= exp(epsilon) P(result of S' in it) + delta``.
+    For neighbours S, S' and every set of results:
+    ``P(result of S in it) <= exp(epsilon) P(result of S' in it) + delta``.
     """
 
     epsilon: float
@@ -155,22 +131,9 @@ class Budget:
 
     @classmethod
     def of(cls, epsilon: object, delta: object, n_samples: int, name: str = "epsilon") -> Budget:
-        """Check a budget.
+        """Check a budget; ``name`` is what the parameter of epsilon is called.
 
-        Parameters
-        ----------
-        epsilon, delta : float
-            As they are given.
-        n_samples : int
-            Number of rows, M.
-        name : str
-            What the parameter of epsilon is called.
-
-        Raises
-        ------
-        InputError
-            If they are out of bounds, delta is not given, or so large that whole rows could be
-            published.
+        InputError also where delta is not given, or so large that whole rows could be published.
         """
         epsilon = check_number(name, epsilon, least=0.0, above=True)
         if not LEAST_EPSILON <= epsilon <= MOST_EPSILON:
@@ -199,17 +162,9 @@ class Budget:
         return float(accountant().get_sigma_gaussian(epsilon, delta)) * UP
 
     def multipliers(self, shares: Sequence[float]) -> list[float]:
-        """Return the noise multiplier of each of several releases.
+        """Return the noise multiplier of each of several releases, by its share of the budget.
 
-        Parameters
-        ----------
-        shares : sequence of float
-            What each has of the budget, of 1 in all: releases of equal shares have equal noise.
-
-        Raises
-        ------
-        ValueError
-            If they are more than there is.
+        Releases of equal shares have equal noise; ValueError if they are more than 1 in all.
         """
         if min(shares) <= 0 or sum(shares) > UP:
             raise ValueError(f"shares of a budget are above 0 and at most 1 in all, got {shares}")
@@ -225,12 +180,8 @@ class Budget:
     def check_grid(self, scale: int, n_values: int) -> None:
         """Raise InputError unless noise of this scale on integers is as good as Gaussian noise.
 
-        Parameters
-        ----------
-        scale : int
-            Least standard deviation, in units of the grid.
-        n_values : int
-            Noisy numbers of all releases together.
+        ``scale`` is the least standard deviation, in units of the grid; ``n_values`` are noisy
+        numbers of all releases together.
         """
         ratio, room = ratio_to_gaussian(scale, n_values), OF_EPSILON * self.epsilon / 2
         if ratio > room:
@@ -252,25 +203,12 @@ class Budget:
 
 @dataclass(frozen=True)
 class Guarantee:
-    """What a result promises, and how that was done: of reports and models.
-
-    Attributes
-    ----------
-    budget : Budget
-        Epsilon and delta.
-    multipliers : tuple of float
-        Noise multiplier of each release.
-    noise_by : str
-        Who added the noise: ``"server"``, the ``"root"`` of a tree, ``"workers"``, a share each,
-        or ``"hubs"``.
-    repeatable : bool
-        Whether the noise has a seed: then there is no privacy, and outputs say so.
-    """
+    """What a result promises, and how that was done: of reports and models."""
 
     budget: Budget
-    multipliers: tuple[float, ...]
-    noise_by: str
-    repeatable: bool = False
+    multipliers: tuple[float, ...]  # of each release
+    noise_by: str  # "server", "root" (tree), "workers", "hubs"
+    repeatable: bool = False  # a seed: no privacy, as outputs say
 
     def describe(self) -> Report:
         """Return what stands in reports and models."""

@@ -55,25 +55,9 @@ def private_kmeans(
 
     k-means is EM with hard assignments and one spread in all directions for all clusters
     (`vpem.fits.private_rows`): clusters send noisy sizes, noisy sums about their centres in units
-    of that spread, and a noisy spread, by which rows far away are clipped.
-
-    Parameters
-    ----------
-    X, workers, network, sample_weight, feature_names, saver
-        As for `vpem.kmeans_rows`.
-    how, privacy
-        Settings; ``max_iter`` iterations are run, by default as many as of a private mixture.
-
-    Returns
-    -------
-    Clustering
-        With noisy sizes, and without inertia and history, which would tell of rows; labels are
-        those of this process's rows.
-
-    Raises
-    ------
-    InputError
-        If something is asked for that noise cannot go with, or nothing would be left but noise.
+    of that spread, and a noisy spread, by which rows far away are clipped. What is found has noisy
+    sizes, and neither inertia nor history, which would tell of rows; labels are those of this
+    process's rows.
     """
     check_private(how, LEAVE_OUT, weighted=sample_weight is not None, saved=saver is not None)
     n_features = n_columns(X)

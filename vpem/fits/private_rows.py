@@ -71,16 +71,8 @@ def check_private(
 ) -> None:
     """Raise InputError where something is asked for that a private fit cannot have.
 
-    Parameters
-    ----------
-    how : FitSettings or KmeansSettings
-        Settings.
-    leave_out : dict of str to str
-        Of these such as cannot be had, and why.
-    given : callable
-        Whether a setting, by its name, was given even if it is the default.
-    weighted, saved : bool
-        Whether there are sample weights, or a checkpoint.
+    ``leave_out`` are settings that cannot be had, and why; ``given`` says of one, by its name,
+    whether it was given even if it is the default.
     """
     asked, usual = Setting("epsilon"), type(how)()
     for name, why in leave_out.items():
@@ -129,26 +121,9 @@ def fit_private_rows(
 ) -> RowFit:
     """Fit a mixture to rows that workers hold, by noisy sums (`vpem.steps.private_em`).
 
-    Parameters
-    ----------
-    X, workers, network, sample_weight, feature_names, callback, saver
-        As for `vpem.fit_em`; a callback is not given log-likelihoods, which nobody has paid for.
-    how, privacy
-        Settings; ``max_iter`` iterations are taken, by default `USUAL_ITERATIONS`.
-    hard : bool
-        Whether rows belong to one component each, by distances in the data's units; see
-        `vpem.fits.private_kmeans`.
-
-    Returns
-    -------
-    RowFit
-        Without log-likelihoods and history, which would tell of rows.
-
-    Raises
-    ------
-    InputError
-        If something is asked for that a private fit cannot have, or nothing would be left but
-        noise.
+    Parameters are those of `vpem.fit_em`, but `USUAL_ITERATIONS` are run by default, and neither
+    callback nor result has log-likelihoods, which nobody has paid for. If ``hard``, rows belong to
+    one component each, by distances in the data's units; see `vpem.fits.private_kmeans`.
     """
     began = time.perf_counter()
     check_private(how, weighted=sample_weight is not None, saved=saver is not None)

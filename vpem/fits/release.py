@@ -64,22 +64,8 @@ def release_vpem(
 ) -> Fit:
     """Fit a mixture to features, with noise in every M-step (`vpem.steps.noisy_em`).
 
-    Parameters
-    ----------
-    X, network, sample_weight, feature_names, saver, labels
-        As for `vpem.fit_vpem`.
-    how, privacy
-        Settings; ``max_iter`` iterations are run, by default `USUAL_ITERATIONS`.
-
-    Returns
-    -------
-    Fit
-        Without log-likelihoods and history, which would tell of rows.
-
-    Raises
-    ------
-    InputError
-        If something is asked for that noise cannot go with, or nothing would be left but noise.
+    Parameters are those of `vpem.fit_vpem`, but `USUAL_ITERATIONS` are run by default; the result
+    has neither log-likelihoods nor history, which would tell of rows.
     """
     began = time.perf_counter()
     if privacy.epsilon is not None:

@@ -34,25 +34,9 @@ def spread_contribution(
 ) -> Contribution:
     """Tell what a mixture loses without each party's features; all processes call it alike.
 
-    Parameters
-    ----------
-    rows_of_all : SpreadRows
-        Rows to judge by, of which each process has its parties' features.
-    mixture : Mixture
-        The same in every process.
-    feature_names : sequence of str
-        Of its features.
-
-    Returns
-    -------
-    Contribution
-        In every process the same. What it took is in ``rows_of_all.communication``.
-
-    Raises
-    ------
-    InputError
-        In every process the same, if a party has features in hubs of several roots, or the model
-        has factors.
+    All have the same mixture, and each its parties' features of the rows to judge by. What it took
+    is in ``rows_of_all.communication``. InputError, everywhere the same, if a party has features in
+    hubs of several roots, or the model has factors.
     """
     if isinstance(mixture, VariationalMixture):
         mixture = mixture.plain
