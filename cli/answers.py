@@ -8,7 +8,7 @@ from .tables import table
 
 if TYPE_CHECKING:
     from vpem.fits.answer import Answer
-    from vpem.fits.completed import Imputation
+    from vpem.fits.completed import Completed
     from vpem.network.schema import Report
 
     from .tables import Table
@@ -42,7 +42,7 @@ def note_of_one_feature(found: Answer) -> str | None:
     )
 
 
-def note_of_one_column(fit: Imputation) -> str | None:
+def note_of_one_column(fit: Completed) -> str | None:
     """Say that one column of large numbers decides what is imputed, if one does."""
     squares = (fit.fitted**2).sum(axis=0)
     share = squares.max() / squares.sum() if squares.any() else 0.0

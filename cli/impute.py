@@ -1,4 +1,4 @@
-"""`vpem impute`: what no observer saw of a matrix, by federated EM with a matrix of low rank."""
+"""`vpem impute`: what no observer saw of a matrix, by a matrix of low rank or by a mixture."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from .workers import graph_of
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from vpem.fits.imputation import Imputation
+    from vpem.fits.completed import Completed
     from vpem.network.schema import Report
     from vpem.terms.lowrank.observations import Observations
 
@@ -90,17 +90,28 @@ def impute(
     """Impute a matrix from the parts of it that observers saw.
 
     This is FedMissEM. Observers send corrections of a filled matrix to a server, or mix filled
-    matrices with their neighbours on a graph.
+    matrices with their neighbours on a graph. With --method mixture it is EM of a Gaussian mixture
+    over whole rows, or whole columns, and with --draws 20 there are 20 imputations.
 
     Example: vpem impute data/wine.h5 -r 3 --scale standard --workers 5 --holdout 0.1 -o imputed.h5
+
+    Example: vpem impute data/wine.h5 --method mixture --holdout 0.1 --draws 20 -o imputations.csv
     """
     with Screen(out.quiet) as screen:
+        from vpem.errors import InputError, Setting
+        from vpem.fits.completed import Imputation
         from vpem.fits.holdouts import score_holdout
         from vpem.fits.imputed import write_imputation
         from vpem.pictures.figure import check_picture, save_picture
         from vpem.pictures.imputation import draw_imputation
 
         run = Run(screen, out, "imputations", engine, checkpoints)
+        of_mixture = how.method == "mixture"
+        if out.plot is not None and of_mixture:
+            raise InputError(
+                Setting("plot"), " draws what FedMissEM found; leave it out, or take ",
+                Setting("method", "lowrank"),
+            )  # fmt: skip
         if out.plot is not None and run.where.speaks:
             check_picture(out.plot, out.force)
         found, hidden = observed(data, parties, dealing, how, run)
@@ -112,7 +123,7 @@ def impute(
                 screen.note(
                     "every entry was seen, so that nothing is imputed; --holdout hides some"
                 )
-            free = report["law"] == "gaussian" and how.scale == "none"
+            free = report["law"] == "gaussian" and how.scale == "none" and not of_mixture
             note = note_of_one_column(fit) if free and report["share_seen"] < 1 else None
             if note is not None:
                 screen.note(note)
@@ -127,7 +138,7 @@ def impute(
             write_imputation(path, fit, report, out.force, hidden, out.quote_formulas, table)
 
         def draw(report: Report) -> Report:
-            if out.plot is not None:
+            if out.plot is not None and isinstance(fit, Imputation):
                 save_picture(out.plot, draw_imputation(fit), force=out.force)
             return {"plot": None if out.plot is None else str(out.plot)}
 
@@ -139,7 +150,7 @@ def impute(
 
 def _fit(
     found: Observations, graph: GraphSettings, sums: SumSettings, how: ImputeSettings, run: Run
-) -> tuple[Imputation, Report]:
+) -> tuple[Completed, Report]:
     """Fit; and what there is to report of the engine."""
     from vpem.fits.imputation import fit_imputation
     from vpem.sums.combinations import way_of
@@ -149,11 +160,11 @@ def _fit(
     if way_of(joined, sums) == "consensus":
         # There the codec is of the rounds; elsewhere corrections are compressed, not the sum.
         sums, how = sums.changed(compress=how.compress), how.changed(compress=None)
-    with run.working(_Progress) as progress:
+    with run.working(Progress if how.method == "mixture" else _Progress) as progress:
         progress.most = how.max_iter
         network = run.over(connect_workers(joined, sums), workers=True)
         fit = fit_imputation(found, how, network=network, callback=progress, saver=run.saver)
-        return fit, describe_engine(network)
+        return fit, describe_engine(getattr(fit, "ran_on", network))
 
 
 class _Progress(Progress):
@@ -172,7 +183,7 @@ class _Progress(Progress):
             yield f"penalized log-likelihood an entry {self.objective:.6f}"
 
 
-def _show(report: Report, fit: Imputation) -> None:
+def _show(report: Report, fit: Completed) -> None:
     """Print what a reader wants to know."""
     from .output import communication, number, plural, show, table
 
@@ -182,29 +193,23 @@ def _show(report: Report, fit: Imputation) -> None:
     rows, columns = plural(report["n_samples"], "row"), plural(report["n_features"], "column")
     seen = f"{report['share_seen']:.1%} seen"
     network = [plural(report["n_workers"], "observer"), report["topology"]]
+    of_mixture = report["algorithm"] == "mixture-imputation"
     if report["sum"] != "server" or report["secure_sum"]:
-        network.append(how_summed(report))
-    if report["sum"] == "consensus":
+        network.append(how_summed(report | {"compress": report.get("compress")}))
+    if report["sum"] == "consensus" and not of_mixture:
         network.append(f"statistics up to {report['disagreement']:.2g} apart")
     if report["sample_weight"] is not None:
         seen += f", weighed by {report['sample_weight']}"
     iterations = [str(report["n_iter"]), f"{number(report['seconds'], 3)} s"]
     if not report["converged"]:
         iterations.insert(1, "not converged")
-    elif report["in_noise"]:
+    elif report.get("in_noise"):
         iterations.insert(1, "converged to within noise")
-    how = [f"participation {report['participation']:g}", f"step {report['step_size']}"]
-    if report["compress"] is not None and report["sum"] == "server":
-        how.append(f"compressed by {report['compress']}")
-    if report["projections"]:
-        how.append(f"{report['projections']:,} means moved into the law's domain")
+    model = _mixture(report) if of_mixture else _low_rank(report, law)
     facts = (
         ("matrix", f"{rows} x {columns}, {seen}"),
-        ("model", f"rank {report['rank']}, ridge {number(report['ridge'])}, {law}"),
-        ("log-likelihood", f"{report['log_likelihood']:.6f} an entry seen"),
-        ("singular values", ", ".join(number(one, 4) for one in report["singular_values"][:8])),
+        *model,
         ("iterations", ", ".join(iterations)),
-        ("FedEM", ", ".join(how)),
         ("network", ", ".join(network)),
         ("communication", communication(report["communication"], report["worker_names"])),
         ("written to", report["model"] or "nothing is kept (give --output)"),
@@ -220,6 +225,43 @@ def _show(report: Report, fit: Imputation) -> None:
         head = f"mean fitted {fit.law.unit}".replace("fitted mean", "fitted")
         tables.append(table(trend, "column", head, title="Trend over columns", right=(head,)))
     show(*tables)
+
+
+def _low_rank(report: Report, law: str) -> list[tuple[str, str]]:
+    """Say what was fitted: a matrix of low rank."""
+    from .output import number
+
+    how = [f"participation {report['participation']:g}", f"step {report['step_size']}"]
+    if report["compress"] is not None and report["sum"] == "server":
+        how.append(f"compressed by {report['compress']}")
+    if report["projections"]:
+        how.append(f"{report['projections']:,} means moved into the law's domain")
+    return [
+        ("model", f"rank {report['rank']}, ridge {number(report['ridge'])}, {law}"),
+        ("log-likelihood", f"{report['log_likelihood']:.6f} an entry seen"),
+        ("singular values", ", ".join(number(one, 4) for one in report["singular_values"][:8])),
+        ("FedEM", ", ".join(how)),
+    ]
+
+
+def _mixture(report: Report) -> list[tuple[str, str]]:
+    """Say what was fitted: a mixture, over columns or rows, and what was drawn by it."""
+    from .output import plural
+
+    alone = report["n_workers"] == 1 or report["split"] == "rows"
+    told = [
+        plural(report["n_components"], "component"),
+        f"{report['covariance_type']} covariance{'' if alone else ' of columns of one observer'}",
+        plural(report["n_parameters"], "parameter"),
+    ]
+    found = [
+        ("mixture", ", ".join(told)),
+        ("log-likelihood", f"{report['log_likelihood']:.6f} per sample, BIC {report['bic']:.2f}"),
+    ]
+    if (draws := report["draws"]) is not None:
+        text = f"{draws['n_draws']}, each of a fit to weighed rows: {draws['n_iter']} iterations"
+        found.append(("draws", text))
+    return found
 
 
 def _holdout(scores: Report) -> list[Any]:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import warnings
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from vpem.errors import Setting
 from vpem.fits.settings import ImputeSettings
-from vpem.records import Settings, changed, setting
-from vpem.settings import DEALS, WorkerSettings
+from vpem.records import Settings, changed, refuse_both, setting
+from vpem.settings import DEALS, HoldingSettings, WorkerSettings
 
 from .engine import place_parties
 from .parties import NumberFiles, PartySettings, check_parties
@@ -16,7 +17,6 @@ from .reading import refuse_shared_stdin, teller
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from pathlib import Path
 
     from vpem.engines.placement import Placement
     from vpem.terms.lowrank.dealing import Hidden
@@ -50,13 +50,26 @@ class Dealing(Settings, heading="Data", kept=False):
     )
     split: str | None = setting(
         None,
-        "How --workers deals: entries at random (random, the default), or whole rows (rows).",
+        "How --workers deals: entries at random (random), whole rows (rows) or whole columns "
+        "(features). Default: random; of a mixture rows; with --agents or --partition features.",
         choices=DEALS,
-        idle=(
-            lambda given: given["workers"] is None,
-            (" says how --workers deals entries out; give --workers N, or leave --split out",),
-        ),
+        idle=[
+            (
+                lambda given: all(given[one] is None for one in ("workers", "agents", "partition")),
+                (" says how --workers deals entries out; give --workers N, or leave --split out",),
+            ),
+            (
+                lambda given: given["workers"] is None and given["split"] != "features",
+                (" is for --workers; --agents and --partition deal out columns: leave it out",),
+            ),
+        ],
     )
+    agents: int | None = setting(
+        None,
+        "Deal the columns out to so many, in runs: as --workers N --split features.",
+        least=1,
+    )
+    partition: Path | None = changed(HoldingSettings, "partition", idle=None)
     holdout: float | None = setting(
         None,
         "Hide this share of the entries, and report the error on them against column "
@@ -80,6 +93,15 @@ class Dealing(Settings, heading="Data", kept=False):
     )
     dataset: str | None = setting(None, "Path of a 2-D dataset inside the HDF5 file, instead of X.")
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for one, other in (
+            ("workers", "agents"),
+            ("workers", "partition"),
+            ("agents", "partition"),
+        ):
+            refuse_both(self, one, other)
+
 
 def observed(
     files: Sequence[Path], asked: Observers, dealing: Dealing, how: ImputeSettings, run: Run
@@ -100,7 +122,8 @@ def observed(
         found, holders = _of_parties(files, asked, dealing, run)
         check_laws(found, law, holders)
     else:
-        found, holders = _of_one_file(files[0], asked, dealing, (how.seed, law), run)
+        told = (how.seed, law, how.method == "mixture")
+        found, holders = _of_one_file(files[0], asked, dealing, told, run)
     if dealing.holdout is None:
         return found, None
     rng = np.random.default_rng([how.seed, 2])
@@ -116,17 +139,18 @@ def observed(
 
 
 def _of_one_file(
-    path: Path, asked: Observers, dealing: Dealing, how: tuple[int, Law], run: Run
+    path: Path, asked: Observers, dealing: Dealing, how: tuple[int, Law, bool], run: Run
 ) -> tuple[Observations, Placement]:
     """Read the file of all observers, and keep what those of this process saw."""
     import numpy as np
 
     from vpem.engines.placement import Placement
+    from vpem.files.holdings import read_partition
     from vpem.files.observations import read_observations
-    from vpem.terms.lowrank.dealing import split
+    from vpem.terms.lowrank.dealing import split, split_columns
     from vpem.terms.lowrank.observations import check_law
 
-    seed, law = how
+    seed, law, of_mixture = how
     refuse_shared_stdin(path, run.where)
     told = teller(run.screen.say)
     found = read_observations(
@@ -137,9 +161,13 @@ def _of_one_file(
         tell=lambda data: told(data, asked.table),
     )
     check_law(found, law)
-    if dealing.workers is not None:
+    if dealing.partition is not None:
+        held = read_partition(dealing.partition, found.shape[1], found.column_names)
+        found = split_columns(found, held)
+    elif (count := dealing.agents if dealing.workers is None else dealing.workers) is not None:
         rng = np.random.default_rng([seed, 1])
-        found = split(found, dealing.workers, dealing.split or "random", rng)
+        by = "features" if dealing.agents else dealing.split
+        found = split(found, count, by or ("rows" if of_mixture else "random"), rng)
     if not run.engine.apart:
         return found, Placement.here(found.n_observers)
     holders = Placement.evenly(run.engine, found.n_observers, found.names)

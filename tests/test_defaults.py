@@ -67,6 +67,7 @@ SPELT = {
     ("components", None): 2,  # or the starting model's
     ("n_components", "1-8"): 2,  # of a search: several at a time
     ("n_components", "2"): 2,  # or several, of which the best is kept
+    ("n_components", "1"): 1,
     ("hops", "0"): 0,
     ("covariance", None): "diagonal",  # of vpem saem: of one of its models
     ("graph", None): "star",  # or that of the dataset

@@ -7,6 +7,7 @@ import pytest
 from vpem.errors import FileError, InputError
 from vpem.files.datasets import Dataset, write_dataset
 from vpem.files.observations import read_observations, write_observations
+from vpem.fits.imputation import fit_imputation
 from vpem.terms.lowrank.dealing import hide, split
 from vpem.terms.lowrank.entries import from_matrices
 from vpem.terms.lowrank.laws import make_law
@@ -253,14 +254,12 @@ def holed(rows=(), columns=()):
 @each(
     ("given", "words"),
     [
-        (holed(rows=[2]), "nobody saw any entry of row 'row 2'"),
         (holed(columns=[0, 2]), "any entry of columns 'column 0', 'column 2'"),
         (
             holed(rows=[1], columns=[1]),
             "of row 'row 1' and of column 'column 1', so nothing can be imputed there; leave such "
             "rows and columns out",
         ),
-        ([holed(rows=[1]), holed(rows=[1, 3])], "of row 'row 1', so nothing can be imputed"),
         (np.full((2, 2), np.nan), "nobody saw a single entry"),
         ([np.ones((2, 2)), np.full((2, 2), np.nan)], "observer 1 saw nothing"),
         (np.array([[1, np.inf], [1, 1]]), "at row 'row 0', column 'column 1' is inf"),
@@ -276,6 +275,12 @@ def test_matrices_that_cannot_be_used(given, words):
     with pytest.raises(InputError) as caught:
         from_matrices(given)
     assert words in str(caught.value)
+
+
+@each("given", [holed(rows=[1]), [holed(rows=[1]), holed(rows=[1, 3])]])
+def test_rows_without_entries_are_for_a_mixture_to_fill(given):
+    with pytest.raises(InputError, match="of row 'row 1', so nothing can be imputed"):
+        fit_imputation(from_matrices(given))
 
 
 def test_what_one_observer_lacks_another_may_have():

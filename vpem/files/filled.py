@@ -33,13 +33,15 @@ def filled_columns(
         n for n, name in enumerate(frame.names) if name not in place and name not in frame.unread
     ]
     read = dict(zip(others, frame.read(others, others), strict=True)) if others else {}
-    columns: dict[str, Any] = {}
+    values, times = found.stacked
+    columns: dict[str, Any] = {**found.numbered(frame.names)}
     for n, name in enumerate(frame.names):
         if n in read:
-            columns[_free(name, columns)] = _stored(read[n], frame.kinds[n])
+            column = _stored(read[n], frame.kinds[n])
+            columns[_free(name, columns)] = pa.chunked_array(column.chunks * times, column.type)
         elif name in place:
-            columns[_free(name, columns)] = _numbers(found.values[:, place.pop(name)])
-    if place or any(len(column) != len(found.values) for column in columns.values()):
+            columns[_free(name, columns)] = _numbers(values[:, place.pop(name)])
+    if place or any(len(column) != len(values) for column in columns.values()):
         raise FileError(f"{os.fspath(path)} has changed since it was read; impute it again")
     return columns
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -38,6 +38,23 @@ class Imputed(Shown, facts="{values.shape[0]:row}, {values.shape[1]:column}"):
     column_names: tuple[str, ...]  # (J,)
     source: str  # where the observations are from
     long: bool = False  # that was a table with a line an entry
+    draws: NDArray[np.float64] | None = None  # (M, I, J): of which tables then consist
+
+    @property
+    def stacked(self) -> tuple[NDArray[np.float64], int]:
+        """What tables have, (M I, J), and how many times each row is in it."""
+        if self.draws is None:
+            return self.values, 1
+        return self.draws.reshape(-1, self.draws.shape[2]), len(self.draws)
+
+    def numbered(self, taken: Collection[str]) -> dict[str, NDArray[np.intp]]:
+        """Return the column of a table that says which draw a row is of, if there are any."""
+        if self.draws is None:
+            return {}
+        name = "draw"
+        while name in taken:
+            name += "_"
+        return {name: np.repeat(np.arange(1, len(self.draws) + 1), len(self.row_names))}
 
 
 IMPUTATION: Elements = {
@@ -47,6 +64,7 @@ IMPUTATION: Elements = {
     "times_seen": Array("i", ("rows", "columns"), 0, LARGEST_COUNT),
     "@source": Maybe(TEXT),
     "@long": Maybe(FLAG),
+    "draws": Maybe(Array("f", ("draws", "rows", "columns"))),
 }
 """What is read of the file; factors, trends and the report are for others."""
 
@@ -64,6 +82,7 @@ def read_imputed(path: PathLike) -> Imputed:
         found["column_names"],
         found["source"] or "",
         bool(found["long"]),
+        found["draws"],
     )
 
 
@@ -78,23 +97,27 @@ def write_imputed(
 
     Of observations from a long table the table is long too: row, column, value, times_seen (0 where
     the value was imputed). Else it is the matrix, a line a row and its name first; or all columns
-    of the table that was imputed, which are ``filled`` (`vpem.files.filled.filled_columns`).
+    of the table that was imputed, which are ``filled`` (`vpem.files.filled.filled_columns`). With
+    draws there is one such table below the other, and a column draw that counts them from 1.
     """
     check_ending(path, "imputed values")
-    rows, columns = np.array(found.row_names), np.array(found.column_names)
+    values, times = found.stacked
+    rows, columns = np.tile(np.array(found.row_names), times), np.array(found.column_names)
     table: Mapping[str, Any]
     if filled is not None:
         table = filled
     elif found.long:
-        table = {
+        drawn = found.numbered(())
+        table = {name: np.repeat(number, len(columns)) for name, number in drawn.items()} | {
             "row": np.repeat(rows, len(columns)),
             "column": np.tile(columns, len(rows)),
-            "value": found.values.ravel(),
-            "times_seen": found.times_seen.ravel(),
+            "value": values.ravel(),
+            "times_seen": np.tile(found.times_seen.ravel(), times),
         }
     else:
         first = "row"
         while first in found.column_names:
             first += "_"
-        table = {first: rows, **dict(zip(found.column_names, found.values.T, strict=True))}
+        taken = (first, *found.column_names)
+        table = found.numbered(taken) | dict(zip(taken, (rows, *values.T), strict=True))
     write_columns(path, table, "vpem-imputed", force, quote_formulas)

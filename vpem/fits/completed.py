@@ -1,7 +1,8 @@
-"""A matrix with nothing missing, as FedMissEM ends with it, and how it describes itself."""
+"""A matrix with nothing missing, as imputation ends with it, and how it describes itself."""
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -16,7 +17,7 @@ from vpem.terms.lowrank.laws import Law
 from vpem.terms.lowrank.observations import Observations
 from vpem.terms.scaling import Scaling
 
-__all__ = ["Imputation", "Seen"]
+__all__ = ["Completed", "Imputation", "Seen"]
 
 Matrix = NDArray[np.float64]
 
@@ -41,12 +42,8 @@ class Seen:
 
 
 @dataclass(kw_only=True)
-class Imputation(
-    Result,
-    facts="rank {rank}, {observations.shape[0]:row}, {observations.shape[1]:column}, "
-    "{converged:converged|not converged} after {n_iter:iteration}",
-):
-    """A matrix with nothing missing, and how it was found.
+class Completed(Result):
+    """A matrix with nothing missing, whatever filled it.
 
     Attributes
     ----------
@@ -56,22 +53,14 @@ class Imputation(
         What they saw together.
     law : Law
         Of the entries.
-    factors : LowRank
-        U and V of theta; on a graph those of the mean of the observers' statistics.
-    rank, ridge, n_copies
-        As used.
     log_likelihood : float
-        An entry seen, in nats.
-    run : FedRun
-        History, memories, projections.
+        Of what was seen, in nats: of a matrix of low rank an entry, of a mixture a row.
     network : Network
         Who took part.
-    compress : str or None
-        Name of the codec.
-    options : dict
-        Participation, step size and the like, as used.
     scaling : Scaling
-        Of the columns: theta is of entries in these units.
+        Of the columns: what was fitted is of entries in these units.
+    options : dict
+        Settings as used.
     converged, seconds, communication
         See `vpem.fits.results.Result`.
     """
@@ -79,26 +68,19 @@ class Imputation(
     observations: Observations
     seen: Seen
     law: Law
-    factors: LowRank
-    rank: int
-    ridge: float
-    n_copies: float
     log_likelihood: float
-    run: FedRun
     network: Network
-    compress: str | None
     scaling: Scaling
     options: Report = field(default_factory=dict)
 
     @property
-    def n_iter(self) -> int:
-        """Iterations."""
-        return self.run.n_iter
-
-    @property
+    @abstractmethod
     def fitted(self) -> Matrix:
         """Expectation of every entry, in the law's mean units, shape (I, J)."""
-        return self.law.mean(self.factors.theta) * self.scaling.scale + self.scaling.shift
+
+    @abstractmethod
+    def describe(self) -> Report:
+        """Summarize the imputation in values that JSON can hold."""
 
     @property
     def imputed(self) -> Matrix:
@@ -117,6 +99,68 @@ class Imputation(
         found: Matrix = self.fitted.mean(axis=0)
         return found
 
+    def _common(self) -> Report:
+        """Return what there is to report whatever filled the matrix."""
+        given = self.observations
+        rows, columns = given.shape
+        return {
+            "n_samples": rows,
+            "n_features": columns,
+            "n_workers": given.n_observers,
+            "worker_names": list(given.names),
+            "n_entries": given.n_entries,
+            "share_seen": float((self.seen.times > 0).mean()),
+            "law": self.law.name,
+            "variance": None,
+            "log_likelihood": self.log_likelihood,
+            "column_trend": self.column_trend.tolist(),
+            "converged": self.converged,
+            "n_iter": self.n_iter,
+            **self.options,
+            "communication": self.communication,
+            "seconds": self.seconds,
+        }
+
+
+@dataclass(kw_only=True)
+class Imputation(
+    Completed,
+    facts="rank {rank}, {observations.shape[0]:row}, {observations.shape[1]:column}, "
+    "{converged:converged|not converged} after {n_iter:iteration}",
+):
+    """A matrix with nothing missing, and how it was found.
+
+    Attributes
+    ----------
+    factors : LowRank
+        U and V of theta; on a graph those of the mean of the observers' statistics.
+    rank, ridge, n_copies
+        As used.
+    run : FedRun
+        History, memories, projections.
+    compress : str or None
+        Name of the codec.
+    observations, seen, law, log_likelihood, network, scaling, options
+        See `Completed`.
+    """
+
+    factors: LowRank
+    rank: int
+    ridge: float
+    n_copies: float
+    run: FedRun
+    compress: str | None
+
+    @property
+    def n_iter(self) -> int:
+        """Iterations."""
+        return self.run.n_iter
+
+    @property
+    def fitted(self) -> Matrix:
+        """Expectation of every entry, in the law's mean units, shape (I, J)."""
+        return self.law.mean(self.factors.theta) * self.scaling.scale + self.scaling.shift
+
     def describe(self) -> Report:
         """Summarize the imputation in values that JSON can hold.
 
@@ -126,33 +170,20 @@ class Imputation(
             Log-likelihoods are in nats an entry seen; ``history`` is the penalized one, of the
             start and after every iteration, as are ``mean_field``, ``epochs`` and ``bytes_up``.
         """
-        given, run, network = self.observations, self.run, self.network
-        history = run.history
-        rows, columns = given.shape
+        run, network, history = self.run, self.network, self.run.history
         return {
             "algorithm": "fedmissem",
-            "n_samples": rows,
-            "n_features": columns,
-            "n_workers": given.n_observers,
-            "worker_names": list(given.names),
-            "n_entries": given.n_entries,
-            "share_seen": float((self.seen.times > 0).mean()),
-            "law": self.law.name,
+            **self._common(),
             "variance": self.law.dispersion if self.law.name == "gaussian" else None,
             "rank": self.rank,
             "ridge": self.ridge,
             "n_copies": self.n_copies,
             "singular_values": self.factors.singular_values.tolist(),
-            "log_likelihood": self.log_likelihood,
-            "objective": history.objective[-1],
             "row_trend": self.row_trend.tolist(),
-            "column_trend": self.column_trend.tolist(),
-            "converged": self.converged,
+            "objective": history.objective[-1],
             "in_noise": run.in_noise,
-            "n_iter": self.n_iter,
             "projections": run.projections,
             "compress": self.compress,
-            **self.options,
             **network.describe("topology", "edges", "server", *SUMMED, "faults"),
             "partitions": [{"iteration": at, "reason": reason} for at, reason in run.partitions],
             "disagreement": history.disagreement[-1],
@@ -160,6 +191,4 @@ class Imputation(
             "mean_field": history.mean_field,
             "epochs": history.epochs,
             "bytes_up": history.bytes_up,
-            "communication": self.communication,
-            "seconds": self.seconds,
         }

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from vpem.checks import check_memory
 from vpem.errors import InputError
-from vpem.fits.completed import Imputation
+from vpem.fits.completed import Completed
 from vpem.network.schema import Report
 from vpem.terms.lowrank.dealing import Hidden
 
@@ -58,13 +58,13 @@ def iterative_imputer(seen: Matrix, seed: int) -> Matrix:
 
 
 def score_holdout(
-    found: Imputation, hidden: Hidden, share: float, seed: int, *, compare: bool = True
+    found: Completed, hidden: Hidden, share: float, seed: int, *, compare: bool = True
 ) -> Report:
     """Compare imputations of hidden entries with what had been seen there.
 
     Parameters
     ----------
-    found : Imputation
+    found : Completed
         Made without the hidden entries.
     hidden : Hidden
         From `vpem.terms.lowrank.dealing.hide`.

@@ -23,6 +23,7 @@ from vpem.checks import check_memory
 from vpem.errors import InputError, Setting, VpemWarning, not_converged
 from vpem.files.fingerprint import checksum, describe_steps, network_facts
 from vpem.fits.completed import Imputation
+from vpem.fits.mixture_imputation import MixtureImputation, impute_by_mixture
 from vpem.fits.observers import Observers, check_laws
 from vpem.fits.settings import ImputeSettings
 from vpem.network.codecs import Codec, parse_codec
@@ -38,6 +39,7 @@ from vpem.steps.safe_steps import batches_of, enough_iterations, noise_of, safe_
 from vpem.steps.saver import Saver
 from vpem.sums.connect import Network, connect_workers
 from vpem.sums.quantizer import Quantizer
+from vpem.terms.lowrank.entries import check_covered
 from vpem.terms.lowrank.laws import Law, make_law
 from vpem.terms.lowrank.model import ImputationModel
 from vpem.terms.lowrank.observations import Observations
@@ -59,8 +61,8 @@ def fit_imputation(
     callback: Callable[[FedProgress], None] | None = None,
     saver: Saver | None = None,
     **changes: Any,
-) -> Imputation:
-    """Impute what no observer saw, by federated EM with a matrix of low rank.
+) -> Imputation | MixtureImputation:
+    """Impute what no observer saw: by federated EM with a matrix of low rank, or by a mixture.
 
     Parameters
     ----------
@@ -89,7 +91,9 @@ def fit_imputation(
 
     Returns
     -------
-    Imputation
+    Imputation, or MixtureImputation where the ``method`` is "mixture"
+        Of a mixture each observer has whole rows of the matrix, or whole columns. With ``draws``
+        it has several imputations, for Rubin's rules, each by a fit to rows of random weights.
 
     Raises
     ------
@@ -107,8 +111,11 @@ def fit_imputation(
     """
     began = time.perf_counter()
     how = ImputeSettings.of(settings, **changes).in_units()
-    law = make_law(how.law, how.variance)
     network = _network_of(network, observations)
+    if how.method == "mixture":
+        return impute_by_mixture(observations, how, network, callback, saver)
+    assert how.tol is not None
+    law, tol = make_law(how.law, how.variance), how.tol
     codec = None if how.compress is None else parse_codec(how.compress)
     check_masked(network, codec, how.participation)
     # Memories take the noise of participation and codec away, and SPIDER that of batches.
@@ -133,7 +140,7 @@ def fit_imputation(
         run = run_fedem(
             model,
             model.start,
-            how.into(FedSettings, weighting="workers", tol=how.tol * how.tol),
+            how.into(FedSettings, weighting="workers", tol=tol * tol),
             codec=codec,
             network=network,
             ledger=ledger,
@@ -160,7 +167,7 @@ def fit_imputation(
             options=_options(run, how),
         )
     found.seconds = time.perf_counter() - began + saving.seconds
-    _warn(found, how.tol, noise_stays)
+    _warn(found, tol, noise_stays)
     return found
 
 
@@ -213,6 +220,11 @@ def _check(
             "0.1"
         )
     check_laws(observations, law, network.total.holders)
+    rows = np.bincount(
+        np.concatenate(observations.places) // observations.shape[1],
+        minlength=observations.shape[0],
+    )
+    check_covered(observations, network.total.holders.any(rows > 0), True)
     n = observations.n_observers
     each = ON_A_GRAPH if network.whole.total.n_roots > 1 else AT_A_SERVER
     drift = 4 * network.whole.total.n_roots if noise_stays else 0

@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from vpem import idle
-from vpem.errors import Setting
+from vpem.errors import InputError, Setting
 from vpem.records import Rule, Settings, changed, refuse_both, setting
 from vpem.settings import (
     DTYPES,
+    IMPUTATIONS,
     LAWS,
     SCALES,
     FedSettings,
@@ -34,9 +35,25 @@ NOT_PRIVATE: Rule = (
      "or ", Setting("release_epsilon"), " over features, or leave it out"),
 )
 
-class ImputeSettings(Settings, heading="Model"):
-    """FedMissEM: see `vpem.fit_imputation`."""
+OF_LOWRANK = ("rank", "ridge", "law", "variance", "copies", "compress", "participation",
+              "step_size", "batch_size", "variance_reduction", "memory", "alpha")
+OF_MIXTURES = ("n_components", "covariance_type", "reg_covar", "n_init", "draws")
 
+
+class ImputeSettings(Settings, heading="Model"):
+    """FedMissEM, or imputation by a mixture: see `vpem.fit_imputation`."""
+
+    method: str = setting("lowrank", "lowrank: a matrix of low rank (FedMissEM). mixture: a "
+        "Gaussian mixture, which fills a row's gaps by what was seen of it; observers have whole "
+        "rows or whole columns.", choices=IMPUTATIONS)
+    n_components: int | str = changed(MixtureSettings, "n_components", 1, help="Components of the "
+        "mixture: 1 is a normal law. Of several (1-4) that of lowest BIC is kept.")
+    covariance_type: str = changed(MixtureSettings, "covariance_type")
+    reg_covar: float | str = changed(MixtureSettings, "reg_covar")
+    n_init: int = changed(FitSettings, "n_init", idle=None)
+    draws: int | None = setting(None, "Of a mixture, so many imputations drawn at random, for "
+        "Rubin's rules. A table then has each of them, one below the other, with a column draw.",
+        heading="Method", least=2, most=1000)
     rank: int = setting(2, "Rank of the matrix of natural parameters.", flags="-r --rank", least=1)
     ridge: float = setting(1.0, "Penalty of the factors: what each singular value loses. Above 0 "
         "unless the law is gaussian.", least=0.0, most=1e100)
@@ -64,21 +81,33 @@ class ImputeSettings(Settings, heading="Model"):
         "small batches.")
     memory: str = changed(FedSettings, "memory")
     alpha: float | None = changed(FedSettings, "alpha")
-    tol: float = changed(FedSettings, "tol", 1e-5, most=1.0, help="Stop when the statistic's "
-        "correction is less than this part of its norm; 0: never.")
+    tol: float | None = changed(FedSettings, "tol", None, most=1.0, help="Stop when the "
+        "statistic's correction is less than this part of its norm, or, of a mixture, the "
+        "log-likelihood per sample changes by less; 0: never. Default: 1e-5; of a mixture 1e-7.")
     max_iter: int | None = changed(FitSettings, "max_iter", None, help="Most iterations. Default: "
         "1000 where steps are whole (constant:1), as many more as they are shorter.", least=1)
     seed: int = changed(MixtureSettings, "seed", help="Seeds the split, the holdout, "
-        "participation, batches, noise, and random graphs.")
+        "participation, batches, noise, starts, draws, and random graphs.")
     n_threads: int | None = changed(SumSettings, "n_threads", help="Threads of the codec. Default: "
         "all processors.")
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        kinds = (("mixture", OF_LOWRANK, "lowrank"), ("lowrank", OF_MIXTURES, "mixture"))
+        for method, names, other in kinds:
+            for one in self.fields() if self.method == method else ():
+                if one.name in names and getattr(self, one.name) != one.default:
+                    raise InputError(Setting(one.name), " is of ", Setting("method", other),
+                        "; add that, or leave it out")
 
     def in_units(self) -> ImputeSettings:
-        """Return the same with a scale that is chosen."""
+        """Return the same with a scale, and a tolerance, that are chosen."""
+        found = self
+        if self.tol is None:
+            found = found.changed(tol=FitSettings().tol if self.method == "mixture" else 1e-5)
         if self.scale != "auto":
-            return self
-        return self.changed(scale="standard" if self.law == "gaussian" else "none")
+            return found
+        return found.changed(scale="standard" if self.law == "gaussian" else "none")
 
 
 class PlanSettings(SumSettings, heading="Network"):

@@ -21,7 +21,7 @@ from vpem.files.imputations import read_imputed
 from vpem.files.models import Model, match_features, read_model
 from vpem.files.observations import read_observations
 from vpem.fits.clustering import Clustering
-from vpem.fits.completed import Imputation
+from vpem.fits.completed import Completed, Imputation
 from vpem.fits.results import MixtureResult
 from vpem.pictures.figure import Picture
 from vpem.pictures.imputation import draw_imputation
@@ -139,7 +139,9 @@ def plot(
     >>> vpem.plot(model, "pairs", X).save("pairs.png")  # doctest: +SKIP
     """
     imputation = getattr(model, "imputation_", model)
-    if isinstance(imputation, Imputation):
+    if isinstance(imputation, Completed):
+        if not isinstance(imputation, Imputation):
+            raise InputError("an imputation by a mixture has no picture; that of FedMissEM has one")
         if kind is not None or X is not None or ax is not None:
             raise InputError("an imputation has one picture, of its own data: give nothing else")
         return draw_imputation(imputation)
@@ -177,7 +179,7 @@ def report(
     FileError
         If the file exists and ``force`` is False, or cannot be written.
     """
-    if isinstance(getattr(model, "imputation_", model), Imputation):
+    if isinstance(getattr(model, "imputation_", model), Completed):
         raise InputError("there are no pages of imputations; draw it by vpem.plot")
     saved = _saved(model)
     write_page(path, saved, _data(model, saved, X, y), force=force)

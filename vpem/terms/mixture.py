@@ -371,6 +371,10 @@ class Mixture(Density, facts="{n_components:component}, {n_features:feature}, {c
         shift[place], scale[place] = self.scaling.shift, self.scaling.scale
         return replace(self, blocks=blocks, scaling=Scaling(shift, scale))
 
+    def dense(self, b: int) -> NDArray[np.float64]:
+        """Covariances (K, d_b, d_b) of block b, in scaled units, whatever they are stored as."""
+        return self._dense_part(b, np.arange(self.blocks.offsets[b], self.blocks.offsets[b + 1]))
+
     def _dense_part(self, b: int, places: NDArray[np.intp]) -> NDArray[np.float64]:
         """Covariances (K, n, n) of some features of block b, given by place in block order."""
         k = self.n_components

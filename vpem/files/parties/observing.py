@@ -76,7 +76,7 @@ def observe_parties(
     ------
     VpemError
         In every process the same, if a file cannot be read or is not what it must be, a party has
-        an entry twice or saw nothing, or nobody saw anything of a row or column.
+        an entry twice or saw nothing, or nobody saw anything of a column.
     """
     holders = holders or Placement.here(len(parties))
     every = range(len(parties))
@@ -121,7 +121,9 @@ def observe_parties(
     )
     seen = np.zeros(found.shape, dtype=np.bool_)
     seen.ravel()[np.concatenate(found.places)] = True
-    check_covered(found, *(holders.any(np.any(seen, axis=axis)) for axis in (1, 0)))
+    covered = [holders.any(np.any(seen, axis=axis)) for axis in (1, 0)]
+    if not covered[1].all():
+        check_covered(found, *covered)
     return found
 
 

@@ -15,14 +15,16 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from vpem.checks import Floats
 from vpem.errors import InputError, Setting
 from vpem.files.datasets import Dataset
-from vpem.fits.completed import Imputation
+from vpem.fits.completed import Completed, Imputation
 from vpem.fits.estimators.everyday import Cells, told_of
 from vpem.fits.estimators.on_graph import OnGraph, Rows
 from vpem.fits.imputation import fit_imputation
+from vpem.fits.mixture_imputation import MixtureImputation
 from vpem.fits.settings import ImputeSettings
 from vpem.settings import SumSettings
 from vpem.sums.combinations import way_of
 from vpem.sums.connect import connect_workers
+from vpem.terms.conditional import fill_gaps
 from vpem.terms.lowrank.dealing import split
 from vpem.terms.lowrank.entries import from_matrices
 from vpem.terms.lowrank.factors import fit_rows
@@ -38,12 +40,12 @@ NEWTON_STEPS = 100
 
 
 class FedMissEM(OneToOneFeatureMixin, TransformerMixin, OnGraph):
-    """Imputation of a matrix of low rank from what observers saw of it, by federated EM.
+    """Imputation of a matrix from what observers saw of it, by federated EM.
 
     FedMissEM of Dieuleveut, Fort, Moulines and Robin, "Federated Expectation Maximization with
     heterogeneity mitigation and variance reduction". With one observer, everything sent exactly
     and the Gaussian law it is the iterated soft-thresholded singular value decomposition
-    ("softImpute") of that rank.
+    ("softImpute") of that rank. With ``method="mixture"`` a Gaussian mixture fills the gaps.
 
     Parameters
     ----------
@@ -55,10 +57,18 @@ class FedMissEM(OneToOneFeatureMixin, TransformerMixin, OnGraph):
         Of an entry, whose natural parameter is the mean, the log intensity or the log odds.
     variance : float, default=1.0
         Of the Gaussian law.
+    method : {"lowrank", "mixture"}, default="lowrank"
+        What fills the gaps.
+    n_components, covariance_type, reg_covar, n_init
+        Of a mixture; see `vpem.ImputeSettings`.
+    draws : int, optional
+        Of a mixture, so many imputations drawn at random, for Rubin's rules
+        (``imputation_.completed``).
     n_workers : int, default=1
         Observers that one matrix's entries are dealt out to.
-    split : {"random", "rows"}, default="random"
-        How they are.
+    split : {"random", "rows", "features"}, optional
+        How they are: entries at random, or whole rows or columns. Default: at random, of a mixture
+        by rows.
     copies : {"auto", "observers", "fewest"}, default="auto"
         Of how many copies of the matrix observers saw parts; see
         `vpem.fits.imputation.fit_imputation`.
@@ -86,8 +96,9 @@ class FedMissEM(OneToOneFeatureMixin, TransformerMixin, OnGraph):
         Whether sums are masked: nobody sees what one party adds (`vpem.SumSettings`).
     max_iter : int, optional
         Most iterations. Default: 1000 where steps are whole, as many more as they are shorter.
-    tol : float, default=1e-5
-        Stop when the statistic moves by less than this part of its norm.
+    tol : float, optional
+        Stop when the statistic moves by less than this part of its norm, of a mixture the
+        log-likelihood per sample by less. Default: 1e-5, of a mixture 1e-7.
     verbose, verbose_interval : int, default=0 and 10
         1: print how far the fit is, a line every so many iterations; 2: of every iteration.
     random_state : int, Generator, RandomState or None, default=0
@@ -113,8 +124,9 @@ class FedMissEM(OneToOneFeatureMixin, TransformerMixin, OnGraph):
         Whether the statistic came to rest.
     history_ : ndarray
         Penalized log-likelihood an entry, of the start and after every iteration.
-    imputation_ : Imputation
-        Everything the fit has to report.
+    imputation_ : Imputation or MixtureImputation
+        Everything the fit has to report. Of a mixture there are no factors, `theta_` and singular
+        values; `log_likelihood_` and `history_` are per row.
 
     Examples
     --------
@@ -134,8 +146,14 @@ class FedMissEM(OneToOneFeatureMixin, TransformerMixin, OnGraph):
         law: str = "gaussian",
         *,
         variance: float = 1.0,
+        method: str = "lowrank",
+        n_components: int | str = 1,
+        covariance_type: str = "full",
+        reg_covar: float | str = "auto",
+        n_init: int = 1,
+        draws: int | None = None,
         n_workers: int = 1,
-        split: str = "random",
+        split: str | None = None,
         copies: str = "auto",
         scale: str = "auto",
         graph: Any = "star",
@@ -153,7 +171,7 @@ class FedMissEM(OneToOneFeatureMixin, TransformerMixin, OnGraph):
         stragglers: float = 0.0,
         secure_sum: bool = False,
         max_iter: int | None = None,
-        tol: float = 1e-5,
+        tol: float | None = None,
         random_state: Any = 0,
         verbose: int = 0,
         verbose_interval: int = 10,
@@ -162,6 +180,12 @@ class FedMissEM(OneToOneFeatureMixin, TransformerMixin, OnGraph):
         self.ridge = ridge
         self.law = law
         self.variance = variance
+        self.method = method
+        self.n_components = n_components
+        self.covariance_type = covariance_type
+        self.reg_covar = reg_covar
+        self.n_init = n_init
+        self.draws = draws
         self.n_workers = n_workers
         self.split = split
         self.copies = copies
@@ -215,7 +239,8 @@ class FedMissEM(OneToOneFeatureMixin, TransformerMixin, OnGraph):
         seed = self._seed()
         found = self._observations(X)
         if found.n_observers == 1 and self.n_workers != 1:
-            found = split(found, self.n_workers, self.split, np.random.default_rng([seed, 1]))
+            by = self.split or ("rows" if self.method == "mixture" else "random")
+            found = split(found, self.n_workers, by, np.random.default_rng([seed, 1]))
         elif self.n_workers != 1:
             raise InputError(
                 Setting("n_workers"),
@@ -223,7 +248,7 @@ class FedMissEM(OneToOneFeatureMixin, TransformerMixin, OnGraph):
                 "at 1",
             )
         rank = self.rank
-        if isinstance(rank, Integral) and not isinstance(rank, bool):
+        if isinstance(rank, Integral) and not isinstance(rank, bool) and self.method == "lowrank":
             rank = min(int(rank), *found.shape)
         graph = self._graph(found.n_observers, seed)
         # Rounds among neighbours are compressed themselves; elsewhere corrections are.
@@ -239,22 +264,23 @@ class FedMissEM(OneToOneFeatureMixin, TransformerMixin, OnGraph):
             callback=lines,
         )
         if lines is not None:
-            lines.end(fit.converged, fit.run.n_iter)
-        self.imputation_: Imputation = fit
+            lines.end(fit.converged, fit.n_iter)
+        self.imputation_: Completed = fit
         self.n_features_in_ = found.shape[1]
-        self.factors_ = (fit.factors.U, fit.factors.V)
-        self.theta_ = fit.factors.theta
+        if isinstance(fit, Imputation):
+            self.factors_ = (fit.factors.U, fit.factors.V)
+            self.theta_ = fit.factors.theta
+            self.singular_values_ = fit.factors.singular_values
         self.fitted_ = fit.fitted
         self.row_trend_ = fit.row_trend
         self.column_trend_ = fit.column_trend
-        self.singular_values_ = fit.factors.singular_values
         self.log_likelihood_ = fit.log_likelihood
-        self.n_iter_ = fit.run.n_iter
-        self.converged_ = fit.run.converged
-        self.history_ = np.array(fit.run.history.objective)
+        self.n_iter_ = fit.n_iter
+        self.converged_ = fit.converged
+        self.history_ = np.array(fit.describe()["history"])
         return self
 
-    def kept(self) -> Imputation:
+    def kept(self) -> Completed:
         """Return the imputation that a file keeps; `InputError` if nothing was fitted."""
         self._refuse_unfitted("imputation_")
         return self.imputation_
@@ -263,9 +289,12 @@ class FedMissEM(OneToOneFeatureMixin, TransformerMixin, OnGraph):
         """Return what was fitted in a sentence."""
         told = self.kept().describe()
         rows, columns = told["n_samples"], told["n_features"]
+        of, each = "FedMissEM of rank {rank}", "entry seen"
+        if "rank" not in told:
+            of, each = "Imputation by a mixture of n_components = {n_components}", "sample"
         return (
-            f"FedMissEM of rank {told['rank']}, {rows} x {columns}, {told['share_seen']:.1%} of it "
-            f"seen: {told_of(told, 'entry seen')}"
+            f"{of.format(**told)}, {rows} x {columns}, {told['share_seen']:.1%} of it seen: "
+            f"{told_of(told, each)}"
         ), None
 
     def __sklearn_is_fitted__(self) -> bool:
@@ -308,6 +337,12 @@ class FedMissEM(OneToOneFeatureMixin, TransformerMixin, OnGraph):
         check_is_fitted(self, "imputation_")
         given = self._validate(X, reset=False)
         rows: Matrix = given.astype(np.float64, copy=False)
+        if isinstance(self.imputation_, MixtureImputation):
+            mixture = self.imputation_.fit.mixture
+            shares = mixture.predict_proba(rows, missing="marginalize")
+            found = fill_gaps(mixture, rows, [shares] * mixture.blocks.n_blocks)
+            return found.astype(given.dtype, copy=False)
+        assert isinstance(self.imputation_, Imputation)
         seen = ~np.isnan(rows)
         if not seen.any(axis=1).all():
             raise InputError(
@@ -325,6 +360,7 @@ class FedMissEM(OneToOneFeatureMixin, TransformerMixin, OnGraph):
     def _row_factors(self, rows: Matrix, seen: NDArray[np.bool_], law: Law) -> Matrix:
         """Factors of rows, the columns' held: each row a small convex problem."""
         fit = self.imputation_
+        assert isinstance(fit, Imputation)
         V = fit.factors.V
         start = np.zeros((len(rows), fit.rank))
         # The columns' factors may be zero in some direction, where the ridge alone decides.

@@ -18,7 +18,7 @@ from vpem.errors import did_you_mean, printable
 from vpem.files.clusterings import StoredClustering, write_clustering
 from vpem.files.models import Model, write_model
 from vpem.fits.answer import answer_of, as_table
-from vpem.fits.completed import Imputation
+from vpem.fits.completed import Completed
 from vpem.fits.imputed import write_imputation
 from vpem.shown import html_table, table
 
@@ -73,7 +73,7 @@ class Everyday(BaseEstimator):
         return made
 
     @abstractmethod
-    def kept(self) -> Model | StoredClustering | Imputation:
+    def kept(self) -> Model | StoredClustering | Completed:
         """Return what a file keeps; `InputError` if nothing was fitted."""
 
     def save(self, path: str | os.PathLike[str], *, force: bool = False) -> None:
@@ -120,7 +120,7 @@ class Everyday(BaseEstimator):
     def _found(self) -> tuple[str, Cells | None]:
         """Return what was fitted in a sentence, and the table of its components."""
         kept = self.kept()
-        assert not isinstance(kept, Imputation)
+        assert not isinstance(kept, Completed)
         report = kept.report
         size = f"{len(kept.feature_names)} features"
         n_workers, n_agents = report.get("n_workers"), report.get("n_agents")

@@ -10,10 +10,11 @@ from numpy.typing import NDArray
 
 from vpem.checks import check_int, check_number
 from vpem.errors import InputError, check_choice
+from vpem.network.holdings import Partition, contiguous
 from vpem.settings import DEALS
 from vpem.terms.lowrank.observations import Observations
 
-__all__ = ["Hidden", "hide", "split"]
+__all__ = ["Hidden", "hide", "split", "split_columns"]
 
 
 @dataclass(frozen=True)
@@ -52,8 +53,9 @@ def split(
         Of one observer.
     n_observers : int
         Among how many to deal.
-    by : {"random", "rows"}
-        Entries at random, in nearly equal numbers; or whole rows, in runs of neighbouring rows.
+    by : {"random", "rows", "features"}
+        Entries at random, in nearly equal numbers; or whole rows, or columns, in runs of
+        neighbours.
     rng : Generator, optional
         Needed where entries are dealt at random.
 
@@ -65,22 +67,20 @@ def split(
     Raises
     ------
     InputError
-        If there are several observers already, or more wanted than entries or rows.
+        If there are several observers already, or more wanted than entries, rows or columns.
     """
     check_choice("split", by, DEALS)
     n_observers = check_int("n_workers", n_observers, least=1)
-    if found.n_observers != 1:
-        raise InputError(
-            f"{found.source} has {found.n_observers} observers of its own; leave out the number of "
-            "workers, which splits the matrix of one"
-        )
+    if by == "features":
+        return split_columns(found, contiguous(found.shape[1], n_observers))
+    _refuse_several(found)
     what, most = ("rows", found.shape[0]) if by == "rows" else ("entries", found.n_entries)
     if n_observers > most:
         raise InputError(
             f"{n_observers} workers cannot share {most} {what}, since each needs at least one; "
             f"give at most {most} workers"
         )
-    (places,), (values,) = found.places, found.values
+    (places,) = found.places
     if by == "rows":
         owner_of_row = np.repeat(
             np.arange(n_observers), [len(p) for p in np.array_split(range(most), n_observers)]
@@ -89,14 +89,35 @@ def split(
     else:
         assert rng is not None
         owner = rng.permutation(np.arange(most) % n_observers)
-    parts = [np.flatnonzero(owner == number) for number in range(n_observers)]
+    return _dealt(found, owner, [f"worker {number}" for number in range(n_observers)])
+
+
+def split_columns(found: Observations, held: Partition) -> Observations:
+    """Deal the columns that one observer saw out to the agents that hold them."""
+    _refuse_several(found)
+    return _dealt(found, held.agent_of[found.places[0] % found.shape[1]], held.names)
+
+
+def _refuse_several(found: Observations) -> None:
+    """Raise InputError where there is more than one observer."""
+    if found.n_observers != 1:
+        raise InputError(
+            f"{found.source} has {found.n_observers} observers of its own; leave out the number of "
+            "workers, which splits the matrix of one"
+        )
+
+
+def _dealt(found: Observations, owner: NDArray[np.intp], names: Sequence[str]) -> Observations:
+    """Give every entry of the one observer to its owner."""
+    (places,), (values,) = found.places, found.values
+    parts = [np.flatnonzero(owner == number) for number in range(len(names))]
     weights = None if found.weights is None else found.weights[0]
     return replace(
         found,
         places=tuple(places[part] for part in parts),
         values=tuple(values[part] for part in parts),
         weights=None if weights is None else tuple(weights[part] for part in parts),
-        names=tuple(f"worker {number}" for number in range(n_observers)),
+        names=tuple(names),
         n_copies=1,
     )
 

@@ -44,8 +44,8 @@ def from_matrices(
     Raises
     ------
     InputError
-        If they are no matrices of one shape, an entry is infinite, or a row, a column or an
-        observer has none.
+        If they are no matrices of one shape, an entry is infinite, or a column or an observer has
+        none.
     """
     if isinstance(matrices, Mapping):
         named = {str(name): matrix for name, matrix in matrices.items()}
@@ -136,8 +136,8 @@ def from_triplets(
     Raises
     ------
     InputError
-        If an observer has an entry twice, a value is not finite, or a row, a column or an observer
-        has no entry.
+        If an observer has an entry twice, a value is not finite, or a column or an observer has no
+        entry.
     """
     n_rows, n_columns = len(row_names), len(column_names)
     check_memory(8 * n_rows * n_columns, f"{source}: a matrix of {n_rows} x {n_columns}")
@@ -191,7 +191,7 @@ def weighted(
     Raises
     ------
     InputError
-        If a weight cannot be one, or all entries of a row, a column or an observer weigh nothing.
+        If a weight cannot be one, or all entries of a column or an observer weigh nothing.
     """
     n_columns = found.shape[1]
     for name, places, own in zip(found.names, found.places, weights, strict=True):
@@ -229,7 +229,7 @@ def _names(what: str, names: Sequence[str] | None, number: int, source: str) -> 
 
 
 def _check(found: Observations, partial: bool = False) -> None:
-    """Refuse values that are not finite, and rows, columns and observers without entries."""
+    """Refuse values that are not finite, and columns and observers without entries."""
     n_columns = found.shape[1]
     for name, places, values in zip(found.names, found.places, found.values, strict=True):
         finite = np.isfinite(values)
@@ -244,7 +244,9 @@ def _check(found: Observations, partial: bool = False) -> None:
         raise InputError(f"{found.source}: nobody saw a single entry")
     if not partial:
         seen = found.times_seen > 0
-        check_covered(found, np.any(seen, axis=1), np.any(seen, axis=0))
+        # Rows without entries are for methods to refuse.
+        if not np.any(seen, axis=0).all():
+            check_covered(found, np.any(seen, axis=1), np.any(seen, axis=0))
     if not found.counts.all():
         idle = [found.names[number] for number in np.flatnonzero(found.counts == 0)]
         raise InputError(f"{found.source}: {shorten(idle)} saw nothing; leave such observers out")
