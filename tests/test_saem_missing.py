@@ -114,3 +114,25 @@ def test_what_cannot_be_integrated_out_says_why():
     twice = from_long(["a", "a", "b"], [0, 0, 1], [1.0, 2.0, 3.0])
     with pytest.raises(InputError, match=r"'a' has the time .item. 0, twice"):
         fit_saem(twice, "gmm", missing="marginalize", model_options={"n_components": 2})
+
+
+@pytest.mark.parametrize("gaps", [False, True])
+def test_units_of_items_do_not_matter_to_mixtures_of_individuals(gaps):
+    scale, moved = 10.0 ** np.array([3, -3, 0, 2, -5, 6]), np.arange(6) * 1e4
+    values = np.random.default_rng(4).normal(size=(60, 6)) + np.repeat([[0.0], [2.0]], 30, axis=0)
+    values[:, 5] = values[:, 4]  # so that floors matter
+    if gaps:
+        values[np.random.default_rng(5).random(values.shape) < 0.1] = np.nan
+    of_units = []
+    for table in (values, (values + moved * gaps) * scale):
+        items = range(6) if gaps else None
+        kind = IncompleteGmmModel if gaps else GmmModel
+        rows, columns = np.nonzero(~np.isnan(table))
+        model = kind(from_long(rows, columns * 1.0, table[rows, columns]), 2, items=items)
+        theta, z = model.start()
+        for t in range(4):
+            z = model.draw(theta, Streams.of(model.individuals.names, 0).at(t + 1, 0), 3)
+            theta = model.maximize(model.statistics(z).sum(axis=0), model.counts)
+        of_units.append(model.marginal(theta))
+    jacobian = ~np.isnan(values) @ np.log(scale)
+    np.testing.assert_allclose(of_units[0], of_units[1] + jacobian, rtol=1e-7)

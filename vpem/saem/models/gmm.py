@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import copy
 from itertools import pairwise
+from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +24,7 @@ from vpem.saem.models.tables import table_of
 from vpem.saem.streams import Stream
 from vpem.terms.matrices import lower_half, symmetric
 from vpem.terms.points import root_of
+from vpem.terms.scaling import FLOOR, deviations_of
 
 __all__ = ["GmmModel"]
 
@@ -43,10 +46,8 @@ class GmmModel(SaemModel):
         K.
     rows : sequence of int, optional
         Individuals whose values are the first means; evenly spaced ones by default.
-    reg_covar : float
-        Added to variances.
-    shift : ndarray of shape (d,), optional
-        What is taken off the values for accuracy; their mean by default.
+    reg_covar : float, optional
+        Added to variances; 1e-6 of the variance of each item over all individuals by default.
     items : sequence of float, optional
         The items (features), of which individuals may then lack some
         (`vpem.saem.models.gmm_missing`). By default those that all have.
@@ -60,18 +61,21 @@ class GmmModel(SaemModel):
         individuals: Individuals,
         n_components: int,
         rows: Sequence[int] | None = None,
-        reg_covar: float = 1e-6,
-        shift: Vector | None = None,
+        reg_covar: float | None = None,
         items: Sequence[float] | None = None,
     ) -> None:
         self.individuals = individuals
         self.n_components = check_int("n_components", n_components, least=1)
-        self.reg_covar = check_number("reg_covar", reg_covar, least=0)
+        if reg_covar is not None:
+            check_number("reg_covar", reg_covar, least=0)
         self._y, numbers = table_of(individuals, items)
         self.rows = rows
-        self.shift = self._middle() if shift is None else shift
+        self.shift = self._mean(self._y)
         self._x = self._y - self.shift
         d = len(numbers)
+        self.variances = deviations_of(self.shift, self._mean(np.square(self._x))) ** 2
+        self.variances[self.variances == 0] = 1.0
+        self.floor = FLOOR * self.variances if reg_covar is None else np.full(d, float(reg_covar))
         names = tuple(f"{item:g}" for item in numbers)
         K = self.n_components
         self.parameters = (
@@ -82,15 +86,17 @@ class GmmModel(SaemModel):
         ends = np.cumsum([0, K, K * d, K * d * (d + 1) // 2])
         self.pieces = tuple(slice(int(a), int(b)) for a, b in pairwise(ends))
 
-    def _middle(self) -> Vector:
-        """Mean of each item, (d,)."""
-        found: Vector = self.individuals.mean(self._y)
+    def _mean(self, values: Vector) -> Vector:
+        """Mean of values (n, d) over all individuals, (d,)."""
+        found: Vector = self.individuals.mean(values)
         return found
 
-    def take(self, which: NDArray[np.intp]) -> GmmModel:
+    def take(self, which: NDArray[np.intp]) -> Self:
         """Return the same model of some of the individuals."""
-        some = self.individuals.take(which)
-        return GmmModel(some, self.n_components, None, self.reg_covar, self.shift)
+        part = copy(self)
+        part.individuals = self.individuals.take(which)
+        part._y, part._x = self._y[which], self._x[which]
+        return part
 
     def unpack(self, theta: Vector) -> tuple[Vector, Vector, Vector]:
         """Return weights (K,), means (K, d) and covariances (K, d, d)."""
@@ -109,7 +115,7 @@ class GmmModel(SaemModel):
         if n <= K:
             raise InputError(f"{K} components need more individuals than {n}")
         rows = np.linspace(0, n - 1, K).astype(int) if self.rows is None else self.rows
-        rows, d = check_rows(rows, K, n), self._y.shape[1]
+        rows = check_rows(rows, K, n)
         middle = data.mean(self._y)
         covariance = data.products(self._y - middle) * (1 / data.everyone[0])
         if data.masked and self.rows is not None:
@@ -123,7 +129,7 @@ class GmmModel(SaemModel):
             chosen = middle + ndtri((np.arange(K) + 0.5) / K)[:, None] * axis
         else:
             chosen = data.of(self._y, rows)
-        covariance = covariance + self.reg_covar * np.eye(d)
+        covariance = covariance + np.diag(self.floor)
         lower = np.tile(lower_half(covariance), K)
         theta = np.concatenate([np.full(K, 1 / K), chosen.ravel(), lower])
         z = self._log_joint(theta).argmax(axis=1).astype(np.float64)
@@ -178,15 +184,16 @@ class GmmModel(SaemModel):
     def maximize(self, total: Vector, counts: Counts) -> Vector:
         """Weights, means and covariances, each raised to be valid."""
         K, d = self.n_components, self._y.shape[1]
+        units = np.sqrt(np.outer(self.variances, self.variances))
         sizes = np.maximum(total[self.pieces[0]], LEAST_WEIGHT * counts.individuals)
         means = total[self.pieces[1]].reshape(K, d) / sizes[:, None]
         lower = total[self.pieces[2]].reshape(K, -1) / sizes[:, None]
         out = []
         for k in range(K):
             covariance = symmetric(lower[k], d) - np.outer(means[k], means[k])
-            values, vectors = np.linalg.eigh(covariance)
-            raised = (vectors * np.maximum(values, 0.0)) @ vectors.T
-            out.append(lower_half((raised + raised.T) / 2 + self.reg_covar * np.eye(d)))
+            values, vectors = np.linalg.eigh(covariance / units)
+            raised = (vectors * np.maximum(values, 0.0)) @ vectors.T * units
+            out.append(lower_half((raised + raised.T) / 2 + np.diag(self.floor)))
         return np.concatenate([sizes / sizes.sum(), (means + self.shift).ravel(), *out])
 
     def log_density(self, total: Vector, counts: Counts, theta: Vector) -> float:

@@ -32,31 +32,23 @@ class IncompleteGmmModel(GmmModel):
         individuals: Individuals,
         n_components: int,
         rows: Sequence[int] | None = None,
-        reg_covar: float = 1e-6,
-        shift: Vector | None = None,
+        reg_covar: float | None = None,
         items: Sequence[float] | None = None,
     ) -> None:
-        super().__init__(individuals, n_components, rows, reg_covar, shift, items)
+        super().__init__(individuals, n_components, rows, reg_covar, items)
         self.n_imputed = self._y.shape[1]
 
-    def _middle(self) -> Vector:
-        """Mean of each item over those who have it, (d,)."""
-        seen = ~np.isnan(self._y)
+    def _mean(self, values: Vector) -> Vector:
+        """Mean of values (n, d) over those who have the item, (d,)."""
+        seen = ~np.isnan(values)
         n = np.maximum(self.individuals.total(seen.astype(np.float64)), 1.0)
-        found: Vector = self.individuals.total(np.where(seen, self._y, 0.0)) / n
+        found: Vector = self.individuals.total(np.where(seen, values, 0.0)) / n
         return found
-
-    def take(self, which: NDArray[np.intp]) -> IncompleteGmmModel:
-        """Return the same model of some of the individuals."""
-        part = copy(self)
-        part.individuals = self.individuals.take(which)
-        part._y, part._x = self._y[which], self._x[which]
-        return part
 
     def start(self) -> tuple[Vector, Vector]:
         """As `GmmModel.start`, with means instead of what is missing."""
         whole = copy(self)
-        whole._y = np.where(np.isnan(self._y), self._middle(), self._y)
+        whole._y = np.where(np.isnan(self._y), self.shift, self._y)
         theta, component = GmmModel.start(whole)
         return theta, np.concatenate([component, whole._y], axis=1)
 
@@ -95,8 +87,9 @@ class IncompleteGmmModel(GmmModel):
                 inner = covariance[np.ix_(seen, seen)]
                 slope = np.linalg.solve(inner, covariance[np.ix_(seen, lost)])
                 left = covariance[np.ix_(lost, lost)] - covariance[np.ix_(lost, seen)] @ slope
-                values, vectors = np.linalg.eigh((left + left.T) / 2)
-                root = vectors * np.sqrt(np.maximum(values, 0.0))
+                unit = np.sqrt(self.variances[lost])  # the same draws in any units
+                values, vectors = np.linalg.eigh((left + left.T) / 2 / np.outer(unit, unit))
+                root = unit[:, None] * vectors * np.sqrt(np.maximum(values, 0.0))
                 apart = self._y[np.ix_(who, seen)] - means[k, seen]
                 chains, place = np.nonzero(component[:, who] == k)
                 noise = normals[chains[:, None], who[place, None], lost]
