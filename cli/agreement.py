@@ -5,12 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from .config import path_of
 from .naming import name_of
 from .reading import STDIN
 from .sources import in_files, source_of
 
-__all__ = ["check_alike", "command_of", "goes_on", "introduced", "is_introduction", "terms_of"]
+__all__ = ["check_alike", "goes_on", "introduced", "is_introduction", "terms_of"]
 
 OWN = ("data", "memory_limit", "proba")
 """Parameters of commands that are each member's own; of settings `vpem.records.About.local` says
@@ -103,11 +102,6 @@ def check_alike(names: list[str], everyones: list[Any], study: str) -> None:
 def goes_on(everyones: list[Any]) -> bool:
     """Whether all go on from what they have kept, if they have: one came back, or may have."""
     return any(terms.get("--resume", [None])[0] == IF_ANY for _, terms, *_ in everyones)
-
-
-def command_of(context: Any) -> str:
-    """Return the words of a command."""
-    return " ".join(path_of(context))
 
 
 def is_introduction(found: Any) -> bool:

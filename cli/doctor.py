@@ -75,13 +75,14 @@ def _show(found: Report, problems: list[tuple[bool, str]]) -> None:
     error = kernels["largest_error"]
     waits = ", ".join(f"{name}={value}" for name, value in (kernels["waiting"] or {}).items())
     agree = "not compared" if error is None else "yes" if error <= 1 else "no"
+    openmp = {None: "unknown", True: "with OpenMP", False: "without OpenMP"}[kernels["openmp"]]
     machine = [
         ("processors", f"{there['there']}, usable {there['usable']}, {limit}"),
         ("OMP_NUM_THREADS", there["OMP_NUM_THREADS"] or "not set"),
         ("threads of the kernels", f"{there['threads']}: {there['why'] or 'unknown'}"),
         ("how they wait", waits or "unknown"),
         ("OPENBLAS_THREAD_TIMEOUT", there["OPENBLAS_THREAD_TIMEOUT"] or "not set"),
-        ("kernels", f"{len(kernels['built'])} built, {_openmp(kernels['openmp'])}"),
+        ("kernels", f"{len(kernels['built'])} built, {openmp}"),
         ("instructions", f"{kernels['instructions']} (machine: {kernels['machine']})"),
         ("agree with NumPy", agree),
     ]
@@ -108,7 +109,3 @@ def _show(found: Report, problems: list[tuple[bool, str]]) -> None:
         table(besides, "", "", "for", title="Besides"),
         table(others, "", "", title="Surroundings"),
     )
-
-
-def _openmp(built: bool | None) -> str:
-    return "unknown" if built is None else "with OpenMP" if built else "without OpenMP"

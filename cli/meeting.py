@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .again import Losses
-from .agreement import check_alike, check_own, command_of, goes_on, introduced, terms_of
-from .config import STUDY
+from .agreement import check_alike, check_own, goes_on, introduced, terms_of
+from .config import STUDY, path_of
 from .farewells import INTERRUPTED, PRIVATE, told_outside, unforeseen
 from .naming import spoken
 from .policy import Guard
@@ -51,7 +51,7 @@ def meet(context: Any) -> Meeting:
     InputError if they do not, or the policy of this one does not allow it.
     """
     study, options = context.meta[STUDY], context.params
-    command = command_of(context)
+    command = " ".join(path_of(context))
     check_own(options)
     member = member_of(study, options["member"])
     losses = Losses(study, member.name, options)

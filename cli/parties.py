@@ -224,7 +224,8 @@ def gather(
             raise InputError(Setting(name), " is for one file; with --parties leave it out")
     parties = run.where.parties(files, asked.table)
     if asked.table.labels_for_fit is not None and not run.where.own_users:
-        parties = _labelled(parties, asked, run.where.parties(files, _unlabelled(asked)))
+        unlabelled = asked.table.changed(labels_for_fit=None)
+        parties = _labelled(parties, asked, run.where.parties(files, unlabelled))
     holders = place_parties(parties, run.out.output, run.shards, run.where, run.labels)
     weight = held.sample_weight
     found = joined(parties, asked, over_rows, missing, weight, holders, say)
@@ -233,11 +234,6 @@ def gather(
     tell_families(found[0], asked.table, say)
     run.where.watch(found[0].n_samples, over_rows, run.screen)
     return found
-
-
-def _unlabelled(asked: FileSettings) -> TableSettings:
-    """Return how files are read, but for labels of a fit."""
-    return asked.table.changed(labels_for_fit=None)
 
 
 def _labelled(

@@ -56,18 +56,14 @@ def source_of(context: Any, param: Any) -> tuple[str, str | None]:
     return kind, str(context.meta[FILES][param.name]) if kind == "file" else None
 
 
-def is_typed(context: Any, param: Any) -> bool:
-    """Whether a parameter was given on the command line."""
-    return source_of(context, param)[0] == "command line"
-
-
 def is_given(context: Any, param: Any) -> bool:
     """Whether a user set a parameter.
 
     Values from files and the environment count where they are not the default, so that what
     --show-config prints can be given back.
     """
-    return is_typed(context, param) or context.params.get(param.name) != param.default
+    typed = source_of(context, param)[0] == "command line"
+    return typed or context.params.get(param.name) != param.default
 
 
 MOST_FILES = 10_000
@@ -178,6 +174,8 @@ def show_config(context: Any) -> None:
         }
         print_json({"command": context.command_path, "options": options})
         return
+    from .output import clean
+
     lines = []
     for name, value, kind, place, required in rows:
         comment = kind if place is None else f"{kind} {place}"
@@ -191,7 +189,7 @@ def show_config(context: Any) -> None:
     print(f"# vpem {' '.join(path)}: every option and where its value is from.")
     print(f"# To use it: vpem {' '.join(path)} --config FILE\n[{'.'.join(path)}]")
     for line, comment in lines:
-        sys.stdout.write(f"{line:{width}}  # {_in_comment(comment)}\n")
+        sys.stdout.write(f"{line:{width}}  # {clean(comment)}\n")
 
 
 def _plain(value: Any) -> Any:
@@ -199,9 +197,3 @@ def _plain(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_plain(item) for item in value]
     return value if value is None or isinstance(value, bool | int | float | str) else str(value)
-
-
-def _in_comment(text: str) -> str:
-    from .output import clean
-
-    return clean(text)

@@ -32,7 +32,8 @@ def demo(keep: Keep = None) -> None:
     from .output import Screen
 
     with Screen() as screen, folder(keep) as home:
-        _with_members(home)
+        for name in (SERVER, *PARTIES):
+            (home / name).mkdir(mode=0o700)
         play = _Study(home)
         _write_tables(home)
         play.tell("Each makes a key, which stays at home:")
@@ -94,11 +95,6 @@ class _Study(Play):
         self.show(who, "head", f"-{ROWS + 1}", file)
         lines = (self.home / who / file).read_text(encoding="utf-8").splitlines()
         print("\n".join(lines[: ROWS + 1]))
-
-
-def _with_members(home: Path) -> None:
-    for name in (SERVER, *PARTIES):
-        (home / name).mkdir(mode=0o700)
 
 
 def _free_port() -> int:

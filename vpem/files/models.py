@@ -242,7 +242,8 @@ def _read_parts(file: h5py.File) -> Model:
             raise FileError(f"{file.filename}: hub {b} of {n_hubs} is missing")
         hubs.append(read_elements(hub, schema, **sizes))
     agents = tuple(tuple(hub["agents"].tolist()) for hub in hubs)
-    _check_agents([agent for members in agents for agent in members])
+    if len(set().union(*agents)) < sum(map(len, agents)):
+        raise InputError("an agent belongs to several hubs")
     features = tuple(hub["features"].astype(np.intp) for hub in hubs)
     blocks = Blocks(features, tuple(hub["root"] for hub in hubs), agents)
     weights = [hub["weights"] for hub in hubs]
@@ -264,12 +265,6 @@ def _read_parts(file: h5py.File) -> Model:
         mixture = read_posterior(file, mixture)
     named = ("feature_names", "report", "history", "options", "versions", "root_history")
     return Model(mixture, **{name: whole[name] for name in named})
-
-
-def _check_agents(agents: list[int]) -> None:
-    """Refuse agents that belong to several hubs."""
-    if len(set(agents)) < len(agents):
-        raise InputError("an agent belongs to several hubs")
 
 
 def _check_mixture(mixture: Mixture) -> None:

@@ -93,7 +93,7 @@ class Noise:
         rest = self._below(scale, n)
         # The discrete Laplace law: u by exp(-u/s), v geometric with exp(-1), a sign; one zero.
         rest = rest[self._coin(len(rest), lambda left: self._below(scale, len(left)) < rest[left])]
-        whole = self._run(len(rest), lambda n: self._coin(n, lambda left: _always(len(left))))
+        whole = self._run(len(rest), lambda n: self._coin(n, lambda left: np.ones(len(left), bool)))
         negative = self._below(2, len(rest)) == 1
         kept = ~(negative & (rest == 0) & (whole == 0))
         rest, whole, negative = rest[kept], whole[kept], negative[kept]
@@ -164,10 +164,6 @@ class Noise:
             found[left] = drawn
             left = left[drawn >= bound]
         return found
-
-
-def _always(n: int) -> Mask:
-    return np.ones(n, dtype=np.bool_)
 
 
 def share(scale: int, n: int) -> int:

@@ -75,7 +75,11 @@ def draw_history(saved: SavedFit) -> Picture:
         tidy(axes)
         panels[place](axes, history, saved)
     for axes in grid.flat[len(panels) :]:
-        _say_end(axes, history, saved)
+        converged = saved.reported("converged", bool)
+        end = "" if converged is None else "converged" if converged else "not converged"
+        value = f"{history.means()[-1]:.7g}".replace("-", "\N{MINUS SIGN}")
+        lines = [f"last {history.quantity.split(' (')[0]}", value, end]
+        axes.text(0.5, 0.5, "\n".join(lines), ha="center", va="center", transform=axes.transAxes)
     noun = "worker" if saved.over_rows else "root"
     n, roots = history.values.shape
     figure.suptitle(
@@ -238,13 +242,3 @@ def _mean_field(axes: Axes, history: History, saved: SavedFit) -> None:
         axes.set_yscale("log")
     axes.set(xlabel=_x_of(history), ylabel="squared mean field")
     _whole_numbers(axes, history)
-
-
-def _say_end(axes: Axes, history: History, saved: SavedFit) -> None:
-    """Say in the panel that is left how it ended."""
-    converged = saved.reported("converged", bool)
-    end = "" if converged is None else "converged" if converged else "not converged"
-    value = history.means()[-1]
-    shown = f"{value:.7g}".replace("-", "\N{MINUS SIGN}")
-    lines = [f"last {history.quantity.split(' (')[0]}", shown, end]
-    axes.text(0.5, 0.5, "\n".join(lines), ha="center", va="center", transform=axes.transAxes)

@@ -101,11 +101,6 @@ def check_picture(path: str | os.PathLike[str], force: bool = False) -> None:
     check_writable(path, force, "pictures")
 
 
-def _metadata_of(ending: str) -> dict[str, None] | None:
-    """Return what keeps the time of day out of a picture, by the ending of its file."""
-    return {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(ending)
-
-
 def words(text: object, most: int = LONGEST) -> str:
     """Return a name as it can be drawn: in one line, not too long, and never a formula."""
     shown = printable(text)
@@ -158,7 +153,9 @@ def render(figure: Figure, target: BinaryIO, ending: str, dpi: int) -> None:
     _legible(figure)
     figure.set_dpi(dpi)
     canvas = backend.FigureCanvas(figure)
-    getattr(canvas, f"print_{ending}")(target, metadata=_metadata_of(ending))
+    # The time of day stays out of the file.
+    undated = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(ending)
+    getattr(canvas, f"print_{ending}")(target, metadata=undated)
 
 
 def save_picture(path: str | os.PathLike[str], picture: Picture, *, force: bool = False) -> None:

@@ -44,6 +44,7 @@ def contents_of_fit(saved: SavedFit, rows: EvaluationData | None) -> Contents:
     """Return what there is to say of a fit, and of rows that it is held against."""
     warned = Section("warnings", "Warnings", _warnings(saved))
     told = isinstance(warned.items[0], Listing)
+    promises = promised(saved.reported("privacy", dict) or {})
     sections = [
         *([warned] if told else []),
         Section(
@@ -56,7 +57,7 @@ def contents_of_fit(saved: SavedFit, rows: EvaluationData | None) -> Contents:
         ),
         Section("parameters", saved.heading, _means(saved), ("marginals", "pairs")),
         Section("course", "How the fit went", [] if told else warned.items, ("history",)),
-        Section("privacy", "Privacy of rows", _privacy(saved)),
+        Section("privacy", "Privacy of rows", [facts(promises)] if promises else []),
         Section("hubs", "Who took part", _hubs(saved), ("graph", "sparsity")),
         Section("sent", "What was sent", _sent(saved), ("communication",)),
         Section("fitted", "Settings", [facts(_fitted(saved))]),
@@ -160,12 +161,6 @@ def _fitted(saved: SavedFit) -> list[Fact]:
     versions = ", ".join(f"{name} {value}" for name, value in saved.stored.versions.items())
     found.append(("versions", versions or "not said"))
     return found
-
-
-def _privacy(saved: SavedFit) -> Items:
-    """Say what is promised of rows, where anything is."""
-    lines = promised(saved.reported("privacy", dict) or {})
-    return [facts(lines)] if lines else []
 
 
 def _summed(saved: SavedFit) -> str:

@@ -78,10 +78,6 @@ def _check_curves(saved: SavedLatents) -> None:
         )
 
 
-def _traces(saved: SavedLatents) -> Picture:
-    return draw_traces(saved.stored)
-
-
 def _curves(saved: SavedLatents, individuals: Individuals, most: int = MOST_PANELS) -> Picture:
     return draw_curves(saved.stored, individuals, most=most)
 
@@ -140,7 +136,7 @@ KINDS: dict[str, Kind] = {
     "traces": Kind(
         "How the parameters went",
         "every parameter by iteration, with its mean since the burn-in and its estimate", LATENTS,
-        "no", _traces,
+        "no", lambda saved: draw_traces(saved.stored),
     ),
     "curves": Kind(
         "Curves of individuals",

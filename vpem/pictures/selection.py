@@ -180,7 +180,8 @@ def _title(selection: Selection) -> str:
     cells = selection.cells
     parts = [f"best: {best}"]
     if selection.criterion == "heldout":
-        parts.append(f"bars: 1 standard error over {len(_folds(cells))} folds")
+        folds = next(cell["folds"] for cell in cells if "folds" in cell)
+        parts.append(f"bars: 1 standard error over {len(folds)} folds")
     elif any(len(cell.get("restarts", ())) > 1 for cell in cells):
         parts.append("bars: least to largest of the restarts")
     if any(cell["status"] == "not converged" for cell in cells):
@@ -189,7 +190,3 @@ def _title(selection: Selection) -> str:
     if failed:
         parts.append(f"{failed} failed")
     return ";  ".join(parts)
-
-
-def _folds(cells: list[Report]) -> list[float]:
-    return next(cell["folds"] for cell in cells if "folds" in cell)

@@ -75,7 +75,8 @@ class Figure:
         error = self.test_error if math.isfinite(self.freedom) else self.error
         if not error > 0:
             return math.nan
-        return float(2 * _t_law(self.freedom, -abs(self.value / error)))
+        at = -abs(self.value / error)
+        return float(2 * (stdtr(self.freedom, at) if math.isfinite(self.freedom) else ndtr(at)))
 
     def as_json(self) -> Report:
         """Return it as values that JSON can hold, once NaN is None."""
@@ -188,11 +189,6 @@ class _Estimates:
             f"var({two})": -value / (2 * second),
         }  # fmt: skip
         return self.figure(f"cor({one}, {two})", value, slopes, "correlation")
-
-
-def _t_law(freedom: float, at: float) -> float:
-    """Probability of numbers below one, by a t law, or by the normal law it tends to."""
-    return float(stdtr(freedom, at) if math.isfinite(freedom) else ndtr(at))
 
 
 def _safe(compute: Callable[[float], float], at: float) -> float:

@@ -152,9 +152,11 @@ class Watch:
                 "; but some variances are as good as zero, and stay there; take a simpler model"
             )
         elif run.change < self.tol and not run.converged:
+            lag = times[slow]
+            length = f"about {lag:.0f}" if np.isfinite(lag) else f"more than {LEAST}"
             run.grounds += (
                 f"; but draws of {self.model.latents[slow]} by {self.sampler.name} stay "
-                f"alike for {_length(times[slow])} iterations; take more steps of it, the sampler "
+                f"alike for {length} iterations; take more steps of it, the sampler "
                 "hmc, or exact where the model has it, or centre times"
             )
         return run.converged
@@ -179,11 +181,6 @@ class Watch:
         self._complete, self._hidden = complete_and_hidden(self.model, run.theta, given)
         self._least = least_share(self.model, given)
         self._since, self._times = since, given.times
-
-
-def _length(time: float) -> str:
-    """Say how many iterations are worth a draw."""
-    return f"about {time:.0f}" if np.isfinite(time) else f"more than {LEAST}"
 
 
 def watch_of(

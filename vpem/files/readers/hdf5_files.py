@@ -108,12 +108,8 @@ def _stored(file: h5py.File, name: str, item: Any, source: str, wanted: Wanted) 
             "edges": None if find(file, "graph/edges") is None else read_array(file, "graph/edges"),
         }
     whole = Dataset(X, names, sample_weight=weights, source=source, **more)
-    return dataset_of_matrix(Matrix(whole, note, strict=True), _without_weights(wanted))
-
-
-def _without_weights(wanted: Wanted) -> Wanted:
-    """Return what is wanted but for weights, which have been read."""
-    return replace(wanted, weights=None)
+    unread = replace(wanted, weights=None)
+    return dataset_of_matrix(Matrix(whole, note, strict=True), unread)
 
 
 def _records_in(file: h5py.File) -> str | None:

@@ -144,9 +144,10 @@ def look_at(file: Path, source: str, table: TableSettings, candidates: str) -> T
     runs = delimiter == " " and not any('"' in line for line in below)
     first = None
     if header is not None and below and not table.no_header:
-        first = _commented(header, below[0], delimiter)
+        [names, fields] = _counts([header, below[0]], delimiter)
         # The line above the data is their names, or else it is among what is skipped.
-        skipped -= first is not None
+        if names == fields:
+            first, skipped = header, skipped - 1
     if first is None and below and "\n" not in below[0] and not table.no_header:
         first = _widened(below, delimiter)
     content = None if first is None else (first + "\n").encode()
@@ -214,12 +215,6 @@ def _found(lines: list[str], candidates: str) -> str:
             return mark
     # Blanks stand in names, too.
     return max(candidates.replace(" ", "") or " ", key=lambda mark: counts[mark][0])
-
-
-def _commented(header: str, line: str, delimiter: str) -> str | None:
-    """Return names that stand behind a sign of comments, if they are as many as the fields."""
-    [names, fields] = _counts([header, line], delimiter)
-    return header if names == fields else None
 
 
 def _widened(lines: list[str], delimiter: str) -> str | None:

@@ -44,7 +44,8 @@ def text_frame(file: Path, source: str, table: TableSettings, candidates: str) -
     if header and any(_swallowed(name, text.delimiter) for name in raw):
         raise FileError(f"{source}: a column name has a line break; is a quotation mark left open?")
     # In spreadsheets long names are broken into lines.
-    names = [_one_line(name) if header else f"column {n}" for n, name in enumerate(raw)]
+    joined = (" ".join(map(str.strip, name.strip().splitlines())) for name in raw)
+    names = list(joined) if header else [f"column {n}" for n in range(len(raw))]
     unnamed = [n for n, name in enumerate(names) if not name or name == f"Unnamed: {n}"]
     for n in unnamed:
         names[n] = f"column {n}"
@@ -78,11 +79,6 @@ def _swallowed(name: str, delimiter: str) -> bool:
     """Whether a name has lines of a table in it, rather than being of several lines itself."""
     lines = name.strip().splitlines()
     return len(lines) > LINES_OF_A_NAME or (len(lines) > 1 and delimiter in name)
-
-
-def _one_line(name: str) -> str:
-    """Return a name without line breaks."""
-    return " ".join(line.strip() for line in name.strip().splitlines())
 
 
 def _is_comment(row: csv.InvalidRow) -> str:

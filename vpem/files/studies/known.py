@@ -37,7 +37,6 @@ __all__ = [
     "former_of",
     "remember",
     "succession",
-    "written_former",
 ]
 
 MOST_FORMER = 50
@@ -70,11 +69,6 @@ def former_of(text: Signed, path: Path) -> tuple[Former, ...]:
         fields.end()
         found.append(Former(certificate, signature))
     return tuple(found)
-
-
-def written_former(former: Former) -> Report:
-    """Return the table of a former certificate."""
-    return {"certificate": pem_of(former.certificate), "ed25519": former.signature}
 
 
 def check_known(study: Study, text: Signed) -> None:

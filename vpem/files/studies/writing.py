@@ -9,7 +9,6 @@ from vpem.errors import InputError
 from vpem.files.hdf5 import atomic_write
 from vpem.files.studies.certificates import pem_of
 from vpem.files.studies.identities import certificate_of, key_of
-from vpem.files.studies.known import written_former
 from vpem.files.studies.signed import signed_text, table_of
 from vpem.files.studies.study import FORMAT
 from vpem.files.toml_text import as_toml
@@ -58,7 +57,10 @@ def _body(study: Study) -> str:
         parts.append(table_of("[relay]", member_table(study.roster.relay)))
     if study.roster.revoked:
         parts.append(_mapping("[revoked]", study.roster.revoked))
-    parts += [table_of("[[former]]", written_former(former)) for former in study.former]
+    parts += [
+        table_of("[[former]]", {"certificate": pem_of(one.certificate), "ed25519": one.signature})
+        for one in study.former
+    ]
     return "\n".join(parts)
 
 
