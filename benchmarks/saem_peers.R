@@ -1,5 +1,6 @@
 # Fits of nlme and lme4 beside those of benchmarks/saem_peers.py, which calls this:
 #   Rscript saem_peers.R simulate MODEL ROWS.csv OUT.csv    columns set, id, time, value, x, dose
+#   Rscript saem_peers.R chance ROWS.csv OUT.csv            columns kind, set, id, time, value, group
 #   Rscript saem_peers.R public FOLDER                      writes FOLDER/NAME.csv and fits.csv
 # Estimates are named as those of vpem. Intervals are nlme's, and lme4's of Wald; NA: there are none.
 suppressPackageStartupMessages({ library(nlme); library(lme4) })
@@ -38,6 +39,13 @@ of_glmer <- function(m, fixed, random) {
   theta <- getME(m, "theta"); wide <- exp(1.96 * sqrt(V[1, 1]) / theta)
   rbind(row_of(fixed, f, f - 1.96 * se, f + 1.96 * se, se),
         row_of(sprintf("var(%s)", random), theta^2, (theta / wide)^2, (theta * wide)^2),
+        row_of("log-likelihood", as.numeric(logLik(m))))
+}
+
+of_lmer <- function(m, fixed, random) {
+  f <- fixef(m); se <- sqrt(diag(as.matrix(vcov(m)))); G <- VarCorr(m)[[1]]
+  rbind(row_of(fixed, f, f - 1.96 * se, f + 1.96 * se, se),
+        row_of(sprintf("var(%s)", random), diag(G)), row_of("residual variance", sigma(m)^2),
         row_of("log-likelihood", as.numeric(logLik(m))))
 }
 
@@ -100,6 +108,20 @@ if (given[1] == "simulate") {
   quit()
 }
 
+if (given[1] == "chance") {  # p values of sets without effect, of lmerTest
+  suppressPackageStartupMessages(library(lmerTest))
+  all <- read.csv(given[2]); out <- NULL
+  models <- list(slope = value ~ time + group + (time | id), intercept = value ~ time + group + (1 | id))
+  for (kind in names(models)) for (one in unique(all$set)) for (reml in c(TRUE, FALSE)) {
+    d <- all[all$set == one & all$kind == kind, ]; d$id <- factor(d$id)
+    p <- coef(summary(quiet(lmerTest::lmer(models[[kind]], d, REML = reml))))[c("time", "group"), 5]
+    out <- rbind(out, data.frame(kind = kind, set = one, how = if (reml) "REML" else "ML",
+                                 what = c("time", "group"), p = p))
+  }
+  write.csv(out, given[3], row.names = FALSE)
+  quit()
+}
+
 folder <- given[2]; fits <- NULL
 told <- function(name, d, ...) {  # writes the rows, and keeps the estimates
   write.csv(d[order(match(d$id, unique(d$id))), ], file.path(folder, paste0(name, ".csv")),
@@ -143,6 +165,23 @@ if (requireNamespace("MASS", quietly = TRUE)) {
       glmer(y ~ v4 + treated + lb + la + (1 | subject), d, poisson, nAGQ = 25),
       c("intercept", "slope of v4", "slope of treated", "slope of lb", "slope of la"), "intercept"))
 }
+d <- lme4::grouseticks; d$y96 <- as.numeric(d$YEAR == "96"); d$y97 <- as.numeric(d$YEAR == "97")
+told("grouseticks", rows(d, "BROOD", "INDEX", "TICKS", y96 = d$y96, y97 = d$y97, h = d$cHEIGHT),
+  of_glmer(glmer(TICKS ~ y96 + y97 + cHEIGHT + (1 | BROOD), d, poisson, nAGQ = 25),
+           c("intercept", "slope of y96", "slope of y97", "slope of h"), "intercept"))
+if (requireNamespace("mlmRev", quietly = TRUE)) {
+  d <- mlmRev::Mmmec; d$le <- log(d$expected)
+  told("Mmmec", rows(d, "region", "county", "deaths", uvb = d$uvb, le = d$le), of_glmer(
+    glmer(deaths ~ uvb + le + (1 | region), d, poisson, nAGQ = 25),
+    c("intercept", "slope of uvb", "slope of le"), "intercept"))
+}
+d <- lme4::cake; d$plate <- paste(d$recipe, d$replicate)
+told("cake", rows(d, "plate", "temp", "angle"), of_lmer(
+  lmer(angle ~ temp + (1 | plate), d, REML = FALSE), c("intercept", "slope"), "intercept"))
+d <- as.data.frame(Pixel); d$day2 <- d$day^2
+told("Pixel", rows(d, "Dog", "day", "pixel", day2 = d$day2), of_lmer(
+  lmer(pixel ~ day + day2 + (day | Dog), d, REML = FALSE),
+  c("intercept", "slope", "slope of day2"), c("intercept", "slope")))
 d <- as.data.frame(Orange); d$Tree <- as.character(d$Tree)
 told("Orange", rows(d, "Tree", "age", "circumference"), of_nlme(
   nlme(circumference ~ SSlogis(age, a, m, s), d, fixed = a + m + s ~ 1, random = a ~ 1 | Tree,

@@ -278,7 +278,8 @@ def criteria_of(saved: SavedSaem, value: float, n_individuals: int, n_rows: obje
 def lacking_errors(names: Sequence[str], errors: Vector, drawn: bool = True) -> str:
     """Say in a sentence's words which parameters have no standard error; nothing if all do.
 
-    Of latents that were not drawn formulas say all but that of variances at a bound.
+    Of latents that were not drawn formulas say all but that of variances at a bound; where these
+    alone lack them of others too, coefficients have theirs given the variances.
     """
     lacking = [name for name, error in zip(names, errors.tolist(), strict=True)
                if not math.isfinite(error)]  # fmt: skip
@@ -293,6 +294,11 @@ def lacking_errors(names: Sequence[str], errors: Vector, drawn: bool = True) -> 
         return (
             f"there are no standard errors of {shorten(lacking)}: variances are at their bound, "
             "zero or a singular covariance, and are held there; those of the others are given these"
+        )
+    if all(name.startswith(("var(", "cov(")) for name in lacking):
+        return (
+            f"there are no standard errors of {shorten(lacking)}, which draws cannot tell from "
+            "zero, their bound; they are held, and those of the others are given these"
         )
     return (
         f"there are no standard errors of {shorten(lacking)}, of which draws tell too little; "

@@ -36,13 +36,21 @@ def observed_information(model: SaemModel, theta: Vector, given: Conditional) ->
     follow from the statistics' conditional means and covariances, which devices can add up, and
     from derivatives of ``phi`` and ``psi``, by central differences. NaN for a parameter of which
     rows say so little (a variance that is zero, say) that draws cannot tell it from nothing.
+    Latents with such a variance are taken to move with their means, of which rows tell, given it.
     """
-    complete, hidden = complete_and_hidden(model, theta, given)
-    found: Vector = complete - hidden
+
+    def told(at: SaemModel) -> Vector:
+        complete, hidden = complete_and_hidden(at, theta, given)
+        found: Vector = complete - hidden
+        lost = np.diag(found) <= least * np.maximum(np.diag(complete), 0.0)
+        found[lost] = found[:, lost] = np.nan
+        return found
+
     least = least_share(model, given)
-    lost = np.diag(found) < least * np.maximum(np.diag(complete), 0.0)
-    found[lost] = found[:, lost] = np.nan
-    return found
+    found = told(model)
+    lost = {name for name, at in zip(model.parameters, np.diag(found), strict=True) if np.isnan(at)}
+    flat = np.array([f"var({latent})" in lost for latent in model.latents], dtype=np.bool_)
+    return told(model.about(theta).carrying(flat)) if flat.any() else found
 
 
 def least_share(model: SaemModel, given: Conditional) -> float:

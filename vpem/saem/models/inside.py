@@ -126,7 +126,7 @@ def _outside(law: Population, theta: Vector, whole: Population) -> Vector:
     assert frame is not None
     inner, omega = law.unpack(theta)
     k = len(frame.kept)
-    found = frame.rows[:k] @ inner @ frame.people.T
+    found = frame.rows[:k] @ inner[:, : len(frame.people)] @ frame.people.T
     B = np.zeros(whole.mask.shape)
     B[frame.kept] = found[:, : B.shape[1]]
     for at, (j, of) in enumerate(frame.moved):

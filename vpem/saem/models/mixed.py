@@ -32,7 +32,7 @@ from vpem.saem.models.scoring import Scoring
 from vpem.saem.streams import Stream
 from vpem.saem.structures.formulas import LinearPredictor
 from vpem.saem.structures.structure import Structure
-from vpem.terms.matrices import symmetric
+from vpem.terms.matrices import lower_half, symmetric
 
 __all__ = ["MixedModel", "latents_of"]
 
@@ -74,11 +74,19 @@ class MixedModel(Framed):
     shift : ndarray of shape (m, L) or float, optional
         Of `Population`; by default the means to begin with.
 
+    Attributes
+    ----------
+    carried : ndarray of shape (q,), optional
+        Latents that `log_density` has move with their means, about which they stay as they are,
+        with a law that is known: those of which rows do not tell that they vary.
+
     Raises
     ------
     InputError
         If the data do not fit the model.
     """
+
+    carried: NDArray[np.bool_] | None = None
 
     def __init__(
         self,
@@ -107,6 +115,8 @@ class MixedModel(Framed):
         individuals, structure, population = self.individuals, self.structure, self.law
         if population.frame is not None and isinstance(structure, LinearPredictor):
             self.structure = structure = structure.among(population.names, population.frame.design)
+            if not population.mask[population.fixed, 1:].any():
+                population.widen(len(population.random) * len(population.fixed))
         self.outcomes = Outcomes(individuals, self.error, expanded=bool(len(population.fixed)))
         self.normal_rows = all(kind in NORMAL for kind in self.outcomes.kinds)
         self.found = {"error": list(self.outcomes.kinds)}
@@ -202,6 +212,12 @@ class MixedModel(Framed):
         part._begun = None
         return part
 
+    def carrying(self, which: NDArray[np.bool_]) -> Self:
+        """Return the model where some of the latents (q,) move with their means."""
+        part = copy(self)
+        part.carried = which
+        return part
+
     def unpack(self, theta: Vector) -> tuple[Vector, Vector, Vector]:
         """Return coefficients B (m, L), the covariance (q, q) and standard deviations (k,)."""
         B, omega = self.law.unpack(theta)
@@ -262,12 +278,38 @@ class MixedModel(Framed):
     def statistics_by_chain(self, z: Vector) -> Vector:
         """Moments of what varies, squares of residuals, and the expansion, (chains, n, P)."""
         assert self.theta is not None, "statistics are about parameters: call about(theta)"
-        B, _, sds = self.unpack(self.theta)
+        B, omega, sds = self.unpack(self.theta)
         phi = self.whole(z, B)
         f, slopes = self.structure.slopes(phi, self.individuals)
-        at = self.scoring.at(B, sds)
-        scores = self.scoring.statistics(f, slopes, self.outcomes, self.law, at, sds)
-        return np.concatenate([self.law.statistics(z), *self.outcomes.squares(f), *scores], axis=-1)
+        at, law = self.scoring.at(B, sds), self.law
+        if law.n_carried:
+            shares, slopes = self._shares(B, omega, sds), np.array(slopes)
+            for i, row in enumerate(law.random):
+                of_rows = shares[self.individuals.individual_of, :, i]
+                for j, column in enumerate(law.fixed):
+                    slopes[..., column] -= of_rows[:, j] * slopes[..., row]
+            law = law.carrying(shares.reshape(self.n, -1))
+            z = z + np.einsum("njq,j->nq", shares, B[law.fixed, 0])
+        scores = self.scoring.statistics(f, slopes, self.outcomes, law, at, sds)
+        return np.concatenate([law.statistics(z), *self.outcomes.squares(f), *scores], axis=-1)
+
+    def _shares(self, B: Vector, omega: Vector, sds: Vector) -> Vector:
+        """How far (n, r, q) latents move against a fixed coefficient, for the same rows.
+
+        Where a column differs mostly between individuals, latents given the rows follow its
+        coefficient: it moves slowly beside them, and draws hide what rows say of it. Latents that
+        are moved by what normal rows would ask for have means that do not follow.
+        """
+        f, slopes = self.structure.slopes(self.law.means(B)[None], self.individuals)
+        lower = self.outcomes.expansion(f, slopes, sds)[1][0]
+        info = np.tril(lower) + np.swapaxes(np.tril(lower, -1), 1, 2)
+        inner = info[:, self.law.random[:, None], self.law.random] + np.linalg.inv(omega)
+        found = np.linalg.solve(inner, info[:, self.law.random[:, None], self.law.fixed])
+        return np.swapaxes(found, 1, 2)
+
+    def _carried(self, B: Vector) -> Vector:
+        """By what (q, n_carried) means of the latents move with the fixed coefficients."""
+        return np.kron(B[self.law.fixed, 0][None], np.eye(len(self.law.random)))
 
     # ---- the M-step ------------------------------------------------------------------------------
 
@@ -281,17 +323,34 @@ class MixedModel(Framed):
         assert self.theta is not None, "maximize is about parameters: call about(theta)"
         latent, squares, score, half = self._taken_apart(total)
         before, near, sds = self.unpack(self.theta)
-        B, omega, _ = self.law.maximize(latent, counts.individuals, near=near)
-        sds = sds.copy()
+        law, n, sds = self.law, counts.individuals, sds.copy()
+        if law.n_carried:
+            r, q = len(law.fixed), len(law.random)
+            first, second = law.carried(latent, n, before, near)
+            info, which = symmetric(half, self.scoring.size), np.flatnonzero(self.scoring.fixed)
+            info[np.ix_(which, which)] += np.einsum("kikljl->ij", second.reshape(q, r, q, q, r, q))
+            score, half = score.copy(), lower_half(info)
+            score[which] += np.einsum("ikk->i", first.reshape(r, q, q))
         for one, size, rows in self.outcomes.exact(squares, counts):
             sds[one.sds] = np.sqrt(max(size / rows if rows else 0.0, one.floor))
-        B, variances = self.scoring.step(B, score, half, self.scoring.at(before, sds))
+        step, variances = self.scoring.step(
+            np.zeros_like(before), score, half, self.scoring.at(before, sds)
+        )
+        if law.n_carried:
+            latent = law.without(latent, n, self._carried(step))
+        B, omega, _ = law.maximize(latent, n, near=near)
+        B[law.fixed] = 0.0
+        B += step
         sds[self.outcomes.scored] = np.sqrt(variances)
         return np.concatenate([self.law.pack(B, omega), sds])
 
     def holds(self, total: Vector, counts: Counts) -> bool:
         """Whether latents and residuals have such moments."""
         latent, squares, _, _ = self._taken_apart(total)
+        if self.law.n_carried:
+            assert self.theta is not None, "statistics are about parameters: call about(theta)"
+            own = self._carried(self.unpack(self.theta)[0])
+            latent = self.law.without(latent, counts.individuals, own)
         fine = self.law.maximize(latent, counts.individuals)[2]
         exact = self.outcomes.exact(squares, counts)
         return fine and all(size >= one.floor * rows for one, size, rows in exact)
@@ -300,11 +359,21 @@ class MixedModel(Framed):
         """Complete log-likelihood of a total of statistics, up to what theta is not in."""
         latent, squares, score, half = self._taken_apart(total)
         B, omega, sds = self.unpack(theta)
+        moved = np.zeros_like(B)
+        if self.carried is not None:
+            assert self.theta is not None, "latents move from parameters: call about(theta)"
+            before, near, _ = self.unpack(self.theta)
+            moved[self.law.random[self.carried]] = (B - before)[self.law.random[self.carried]]
+            held = self.carried[:, None] | self.carried
+            B, omega = B - moved, np.where(held, near, omega)
+        if self.law.n_carried:
+            B[self.law.random, -self.law.n_carried :] = self._carried(B)
         found = self.law.log_density(latent, counts.individuals, B, omega)
         for one, size, rows in self.outcomes.exact(squares, counts):
             variance = float(sds[one.sds][0]) ** 2
             found -= 0.5 * (size / variance + rows * np.log(variance))
         at, info = self.scoring.at(B, sds), symmetric(half, self.scoring.size)
+        at[: len(self.scoring.rows)] += moved[self.law.places]
         return found + float(at @ score - 0.5 * at @ info @ at)
 
     # ---- what is told of curves ------------------------------------------------------------------

@@ -153,6 +153,10 @@ class SaemModel(ABC):
         """Whether latents can be drawn from their law given the rows: `posterior` or `draw`."""
         return cls.posterior is not SaemModel.posterior or cls.draw is not SaemModel.draw
 
+    def carrying(self, which: NDArray[np.bool_]) -> Self:
+        """Return the model where some latents (q,) move with their means; itself if none can."""
+        return self
+
     def about(self, theta: Vector) -> Self:
         """Return the model whose statistics are those at parameters theta (p,); by default itself.
 

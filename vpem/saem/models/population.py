@@ -177,7 +177,11 @@ class Population:
         Names of the coefficients (the means, then effects) and of variances.
     shift : ndarray of shape (m, L)
         Coefficients about which statistics are taken, so that little cancels.
+    n_carried : int
+        Last columns of the design, without coefficients: see `carrying`.
     """
+
+    n_carried = 0
 
     def __init__(
         self,
@@ -236,7 +240,20 @@ class Population:
         """Return covariates (n, L) of individuals."""
         columns = {one.covariate: one.values(at) for one in self.effects}
         own = np.stack([np.ones(at.n_individuals), *columns.values()], axis=1)
-        return own if self.frame is None else self.frame.covariates(own, at)
+        found = own if self.frame is None else self.frame.covariates(own, at)
+        return np.pad(found, ((0, 0), (0, self.n_carried)))
+
+    def widen(self, n: int) -> None:
+        """Make room for n columns that `carrying` fills."""
+        self.n_carried, ends = n, ((0, 0), (0, n))
+        self.mask, self.shift = np.pad(self.mask, ends), np.pad(self.shift, ends)
+        self.design = np.pad(self.design, ends)
+
+    def carrying(self, columns: Vector) -> Self:
+        """Return the same with columns (n, n_carried), by which means of latents move."""
+        part = copy(self)
+        part.design = np.concatenate([self.design[:, : -self.n_carried], columns], axis=1)
+        return part
 
     @property
     def sizes(self) -> tuple[int, ...]:
@@ -302,6 +319,23 @@ class Population:
         own = np.array([[float(n)]]) if wide == 1 else symmetric(total[second:], wide)
         return total[:first].reshape(q, wide), symmetric(total[first:second], q), own
 
+    def carried(self, total: Vector, n: float, B: Vector, omega: Vector) -> tuple[Vector, Vector]:
+        """Score (n_carried, q) of the carried columns in each latent's mean, where they move none.
+
+        And the information (q, n_carried, q, n_carried) of n latents of such statistics.
+        """
+        by, _, own = self._moments(total, n)
+        precision, e = np.linalg.inv(omega), self.n_carried
+        score = precision @ (by - (B - self.shift)[self.random] @ own)[:, -e:]
+        return score.T, np.einsum("kl,ab->kalb", precision, own[-e:, -e:])
+
+    def without(self, total: Vector, n: float, D: Vector) -> Vector:
+        """Return statistics of n latents less what carried columns times D (q, n_carried) are."""
+        by, squares, own = self._moments(total, n)
+        D = np.pad(D, ((0, 0), (own.shape[1] - D.shape[1], 0)))
+        left = squares - D @ by.T - by @ D.T + D @ own @ D.T
+        return np.concatenate([(by - D @ own).ravel(), lower_half(left), lower_half(own)])
+
     def maximize(
         self,
         total: Vector,
@@ -317,7 +351,9 @@ class Population:
         """
         by, squares, own = self._moments(total, n)
         mask = self.mask[self.random]
-        alike = mask.all() or not (self.free & ~np.eye(len(mask), dtype=np.bool_)).any()
+        alike = (mask == mask[0]).all() or not (
+            self.free & ~np.eye(len(mask), dtype=np.bool_)
+        ).any()
         D, holds = np.zeros(mask.shape), True
         omega = np.eye(len(mask)) if near is None else near
         for _ in range(ROUNDS):
