@@ -92,7 +92,10 @@ def check_links(how: NewStudy) -> None:
 
 
 def new_study(name: str, organiser: str | None, how: NewStudy, agreed: Sequence[Agreed]) -> Study:
-    """Return the first edition of a study, of its organiser alone: None is the only key here."""
+    """Return the first edition of a study, of its organiser alone.
+
+    Where nobody is named, the organiser is the one whose key alone lies in this folder.
+    """
     import secrets
     from datetime import UTC, datetime
 

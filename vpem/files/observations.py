@@ -180,7 +180,12 @@ def _read_observers(
         found = from_matrices(
             matrices, row_names=labels[0], column_names=labels[1], source=source, weights=weights
         )
-        return _renamed(found, names, source)
+        if len(set(names)) < len(names):
+            twice = next(name for name in names if list(names).count(name) > 1)
+            raise InputError(
+                f"{source}: two observers are called {twice!r}; their names must differ"
+            )
+        return replace(found, names=tuple(names))
     if not all(listed):
         odd = keys[listed.index(not listed[0])]
         raise FileError(
@@ -249,13 +254,6 @@ def _in_order(keys: Sequence[str]) -> list[str]:
     if all(key.isdecimal() and key.isascii() and len(key) < 20 for key in keys):
         return sorted(keys, key=lambda key: (int(key), key))
     return sorted(keys)
-
-
-def _renamed(found: Observations, names: Sequence[str], source: str) -> Observations:
-    if len(set(names)) < len(names):
-        twice = next(name for name in names if list(names).count(name) > 1)
-        raise InputError(f"{source}: two observers are called {twice!r}; their names must differ")
-    return replace(found, names=tuple(names))
 
 
 def write_observations(path: PathLike, found: Observations, force: bool = False) -> None:

@@ -25,9 +25,10 @@ from vpem.saem.chains import Sampler
 from vpem.saem.devices import Devices
 from vpem.saem.models.model import SaemModel, Vector, begin_model, check_model
 from vpem.saem.neighbours import SaemNeighbours
+from vpem.saem.perplexity import PerplexityWatch
 from vpem.saem.runs import SaemProgress, SaemRun
 from vpem.saem.server import SaemServer, Units
-from vpem.saem.stopping import watch_of
+from vpem.saem.stopping import Watch
 from vpem.settings import SaemSettings
 from vpem.steps.runs import note_partition
 from vpem.steps.saver import (
@@ -173,15 +174,12 @@ class _Loop:
         # As much is seen of each device in between.
         self.often = given.participation * self.local.share
         looks = math.ceil(given.window / self.often)
-        self.watch = watch_of(
-            model,
-            sampler,
-            self.local.streams,
-            server,
-            self.burn_in,
-            given.tol,
-            min(looks, given.n_iter) if exact_at(server, given) else looks,
-            exact_at(server, given),
+        exact = exact_at(server, given)
+        often = self.burn_in, given.tol, min(looks, given.n_iter) if exact else looks
+        self.watch: Watch | PerplexityWatch = (
+            PerplexityWatch(model, server, *often)
+            if model.wide
+            else Watch(model, sampler, self.local.streams, server, *often, exact)
         )
         if given.tol > 0:
             self.run.grounds = (

@@ -24,14 +24,13 @@ from vpem.saem.conditional import sample_conditional
 from vpem.saem.fisher import complete_and_hidden, least_share
 from vpem.saem.models.model import SaemModel, Vector
 from vpem.saem.neighbours import SaemNeighbours
-from vpem.saem.perplexity import PerplexityWatch
 from vpem.saem.server import SaemServer
 from vpem.saem.streams import Streams
 
 if TYPE_CHECKING:
     from vpem.saem.runs import SaemRun
 
-__all__ = ["Watch", "still_to_go", "watch_of"]
+__all__ = ["Watch", "still_to_go"]
 
 DRAWS = 200
 """Of each individual, at least, for the information at a look."""
@@ -181,22 +180,6 @@ class Watch:
         self._complete, self._hidden = complete_and_hidden(self.model, run.theta, given)
         self._least = least_share(self.model, given)
         self._since, self._times = since, given.times
-
-
-def watch_of(
-    model: SaemModel,
-    sampler: Sampler,
-    streams: Streams,
-    server: SaemServer | SaemNeighbours,
-    burn_in: int,
-    tol: float,
-    window: int,
-    exact: bool = False,
-) -> Watch | PerplexityWatch:
-    """Choose how a run is watched: by standard errors, or by the perplexity of a wide model."""
-    if model.wide:
-        return PerplexityWatch(model, server, burn_in, tol, window)
-    return Watch(model, sampler, streams, server, burn_in, tol, window, exact)
 
 
 def still_to_go(

@@ -144,7 +144,9 @@ def join_parties(
         weights = joined_weights(parties, held, found.rows, sample_weight, holders)
         widths = [len(holding.feature_names) for holding in held.values()]
         first = dict(zip(held, np.cumsum([0, *widths[:-1]]).tolist(), strict=False))
-        X = _empty((found.n_samples, sum(widths)), _common_dtype(held), parties, holders)
+        dtypes = [holding.dtype for holding in held.values()] or [np.dtype(np.float32)]
+        shape = (found.n_samples, sum(widths))
+        X = _empty(shape, np.result_type(*dtypes), parties, holders)
 
         def fill(party: int) -> None:
             own = slice(first[party], first[party] + len(held[party].feature_names))
@@ -185,11 +187,6 @@ def join_parties(
         **labels_of_fit,
     )
     return dataset, found
-
-
-def _common_dtype(held: Mapping[int, Holding]) -> np.dtype[np.floating]:
-    kinds = [holding.dtype for holding in held.values()]
-    return np.result_type(*kinds) if kinds else np.dtype(np.float32)
 
 
 def _empty(

@@ -33,7 +33,10 @@ SPARSE = {"data", "indices", "indptr", "format", "shape"}
 
 def read_npy(file: Path, source: str, wanted: Wanted) -> Dataset:
     """Read a matrix, or an array of records; Python objects are refused."""
-    _no_place_inside(wanted, source)
+    if wanted.dataset is not None:
+        raise InputError(
+            Setting("dataset"), f" is a place inside HDF5 or .npz, which {source} is not"
+        )  # fmt: skip
     with open_regular(file) as opened, _said(source):
         array = _read(opened, os.stat(file).st_size, source, wanted)
     return _dataset_of(array, {}, source, wanted)
@@ -171,14 +174,6 @@ def _header(stream: BinaryIO) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
     if min(shape, default=0) < 0 or dtype.itemsize == 0:
         raise ValueError(f"shape {shape}, type {dtype}")
     return tuple(map(int, shape)), bool(fortran), dtype
-
-
-def _no_place_inside(wanted: Wanted, source: str) -> None:
-    """Raise InputError if a place inside a file is named that has none."""
-    if wanted.dataset is not None:
-        raise InputError(
-            Setting("dataset"), f" is a place inside HDF5 or .npz, which {source} is not"
-        )  # fmt: skip
 
 
 @contextmanager
