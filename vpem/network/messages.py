@@ -34,7 +34,7 @@ LARGEST = 1 << 48
 def encode(value: object) -> bytes:
     """Write down a plain value: None, bool, int, float, str, bytes, an array, or a list of such.
 
-    Arrays are of numbers or fixed-width text; tuples and dicts are lists too. TypeError for
+    Arrays hold numbers or fixed-width text; lists, tuples and dicts hold any of these. TypeError for
     anything else.
     """
     parts: list[bytes] = []

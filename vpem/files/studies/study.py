@@ -61,7 +61,7 @@ class Study:
     options: dict[str, dict[str, Any]]  # by command, for all
     roster: Roster  # in the order of ranks
     features: dict[str, tuple[str, ...]] = field(default_factory=dict)  # as members said
-    listens: dict[str, tuple[str, int]] = field(default_factory=dict)
+    listens: dict[str, tuple[str, int]] = field(default_factory=dict)  # if not at the address
     runs: tuple[str, ...] = ()  # command lines that all will run
     shows: tuple[str, ...] = ()  # what these will show to whom
     former: tuple[Former, ...] = ()  # the organiser's, oldest first

@@ -32,7 +32,7 @@ class MixedFactors:
 
     parts: tuple[Made, ...]  # of each family
     n_components: int
-    failed: NDArray[np.uint8]  # (n_copies, B), 1: of no use
+    failed: NDArray[np.uint8]  # (n_copies, B), 1: unusable
 
 
 @dataclass

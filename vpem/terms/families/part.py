@@ -85,7 +85,7 @@ class Made:
     """What the E-step needs of a part's parameters."""
 
     ready: Any  # what the family makes of them
-    failed: NDArray[np.uint8] | None = None  # (n_copies, B), 1: of no use
+    failed: NDArray[np.uint8] | None = None  # (n_copies, B), 1: unusable
 
 
 @dataclass(frozen=True)
