@@ -34,8 +34,8 @@ LARGEST = 1 << 48
 def encode(value: object) -> bytes:
     """Write down a plain value: None, bool, int, float, str, bytes, an array, or a list of such.
 
-    Arrays hold numbers or fixed-width text; lists, tuples and dicts hold any of these. TypeError for
-    anything else.
+    Arrays hold numbers or fixed-width text; lists, tuples and dicts hold any of these. Anything
+    else is a TypeError.
     """
     parts: list[bytes] = []
     header = json.dumps(_describe(value, parts), separators=(",", ":")).encode()
