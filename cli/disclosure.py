@@ -62,7 +62,7 @@ def _of_command(setup: Setup, command: str, values: Mapping[str, Any]) -> Iterat
     if command == "saem":
         yield from _of_individuals(receiver)
     elif command == "impute":
-        yield from _of_entries(receiver)
+        yield from _of_entries(receiver, values.get("method") == "mixture")
     elif of_rows:
         yield from _of_rows(command, values, receiver)
     else:
@@ -71,7 +71,8 @@ def _of_command(setup: Setup, command: str, values: Mapping[str, Any]) -> Iterat
     codec = values.get("compress") or values.get("codec")
     if codec:
         yield f"What is sent in iterations is rounded by the codec {codec}; that hides little."
-    yield _at_the_end(setup, command, of_rows)
+    result = values.get("method", "lowrank") if command == "impute" else command
+    yield _at_the_end(setup, result, of_rows)
 
 
 def _of_masks(values: Mapping[str, Any]) -> Iterator[str]:
@@ -184,8 +185,20 @@ def _of_rows(command: str, values: Mapping[str, Any], receiver: str) -> Iterator
     )
 
 
-def _of_entries(receiver: str) -> Iterator[str]:
+def _of_entries(receiver: str, of_mixture: bool) -> Iterator[str]:
     """What imputation shows."""
+    if of_mixture:
+        yield (
+            "All members learn names of rows and columns, who has which, how many saw each entry, "
+            "and the mean of each column; and the parameters of every fit."
+        )
+        yield (
+            f"In every iteration each party sends {receiver} sums over its rows by component or, "
+            "where it has columns, how likely its part of every row is in each component. With "
+            "columns no value leaves its party; of rows those at which a fit starts are shown to "
+            "all."
+        )
+        return
     yield (
         "All members learn names of rows and columns, how many entries each party saw, and the sum "
         "of what was seen at every entry: who alone saw an entry has as good as told it."
@@ -223,6 +236,7 @@ def _at_the_end(setup: Setup, command: str, of_rows: bool) -> str:
         )
     what = {
         "kmeans": "centres, and standard deviations of features",
-        "impute": "the filled matrix and its factors",
+        "lowrank": "the filled matrix and its factors",
+        "mixture": "parameters, and its own rows or columns without gaps",
     }.get(command, "parameters, so means and covariances of everybody's features")
     return f"In the end every member has the model ({what}) and the report (result all)."

@@ -58,7 +58,7 @@ def _draws(found: Completed) -> NDArray[np.float64] | None:
     """Return the completed matrices of all draws, (M, I, J), if there are any."""
     if not isinstance(found, MixtureImputation) or not len(found.draws):
         return None
-    check_memory(16 * len(found.draws) * found.filled.size, f"tables of {len(found.draws)} draws")
+    check_memory(16 * len(found.draws) * found.fitted.size, f"tables of {len(found.draws)} draws")
     return np.stack([found.completed(draw) for draw in range(len(found.draws))])
 
 

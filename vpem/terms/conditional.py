@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,62 +16,42 @@ Matrix = NDArray[np.float64]
 
 
 def fill_gaps(
-    mixture: Mixture, values: Matrix, shares: Sequence[Matrix], noise: Matrix | None = None
+    mixture: Mixture, values: Matrix, shares: Mapping[int, Matrix], noise: Matrix | None = None
 ) -> Matrix:
-    """Return the same values with no gaps; whatever was there stays.
+    """Return values (m, d), in the user's order and units, without the gaps of some hubs.
 
-    Of hub b, with the responsibilities g of all hubs together, a row's missing values become
+    ``shares`` are responsibilities g (m, K) of the rows, by hub. What a hub lacks of a row becomes
 
         sum_k g_k (mu_mk + S_mok S_ook^-1 (x_o - mu_ok)),
 
-    or, where there is noise, a draw from the component of which the responsibility is 1.
-
-    Parameters
-    ----------
-    mixture : Mixture
-        The law.
-    values : ndarray of shape (m, d)
-        In the user's order and units; NaN where a value is missing.
-    shares : sequence of ndarray of shape (m, K)
-        Responsibilities of the rows, as each hub has them.
-    noise : ndarray of shape (m, d), optional
-        Standard normal numbers.
+    or where all are 0 but one, with standard normal noise (m, d), a draw from that component.
     """
     scaled, found = mixture.scaling.apply(values), values.copy()
-    noise = None if noise is None else mixture.blocks.arrange(noise, np.float64)
-    for b, columns in enumerate(mixture.blocks.features):
-        place = slice(mixture.blocks.offsets[b], mixture.blocks.offsets[b + 1])
-        drawn = None if noise is None else noise[:, place]
-        own = _filled(mixture, b, scaled[:, columns], shares[b], drawn)
-        units = mixture.scaling.of(columns)
-        gaps = np.isnan(values[:, columns])
-        found[:, columns] = np.where(gaps, units.undo(own), values[:, columns])
-    return found
-
-
-def _filled(mixture: Mixture, b: int, own: Matrix, shares: Matrix, noise: Matrix | None) -> Matrix:
-    """Fill the gaps of one hub's values (m, d_b), all of them in its order and units."""
-    means, there = mixture.block(b)[1], ~np.isnan(own)
-    covariances = mixture.dense(b)
-    lacking = np.flatnonzero(~there.all(axis=1))
-    if not len(lacking):
-        return own
-    found = own.copy()
-    found[~there] = 0.0
-    patterns, number = np.unique(there[lacking], axis=0, return_inverse=True)
-    order = np.argsort(number.ravel(), kind="stable")
-    groups = np.split(lacking[order], np.cumsum(np.bincount(number.ravel()))[:-1])
-    for pattern, rows in zip(patterns, groups, strict=True):
-        seen, gaps = np.flatnonzero(pattern), np.flatnonzero(~pattern)
-        both, n = np.concatenate([seen, gaps]), len(seen)
-        for k in np.flatnonzero(shares[rows].any(axis=0)):
-            # One factor has what explains the gaps, and below it what is left of them.
-            lower = np.linalg.cholesky(covariances[k][both[:, None], both])
-            some = rows if noise is None else rows[shares[rows, k] > 0]
-            away = own[some[:, None], seen] - means[k, seen]
-            known = solve_triangular(lower[:n, :n], away.T, lower=True) if n else away.T
-            expected = means[k, gaps] + (lower[n:, :n] @ known).T
-            if noise is not None:
-                expected += noise[some[:, None], gaps] @ lower[n:, n:].T
-            found[some[:, None], gaps] += shares[some, k, None] * expected
+    noise = np.zeros(values.shape) if noise is None else noise
+    for b, own in shares.items():
+        columns, means, covariances = (
+            mixture.blocks.features[b],
+            mixture.block(b)[1],
+            mixture.dense(b),
+        )
+        part, there = scaled[:, columns], ~np.isnan(scaled[:, columns])
+        filled, drawn = np.where(there, part, 0.0), noise[:, columns]
+        lacking = np.flatnonzero(~there.all(axis=1))
+        patterns, number = np.unique(there[lacking], axis=0, return_inverse=True)
+        order, counts = np.argsort(number.ravel(), kind="stable"), np.bincount(number.ravel())
+        groups = np.split(lacking[order], np.cumsum(counts)[:-1])
+        for pattern, rows in zip(patterns, groups, strict=False):
+            seen, gaps = np.flatnonzero(pattern), np.flatnonzero(~pattern)
+            both, n = np.concatenate([seen, gaps]), len(seen)
+            for k in np.flatnonzero(own[rows].any(axis=0)):
+                # One factor has what explains the gaps, and below it what is left of them.
+                lower = np.linalg.cholesky(covariances[k][both[:, None], both])
+                some = rows[own[rows, k] > 0]
+                known = (part[some[:, None], seen] - means[k, seen]).T
+                known = solve_triangular(lower[:n, :n], known, lower=True) if n else known
+                left = lower[n:, n:] @ drawn[some[:, None], gaps].T
+                expected = means[k, gaps] + (lower[n:, :n] @ known + left).T
+                filled[some[:, None], gaps] += own[some, k, None] * expected
+        filled = mixture.scaling.of(columns).undo(filled)
+        found[:, columns] = np.where(there, values[:, columns], filled)
     return found

@@ -340,7 +340,7 @@ class FedMissEM(OneToOneFeatureMixin, TransformerMixin, OnGraph):
         if isinstance(self.imputation_, MixtureImputation):
             mixture = self.imputation_.fit.mixture
             shares = mixture.predict_proba(rows, missing="marginalize")
-            found = fill_gaps(mixture, rows, [shares] * mixture.blocks.n_blocks)
+            found = fill_gaps(mixture, rows, dict.fromkeys(range(mixture.blocks.n_blocks), shares))
             return found.astype(given.dtype, copy=False)
         assert isinstance(self.imputation_, Imputation)
         seen = ~np.isnan(rows)
