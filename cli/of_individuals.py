@@ -241,7 +241,10 @@ def _curves(
     import numpy as np
 
     if options.population:
-        values = options.known_values() if found is None else None
+        from .saem_rows import words_in
+
+        words = words_in(reported(predictor.saved.settings, "columns", dict) or {})
+        values = options.known_values(words) if found is None else None
         curves: Curves = predictor.population(times, values, found)
     elif found is None:
         curves = predictor.stored(options.individual, times)

@@ -139,8 +139,8 @@ class IndividualSettings(Settings, heading="Individuals", kept=False):
             ) from None
         return found
 
-    def known_values(self) -> dict[str, float]:
-        """Values of covariates: ``dose=4.5,weight=70``."""
+    def known_values(self, words: Mapping[str, Sequence[str]]) -> dict[str, float]:
+        """Values of covariates, numbers or words of a fit: ``dose=4.5,weight=70,Sex=Male``."""
         from math import isfinite
 
         from vpem.errors import InputError
@@ -150,7 +150,8 @@ class IndividualSettings(Settings, heading="Individuals", kept=False):
         for word in [] if text is None else text.split(","):
             name, _, number = word.partition("=")
             try:
-                value = float(number)
+                known = list(words.get(name.strip(), ()))
+                value = float(known.index(number.strip()) if known else number)
                 if not name.strip() or not isfinite(value) or name.strip() in found:
                     raise ValueError
             except ValueError:
@@ -159,6 +160,7 @@ class IndividualSettings(Settings, heading="Individuals", kept=False):
                     f"dose=4.5,weight=70, got {text!r}"
                 ) from None
             found[name.strip()] = value
+            found |= {f"{name.strip()}={one}": float(at == value) for at, one in enumerate(known)}
         return found
 
 

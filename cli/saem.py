@@ -20,6 +20,7 @@ from .saem_choices import (
     SamplerSettings,
     check_start,
     model_options_of,
+    name_words,
     needed_covariates,
     sampler_options_of,
     start_of,
@@ -126,6 +127,8 @@ def saem(
         source = read_source(
             data, held, model.model, needed, how.missing == "marginalize", run, sums.secure_sum
         )
+        for said in name_words(options, source.individuals.columns.get("words", {})):
+            screen.note(said)
         if model.init_individuals is not None:
             options["rows"] = rows_of_names(source, model.init_individuals)
         if init_model is not None:

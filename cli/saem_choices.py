@@ -12,7 +12,7 @@ from vpem.settings import SAEM_MODELS, SAMPLERS
 from .idle import FEW_VARY
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from vpem.network.schema import Report
     from vpem.saem.individuals import Individuals
@@ -25,6 +25,7 @@ __all__ = [
     "SamplerSettings",
     "check_start",
     "model_options_of",
+    "name_words",
     "needed_covariates",
     "sampler_options_of",
     "start_of",
@@ -269,6 +270,27 @@ def needed_covariates(model: str, options: Mapping[str, Any]) -> list[str]:
     from vpem.saem.models.catalogue import MODELS, model_class
 
     return list(model_class(model, options).reads(options)) if model in MODELS else []
+
+
+def name_words(options: Report, words: Mapping[str, Sequence[str]]) -> list[str]:
+    """Have effects and slopes be of words but the first, where covariates have such; say so."""
+    said = []
+    for name, known in words.items():
+        for option in ("effects", "slopes"):
+            parts = [one.split(":") for one in options.get(option, ())]
+            if not any(name in one for one in parts):
+                continue
+            if len(known) < 2:
+                raise InputError(
+                    f"covariate {name!r} has one word only, {known[0]!r}, so that it has no effect "
+                    "that could be seen; leave it out"
+                )
+            options[option] = [
+                ":".join(f"{name}={word}" if part == name else part for part in one)
+                for one in parts for word in (known[1:] if name in one else known[:1])
+            ]  # fmt: skip
+            said.append(f"{name}: effects are told beside {known[0]}")
+    return list(dict.fromkeys(said))
 
 
 def start_of(path: Path, model: str, found: Individuals, options: Mapping[str, Any]) -> Any:

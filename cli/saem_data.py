@@ -171,7 +171,8 @@ def _reader(
         return CorpusReader(columns, asked, run.screen)
     also = read_if_there(model)
     weight = asked.sample_weight
-    return RowReader(columns, asked.covariates, needed, missing, weight, asked.doses, also)
+    apart = asked.parties and run.engine.size > 1
+    return RowReader(columns, asked.covariates, needed, missing, weight, asked.doses, also, apart)
 
 
 def _of_parties(parties: Sequence[Party], reader: CorpusReader | RowReader, run: Run) -> Source:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from vpem.network.schema import Report
     from vpem.saem.individuals import Individuals
 
-__all__ = ["RowReader", "individuals_of", "read_if_there"]
+__all__ = ["RowReader", "individuals_of", "read_if_there", "words_in"]
 
 
 def read_if_there(model: str) -> tuple[str, ...]:
@@ -38,6 +38,7 @@ class RowReader:
     weight: str | None
     doses: str | None = None
     also: Sequence[str] = ()
+    apart: bool = False  # words of one party would be told to others
 
     def read(self, file: Path, id_column: str | None = None) -> Individuals:
         """Read the individuals of a file."""
@@ -46,8 +47,9 @@ class RowReader:
         columns = {**self.columns, **({} if id_column is None else {"id": id_column})}
         wanted = [*self.needed, *([] if self.weight is None else [self.weight])]
         found = individuals_of(
-            file, columns, self.covariates, wanted, None, self.missing, self.doses, self.also
-        )
+            file, columns, self.covariates, wanted, None, self.missing, self.doses, self.also,
+            () if self.apart else self.needed,
+        )  # fmt: skip
         if self.weight is None:
             return found
         weights = found.constant(self.weight)
@@ -89,6 +91,7 @@ def individuals_of(
     missing: bool = False,
     doses: str | None = None,
     also: Sequence[str] = (),
+    texts: Sequence[str] | None = None,
 ) -> Individuals:
     """Read the data.
 
@@ -110,6 +113,8 @@ def individuals_of(
         Columns of doses, as the user typed them: ``amt=AMT,rate=RATE``.
     also : sequence of str
         Covariates to read where there are such.
+    texts : sequence of str, optional
+        Covariates that may be words. None: all that are needed.
     """
     from dataclasses import replace
 
@@ -143,6 +148,8 @@ def individuals_of(
     try:
         found = read_individuals(
             data, covariates=list(column_of.values()), also=list(maybe.values()), words=words,
+            texts=[column_of[name] for name in (needed if texts is None else texts)
+                   if name != "dose" and name in column_of],
             missing=missing, doses=events, **(three if is_table else {}),
         )  # fmt: skip
     except MissingColumnError as error:
@@ -165,16 +172,20 @@ def individuals_of(
 
 
 def _numbered(found: Individuals, fitted: Mapping[str, Any]) -> Individuals:
-    """Give words the numbers that they had in a fit; a file may hold anything there."""
+    """Give words the numbers that they had in a fit."""
     from vpem.saem.formats.individuals import numbered_as
 
+    return numbered_as(found, words_in(fitted))
+
+
+def words_in(fitted: Mapping[str, Any]) -> dict[str, list[str]]:
+    """Words of covariates, of `Individuals.columns` of a fit; a file may hold anything there."""
     held = fitted.get("words")
-    tables = {
+    return {
         name: words
         for name, words in (held if isinstance(held, dict) else {}).items()
         if isinstance(words, list) and all(isinstance(word, str) for word in words)
     }
-    return numbered_as(found, tables)
 
 
 def _events(

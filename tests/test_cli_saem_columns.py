@@ -2,7 +2,10 @@
 
 import gzip
 
+import numpy as np
+import pyarrow as pa
 import pytest
+from pyarrow import parquet
 
 from vpem import InputError
 from vpem.saem.formats.fits import read_saem, save_saem
@@ -136,3 +139,91 @@ def test_a_fit_that_remembers_nothing_is_read_as_before(capsys, home, fit, tmp_p
 def test_help_of_score_does_not_speak_of_no_data(capsys):
     assert "without DATA" not in done(capsys, "score", "--help-all").out
     assert "dose=4.5" in done(capsys, "predict", "--help-all").out
+
+
+@pytest.fixture(scope="module")
+def worded(tmp_path_factory):
+    """Twelve people of two sexes and three arms, as CSV and as Parquet."""
+    home = tmp_path_factory.mktemp("worded")
+    rng = np.random.default_rng(1)
+    rows = []
+    for one in range(12):
+        sex, arm, own = ("Female", "Male")[one % 2], "abc"[one % 3], rng.normal()
+        rows += [(f"p{one}", float(t), own + 0.5 * t + 0.3 * rng.normal(), sex, arm, one % 2,
+                  int(arm == "b"), int(arm == "c")) for t in range(4)]  # fmt: skip
+    names = ("id", "time", "value", "Sex", "arm", "male", "b", "c")
+    lines = [",".join(map(str, row)) for row in (names, *rows)]
+    (home / "t.csv").write_text("\n".join(lines) + "\n")
+    parquet.write_table(
+        pa.table(dict(zip(names, map(list, zip(*rows, strict=True)), strict=True))),
+        home / "t.parquet",
+    )
+    return home
+
+
+@pytest.mark.parametrize("error", ["constant", "proportional"])
+def test_words_of_covariates_are_told_beside_the_first(worded, monkeypatch, capsys, error):
+    monkeypatch.chdir(worded)
+    fit = ("--error", error, *FAST)
+    said = done(
+        capsys, "saem", "t.csv", "--effects", "intercept:Sex,time:arm", "-o", f"{error}.h5", *fit
+    ).err
+    assert "Sex: effects are told beside Female" in said
+    assert "arm: effects are told beside a" in said
+    done(
+        capsys,
+        "saem",
+        "t.parquet",
+        "--effects",
+        "intercept:male,slope:b,slope:c",
+        "-o",
+        f"{error}-0.h5",
+        *fit,
+    )
+    words, numbers = read_saem(worded / f"{error}.h5"), read_saem(worded / f"{error}-0.h5")
+    assert words.parameters[2:5] == (
+        "beta(intercept, Sex=Male)",
+        "beta(slope, arm=b)",
+        "beta(slope, arm=c)",
+    )
+    assert words.theta == pytest.approx(numbers.theta, rel=1e-9)
+    ask = ("--population", "--times", "0:2:1", "--covariates")
+    told = done(capsys, "predict", f"{error}.h5", *ask, "Sex=Male,arm=b").out
+    same = done(capsys, "predict", f"{error}-0.h5", *ask, "male=1,b=1,c=0").out
+    assert told == same
+    found = run(capsys, "predict", f"{error}.h5", *ask, "Sex=male,arm=b")
+    assert found.code == 2
+
+
+@pytest.mark.parametrize("error", ["constant", "proportional"])
+def test_what_varies_is_called_by_column_or_coefficient(worded, monkeypatch, capsys, error):
+    monkeypatch.chdir(worded)
+    fits = []
+    for name in ("slope", "time"):
+        file = f"{error}-{name}.h5"
+        done(
+            capsys,
+            "saem",
+            "t.csv",
+            "--error",
+            error,
+            "--random",
+            f"intercept,{name}",
+            "-o",
+            file,
+            *FAST,
+        )
+        fits.append(read_saem(worded / file))
+    assert fits[0].parameters == fits[1].parameters
+    assert (fits[0].theta == fits[1].theta).all()
+
+
+def test_words_among_numbers_and_a_single_word_are_refused(worded, monkeypatch, capsys):
+    monkeypatch.chdir(worded)
+    text = (worded / "t.csv").read_text()
+    (worded / "mixed.csv").write_text(text.replace("Male", "7", 1))
+    (worded / "one.csv").write_text(text.replace("Female", "Male"))
+    for file, said in (("mixed", "'Female' for 'Sex', no finite number"), ("one", "one word only")):
+        found = run(capsys, "saem", f"{file}.csv", "--effects", "intercept:Sex")
+        assert found.code == 2
+        assert said in found.err

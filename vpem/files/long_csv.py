@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from io import TextIOWrapper
 from itertools import chain
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -28,7 +29,10 @@ __all__ = [
 LONGEST_NAME = 4096
 DELIMITERS = ",;\t"
 """Of columns: what the first line has most of."""
-ENDINGS = re.compile(r"\.(csv|tsv|txt)(\.(gz|bz2|xz|zip))?$", re.IGNORECASE)
+ENDINGS = re.compile(
+    r"\.((csv|tsv|txt)(\.(gz|bz2|xz|zip))?|parquet|pq|feather|arrow)$", re.IGNORECASE
+)
+COLUMNS = re.compile(r"\.(parquet|pq|feather|arrow)$", re.IGNORECASE)
 NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 
 
@@ -54,9 +58,38 @@ def header_of(path: PathLike) -> list[str]:
         return []
 
 
+class _Columns:
+    """The rows of a Parquet, Feather or Arrow file as text, after their names, as csv has lines."""
+
+    def __init__(self, path: PathLike) -> None:
+        from vpem.files.readers.arrow_frames import arrow_frame, parquet_frame
+
+        source = os.fspath(path)
+        opened = parquet_frame if source.lower().endswith((".parquet", ".pq")) else arrow_frame
+        self.frame, self.line_num = opened(Path(source), source), 0
+        self.rows: Iterator[Any] | None = None
+
+    def __iter__(self) -> _Columns:
+        return self
+
+    def __next__(self) -> list[str]:
+        self.line_num += 1
+        if self.rows is None:
+            read = self.frame.read(range(len(self.frame.names)), ())
+            self.rows = zip(*(column.to_pylist() for column in read), strict=True)
+            return list(self.frame.names)
+        return [
+            "" if value is None else f"{value:.17g}" if isinstance(value, float)
+            else str(int(value) if isinstance(value, bool) else value) for value in next(self.rows)
+        ]  # fmt: skip
+
+
 @contextmanager
 def _opened(path: PathLike) -> Iterator[Any]:
     """Yield a reader of the lines of a file, which may be packed."""
+    if COLUMNS.search(os.fspath(path)):
+        yield _Columns(path)
+        return
     with TextIOWrapper(open_unpacked(path), "utf-8-sig", newline="") as stream:
         first = stream.readline()
         mark = max(DELIMITERS, key=first.count)

@@ -126,6 +126,10 @@ class Individuals(Shown, Everyone, facts="{n_individuals:individual}, {values.si
 
     def covariate(self, name: str) -> Vector:
         """Return a covariate (N,) that has no missing values."""
+        column, _, word = name.partition("=")
+        known = self.columns.get("words", {}).get(column, [])
+        if name not in self.covariates and word in known:
+            return np.asarray(self.covariate(column) == known.index(word), np.float64)
         if name not in self.covariates:
             have = shorten([repr(one) for one in self.covariates]) or "none"
             raise InputError(

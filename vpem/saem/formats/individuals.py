@@ -48,6 +48,7 @@ def read_individuals(
     covariates: Sequence[str] | None = None,
     also: Sequence[str] = (),
     words: Sequence[str] = ("outcome",),
+    texts: Sequence[str] = (),
     missing: bool = False,
     doses: Mapping[str, str] | None = None,
 ) -> Individuals:
@@ -57,7 +58,8 @@ def read_individuals(
     ----------
     path : path
         A ``.csv``, ``.tsv`` or ``.txt`` file, also packed, with a line a measurement and names of
-        the columns in its first line; or an HDF5 file as `write_individuals` makes it.
+        the columns in its first line; a Parquet or Arrow file of such columns; or an HDF5 file as
+        `write_individuals` makes it.
     id, time, value : str
         Names of the three columns of a CSV table.
     covariates : sequence of str, optional
@@ -68,6 +70,9 @@ def read_individuals(
     words : sequence of str
         Which of the other columns may hold words, which are then numbered from 0 in the order of
         the alphabet; ``columns["words"]`` has them.
+    texts : sequence of str
+        Which may hold nothing but words, numbered alike; ``Sex=Male`` is then the covariate that is
+        1 for the word ``Male`` of ``Sex``, and 0 for others.
     missing : bool
         Whether values may be missing in the same way, or NaN: such rows are left out.
     doses : mapping of str to str, optional
@@ -88,7 +93,8 @@ def read_individuals(
         are in several places.
     """
     if is_long_csv(path):
-        table = LongTable(path, (id, time, value), covariates, also, words, missing, doses)
+        three = (id, time, value)
+        table = LongTable(path, three, covariates, also, words, missing, doses, texts)
         return table.individuals()
     return _read_hdf5(path, covariates, also, missing)
 

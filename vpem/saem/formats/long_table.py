@@ -34,9 +34,11 @@ class LongTable:
         words: Sequence[str],
         missing: bool,
         doses: Mapping[str, str] | None,
+        texts: Sequence[str] = (),
     ) -> None:
         self.source, self.three, self.missing = os.fspath(path), three, missing
-        self.named, self.words = doses, words
+        self.named, self.words, self.texts = doses, words, texts
+        self.odd: dict[str, tuple[str, str]] = {}
         self.others: list[str] = []
         self.events: dict[str, str] = {}
         self.wheres: list[str] = []
@@ -81,18 +83,27 @@ class LongTable:
         named = zip(self.columns[1:], cells[1:], strict=True)
         may_miss = self.columns[3:] if not (self.missing or self.events) else self.columns[2:]
         self.cells.append([
-            cell if name in self.words and name in self.others
+            cell if name in self.others and (name in self.words or self._is_text(name, cell, where))
             else _number(cell, name, name in may_miss, where) for name, cell in named
         ])  # fmt: skip
+
+    def _is_text(self, name: str, cell: str, where: str) -> bool:
+        """Whether a cell of a column that may be text is one; where the first is."""
+        found = name in self.texts and cell not in MISSING and finite_number(cell) is None
+        if found:
+            self.odd.setdefault(name, (cell, where))
+        return found
 
     def individuals(self) -> Individuals:
         """Make individuals of the lines."""
         numbered: dict[str, list[str]] = {}
         columns = {}
         for name, cells in zip(self.columns[1:], zip(*self.cells, strict=True), strict=True):
-            columns[name] = np.array(
-                _numbered(name, cells, numbered) if isinstance(cells[0], str) else cells
-            )
+            if name in self.odd and any(isinstance(cell, float) and cell == cell for cell in cells):
+                _number(self.odd[name][0], name, True, self.odd[name][1])
+            is_text = name in self.odd or isinstance(cells[0], str)
+            texts = ["" if isinstance(cell, float) else cell for cell in cells] if is_text else []
+            columns[name] = np.array(_numbered(name, texts, numbered) if is_text else cells)
         kept = dict(zip(("id", "time", "value"), self.three, strict=True))
         told: dict[str, Any] = {**kept, **({"words": numbered} if numbered else {})}
         labels = np.array(self.ids, dtype=object)
@@ -164,7 +175,11 @@ def _number(text: str, column: str, may_miss: bool, where: str) -> float:
     number = finite_number(text)
     if number is not None:
         return number
-    advice = "leave out such columns" if may_miss else "leave out lines of what was not measured"
+    advice = (
+        "write words as 0 and 1, or leave out such columns"
+        if may_miss
+        else "leave out lines of what was not measured"
+    )
     if text in MISSING and not may_miss:
         advice += "; --missing marginalize does so where the value alone is missing"
     if finite_number(text.replace(",", ".", 1)) is not None:

@@ -131,5 +131,6 @@ class GeneralizedLinearModel(MixedModel):
     @classmethod
     def reads(cls, options: Mapping[str, object]) -> tuple[str, ...]:
         """Covariates of slopes and effects."""
-        parts = [part for name in words_of(options.get("slopes")) for part in name.split(":")]
+        names = words_of(options.get("slopes"))
+        parts = [part.partition("=")[0] for name in names for part in name.split(":")]
         return (*(part for part in parts if part != "time"), *super().reads(options))

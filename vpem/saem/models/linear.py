@@ -50,7 +50,8 @@ class LinearModel(Varying):
         Columns besides the intercept; ``"time"`` is the time, others are covariates, and
         ``"time:x"`` is a product.
     random : sequence of str, optional
-        Columns whose coefficients vary, of ``"intercept"`` and slopes. None: all.
+        Columns whose coefficients vary, of ``"intercept"`` and slopes, by names of columns or of
+        coefficients. None: all.
     effects : sequence of str
         Covariates that a mean depends on: ``"intercept:sex"``; see
         `vpem.saem.models.population.effects_of`.
@@ -83,15 +84,14 @@ class LinearModel(Varying):
         names = ["slope" if name == "time" else f"slope of {name}" for name in self.slopes]
         short = ("intercept", *self.slopes)
         latents = ("intercept", *names)
-        asked = short if random is None else random
-        for one in asked:
-            check_choice("random coefficient", one, short)
         called = dict(zip(short, latents, strict=True))
+        asked = [called.get(one, one) for one in (short if random is None else random)]
+        for one in asked:
+            check_choice("random coefficient", one, (*short, *latents))
         self.law = Population(
-            individuals, latents, [called[one] for one in asked],
-            [effect_of(one, called) for one in effects], covariance,
-        )  # fmt: skip
-        fixed = [one for one, name in called.items() if one not in asked and any(
+            individuals, latents, asked, [effect_of(one, called) for one in effects], covariance
+        )
+        fixed = [one for one, name in called.items() if name not in asked and any(
             effect.parameter == name for effect in self.law.effects)]  # fmt: skip
         if fixed:
             raise InputError(
@@ -116,7 +116,8 @@ class LinearModel(Varying):
     def reads(cls, options: Mapping[str, object]) -> tuple[str, ...]:
         """Covariates of slopes and effects."""
         slopes, effects = (words_of(options.get(name)) for name in ("slopes", "effects"))
-        columns = [part for name in slopes for part in name.split(":") if part != "time"]
+        parts = [part.partition("=")[0] for name in slopes for part in name.split(":")]
+        columns = [part for part in parts if part != "time"]
         return tuple(dict.fromkeys([*columns, *columns_of(effects)]))
 
     def _prepare(self, design: Vector, shift: Vector | float | None) -> None:

@@ -103,9 +103,10 @@ def words_of(value: object) -> tuple[str, ...]:
 
 
 def columns_of(effects: Sequence[str]) -> tuple[str, ...]:
-    """Columns of covariates that effects are of, as far as they can be read."""
+    """Columns of covariates that effects are of, as far as they can be read: of Sex=Male, Sex."""
     forms = [FORM.fullmatch(one.partition(":")[2].strip()) for one in effects]
-    return tuple(dict.fromkeys(form["name"] for form in forms if form is not None))
+    names = [form["name"].partition("=")[0] for form in forms if form is not None]
+    return tuple(dict.fromkeys(names))
 
 
 def short_name(latent: str) -> str:
