@@ -166,12 +166,14 @@ def best(
             _check_comparable(found[0], one, criterion)
         name = CRITERIA[criterion]
         sign = 1 if criterion == "log-likelihood" else -1
-        # The first of equals.
-        chosen = max(found, key=lambda one: sign * one[name])
+        # The first of equals; none with degenerate components if another has none.
+        chosen = max(found, key=lambda one: (not one["last"], sign * one[name]))
         if output is not None:
             _copy(Path(chosen["model"]), output, force)
         if json:
-            shown = ("model", "log_likelihood", "bic", "aic", "n_iter", "converged", "seed")
+            shown = (
+                "model", "log_likelihood", "bic", "aic", "n_iter", "converged", "degenerate", "seed"
+            )  # fmt: skip
             judged = [{key: one[key] for key in shown} for one in found]
             print_json(
                 {
@@ -280,6 +282,8 @@ def _judged(file: Path, model: Model) -> Report:
         "model": str(file),
         "n_iter": report.get("n_iter"),
         "converged": report.get("converged"),
+        "degenerate": report.get("degenerate"),
+        "last": report.get("degenerate") and model.options.get("floor_fits") != "keep",
         "seed": model.options.get("seed"),
         "n_parameters": model.mixture.n_parameters,
         # What must be the same.

@@ -64,10 +64,12 @@ def warn_of(screen: Screen, found: Selection, chosen: int) -> None:
         )
     if found.choice.passed_over:
         better = found.choice.passed_over[0]
+        why, what = "did not converge", "try more --max-iter"
+        if cells[better]["degenerate"]:
+            why, what = "has degenerate components", "--floor-fits keep counts it like others"
         screen.warn(
             f"{grid[better]} has a better {NAMES[found.criterion]} "
-            f"({number(cells[better][found.criterion], 8)}) but did not converge, and was passed "
-            "over; try more --max-iter"
+            f"({number(cells[better][found.criterion], 8)}) but {why}, and was passed over; {what}"
         )
     if cells[chosen]["status"] != "converged":
         screen.warn(

@@ -134,6 +134,8 @@ def _status(cell: Report) -> str:
         parts.append(plural(cell["recoveries"], "collapse"))
     if cell["status"] != "failed" and cell["given_up"]:
         parts.append(f"{cell['given_up']} given up")
+    if cell["status"] != "failed" and cell["degenerate"]:
+        parts.append(f"{cell['degenerate']} degenerate")
     return ", ".join(parts)
 
 

@@ -98,7 +98,9 @@ class Each(Problem):
         """Keep the fit if it is the best of those up to now."""
         self._found.append(found)
         done = [one for one in self._found if one["status"] != "failed"]
-        if found["status"] != "failed" and done[choose(done, "bic").best] is found:
+        if found["status"] != "failed" and (
+            done[choose(done, "bic", self.floor_fits).best] is found
+        ):
             (network,) = self.networks.values()
             self.best = fit, describe_engine(network), heard
 
@@ -129,5 +131,7 @@ def _line(found: Selection) -> str:
         value = "failed" if cell["status"] == "failed" else f"{cell['bic']:.2f}"
         if cell["status"] == "not converged":
             value += " (not converged)"
+        if cell["status"] != "failed" and cell["degenerate"]:
+            value += " (degenerate)"
         parts.append(f"{cell['n_components']}: {value}{', kept' * (place == found.choice.best)}")
     return f"BIC by components (lower is better): {'; '.join(parts)}"

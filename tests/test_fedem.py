@@ -88,7 +88,7 @@ def test_without_anything_it_is_em(X, n_workers, covariance_type):
     assert ours.run.projections == 0
 
 
-@pytest.mark.filterwarnings("ignore:weights or covariances")
+@pytest.mark.filterwarnings("ignore:weights or covariances", "ignore:. of 3 components are deg")
 @over(covariance_type=["full", "diag"], n_workers=[1, 3])
 def test_it_is_em_where_components_are_nearly_singular(X, n_workers, covariance_type):
     # A tight group far from the others: 4e-8 of the features' variance.
@@ -113,7 +113,9 @@ def test_it_is_em_where_components_are_nearly_singular(X, n_workers, covariance_
     assert other.log_likelihood < ours.log_likelihood - 1e-3
 
 
-@pytest.mark.filterwarnings("ignore:weights or covariances", "ignore:steps of 0.9 are above")
+@pytest.mark.filterwarnings(
+    "ignore:weights or covariances", "ignore:steps of 0.9 are above", "ignore:. of 3 components are"
+)
 @pytest.mark.parametrize(
     "options",
     [{"compress": "qsgd:8bits"}, {"participation": 0.7}, {"batch_size": 5}],
@@ -604,7 +606,7 @@ def test_step_sizes():
 # ---- the estimator -------------------------------------------------------------------------------
 
 
-@pytest.mark.filterwarnings("ignore:weights or covariances")
+@pytest.mark.filterwarnings("ignore:weights or covariances", "ignore:. of 2 components are")
 @pytest.mark.parametrize(
     "estimator",
     [

@@ -191,9 +191,12 @@ def test_models_are_compared_fold_by_fold():
     assert error == pytest.approx(np.std([-1.5, -2.0, -0.5], ddof=1) / np.sqrt(3))
 
 
-def cell_of(value, *, criterion="bic", status="converged", n_parameters=10, error=0.0):
+def cell_of(
+    value, *, criterion="bic", status="converged", n_parameters=10, error=0.0, degenerate=0
+):
     return {"status": status, criterion: value, "n_parameters": n_parameters,
-            "standard_error": error, "reason": "it fell apart"}  # fmt: skip
+            "standard_error": error, "reason": "it fell apart",
+            "degenerate": degenerate}  # fmt: skip
 
 
 def test_lower_is_better_but_for_held_out_likelihood():

@@ -62,6 +62,7 @@ REPORT: dict[str, Schema] = {
     ),
     **dict.fromkeys(("agent_names", "worker_names", "warnings"), ListOf(TEXT)),
     **dict.fromkeys(("recoveries", "partitions", "reseeded"), ListOf(PLAIN)),
+    "degenerate": ListOf(COUNT),
     **dict.fromkeys(("worker_rows", "recorded"), COUNTS),
     **dict.fromkeys(("history", "mean_field"), Numbers()),
     "partition": Numbers(least=-1),

@@ -194,6 +194,8 @@ class Answer:
         Of each hub's t features, NaN of hubs without any; None where there are none.
     labels : tuple of str
         Of the first components, where labels of some rows were given to the fit.
+    degenerate : tuple of int
+        Components that are singular but for the floor.
     """
 
     feature_names: tuple[str, ...]
@@ -205,6 +207,7 @@ class Answer:
     levels: Mapping[int, Levels] = field(default_factory=dict)
     degrees_of_freedom: Vector | None = None
     labels: tuple[str, ...] = ()
+    degenerate: tuple[int, ...] = ()
 
     @classmethod
     def of_mixture(
@@ -284,6 +287,7 @@ class Answer:
             {
                 noun: k,
                 **({"label": self.labels[k]} if k < len(self.labels) else {}),
+                **({"degenerate": True} if k in self.degenerate else {}),
                 "share": float(weight),
                 "size": None if self.sizes is None else float(self.sizes[k]),
                 "differs_most_in": [one.describe() for one in self.differences(k)],
@@ -312,7 +316,8 @@ def answer_of(stored: Model | StoredClustering) -> Answer:
     if isinstance(stored, Model):
         total = report.get("total_weight") or report.get("n_samples")
         found = Answer.of_mixture(stored.mixture, stored.feature_names, total)
-        return replace(found, labels=labels_of(report))
+        own = tuple(report.get("degenerate") or ())
+        return replace(found, labels=labels_of(report), degenerate=own)
     sizes = _vector(report.get("cluster_sizes"), len(stored.centres))
     if sizes is None:
         sizes = np.bincount(stored.labels, minlength=len(stored.centres)).astype(np.float64)
@@ -358,8 +363,9 @@ def as_table(
     digits = _digits([one["size"] for one in described if one["size"] is not None])
     for one in described:
         size, named = one["size"], one["differs_most_in"]
+        label = f" = {one['label']}" if "label" in one else ""
         rows.append((
-            f"{one[noun]} = {one['label']}" if "label" in one else str(one[noun]),
+            f"{one[noun]}{label}{', degenerate' * ('degenerate' in one)}",
             "-" if size is None else f"{size:.{digits}f}",
             f"{one['share']:.1%}",
             ", ".join(str(Difference(**each)) for each in named or ()) or "-",

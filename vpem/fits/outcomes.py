@@ -14,9 +14,10 @@ from vpem.terms.density import Density
 from vpem.terms.mixture import Mixture
 
 if TYPE_CHECKING:
-    from vpem.fits.results import Fit
+    from vpem.fits.results import Fit, MixtureResult
+    from vpem.settings import FitSettings, MixtureSettings
 
-__all__ = ["LARGEST_DISAGREEMENT", "warn_of_outcome", "warn_of_partitions"]
+__all__ = ["LARGEST_DISAGREEMENT", "warn_of_degenerate", "warn_of_outcome", "warn_of_partitions"]
 
 LARGEST_DISAGREEMENT = 1e-3
 """In nats per sample, between roots whose sums have no operator to judge them by."""
@@ -26,8 +27,8 @@ COINCIDES = 1e-6
 """Part of a standard deviation, or covariance, by which components do not differ."""
 
 
-def warn_of_outcome(fit: Fit, max_iter: int, tol: float) -> None:
-    """Warn of roots that disagree, collapsed components, and fits that did not converge."""
+def warn_of_outcome(fit: Fit, how: FitSettings) -> None:
+    """Warn of roots that disagree, of components, and of fits that did not converge."""
     apart = float(np.ptp(fit.root_log_likelihood) / fit.total_weight)
     if fit.network.consensus_error is None and apart > LARGEST_DISAGREEMENT:
         warnings.warn(
@@ -38,6 +39,7 @@ def warn_of_outcome(fit: Fit, max_iter: int, tol: float) -> None:
             stacklevel=3,
         )
     warn_of_partitions(fit.partitions)
+    warn_of_degenerate(fit, how)
     copies = _copies(fit.mixture) if fit.network.part_of is None else []
     if copies:
         warnings.warn(
@@ -61,7 +63,7 @@ def warn_of_outcome(fit: Fit, max_iter: int, tol: float) -> None:
             ),
             stacklevel=3,
         )
-    if not fit.converged and max_iter:
+    if not fit.converged and how.max_iter:
         change = (
             ""
             if fit.n_iter < 2
@@ -70,11 +72,33 @@ def warn_of_outcome(fit: Fit, max_iter: int, tol: float) -> None:
         )
         warnings.warn(
             not_converged(
-                f"not converged after {max_iter} iterations{change} (tol {tol:g}); try more "
-                "iterations"
+                f"not converged after {how.max_iter} iterations{change} (tol {how.tol:g}); try "
+                "more iterations"
             ),
             stacklevel=3,
         )
+
+
+def warn_of_degenerate(fit: MixtureResult, how: MixtureSettings) -> None:
+    """Warn of components that are degenerate: which, of how many rows and features."""
+    if not fit.degenerate or getattr(how, "floor_fits", "last") == "keep":
+        return
+    rows = fit.mixture.assembled_weights * fit.total_weight
+    listed = shorten(f"{k} ({rows[k]:.4g} rows)" for k in fit.degenerate)
+    # Over rows there is one hub, of the mixture alone.
+    hubs = fit.network.whole.blocks, fit.mixture.blocks
+    widest = max(int(one.widths.max(initial=0)) for one in hubs)
+    instead: list[str | Setting] = ["fewer components"]
+    if not fit.mixture.covariance_type.endswith(("diag", "spherical")):
+        instead += [" or ", Setting("covariance_type", "diag")]
+    if hasattr(how, "weight_concentration_prior_type") and type(fit.mixture) is Mixture:
+        instead += [" or ", Setting("weight_concentration_prior_type", "dirichlet_process")]
+    message = VpemWarning(
+        f"{len(fit.degenerate)} of {fit.mixture.n_components} components are degenerate, their "
+        "covariances singular but for what ", Setting("reg_covar"), f" adds: {listed}, of up to "
+        f"{widest} features in a hub; such a likelihood says little of the data, try ", *instead,
+    )  # fmt: skip
+    warnings.warn(message, stacklevel=4)
 
 
 def _largest(values: NDArray[np.float64]) -> float:

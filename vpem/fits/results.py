@@ -128,11 +128,14 @@ class MixtureResult(
         Total log-likelihood by iteration, as each root finds it.
     total_weight : float
         Sum of the row weights (the number of rows when there are none).
+    degenerate : list of int
+        Components that are singular in a hub but for the floor (`vpem.terms.degenerate`).
     """
 
     mixture: Mixture
     history: NDArray[np.float64]
     total_weight: float
+    degenerate: list[int] = field(default_factory=list)
 
     @property
     @abstractmethod
@@ -151,7 +154,8 @@ class MixtureResult(
 
     def answer(self, feature_names: Sequence[str]) -> Answer:
         """Return how large components are, and in which features each differs."""
-        return Answer.of_mixture(self.mixture, feature_names, self.total_weight)
+        found = Answer.of_mixture(self.mixture, feature_names, self.total_weight)
+        return replace(found, degenerate=tuple(self.degenerate))
 
     def kept(self, feature_names: Sequence[str], report: Report, options: Report) -> Model:
         """Return the model that a file keeps.
@@ -187,6 +191,7 @@ class MixtureResult(
             "covariance_type": self.mixture.covariance_type,
             **({"n_factors": self.mixture.n_factors} if self.mixture.n_factors else {}),
             "n_parameters": self.mixture.n_parameters,
+            "degenerate": self.degenerate,
         }
 
 

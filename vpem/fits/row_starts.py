@@ -86,7 +86,14 @@ class RowRestart:
     def run(
         self, began_at: GivenStart, given: NDArray[np.intp] | None, stop: Report
     ) -> tuple[Run, NDArray[np.intp] | None]:
-        """Run the restart; returns also the rows that it started at."""
+        """Run the restart, and judge it; returns also the rows that it started at."""
+        run, rows = self._run(began_at, given, stop)
+        run.judge(self.terms.whole, self.total)
+        return run, rows
+
+    def _run(
+        self, began_at: GivenStart, given: NDArray[np.intp] | None, stop: Report
+    ) -> tuple[Run, NDArray[np.intp] | None]:
         self.tell = teller(stop.get("callback"))
         init = began_at.init
         if self.restart.saved is not None:

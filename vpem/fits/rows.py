@@ -116,7 +116,7 @@ def fit_em(
     NotConvergedWarning
         If the iterations ran out.
     VpemWarning
-        If features are constant, or components collapsed and were placed anew.
+        If features are constant, components collapsed and were placed anew, or some are degenerate.
     """
     began = time.perf_counter()
     how = FitSettings.of(settings, **changes)
@@ -147,7 +147,7 @@ def fit_em(
     with one_blas_thread(), np.errstate(over="ignore"):
         terms, weights = _terms(given, held, here, how, network.total.on(ledger))
         _charge_setup(terms, given, network, ledger, how)
-        kept = MixtureRuns(terms.whole, total, how.n_components, over_rows=True)
+        kept = MixtureRuns(terms.whole, total, how.n_components, how.floor_fits, over_rows=True)
         stop = {"tol": how.tol, "max_iter": how.max_iter, "callback": callback, **steps}
         numbers = restart_numbers(how, first_restart)
         restarts = Restarts(saver, ledger, numbers, how.seed, how.max_iter, kept, callback)
@@ -165,6 +165,7 @@ def fit_em(
         total_weight=terms.whole.total_weight,
         n_samples=given.n_samples,
         recoveries=[_for_user(one, given, held) for one in run.recoveries],
+        degenerate=run.degenerate,
         init_rows=given.number(best.rows),
         partitions=run.partitions,
         mixtures=_gathered(run, kept, network.total)[roots],
@@ -176,7 +177,7 @@ def fit_em(
         lost=run.lost,
         **restarts.outcome(began),
     )
-    warn_of_outcome(fit, how.max_iter, how.tol)
+    warn_of_outcome(fit, how)
     return fit
 
 

@@ -15,6 +15,7 @@ from vpem.fits.results import Fit
 from vpem.network.ledger import Ledger
 from vpem.steps.stochastic import step
 from vpem.steps.streams import RowStream
+from vpem.terms.degenerate import degenerate
 from vpem.terms.missing import terms_of
 from vpem.terms.scaling import floors_of
 
@@ -85,13 +86,14 @@ def fit_next(
         network.charge_setup(ledger, len(data), terms.itemsize)
         total = network.total.on(ledger)
         total.turn_to(batch - 1, None)
+        seen = weight_seen + terms.total_weight
         moved, found, recoveries = step(
             terms,
             total,
             mixture,
             terms.prepare(mixture),
             rate=float(batch) ** -exponent,
-            seen=weight_seen + terms.total_weight,
+            seen=seen,
             draw_row=RowStream(draws, weights, len(data)).draw,
         )
     if recoveries:
@@ -110,6 +112,7 @@ def fit_next(
         total_weight=terms.total_weight,
         n_samples=len(data),
         converged=False,
+        degenerate=np.flatnonzero(total.holders.any(degenerate(terms, moved, seen))).tolist(),
         recoveries=[*fit.recoveries, *(replace(one, iteration=batch) for one in recoveries)],
         total_iterations=fit.total_iterations + 1,
         guarantee=None,

@@ -133,7 +133,7 @@ def fit_vpem(
     NotConvergedWarning
         If the iterations ran out.
     VpemWarning
-        If features are constant, or components collapsed and were placed anew.
+        If features are constant, components collapsed and were placed anew, or some are degenerate.
     """
     began = time.perf_counter()
     how = FitSettings.of(settings, **changes)
@@ -165,7 +165,7 @@ def fit_vpem(
         ledger = Ledger(network.graph)
         network.charge_setup(ledger, given.n_samples, terms.itemsize)
         _agree_on_units(terms, network, ledger, how.init)
-        kept = MixtureRuns(terms, network.total, how.n_components)
+        kept = MixtureRuns(terms, network.total, how.n_components, how.floor_fits)
         attempts = _Attempts(network, given, terms, kept, how, pace, callback, began_at, labelled)
         numbers = restart_numbers(how, first_restart)
         restarts = Restarts(saver, ledger, numbers, how.seed, how.max_iter, kept, callback)
@@ -181,6 +181,7 @@ def fit_vpem(
         total_weight=terms.total_weight,
         n_samples=given.n_samples,
         recoveries=run.recoveries,
+        degenerate=run.degenerate,
         init_rows=given.number(best.rows),
         partitions=run.partitions,
         batch_size=how.batch_size,
@@ -193,7 +194,7 @@ def fit_vpem(
         labels_for_fit=looked_up(labelled),
         **restarts.outcome(began),
     )
-    warn_of_outcome(fit, how.max_iter, how.tol)
+    warn_of_outcome(fit, how)
     return fit
 
 
@@ -259,7 +260,12 @@ class _Attempts:
     labelled: Labelled | None = None
 
     def __call__(self, restart: Restart) -> tuple[Run, NDArray[np.intp] | None]:
-        """Run one restart; returns also the rows that it started at."""
+        """Run one restart, and judge it; returns also the rows that it started at."""
+        run, rows = self._run(restart)
+        run.judge(self.terms, restart.total)
+        return run, rows
+
+    def _run(self, restart: Restart) -> tuple[Run, NDArray[np.intp] | None]:
         terms, total = self.terms, restart.total
         stream = RowStream(restart.rng, self.given.row_weights, len(self.given.X))
         start, rows = self._start(restart, stream)

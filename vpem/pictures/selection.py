@@ -39,8 +39,9 @@ def draw_selection(selection: Selection) -> Picture:
 
     Lines differ in colour, mark and dashes, and in the width of their bars' ends. Bars show the
     restarts from the least to the largest, or one standard error of the held-out likelihood up and
-    down. Open marks did not converge, what failed is not there, and the best is ringed. Of marks on
-    one spot those drawn first are larger, so that none hides another.
+    down. Open marks did not converge or have degenerate components, what failed is not there, and
+    the best is ringed. Of marks on one spot those drawn first are larger, so that none hides
+    another.
     """
     criterion, cells = selection.criterion, selection.cells
     lines = list(dict.fromkeys(_line(cell) for cell in cells))
@@ -122,8 +123,8 @@ def _draw_line(
                 x, y, yerr=[[max(y - low, 0)], [max(high - y, 0)]], color=contender(number),
                 linewidth=1.0, capsize=2 + 1.5 * number, zorder=2,
             )  # fmt: skip
-        if cells[index]["status"] != "converged":
-            _mark(axes, (x, y), number, converged=False)
+        if not _is_sound(cells[index]):
+            _mark(axes, (x, y), number, sound=False)
     return there
 
 
@@ -131,17 +132,17 @@ def _mark(
     axes: Axes,
     place: tuple[float, float],
     number: int,
-    converged: bool,
+    sound: bool,
     more: float = 0.0,
     below: float = 0.0,
 ) -> None:
-    """Draw the mark of one cell, open where it did not converge."""
+    """Draw the mark of one cell, open where it is not sound."""
     own = contender(number)
     axes.plot(
         *place, linestyle="", marker=marker(number), markersize=MARK + more,
-        markerfacecolor=own if converged else "white",
-        markeredgecolor="black" if converged else own,
-        markeredgewidth=0.6 if converged else 1.4, zorder=3 - below,
+        markerfacecolor=own if sound else "white",
+        markeredgecolor="black" if sound else own,
+        markeredgewidth=0.6 if sound else 1.4, zorder=3 - below,
     )  # fmt: skip
 
 
@@ -159,8 +160,13 @@ def _draw_hidden(
         )
         if above:
             cell = selection.cells[index]
-            number, converged = lines.index(_line(cell)), cell["status"] == "converged"
-            _mark(axes, (x, y), number, converged, 6 * above, 0.01 * above)
+            number = lines.index(_line(cell))
+            _mark(axes, (x, y), number, _is_sound(cell), 6 * above, 0.01 * above)
+
+
+def _is_sound(cell: Report) -> bool:
+    """Whether a cell converged, and has no degenerate components."""
+    return cell["status"] == "converged" and not cell["degenerate"]
 
 
 def _spread(cell: Report, criterion: str) -> tuple[float, float]:
@@ -184,8 +190,11 @@ def _title(selection: Selection) -> str:
         parts.append(f"bars: 1 standard error over {len(folds)} folds")
     elif any(len(cell.get("restarts", ())) > 1 for cell in cells):
         parts.append("bars: least to largest of the restarts")
-    if any(cell["status"] == "not converged" for cell in cells):
-        parts.append("open marks: not converged")
+    done = [cell for cell in cells if cell["status"] != "failed"]
+    why = ["not converged"] * any(cell["status"] == "not converged" for cell in done)
+    why += ["degenerate"] * any(cell["degenerate"] for cell in done)
+    if why:
+        parts.append(f"open marks: {' or '.join(why)}")
     failed = sum(cell["status"] == "failed" for cell in cells)
     if failed:
         parts.append(f"{failed} failed")

@@ -101,11 +101,6 @@ class Lloyd:
     calm: int = 0
     waiting: NDArray[np.bool_] | None = None
 
-    @property
-    def score(self) -> float:
-        """What the best of several runs has most of: less inertia, by the first root."""
-        return -float(self.inertia[0])
-
     def state(self, total: Sum | None = None, iteration: int = 0) -> State:
         """Return the state of a loop after an iteration; without a sum, of a run that is over."""
         return {
@@ -301,6 +296,10 @@ class LloydRuns:
         run = Lloyd(nothing, nothing, nothing, nothing)
         run.recall(state["run"])
         return run
+
+    def rank(self, run: Lloyd) -> tuple[float, ...]:
+        """Less inertia, by the first root (`Kept`)."""
+        return (-float(run.inertia[0]),)
 
     def start_of(self, state: State) -> State:
         """Return the centres, the first root's if there are several (`Kept`)."""

@@ -26,10 +26,6 @@ class Scored(Protocol):
     bytes_sent: list[int]
 
     @property
-    def score(self) -> float:
-        """What the best run has most of."""
-
-    @property
     def history(self) -> list[Any]:
         """An entry an iteration."""
 
@@ -54,6 +50,9 @@ class Kept(Protocol[R]):
 
     def restore(self, state: State) -> R:
         """Return the run that was saved."""
+
+    def rank(self, run: R) -> tuple[float, ...]:
+        """What the best run has most of."""
 
     def start_of(self, state: State) -> State:
         """Return the parameters of a loop, or of the best run, to begin at (`Keeper.pick`)."""
@@ -315,7 +314,7 @@ class Restarts(_Saving, Generic[R]):
             run, rows = attempt(Restart(seed, rng, counted, going, start, self._inner))
             self.iterations += len(run.history)
             self._ran_out = self._ran_out or not run.converged
-            if self._best is None or run.score > self._best.run.score:
+            if self._best is None or self.kept.rank(run) > self.kept.rank(self._best.run):
                 self._best = Best(run, rows, number)
                 if self._saver is not None:
                     saved = self.kept.state(run)

@@ -29,6 +29,7 @@ from vpem.steps.reinitialise import DRAWN, Recovery, Reinitialiser
 from vpem.steps.saver import Saver, check_length
 from vpem.sums.sum import Sum
 from vpem.terms.covariances import covariance_shape
+from vpem.terms.degenerate import degenerate
 from vpem.terms.density import Density
 from vpem.terms.mixture_states import mixture_of_start, start_of_mixture
 from vpem.terms.terms import Terms
@@ -83,6 +84,8 @@ class Run:
         Log-likelihood per sample before the first iteration, where the run goes on from another.
     kept : str
         What was remembered of every batch: "statistics", "responsibilities", or "nothing".
+    degenerate : list of int
+        Components that are so for any root (`vpem.terms.degenerate`).
     """
 
     mixtures: list[Any]
@@ -98,6 +101,7 @@ class Run:
     n_passes: float = 0.0
     kept: str = "nothing"
     last: NDArray[np.float64] | None = None
+    degenerate: list[int] = field(default_factory=list)
 
     @property
     def mixture(self) -> Any:
@@ -108,6 +112,14 @@ class Run:
     def score(self) -> float:
         """What the best of several runs has most of: log-likelihood, by the first root."""
         return float(self.log_likelihood[0])
+
+    def judge(self, terms: Any, total: Sum) -> None:
+        """Find which components are degenerate for any root; all hear of those that are."""
+        found = np.any([degenerate(terms, one) for one in self.mixtures], axis=0)
+        found = total.holders.any(found)
+        if found.any():
+            total.agree("flooding", len(found))
+        self.degenerate = np.flatnonzero(found).tolist()
 
     def note(
         self,
@@ -177,6 +189,7 @@ class Run:
             "recoveries": [astuple(one) for one in self.recoveries],
             "free_energy": list(self.free_energy),
             "n_passes": self.n_passes,
+            "degenerate": list(self.degenerate),
         }
 
     def recall(self, record: State) -> None:
@@ -190,6 +203,7 @@ class Run:
         self.recoveries[:] = [Recovery(*one) for one in record["recoveries"]]
         self.free_energy[:] = record["free_energy"]
         self.n_passes = record["n_passes"]
+        self.degenerate[:] = record["degenerate"]
 
     def state(self, total: Sum, reinitialiser: Reinitialiser, iteration: int) -> State:
         """Return the state of a loop after so many iterations."""
@@ -294,14 +308,16 @@ class MixtureRuns:
         How.
     n_components : int
         Number of components, K.
+    floor_fits : {"last", "keep"}
+        Whether runs with degenerate components are the best only where all have some.
     over_rows : bool
         Whether every root has parameters, and a sample covariance, of its own.
     """
 
     def __init__(
-        self, terms: Any, total: Sum, n_components: int, *, over_rows: bool = False
+        self, terms: Any, total: Sum, n_components: int, floor_fits: str, *, over_rows: bool = False
     ) -> None:
-        self.terms = terms
+        self.terms, self.floor_fits = terms, floor_fits
         self.n_components = n_components
         self.over_rows = over_rows
         n_roots, self.like = total.n_roots, terms.blank(n_components)
@@ -331,6 +347,10 @@ class MixtureRuns:
         run = Run(self.mixtures(state), self.over_rows)
         run.recall(state["record"])
         return run
+
+    def rank(self, run: Run) -> tuple[bool, float]:
+        """What the best run has most of (`Kept`)."""
+        return self.floor_fits == "keep" or not run.degenerate, run.score
 
     def start_of(self, state: State) -> State:
         """Return the first root's parameters, in units of the data (`Kept`)."""
@@ -368,4 +388,5 @@ def _record(n_components: int, n_samples: int, n_roots: int, *, over: bool) -> S
         ),
         "free_energy": ListOf(NUMBER),
         "n_passes": Number(0),
+        "degenerate": ListOf(Integer(most=n_components - 1)),
     }

@@ -42,6 +42,8 @@ class Density(ABC, Shown, facts="{n_components:component}, {n_features:feature}"
     weights: NDArray[np.float64]
     means: NDArray[np.float64]
     n_factors: ClassVar[int] = 0
+    is_proper: ClassVar[bool] = False
+    """Whether a prior keeps every component from being degenerate."""
 
     @property
     def n_components(self) -> int:

@@ -59,6 +59,7 @@ class VariationalMixture(
     counts: Vector
     seen: Vector
     prior: Prior
+    is_proper = True
 
     @classmethod
     def of(cls, plain: Mixture, counts: Vector, seen: Vector, prior: Prior) -> Self:

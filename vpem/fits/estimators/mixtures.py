@@ -99,6 +99,9 @@ class VPEM(Streamed):
         `precisions_`; `init` finds what is not given.
     n_init : int, default=1
         Restarts; the best is kept.
+    floor_fits : {"last", "keep"}, default="last"
+        Whether a restart with components that are singular but for the floor under variances is
+        kept only where all have some, or judged as others are, without a warning.
     tol : float, default=1e-7
         Change of the log-likelihood per sample below which a root proposes to stop.
     max_iter : int, default=1000
@@ -218,6 +221,7 @@ class VPEM(Streamed):
         means_init: Any = None,
         precisions_init: Any = None,
         n_init: int = 1,
+        floor_fits: str = "last",
         tol: float = 1e-7,
         max_iter: int = 1000,
         batch_size: int | None = None,
@@ -266,6 +270,7 @@ class VPEM(Streamed):
         self.means_init = means_init
         self.precisions_init = precisions_init
         self.n_init = n_init
+        self.floor_fits = floor_fits
         self.tol = tol
         self.max_iter = max_iter
         self.batch_size = batch_size

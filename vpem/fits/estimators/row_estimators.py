@@ -118,9 +118,9 @@ class DistributedGaussianMixture(FittedByEM):
         Where EM starts.
     batch_size, step_size, accelerate
         As for `vpem.VPEM`, of each worker's rows (`vpem.steps.row_batches.fit_row_batches`).
-    n_init, tol, max_iter, reg_covar, scale, missing, warm_start, random_state, n_threads
+    n_init, floor_fits, tol, max_iter, reg_covar, scale, missing, warm_start, random_state
         As for `vpem.VPEM`.
-    init_params, weights_init, means_init, precisions_init, verbose, verbose_interval
+    init_params, weights_init, means_init, precisions_init, verbose, verbose_interval, n_threads
         As for `vpem.VPEM`.
 
     Attributes
@@ -180,6 +180,7 @@ class DistributedGaussianMixture(FittedByEM):
         means_init: Any = None,
         precisions_init: Any = None,
         n_init: int = 1,
+        floor_fits: str = "last",
         tol: float = 1e-7,
         max_iter: int = 1000,
         reg_covar: float | str = "auto",
@@ -223,6 +224,7 @@ class DistributedGaussianMixture(FittedByEM):
         self.degrees_of_freedom_prior = degrees_of_freedom_prior
         self.prior_covariance = prior_covariance
         self.n_init = n_init
+        self.floor_fits = floor_fits
         self.tol = tol
         self.max_iter = max_iter
         self.reg_covar = reg_covar

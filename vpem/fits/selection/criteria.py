@@ -72,12 +72,14 @@ class Chosen:
     Attributes
     ----------
     best : int
-        The best of those that converged; of all that did not fail where none converged.
+        The best of those that converged without degenerate components; else of those that did not
+        converge but have none; else of all that did not fail.
     one_standard_error : int or None
         With held-out likelihood: of those that are at most one standard error of the best worse
         than it, the one with fewest parameters.
     passed_over : list of int
-        Those that look better than the best but did not converge, the best of them first.
+        Those that look better than the best but did not converge, or have degenerate components,
+        the best of them first.
     """
 
     best: int
@@ -85,16 +87,18 @@ class Chosen:
     passed_over: list[int]
 
 
-def choose(cells: Sequence[Report], criterion: str) -> Chosen:
+def choose(cells: Sequence[Report], criterion: str, floor_fits: str = "last") -> Chosen:
     """Choose the best of the cells of a grid.
 
     Parameters
     ----------
     cells : sequence of dict
-        With ``status``, ``n_parameters`` and the criterion; with "heldout" also
+        With ``status``, ``n_parameters``, ``degenerate`` and the criterion; with "heldout" also
         ``standard_error``. Of equals the one with fewer parameters is better, then the first.
     criterion : str
         One of `vpem.settings.CRITERIA`: lower is better of the first three, higher of the last.
+    floor_fits : {"last", "keep"}
+        Whether cells with degenerate components are chosen only where all have some.
 
     Raises
     ------
@@ -111,7 +115,8 @@ def choose(cells: Sequence[Report], criterion: str) -> Chosen:
     if not done:
         reason = cells[0]["reason"] if cells else "it is empty"
         raise InputError(f"no model of the grid could be fitted; the first: {reason}")
-    sure = [number for number in done if cells[number]["status"] == "converged"] or done
+    proper = [n for n in done if floor_fits == "keep" or not cells[n]["degenerate"]] or done
+    sure = [number for number in proper if cells[number]["status"] == "converged"] or proper
     best = min(sure, key=badness)
     others = [number for number in done if number not in sure]
     passed = sorted((n for n in others if badness(n)[0] < badness(best)[0]), key=badness)

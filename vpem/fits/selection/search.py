@@ -193,7 +193,7 @@ def search(
         summary(cell, problem, [done[trial.key] for trial in trials])
         for cell, trials in wanted.items()
     ]
-    choice = choose(found, criterion)
+    choice = choose(found, criterion, problem.floor_fits)
     for told in found:
         if "folds" in told:
             apart = compare_folds(told["folds"], found[choice.best]["folds"])
@@ -217,8 +217,8 @@ def summary(cell: Cell, problem: Problem, results: Sequence[Outcome]) -> Report:
     -------
     dict
         Of restarts the one that `vpem.fit_vpem` keeps decides: the best log-likelihood at the first
-        root. A cell fails if any of its trials does, and has not converged if the restart that is
-        kept, or any fold, has not.
+        root, of those without degenerate components if there are any. A cell fails if any of its
+        trials does, and has not converged if the restart that is kept, or any fold, has not.
     """
     told: Report = {
         "n_components": cell.n_components,
@@ -244,17 +244,21 @@ def summary(cell: Cell, problem: Problem, results: Sequence[Outcome]) -> Report:
             "n_iter": sum(one["n_iter"] for one in results),
             "recoveries": sum(one["recoveries"] for one in results),
             "given_up": max(one["given_up"] for one in results),
+            "degenerate": max(one["degenerate"] for one in results),
             **_sent(results),
             "heldout": held,
             "standard_error": error,
             "train_log_likelihood": float(np.mean([one["log_likelihood"] for one in results])),
             "folds": [one["held_out"] for one in results],
         }
+
     # As a fit does: the first of equals.
-    kept = max(range(len(results)), key=lambda number: results[number]["first_root"])
-    names = ("n_parameters", "n_iter", "recoveries", "given_up", "log_likelihood", "entropy",
-             "bic", "aic", "icl")  # fmt: skip
-    shown = ("status", "n_iter", "log_likelihood", "bic", "aic", "icl")
+    keep = problem.floor_fits == "keep"
+    ranks = [(keep or not one["degenerate"], one["first_root"]) for one in results]
+    kept = max(range(len(results)), key=ranks.__getitem__)
+    names = ("n_parameters", "n_iter", "recoveries", "given_up", "degenerate", "log_likelihood",
+             "entropy", "bic", "aic", "icl")  # fmt: skip
+    shown = ("status", "n_iter", "degenerate", "log_likelihood", "bic", "aic", "icl")
     return {
         "status": results[kept]["status"],
         **told,

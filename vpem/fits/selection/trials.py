@@ -51,7 +51,8 @@ Outcome = Report
 FITTED: dict[str, Schema] = {
     "status": Choice(("converged", "not converged")),
     **dict.fromkeys(
-        ("n_parameters", "n_iter", "recoveries", "given_up", "messages", "bytes"), COUNT
+        ("n_parameters", "n_iter", "recoveries", "given_up", "degenerate", "messages", "bytes"),
+        COUNT,
     ),
 }
 RESULTS: dict[str, dict[str, Schema]] = {
@@ -228,6 +229,11 @@ class Problem:
         return self.workers is not None and self._masked
 
     @property
+    def floor_fits(self) -> str:
+        """How models with degenerate components are judged."""
+        return str(self.options.get("floor_fits", "last"))
+
+    @property
     def seed(self) -> int:
         """Seed of the starts, and of the folds."""
         return int(self.options.get("seed", 0))
@@ -390,6 +396,7 @@ def _of_fit(fit: Fit, judged: Judged) -> Outcome:
         "n_iter": fit.n_iter,
         "recoveries": len(fit.recoveries),
         "given_up": len({one.component for one in fit.recoveries if one.row is None}),
+        "degenerate": len(fit.degenerate),
         "messages": fit.communication["messages"] + judged.messages,
         "bytes": fit.communication["bytes"] + judged.bytes,
     }

@@ -1,0 +1,120 @@
+"""Degenerate components, singular but for the floor.
+
+The likelihood of a Gaussian mixture has no maximum: a component of few rows, or of rows that do not
+vary in some direction, gains without end as its variance there shrinks. Only what is added to
+variances, the floor, ends that. How high such a likelihood is says how low the floor is.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vpem.terms.mixture import Mixture
+
+__all__ = ["AT_FLOOR", "degenerate", "degenerate_in_hubs"]
+
+AT_FLOOR = 1.1
+"""Variances, in floors, up to which they are at the floor: the rows add less than a tenth of it."""
+
+ROUNDING = 64 * np.finfo(np.float64).eps
+"""Variances of standardised features that may be of rounding alone, a floor where there is none."""
+
+Values = NDArray[np.float64]
+Flags = NDArray[np.bool_]
+
+
+def degenerate(terms: Any, mixture: Any, rows: float | None = None) -> Flags:
+    """Return which components (K,) of Gaussian, t or log-normal features are so in a hub here.
+
+    ``terms`` have the floors, and how many ``rows`` there are unless that is said. A prior makes
+    every component proper.
+    """
+    found = np.zeros(mixture.n_components, dtype=np.bool_)
+    if mixture.is_proper:
+        return found
+    if rows is None:
+        # Rows that weigh less than 1 on average are rows all the same.
+        rows = max(terms.total_weight, terms.n_samples)
+    if isinstance(mixture, Mixture):
+        return degenerate_in_hubs(mixture, terms.reg_covar, rows)
+    for part, own in zip(mixture.parts, terms.parts, strict=True):
+        if part.core is not None:
+            found |= degenerate_in_hubs(part.core, own.reg_covar, rows)
+    return found
+
+
+def degenerate_in_hubs(mixture: Any, floors: Values, rows: float) -> Flags:
+    """Return which components (K,) are so in any hub, by floors (d,) and of so many rows in all.
+
+    They are where their variance in some direction is at the floor, though that of all rows is not,
+    or where their rows are too few for a covariance without one (`_have_few`).
+    """
+    blocks, k = mixture.blocks, mixture.n_components
+    every = np.broadcast_to(mixture.weights, (blocks.n_blocks, k))
+    floors = np.maximum(floors, ROUNDING)
+    found = np.zeros(k, dtype=np.bool_)
+    bands, views = blocks.bands, None if mixture.is_diagonal else mixture.covariance_blocks
+    if mixture.is_diagonal and not mixture.n_factors:
+        # Each column is judged by itself.
+        every, columns = every[blocks.block_of], slice(0, blocks.n_features)
+        bands = [(columns, columns, 1)] if blocks.n_features else []
+    for columns, hubs, width in bands:
+        count, weights = hubs.stop - hubs.start, every[hubs]
+        shape = (k, count, width)
+        units = 1 / np.sqrt(floors[columns].reshape(count, 1, width))
+        means = mixture.means[:, columns].reshape(shape).swapaxes(0, 1) * units
+        if views is None:
+            own = mixture.covariances[:, columns].reshape(-1, count, width).swapaxes(0, 1)
+            spreads = own[..., None] * np.eye(width)
+        else:
+            spreads = np.stack(views[hubs.start : hubs.stop])
+        if mixture.n_factors:
+            q = mixture.n_factors
+            loadings = mixture.loadings[:, columns].reshape(*shape, q).swapaxes(0, 1)
+            spreads = spreads + loadings @ loadings.swapaxes(2, 3)
+        spreads = spreads * (units[..., None] * units[..., None, :])
+        about = means - weights[:, None] @ means
+        whole = np.broadcast_to(spreads, (count, k, width, width))
+        total = np.einsum("nk,nkij->nij", weights, whole)
+        total += (about * weights[..., None]).swapaxes(1, 2) @ about
+        varying = (np.diagonal(total, axis1=1, axis2=2) > AT_FLOOR).sum(axis=1)
+        if mixture.is_diagonal:
+            varying = np.minimum(varying, 1 + mixture.n_factors)
+        found |= _have_few(rows * weights, varying, mixture.is_tied)
+        found |= _at_floor(spreads, total).any(axis=0)
+    # Those that were given up are no part of the mixture.
+    found &= (mixture.weights > 0).any(axis=0)
+    return found
+
+
+def _have_few(rows: Values, varying: NDArray[np.intp], tied: bool) -> Flags:
+    """Return which components (K,) have too few rows (n, K) for covariances of so many columns.
+
+    They need one more, for the mean; tied covariances one for each mean, of all rows. Diagonal ones
+    are of one column each. Counts are near whole numbers most often, so that half a row decides.
+    """
+    needed = varying + 1.0
+    if tied:
+        used = (rows > 0).sum(axis=1)
+        needed, rows = varying + used, np.broadcast_to(rows.sum(axis=1)[:, None], rows.shape)
+    few = (rows < needed[:, None] - 0.5) & (varying > 0)[:, None]
+    return np.asarray(few.any(axis=0))
+
+
+def _at_floor(spreads: Values, total: Values) -> Flags:
+    """Return which covariances (n, C) are at a floor of 1 in directions where all rows are not."""
+    low = np.zeros(spreads.shape[:2], dtype=np.bool_)
+    eye = np.eye(spreads.shape[-1])
+    try:
+        np.linalg.cholesky(spreads - AT_FLOOR * eye)
+    except np.linalg.LinAlgError:
+        low = np.linalg.eigvalsh(spreads)[..., 0] <= AT_FLOOR
+        for hub in np.flatnonzero(low.any(axis=1)):
+            values, vectors = np.linalg.eigh(total[hub])
+            varied = vectors[:, values > AT_FLOOR]
+            inside = varied.T @ spreads[hub] @ varied
+            low[hub] = np.linalg.eigvalsh(inside).min(axis=1, initial=np.inf) <= AT_FLOOR
+    return low
