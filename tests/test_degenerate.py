@@ -315,6 +315,20 @@ def test_processes_find_what_one_does(how):
     assert OneProcess().size == 1
 
 
+# ---- without a floor ----------------------------------------------------------------------------
+
+
+@over(n=[40, 3000], d=[2, 6], unit=[1e-3, 1.0, 1e5], seed=[0, 1])
+def test_columns_that_follow_from_others_are_refused_wherever_rounding_ends(n, d, unit, seed):
+    rng = np.random.default_rng(seed)
+    X = rng.normal(size=(n, d)) @ (np.eye(d) + 0.3 * rng.normal(size=(d, d))) + 5
+    X = np.c_[X, X @ rng.normal(size=d) * unit][:, rng.permutation(d + 1)]
+    with pytest.raises(vpem.NumericalError, match="constant or linearly dependent"):
+        fit_vpem(X, joined(d + 1), n_components=1, reg_covar=0.0)
+    # With a floor no component is at fault.
+    assert fit_vpem(X, joined(d + 1), n_components=1).degenerate == []
+
+
 # ---- other fits ---------------------------------------------------------------------------------
 
 

@@ -109,6 +109,20 @@ def test_blocks_that_are_not_positive_definite_are_flagged(name, dtype):
     np.testing.assert_allclose(whiteners, twin[0], rtol=1e-5)
 
 
+@over(dtype=DTYPES, d=[2, 5, 40], part=[0.25, 4.0], unit=[1e-6, 1.0, 1e6])
+def test_a_column_that_others_leave_nothing_but_rounding_of_is_singular(dtype, d, part, unit):
+    # The last column follows from the others but for this part of its variance.
+    eps = float(np.finfo(dtype).eps)
+    left = part * 64 * d * eps
+    shape = np.eye(d)
+    shape[-1, 0], shape[-1, -1] = np.sqrt(1 - left), np.sqrt(left)
+    block = shape @ shape.T
+    block *= np.outer(*[np.r_[np.ones(d - 1), unit]] * 2)
+    block = block.astype(dtype)
+    for kernel in (cholesky_blocks, reference.cholesky_blocks):
+        assert factor([block], kernel)[2].tolist() == [[int(part < 1)]]
+
+
 @each("scale", [1e-280, 1e-20, 1.0, 1e20, 1e280])
 def test_factors_at_every_scale(scale):
     base = np.array([[2.0, 0.5], [0.5, 1.0]])

@@ -1,6 +1,7 @@
 """Cholesky factors of the covariance blocks: what whitens a block, and its log-determinant."""
 import numpy as np
 
+from libc.float cimport DBL_EPSILON, FLT_EPSILON
 from libc.math cimport isfinite, log
 from libc.string cimport memset
 
@@ -9,20 +10,24 @@ from vpem._core.real cimport real
 
 
 cdef int whiten_block(
-    real* block,             # INOUT (n, n)  covariance in, inverse Cholesky factor out
+    const real* covariance,  # IN    (n, n)
+    real* block,             # INOUT (n, n)  the same in, inverse Cholesky factor out
     int n,
     real* log_det,           # OUT   (1,)
 ) noexcept nogil:
-    """Factor one block in place; non-zero where it is not positive definite."""
+    """Factor one block in place; non-zero where it is not positive definite but for rounding."""
     cdef int i, j
     cdef real total = 0
+    cdef real least = 64 * n * (DBL_EPSILON if real is double else FLT_EPSILON)
     if n == 0:
         log_det[0] = 0
         return 0
     if cholesky(block, n) != 0:
         return 1
     for i in range(n):
-        if not isfinite(block[i * n + i]) or block[i * n + i] <= 0:
+        if not isfinite(block[i * n + i]):
+            return 1
+        if not block[i * n + i] * block[i * n + i] > least * covariance[i * n + i]:
             return 1
         total += log(block[i * n + i])
         for j in range(i + 1, n):
@@ -37,7 +42,7 @@ def cholesky_blocks(
     Py_ssize_t n_copies,                  # IN  covariances a block: K, or 1 when tied
     real[::1] whiteners,                  # OUT (n_copies * sum d_b^2,)  inverse Cholesky factors
     real[:, ::1] log_dets,                # OUT (n_copies, B)
-    unsigned char[:, ::1] failed,         # OUT (n_copies, B)  1 where not positive definite
+    unsigned char[:, ::1] failed,         # OUT (n_copies, B)  1 where singular to rounding
 ):
     """Whitening factor ``L^-1`` and ``log|Sigma|`` of every covariance block, ``Sigma = L L^T``.
 
@@ -54,7 +59,9 @@ def cholesky_blocks(
             for c in range(n_copies):
                 failed[c, b] = 0
                 log_dets[c, b] = 0
-                if n > 0 and whiten_block(&whiteners[start], n, &log_dets[c, b]) != 0:
+                if n > 0 and whiten_block(
+                    &covariances[start], &whiteners[start], n, &log_dets[c, b]
+                ) != 0:
                     failed[c, b] = 1
                     log_dets[c, b] = 0
                     memset(&whiteners[start], 0, size * sizeof(real))

@@ -60,7 +60,8 @@ def cholesky_blocks(
     """Whitening factor and log-determinant of every covariance block; return whether any failed.
 
     ``Sigma = L L^T`` (Cholesky), ``whitener = L^-1``, ``log|Sigma| = 2 sum_i log L_ii``. A block
-    that is not positive definite gets ``failed = 1``, a zero whitener and zero log_det.
+    gets ``failed = 1``, a zero whitener and zero log_det where ``L_ii^2 <= 64 d eps Sigma_ii``:
+    what is left of that variance, given the columns before it, may be of rounding.
     """
     into = _block_views(whiteners, offsets, n_copies)
     for b, blocks in enumerate(_block_views(covariances, offsets, n_copies)):
@@ -71,7 +72,9 @@ def cholesky_blocks(
                 continue
             try:
                 lower = np.linalg.cholesky(block)
-                if not np.isfinite(lower).all():
+                least = 64 * len(block) * np.finfo(block.dtype).eps * np.diagonal(block)
+                left = np.square(np.diagonal(lower))
+                if not (np.isfinite(lower).all() and (left > least).all()):
                     raise np.linalg.LinAlgError
             except np.linalg.LinAlgError:
                 failed[c, b] = 1
