@@ -63,12 +63,12 @@ def test_the_prediction_is_what_a_fit_sends(graph, mixture, overlapping):
     n_components, dtype = mixture
     graph = make_graph(topology, n, seed=1)
     held = contiguous(2 * n + 1, n)
-    X = overlapping(0, n_samples=120, n_features=2 * n + 1)
+    X = overlapping(0, n_samples=400, n_features=2 * n + 1)
     told = plan(
-        graph, held, n_samples=120, n_components=n_components, dtype=dtype, seed=2, **options
+        graph, held, n_samples=400, n_components=n_components, dtype=dtype, seed=2, **options
     )
     network = connect(graph, held, seed=2, **options)
-    # Hubs may have as many features as a component has rows.
+    # No component has too few rows for its hub, of which all would hear.
     fit = fit_vpem(
         X, network, n_components=n_components, init=range(n_components), tol=1e-3, dtype=dtype,
         reg_covar=0.01,
@@ -78,7 +78,7 @@ def test_the_prediction_is_what_a_fit_sends(graph, mixture, overlapping):
     if network.total.way == "consensus":
         hops = options.get("hops", 0)
         tree = plan(
-            graph, held, n_samples=120, n_components=n_components, dtype=dtype, seed=2, hops=hops,
+            graph, held, n_samples=400, n_components=n_components, dtype=dtype, seed=2, hops=hops,
             sum="tree",
         )  # fmt: skip
         wanted = tree["communication"]["iteration"]
@@ -147,10 +147,10 @@ def test_compressed_messages_have_their_true_size(graph, mixture, overlapping):
     n_components, dtype = mixture
     graph = make_graph(topology, n, seed=1)
     held = contiguous(n + 3, n)
-    told = plan(graph, held, n_samples=101, n_components=n_components, dtype=dtype, **options)
+    told = plan(graph, held, n_samples=401, n_components=n_components, dtype=dtype, **options)
     network = connect(graph, held, **{"hops": 0, **options})
     fit = fit_vpem(
-        overlapping(1, 101, n + 3),
+        overlapping(1, 401, n + 3),
         network,
         n_components=n_components,
         init=range(n_components),
@@ -163,7 +163,7 @@ def test_compressed_messages_have_their_true_size(graph, mixture, overlapping):
     assert (told["rounds"], told["compress"]) == (network.n_rounds, network.compress)
     assert (told["consensus_error"], sent["is_expected"]) == (network.consensus_error, False)
     if len(network.hubs) > 1:
-        message = parse_codec(options["compress"]).message_size(101 * (n_components - 1))
+        message = parse_codec(options["compress"]).message_size(401 * (n_components - 1))
         message = 8 + (message if n_components > 1 else 0)
         assert sent["last"]["bytes"] == message * sent["last"]["messages"] > 0
 
