@@ -208,8 +208,9 @@ def _show(report: Report, fit: Completed) -> None:
     model = _mixture(report) if of_mixture else _low_rank(report, law)
     facts = (
         ("matrix", f"{rows} x {columns}, {seen}"),
-        *model,
+        *model[:3],
         ("iterations", ", ".join(iterations)),
+        *model[3:],
         ("network", ", ".join(network)),
         ("communication", communication(report["communication"], report["worker_names"])),
         ("written to", report["model"] or "nothing is kept (give --output)"),
