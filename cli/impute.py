@@ -89,9 +89,8 @@ def impute(
 ) -> None:
     """Impute a matrix from the parts of it that observers saw.
 
-    This is FedMissEM. Observers send corrections of a filled matrix to a server, or mix filled
-    matrices with their neighbours on a graph. With --method mixture it is EM of a Gaussian mixture
-    over whole rows, or whole columns, and with --draws 20 there are 20 imputations.
+    FedMissEM: observers send corrections of a filled matrix to a server, or mix filled matrices
+    with neighbours. With --method mixture they fit a Gaussian mixture to rows, or columns.
 
     Example: vpem impute data/wine.h5 -r 3 --scale standard --workers 5 --holdout 0.1 -o imputed.h5
 

@@ -25,7 +25,7 @@ OFTEN: dict[str, str] = {
     "labels output force json quiet",
     "fedem": "components covariance scale workers features drop label-column missing compress "
     "participation max-iter seed labels output json quiet",
-    "impute": "method rank components draws law workers holdout participation max-iter seed output json quiet",
+    "impute": "method rank components draws law workers holdout seed output json quiet",
     "saem": "model components id time value covariates devices missing iterations seed labels "
     "individuals output json quiet",
     "predict": f"proba missing individual times latents parties{LAST}",

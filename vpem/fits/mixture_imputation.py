@@ -149,7 +149,7 @@ def impute_by_mixture(
             "one; give one number, or no checkpoint",
         )  # fmt: skip
     fits = [work.fit(n_components=k, callback=callback, saver=saver) for k in counts]
-    fit = min(fits, key=lambda fit: float(work.agreed(fit.bic)))
+    fit = min(fits, key=lambda fit: work.agreed([bool(fit.degenerate), fit.bic]))
     filled = work.filled(fit)
     gaps = np.flatnonzero(np.isnan(work.seen.mean) & ~np.isnan(filled))
     draws, drawing = work.draws(fit, how.draws or 0, gaps)

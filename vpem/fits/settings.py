@@ -43,9 +43,9 @@ OF_MIXTURES = ("n_components", "covariance_type", "reg_covar", "n_init", "draws"
 class ImputeSettings(Settings, heading="Model"):
     """FedMissEM, or imputation by a mixture: see `vpem.fit_imputation`."""
 
-    method: str = setting("lowrank", "lowrank: a matrix of low rank (FedMissEM). mixture: a "
-        "Gaussian mixture, which fills a row's gaps by what was seen of it; observers have whole "
-        "rows or whole columns.", choices=IMPUTATIONS)
+    method: str = setting("lowrank", "A matrix of low rank (lowrank), or a Gaussian mixture "
+        "(mixture). For a mixture observers have whole rows, or whole columns.",
+        choices=IMPUTATIONS)
     n_components: int | str = changed(MixtureSettings, "n_components", 1, help="Components of the "
         "mixture: 1 is a normal law. Of several (1-4) that of lowest BIC is kept.")
     covariance_type: str = changed(MixtureSettings, "covariance_type")
