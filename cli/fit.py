@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from vpem.fits.settings import PrivacySettings
+from vpem.prior_settings import WEIGHT_PRIORS
 from vpem.settings import FitSettings, GraphSettings, HoldingSettings, SumSettings
 
 from .checkpoints import CheckpointSettings
@@ -217,7 +218,7 @@ def _check_several(
             f"--components {asked.n_components} are several numbers of components, but --hubs "
             f"{sums.hubs} are chosen for one; give one number"
         )
-    if asked.weight_concentration_prior_type is not None:
+    if asked.weight_concentration_prior_type in WEIGHT_PRIORS:
         raise InputError(
             f"--components {asked.n_components} are several numbers of components, but under "
             "--prior one fit finds how many are in use; give the most that there may be"
@@ -238,7 +239,7 @@ def _check_shards_asked(run: Run, held: HoldingSettings, how: FitSettings) -> No
             "--shards are of the features of hubs, but with --split rows every worker's model is "
             "of all features; leave it out"
         )
-    if how.weight_concentration_prior_type is not None and run.shards:
+    if how.weight_concentration_prior_type in WEIGHT_PRIORS and run.shards:
         raise InputError(
             "--shards hold means and covariances, but a posterior is joined from priors too; leave "
             "it out, or take EM without --prior"
@@ -334,5 +335,10 @@ def _judged(report: Report) -> list[tuple[str, str]]:
         ]
     return [
         ("log-likelihood", f"{report['log_likelihood']:.6f} per sample"),
+        *(
+            [("penalised", f"{report['penalised_log_likelihood']:.6f} per sample")]
+            if "prior" in report
+            else []
+        ),
         ("BIC, AIC", f"{report['bic']:.2f}, {report['aic']:.2f}"),
     ]

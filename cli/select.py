@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from vpem.prior_settings import PriorSettings
+from vpem.prior_settings import MAP
 from vpem.records import Rule, changed, setting
 from vpem.settings import (
     COVARIANCE_TYPES,
@@ -83,10 +83,6 @@ TOGETHER: Rule = (
 )
 
 
-OF_PRIOR = " ".join(PriorSettings.settings_by_name)
-"""What a fit is told that finds the number of components by itself."""
-
-
 class GridSettings(SelectSettings, heading="Selection", kept=False):
     """A grid of models, and how they are judged."""
 
@@ -101,6 +97,13 @@ class SearchedFit(FitSettings, heading="Model"):
         "seed",
         help="Seeds starts, folds, and the graph. For that alone there is --graph-seed.",
     )
+    weight_concentration_prior_type: str | None = changed(
+        FitSettings,
+        "weight_concentration_prior_type",
+        choices=(MAP,),
+        help="map: EM to the mode under a prior of hubs, as mclust's, which keeps small components "
+        "proper; criteria are of the likelihood there. Default: none, EM.",
+    )
 
 
 def select(
@@ -111,7 +114,9 @@ def select(
     parties: FileSettings,
     held: HoldingSettings,
     graph: GraphSettings,
-    how: Annotated[SearchedFit, Without(f"n_components covariance_type n_threads {OF_PRIOR}")],
+    how: Annotated[
+        SearchedFit, Without("n_components covariance_type n_threads weight_concentration_prior")
+    ],
     sums: Annotated[SumSettings, Without("hops hubs n_threads")],
     engine: Annotated[EngineSettings, Without("shards")],
     out: SelectOutput,

@@ -51,8 +51,7 @@ def without_times(cells):
 def of_search(options):
     """Return the options that a search has, too: others are as nobody asked for them here."""
     others = {"hubs": "size", "labels_at": None, "labels_for_fit": None} | vars(PrivacySettings())
-    others |= {"prior": None, "concentration": None, "degrees_of_freedom": None}
-    others |= {"mean_precision": 1.0, "prior_covariance": 1.0}
+    others |= {"concentration": None}
     assert {options.get(name, others[name]) == others[name] for name in others} == {True}
     return {name: value for name, value in options.items() if name not in others}
 

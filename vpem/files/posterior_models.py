@@ -11,7 +11,7 @@ from vpem.errors import InputError
 from vpem.files.elements import Elements, read_elements
 from vpem.files.hdf5 import find, write_array, write_attribute
 from vpem.network.schema import Array, Choice, Report
-from vpem.prior_settings import PRIORS
+from vpem.prior_settings import WEIGHT_PRIORS
 from vpem.terms.mixture import Mixture
 from vpem.terms.priors import Prior, wishart_sizes
 from vpem.terms.variational_mixture import VariationalMixture
@@ -56,7 +56,7 @@ def read_posterior(file: h5py.File, plain: Mixture) -> Mixture:
     numbers = read_elements(
         file,
         {
-            "@weight_concentration_prior_type": Choice(PRIORS),
+            "@weight_concentration_prior_type": Choice(WEIGHT_PRIORS),
             "prior": Array("f", (2,), positive=True),
         },
     )

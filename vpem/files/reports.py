@@ -56,7 +56,7 @@ REPORT: dict[str, Schema] = {
     **dict.fromkeys(
         (
             "mixing_rate", "consensus_error", "total_weight", "log_likelihood", "bic", "aic",
-            "inertia", "seconds", "participation",
+            "inertia", "seconds", "participation", "log_prior", "penalised_log_likelihood",
         ),
         REAL,
     ),

@@ -41,8 +41,8 @@ def check_factors(
     if how.weight_concentration_prior_type is not None:
         raise InputError(
             asked,
-            " would need a prior of their own, under which loadings and noise have no posterior in "
-            "closed form; leave out ",
+            " would need a prior of their own: that of a hub's covariance says nothing of loadings "
+            "and noise; leave out ",
             Setting("n_factors"),
             ", or ",
             Setting("weight_concentration_prior_type"),

@@ -54,7 +54,7 @@ LEAVE_OUT: dict[str, str] = {
     "in units of their own",
     "missing": "sums over what there is of a row would have to be paid for a feature at a time; "
     "fill values in first",
-    "weight_concentration_prior_type": "its bound would have to be paid for beside the moments",
+    "weight_concentration_prior_type": "moments of all rows and a bound would have to be paid for",
     "every_weight": "responsibilities lie on a grid",
     "dtype": "sums lie on a grid of integers, which takes double precision",
 }

@@ -43,7 +43,7 @@ UNUSED = {
     "batch_size": "rows in batches would be paid for by each batch; give fewer of ",
     "step_size": "rows in batches would be paid for by each batch; give fewer of ",
     "accelerate": "what is taken back depends on the data; give fewer of ",
-    "weight_concentration_prior_type": "posteriors of noisy sums are too sure of themselves; take "
+    "weight_concentration_prior_type": "a prior counts rows, and would count noise for such; take "
     "few components by EM, and a smaller ",
     "n_init": "every restart would be paid for, and so would the choice of the best; give more of ",
 }

@@ -206,6 +206,11 @@ class Fit(MixtureResult):
         first of the start.
     root_log_likelihood : ndarray of shape (B,)
         Total log-likelihood of `mixture`, as each root finds it.
+    prior : dict or None
+        Under which the parameters are the mode (`--prior map`), of all hubs; `mixture` of any other
+        prior has it. Then ``history`` is of the penalised log-likelihood, which EM raises.
+    log_prior : float
+        Log-density of the parameters under it, less that at its mode, in nats; mean over roots.
     n_samples : int
         Number of rows.
     converged : bool
@@ -236,6 +241,8 @@ class Fit(MixtureResult):
 
     root_log_likelihood: NDArray[np.float64]
     n_samples: int
+    prior: Report | None = None
+    log_prior: float = 0.0
     recoveries: list[Recovery] = field(default_factory=list)
     partitions: list[tuple[int, str]] = field(default_factory=list)
     batch_size: int | None = None
@@ -316,7 +323,17 @@ class Fit(MixtureResult):
         """Return what models are chosen by; a lower bound has its price for parameters in it."""
         mixture = self.mixture
         if not isinstance(mixture, VariationalMixture):
-            return {"bic": self.bic, "aic": self.aic}
+            penalised = self.log_likelihood + self.log_prior / self.total_weight
+            more = (
+                {}
+                if self.prior is None
+                else {
+                    "prior": self.prior,
+                    "log_prior": self.log_prior,
+                    "penalised_log_likelihood": penalised,
+                }
+            )
+            return {"bic": self.bic, "aic": self.aic, **more}
         return {
             "lower_bound": self.log_likelihood,
             "weight_concentration_prior_type": mixture.prior.kind,

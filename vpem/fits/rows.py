@@ -38,7 +38,7 @@ from vpem.fits.prepare import (
     started,
     units_of,
 )
-from vpem.fits.priors import believing
+from vpem.fits.priors import believing, mode_prior
 from vpem.fits.private_rows import fit_private_rows
 from vpem.fits.results import RowFit
 from vpem.fits.row_starts import RowRestart
@@ -162,6 +162,8 @@ def fit_em(
         network=network.whole,
         history=np.array(run.history).reshape(-1, len(run.log_likelihood))[:, roots],
         root_log_likelihood=run.log_likelihood[roots],
+        prior=mode_prior(how, terms.whole.blocks),
+        log_prior=float(run.log_prior[roots].mean()),
         total_weight=terms.whole.total_weight,
         n_samples=given.n_samples,
         recoveries=[_for_user(one, given, held) for one in run.recoveries],

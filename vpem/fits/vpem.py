@@ -31,7 +31,7 @@ from vpem.fits.prepare import (
     started,
     units_of,
 )
-from vpem.fits.priors import under_prior
+from vpem.fits.priors import mode_prior, under_prior
 from vpem.fits.release import release_vpem
 from vpem.fits.results import Fit
 from vpem.fits.settings import PrivacySettings
@@ -178,6 +178,8 @@ def fit_vpem(
         network=network,
         history=_per_hub(np.array(run.history).reshape(-1, len(run.log_likelihood)), network),
         root_log_likelihood=_per_hub(run.log_likelihood[None], network)[0],
+        prior=mode_prior(how, network.whole.blocks),
+        log_prior=float(run.log_prior.mean()),
         total_weight=terms.total_weight,
         n_samples=given.n_samples,
         recoveries=run.recoveries,

@@ -67,6 +67,7 @@ class SavedMixture(SavedFit):
     centre = "mean of"
     judged_by: ClassVar = {
         "log_likelihood": "log-likelihood per sample (nats)",
+        "penalised_log_likelihood": "penalised log-likelihood per sample (nats)",
         "bic": "BIC (less is better)",
         "aic": "AIC (less is better)",
     }
@@ -147,13 +148,14 @@ class SavedMixture(SavedFit):
         at, field = (numbers(self.report.get(name)) for name in ("recorded", "mean_field"))
         fed = "participation" in self.report
         tol = stored.options.get("tol")
+        own = "penalised " if "penalised_log_likelihood" in self.report else ""
         return History(
             np.asarray(history, dtype=np.float64) / weight,
             np.arange(1, n + 1) - int(fed)
             if at is None or at.shape != (n,)
             else at.astype(np.intp),
             sent if sent is not None and sent.shape == (n,) else None,
-            "log-likelihood per sample (nats)",
+            f"{own}log-likelihood per sample (nats)",
             float(tol) if not fed and isinstance(tol, int | float) and tol > 0 else None,
             field if field is not None and field.shape == (n,) else None,
         )

@@ -138,8 +138,7 @@ def fit_batches(
         heard = bool((2 * total.roots.join(visits.heard) > len(batches)).all())
         run.converged = small and heard and not visits.reinitialised
         saver.offer(passes.state, last=run.converged or len(run.history) == max_iter)
-    run.log_likelihood = visits.check()
-    check_finite(run.log_likelihood, len(run.history))
+    run.end([terms], total, visits.check())
     return run
 
 

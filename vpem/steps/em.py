@@ -310,8 +310,8 @@ class _Loop:
         run = self.run
         run.mixtures, factors = self.pace.settled(run.mixtures, self.factors)
         run.check_heard()
-        run.log_likelihood = self.step.expect(run.mixtures, factors, "check")[0]
-        check_finite(run.log_likelihood, len(run.history))
+        found = self.step.expect(run.mixtures, factors, "check")[0]
+        run.end(self.step.roots, self.step.total, found)
 
 
 def maximize(

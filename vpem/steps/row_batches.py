@@ -96,8 +96,7 @@ def fit_row_batches(
         run.converged = small and not passes.anew
         saver.offer(passes.state, last=run.converged or len(run.history) == max_iter)
     run.check_heard()
-    run.log_likelihood = step.expect(run.mixtures, passes.factors, "check")[0]
-    check_finite(run.log_likelihood, len(run.history))
+    run.end(step.roots, total, step.expect(run.mixtures, passes.factors, "check")[0])
     return run
 
 

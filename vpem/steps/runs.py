@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import astuple, dataclass, field
 from typing import Any
 
@@ -69,8 +69,9 @@ class Run:
     lost : list of int
         Iterations whose sum found a lower log-likelihood than the last, at parameters of which
         `vpem.steps.accelerate` then made nothing; they have no entry in the history.
-    log_likelihood : ndarray of shape (R,)
-        Total log-likelihood of `mixture`, as each root finds it.
+    log_likelihood, log_prior : ndarray of shape (R,)
+        Total log-likelihood of `mixture`, as each root finds it, and its log-density under a prior
+        (0 without any), which the history has in it.
     converged : bool
         Whether all roots proposed to stop.
     recoveries : list of Recovery
@@ -95,6 +96,7 @@ class Run:
     partitions: list[tuple[int, str]] = field(default_factory=list)
     lost: list[int] = field(default_factory=list)
     log_likelihood: NDArray[np.float64] = field(default_factory=lambda: np.empty(0))
+    log_prior: NDArray[np.float64] = field(default_factory=lambda: np.empty(0))
     converged: bool = False
     recoveries: list[Recovery] = field(default_factory=list)
     free_energy: list[float] = field(default_factory=list)
@@ -110,8 +112,18 @@ class Run:
 
     @property
     def score(self) -> float:
-        """What the best of several runs has most of: log-likelihood, by the first root."""
-        return float(self.log_likelihood[0])
+        """What the best of several runs has most of: what EM raises, by the first root."""
+        return float(self.log_likelihood[0] + self.log_prior[0])
+
+    def end(self, roots: Sequence[Terms], total: Sum, found: NDArray[np.float64]) -> None:
+        """Take what the roots find of the parameters in the end, (R,), prior and all."""
+        check_finite(found, len(self.history))
+        both = zip(roots, self.mixtures, strict=True)
+        priors = np.array([own.log_prior(mixture) for own, mixture in both])
+        self.log_prior = (
+            total.roots.join(priors) if self.over_rows else np.resize(priors, found.shape)
+        )
+        self.log_likelihood = found - self.log_prior
 
     def judge(self, terms: Any, total: Sum) -> None:
         """Find which components are degenerate for any root; all hear of those that are."""
@@ -182,6 +194,7 @@ class Run:
         return {
             "history": list(self.history),
             "log_likelihood": self.log_likelihood,
+            "log_prior": self.log_prior,
             "bytes_sent": list(self.bytes_sent),
             "partitions": list(self.partitions),
             "lost": list(self.lost),
@@ -195,7 +208,7 @@ class Run:
     def recall(self, record: State) -> None:
         """Take a saved record, which has been checked, for that of this run."""
         self.history[:] = record["history"]
-        self.log_likelihood = record["log_likelihood"]
+        self.log_likelihood, self.log_prior = record["log_likelihood"], record["log_prior"]
         self.bytes_sent[:] = record["bytes_sent"]
         self.partitions[:] = record["partitions"]
         self.lost[:] = record["lost"]
@@ -373,6 +386,7 @@ def _record(n_components: int, n_samples: int, n_roots: int, *, over: bool) -> S
     return {
         "history": ListOf(Array("f8", (n_roots,), nan=True), "L", least=int(over)),
         "log_likelihood": Array("f8", (n_roots if over else 0,)),
+        "log_prior": Array("f8", (n_roots if over else 0,)),
         "bytes_sent": ListOf(COUNT, "L"),
         "partitions": ListOf((COUNT, TEXT)),
         "lost": ListOf(COUNT),

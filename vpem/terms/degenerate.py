@@ -33,7 +33,7 @@ def degenerate(terms: Any, mixture: Any, rows: float | None = None) -> Flags:
     every component proper.
     """
     found = np.zeros(mixture.n_components, dtype=np.bool_)
-    if mixture.is_proper:
+    if mixture.is_proper or terms.is_proper:
         return found
     if rows is None:
         # Rows that weigh less than 1 on average are rows all the same.

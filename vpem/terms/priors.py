@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,7 +15,7 @@ from vpem.network.blocks import Blocks
 from vpem.terms.covariances import block_views, is_independent
 from vpem.terms.mixture import Mixture
 
-__all__ = ["DIRICHLET", "Beliefs", "Prior", "wishart_sizes"]
+__all__ = ["DIRICHLET", "Beliefs", "Prior", "check_prior", "wishart_sizes"]
 
 Vector = NDArray[np.float64]
 
@@ -135,21 +136,9 @@ class Beliefs:
         weight : float
             Of all rows, above 1.
         """
-        asked = Setting("weight_concentration_prior_type", self.kind)
-        widths, freedom = sample.blocks.widths, self.degrees_of_freedom
         sizes = wishart_sizes(sample.blocks, sample.covariance_type)
-        if not weight > 1:
-            raise InputError(
-                asked, " counts what rows weigh against a prior that is worth whole rows, but all "
-                f"together weigh {weight:g}; multiply their weights, or leave it out",
-            )  # fmt: skip
-        widest = int(sizes.max(initial=0))
-        if freedom is not None and freedom <= widest - 1:
-            raise InputError(
-                Setting("degrees_of_freedom_prior", freedom), " must be above the number of "
-                f"features of the widest hub less 1, {widest - 1}: a Wishart distribution has no "
-                "fewer",
-            )  # fmt: skip
+        freedom, widths = self.degrees_of_freedom, sample.blocks.widths
+        check_prior(self.kind, weight, sizes if freedom is None else freedom, sizes)
         covariances = self.scale * (weight / (weight - 1)) * sample.covariances
         if sample.is_diagonal:
             covariances += self.reg_covar
@@ -172,3 +161,21 @@ class Beliefs:
 def wishart_sizes(blocks: Blocks, covariance_type: str) -> NDArray[np.intp]:
     """Features (B,) whose precision matrix has one distribution: a hub's, or each its own."""
     return np.ones_like(blocks.widths) if is_independent(covariance_type) else blocks.widths.clip(1)
+
+
+def check_prior(kind: str, weight: float, freedom: Any, sizes: NDArray[np.intp]) -> None:
+    """Refuse a prior beside rows of little weight, or of too few degrees of freedom (B,)."""
+    if not weight > 1:
+        raise InputError(
+            Setting("weight_concentration_prior_type", kind), " counts what rows weigh against a "
+            f"prior that is worth whole rows, but all together weigh {weight:g}; multiply their "
+            "weights, or leave it out",
+        )  # fmt: skip
+    few = np.flatnonzero(freedom <= sizes - 1)
+    if len(few):
+        widest = int(sizes.max())
+        asked = float(np.broadcast_to(freedom, sizes.shape)[few[0]])
+        raise InputError(
+            Setting("degrees_of_freedom_prior", asked), " must be above the number of features of "
+            f"the widest hub less 1, {widest - 1}: a Wishart distribution has no fewer",
+        )  # fmt: skip

@@ -31,6 +31,7 @@ class RowTerms:
     """Effective samples (sum of responsibilities) below which a component has collapsed. Where rows
     weigh less than 1 on average it shrinks with them."""
     known: Known | None = None  # labels, say, of some rows
+    is_proper = False  # a prior keeps every component from being singular
 
     def __copy__(self) -> Self:
         """Return the same terms; as `copy` would, but in less time than a small batch takes."""
@@ -68,6 +69,10 @@ class RowTerms:
     def resuming(self, mixture: Density) -> Self:
         """Return these terms as they were when a mixture was saved."""
         return self
+
+    def log_prior(self, mixture: Any) -> float:
+        """Log-density of parameters under a prior that terms have a part of; here there is none."""
+        return 0.0
 
     def labelled(self, terms: Floats, rows: slice) -> Floats:
         """Add what is known of these rows to the terms (B, m, K) of their features."""

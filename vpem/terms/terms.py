@@ -80,6 +80,9 @@ class Terms(Protocol):
     def keep(self, mixture: Mixture, before: Mixture, hubs: NDArray[np.bool_]) -> Mixture:
         """Return the mixture with the parameters that these hubs (B,) had before."""
 
+    def log_prior(self, mixture: Mixture) -> float:
+        """Log-density of the parameters under a prior, less that at its mode; 0 without any."""
+
     def at_rows(self, indices: NDArray[np.intp]) -> NDArray[np.float64]:
         """Rows of the data as centres."""
 

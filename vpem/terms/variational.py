@@ -9,7 +9,7 @@ travels in its terms, an equal part of it in every row, so that what a sum finds
 from __future__ import annotations
 
 from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Self
 
 import numpy as np
@@ -17,7 +17,8 @@ from numpy.typing import DTypeLike, NDArray
 from scipy.special import digamma, gammaln
 
 from vpem.errors import NumericalError, Setting
-from vpem.terms.covariances import Factors, covariance_shape, factorise
+from vpem.terms.conjugate import ConjugateTerms, PriorFactors
+from vpem.terms.covariances import Factors, covariance_shape
 from vpem.terms.density import Density
 from vpem.terms.features import FeatureTerms
 from vpem.terms.mixture import Mixture
@@ -25,19 +26,12 @@ from vpem.terms.priors import Beliefs, Prior, wishart_sizes
 from vpem.terms.statistics import Statistics, enough_rows
 from vpem.terms.variational_mixture import VariationalMixture, over_steps
 
-__all__ = ["VariationalFactors", "VariationalTerms"]
+__all__ = ["VariationalTerms"]
 
 Vector = NDArray[np.float64]
 
 
-@dataclass(frozen=True)
-class VariationalFactors(Factors):
-    """Factors of expected log-densities, K of them, and those at the posterior means."""
-
-    plain: Factors
-
-
-class VariationalTerms(FeatureTerms):
+class VariationalTerms(ConjugateTerms):
     """Local terms under a posterior, of data split by features over hubs.
 
     Statistics are those of EM, and `update` gives the posterior that they and the prior make.
@@ -60,11 +54,7 @@ class VariationalTerms(FeatureTerms):
     @classmethod
     def of(cls, plain: FeatureTerms, beliefs: Beliefs) -> Self:
         """Return the variational terms of the rows that plain terms have, without a prior yet."""
-        made = object.__new__(cls)
-        made.__dict__.update(plain.__dict__)
-        # The prior has it.
-        made.reg_covar = np.zeros_like(plain.reg_covar)
-        made._sample_covariance = None
+        made = cls.of_plain(plain)
         made.beliefs = beliefs
         return made
 
@@ -91,17 +81,7 @@ class VariationalTerms(FeatureTerms):
         """
         made = copy(self)
         made.prior, made._sample_covariance = prior, prior.covariances
-        one = Mixture(
-            self.blocks, self.covariance_type, np.ones((1, 1)), prior.means[None],
-            prior.covariances, self.scaling,
-        )  # fmt: skip
-        found = factorise(one, np.float64)
-        if found.failed.any():
-            raise NumericalError(
-                "the prior covariance of a hub is not positive definite: its features are "
-                "constant or linearly dependent; try a larger ", Setting("reg_covar"),
-            )  # fmt: skip
-        made._prior_log_dets = found.log_dets[0]
+        made._prior_log_dets = self._log_dets_of_prior(prior.means, prior.covariances)
         return made
 
     def begun(self, start: Mixture) -> VariationalMixture:
@@ -132,14 +112,9 @@ class VariationalTerms(FeatureTerms):
 
     # ---- E-step --------------------------------------------------------------------------------
 
-    def prepare(self, mixture: Mixture) -> VariationalFactors:
-        """Factor every block, for terms that are expected log-densities."""
-        assert isinstance(mixture, VariationalMixture)
-        return self._expected(mixture, factorise(mixture, np.float64), self.rows.dtype)
-
     def _expected(
         self, mixture: VariationalMixture, plain: Factors, dtype: DTypeLike
-    ) -> VariationalFactors:
+    ) -> PriorFactors:
         """Factors of expected log-densities, in which each row has its part of the divergence."""
         shares = np.zeros(self.blocks.n_blocks)
         if not plain.failed.any():
@@ -148,10 +123,7 @@ class VariationalTerms(FeatureTerms):
         inverse = plain.inverse
         if self._is_tied:
             inverse = self._repeated(np.asarray(inverse, np.float64), mixture.n_components)
-        means, inverse, log_dets = (
-            np.ascontiguousarray(part, dtype=dtype) for part in (plain.means, inverse, log_dets)
-        )
-        return VariationalFactors(means, inverse, log_dets, plain.failed, plain)
+        return self._with_shares(replace(plain, inverse=inverse), log_dets, dtype, plain)
 
     @property
     def _weights_of_hubs(self) -> Vector | float:
@@ -178,40 +150,9 @@ class VariationalTerms(FeatureTerms):
         wishart += 0.5 * (nu - nu_0) * log_precision - 0.5 * d * nu
         normal = 0.5 * d * (prior.mean_precision / beta - 1 + np.log(beta / prior.mean_precision))
         pairs = self._repeated(many * prior.covariances, copies)
-        self._add_squares(
-            pairs, mixture.means - prior.means, np.full(beta.shape, prior.mean_precision)
-        )
+        self._add_squares(pairs, mixture.means - prior.means, prior.mean_precision)
         traces = self._over_hubs(self._lower_precisions(plain) * pairs)
         return np.asarray(many * wishart.sum(axis=1) + normal.sum(axis=1) + 0.5 * traces)
-
-    def _lower_precisions(self, factors: Factors) -> Vector:
-        """Inverse covariances for the trace with a symmetric matrix of which the lower half is."""
-        return super()._lower_precisions(getattr(factors, "plain", factors))
-
-    def _scale_hubs(self, covariances: Vector, factors: Vector) -> None:
-        """Multiply what is shaped as covariances by factors (B, n_copies)."""
-        if self._is_diagonal:
-            covariances *= factors[self.blocks.block_of].T
-            return
-        for columns, count, _, view in self._banded(covariances, factors.shape[1]):
-            first = int(self.blocks.block_of[columns.start])
-            view *= factors[first : first + count, :, None, None]
-
-    def _add_squares(self, covariances: Vector, away: Vector, times: Vector) -> None:
-        """Add ``times (B, K)`` the squares of ``away (K, d)`` to what is shaped as covariances."""
-        if self._is_diagonal:
-            squares = times[self.blocks.block_of].T * away**2
-            covariances += squares.sum(axis=0) if self._is_tied else squares
-            return
-        k, copies, first = len(away), 1 if self._is_tied else len(away), 0
-        for columns, count, width, view in self._banded(covariances, copies):
-            own = away[:, columns].reshape(k, count, width).swapaxes(0, 1)
-            first = int(self.blocks.block_of[columns.start])
-            heavy = times[first : first + count, :, None] * own
-            if self._is_tied:
-                view[:, 0] += heavy.swapaxes(1, 2) @ own
-            else:
-                view += heavy[..., None] * own[:, :, None]
 
     def sweep(
         self,
@@ -249,36 +190,25 @@ class VariationalTerms(FeatureTerms):
         plain, seen = self._maximised(statistics), self._seen(statistics)
         prior, k = self.prior, len(statistics.first)
         beta = prior.mean_precision + seen
-        share = (seen / beta)[self.blocks.block_of].T
+        share = self._told(seen / beta)
         means = prior.means + share * (plain.means - prior.means)
         found = self._posterior(replace(plain, means=means), statistics.counts, seen)
         copies = found.n_copies
         inverse = plain.covariances.copy()
         per_copy = seen.mean(axis=1, keepdims=True) if self._is_tied else seen
         times = prior.mean_precision * seen / beta / (k // copies)
-        self._scale_hubs(inverse, per_copy)
-        self._add_squares(inverse, plain.means - prior.means, times)
+        self._scale_hubs(inverse, self._told(per_copy))
+        self._add_squares(inverse, plain.means - prior.means, self._told(times))
         inverse += self._repeated(prior.covariances, copies)
         if self.covariance_type.endswith("spherical"):
             inverse = self._averaged(inverse)
-        self._scale_hubs(inverse, 1 / found.degrees_of_freedom)
+        self._scale_hubs(inverse, self._told(1 / found.degrees_of_freedom))
         return replace(found, covariances=inverse)
-
-    def _maximised(self, statistics: Statistics) -> Mixture:
-        """Return means and covariances of the rows of each component: the M-step of EM."""
-        return FeatureTerms.update(self, statistics)
 
     def _seen(self, statistics: Statistics) -> Vector:
         """Effective rows of which each hub has something, (B, K)."""
         shape = (self.blocks.n_blocks, statistics.counts.shape[1])
         return np.broadcast_to(statistics.counts, shape).copy()
-
-    def _averaged(self, variances: Vector) -> Vector:
-        """Mean of the variances (n, d) of each block, told to each of its features."""
-        block_of = self.blocks.block_of
-        sums = np.zeros((self.blocks.n_blocks, len(variances)))
-        np.add.at(sums, block_of, variances.T)
-        return np.asarray((sums[block_of] / self.blocks.widths[block_of, None]).T)
 
     def keep(
         self, mixture: Mixture, before: Mixture, hubs: NDArray[np.bool_]
@@ -306,10 +236,10 @@ class VariationalTerms(FeatureTerms):
         copies = mixture.n_copies
         many = mixture.n_components // copies
         made.second += mixture.covariances
-        self._scale_hubs(made.second, mixture.degrees_of_freedom)
+        self._scale_hubs(made.second, self._told(mixture.degrees_of_freedom))
         made.second -= self._repeated(prior.covariances, copies)
         made.second *= many
-        self._add_squares(made.second, away, np.full(mixture.seen.shape, -prior.mean_precision))
+        self._add_squares(made.second, away, -prior.mean_precision)
         made.scale(weight / float(mixture.counts[0].sum()))
         return made
 
@@ -317,10 +247,6 @@ class VariationalTerms(FeatureTerms):
         """Whether there are enough rows (R, K) a component for an M-step, on average."""
         widest = 1 if self._is_diagonal else self.widest
         return np.asarray(counts.mean(axis=1) >= enough_rows(widest))
-
-    def update_early(self, statistics: Statistics, row: float) -> VariationalMixture:
-        """Return the posterior of few rows: the prior makes it a sound one."""
-        return self.update(statistics)
 
     def start(self, centres: Vector) -> VariationalMixture:
         """Equal weights, means at ``centres`` (K, d), every covariance the prior one."""

@@ -7,49 +7,32 @@ nothing of its parameters.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 from numpy.typing import NDArray
 
 from vpem.checks import Floats
 from vpem.errors import InputError, Setting
+from vpem.terms.conjugate import ConjugateMissingTerms, PriorFactors
 from vpem.terms.covariances import Factors, is_diagonal
 from vpem.terms.features import FeatureTerms
 from vpem.terms.missing import MissingTerms
-from vpem.terms.missing_statistics import MissingFactors
 from vpem.terms.mixture import Mixture
 from vpem.terms.priors import Beliefs
 from vpem.terms.statistics import MissingStatistics, Statistics
-from vpem.terms.variational import VariationalFactors, VariationalTerms
+from vpem.terms.variational import VariationalTerms
 from vpem.terms.variational_mixture import VariationalMixture
 
 __all__ = ["VariationalMissingTerms", "variational_terms"]
 
 Vector = NDArray[np.float64]
 
-NO_ROWS = np.array(1e-200)
-"""Effective rows that are none: no mean could be taken of them."""
 
-
-@dataclass(frozen=True)
-class VariationalMissingFactors(MissingFactors, VariationalFactors):
-    """Factors of expected log-densities in double precision, and those of what is expected."""
-
-
-class VariationalMissingTerms(VariationalTerms, MissingTerms):
+class VariationalMissingTerms(VariationalTerms, ConjugateMissingTerms):
     """Local terms under a posterior of data that miss values; made by `of`.
 
     Covariances are full or tied, or of one feature a hub: rows are counted hub by hub, but features
     of a diagonal block are seen in different numbers of rows.
     """
-
-    def prepare(self, mixture: Mixture) -> VariationalMissingFactors:
-        """Factor every block for the E-step, and remember whose expectations the M-step takes."""
-        assert isinstance(mixture, VariationalMixture)
-        plain = MissingTerms.prepare(self, mixture)
-        made = self._expected(mixture, plain, np.float64)
-        return VariationalMissingFactors(**vars(made), mixture=mixture)
 
     @property
     def _weights_of_hubs(self) -> Vector:
@@ -58,7 +41,7 @@ class VariationalMissingTerms(VariationalTerms, MissingTerms):
 
     def local(self, factors: Factors, rows: slice) -> Floats:
         """Expected terms of each hub for what it has of these rows, shape (B, m, K)."""
-        assert isinstance(factors, VariationalMissingFactors)
+        assert isinstance(factors, PriorFactors)
         terms = MissingTerms.local(self, factors.plain, rows)
         more = (factors.log_dets - factors.plain.log_dets).T
         offsets = self.blocks.offsets
@@ -94,17 +77,6 @@ class VariationalMissingTerms(VariationalTerms, MissingTerms):
         assert isinstance(made, MissingStatistics)
         made.seen += mixture.seen * (weight / float(mixture.counts[0].sum()))
         return made
-
-    def update(self, statistics: Statistics) -> VariationalMixture:
-        """Posterior of expected statistics."""
-        return VariationalTerms.update(self, statistics)
-
-    def update_early(self, statistics: Statistics, row: float) -> VariationalMixture:
-        """Return the posterior of few rows: the prior makes it a sound one."""
-        return VariationalTerms.update(self, statistics)
-
-    def _maximised(self, statistics: Statistics) -> Mixture:
-        return self._updated(statistics, NO_ROWS)
 
     def _seen(self, statistics: Statistics) -> Vector:
         assert isinstance(statistics, MissingStatistics)

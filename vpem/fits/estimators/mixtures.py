@@ -83,12 +83,15 @@ class VPEM(Streamed):
         codes; `predict` and the like find levels by name. None: all are Gaussian.
     n_factors : int, default=0
         Factors that hubs share: features of different hubs may correlate within a component.
-    weight_concentration_prior_type : {"dirichlet_process", "dirichlet_distribution"}, optional
-        Variational Bayes, as `sklearn.mixture.BayesianGaussianMixture`: components that the rows do
-        not need end empty, and `lower_bound_` is that of the log-evidence. Default: EM.
+    weight_concentration_prior_type : str, optional
+        "dirichlet_process" or "dirichlet_distribution": variational Bayes, as
+        `sklearn.mixture.BayesianGaussianMixture`; components that the rows do not need end empty,
+        and `lower_bound_` is that of the log-evidence. "map": EM to the mode under a prior of means
+        and covariances, as mclust's `priorControl`, and `lower_bound_` is the penalised
+        log-likelihood. Default: EM.
     weight_concentration_prior, mean_precision_prior, degrees_of_freedom_prior : float, optional
         Of that prior; `vpem.FitSettings` says what they are by default.
-    prior_covariance : float, default=1.0
+    prior_covariance : float, optional
         Prior scale matrix of a hub, in sample covariances of all its rows.
     init : {"random", "k-means++", "kmeans"} or row indices, default="kmeans"
         Where EM starts; see `vpem.fit_vpem`.
@@ -211,9 +214,9 @@ class VPEM(Streamed):
         covariance_type: str = "full",
         weight_concentration_prior_type: str | None = None,
         weight_concentration_prior: float | None = None,
-        mean_precision_prior: float = 1.0,
+        mean_precision_prior: float | None = None,
         degrees_of_freedom_prior: float | None = None,
-        prior_covariance: float = 1.0,
+        prior_covariance: float | None = None,
         family: Any = None,
         n_factors: int = 0,
         init_params: str | None = None,

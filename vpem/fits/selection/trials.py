@@ -349,7 +349,7 @@ class Problem:
         found = {
             **_of_fit(fit, judged),
             # Where its roots live elsewhere a process may not know it.
-            "first_root": float(next(iter(fit.root_log_likelihood), np.nan)),
+            "first_root": float(next(iter(fit.root_log_likelihood), np.nan)) + fit.log_prior,
             "log_likelihood": total / judged.weight,
             "entropy": judged.entropy,
             "bic": bic,
