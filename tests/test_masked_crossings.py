@@ -70,9 +70,10 @@ HELD = contiguous(6, 3)
 X, _ = overlapping(48, 6, 2, gap=2.0, seed=4)
 HOLES = with_holes(X, 1)
 WORKERS = from_worker_of_row(np.repeat(range(3), 16))
-MIXED = X[np.random.default_rng(1).permutation(48)]
+MIX = np.random.default_rng(1).permutation(48)
+MIXED = X[MIX]
 
-HOLED = HOLES[np.random.default_rng(1).permutation(48)]
+HOLED = HOLES[MIX]
 HOLED[5] = np.nan
 """Of which one row has no value: whose it is nobody says."""
 
@@ -114,6 +115,24 @@ def imputed(engine, data, network=None, **options):
     seen = from_matrices(dict(zip(names, data, strict=True)), weights=weights)
     own = seen.part(set(joined.agents.own.tolist()))
     return fit_imputation(own, network=joined, n_threads=1, **{"rank": 2, "seed": 0, **options})
+
+
+def imputed_by_mixture(engine, data, of_rows=False, weighed=False, **options):
+    """Impute a matrix of which three observers, a rank each, have two columns or 16 rows each."""
+    joined = spread_workers(connect_workers(make_graph("star", 3), secure_sum=True), engine)
+    parts = {}
+    for i, name in enumerate(("ann", "bob", "eve")):
+        at = (WORKERS.rows[i], slice(None)) if of_rows else (slice(None), HELD.features[i])
+        parts[name] = np.full(data.shape, np.nan)
+        parts[name][at] = data[at]
+    weights = None
+    if weighed:
+        weigh = np.where(np.isnan(data).any(axis=1), 2.0, 3.0)[:, None]
+        weights = {name: np.broadcast_to(weigh, data.shape) for name in parts}
+    own = from_matrices(parts, weights=weights).part(set(joined.agents.own.tolist()))
+    return fit_imputation(
+        own, network=joined, method="mixture", n_threads=1, max_iter=2, seed=0, **options
+    )
 
 
 def simulated(engine, data, network=None, **options):
@@ -171,20 +190,21 @@ def test_models_are_used_under_masks():
         raise shown[0]
 
 
-def moved(data, work):
+def moved(data, work, of_rows=False):
     """Give every agent, worker or observer what the next one had."""
     if work is imputed:
         return np.roll(data, -1, axis=0)
     if work is simulated:
         return data.take(np.roll(np.arange(15), -5))
-    return np.roll(data, -16, axis=0) if work is fitted_to_rows else np.roll(data, -2, axis=1)
+    of_rows = of_rows or work is fitted_to_rows
+    return np.roll(data, -16, axis=0) if of_rows else np.roll(data, -2, axis=1)
 
 
 def kept_apart(data=X, work=fitted, **how):
     """What three agents say in the open that is one's own: three fits, compared."""
     one, again, other = (
         recorded(3, lambda engine, own=own: work(engine, own, **how))
-        for own in (data, data, moved(data, work))
+        for own in (data, data, moved(data, work, how.get("of_rows", False)))
     )
     return leaks(one, again, other)
 
@@ -237,6 +257,10 @@ FITS = {
     },
     "imputation": {
         "work": imputed, "data": SEEN, "max_iter": 2, "scale": "standard", "batch_size": 7,
+    },
+    "mixture imputation": {"work": imputed_by_mixture, "data": HOLES, "draws": 2},
+    "mixture imputation of rows": {
+        "work": imputed_by_mixture, "data": HOLES[MIX], "of_rows": True, "weighed": True,
     },
     "SAEM": {"work": simulated, "data": CURVES},
     "use": {"work": alike, "data": HOLES},
@@ -294,8 +318,8 @@ TALKERS = {
     "vpem/files": "checkpoints",
     "vpem/files/parties": "alignment families joining observing set_intersection weights",
     "vpem/fits": "feature_kmeans fedem_moments fedem_setup known_labels labels likely_hubs "
-    "local_rows mixed_parts observers one_shot parts private_rows row_kmeans rows "
-    "spread spread_contribution spread_use",
+    "local_rows mixed_parts mixture_imputation observers one_shot parts private_rows row_kmeans "
+    "rows spread spread_contribution spread_use",
     "vpem/fits/selection": "holding record trials",
     "vpem/saem": "individuals neighbours people saem server together",
     "vpem/steps": "feature_lloyd fedem fedem_sums held_rows keeper noisy_em reinitialise row_lloyd "

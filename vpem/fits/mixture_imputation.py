@@ -182,8 +182,8 @@ class _Work:
         self.given, self.seen = observers.given, observers.seen()
         self.mean = self.given.mean
         placed = Placement(network.agents.engine, network.agents.ranks)
-        self.weights = _row_weights(self.given, placed)
         self.held = _holdings_of(given, placed)
+        self.weights = _row_weights(self.given, self.held, placed)
         if isinstance(self.held, Partition):
             blocks = Blocks.from_hubs(network.hubs, self.held.features)
             whole = replace(network.whole, blocks=blocks, features=tuple(self.held.features))
@@ -197,8 +197,11 @@ class _Work:
         check_memory(8 * 6 * self.mean.size, f"imputing a matrix of {self.mean.shape}")
 
     def agreed(self, value: Any) -> Any:
-        """Return what the first process has, which may round differently."""
-        return self.holders.bcast(value) if self.holders.apart else value
+        """Return what the first process has of a result, which may round differently."""
+        if not self.holders.apart:
+            return value
+        with about(self.holders.engine, "result"):
+            return self.holders.bcast(value)
 
     def fit(self, weights: NDArray[np.float64] | None = None, **changes: Any) -> Fit:
         """Fit the mixture to rows that weigh so much, by default as they were given.
@@ -320,14 +323,20 @@ def _holdings_of(found: Observations, holders: Placement) -> Partition | Workers
     )  # fmt: skip
 
 
-def _row_weights(given: Observations, holders: Placement) -> NDArray[np.float64] | None:
-    """Return what rows weigh, (I,), or raise InputError where entries of one row differ."""
+def _row_weights(
+    given: Observations, held: Partition | Workers, holders: Placement
+) -> NDArray[np.float64] | None:
+    """Return what rows weigh, (I,), or raise InputError where entries of one row differ.
+
+    Who has whole rows keeps to itself what these weigh.
+    """
     if given.weights is None:
         return None
     rows, found = np.concatenate(given.places) // given.shape[1], np.zeros(given.shape[0])
     weights = np.concatenate(given.weights)
     np.maximum.at(found, rows, weights)
-    found = holders.allreduce(found, "max")
+    if isinstance(held, Partition):
+        found = holders.allreduce(found, "max")
     unlike = rows[weights != found[rows]]
     if len(unlike):
         raise InputError(
