@@ -20,7 +20,14 @@ from vpem.network.holdings import Workers, from_worker_of_row
 from vpem.sums.spread import spread_workers
 from vpem.table import WAYS
 
-from .cells_support import files_of_rows, first_of, lost_messages, over_members, report_of
+from .cells_support import (
+    files_of_rows,
+    first_of,
+    keys_exchanged,
+    lost_messages,
+    over_members,
+    report_of,
+)
 from .cli_support import overlapping
 from .missing_support import observed_scores, with_holes
 from .resume_support import check_resumes
@@ -198,7 +205,8 @@ class Ways:
             found = self.fit(network=MASKED, **how | {"init": start})
             wanted = self.fit(**how | {"init": start})
             apart = np.abs(found.history - wanted.history) / len(X)
-            assert 0 < apart.max() < 1e-8
+            assert apart.max() < 1e-8
+            assert keys_exchanged(found, wanted)
         along = {"topology": "path", "network": MASKED | {"sum": "tree"}}
         np.testing.assert_array_equal(self.fit(**along, init="kmeans").history,
                                       self.fit(network=MASKED, init="kmeans").history)  # fmt: skip

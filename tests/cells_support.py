@@ -24,6 +24,12 @@ def first_of(found):
     return found[0]
 
 
+def keys_exchanged(masked, plain):
+    """Whether a fit took the messages by which masks begin, which a fit without them has not."""
+    setup, other = (fit.communication["by_kind"]["setup"] for fit in (masked, plain))
+    return setup["messages"] > other["messages"]
+
+
 def over_members(n_parties, work):
     """Run ``work(engine)`` at the members of a study: a server without data, and so many parties.
 
