@@ -5,13 +5,13 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from vpem import fit_fedem, fit_imputation, make_graph
+from vpem import fit_fedem, fit_imputation, kmeans_features, kmeans_rows, make_graph
 from vpem.network.codecs import parse_codec
-from vpem.network.holdings import evenly
+from vpem.network.holdings import contiguous, evenly
 from vpem.saem.server import SaemServer
-from vpem.sums.connect import connect_workers
+from vpem.sums.connect import connect, connect_workers
 from vpem.sums.quantizer import Quantizer
-from vpem.sums.spread import spread_workers
+from vpem.sums.spread import spread, spread_workers
 from vpem.terms.lowrank.dealing import split
 from vpem.terms.lowrank.entries import from_matrices
 
@@ -38,14 +38,15 @@ def sent_of(parts):
 @pytest.mark.filterwarnings("ignore::vpem.VpemWarning")
 @over(
     codec=[None, *CODECS], memory=["first", "zero", "none"], variance_reduction=[False, True],
-    covariance_type=["full", "tied"],
+    covariance_type=["full", "tied"], topology=["star", "path"],
 )  # fmt: skip
-def test_fedem(codec, memory, variance_reduction, covariance_type):
+def test_fedem(codec, memory, variance_reduction, covariance_type, topology):
     if memory != "first" and codec in (None, "topk:0.3")[: 1 + (memory == "none")]:
         return  # which is refused
     X, workers = np.random.default_rng(0).normal(size=(120, 3)), evenly(120, 3)
     X[:60] += 1.5
-    network = connect_workers(make_graph("star", 3))
+    way, kind = ("server", "server") if topology == "star" else ("tree", "estep")
+    network = connect_workers(make_graph(topology, 3), sum=way)
     how = {
         "compress": codec, "memory": memory, "variance_reduction": variance_reduction,
         "covariance_type": covariance_type, "n_components": 2, "init": [3, 70], "max_iter": 6,
@@ -65,14 +66,56 @@ def test_fedem(codec, memory, variance_reduction, covariance_type):
     counted = found.communication["by_kind"]
     # The farthest row's distance is agreed on, which the ledger counts as a number up and down.
     number = 8 if codec is None else 4
-    assert sent["setup"] + sent["server"] == (
-        counted["setup"]["bytes"] + counted["server"]["bytes"] - 3 * 2 * number
-    )
+    if topology == "star":
+        assert sent["setup"] + sent["server"] == (
+            counted["setup"]["bytes"] + counted["server"]["bytes"] - 3 * 2 * number
+        )
     if codec is not None:
-        assert sent["server"] == counted["server"]["bytes"]
+        assert sent[kind] == counted[kind]["bytes"]
         assert found.run.history.objective == one.run.history.objective
         for fit, _ in parts:
             np.testing.assert_array_equal(fit.run.statistic, one.run.statistic)
+
+
+@pytest.mark.filterwarnings("ignore::vpem.VpemWarning")
+@over(
+    codec=CODECS, recipe=[kmeans_features, kmeans_rows], topology=["star", "path"],
+    participation=[1.0, 0.6],
+)  # fmt: skip
+def test_kmeans(codec, recipe, topology, participation):
+    X, over_rows = np.random.default_rng(0).normal(size=(60, 6)), recipe is kmeans_rows
+    graph, way = make_graph(topology, 3), "server" if topology == "star" else "tree"
+    options = {"sum": way, "compress": codec}
+    held = evenly(60, 3) if over_rows else contiguous(6, 3)
+    network = connect_workers(graph, **options) if over_rows else connect(graph, held, **options)
+    how = {"n_clusters": 2, "seed": 0, "max_iter": 5, "participation": participation}
+
+    def work(engine):
+        ranked = (spread_workers if over_rows else spread)(network, engine)
+        own = [held.rows[one] if over_rows else held.features[one] for one in ranked.agents.own]
+        own = np.concatenate([np.empty(0, dtype=np.intp), *own])
+        if over_rows:
+            return recipe(X[own], held, ranked, **how), engine._post.sent
+        return recipe(X[:, own], ranked, **how), engine._post.sent
+
+    parts = together(4, work, over_queues, seats=SEATS)
+    sent_of(parts)
+    found, one = parts[0][0], recipe(X, *([held] if over_rows else []), network, **how)
+    assert found.communication == one.communication
+    np.testing.assert_array_equal(found.history, one.history)
+    kind, home = ("server", 0) if topology == "star" else ("estep", 2)
+    sent = [(sender, *one) for sender, (_, sent) in enumerate(parts) for one in sent]
+    up, down = (
+        [size for sender, to, topic, size in sent if topic == kind and size and ends(sender, to)]
+        for ends in (lambda _, to: to == home, lambda sender, _: sender == home)
+    )
+    # The total comes to all processes; in the ledger to those who take part. Beside messages there
+    # are flags of a byte: a worker's rows no longer move.
+    (total,), counted = set(down), found.communication["by_kind"][kind]
+    flags = counted["messages"] - 2 * len(up)
+    assert flags == 0 or over_rows
+    assert counted["bytes"] == sum(up) + total * len(up) + flags
+    assert len(down) == len(up) or participation < 1
 
 
 @pytest.mark.filterwarnings("ignore::vpem.VpemWarning")

@@ -17,8 +17,9 @@ from vpem.steps.lloyd import Pace
 from vpem.sums.compressed_server import CompressedServerSum
 from vpem.sums.connect import Network
 from vpem.sums.contraction import contraction
-from vpem.sums.counted import AtServer
+from vpem.sums.counted import AtServer, at_server
 from vpem.sums.last_heard import HeardAtServer, HeardByNeighbours
+from vpem.sums.spread import uncompressed
 from vpem.sums.sum import Sum
 from vpem.sums.tree import AlongTree
 from vpem.terms.features import FeatureTerms
@@ -142,6 +143,10 @@ def lasting(total: Sum, network: Network, how: KmeansSettings) -> Sum:
         return total
     assert isinstance(total, AtServer)
     codec = getattr(network.whole.total, "codec", None)
+    if codec is not None:
+        # Here messages are compressed around the sum, and by what they differ from.
+        assert total.ledger is not None
+        total = at_server(uncompressed(network)).on(total.ledger)
     threads = thread_count(how.n_threads)
     seed = how.seed
     return HeardAtServer(total, how.participation, seed=seed, codec=codec, n_threads=threads)

@@ -250,7 +250,7 @@ class Local(_Keeping):
         moves[active] += corrections / self.workers.probability
         found = self._average(statistics + step * moves)
         self.memory.take(corrections)
-        with about(self.holders.engine, "estep"):
+        with about(self.holders.engine, "check"):
             run.memory[...] = self.holders.allreduce(self.weights @ run.memories)
         return found
 
@@ -265,7 +265,7 @@ class Local(_Keeping):
         """What all roots have, of what this process's do."""
         if not self._apart:
             return values
-        with about(self.holders.engine, "estep"):
+        with about(self.holders.engine, "check"):
             return self.holders.allreduce(values)
 
     def others(self, worker: int) -> bool:

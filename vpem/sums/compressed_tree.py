@@ -115,14 +115,11 @@ class CompressedTreeSum(AlongTree, CompressedServerSum):
 
     def _to_all(self, messages: NDArray[np.uint8]) -> NDArray[np.uint8]:
         """Bring the root's message to all processes, from parents to children."""
-        near, size = self._near, messages.shape[1]
-        rows = np.zeros((near.n_states, size), dtype=np.uint8)
+        near = self._near
+        rows = np.zeros((near.n_states, messages.shape[1]), dtype=np.uint8)
         if self._is_server:
             rows[-1:] = messages
-        for exchange in near.downward:
-            if exchange is not None:
-                finished(exchange.run([rows], self.charge))
-                self.traffic.add(self.charge, 0, exchange.n_sent * size)
+        finished(near.tell([rows], self.charge, self.traffic))
         heard = near.follow(rows[-1:])
         return messages[:0] if self._is_server else heard
 

@@ -270,18 +270,25 @@ class AtServer(Counted):
 
         Under masks it has nothing of any, and what they have sent is added up on its way.
         """
-        weights = self.weights
-        if weights is not None and senders is not None:
-            weights = weights[senders]
-        if self.holders.masks is not None:
-            here = self.here(senders)
-            own = received if here is None else received[here]
-            if weights is not None:
-                own = (weights if here is None else weights[here])[:, None] * own
-            return self.holders.add(own, who=senders, exponents=self._units(received))[None]
-        if weights is None:
-            return self.holders.allreduce(received.sum(axis=0, keepdims=True))
-        return self.holders.allreduce((weights @ received)[None])
+        if self.holders.masks is None:
+            return self.holders.allreduce(self.added(received, senders)[None])
+        here, weights = self.here(senders), self._weights_of(senders)
+        own = received if here is None else received[here]
+        if weights is not None:
+            own = (weights if here is None else weights[here])[:, None] * own
+        return self.holders.add(own, who=senders, exponents=self._units(received))[None]
+
+    def added(
+        self, received: NDArray[np.float64], senders: NDArray[np.intp] | None
+    ) -> NDArray[np.float64]:
+        """Weigh and add what there is here of some senders (a, P), or of all: shape (P,)."""
+        weights = self._weights_of(senders)
+        found: NDArray[np.float64]
+        found = received.sum(axis=0) if weights is None else weights @ received
+        return found
+
+    def _weights_of(self, senders: NDArray[np.intp] | None) -> NDArray[np.float64] | None:
+        return self.weights if senders is None or self.weights is None else self.weights[senders]
 
     def _units(self, values: NDArray[np.float64]) -> NDArray[np.int64]:
         """Powers of two in which vectors (a, P) are counted."""

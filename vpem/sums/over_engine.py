@@ -180,11 +180,7 @@ class ServerOverEngine(_OverEngine, AtServer):
         """Add up what the server alone has of some senders (a, P), or of all, and tell it."""
         engine, found = self.holders.engine, np.empty((1, received.shape[1]))
         if engine.rank == 0:
-            weights = self.weights
-            if weights is None:
-                found[0] = received.sum(axis=0)
-            else:
-                found[0] = (weights if senders is None else weights[senders]) @ received
+            found[0] = self.added(received, senders)
         with about(engine, self.charge):
             engine.bcast_array(found)
         self.traffic.add(self.charge, 0, 0 if engine.rank else found.nbytes * engine.copies)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -54,7 +55,7 @@ class TreeWays:
     """
 
     def __init__(self, agents: Placement, holders: Placement, total: AlongTree) -> None:
-        self.engine, self.tree = agents.engine, total.tree
+        self.engine, self.tree, self._homes = agents.engine, total.tree, agents.ranks
         engine, homes, on = agents.engine, agents.ranks, total.every_way
         levels = total.levels_used
         root = int(total.agents[0] if not levels else self.tree.depth.argmin())
@@ -106,6 +107,28 @@ class TreeWays:
             place[level[added]].tolist(),
             place[parents[added]].tolist(),
         )
+
+    def relay(self, agents: Ranks) -> Iterator[Exchange]:
+        """How messages of some agents, a row each, go on to the root as they are, hop by hop."""
+        depth, parent = self.tree.depth, self.tree.parent
+        at, rows = agents.copy(), np.arange(len(agents))
+        for hops in range(int(depth[at].max(initial=0)), 0, -1):
+            moved = rows[depth[at] == hops]
+            ends = self._homes[np.stack([at[moved], parent[at[moved]]])]
+            apart = ends[0] != ends[1]
+            exchange = self._exchange(ends[:, apart], moved[apart])
+            if exchange is not None:
+                yield exchange
+            at[moved] = parent[at[moved]]
+
+    def tell(
+        self, states: Sequence[NDArray[Any]], kind: str, traffic: Traffic
+    ) -> Generator[None]:
+        """Bring the total, the last row of some arrays, to all processes on the way down."""
+        for exchange in self.downward:
+            if exchange is not None:
+                yield from exchange.run(states, kind)
+                traffic.add(kind, 0, exchange.n_sent * row_bytes(states))
 
     def follow(self, total: T) -> T:
         """Let processes without an agent on the way know the total: they run the same loop."""
@@ -168,6 +191,7 @@ class TreeOverEngine(_OverEngine, TreeSum):
     """
 
     exact = True
+    carries = True
 
     def __init__(self, agents: Placement, holders: Placement, total: TreeSum) -> None:
         super().__init__(total.tree, total.agents)
@@ -199,12 +223,34 @@ class TreeOverEngine(_OverEngine, TreeSum):
         if near.root >= 0:
             for each in states:
                 each[-1] = each[near.root]
-        for exchange in near.downward:
-            if exchange is not None:
-                yield from exchange.run(states, kind)
-                self.traffic.add(kind, 0, exchange.n_sent * size)
+        yield from near.tell(states, kind, self.traffic)
         self.traffic.add(kind, near.n_children * size, 0)
         return own.total(near.follow([each[-1].copy() for each in states]))
+
+    def hear(
+        self, messages: NDArray[np.uint8], senders: NDArray[np.intp] | None = None
+    ) -> NDArray[np.uint8]:
+        """Bring messages (a, size) of the senders here to the root, which has those of all."""
+        here, near = self.here(senders), self._near
+        if here is None or self._alone:
+            return messages
+        every = np.zeros((len(here), messages.shape[1]), dtype=np.uint8)
+        every[here] = messages
+        for exchange in near.relay(self.agents if senders is None else self.agents[senders]):
+            finished(exchange.run([every], self.charge))
+            self.traffic.add(self.charge, 0, exchange.n_sent * messages.shape[1])
+        return every if near.root >= 0 else messages
+
+    def announce(
+        self, received: NDArray[np.float64], senders: NDArray[np.intp] | None = None
+    ) -> NDArray[np.float64]:
+        """Add up what the root alone has of some senders (a, P), or of all, and tell it."""
+        near = self._near
+        total = np.zeros((near.n_states, received.shape[1]))
+        if near.root >= 0:
+            total[-1] = self.added(received, senders)
+        finished(near.tell([total], self.charge, self.traffic))
+        return near.follow(total[-1:].copy())
 
     def aggregate(
         self, received: NDArray[np.float64], senders: NDArray[np.intp] | None = None
