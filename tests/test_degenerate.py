@@ -379,3 +379,90 @@ def test_estimators_and_batches(noise):
     stream = vpem.VPEM(2, agents=1).partial_fit(many[:200])
     # A batch alone has few rows, but not all that were seen.
     assert stream.partial_fit(many[200:202]).fit_.degenerate == []
+
+
+# ---- copies of components -----------------------------------------------------------------------
+
+
+def rotated(mixture, order, hubs):
+    """Return components in an order, and the third's loadings rotated in some of the hubs."""
+    turn = np.linalg.qr(np.random.default_rng(0).normal(size=(2, 2)))[0]
+    loadings = mixture.loadings[order]
+    loadings[2, :hubs] = loadings[2, :hubs] @ turn
+    return replace(
+        mixture, weights=mixture.weights[:, order], means=mixture.means[order],
+        covariances=mixture.covariances.reshape(4, 3)[:, order].ravel(), loadings=loadings,
+    )  # fmt: skip
+
+
+COPIED = {
+    "categories": {"kinds": Kinds(("categorical",) * 4)},
+    "counts": {"kinds": Kinds(("poisson", "negative-binomial", "poisson", "poisson"))},
+    "families": {"kinds": Kinds(("gaussian", "t", "categorical", "exponential"))},
+    "missing": {"missing": "marginalize"},
+    "tied": {"covariance_type": "tied-diag"},
+    "map": {"weight_concentration_prior_type": "map"},
+    "factors": {"n_factors": 2},
+    "factors that hubs do not share": {"n_factors": 2},
+}
+
+
+@pytest.mark.filterwarnings("ignore::vpem.errors.VpemWarning")
+@each("name", COPIED)
+@each("secure", [False, True])
+def test_copies_are_told_of_every_family_and_wherever_hubs_live(name, secure):
+    X = np.random.default_rng(1).integers(3, size=(100, 4)).astype(float)
+    if not COPIED[name].get("kinds"):
+        X += np.random.default_rng(0).normal(size=(100, 4))
+    if name == "missing":
+        X[::5, 1] = np.nan
+    one = fit_vpem(X, joined(4, 4), n_components=3, max_iter=3, **COPIED[name]).mixture
+    order = np.array([0, 1, 1, 2])
+    if "factors" in name:
+        two = rotated(one, order, 2 if "not" in name else 4)
+    else:
+        two = one.permuted(order)
+    how = COPIED[name] | {"n_components": 4, "init": two, "max_iter": 0 if "not" in name else 3}
+    wanted = [] if "not" in name else [2]
+    network = joined(4, 4, secure_sum=secure)
+    with warnings.catch_warnings(record=True) as heard:
+        warnings.simplefilter("always")
+        fit = fit_vpem(X, network, **how)
+    assert fit.copies == wanted
+    told = [str(one.message) for one in heard if "copies of others" in str(one.message)]
+    assert len(told) == len(wanted)
+
+    def work(engine):
+        ranked = spread(network, engine)
+        columns = own_columns(ranked)
+        own = how | ({"kinds": how["kinds"].of(columns)} if "kinds" in how else {})
+        part = fit_spread(X[:, columns], ranked, **own)
+        return part.copies, part.communication["by_kind"]["flooding"]
+
+    for copies, sent in together(4, work):
+        assert copies == wanted
+        assert sent == fit.communication["by_kind"]["flooding"]
+
+
+@pytest.mark.filterwarnings("ignore::vpem.errors.VpemWarning")
+@each("topology", ["star", "cycle"])
+def test_copies_are_told_over_rows(topology):
+    X = np.random.default_rng(1).normal(size=(60, 3))
+    network = connect_workers(make_graph(topology, 3))
+    two = fit_em(X, evenly(60, 3), network, n_components=2, max_iter=2).mixture
+    start = two.permuted(np.array([0, 1, 1]))
+    with pytest.warns(VpemWarning, match="copies of others: 2; they say"):
+        fit = fit_em(X, evenly(60, 3), network, n_components=3, init=start, max_iter=4)
+    assert fit.copies == [2]
+
+
+@pytest.mark.filterwarnings("ignore:constant features")
+@each("gaps", [False, True])
+def test_a_long_run_of_equal_rows_is_as_few_as_they_are(gaps):
+    X = np.zeros((300_000, 3))
+    X[-1] = 1.0
+    X[::2, 1] *= -1  # the same number
+    if gaps:
+        X[:-1, 2] = np.nan
+    with pytest.raises(vpem.InputError, match="as many different rows, got 2"):
+        fit_vpem(X, joined(3), n_components=3, missing="marginalize")

@@ -3,28 +3,31 @@
 from __future__ import annotations
 
 import warnings
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from vpem.errors import Setting, VpemWarning, not_converged, shorten
-from vpem.terms.covariances import variances_of
-from vpem.terms.density import Density
+from vpem.terms.degenerate import COINCIDES, coinciding
 from vpem.terms.mixture import Mixture
 
 if TYPE_CHECKING:
     from vpem.fits.results import Fit, MixtureResult
     from vpem.settings import FitSettings, MixtureSettings
+    from vpem.sums.sum import Sum
 
-__all__ = ["LARGEST_DISAGREEMENT", "warn_of_degenerate", "warn_of_outcome", "warn_of_partitions"]
+__all__ = [
+    "LARGEST_DISAGREEMENT",
+    "copies_of",
+    "warn_of_degenerate",
+    "warn_of_outcome",
+    "warn_of_partitions",
+]
 
 LARGEST_DISAGREEMENT = 1e-3
 """In nats per sample, between roots whose sums have no operator to judge them by."""
-
-
-COINCIDES = 1e-6
-"""Part of a standard deviation, or covariance, by which components do not differ."""
 
 
 def warn_of_outcome(fit: Fit, how: FitSettings) -> None:
@@ -40,10 +43,10 @@ def warn_of_outcome(fit: Fit, how: FitSettings) -> None:
         )
     warn_of_partitions(fit.partitions)
     warn_of_degenerate(fit, how)
-    copies = _copies(fit.mixture) if fit.network.part_of is None else []
-    if copies:
+    if fit.copies:
+        copies = shorten(map(str, fit.copies))
         warnings.warn(
-            f"components that are copies of others: {shorten(map(str, copies))}; they say nothing "
+            f"components that are copies of others: {copies}; they say nothing "
             "that fewer components would not",
             VpemWarning,
             stacklevel=3,
@@ -106,19 +109,31 @@ def _largest(values: NDArray[np.float64]) -> float:
     return float(heard.max(initial=0.0))
 
 
-def _copies(mixture: Density) -> list[int]:
-    """Components whose parameters are those of an earlier one, as far as their spread tells."""
-    if type(mixture) is not Mixture:
+def copies_of(mixtures: Sequence[Any], total: Sum) -> list[int]:
+    """Return components that are copies of earlier ones in every hub, for every root.
+
+    Loadings are compared by what a rotation cannot change: the distance between those of two
+    components at the best one, from sums over hubs.
+    """
+    k, q = mixtures[0].n_components, mixtures[0].n_factors
+    later, earlier = np.tril_indices(k, -1)
+    differ = np.any([~coinciding(one)[later, earlier] for one in mixtures], axis=0)
+    same = ~total.holders.any(differ)
+    if not same.any():
         return []
-    k, spreads = mixture.n_components, variances_of(mixture)
-    full = [] if mixture.is_diagonal else mixture.covariance_blocks
-    flat = [np.broadcast_to(own, (k, *own.shape[1:])).reshape(k, -1) for own in full]
-    points = np.concatenate([mixture.means, spreads, *flat], axis=1)
-    sizes = np.concatenate([np.sqrt(spreads), spreads, *map(np.abs, flat)], axis=1)
-    least = COINCIDES * (sizes + np.finfo(np.float64).tiny)
-    return [
-        j for j in range(1, k) if (np.abs(points[:j] - points[j]) <= least[j]).all(axis=1).any()
-    ]
+    total.agree("flooding", len(same))
+    if q:
+        loadings = mixtures[0].loadings
+        products = np.einsum("idp,jdq->ijpq", loadings, loadings).reshape(1, -1)
+        own = np.zeros((len(total.holders.own), products.size))
+        own[:1] = products
+        products = total.holders.add_up(own).reshape(k, k, q, q)
+        total.agree("flooding", products.nbytes)
+        sizes = np.trace(products[range(k), range(k)], axis1=1, axis2=2)
+        shared = np.linalg.svd(products[later, earlier], compute_uv=False).sum(axis=1)
+        apart = sizes[later] + sizes[earlier] - 2 * shared
+        same &= apart <= COINCIDES**2 * np.minimum(sizes[later], sizes[earlier])
+    return [int(k) for k in np.unique(later[same])]
 
 
 def warn_of_partitions(partitions: list[tuple[int, str]]) -> None:

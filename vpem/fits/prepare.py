@@ -254,12 +254,17 @@ def check_distinct(X: Any, how: MixtureSettings, seen: bool) -> None:
     given = not isinstance(how.reg_covar, str) and how.reg_covar > 0
     if not seen or given or getattr(how, "weight_concentration_prior_type", None) is not None:
         return
-    found: set[bytes] = set()
+    found: list[NDArray[np.uint8]] = []
     for _, part in row_blocks(X):
-        for row in part + 0.0:
-            found.add(row.tobytes())
+        # Of equal rows, gaps and all, bytes are equal.
+        rest = np.ascontiguousarray(part + 0.0).view(np.uint8)
+        for one in found:
+            rest = rest[(rest != one).any(axis=1)]
+        while len(rest):
+            found.append(rest[0].copy())
             if len(found) >= how.n_components:
                 return
+            rest = rest[(rest != rest[0]).any(axis=1)]
     raise InputError(
         f"{how.n_components} components need at least as many different rows, got {len(found)}; "
         "try fewer components, or a number above 0 for ", Setting("reg_covar"),

@@ -130,12 +130,15 @@ class MixtureResult(
         Sum of the row weights (the number of rows when there are none).
     degenerate : list of int
         Components that are singular in a hub but for the floor (`vpem.terms.degenerate`).
+    copies : list of int
+        Components whose parameters are those of an earlier one in every hub.
     """
 
     mixture: Mixture
     history: NDArray[np.float64]
     total_weight: float
     degenerate: list[int] = field(default_factory=list)
+    copies: list[int] = field(default_factory=list)
 
     @property
     @abstractmethod

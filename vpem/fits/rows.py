@@ -28,7 +28,7 @@ from vpem.fits.local_rows import (
     charge_weights,
     check_rows_held,
 )
-from vpem.fits.outcomes import warn_of_outcome
+from vpem.fits.outcomes import copies_of, warn_of_outcome
 from vpem.fits.prepare import (
     Prepared,
     check_distinct,
@@ -168,6 +168,7 @@ def fit_em(
         n_samples=given.n_samples,
         recoveries=[_for_user(one, given, held) for one in run.recoveries],
         degenerate=run.degenerate,
+        copies=copies_of(run.mixtures, total.on(ledger)),
         init_rows=given.number(best.rows),
         partitions=run.partitions,
         mixtures=_gathered(run, kept, network.total)[roots],

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from vpem._core.threads import one_blas_thread, thread_count
 from vpem.checks import Floats
 from vpem.errors import VpemWarning
+from vpem.fits.outcomes import copies_of
 from vpem.fits.results import Fit
 from vpem.network.ledger import Ledger
 from vpem.steps.stochastic import step
@@ -113,6 +114,7 @@ def fit_next(
         n_samples=len(data),
         converged=False,
         degenerate=np.flatnonzero(total.holders.any(degenerate(terms, moved, seen))).tolist(),
+        copies=copies_of([moved], total),
         recoveries=[*fit.recoveries, *(replace(one, iteration=batch) for one in recoveries)],
         total_iterations=fit.total_iterations + 1,
         guarantee=None,

@@ -20,7 +20,7 @@ from vpem.fits.factored import check_factors
 from vpem.fits.kinds import mixed_terms, refuse_other_kinds, refuse_with_kinds
 from vpem.fits.known_labels import KnownLabels, Labelled, label_rows, looked_up, refuse_labels
 from vpem.fits.labels import responsibilities_of_agents
-from vpem.fits.outcomes import warn_of_outcome
+from vpem.fits.outcomes import copies_of, warn_of_outcome
 from vpem.fits.parts import complete, own_columns_of_hubs, own_start
 from vpem.fits.prepare import (
     Prepared,
@@ -184,6 +184,7 @@ def fit_vpem(
         n_samples=given.n_samples,
         recoveries=run.recoveries,
         degenerate=run.degenerate,
+        copies=copies_of(run.mixtures, network.total.on(ledger)),
         init_rows=given.number(best.rows),
         partitions=run.partitions,
         batch_size=how.batch_size,

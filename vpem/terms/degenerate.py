@@ -1,4 +1,4 @@
-"""Degenerate components, singular but for the floor.
+"""Degenerate components, singular but for the floor, and those that coincide.
 
 The likelihood of a Gaussian mixture has no maximum: a component of few rows, or of rows that do not
 vary in some direction, gains without end as its variance there shrinks. Only what is added to
@@ -12,12 +12,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from vpem.terms.covariances import variances_of
 from vpem.terms.mixture import Mixture
 
-__all__ = ["AT_FLOOR", "degenerate", "degenerate_in_hubs"]
+__all__ = ["AT_FLOOR", "COINCIDES", "coinciding", "degenerate", "degenerate_in_hubs"]
 
 AT_FLOOR = 1.1
 """Variances, in floors, up to which they are at the floor: the rows add less than a tenth of it."""
+
+COINCIDES = 1e-6
+"""Part of a standard deviation, covariance or rate by which components do not differ."""
 
 ROUNDING = 64 * np.finfo(np.float64).eps
 """Variances of standardised features that may be of rounding alone, a floor where there is none."""
@@ -118,3 +122,47 @@ def _at_floor(spreads: Values, total: Values) -> Flags:
             inside = varied.T @ spreads[hub] @ varied
             low[hub] = np.linalg.eigvalsh(inside).min(axis=1, initial=np.inf) <= AT_FLOOR
     return low
+
+
+def coinciding(mixture: Any) -> Flags:
+    """Return which components (K, K) have the same parameters in all hubs here.
+
+    Loadings of factors, known up to a rotation that hubs share, are not looked at. Components that
+    a posterior does not use are all as the prior is, and coincide with none.
+    """
+    k = mixture.n_components
+    if isinstance(mixture, Mixture):
+        same = _same_normals(mixture)
+        if mixture.is_proper:
+            used: Flags = getattr(mixture, "in_use", np.ones(k, dtype=np.bool_))
+            same &= used & used[:, None]
+        return same
+    same = np.ones((k, k), dtype=np.bool_)
+    for part, law in zip(mixture.parts, mixture.laws, strict=True):
+        if part.core is not None:
+            same &= _same_normals(part.core)
+        for name, table in part.tables.items():
+            sizes = np.abs(table) if law.domains[name] == "positive" else np.ones_like(table)
+            same &= _near(table, sizes)
+    return same
+
+
+def _same_normals(mixture: Mixture) -> Flags:
+    """Return which components (K, K) have the same means and covariances."""
+    k = mixture.n_components
+    if not mixture.n_features:
+        return np.ones((k, k), dtype=np.bool_)
+    spreads = variances_of(mixture)
+    full = [] if mixture.is_diagonal else mixture.covariance_blocks
+    flat = [np.broadcast_to(own, (k, *own.shape[1:])).reshape(k, -1) for own in full]
+    means = mixture.means[:, mixture.blocks.position]
+    values = np.concatenate([means, spreads, *flat], axis=1)
+    return _near(values, np.concatenate([np.sqrt(spreads), spreads, *map(np.abs, flat)], axis=1))
+
+
+def _near(values: Values, sizes: Values) -> Flags:
+    """Return which rows (K, K) of values (K, n) are the same beside their sizes."""
+    least = COINCIDES * (sizes + np.finfo(np.float64).tiny)
+    rows = [(np.abs(values - one) <= np.minimum(least, own)).all(axis=1)
+            for one, own in zip(values, least, strict=True)]  # fmt: skip
+    return np.array(rows).reshape(len(values), len(values))
