@@ -57,7 +57,8 @@ test: $(VENV)/with-test
 
 # Numbers that other processors find: what OpenBLAS and kernels take there, as far as this one can.
 processors: $(VENV)/with-test
-	set -e; for kind in Nehalem:base:sse4_2 Haswell:avx2:avx2 Zen:avx2:avx2 SkylakeX::avx512f; do \
+	set -e; for kind in Prescott::pni Nehalem:base:sse4_2 Haswell:avx2:avx2 Zen:avx2:avx2 \
+	    SkylakeX::avx512f; do \
 	  blas=$${kind%%:*}; needs=$${kind##*:}; kernels=$${kind#*:}; \
 	  grep -qsw $$needs /proc/cpuinfo || { echo "$$blas: this processor has no $$needs, left out"; continue; }; \
 	  OPENBLAS_CORETYPE=$$blas VPEM_INSTRUCTIONS=$${kernels%:*} $(BIN)/python -m pytest -q \

@@ -92,7 +92,7 @@ class FeatureTerms(RowTerms, BlockStatistics):
             lightest = 1.0 if row_weights is None else lightest_of(row_weights)
             self.least = NEGLIGIBLE * lightest / self.n_samples
         self.itemsize, self.units = self.rows.dtype.itemsize, 0
-        self.resolution = float(np.finfo(self.rows.dtype).eps) / 4
+        self.resolution = float(np.finfo(self.rows.dtype).eps) / 2
         self.log_constant = float(FeatureTerms.constants(self).sum())
         # Of all processes: features, and those of the widest hub.
         self.n_features = blocks.n_features

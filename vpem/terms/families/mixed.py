@@ -98,7 +98,7 @@ class MixedTerms(RowTerms):
         self.rows = arrange_rows(X, blocks, Scaling.none(blocks.n_features), X.dtype)
         self.n_samples = len(X)
         self.total_weight = float(self.n_samples if row_weights is None else row_weights.sum())
-        self.resolution = float(np.finfo(precision).eps) / 4
+        self.resolution = float(np.finfo(precision).eps) / 2
         self.log_constant, self.units = 0.0, 0
         # Of all processes: features, and those of the widest hub.
         self.n_features = blocks.n_features
