@@ -224,7 +224,10 @@ def test_rows_and_features_are_in_the_sentence(noise):
     for k in fit.degenerate:
         assert f"{k} ({sizes[k]:.4g} rows)" in str(heard[0].message)
     assert "of up to 25 features in a hub" in str(heard[0].message)
-    assert "covariance_type='diag'" in str(heard[0].message)
+    ways = "covariance_type='diag'", "'map'", "'dirichlet_process'", "floor_fits='keep'"
+    assert "try fewer components, " in str(heard[0].message)
+    for way in ways:
+        assert way in str(heard[0].message)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         again = fit_vpem(noise, joined(25), n_components=3, floor_fits="keep")

@@ -59,6 +59,7 @@ def by_fedem(data, **options):
 
 
 HOLES = {"missing": "marginalize"}
+MAP = {"weight_concentration_prior_type": "map"}
 PRIOR = {"weight_concentration_prior_type": "dirichlet_process"}
 CASES = [
     *((by_features, {"covariance_type": kind}) for kind in COVARIANCE_TYPES),
@@ -76,6 +77,14 @@ CASES = [
     (by_features, PRIOR | {"covariance_type": "diag"}),
     (by_features, {"reg_covar": 1e-3, "scale": "standard"}),
     (by_rows, PRIOR),
+    *(
+        (fit, MAP | {"covariance_type": kind})
+        for fit in (by_features, by_rows)
+        for kind in COVARIANCE_TYPES
+    ),
+    (by_features, MAP | HOLES),
+    (by_rows, MAP | HOLES),
+    (by_features, MAP | {"batch_size": 60}),
     (by_rows, HOLES),
     (by_fedem, HOLES),
 ]

@@ -30,6 +30,10 @@ LARGEST_DISAGREEMENT = 1e-3
 """In nats per sample, between roots whose sums have no operator to judge them by."""
 
 
+OF_PRIORS = "map", "dirichlet_process"
+"""Priors that keep components from being degenerate."""
+
+
 def warn_of_outcome(fit: Fit, how: FitSettings) -> None:
     """Warn of roots that disagree, of components, and of fits that did not converge."""
     apart = float(np.ptp(fit.root_log_likelihood) / fit.total_weight)
@@ -93,13 +97,17 @@ def warn_of_degenerate(fit: MixtureResult, how: MixtureSettings) -> None:
     widest = max(int(one.widths.max(initial=0)) for one in hubs)
     instead: list[str | Setting] = ["fewer components"]
     if not fit.mixture.covariance_type.endswith(("diag", "spherical")):
-        instead += [" or ", Setting("covariance_type", "diag")]
+        instead.append(Setting("covariance_type", "diag"))
     if hasattr(how, "weight_concentration_prior_type") and type(fit.mixture) is Mixture:
-        instead += [" or ", Setting("weight_concentration_prior_type", "dirichlet_process")]
+        instead += [Setting("weight_concentration_prior_type", one) for one in OF_PRIORS]
+    if hasattr(how, "floor_fits"):
+        instead.append(Setting("floor_fits", "keep"))
+    ways = [part for one in instead for part in (", ", one)][1:]
+    ways[-2:-1] = [" or "] if len(instead) > 1 else []
     message = VpemWarning(
         f"{len(fit.degenerate)} of {fit.mixture.n_components} components are degenerate, their "
         "covariances singular but for what ", Setting("reg_covar"), f" adds: {listed}, of up to "
-        f"{widest} features in a hub; such a likelihood says little of the data, try ", *instead,
+        f"{widest} features in a hub; such a likelihood says little of the data, try ", *ways,
     )  # fmt: skip
     warnings.warn(message, stacklevel=4)
 
