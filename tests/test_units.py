@@ -7,6 +7,8 @@ from sklearn.mixture import GaussianMixture
 from vpem import (
     VPEM,
     DistributedGaussianMixture,
+    DistributedKMeans,
+    PrivacySettings,
     VpemWarning,
     connect,
     connect_workers,
@@ -34,8 +36,8 @@ pytestmark = [
 ROWS, D = 180, 6
 X, _ = overlapping(ROWS, D, 3, seed=2)
 X[:, 4] = X[:, 3] + 0.02 * X[:, 4]
-TIMES = np.array([1e3, 1e-3, 1.0, 1e6, 1e-7, 3.0])
-MOVED = np.array([0.0, 1e-2, -5e3, 1e9, 0.0, 7.0])
+TIMES = np.array([1e9, 1e-9, 1.0, 1e6, 1e-7, 3.0])
+MOVED = np.array([1e8, 0.0, -1e8, 1e9, 0.0, 7.0])
 SPHERES = ("spherical", "tied-spherical")
 HOW = {"n_components": 3, "max_iter": 30, "tol": 0.0, "n_threads": 1}
 
@@ -59,6 +61,7 @@ def by_fedem(data, **options):
 
 
 HOLES = {"missing": "marginalize"}
+SPHERE = {"covariance_type": "spherical"}
 MAP = {"weight_concentration_prior_type": "map"}
 PRIOR = {"weight_concentration_prior_type": "dirichlet_process"}
 CASES = [
@@ -76,6 +79,22 @@ CASES = [
     (by_features, PRIOR),
     (by_features, PRIOR | {"covariance_type": "diag"}),
     (by_features, {"reg_covar": 1e-3, "scale": "standard"}),
+    *(
+        (fit, how)
+        for fit in (by_features, by_rows)
+        for how in (
+            {"sample_weight": np.linspace(0.5, 2.0, ROWS)},
+            {"init": [3, 80, 150]},
+            {"n_init": 2},
+            HOLES | {"init": "random"},
+            {"tol": 1e-6, "max_iter": 300},
+        )
+    ),
+    *((by_features, SPHERE | how) for how in (PRIOR, {"init": "random"}, {"batch_size": 60})),
+    *((by_rows, SPHERE | how) for how in (PRIOR, HOLES, {"init": "k-means++"})),
+    (by_features, HOLES | PRIOR),
+    (by_rows, {"accelerate": "squarem"}),
+    (by_rows, {"batch_size": 60}),
     (by_rows, PRIOR),
     *(
         (fit, MAP | {"covariance_type": kind})
@@ -102,8 +121,8 @@ def test_units_of_columns_matter_to_nothing_but_the_density(fit, how):
     times, moved = TIMES, MOVED
     if how.get("covariance_type") in SPHERES and "scale" not in how:
         # Spheres keep their shape in one unit alone, each hub's own.
-        times = np.repeat([1e3, 1e-4, 7.0], 2) if fit is by_features else np.full(D, 1e5)
-        moved = np.zeros(D)
+        times = np.repeat([1e9, 1e-4, 7.0], 2) if fit is by_features else np.full(D, 1e-9)
+        moved = 1e5 * times * np.array([1.0, 0.0, -3.0, 7.0, 1e2, 5.0])
     plain, other = fit(data, **how), fit(data * times + moved, **how)
     labels, scores = told(plain, data, holes)
     theirs, densities = told(other, data * times + moved, holes)
@@ -114,14 +133,55 @@ def test_units_of_columns_matter_to_nothing_but_the_density(fit, how):
     assert other.log_likelihood + jacobian.mean() == pytest.approx(plain.log_likelihood, abs=1e-6)
 
 
-@pytest.mark.parametrize("family", ["t", "log-normal"])
-def test_units_do_not_matter_to_families_that_have_locations(family):
-    data, times = (np.exp(X / 3), TIMES) if family == "log-normal" else (X, TIMES)
-    kinds = Kinds((family,) * 3 + ("gaussian",) * 3)
-    plain, other = (by_features(one, kinds=kinds) for one in (data, data * times))
-    np.testing.assert_array_equal(other.mixture.predict(data * times), plain.mixture.predict(data))
-    jacobian = np.log(times).sum()
-    assert other.log_likelihood + jacobian == pytest.approx(plain.log_likelihood, abs=1e-6)
+@pytest.mark.parametrize("family", ["t", "log-normal", "exponential", "gamma"])
+@pytest.mark.parametrize("holes", ["refuse", "marginalize"])
+def test_units_do_not_matter_to_families_that_have_them(family, holes):
+    data = X if family == "t" else np.exp(X / 3)
+    if holes != "refuse":
+        data = with_holes(data, 3, 0.1)
+    how = {"kinds": Kinds((family,) * 3 + ("gaussian",) * 3), "missing": holes}
+    plain, other = (by_features(one, **how) for one in (data, data * TIMES))
+    labels, scores = told(plain, data, holes)
+    theirs, densities = told(other, data * TIMES, holes)
+    jacobian = ~np.isnan(data) @ np.log(TIMES)
+    np.testing.assert_array_equal(theirs, labels)
+    np.testing.assert_allclose((densities + jacobian).mean(), scores.mean(), rtol=0, atol=1e-6)
+    assert other.log_likelihood + jacobian.mean() == pytest.approx(plain.log_likelihood, abs=1e-6)
+
+
+@pytest.mark.parametrize("split", ["rows", "features"])
+@pytest.mark.parametrize("how", [
+    {}, {"init": "random"}, {"init": "k-means++"}, {"batch_size": 60}, {"secure_sum": True},
+    {"graph": "cycle"}, {"missing": "marginalize"}, {"scale": "standard"}, {"participation": 0.5},
+], ids=str)  # fmt: skip
+def test_clusters_do_not_depend_on_a_common_unit_nor_on_places(split, how):
+    data = with_holes(X, 3, 0.1) if "missing" in how else X
+    times, moved = (TIMES, MOVED) if "scale" in how else (np.full(D, 1e-9), 1e-3 * np.arange(D))
+    joined = (
+        {"split": split, "graph": "star"} | how | {"workers" if split == "rows" else "agents": 3}
+    )
+    plain, other = (DistributedKMeans(3, **joined).fit(one) for one in (data, data * times + moved))
+    np.testing.assert_array_equal(other.labels_, plain.labels_)
+    unit = 1.0 if "scale" in how else times[0] ** 2
+    assert other.inertia_ / unit == pytest.approx(plain.inertia_, rel=1e-6)
+
+
+@pytest.mark.filterwarnings("ignore:its noise can be repeated")
+def test_private_fits_have_the_units_of_their_bounds():
+    low, high = X.min(axis=0) - 0.1, X.max(axis=0) + 0.1
+    found = []
+    for times, moved in ((np.ones(D), np.zeros(D)), (TIMES, MOVED)):
+        private = PrivacySettings(
+            epsilon=20.0, delta=1e-5, repeatable_noise=7,
+            bounds=(low * times + moved, high * times + moved),
+        )  # fmt: skip
+        network = connect_workers(make_graph("star", 3))
+        fit = fit_em(X * times + moved, evenly(ROWS, 3), network, n_components=3, max_iter=5,
+                     privacy=private)  # fmt: skip
+        found.append(told(fit, X * times + moved))
+    np.testing.assert_array_equal(found[1][0], found[0][0])
+    jacobian = np.log(TIMES).sum()
+    np.testing.assert_allclose(found[1][1] + jacobian, found[0][1], rtol=0, atol=1e-5)
 
 
 @pytest.mark.filterwarnings("ignore:standard deviations of features")
@@ -151,15 +211,16 @@ def test_a_number_is_in_the_units_of_the_data(make):
     np.testing.assert_allclose(one, wanted, 1e-9, 1e-12)
 
 
-@pytest.mark.parametrize("kind", ["full", "spherical"])
+@pytest.mark.parametrize("kind", COVARIANCE_TYPES)
 def test_a_stream_keeps_the_units_of_its_first_batch(kind):
-    times = np.full(D, 1e4) if kind == "spherical" else TIMES
+    times, moved = (np.full(D, 1e4), 1e9) if kind in SPHERES else (TIMES, MOVED)
     models = []
-    for factors in (np.ones(D), times):
+    for factors, places in ((np.ones(D), 0.0), (times, moved)):
+        data = X * factors + places
         model = VPEM(3, 3, graph="star", covariance_type=kind, random_state=0)
-        for part in np.array_split(X * factors, 4):
+        for part in np.array_split(data, 4):
             model.partial_fit(part)
-        models.append(model.score(X * factors) + np.log(factors).sum())
+        models.append(model.score(data) + np.log(factors).sum())
     assert models[1] == pytest.approx(models[0], abs=1e-6)
 
 
