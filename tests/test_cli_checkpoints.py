@@ -94,9 +94,9 @@ def check_same_file(one, other):
             assert value == other[name], name
 
 
-def begin(*given):
+def begin(*given, main=MAIN):
     """Begin a command as a process of its own, which a signal ends as in a terminal."""
-    command = [interpreter(), "-c", MAIN, *map(str, given)]
+    command = [interpreter(), "-c", main, *map(str, given)]
     # Where the tests run in the background of a shell, SIGINT is ignored, and that is inherited.
     with default_handling(signal.SIGINT):
         return subprocess.Popen(
@@ -249,9 +249,24 @@ def test_two_signals_at_once_are_one(tmp_path, data):
     assert "the state after" in err
 
 
+TELLING = f"""
+import sys
+from vpem.steps.runs import Run
+note = Run.note
+def told(run, *given, **options):
+    if not run.history:
+        print("now", file=sys.stderr, flush=True)
+    return note(run, *given, **options)
+Run.note = told
+{MAIN}
+"""
+"""Says so once it iterates."""
+
+
 def test_without_a_checkpoint_signals_do_as_always(tmp_path, data):
-    process = begin(*words("rows", data, tmp_path / "model.h5", "--max-iter", 10**6), "--json")
-    time.sleep(1.5)
+    given = words("rows", data, tmp_path / "model.h5", "--max-iter", 10**6)
+    process = begin(*given, "--json", main=TELLING)
+    assert process.stderr.readline() == "now\n"
     process.send_signal(signal.SIGINT)
     try:
         _, err = process.communicate(timeout=60)
