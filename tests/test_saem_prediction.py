@@ -313,3 +313,60 @@ def test_estimates_out_of_all_reason(drug, subjects, place, value):
     predictor = Predictor(dataclasses.replace(drug, theta=theta), n_draws=20)
     with pytest.raises(InputError, match="nothing finite follows"):
         predictor.score(subjects.take([0]), 20)
+
+
+# ---- where a covariate has its zero -------------------------------------------------------------
+
+
+def moved_rows(error, moved):
+    """Rows of 40 individuals, whose times and covariates lie elsewhere."""
+    rng = np.random.default_rng(5)
+    each, times = np.repeat(np.arange(40), 8), np.tile(np.arange(-4.0, 4.0), 40)
+    x, group = rng.normal(3, 1, 320), (each % 2).astype(float)
+    slopes = 0.1 + rng.normal(0, 0.3, 40)
+    eta = 0.3 + rng.normal(0, 0.8, 40)[each] + slopes[each] * times + 0.1 * x
+    values = {
+        "constant": eta + 0.5 * rng.normal(size=320),
+        "poisson": rng.poisson(np.exp(eta)),
+        "bernoulli": rng.random(320) < 1 / (1 + np.exp(-eta)),
+    }[error]
+    return from_long(each, times + moved, values * 1.0, {"x": x + moved, "group": group + moved})
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"slopes": ("time", "x"), "random": ("intercept", "time")},
+        {"effects": ("intercept:group", "time:group")},
+    ],
+    ids=str,
+)
+def test_lines_far_from_zero_are_predicted_alike(options):
+    found = []
+    for moved in (0.0, 2005.0):
+        data = moved_rows("constant", moved)
+        predictor = Predictor(as_saved(fit_saem(data, "linear", model_options=options)))
+        found.append((predictor.curves(data).fitted,
+                      predictor.population(individuals=data).fitted,
+                      predictor.score(data).value / 320))  # fmt: skip
+    for near, far in zip(*found, strict=True):
+        np.testing.assert_allclose(far, near, rtol=0, atol=1e-6)
+
+
+@pytest.mark.filterwarnings("ignore::vpem.NotConvergedWarning")
+@pytest.mark.parametrize("error", ["poisson", "bernoulli"])
+def test_counts_and_answers_far_from_zero_are_predicted_alike(error):
+    few = {"n_iter": 20, "tol": 0.0, "n_conditional": 10, "n_importance": 20}
+    found, options = [], {"error": error, "slopes": ("time", "x"), "random": ("intercept", "time")}
+    for moved in (0.0, 2005.0):
+        data = moved_rows(error, moved)
+        fit = as_saved(fit_saem(data, "linear", model_options=options, **few))
+        curves = [Predictor(fit, seed=s, n_draws=200).curves(data).fitted for s in (0, 1)]
+        found.append((Predictor(fit).population(individuals=data).fitted, *curves))
+    (population, one, two), (same, far, _) = found
+    np.testing.assert_allclose(same, population, rtol=1e-8)
+    # Curves of individuals are means of draws: as far from each other as those of two seeds.
+    noise = np.sqrt(np.square(one - two).mean())
+    assert noise < 0.15 * one.std()
+    assert np.sqrt(np.square(one - far).mean()) < 2 * noise
