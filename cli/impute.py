@@ -90,9 +90,10 @@ def impute(
     """Impute a matrix from the parts of it that observers saw.
 
     FedMissEM: observers send corrections of a filled matrix to a server, or mix filled matrices
-    with neighbours. With --method mixture they fit a Gaussian mixture to rows, or columns.
+    with neighbours. With --method mixture they fit a Gaussian mixture to rows, or columns. By
+    default method, rank and ridge are those that find held-out entries best.
 
-    Example: vpem impute data/wine.h5 -r 3 --scale standard --workers 5 --holdout 0.1 -o imputed.h5
+    Example: vpem impute data/wine.h5 --workers 5 --holdout 0.1 -o imputed.h5
 
     Example: vpem impute data/wine.h5 --method mixture --holdout 0.1 --draws 20 -o imputations.csv
     """
@@ -111,10 +112,13 @@ def impute(
                 Setting("plot"), " draws what FedMissEM found; leave it out, or take ",
                 Setting("method", "lowrank"),
             )  # fmt: skip
-        if out.plot is not None and run.where.speaks:
-            check_picture(out.plot, out.force)
+        if out.plot is not None:
+            how = how.changed(method="lowrank")
+            if run.where.speaks:
+                check_picture(out.plot, out.force)
         found, hidden = observed(data, parties, dealing, how, run)
         fit, ran = _fit(found, graph.seeded(how.seed), sums, how, run)
+        of_mixture = not isinstance(fit, Imputation)
 
         def tell() -> Report:
             report = fit.describe()
@@ -173,12 +177,15 @@ class _Progress(Progress):
 
     def __call__(self, progress: Any) -> None:
         """Take note of one iteration, of which not all tell the objective."""
-        self.objective = self.objective if progress.objective is None else progress.objective
+        found = getattr(progress, "objective", None)
+        self.objective = self.objective if found is None else found
         super().__call__(progress)
 
     def facts(self, progress: Any) -> Iterator[str]:
-        """Yield what is told of an iteration (`vpem.steps.fedruns.FedProgress`)."""
-        if self.objective is not None:
+        """Yield what is told of an iteration (`FedProgress`; of a mixture that was chosen `Progress`)."""
+        if not hasattr(progress, "objective"):
+            yield from super().facts(progress)
+        elif self.objective is not None:
             yield f"penalized log-likelihood an entry {self.objective:.6f}"
 
 
@@ -210,12 +217,15 @@ def _show(report: Report, fit: Completed) -> None:
         *model[:3],
         ("iterations", ", ".join(iterations)),
         *model[3:],
+        *_chosen(report["choice"]),
         ("network", ", ".join(network)),
         ("communication", communication(report["communication"], report["worker_names"])),
         ("written to", report["model"] or "nothing is kept (give --output)"),
     )
     tables: list[Any] = [] if report["holdout"] is None else _holdout(report["holdout"])
     tables.append(table(facts, "", ""))
+    if report["choice"] is not None:
+        tables.append(_held_out(report["choice"]))
     names = fit.observations.column_names
     if len(names) <= LISTED:
         trend = [
@@ -262,6 +272,44 @@ def _mixture(report: Report) -> list[tuple[str, str]]:
         text = f"{draws['n_draws']}, each of a fit to weighed rows: {draws['n_iter']} iterations"
         found.append(("draws", text))
     return found
+
+
+def _chosen(choice: Report | None) -> list[tuple[str, str]]:
+    """Say how the fit was chosen, and whether column means would have been better."""
+    from .output import number
+
+    if choice is None or choice["error"] is None:
+        return []
+    told = f"{number(choice['error'], 4)} on held-out entries, column means"
+    told += f" {number(choice['column_means'], 4)}; {len(choice['candidates'])} fits compared"
+    if choice["mixture"] not in ("tried", "the method was given"):
+        told += f"; no mixture: {choice['mixture']}"
+    return [("chosen by", told)]
+
+
+def _held_out(choice: Report) -> Table:
+    """Return the table of errors of the fit that was chosen: of many columns the worst of all."""
+    from .output import number, table
+
+    columns = sorted(choice["by_column"], key=lambda one: -_ratio(one))[:LISTED]
+    if len(choice["by_column"]) <= LISTED:
+        columns = choice["by_column"]
+    name = choice["loss"].replace("_", "-")
+    lines = [
+        (one["column"], number(one["error"], 4), number(one["column_means"], 4),
+         "column mean" if one["column_means"] < one["error"] else "fit")
+        for one in columns
+    ]  # fmt: skip
+    heads = (name, f"{name} of column means", "better")
+    title = "Entries held out to choose, in units of the fit"
+    if len(columns) < len(choice["by_column"]):
+        title += f": the {LISTED} worst of {len(choice['by_column'])} columns"
+    return table(lines, "column", *heads, title=title, right=heads[:2])
+
+
+def _ratio(one: Report) -> float:
+    """Error relative to that of the column's mean."""
+    return float(one["error"] / one["column_means"]) if one["column_means"] > 0 else 0.0
 
 
 def _holdout(scores: Report) -> list[Any]:

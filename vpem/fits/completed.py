@@ -61,6 +61,8 @@ class Completed(Result):
         Of the columns: what was fitted is of entries in these units.
     options : dict
         Settings as used.
+    choice : dict or None
+        How method, rank and ridge were chosen by held-out entries, where they were.
     converged, seconds, communication
         See `vpem.fits.results.Result`.
     """
@@ -72,6 +74,7 @@ class Completed(Result):
     network: Network
     scaling: Scaling
     options: Report = field(default_factory=dict)
+    choice: Report | None = None
 
     @property
     @abstractmethod
@@ -117,6 +120,7 @@ class Completed(Result):
             "converged": self.converged,
             "n_iter": self.n_iter,
             **self.options,
+            "choice": self.choice,
             "communication": self.communication,
             "seconds": self.seconds,
         }

@@ -22,6 +22,7 @@ from vpem._core.threads import one_blas_thread, thread_count
 from vpem.checks import check_memory
 from vpem.errors import InputError, Setting, VpemWarning, not_converged
 from vpem.files.fingerprint import checksum, describe_steps, network_facts
+from vpem.fits.choosing import choose
 from vpem.fits.completed import Imputation
 from vpem.fits.mixture_imputation import MixtureImputation, impute_by_mixture
 from vpem.fits.observers import Observers, check_laws
@@ -110,12 +111,11 @@ def fit_imputation(
         If theta is zero: nothing was found but the ridge.
     """
     began = time.perf_counter()
-    how = ImputeSettings.of(settings, **changes).in_units()
+    how, choice = ImputeSettings.of(settings, **changes).in_units(), None
     network = _network_of(network, observations)
     if how.method == "mixture":
         return impute_by_mixture(observations, how, network, callback, saver)
-    assert how.tol is not None
-    law, tol = make_law(how.law, how.variance), how.tol
+    law = make_law(how.law, how.variance)
     codec = None if how.compress is None else parse_codec(how.compress)
     check_masked(network, codec, how.participation)
     # Memories take the noise of participation and codec away, and SPIDER that of batches.
@@ -123,14 +123,26 @@ def fit_imputation(
         how.batch_size is not None and how.batch_size < int(observations.counts.max())
     )
     _check(observations, law, how, network, noise_stays)
-    how = how.changed(step_size=_steps(observations, how, codec))
+    steps = _steps(observations, how, codec)
+    ledger = Ledger(network.graph)
+    network.charge_setup(ledger, 0, 0)
+    if how.is_open:
+        chosen = choose(observations, how, steps, law, network, ledger, codec)
+        choice, how = chosen.describe(), chosen.how.in_units()
+        if how.method == "mixture":
+            mixed = impute_by_mixture(observations, how, network, callback, saver)
+            mixed.choice, mixed.seconds = choice, time.perf_counter() - began
+            return mixed
+    rank, ridge, tol = how.rank, how.ridge, how.tol
+    assert isinstance(rank, int)
+    assert isinstance(ridge, float | int)
+    assert tol is not None
+    how = how.changed(step_size=steps)
     if how.max_iter is None:
         how = how.changed(max_iter=enough_iterations(how.step_size, noise_stays))
     how = how.changed(n_threads=thread_count(how.n_threads))
     if saver is not None:
         saver.begin(_facts(observations, how, codec, network))
-    ledger = Ledger(network.graph)
-    network.charge_setup(ledger, 0, 0)
     model, observers = _model(observations, law, how, network, ledger)
     saving = OneRun(saver, ledger)
     if saving.saved is not None:
@@ -154,8 +166,9 @@ def fit_imputation(
             seen=observers.seen(),
             law=law,
             factors=run.parameters,
-            rank=how.rank,
-            ridge=how.ridge,
+            rank=rank,
+            ridge=ridge,
+            choice=choice,
             n_copies=model.n_copies,
             log_likelihood=fit / model.total_weight,
             run=run,
@@ -192,6 +205,8 @@ def _model(
     if how.scale != "none":
         observers.standardize(how.law)
     copies = observers.count_copies(how.copies)
+    assert isinstance(how.rank, int)
+    assert isinstance(how.ridge, float | int)
     model = ImputationModel(
         observers.observations,
         law,
@@ -212,7 +227,7 @@ def _check(
     """Raise InputError where the observations are not for these settings."""
     small = min(observations.shape)
     shape = " x ".join(map(str, observations.shape))
-    if how.rank > small:
+    if isinstance(how.rank, int) and how.rank > small:
         raise InputError(f"a matrix of {shape} has at most rank {small}, got {how.rank}")
     if how.ridge == 0 and how.law != "gaussian":
         raise InputError(
@@ -305,7 +320,16 @@ def _warn(found: Imputation, tol: float, noise_stays: bool) -> None:
             ),
             stacklevel=3,
         )
-    if not found.factors.singular_values.any():
+    if found.choice is not None and found.choice["column_means_win"]:
+        warnings.warn(
+            VpemWarning(
+                "no fit finds held-out entries better than the means of their columns do: columns "
+                "tell little of each other; what is imputed are these means, unless ",
+                Setting("rank"), " and ", Setting("ridge"), " are given",
+            ),
+            stacklevel=3,
+        )  # fmt: skip
+    elif not found.factors.singular_values.any():
         warnings.warn(
             f"theta is zero everywhere: a ridge of {found.ridge:g} leaves nothing of what was "
             "seen; try a smaller one",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from copy import copy
 from dataclasses import replace
 from typing import Any
 
@@ -160,24 +161,85 @@ class Observers:
             )
         n = self.observations.shape[1]
 
-        def first(at: NDArray[np.intp], values: Vector, weights: Vector | None) -> Vector:
-            heavy = values if weights is None else weights * values
-            return np.concatenate([_sums(at % n, weights, n), _sums(at % n, heavy, n)])
-
         def second(at: NDArray[np.intp], values: Vector, weights: Vector | None) -> Vector:
             squares = (values - means[at % n]) ** 2
             return _sums(at % n, squares if weights is None else weights * squares, n)
 
         # To a server observers send squares about means of their own, in one message.
-        counts, sums = np.split(self._add(2 * n, first, (3 * n, 2 * n)), 2)
+        counts, sums = self.column_sums((3 * n, 2 * n))
+        # Of entries that are hidden for a while a column may have no others.
+        counts = np.where(counts > 0, counts, 1.0)
         means = sums / counts
         spread = np.sqrt(self._add(n, second, (0, 0)) / counts)
         spread[spread <= 1e-12 * np.abs(means)] = 1.0
         spread[spread == 0] = 1.0
+        self.scale_by(Scaling(means, spread))
+
+    def scale_by(self, scaling: Scaling) -> None:
+        """Take entries in these units of their columns."""
+        n = self.observations.shape[1]
         parts = zip(self.observations.places, self.observations.values, strict=True)
-        scaled = tuple((own - means[at % n]) / spread[at % n] for at, own in parts)
-        self.scaling = Scaling(means, spread)
+        scaled = tuple((own - scaling.shift[at % n]) / scaling.scale[at % n] for at, own in parts)
+        self.scaling = scaling
         self.observations = replace(self.observations, values=scaled)
+
+    def column_sums(self, sent: tuple[int, int] | None = None) -> Vector:
+        """Sum weights of each column's entries, and their weighted values, (2, J)."""
+        n = self.observations.shape[1]
+
+        def both(at: NDArray[np.intp], values: Vector, weights: Vector | None) -> Vector:
+            heavy = values if weights is None else weights * values
+            return np.concatenate([_sums(at % n, weights, n), _sums(at % n, heavy, n)])
+
+        return self._add(2 * n, both, sent).reshape(2, n)
+
+    def sum_of(self, value: Callable[[Vector], Vector]) -> float:
+        """Sum something of all entries, by their weights."""
+
+        def one(_: NDArray[np.intp], values: Vector, weights: Vector | None) -> Vector:
+            found = value(values)
+            return np.array([(found if weights is None else weights * found).sum()])
+
+        return float(self._add(1, one)[0])
+
+    def hold_out(self, hidden: NDArray[np.bool_]) -> tuple[Observers, Observers, Observations]:
+        """Part observers from what everybody hides by itself, of places (I J,) that all know.
+
+        Nothing is sent; who would have nothing left keeps one.
+
+        Returns
+        -------
+        rest, held : Observers
+            What is left, and what is hidden. Of how many entries there are all know but the whole.
+        given : Observations
+            What is left, with weights as they were given.
+        """
+        sizes = self.observations.counts
+        taken = [hidden[own] for own in self.observations.places]
+        for own in taken:
+            own[:1] &= not own.all()
+        left = [~own for own in taken]
+        rest, held = copy(self), copy(self)
+        rest.observations = replace(self.observations.chosen(left), sizes=sizes)
+        held.observations = replace(self.observations.chosen(taken), sizes=sizes)
+        return rest, held, self.given.chosen(left)
+
+    def errors(self, law: Law, means: Vector, columns: Vector) -> Vector:
+        """Sum weights and deviances of entries by column, from means (I J,) and of columns (J,).
+
+        Columns of which nobody knows the mean count nothing. Shape (3, J).
+        """
+        n = self.observations.shape[1]
+
+        def lost(at: NDArray[np.intp], values: Vector, weights: Vector | None) -> Vector:
+            known = np.isfinite(columns[at % n])
+            at, values = at[known], values[known]
+            heavy = np.ones(len(at)) if weights is None else weights[known]
+            both = (law.deviance(values, found) for found in (means[at], columns[at % n]))
+            parts = [heavy, *(heavy * one for one in both)]
+            return np.concatenate([_sums(at % n, part, n) for part in parts])
+
+        return self._add(3 * n, lost).reshape(3, n)
 
     def log_units(self) -> float:
         """What the density of all entries loses by the units they are scaled from."""

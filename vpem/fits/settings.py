@@ -43,9 +43,9 @@ OF_MIXTURES = ("n_components", "covariance_type", "reg_covar", "n_init", "draws"
 class ImputeSettings(Settings, heading="Model"):
     """FedMissEM, or imputation by a mixture: see `vpem.fit_imputation`."""
 
-    method: str = setting("lowrank", "A matrix of low rank (lowrank), or a Gaussian mixture "
-        "(mixture). For a mixture observers have whole rows, or whole columns.",
-        choices=IMPUTATIONS)
+    method: str = setting("auto", "A matrix of low rank (lowrank), a Gaussian mixture (mixture), "
+        "or that which finds held-out entries best (auto; of several observers lowrank). For a "
+        "mixture observers have whole rows, or whole columns.", choices=("auto", *IMPUTATIONS))
     n_components: int | str = changed(MixtureSettings, "n_components", 1, help="Components of the "
         "mixture: 1 is a normal law. Of several (1-4) that of lowest BIC is kept.")
     covariance_type: str = changed(MixtureSettings, "covariance_type")
@@ -54,9 +54,12 @@ class ImputeSettings(Settings, heading="Model"):
     draws: int | None = setting(None, "Of a mixture, so many imputations drawn at random, for "
         "Rubin's rules. A table then has each of them, one below the other, with a column draw.",
         heading="Method", least=2, most=1000)
-    rank: int = setting(2, "Rank of the matrix of natural parameters.", flags="-r --rank", least=1)
-    ridge: float = setting(1.0, "Penalty of the factors: what each singular value loses. Above 0 "
-        "unless the law is gaussian.", least=0.0, most=1e100)
+    rank: int | str | None = setting(None, "Rank of the matrix of natural parameters, or auto: "
+        "chosen by held-out entries. Default: auto; beside --ridge 2.", flags="-r --rank",
+        choices=("auto",), least=1)
+    ridge: float | str | None = setting(None, "Penalty of the factors: what each singular value "
+        "loses; above 0 unless the law is gaussian. Or auto: chosen by held-out entries. Default: "
+        "auto; beside --rank 1.", choices=("auto",), least=0.0, most=1e100)
     law: str = setting("gaussian", "Law of an entry: gaussian (a mean), poisson (counts, by log "
         "intensity), or bernoulli (0 or 1, by log odds).", choices=LAWS)
     variance: float = setting(1.0, "Variance of the gaussian law; divides what the ridge is held "
@@ -93,17 +96,29 @@ class ImputeSettings(Settings, heading="Model"):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        kinds = (("mixture", OF_LOWRANK, "lowrank"), ("lowrank", OF_MIXTURES, "mixture"))
+        kinds = (("mixture", OF_LOWRANK, "lowrank"), ("lowrank", OF_MIXTURES, "mixture"),
+                 ("auto", OF_MIXTURES, "mixture"))
         for method, names, other in kinds:
             for one in self.fields() if self.method == method else ():
                 if one.name in names and getattr(self, one.name) != one.default:
                     raise InputError(Setting(one.name), " is of ", Setting("method", other),
                         "; add that, or leave it out")
 
+    @property
+    def is_open(self) -> bool:
+        """Whether method, rank or ridge are to be chosen by held-out entries."""
+        pair = {self.rank, self.ridge}
+        return self.method != "mixture" and (pair == {None} or "auto" in pair)
+
     def in_units(self) -> ImputeSettings:
-        """Return the same with a scale, and a tolerance, that are chosen."""
+        """Return the same with all that needs no look at the data."""
         found = self
-        if self.tol is None:
+        if self.method != "mixture" and not self.is_open:
+            found = found.changed(
+                method="lowrank", rank=2 if self.rank is None else self.rank,
+                ridge=1.0 if self.ridge is None else self.ridge,
+            )
+        if self.tol is None and found.method != "auto":
             found = found.changed(tol=FitSettings().tol if self.method == "mixture" else 1e-5)
         if self.scale != "auto":
             return found

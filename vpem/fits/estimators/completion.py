@@ -49,16 +49,19 @@ class FedMissEM(OneToOneFeatureMixin, TransformerMixin, OnGraph):
 
     Parameters
     ----------
-    rank : int, default=2
-        Of the matrix of natural parameters; where the data's smaller side is less, that.
-    ridge : float, default=1.0
-        Penalty of the factors; above 0 unless the law is Gaussian.
+    rank : int or "auto", optional
+        Of the matrix of natural parameters; where the data's smaller side is less, that. "auto":
+        chosen by held-out entries. Default: "auto", or beside a ``ridge`` 2.
+    ridge : float or "auto", optional
+        Penalty of the factors; above 0 unless the law is Gaussian. Default: "auto", or beside a
+        ``rank`` 1.
     law : {"gaussian", "poisson", "bernoulli"}, default="gaussian"
         Of an entry, whose natural parameter is the mean, the log intensity or the log odds.
     variance : float, default=1.0
         Of the Gaussian law.
-    method : {"lowrank", "mixture"}, default="lowrank"
-        What fills the gaps.
+    method : {"auto", "lowrank", "mixture"}, default="auto"
+        What fills the gaps: of several observers, of another law, or where an option of it is
+        given, a matrix of low rank; else that or a mixture, whichever finds held-out entries best.
     n_components, covariance_type, reg_covar, n_init
         Of a mixture; see `vpem.ImputeSettings`.
     draws : int, optional
@@ -141,12 +144,12 @@ class FedMissEM(OneToOneFeatureMixin, TransformerMixin, OnGraph):
 
     def __init__(
         self,
-        rank: int = 2,
-        ridge: float = 1.0,
+        rank: int | str | None = None,
+        ridge: float | str | None = None,
         law: str = "gaussian",
         *,
         variance: float = 1.0,
-        method: str = "lowrank",
+        method: str = "auto",
         n_components: int | str = 1,
         covariance_type: str = "full",
         reg_covar: float | str = "auto",
@@ -248,7 +251,7 @@ class FedMissEM(OneToOneFeatureMixin, TransformerMixin, OnGraph):
                 "at 1",
             )
         rank = self.rank
-        if isinstance(rank, Integral) and not isinstance(rank, bool) and self.method == "lowrank":
+        if isinstance(rank, Integral) and not isinstance(rank, bool) and self.method != "mixture":
             rank = min(int(rank), *found.shape)
         graph = self._graph(found.n_observers, seed)
         # Rounds among neighbours are compressed themselves; elsewhere corrections are.

@@ -64,6 +64,9 @@ class Law(Protocol):
     def losses(self, values: Values, means: Values) -> dict[str, float]:
         """How far means are from values that were not seen."""
 
+    def deviance(self, values: Values, means: Values) -> Values:
+        """How far each is: its square, deviance or log-loss."""
+
 
 class _Entry:
     """What all laws share."""
@@ -75,6 +78,11 @@ class _Entry:
     def losses(self, values: Values, means: Values) -> dict[str, float]:
         """Root mean squared error."""
         return {"rmse": float(np.sqrt(np.mean((values - means) ** 2)))}
+
+    def deviance(self, values: Values, means: Values) -> Values:
+        """Return the squares of the errors."""
+        found: Values = (values - means) ** 2
+        return found
 
 
 class Gaussian(_Entry):
@@ -157,10 +165,16 @@ class Poisson(_Entry):
 
     def losses(self, values: Values, means: Values) -> dict[str, float]:
         """Root mean squared error, and mean deviance (2 x log-likelihood ratio an entry)."""
+        deviance = float(self.deviance(values, means).mean())
+        return super().losses(values, means) | {"deviance": deviance}
+
+    def deviance(self, values: Values, means: Values) -> Values:
+        """Return twice the log-likelihood ratio."""
         safe = np.maximum(means, NEAR_ZERO)
         positive = np.where(values > 0, values, 1.0)
-        deviance = 2 * (np.where(values > 0, values * np.log(positive / safe), 0.0) - values + safe)
-        return super().losses(values, means) | {"deviance": float(deviance.mean())}
+        ratio = np.where(values > 0, values * np.log(positive / safe), 0.0)
+        found: Values = 2 * (ratio - values + safe)
+        return found
 
 
 class Bernoulli(_Entry):
@@ -198,9 +212,14 @@ class Bernoulli(_Entry):
 
     def losses(self, values: Values, means: Values) -> dict[str, float]:
         """Root mean squared error, and log-loss (minus the log-likelihood an entry, in nats)."""
+        loss = float(self.deviance(values, means).mean())
+        return super().losses(values, means) | {"log_loss": loss}
+
+    def deviance(self, values: Values, means: Values) -> Values:
+        """Return minus the log-likelihood."""
         safe = np.clip(means, NEAR_ZERO, 1 - NEAR_ZERO)
-        loss = -np.where(values > 0, np.log(safe), np.log1p(-safe))
-        return super().losses(values, means) | {"log_loss": float(loss.mean())}
+        found: Values = -np.where(values > 0, np.log(safe), np.log1p(-safe))
+        return found
 
 
 def make_law(name: str, variance: Any = 1.0) -> Law:
