@@ -288,7 +288,7 @@ def test_a_table_without_gaps_and_columns_that_are_constant():
     ({"method": "mixture", "n_components": 0}, "n_components must be"),
     ({"method": "mixture", "n_components": 500}, "500 components need at least as many"),
     ({"method": "mixture", "draws": 1}, "draws must be an integer of at least 2"),
-    ({"method": "mixed"}, "method must be one of lowrank, mixture"),
+    ({"method": "mixed"}, "method must be one of auto, lowrank, mixture"),
 ])  # fmt: skip
 def test_what_cannot_be_asked_for(how, sentence):
     with pytest.raises(InputError) as caught:

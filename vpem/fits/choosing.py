@@ -39,7 +39,7 @@ Matrix = NDArray[np.float64]
 HIDDEN = 5
 """Sets the stream of what is hidden apart from others of a seed."""
 
-SHARE, ENOUGH, MOST_FOLDS = 0.1, 500, 5
+SHARE, ENOUGH, MOST_FOLDS = 0.1, 500, 10
 """Of entries hidden at a time; about so many are hidden in all, in at most so many turns."""
 
 RANKS, MOST_RANK = (1, 2, 3, 5, 8, 12), 20
@@ -52,10 +52,10 @@ TOL, ITERATIONS = 3e-4, 10
 """A fit that is compared may stop earlier than the last one: at this, or a tenth of iterations."""
 
 MOST_WORSE, LITTLE = 1.02, 0.998
-"""Ratios to the least error so far: from the one larger ranks are not tried, and from the other
-smaller ridges."""
+"""Ratios to the least error so far: of two ranks beyond the one no larger ones are tried, of a
+ridge beyond the other no smaller ones."""
 
-MOST_COMPONENTS = 4
+MOST_COMPONENTS, MIXED_ITERATIONS = 4, 200
 
 MOST_WORK = 2e8
 """Rows times the third power of columns up to which mixtures are tried."""
@@ -244,7 +244,7 @@ class _Fits:
         ranks = [rank for rank in RANKS if rank < largest] + [largest]
         if how.rank not in (None, "auto"):
             ranks = [int(how.rank)]
-        first = 1
+        first, worse = 1, 0
         for rank in ranks:
             runs: list[ImputationModel | None] = [None] * len(self.folds)
             starts: list[Matrix | None] = [None] * len(self.folds)
@@ -263,7 +263,8 @@ class _Fits:
                 if not fell:
                     break
                 best = k
-            if least > MOST_WORSE * choice.least:
+            worse = worse + 1 if least > MOST_WORSE * choice.least else 0
+            if worse == 2:
                 break
             first = max(1, best - 1)
 
@@ -291,12 +292,15 @@ class _Fits:
     def compare_mixtures(self, choice: Choice) -> None:
         """Try mixtures of more and more components, as long as errors fall."""
         least = inf
+        iterations = min(self.how.max_iter or MIXED_ITERATIONS, MIXED_ITERATIONS)
         for k in range(1, MOST_COMPONENTS + 1):
-            how = self.how.changed(method="mixture", n_components=k)
+            how = self.how.changed(
+                method="mixture", n_components=k, tol=1e-5, max_iter=iterations
+            )
             errors = np.zeros((3, self.shape[1]))
             try:
                 for fold in self.folds:
-                    found = impute_by_mixture(fold.given, how.changed(tol=1e-5), self.network)
+                    found = impute_by_mixture(fold.given, how, self.network)
                     if found.fit.degenerate:
                         return
                     units = fold.rest.scaling
@@ -306,7 +310,8 @@ class _Fits:
                 if k == 1:
                     choice.mixture = str(error)
                 return
-            loss = choice.note(how, errors, {"n_components": k})
+            best = self.how.changed(method="mixture", n_components=k)
+            loss = choice.note(best, errors, {"n_components": k})
             if loss >= least:
                 return
             least = loss

@@ -44,8 +44,8 @@ class ImputeSettings(Settings, heading="Model"):
     """FedMissEM, or imputation by a mixture: see `vpem.fit_imputation`."""
 
     method: str = setting("auto", "A matrix of low rank (lowrank), a Gaussian mixture (mixture), "
-        "or that which finds held-out entries best (auto; of several observers lowrank). For a "
-        "mixture observers have whole rows, or whole columns.", choices=("auto", *IMPUTATIONS))
+        "or whichever finds held-out entries best (auto). Of several observers auto is lowrank; "
+        "for a mixture they have whole rows, or whole columns.", choices=("auto", *IMPUTATIONS))
     n_components: int | str = changed(MixtureSettings, "n_components", 1, help="Components of the "
         "mixture: 1 is a normal law. Of several (1-4) that of lowest BIC is kept.")
     covariance_type: str = changed(MixtureSettings, "covariance_type")
@@ -54,12 +54,12 @@ class ImputeSettings(Settings, heading="Model"):
     draws: int | None = setting(None, "Of a mixture, so many imputations drawn at random, for "
         "Rubin's rules. A table then has each of them, one below the other, with a column draw.",
         heading="Method", least=2, most=1000)
-    rank: int | str | None = setting(None, "Rank of the matrix of natural parameters, or auto: "
-        "chosen by held-out entries. Default: auto; beside --ridge 2.", flags="-r --rank",
+    rank: int | str | None = setting(None, "Rank of the matrix of natural parameters. Or auto: "
+        "chosen by held-out entries. Default: auto; 2 beside a --ridge.", flags="-r --rank",
         choices=("auto",), least=1)
     ridge: float | str | None = setting(None, "Penalty of the factors: what each singular value "
         "loses; above 0 unless the law is gaussian. Or auto: chosen by held-out entries. Default: "
-        "auto; beside --rank 1.", choices=("auto",), least=0.0, most=1e100)
+        "auto; 1 beside a --rank.", choices=("auto",), least=0.0, most=1e100)
     law: str = setting("gaussian", "Law of an entry: gaussian (a mean), poisson (counts, by log "
         "intensity), or bernoulli (0 or 1, by log odds).", choices=LAWS)
     variance: float = setting(1.0, "Variance of the gaussian law; divides what the ridge is held "

@@ -92,8 +92,11 @@ def _factored(left: Matrix, s: Matrix, right: Matrix, rank: int) -> LowRank:
     place = np.abs(right).argmax(axis=0)
     sign = np.where(right[place, np.arange(len(s))] < 0, -1.0, 1.0)
     root = np.sqrt(s)
-    padding = ((0, 0), (0, rank - len(s)))
-    return LowRank(np.pad(left * (root * sign), padding), np.pad(right * (root * sign), padding))
+    U, V = left * (root * sign), right * (root * sign)
+    if rank > len(s):
+        padding = ((0, 0), (0, rank - len(s)))
+        U, V = np.pad(U, padding), np.pad(V, padding)
+    return LowRank(U, V)
 
 
 def shrink(matrix: Matrix, threshold: float, rank: int) -> LowRank:
