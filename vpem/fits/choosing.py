@@ -155,7 +155,7 @@ def choose(
         if choice.mixture == "tried":
             fits.compare_mixtures(choice)
     _, lost, means = choice.errors
-    choice.means_win = bool(means.sum() < lost.sum())
+    choice.means_win = bool(0 < means.sum() <= lost.sum())
     if not np.isfinite(choice.least):  # too few entries to hide any
         rank = min(2, *observations.shape) if how.rank in (None, "auto") else how.rank
         ridge = 1.0 if how.ridge in (None, "auto") else how.ridge
