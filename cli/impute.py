@@ -182,7 +182,7 @@ class _Progress(Progress):
         super().__call__(progress)
 
     def facts(self, progress: Any) -> Iterator[str]:
-        """Yield what is told of an iteration (`FedProgress`; of a mixture that was chosen `Progress`)."""
+        """Yield what is told of an iteration: a `FedProgress`, or of a chosen mixture a `Progress`."""
         if not hasattr(progress, "objective"):
             yield from super().facts(progress)
         elif self.objective is not None:

@@ -42,8 +42,8 @@ HIDDEN = 5
 SHARE, ENOUGH, MOST_FOLDS = 0.1, 500, 10
 """Of entries hidden at a time; about so many are hidden in all, in at most so many turns."""
 
-RANKS, MOST_RANK = (1, 2, 3, 5, 8, 12), 20
-"""Ranks that are tried, below the largest there can be."""
+RANKS, MOST_RANK, MOST_DESCENT = (1, 2, 3, 5, 8, 12), 20, 8
+"""Ranks that are tried, and the largest: of the Gaussian law, and where an M-step is a descent."""
 
 HALVINGS = 10
 """Ridges are the norm of what was seen, halved so often at most."""
@@ -51,9 +51,9 @@ HALVINGS = 10
 TOL, ITERATIONS = 3e-4, 10
 """A fit that is compared may stop earlier than the last one: at this, or a tenth of iterations."""
 
-MOST_WORSE, LITTLE = 1.02, 0.998
-"""Ratios to the least error so far: of two ranks beyond the one no larger ones are tried, of a
-ridge beyond the other no smaller ones."""
+LITTLE, PATIENCE = 0.998, 2
+"""Smaller ridges are tried as long as the error falls below this part of the least of their rank,
+and larger ranks until so many in a row have brought nothing."""
 
 MOST_COMPONENTS, MIXED_ITERATIONS = 4, 200
 
@@ -240,11 +240,12 @@ class _Fits:
     def compare_ranks(self, choice: Choice) -> None:
         """Try ranks that grow, each with ridges that fall as long as errors do."""
         how = self.how
-        largest = max(1, min(min(self.shape) - 1, MOST_RANK))
+        most = MOST_RANK if self.law.name == "gaussian" else MOST_DESCENT
+        largest = max(1, min(min(self.shape) - 1, most))
         ranks = [rank for rank in RANKS if rank < largest] + [largest]
         if how.rank not in (None, "auto"):
             ranks = [int(how.rank)]
-        first, worse = 1, 0
+        first, vain = 1, 0
         for rank in ranks:
             runs: list[ImputationModel | None] = [None] * len(self.folds)
             starts: list[Matrix | None] = [None] * len(self.folds)
@@ -263,8 +264,8 @@ class _Fits:
                 if not fell:
                     break
                 best = k
-            worse = worse + 1 if least > MOST_WORSE * choice.least else 0
-            if worse == 2:
+            vain = vain + 1 if least > choice.least else 0
+            if vain == PATIENCE:
                 break
             first = max(1, best - 1)
 
@@ -294,9 +295,7 @@ class _Fits:
         least = inf
         iterations = min(self.how.max_iter or MIXED_ITERATIONS, MIXED_ITERATIONS)
         for k in range(1, MOST_COMPONENTS + 1):
-            how = self.how.changed(
-                method="mixture", n_components=k, tol=1e-5, max_iter=iterations
-            )
+            how = self.how.changed(method="mixture", n_components=k, tol=1e-5, max_iter=iterations)
             errors = np.zeros((3, self.shape[1]))
             try:
                 for fold in self.folds:
