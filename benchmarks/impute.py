@@ -225,7 +225,7 @@ def public_tables() -> dict[str, np.ndarray]:
 
 
 def measure_table(X: np.ndarray, seed: int) -> dict[str, Any]:
-    """Return errors on a tenth of a table, in standard deviations of columns, and what was chosen."""
+    """Return what was chosen, and errors on hidden entries in standard deviations of columns."""
     kept, hidden = hide(from_matrices(X), 0.1, np.random.default_rng([seed, 7]))
     mean, spread = np.nanmean(kept.mean, axis=0), np.nanstd(kept.mean, axis=0)
     columns = hidden.places % kept.shape[1]

@@ -182,7 +182,7 @@ class _Progress(Progress):
         super().__call__(progress)
 
     def facts(self, progress: Any) -> Iterator[str]:
-        """Yield what is told of an iteration: a `FedProgress`, or of a chosen mixture a `Progress`."""
+        """Yield what is told of an iteration, of FedEM or of a mixture that was chosen."""
         if not hasattr(progress, "objective"):
             yield from super().facts(progress)
         elif self.objective is not None:
