@@ -342,7 +342,7 @@ COMMANDS = (
         (*SUMS, *FORMS[:2], FORMS[3], SINGLE, WORKERS), _lloyd, model=False,
     ),
     Command(
-        "impute", "impute --workers 3",
+        "impute", "impute --rank 2 --workers 3",
         (*SUMS, *FORMS[:2], Option("workers", "--workers 5", 1e-4)),
         gaps=True, rows=False, model=False, labels=False,
     ),

@@ -96,7 +96,7 @@ def table(path, matrices=MATRICES, weights=None, observer=True):
 def shell(*words):
     """The report of `vpem impute`."""
     said = io.StringIO()
-    words = ["impute", *words, "-r", 2, "--tol", 0, "--max-iter", 6, "--seed", 1, "--json", "--quiet"]
+    words = ["impute", *words, "-r", 2, "--tol", 0, "--max-iter", 6, "--seed", 1, "--json", "-q"]
     with redirect_stdout(said):
         assert vpem_cli.run([*map(str, words)]) == 0
     return json.loads(said.getvalue())
