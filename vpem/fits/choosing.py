@@ -9,6 +9,7 @@ observer, who sends nothing, normal mixtures are compared with matrices of low r
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from math import ceil, inf
 from typing import Any
@@ -129,6 +130,7 @@ def choose(
     network: Network,
     ledger: Ledger,
     codec: Codec | None,
+    tell: Callable[[str], None] | None = None,
 ) -> Choice:
     """Choose method, rank and ridge, or components, of those that the settings leave open.
 
@@ -144,12 +146,15 @@ def choose(
         Who sums, and where that is counted.
     codec : Codec or None
         Of the corrections.
+    tell : callable, optional
+        Told of every rank, and of mixtures.
     """
     n_folds = min(MOST_FOLDS, ceil(ENOUGH / (SHARE * observations.n_entries)))
     choice = Choice(how, law, n_folds, observations.column_names)
     with warnings.catch_warnings(), one_blas_thread(), np.errstate(over="ignore", invalid="ignore"):
         warnings.simplefilter("ignore")
         fits = _Fits(observations, how, steps, law, network, ledger, codec, n_folds)
+        fits.tell = tell or (lambda _: None)
         fits.compare_ranks(choice)
         choice.mixture = _why_no_mixture(observations, how)
         if choice.mixture == "tried":
@@ -197,6 +202,8 @@ class _Fold:
 
 class _Fits:
     """Fits to what is left of the entries, in every fold, and their errors on the hidden ones."""
+
+    tell: Callable[[str], None]
 
     def __init__(
         self, observations: Observations, how: ImputeSettings, steps: Any, law: Law,
@@ -247,6 +254,7 @@ class _Fits:
             ranks = [int(how.rank)]
         first, vain = 1, 0
         for rank in ranks:
+            self.tell(f"rank {rank} on held-out entries")
             runs: list[ImputationModel | None] = [None] * len(self.folds)
             starts: list[Matrix | None] = [None] * len(self.folds)
             least, best = inf, first
@@ -295,6 +303,7 @@ class _Fits:
         least = inf
         iterations = min(self.how.max_iter or MIXED_ITERATIONS, MIXED_ITERATIONS)
         for k in range(1, MOST_COMPONENTS + 1):
+            self.tell(f"a mixture of {k} on held-out entries")
             how = self.how.changed(method="mixture", n_components=k, tol=1e-5, max_iter=iterations)
             errors = np.zeros((3, self.shape[1]))
             try:

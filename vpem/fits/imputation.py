@@ -127,7 +127,8 @@ def fit_imputation(
     ledger = Ledger(network.graph)
     network.charge_setup(ledger, 0, 0)
     if how.is_open:
-        chosen = choose(observations, how, steps, law, network, ledger, codec)
+        tell = getattr(callback, "starting", None)
+        chosen = choose(observations, how, steps, law, network, ledger, codec, tell)
         choice, how = chosen.describe(), chosen.how.in_units()
         if how.method == "mixture":
             mixed = impute_by_mixture(observations, how, network, callback, saver)
