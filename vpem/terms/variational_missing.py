@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 
 from vpem.checks import Floats
 from vpem.errors import InputError, Setting
+from vpem.prior_settings import MAP
 from vpem.terms.conjugate import ConjugateMissingTerms, PriorFactors
-from vpem.terms.covariances import Factors, is_diagonal
+from vpem.terms.covariances import Factors, is_diagonal, is_independent
 from vpem.terms.features import FeatureTerms
 from vpem.terms.missing import MissingTerms
 from vpem.terms.mixture import Mixture
@@ -94,10 +95,12 @@ def variational_terms(plain: FeatureTerms, beliefs: Beliefs) -> VariationalTerms
     if not isinstance(plain, MissingTerms):
         return VariationalTerms.of(plain, beliefs)
     if is_diagonal(plain.covariance_type) and plain.widest > 1:
+        alone = "give each feature an agent of its own, which changes nothing else, or "
         raise InputError(
             Setting("weight_concentration_prior_type", beliefs.kind), " counts rows hub by hub, "
-            "but features of a diagonal hub are seen in different numbers of rows; give each "
-            "feature an agent of its own, which changes nothing else, or take ",
+            f"but features of a hub with {plain.covariance_type} covariances are seen in different "
+            f"numbers of rows; {alone if is_independent(plain.covariance_type) else ''}take ",
+            Setting("weight_concentration_prior_type", MAP), " or ",
             Setting("covariance_type", "full"),
         )  # fmt: skip
     return VariationalMissingTerms.of(plain, beliefs)
