@@ -7,7 +7,14 @@ from sklearn.datasets import load_wine
 from vpem import NotConvergedWarning, VpemWarning, fit_fedem
 from vpem.network.codecs import parse_codec
 from vpem.network.holdings import evenly, from_worker_of_row
-from vpem.steps.safe_steps import MOST_ITERATIONS, batches_of, noise_of, safe_step, step_ceiling
+from vpem.steps.safe_steps import (
+    MOST_ITERATIONS,
+    batches_of,
+    noise_of,
+    safe_step,
+    step_ceiling,
+    theorem_step,
+)
 from vpem.sums.quantizer import Quantizer
 
 from .tables import over
@@ -71,6 +78,16 @@ def test_ceilings_fall_with_noise(codec, p):
         assert step_ceiling(omega, p, 1.0) < ceiling  # memories that believe too much
 
 
+def test_steps_of_the_theorems_grow_with_workers_and_ours_do_not():
+    assert theorem_step(0.0, 1.0, 1) == 0.5  # v_min / (2 L)
+    assert theorem_step(0.0, 1.0, 1, reduced=True) == pytest.approx(1 / 3)  # SPIDER-EM
+    for reduced in (False, True):
+        few, many = (theorem_step(8.0, 0.5, n, reduced) for n in (1, 100))
+        assert few < many < 1
+    assert theorem_step(8.0, 1.0, 1) < safe_step(8.0, 1.0) < theorem_step(8.0, 1.0, 100)
+    assert theorem_step(8.0, 1.0, 512) / theorem_step(8.0, 1.0, 128) == pytest.approx(2)
+
+
 def test_plain_em_is_the_default_where_nothing_is_noisy():
     X, k, workers = KINDS["overlapping"]
     plain = {"n_components": k, "max_iter": 12, "tol": 0.0}
@@ -88,6 +105,8 @@ def test_batches_and_loops_go_together():
     assert batches_of(200.0, 3.0, 0.5, None, None) == (10, 20)
     assert batches_of(200.0, 0.0, 1.0, 25, None) == (25, 4)
     assert batches_of(200.0, 1.0, 1.0, None, 400) == (100, 400)  # theorem 2: 400 / 2^2
+    assert batches_of(200.0, 0.0, 1.0, None, None, 14) == (14, 8)
+    assert batches_of(18.0, 0.0, 1.0, None, None, 14) == (None, None)  # all rows are fewer
 
 
 def test_steps_are_told_and_long_ones_warned_of():
@@ -102,6 +121,7 @@ def test_steps_are_told_and_long_ones_warned_of():
     assert told["safe_step"] == pytest.approx(safe)
     assert told["step_size"] == f"constant:{safe:g}"
     assert told["step_ceiling"] == pytest.approx(2 * safe)
+    assert told["theorem_step"] == pytest.approx(theorem_step(7.0, 0.25, 10))
     assert (told["batch_size"], told["inner"]) == (None, None)
     assert told["alpha"] == pytest.approx(1 / 8)
 

@@ -85,6 +85,7 @@ class FedFit(MixtureResult):
             "omega": run.omega,
             "step_ceiling": run.steps.ceiling,
             "safe_step": run.steps.safe,
+            "theorem_step": run.steps.theorem,
             "inner": run.steps.inner,
             "statistic_size": len(run.statistic),
             "mixing_weights": mixture.assembled_weights.tolist(),

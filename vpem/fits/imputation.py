@@ -256,7 +256,8 @@ def _steps(observations: Observations, how: ImputeSettings, codec: Codec | None)
     held = float(observations.counts.mean())
     batch = how.batch_size or ceil(held)
     if how.variance_reduction:
-        batch, _ = batches_of(held, omega, how.participation, how.batch_size, None)
+        drawn, _ = batches_of(held, omega, how.participation, how.batch_size, None)
+        batch = drawn or ceil(held)
     return f"constant:{safe_step(omega, how.participation * min(1.0, batch / held)):g}"
 
 

@@ -133,10 +133,12 @@ def run_fedem(
     keeper.take_bounds(getattr(model, "bounds", None))
     held = model.counts[model.counts > 0]
     stays_on = stays_noisy(how, int(held.max()), later.omega)
-    steps = SafeSteps.of(how, alpha, later, float(held.mean()), stays_on)
+    least = getattr(model, "least_batch", 1)
+    steps = SafeSteps.of(how, alpha, later, held, least, stays_on)
     chosen = {"step_size": steps.taken, "batch_size": steps.batch_size, "inner": steps.inner}
     how = how.changed(max_iter=steps.max_iter, **chosen)
-    estimates = Estimates(model, how.batch_size, how.variance_reduction, how.inner, rng)
+    reduced = how.variance_reduction and how.batch_size is not None
+    estimates = Estimates(model, how.batch_size, reduced, how.inner, rng)
     noisy = later.omega > 0 or how.participation < 1 or estimates.batch_size is not None
     looks = looks_needed(noisy or keeper.is_noisy, how.participation, estimates.inner)
     drift = Drift((keeper.n_roots, model.size), basis) if how.tol > 0 and stays_on else None

@@ -39,7 +39,8 @@ class StatisticModel(Protocol):
     """A latent variable model whose EM is a map of one statistic, a vector of P numbers.
 
     A model may have ``bounds`` (P,), which no worker's statistic is beyond and all know: masked
-    sums need them where numbers are beyond a million.
+    sums need them where numbers are beyond a million; and a ``least_batch``, rows of which there
+    must be so many for second moments that are not singular.
     Expected statistics are linear in the rows, and an M-step that is given a convex combination of
     them is valid; what noise pushes outside of that set is projected and counted.
     """

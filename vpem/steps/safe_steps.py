@@ -1,4 +1,11 @@
-"""Steps of FedEM that noise does not outgrow, their batches, and how many are enough."""
+"""Steps of FedEM that noise does not outgrow, their batches, and how many are enough.
+
+Theorems 1 to 3 of Dieuleveut et al. 2021 bound steps by constants that nobody knows: of the
+expected statistics and of the Lyapunov function (`theorem_step` has 1 for all of them). What is
+taken deviates in two ways. Steps do not grow with the number of workers (`step_ceiling`), since
+what only one worker has seen is averaged over nobody; and batches, and loops of variance reduction,
+do not follow the codec (`batches_of`).
+"""
 
 from __future__ import annotations
 
@@ -8,6 +15,7 @@ from math import ceil, sqrt
 from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from vpem.errors import Setting, VpemWarning
 from vpem.steps.fedruns import StepSize, parse_step_size
@@ -25,6 +33,7 @@ __all__ = [
     "noise_of",
     "safe_step",
     "step_ceiling",
+    "theorem_step",
 ]
 
 WHOLE_STEPS = 1000
@@ -117,9 +126,32 @@ def safe_step(
     return max(min(step_ceiling(omega, participation, alpha) / 2, most), LEAST)
 
 
+def theorem_step(
+    omega: float, participation: float, n_workers: int, reduced: bool = False
+) -> float:
+    """Step that theorem 3 allows, or that theorem 2 takes (``reduced``), all constants being 1.
+
+    With ``omega_p = (1 + omega) / p - 1`` it is ``p sqrt(n) / (2 sqrt(2) (1 + omega)
+    sqrt(omega_p))`` and at most 1/2 (theorem 1 for p = 1); and ``1 / (1 + 4 sqrt(2) (1 + omega)
+    sqrt((omega + (1 + 10 omega) / 8) / n))``, of which the theorem has all workers take part.
+    """
+    if reduced:
+        spread = (omega + (1 + 10 * omega) / 8) / n_workers
+        return 1 / (1 + 4 * sqrt(2.0) * (1 + omega) * sqrt(spread))
+    noise = (1 + omega) / participation - 1
+    if noise == 0:
+        return 0.5
+    return min(0.5, participation * sqrt(n_workers / (8 * noise)) / (1 + omega))
+
+
 def batches_of(
-    held: float, omega: float, participation: float, batch_size: int | None, inner: int | None
-) -> tuple[int, int]:
+    held: float,
+    omega: float,
+    participation: float,
+    batch_size: int | None,
+    inner: int | None,
+    least: int = 1,
+) -> tuple[int | None, int | None]:
     """Choose batches and outer loops of variance reduction, where they are not given.
 
     A worker of m rows computes m in an outer loop and 2 b in each of its other iterations: for
@@ -127,10 +159,16 @@ def batches_of(
     al. 2021 asks for ``b >= k / (1 + omega)^2`` and lets loops become longer, and batches smaller,
     the coarser a codec is, with steps that fall by another ``sqrt(1 + omega)``. Steps are longer
     here and so loops are not: a codec's noise is of what batches have got wrong too.
+
+    A batch has at least so many rows as second moments need that are not singular (``least``):
+    with fewer, noise leads to other optima than EM. All rows are taken (None) where they are no
+    more than the 2 b that a batch computes: that is FedEM.
     """
     if batch_size is None:
-        least = 0.0 if inner is None else inner * (participation / (1.0 + omega)) ** 2
-        batch_size = ceil(max(sqrt(held / 2), least))
+        loops = 0.0 if inner is None else inner * (participation / (1.0 + omega)) ** 2
+        batch_size = ceil(max(sqrt(held / 2), loops, least))
+        if inner is None and 2 * batch_size >= held:
+            return None, None
     if inner is None:
         inner = max(2, ceil(held / (2 * batch_size * participation)))
     return batch_size, inner
@@ -142,8 +180,8 @@ class SafeSteps:
 
     Attributes
     ----------
-    ceiling, safe : float
-        The longest step that noise does not outgrow, and the default.
+    ceiling, safe, theorem : float
+        The longest step that noise does not outgrow, the default, and that of `theorem_step`.
     taken : str, float or callable
         What the run takes, as `vpem.steps.fedruns.parse_step_size` takes it.
     batch_size, inner : int or None
@@ -154,6 +192,7 @@ class SafeSteps:
 
     ceiling: float
     safe: float
+    theorem: float
     taken: str | float | StepSize
     batch_size: int | None
     inner: int | None
@@ -161,26 +200,35 @@ class SafeSteps:
 
     @classmethod
     def of(
-        cls, how: FedSettings, alpha: float, quantizer: Quantizer, held: float, stays: bool
+        cls,
+        how: FedSettings,
+        alpha: float,
+        quantizer: Quantizer,
+        rows: NDArray[np.intp],
+        least: int,
+        stays: bool,
     ) -> SafeSteps:
-        """Choose what settings leave open, for workers with so many rows, and warn of long steps.
+        """Choose what settings leave open, and warn of long steps.
 
-        ``stays`` says whether noise remains however long the run goes on.
+        Workers have so many ``rows`` (n,), a batch so many at least (`batches_of`); ``stays`` says
+        whether noise remains however long the run goes on.
         """
+        held = float(rows.mean())
         omega, p = noise_of(quantizer), how.participation
         memory_step = None if quantizer.biased else alpha
         batch_size, inner = how.batch_size, how.inner
         if how.variance_reduction:
-            batch_size, inner = batches_of(held, omega, p, batch_size, inner)
+            batch_size, inner = batches_of(held, omega, p, batch_size, inner, least)
         drawn = 1.0 if batch_size is None else min(1.0, batch_size / held)
         reduced = how.variance_reduction and drawn < 1
         chance = p if how.variance_reduction else p * drawn
         ceiling = step_ceiling(omega, p, memory_step)
         safe = safe_step(omega, chance, memory_step, reduced)
+        theorem = theorem_step(omega, p, len(rows), reduced)
         auto = isinstance(how.step_size, str) and how.step_size == "auto"
         taken = f"constant:{safe:g}" if auto else how.step_size
         enough = enough_iterations(taken, stays) if how.max_iter is None else how.max_iter
-        made = cls(ceiling, safe, taken, batch_size, inner, enough)
+        made = cls(ceiling, safe, theorem, taken, batch_size, inner, enough)
         made._warn(omega, p, alpha)
         return made
 

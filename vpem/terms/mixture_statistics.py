@@ -248,6 +248,14 @@ class MixtureStatistics:
         """Mixture of a statistic (P,), and how many of its parts had to be projected."""
         return self.to_mixture.maximize(statistic)
 
+    @property
+    def least_batch(self) -> int:
+        """Rows that have second moments which are not singular, where statistics have such."""
+        squares = self.to_mixture.squares
+        if squares.start == squares.stop:
+            return 1
+        return 2 if self.to_mixture.is_diagonal else self.to_mixture.n_features + 1
+
     def start(self, means: Vector) -> Mixture:
         """Equal weights, means (K, d) in units of fitting, every covariance that of all rows."""
         return self.to_mixture.start(means)
