@@ -173,13 +173,30 @@ def test_what_rests_on_the_floor_of_rounds_is_told_at_once(tolerance):
     rows, plain = nearly_singular()["fewer rows"], {"n_components": 3, "init": "kmeans"}
     network = connect_workers(make_graph("cycle", 6), consensus_tol=tolerance)
     floor = min(1e-4, network.consensus_error)
-    with pytest.warns(VpemWarning, match=f"the last too, .* the floor [(]{floor:.2g} of"):
+    resting = f"are degenerate, .* the floor of noisy statistics, {floor:.2g} of"
+    ended = f"the last too, .* the floor [(]{floor:.2g} of"
+    with pytest.warns(VpemWarning, match=resting), pytest.warns(VpemWarning, match=ended):
         found = run(rows, 6, network=network, max_iter=2, **plain)
+    assert found.degenerate
     assert found.run.projected[-1] == 2
     centred = rows - rows.mean(axis=0)
     white = np.linalg.inv(np.linalg.cholesky(centred.T @ centred / len(rows)))
     least = np.linalg.eigvalsh(white @ found.mixture.assembled_covariances @ white.T).min()
     assert least == pytest.approx(floor, rel=1e-2)
+
+
+@over(
+    covariance_type=["full", "diag", "tied"],
+    noise=[{}, {"participation": 0.5}, {"participation": 0.5, "variance_reduction": True}],
+)
+def test_components_that_coincide_are_told(covariance_type, noise):
+    rows = np.random.default_rng(0).normal(size=(200, 3))
+    rows[4] = rows[3]
+    plain = {"n_components": 3, "covariance_type": covariance_type, "max_iter": 40, "tol": 0.0}
+    with pytest.warns(VpemWarning, match="components that are copies of others: 1; they"):
+        found = run(rows, 4, init=[3, 4, 7], **plain, **noise)
+    assert found.copies == [1]
+    assert run(rows, 4, init=[3, 90, 7], **plain, **noise).copies == []
 
 
 @pytest.mark.filterwarnings("ignore:steps of 1 are above")
@@ -188,7 +205,9 @@ def test_many_projections_are_told(seed):
     # 60 rows and 21 parameters for each of 10 components: too few for so coarse a codec.
     rows = np.random.default_rng(seed).normal(size=(600, 5))
     plain = {"n_components": 10, "init": "random", "seed": seed, "max_iter": 40, "step_size": 1.0}
-    with pytest.warns(VpemWarning, match=r"projected in .* more bits .* or one .*\(tied\)"):
+    often = r"projected in .* more bits .* or one .*\(tied\)"
+    resting = "are degenerate, .* the floor of noisy"
+    with pytest.warns(VpemWarning, match=resting), pytest.warns(VpemWarning, match=often):
         told = run(rows, compress="qsgd:2bits", **plain)
     late = [iteration for iteration in told.run.projected if iteration > 20]
     assert told.run.projected_share == len(late) / 20 > 0.1

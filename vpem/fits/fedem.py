@@ -20,7 +20,7 @@ from vpem.fits.fedem_result import FedFit, options_of, warn_of_noise
 from vpem.fits.fedem_rows import HeldByWorkers
 from vpem.fits.fedem_setup import Setup, codec_of_first
 from vpem.fits.local_rows import LocalRows
-from vpem.fits.outcomes import warn_of_degenerate
+from vpem.fits.outcomes import warn_of_copies, warn_of_degenerate
 from vpem.fits.prepare import Prepared, check_distinct, prepare
 from vpem.fits.rows import n_columns
 from vpem.network.codecs import Codec, parse_codec
@@ -37,7 +37,7 @@ from vpem.steps.runs import Progress
 from vpem.steps.saver import Saver
 from vpem.steps.starts import Tell, teller
 from vpem.sums.connect import Network, connect_workers
-from vpem.terms.degenerate import degenerate_in_hubs
+from vpem.terms.degenerate import copies_in_noise, degenerate_in_hubs
 from vpem.terms.mixture import Mixture
 from vpem.terms.mixture_states import mixture_of_start, start_of_mixture
 from vpem.terms.mixture_statistics import MixtureStatistics
@@ -168,7 +168,7 @@ def fit_fedem(
         If ``tol`` is above 0 and the iterations ran out.
     VpemWarning
         If something was projected in the last iteration, or in more than a tenth of the later
-        half of at least ten, or components are degenerate.
+        half of at least ten, or components are degenerate or coincide.
     """
     began = time.perf_counter()
     how = FedMixtureSettings.of(settings, **changes)
@@ -228,9 +228,10 @@ def fit_fedem(
         communication={**ledger.summary(), "bytes_by_iteration": run.history.bytes},
         options=options_of(run, how, network.compress if codec is None else codec.name),
         degenerate=np.flatnonzero(flags).tolist(),
+        copies=copies_in_noise(run.parameters, to_mixture.floor > 0),
     )
-    if not to_mixture.floor:  # else noise, of which there is a word above
-        warn_of_degenerate(fit, how)
+    warn_of_degenerate(fit, how, to_mixture.floor)
+    warn_of_copies(fit)
     return fit
 
 

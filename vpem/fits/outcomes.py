@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 __all__ = [
     "LARGEST_DISAGREEMENT",
     "copies_of",
+    "warn_of_copies",
     "warn_of_degenerate",
     "warn_of_outcome",
     "warn_of_partitions",
@@ -47,14 +48,7 @@ def warn_of_outcome(fit: Fit, how: FitSettings) -> None:
         )
     warn_of_partitions(fit.partitions)
     warn_of_degenerate(fit, how)
-    if fit.copies:
-        copies = shorten(map(str, fit.copies))
-        warnings.warn(
-            f"components that are copies of others: {copies}; they say nothing "
-            "that fewer components would not",
-            VpemWarning,
-            stacklevel=3,
-        )
+    warn_of_copies(fit)
     if fit.recoveries:
         listed = shorten(
             f"component {r.component}{'' if r.hub is None else f' in hub {r.hub}'} "
@@ -86,8 +80,23 @@ def warn_of_outcome(fit: Fit, how: FitSettings) -> None:
         )
 
 
-def warn_of_degenerate(fit: MixtureResult, how: MixtureSettings) -> None:
-    """Warn of components that are degenerate: which, of how many rows and features."""
+def warn_of_copies(fit: MixtureResult) -> None:
+    """Warn of components that coincide with others."""
+    if fit.copies:
+        copies = shorten(map(str, fit.copies))
+        warnings.warn(
+            f"components that are copies of others: {copies}; they say nothing "
+            "that fewer components would not",
+            VpemWarning,
+            stacklevel=4,
+        )
+
+
+def warn_of_degenerate(fit: MixtureResult, how: MixtureSettings, floor: float = 0.0) -> None:
+    """Warn of components that are degenerate: which, of how many rows and features.
+
+    Where statistics are noisy they may rest on a ``floor``, relative to the data's variance.
+    """
     if not fit.degenerate or getattr(how, "floor_fits", "last") == "keep":
         return
     rows = fit.mixture.assembled_weights * fit.total_weight
@@ -104,9 +113,12 @@ def warn_of_degenerate(fit: MixtureResult, how: MixtureSettings) -> None:
         instead.append(Setting("floor_fits", "keep"))
     ways = [part for one in instead for part in (", ", one)][1:]
     ways[-2:-1] = [" or "] if len(instead) > 1 else []
+    rest: list[str | Setting] = ["what ", Setting("reg_covar"), " adds"]
+    if floor:
+        rest = [f"the floor of noisy statistics, {floor:.2g} of the data's variance"]
     message = VpemWarning(
         f"{len(fit.degenerate)} of {fit.mixture.n_components} components are degenerate, their "
-        "covariances singular but for what ", Setting("reg_covar"), f" adds: {listed}, of up to "
+        "covariances singular but for ", *rest, f": {listed}, of up to "
         f"{widest} features in a hub; such a likelihood says little of the data, try ", *ways,
     )  # fmt: skip
     warnings.warn(message, stacklevel=4)

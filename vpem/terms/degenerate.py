@@ -15,13 +15,23 @@ from numpy.typing import NDArray
 from vpem.terms.covariances import variances_of
 from vpem.terms.mixture import Mixture
 
-__all__ = ["AT_FLOOR", "COINCIDES", "coinciding", "degenerate", "degenerate_in_hubs"]
+__all__ = [
+    "AT_FLOOR",
+    "COINCIDES",
+    "coinciding",
+    "copies_in_noise",
+    "degenerate",
+    "degenerate_in_hubs",
+]
 
 AT_FLOOR = 1.1
 """Variances, in floors, up to which they are at the floor: the rows add less than a tenth of it."""
 
 COINCIDES = 1e-6
 """Part of a standard deviation, covariance or rate by which components do not differ."""
+
+IN_NOISE = 1e-3
+"""The same where a fit ends while noise still moves it: differences of copies settle slowly."""
 
 ROUNDING = 64 * np.finfo(np.float64).eps
 """Variances of standardised features that may be of rounding alone, a floor where there is none."""
@@ -145,6 +155,27 @@ def coinciding(mixture: Any) -> Flags:
             sizes = np.abs(table) if law.domains[name] == "positive" else np.ones_like(table)
             same &= _near(table, sizes)
     return same
+
+
+def copies_in_noise(mixture: Mixture, is_noisy: bool) -> list[int]:
+    """Return components of one hub that coincide with earlier ones, as far as noise lets see.
+
+    Means are held beside standard deviations, and covariances beside two of these.
+    """
+    nearness = IN_NOISE if is_noisy else COINCIDES
+    spreads = np.sqrt(variances_of(mixture))
+    found = []
+    for k in range(1, mixture.n_components):
+        units = np.minimum(spreads[:k], spreads[k])
+        near = (np.abs(mixture.means[:k] - mixture.means[k]) <= nearness * units).all(axis=1)
+        near &= (np.abs(spreads[:k] - spreads[k]) <= nearness * units).all(axis=1)
+        if not mixture.is_diagonal and not mixture.is_tied and near.any():
+            for own in mixture.covariance_blocks:
+                apart = np.abs(own[:k] - own[k])
+                near &= (apart <= nearness * units[:, :, None] * units[:, None]).all(axis=(1, 2))
+        if near.any():
+            found.append(k)
+    return found
 
 
 def _same_normals(mixture: Mixture) -> Flags:
