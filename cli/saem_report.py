@@ -223,6 +223,11 @@ def algorithm_of(settings: Report) -> str:
         parts.append(f"feedback {settings['feedback']}")
     if settings["participation"] < 1:
         parts.append(f"participation {settings['participation']:g}")
+    if settings["longest_step"] < 1:
+        parts.append(
+            f"steps up to {settings['longest_step']:.3g} (codec omega {settings['omega']:.3g}, "
+            f"alpha {settings['memory_step']:.3g})"
+        )
     if settings["compress"] is not None:
         parts.append(f"rounds by {settings['compress']}")
     if settings["batch_size"] is not None:

@@ -5,9 +5,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from vpem.errors import NotConvergedWarning
+from vpem.errors import InputError, NotConvergedWarning, VpemWarning
 from vpem.network.codecs import parse_codec
 from vpem.network.holdings import Workers, evenly
+from vpem.saem.fit import fit_saem
 from vpem.saem.formats.individuals import read_individuals
 from vpem.saem.individuals import from_matrix
 from vpem.saem.models.bifactor import BifactorModel
@@ -122,6 +123,26 @@ def test_damping_is_that_of_the_codec():
         server = SaemServer(np.full(3, 1 / 3), parse_codec(codec), feedback, (slice(0, 4),))
         server.begin(values, units, 1.0, rng)
         assert server.damping == pytest.approx(damping, rel=1e-5)
+
+
+@pytest.mark.parametrize(("codec", "omega"), [(None, 0.0), ("randk:0.2", 4.0), ("topk:0.2", 0.8)])
+def test_longest_steps_are_told_and_long_ones_warned_of(codec, omega):
+    data = read_individuals(DATA / "oxford_boys.csv")
+    how = {"n_iter": 6, "burn_in": 2, "n_conditional": 2, "n_importance": 10, "tol": 0.0}
+    how |= {"devices": 4, "codec": codec, "participation": 0.5}
+    told = fit_saem(data, "linear", **how).settings
+    assert told["omega"] == pytest.approx(omega, rel=0.3)  # of as many numbers as there are
+    left = 1 - told["omega"] if codec == "topk:0.2" else 1 / (1 + told["omega"])
+    assert told["safe_step"] == pytest.approx(left if codec is None else left / 2)
+    assert told["longest_step"] == told["safe_step"]
+    shorter = fit_saem(data, "linear", longest_step=0.01, **how).settings
+    assert shorter["longest_step"] == 0.01
+    if codec is not None:
+        with pytest.warns(VpemWarning, match=f"{told['safe_step']:.3g} is safe"):
+            longer = fit_saem(data, "linear", longest_step="0.9", **how).settings
+        assert longer["longest_step"] == 0.9
+    with pytest.raises(InputError, match="must be auto, or a number above 0"):
+        fit_saem(data, "linear", longest_step=1.5, **how)
 
 
 def test_coarse_codecs_of_many_statistics():

@@ -305,6 +305,8 @@ class SaemSettings(Settings, heading="Method"):
         "200, or two fifths of fewer than 500.", least=0)
     decay: float = setting(0.7, "After the burn-in the k-th step is k^-D; D above 0.5 and at most "
         "1.", least=0.5, most=1.0, above=True)
+    longest_step: Any = setting("auto", "Longest step of the statistics: auto (with a codec what "
+        "its noise allows, else 1), or G, 0 < G <= 1. The result tells it.")
     average: str = setting("statistics", "What the server averages: statistics, or models of the "
         "devices (biased where devices differ).", heading="Network", choices=AVERAGES)
     shares: str = setting("individuals", "With --average models, what counts alike: individuals "
@@ -340,6 +342,14 @@ class SaemSettings(Settings, heading="Method"):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.longest_step != "auto":
+            try:
+                longest = float(self.longest_step)
+            except (TypeError, ValueError):
+                longest = 0.0
+            if not 0 < longest <= 1:
+                raise InputError(Setting("longest_step"), " must be auto, or a number above 0 and "
+                    f"at most 1, got {self.longest_step!r}; try 0.5")
         codec, feedback = self.codec is not None, self.feedback is not None
         if self.average == "models" and codec:
             raise InputError(Setting("average", "models"), " sends models exactly: leave out ",

@@ -197,6 +197,8 @@ def _settings(
         **asked.values("level"), "n_chains": chains_of(sampler, held.n_samples, asked.n_chains),
         "burn_in": burn_in_of(asked.n_iter, asked.burn_in),
         "codec": None if server.codec is None else server.codec.name, "feedback": server.feedback,
+        "longest_step": server.damping, "safe_step": server.safe, "omega": server.omega,
+        "memory_step": server.alpha,
         "columns": dict(individuals.columns), "weighted": individuals.weights is not None,
     }  # fmt: skip
 

@@ -33,7 +33,8 @@ class SaemNeighbours:
 
     codec = None
     feedback = "none"
-    damping = 1.0
+    omega, alpha, safe = 0.0, 1.0, 1.0
+    longest: float | None = None
 
     def __init__(self, network: Network, weights: Vector, size: int) -> None:
         self.network, self.weights = network, weights
@@ -47,6 +48,11 @@ class SaemNeighbours:
         # What is needed of all devices at some times is added up exactly.
         tree = grow_tree(network.graph)
         self._tree = TreeSum(tree, np.arange(len(weights))).on(self.ledger)
+
+    @property
+    def damping(self) -> float:
+        """Longest step of the devices."""
+        return self.longest or self.safe
 
     def begin(
         self, local: Vector, units: Units, participation: float, rng: np.random.Generator

@@ -15,7 +15,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vpem.checks import check_int, check_memory
-from vpem.errors import InputError, NumericalError, PartitionedError, Setting, not_converged
+from vpem.errors import (
+    InputError,
+    NumericalError,
+    PartitionedError,
+    Setting,
+    VpemWarning,
+    not_converged,
+)
 from vpem.network.holdings import Workers
 from vpem.network.schema import (
     State,
@@ -115,8 +122,9 @@ def run_saem(
 
     With ``average`` "statistics" it is Algorithm 2 of the draft, with "models" Algorithm 1. Where
     devices take part with a probability, what the server has of the others stays; steps are divided
-    by it, so that the mean is that of all. ``tol`` and ``window``: see `vpem.saem.stopping`; where
-    a part of the devices takes part, there are so many iterations between looks in which each does.
+    by it, so that the mean is that of all; none is longer than ``longest_step``. ``tol`` and
+    ``window``: see `vpem.saem.stopping`; where a part of the devices takes part, there are so many
+    iterations between looks in which each does.
     NumericalError if parameters are not finite, or a sampler runs away; NotConvergedWarning if
     compressed statistics end as none that latents have.
     """
@@ -148,6 +156,7 @@ class _Loop:
     ) -> None:
         _check(model, devices, server, given.average)
         self.model, self.server, self.given = model, server, given
+        server.longest = None if given.longest_step == "auto" else float(given.longest_step)
         self.burn_in = check_int(
             "burn_in", burn_in_of(given.n_iter, given.burn_in), least=0, most=given.n_iter
         )
@@ -195,6 +204,8 @@ class _Loop:
         else:
             server.join(self.local.smoothed.copy(), *common)
             self._restore(saver)
+        if server.damping > server.safe:
+            _warn_of_long(server)
         while run.n_iter < n_iter and not run.converged:
             r = run.n_iter + 1
             step = step_size(r, self.burn_in, self.given.decay)
@@ -266,6 +277,18 @@ class _Loop:
             part.restore(state[name])
         self._tell(self.run.theta)
         check_length(self.run.n_iter, self.given.n_iter, "n_iter")
+
+
+def _warn_of_long(server: SaemServer | SaemNeighbours) -> None:
+    """Warn of steps that a codec's noise may outgrow."""
+    warnings.warn(
+        VpemWarning(
+            f"steps of up to {server.damping:.3g} are longer than noise of omega "
+            f"{server.omega:.3g} and memories' steps of {server.alpha:.3g} allow: "
+            f"{server.safe:.3g} is safe; take ", Setting("longest_step", "auto"),
+        ),
+        stacklevel=5,
+    )  # fmt: skip
 
 
 def _check(

@@ -57,8 +57,11 @@ class SaemServer:
     Vectors of devices that live in other processes are zero. A network sums at a server, or along a
     tree, of whose root all that is said of the server is true. ``weights`` (D,) are devices' shares
     of the individuals, ``statistic`` (P,) is the mean of an individual, as the server has it, and
-    ``damping`` the largest step with which a coarse codec does not build up. What devices do about
-    the error of a codec (None: there is none) is ``feedback``:
+    ``damping`` the longest step: ``longest``, or where that is None the ``safe`` one. Noise of a
+    codec is in proportion to what is sent, and does not build up while the server's statistic moves
+    no faster than memories follow, by ``1 / (1 + omega)``; half of that is safe. Absence asks for
+    no shorter steps: what is sent is not divided by p, and steps of those who come are. What
+    devices do about the error of a codec (None: there is none) is ``feedback``:
 
     ``none``: statistics are compressed as they are, as in the draft. What top-k leaves out is then
     zero, and the noise of few bits has the size of the statistic: second moments less squared means
@@ -90,8 +93,9 @@ class SaemServer:
         total: AtServer = ServerSum(n) if network is None else at_server(network.total)
         self.total = total.on(self.ledger).weighted(weights)
         self.holders = self.total.holders
-        self.alpha = 1.0
-        self.damping = 1.0
+        self.omega, self.alpha = 0.0, 1.0
+        self.longest: float | None = None
+        self.damping = self.safe = 1.0
         self.statistic = np.zeros(pieces[-1].stop)
         self.left_out = np.zeros((n, pieces[-1].stop))
 
@@ -131,12 +135,15 @@ class SaemServer:
         if self.codec is not None:
             quantizer = Quantizer(self.codec, self.pieces, basis=units)
             inner = Compressed(self.total, quantizer, rng)
+            self.omega = quantizer.omega
             if not quantizer.biased:
                 self.alpha = self.damping = 1.0 / (1.0 + quantizer.omega)
             elif self.feedback != "none":
                 self.damping = max(1.0 - quantizer.omega, LEAST)
             if self.feedback != "none":
                 self.damping /= 2
+        self.safe = self.damping
+        self.damping = self.longest or self.safe
         self._tell(memories)
         self.total.charge_as("estep")
         self.devices = Partial(inner, participation, rng)
