@@ -58,9 +58,6 @@ class Scripted:
         self.script = iter([*script, script[-1]])
         self.n_roots = len(script[0])
 
-    def log_prior(self, mixture):
-        return 0.0
-
     def chunks(self, n_values):
         yield slice(0, 10)
 

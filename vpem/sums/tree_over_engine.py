@@ -121,9 +121,7 @@ class TreeWays:
                 yield exchange
             at[moved] = parent[at[moved]]
 
-    def tell(
-        self, states: Sequence[NDArray[Any]], kind: str, traffic: Traffic
-    ) -> Generator[None]:
+    def tell(self, states: Sequence[NDArray[Any]], kind: str, traffic: Traffic) -> Generator[None]:
         """Bring the total, the last row of some arrays, to all processes on the way down."""
         for exchange in self.downward:
             if exchange is not None:
