@@ -187,20 +187,12 @@ def _cluster(
 
 
 def _note_scale(run: Run, how: KmeansSettings, answered: Answer, found: Clustering) -> None:
-    """Say where features of large numbers decide: one alone, or those of ten times the spread."""
-    from vpem.terms.scaling import TENFOLD, spreads_apart
-
+    """Say where one feature of large numbers decides alone."""
     from .answers import note_of_one_feature
 
     if how.scale != "none" or found.guarantee is not None or not run.where.speaks:
         return
     note = note_of_one_feature(answered)
-    apart = 1.0 if found.deviations is None else spreads_apart(found.deviations)
-    if note is None and apart >= TENFOLD:
-        note = (
-            f"standard deviations of features differ {apart:,.0f}-fold, and distances are made of "
-            "the largest; --scale standard lets all features count"
-        )
     if note is not None:
         run.screen.note(note)
 

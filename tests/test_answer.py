@@ -71,6 +71,7 @@ def test_clusters_of_standardized_features_differ_in_their_deviations():
     assert answer.sizes.tolist() == np.bincount(found.labels).tolist()
 
 
+@pytest.mark.filterwarnings("ignore:standard deviations of features differ")
 @pytest.mark.parametrize("topology", ["star", "cycle"])
 @pytest.mark.parametrize("weighed", [False, True])
 @pytest.mark.parametrize("holed", [False, True])
@@ -110,6 +111,7 @@ def _mean(X, weights):
     return weights @ np.nan_to_num(X) / (weights @ there)
 
 
+@pytest.mark.filterwarnings("ignore:standard deviations of features differ")
 def test_without_measured_deviations_clusters_differ_where_k_means_has_looked():
     X, found = clustered("none")
     names = [str(j) for j in range(13)]

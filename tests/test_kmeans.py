@@ -35,6 +35,9 @@ from vpem.terms.scaling import Scaling
 
 from .tables import each, over
 
+# Digits have pixels that are next to always empty.
+pytestmark = pytest.mark.filterwarnings("ignore:standard deviations of features differ")
+
 
 @pytest.fixture(scope="module")
 def digits():

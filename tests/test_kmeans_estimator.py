@@ -41,6 +41,7 @@ def test_scikit_learns_own_checks(estimator):
     check_as_scikit_learn_does(estimator, EXCUSED)
 
 
+@pytest.mark.filterwarnings("ignore:standard deviations of features differ")
 def test_the_estimators_methods(digits):
     model = DistributedKMeans(6, workers=4, random_state=0)
     assert clone(model).get_params() == model.get_params()

@@ -1,5 +1,7 @@
 """Units do not matter: columns times numbers, and moved, give the same rows the same component."""
 
+import warnings
+
 import numpy as np
 import pytest
 from sklearn.mixture import GaussianMixture
@@ -182,6 +184,19 @@ def test_private_fits_have_the_units_of_their_bounds():
     np.testing.assert_array_equal(found[1][0], found[0][0])
     jacobian = np.log(TIMES).sum()
     np.testing.assert_allclose(found[1][1] + jacobian, found[0][1], rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("tenfold", [False, True])
+@pytest.mark.parametrize("split", ["rows", "features"])
+def test_clusters_of_python_say_so_too(split, tenfold):
+    data = X[:, :3] * [1.0, 30.0 if tenfold else 3.0, 1.0]
+    parties = {"workers": 3} if split == "rows" else {"agents": 3}
+    for scale in ("none", "standard"):
+        with warnings.catch_warnings(record=True) as heard:
+            warnings.simplefilter("always")
+            DistributedKMeans(3, split=split, graph="star", scale=scale, **parties).fit(data)
+        told = [one for one in heard if "deviations of features differ" in str(one.message)]
+        assert len(told) == (tenfold and scale == "none")
 
 
 @pytest.mark.filterwarnings("ignore:standard deviations of features")

@@ -14,7 +14,7 @@ from vpem._core.threads import thread_count
 from vpem.checks import (
     Labels,
 )
-from vpem.errors import VpemWarning, not_converged
+from vpem.errors import Setting, VpemWarning, not_converged
 from vpem.files.clusterings import StoredClustering
 from vpem.files.fingerprint import describe_run
 from vpem.files.models import current_versions
@@ -26,7 +26,7 @@ from vpem.fits.results import SUMMED, NetworkResult
 from vpem.network.schema import Report
 from vpem.settings import KmeansSettings
 from vpem.sums.connect import Network
-from vpem.terms.scaling import Scaling
+from vpem.terms.scaling import TENFOLD, Scaling, spreads_apart
 
 if TYPE_CHECKING:
     from vpem.fits.one_shot import OneShot
@@ -243,7 +243,14 @@ class Clustering(
 
 
 def warn_of_outcome(found: Clustering, max_iter: int) -> None:
-    """Warn where iterations ran out, clusters are empty, or roots disagree."""
+    """Warn where iterations ran out, clusters are empty, or features of large numbers decide."""
+    apart = 1.0 if found.deviations is None else spreads_apart(found.deviations)
+    if found.scaling is None and found.guarantee is None and apart >= TENFOLD:
+        message = VpemWarning(
+            f"standard deviations of features differ {apart:,.0f}-fold, and distances are made of "
+            "the largest; try ", Setting("scale", "standard"),
+        )  # fmt: skip
+        warnings.warn(message, stacklevel=3)
     if not found.converged:
         warnings.warn(
             not_converged(
