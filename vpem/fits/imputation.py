@@ -322,16 +322,12 @@ def _warn(found: Imputation, tol: float, noise_stays: bool) -> None:
             ),
             stacklevel=3,
         )
+    zero = not found.factors.singular_values.any()
     if found.choice is not None and found.choice["column_means_win"]:
-        warnings.warn(
-            VpemWarning(
-                "no fit finds held-out entries better than the means of their columns do: columns "
-                "tell little of each other; what is imputed are these means, unless ",
-                Setting("rank"), " and ", Setting("ridge"), " are given",
-            ),
-            stacklevel=3,
-        )  # fmt: skip
-    elif not found.factors.singular_values.any():
+        told = "these means are imputed" if zero else "these means would be better"
+        text = "no fit finds held-out entries better than the means of their columns do: "
+        warnings.warn(VpemWarning(text + told), stacklevel=3)
+    elif zero:
         warnings.warn(
             f"theta is zero everywhere: a ridge of {found.ridge:g} leaves nothing of what was "
             "seen; try a smaller one",
