@@ -246,7 +246,7 @@ def _show(found: Report) -> None:
         facts.append(("by likelihood", "the data decide; shown are those by size. Before, a fit "
                       f"without hops: {sent} an iteration"))  # fmt: skip
     facts.append(("sum", how_summed(found)))
-    if found["communication"]["is_expected"] and found["tree"] is None:
+    if found["communication"]["n_drawn"] and found["tree"] is None:
         drawn, share = (found["communication"][name] for name in ("n_drawn", "partitioned"))
         facts.append(
             ("falls apart", f"in {number(100 * share, 2)} % of {plural(drawn, 'sum')} drawn")
@@ -381,7 +381,7 @@ def _messages(found: Report, names: list[str]) -> list[Table | str]:
     if found["batch_size"] is not None:
         facts.insert(1, f"batches of {found['batch_size']}")
     if communication["is_expected"]:
-        facts.append("means")
+        facts.append("means" if communication["n_drawn"] else "estimates")
     right = ("messages", "payload", "rounds")
     title = f"Communication: {', '.join(facts)}"
     made: list[Table | str] = [table(rows, "phase", "kind", *right, title=title, right=right)]

@@ -119,6 +119,9 @@ def test_the_plan_of_a_dataset_is_the_ledger_of_its_fit(capsys, data, words):
     )
     for what in ("messages", "bytes", "rounds"):
         expected = setup[what] + fitted["n_iter"] * iteration[what] + last[what]
+        if planned["communication"]["is_expected"]:  # rounds go on until agents agree
+            assert expected / 3 < fitted["communication"][what] < 3 * expected
+            continue
         assert fitted["communication"][what] == expected
         for kind, row in fitted["communication"]["by_kind"].items():
             first, middle, end = (part["by_kind"][kind][what] for part in (setup, iteration, last))
@@ -157,8 +160,9 @@ def test_tables_with_compression(capsys):
     assert "compressed by natural:12bits" in " ".join(lines)
     assert "Rounds needed, metropolis weights, uncompressed" in lines
     assert not any(line.startswith("19 *") for line in lines)
+    assert "Communication: 1000 rows, 2 components, float64, estimates" in lines
     assert "iteration estep 380 573 kB 19" in lines
-    assert "last E-step all 380 573 kB 19" in lines
+    assert "last E-step estep 380 573 kB 19" in lines
 
 
 def test_tables_of_batches(capsys):

@@ -12,6 +12,7 @@ from .tables import pairwise
 
 WAYS = {"server": ("star", None), "tree": ("cycle", "tree"), "consensus": ("cycle", None)}
 CODECS = (None, "qsgd:8bits", "topk:0.2")
+LOSSY = ("topk:0.2",)
 FAULTS = (None, "link_failure", "agent_dropout", "stragglers")
 OTHERS = tuple(
     product(
@@ -37,6 +38,8 @@ def reasons(way, codec, fault, acceleration, path, eigenvalue, n_rounds, batch, 
         found.add("a sum at a server or along a tree takes none")
     if eigenvalue == "estimated" and exact:
         found.add("no mixing rate to estimate")
+    if not exact and codec in LOSSY and n_rounds == "auto":
+        found.add("and so sends")
     if not exact and fault is not None and acceleration == "chebyshev":
         found.add("Chebyshev acceleration needs")
     if not exact and not fixed and path == "operator":

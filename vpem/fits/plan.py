@@ -103,9 +103,10 @@ def plan(
         A fit of n iterations that starts at given rows sends the setup, n iterations and the last
         E-step; other starts add sums to the setup, and a component placed anew adds an agreement.
         With ``batch_size`` there is ``batch``, the E-step of one batch, and an iteration is a pass
-        over all of them. Where links or agents fail no two sums send the same: ``is_expected``
-        says that all but the setup are means, over ``n_drawn`` sums drawn as the fit draws its
-        first ones, and ``partitioned`` is the share of them in which the network fell apart. With
+        over all of them. Where links or agents fail, or compressed rounds go on until agents agree,
+        no two sums send the same: ``is_expected`` says that all but the setup are estimates, of
+        faults means over ``n_drawn`` sums drawn as the fit draws its first ones, and
+        ``partitioned`` is the share of them in which the network fell apart. With
         ``link`` there is ``time``, what an iteration takes (`vpem.fits.cost.iteration_time`).
 
     Raises

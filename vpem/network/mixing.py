@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "MOST_FASTEST",
+    "chebyshev",
     "chebyshev_bound",
     "chebyshev_steps",
     "mixing_matrix",
@@ -223,12 +225,16 @@ def chebyshev_steps(rate: float, n_rounds: int) -> NDArray[np.float64]:
     ``T_S(W / rate) / T_S(1 / rate)`` times where they started. ``rate`` is W's mixing rate or a
     bound of it below 1; with 0 one plain round is exact, and all are plain. The first step is 1.
     """
-    steps = np.ones(n_rounds)
+    return np.fromiter(islice(chebyshev(rate), n_rounds), dtype=np.float64, count=n_rounds)
+
+
+def chebyshev(rate: float) -> Iterator[float]:
+    """Yield these steps without end: how many rounds there are does not matter to them."""
     step = 2.0
-    for number in range(1, n_rounds if rate > 0 else 0):
-        step = 1.0 / (1.0 - 0.25 * rate**2 * step)
-        steps[number] = step
-    return steps
+    yield 1.0
+    while True:
+        step = 1.0 / (1.0 - 0.25 * rate**2 * step) if rate > 0 else 1.0
+        yield step
 
 
 def chebyshev_bound(rate: float, n_rounds: int) -> float:

@@ -339,6 +339,8 @@ def _with_rounds(joined: Network, how: SumSettings, codec: Codec | None) -> Netw
     if codec is not None or faults is not None:
         gossip = GossipSum(
             graph, mixing, hubs, n_rounds, rate=rate, codec=codec, accelerated=accelerated,
+            until_agreed=codec is not None, least=1 if automatic else n_rounds,
+            exact_rounds=None if codec is None else rounds.needed(None, faults),
             faults=faults, seed=how.seed, **common,
         )  # fmt: skip
         return replace(joined, total=gossip)

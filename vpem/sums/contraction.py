@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from vpem.errors import InputError
+from vpem.network.codecs import parse_codec
 
 if TYPE_CHECKING:
     from vpem.network.codecs import Codec
@@ -29,11 +30,21 @@ CAUTION = 1.25
 """Times the noise, in the step of rounds that are not accelerated."""
 
 FALL = 1e-4
-"""By what the rounds of one compressed sum reduce the distance to the mean, by default.
+"""By what the rounds of one compressed sum are expected to reduce the distance to the mean.
 
-Early iterations decide where EM goes: with 0.001 and more some fits of breast_cancer end elsewhere
-than those with exact sums. Starts at which a component holds very few rows, and terms reach 1e6 and
-more, may do so with this too: a norm shared by many values drowns the small ones."""
+Early iterations, in which terms change much, take more of them, and late ones fewer."""
+
+NATS = 1e-5
+"""By how much no root's sum of log-densities may be off.
+
+Early iterations decide where EM goes: some fits end elsewhere where sums are off by 0.001."""
+
+OF_LARGEST = 1e-11
+"""Of the largest number that is added, by how much sums may be off however large it is: float64 has
+little more in many rounds, and log-densities so far apart say the same without their last nat."""
+
+FLOAT16 = 3e4
+"""Numbers above this may become larger than float16 can be, as accelerated rounds overshoot."""
 
 
 def codec_of(kind: str, codec: Codec) -> Codec:
@@ -43,10 +54,23 @@ def codec_of(kind: str, codec: Codec) -> Codec:
     of an E-step are not: they travel as float32.
     """
     if kind == "setup" and codec.name == "float16":
-        from vpem.network.codecs import parse_codec
-
         return parse_codec("float32")
     return codec
+
+
+def codec_within(largest: float, codec: Codec) -> Codec:
+    """Return the codec of messages whose numbers are so large: float16 ends at 65504."""
+    if codec.name == "float16" and not largest < FLOAT16:
+        return parse_codec("float32")
+    return codec
+
+
+def agreed_within(largest: float) -> float:
+    """Return by how much agents may be off where what they add is so large at most.
+
+    In nats, where it is log-densities; relative to what is small, and not below what float64 has.
+    """
+    return max(NATS * min(largest, 1.0), OF_LARGEST * largest)
 
 
 def contraction(codec: Codec, n_values: int) -> tuple[float, float]:
@@ -95,6 +119,13 @@ class RoundSteps:
     step: float
     rate: float
 
+    def pace(self, mixing_rate: float) -> float:
+        """Return by what a round reduces the distance to the mean, once there were some."""
+        if self.rate <= 0:
+            return 1.0 - self.step * (1.0 - mixing_rate)
+        slow = float(np.arccosh(max(mixing_rate / self.rate, 1.0)))
+        return float(np.exp(slow - np.arccosh(1.0 / self.rate)))
+
     def fall(self, mixing_rate: float, n_rounds: int) -> float:
         """Return by what so many rounds reduce the distance to the mean, were there no noise."""
         if self.rate <= 0:
@@ -139,18 +170,22 @@ def messages_alone(omega: float, fall: float = FALL) -> int:
     return ceil(log(fall) / log(left)) if left > 0 else 1
 
 
-def compressed_rounds(rate: float, omega: float, *, fall: float = FALL) -> int:
+def compressed_rounds(rate: float, omega: float, *, fall: float = FALL, fixed: bool = True) -> int:
     """Return the rounds of a compressed sum that are enough, as each goes on from the one before.
 
     Parameters
     ----------
-    rate, omega : float
+    rate, omega, fixed
         As for `stable_steps`.
     fall : float
         By what the rounds of one sum reduce the distance to the mean, below 1.
     """
-    stable = stable_steps(rate, omega)
-    if rate <= 0 and omega == 0:
+    return rounds_of(stable_steps(rate, omega, fixed=fixed), rate, omega, fall)
+
+
+def rounds_of(stable: RoundSteps, rate: float, omega: float, fall: float) -> int:
+    """Return the rounds by such steps that reduce the distance to the mean by ``fall``, below 1."""
+    if fall >= 1 or (rate <= 0 and omega == 0):
         return 1
     least = messages_alone(omega, fall)
     high = 1
@@ -161,3 +196,9 @@ def compressed_rounds(rate: float, omega: float, *, fall: float = FALL) -> int:
         middle = (low + high) // 2
         low, high = (low, middle) if stable.fall(rate, middle) <= fall else (middle, high)
     return max(high, least)
+
+
+def further_rounds(stable: RoundSteps, rate: float, omega: float, fall: float) -> int:
+    """Return how many more rounds reduce the distance to the mean by ``fall``, below 1."""
+    pace = max(stable.pace(rate), sqrt(omega / (1.0 + omega)))
+    return max(1, ceil(log(fall) / log(pace))) if 0 < pace < 1 else 1

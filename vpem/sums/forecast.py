@@ -98,7 +98,7 @@ def communication(
     return {
         "setup": setup.summary(),
         **{name: _mean(part.summary(), n_drawn) for name, part in parts.items()},
-        "is_expected": n_drawn > 0,
+        "is_expected": n_drawn > 0 or _until_agreed(network),
         "n_drawn": n_drawn,
         "partitioned": (n_drawn - n_whole) / n_drawn if n_drawn else 0.0,
     }
@@ -151,6 +151,11 @@ def _n_drawn(network: Network) -> int:
     return max(1, int(most))
 
 
+def _until_agreed(network: Network) -> bool:
+    """Whether the data decide how many rounds there are."""
+    return isinstance(network.total, GossipSum) and network.total.codec is not None
+
+
 def _take_sums(
     network: Network,
     kind: str,
@@ -172,6 +177,9 @@ def _take_sums(
     compressed = isinstance(total, CompressedServerSum | GossipSum) and total.codec is not None
     if isinstance(total, CompressedServerSum | GossipSum) and total.codec is not None:
         total.codec = cast("Codec", _Sizes(total.codec, message[0] * message[1]))
+    if isinstance(total, GossipSum):
+        # Nothing changes in what is formed here: as many rounds as are expected.
+        total.least = total.n_rounds
     terms = np.zeros((len(network.hubs), 1, min(1, message[1])))
     scalars = Scalars.empty(len(network.hubs), total.n_roots, message[3]) if message[3] else None
     n_whole = 0

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from copy import copy
 from functools import partial
-from itertools import repeat
+from itertools import islice, repeat
 from math import ceil
 from typing import TYPE_CHECKING, Any, Self
 
@@ -14,16 +14,27 @@ from numpy.typing import NDArray
 
 from vpem._core.consensus import consensus_rounds
 from vpem.checks import Floats, check_int, check_number
+from vpem.engines.engine import about
 from vpem.engines.placement import Placement
-from vpem.errors import InputError, PartitionedError
+from vpem.errors import InputError, NumericalError, PartitionedError, Setting
+from vpem.network.codecs import parse_codec
 from vpem.network.faults import DrawnFaults, Faults, Links
 from vpem.network.graph import Graph
 from vpem.network.ledger import Ledger
-from vpem.network.mixing import chebyshev_steps
+from vpem.network.mixing import chebyshev
 from vpem.network.routes import Routes
 from vpem.network.schema import COUNT, Schema, State
 from vpem.sums.consensus import _Layout, _OverHubs
-from vpem.sums.contraction import RoundSteps, codec_of, contraction, stable_steps
+from vpem.sums.contraction import (
+    RoundSteps,
+    agreed_within,
+    codec_of,
+    codec_within,
+    contraction,
+    further_rounds,
+    rounds_of,
+    stable_steps,
+)
 from vpem.sums.copies import Copies, speakers
 from vpem.sums.counted import SUM_KIND, charged
 from vpem.sums.memories import GoesOn, Memories
@@ -42,6 +53,23 @@ MOST_DRAWS = 20
 
 ONE_ROUND = np.ones(1)
 
+MOST_AT_ONCE = 64
+"""Further rounds between two looks at how far agents disagree."""
+
+EXACT_ROUNDS = 4
+"""Times the rounds of float64 that should do, after which agents that disagree give up."""
+
+
+def _largest(values: NDArray[np.float64], units: NDArray[np.float64]) -> float:
+    """Largest modulus of vectors (n, V), in these units."""
+    return float(np.max(np.abs(values).max(axis=0, initial=0.0) * units, initial=0.0))
+
+
+def _advance(rounds: Iterator[None], count: int) -> None:
+    """Run so many rounds."""
+    for _ in islice(rounds, count):
+        pass
+
 
 class GossipSum(GoesOn, _OverHubs):
     """Sum over hubs by rounds between neighbours, compressed, over links that fail, or both.
@@ -57,6 +85,11 @@ class GossipSum(GoesOn, _OverHubs):
     changes have to travel. Where other agents are awake than before states start from the terms,
     and only the copies are kept. The root of a hub starts from all of the hub's term, so that
     nothing needs to be told to its agents.
+
+    The rounds of a compressed sum go on until all agents agree (`agreed_within`): by how much a
+    root may be off is bounded by what agents see of their neighbours, the largest of which they
+    flood, and with it how many further rounds they need. Where these would send more than float64
+    does, the rest of the sum is sent in float64.
 
     A message over a link that is down is sent with the next one when the link is up again.
 
@@ -74,7 +107,7 @@ class GossipSum(GoesOn, _OverHubs):
     hubs : sequence of Hub
         ``root`` and ``agents`` of each.
     n_rounds : int
-        Rounds of each sum, S.
+        Rounds of each sum, S; of one that goes on until agents agree, those that are expected.
     rate : float
         Mixing rate of W, by which compressed rounds go.
     codec : Codec, optional
@@ -85,6 +118,12 @@ class GossipSum(GoesOn, _OverHubs):
     accelerated : bool
         Whether compressed rounds are accelerated where the codec's noise allows it and no links
         fail.
+    until_agreed : bool
+        Whether compressed sums take as many rounds as agents need to agree; else S.
+    least : int
+        Rounds of a sum that goes on until agents agree, at least.
+    exact_rounds : int, optional
+        Rounds of a sum that no codec touches; see `uncompressed`. None: S, plain.
     faults : Faults, optional
         What fails, and how often.
     seed : int
@@ -113,6 +152,9 @@ class GossipSum(GoesOn, _OverHubs):
         codec: Codec | None = None,
         step: float | None = None,
         accelerated: bool = True,
+        until_agreed: bool = False,
+        least: int = 1,
+        exact_rounds: int | None = None,
         faults: Faults | None = None,
         seed: int = 0,
         n_threads: int = 1,
@@ -128,6 +170,9 @@ class GossipSum(GoesOn, _OverHubs):
         self.codec = self._coder = codec
         self.step = step
         self.accelerated = accelerated
+        self.until_agreed, self.least = until_agreed, least
+        self.exact_rounds = exact_rounds
+        self._exact_rate = 0.0
         self.faults = faults if faults is not None and faults.any else None
         self.n_threads = n_threads
         self.rate = rate
@@ -170,8 +215,19 @@ class GossipSum(GoesOn, _OverHubs):
         """
         spread = copy(self)
         spread.n_rounds, spread.rate = n_rounds, rate
+        spread.exact_rounds = agents.engine.bcast(self.exact_rounds)
         spread._live(agents, holders, following=following)
         return spread
+
+    def uncompressed(self) -> Self:
+        """Return the same sum of numbers that no codec touches, in rounds of its own."""
+        plain = copy(self)
+        plain.codec, plain.whole = None, False
+        if self.exact_rounds is not None:
+            plain.n_rounds = self.exact_rounds
+            if self.accelerated and self.faults is None:
+                plain._exact_rate = self.rate
+        return plain
 
     def _live(self, agents: Placement, holders: Placement, *, following: bool = False) -> None:
         """Take up where agents live."""
@@ -300,7 +356,8 @@ class GossipSum(GoesOn, _OverHubs):
         """
         near = self._near
         if self.codec is not None:
-            states = self._run_compressed(flattened(terms, scalars), scalars)
+            n_rows = terms.shape[1]
+            states = self._run_compressed(flattened(terms, scalars), scalars, n_rows)
             found = unflattened(states[near.roots], terms, scalars)
         else:
             values = beside(terms, scalars)
@@ -336,10 +393,18 @@ class GossipSum(GoesOn, _OverHubs):
         """Run uncompressed rounds from values (B, V) of the hubs: states (N, V)."""
         states = self._spread(values, self._informed)
         drawn = self._drawn if self.faults is not None else None
-        for up in repeat(None, self.n_rounds) if drawn is None else drawn.up:
+        ups = repeat(None, self.n_rounds) if drawn is None else drawn.up
+        before: list[NDArray[Any]] = []
+        for up, step in zip(ups, chebyshev(self._exact_rate), strict=False):
             links = None if up is None else up[self._links.edge_of_link]
             self._near.meet(states, self._charged, links)
+            kept = [each.copy() for each in states] if self._exact_rate else []
             self._mix(states, up)
+            if step != 1.0:
+                for each, earlier in zip(states, before, strict=True):
+                    each *= step
+                    each += (1.0 - step) * earlier
+            before = kept
         return states
 
     def _mix(self, states: Sequence[Floats], up: NDArray[np.bool_] | None) -> None:
@@ -351,37 +416,165 @@ class GossipSum(GoesOn, _OverHubs):
             consensus_rounds(indptr, indices, own, each, ONE_ROUND, self.n_threads)
 
     def _run_compressed(
-        self, flat: NDArray[np.float64], scalars: Scalars | None
+        self, flat: NDArray[np.float64], scalars: Scalars | None, n_rows: int
     ) -> NDArray[np.float64]:
         """Run the rounds of a compressed sum from where the one before ended."""
         assert self._coder is not None
         drawn = self._drawn if self.faults is not None else None
         n_exact = 0 if scalars is None else scalars.own.shape[1]
-        n_values = flat.shape[1] - n_exact
         awake = self._all if drawn is None else drawn.awake
         inputs = self._spread([flat], self._informed & self._is_root)[0][: len(self._near.own)]
         memory = Copies.begun(self._memories.last, inputs, awake, self._near)
-        believed, omega = contraction(self._coder, n_values)
-        stable = stable_steps(self.rate, omega, fixed=drawn is None and self.accelerated)
-        if self.step is not None:
-            stable = RoundSteps(self.step, 0.0)
         rng = np.random.default_rng([self.seed, self._number, 1])
-        quantizer = Quantizer(self._coder, n_values, self.n_threads, n_exact=n_exact)
+        opened = self._links_up()
+        if self.until_agreed:
+            self._agree_on(memory, self._coder, n_exact, n_rows, opened, rng)
+        else:
+            rounds = self._rounds(memory, self._coder, n_exact, opened, rng)
+            _advance(rounds, self.n_rounds)
+        ended = self._kind == "check" and not self._memories.lasting
+        self._memories.last = None if ended else memory
+        return memory.states
+
+    def _links_up(self) -> Iterator[NDArray[np.bool_] | None]:
+        """Yield which links are up in each round: those drawn before the sum, and then further."""
+        if self.faults is None or self._drawn is None:
+            yield from repeat(None)
+            return
+        yield from self._drawn.up
+        assert self._outages is not None
+        rng, awake = np.random.default_rng([self.seed, self._number, 2]), self._drawn.awake
+        both = awake[self.graph.edges].all(axis=1)
+        while True:
+            yield from self._outages.draw(MOST_AT_ONCE, rng, dropout=False).up & both
+
+    def _steps(self, omega: float) -> RoundSteps:
+        """By what steps rounds go whose messages have so much noise."""
+        if self.step is not None:
+            return RoundSteps(self.step, 0.0)
+        return stable_steps(self.rate, omega, fixed=self.faults is None and self.accelerated)
+
+    def _rounds(
+        self,
+        memory: Copies,
+        coder: Codec,
+        n_exact: int,
+        opened: Iterator[NDArray[np.bool_] | None],
+        rng: np.random.Generator,
+    ) -> Iterator[None]:
+        """Run compressed rounds, one each time that this goes on."""
+        n_values = memory.inputs.shape[1] - n_exact
+        believed, omega = contraction(coder, n_values)
+        stable = self._steps(omega)
+        quantizer = Quantizer(coder, n_values, self.n_threads, n_exact=n_exact)
         copies = speakers(
             memory, self._near, quantizer, believed, rng, self._charged,
             lambda size: self._count_copies(size, memory),
         )  # fmt: skip
-        talking = np.flatnonzero(awake[self._near.own])
+        talking = np.flatnonzero(memory.awake[self._near.own])
         before = memory.states
-        for number, step in enumerate(chebyshev_steps(stable.rate, self.n_rounds)):
-            up = self._open = None if drawn is None else drawn.up[number]
+        for step in chebyshev(stable.rate):
+            up = self._open = next(opened)
             copies.send(memory.states if copies.active is None else memory.states[talking])
             mixed = memory.copies.copy()
             self._mix([mixed], up)
             before = memory.move(mixed, before, stable.step, step)
-        ended = self._kind == "check" and not self._memories.lasting
-        self._memories.last = None if ended else memory
-        return memory.states
+            yield
+
+    def _agree_on(
+        self,
+        memory: Copies,
+        coder: Codec,
+        n_exact: int,
+        n_rows: int,
+        opened: Iterator[NDArray[np.bool_] | None],
+        rng: np.random.Generator,
+    ) -> None:
+        """Run compressed rounds until no root is off by more than `agreed_within`.
+
+        A scalar is a sum over rows: it may be off by that in each.
+
+        Raises
+        ------
+        NumericalError
+            If agents still disagree when even float64 should have brought them together.
+        """
+        width = memory.inputs.shape[1]
+        units = np.ones(width)
+        units[width - n_exact :] /= max(n_rows, 1)
+        unsaid = memory.states - memory.copies[: len(memory.states)]
+        left, most_added, most_sent = self._flood(
+            memory,
+            _largest(unsaid, units),
+            _largest(memory.inputs, units),
+            float(np.abs(unsaid).max(initial=0.0)),
+        )
+        tolerance = agreed_within(most_added)
+        exact = parse_codec("float64")
+        coder = codec_within(most_sent, coder)
+        while True:
+            _, omega = contraction(coder, width - n_exact)
+            stable = self._steps(omega)
+            fall = tolerance / left if left > tolerance else 1.0
+            wanted = max(rounds_of(stable, self.rate, omega, fall), self.least)
+            share = 1.0 if self.faults is None else self.faults.links_up
+            most = rounds_of(self._steps(0.0), self.rate, 0.0, fall) / share
+            if coder.name == exact.name:
+                most = EXACT_ROUNDS * most + MOST_AT_ONCE
+            else:
+                most *= exact.message_size(width) / coder.message_size(width)
+            rounds = self._rounds(memory, coder, n_exact, opened, rng)
+            done, most = 0, max(most, self.least)
+            while done + wanted <= most:
+                _advance(rounds, wanted)
+                done += wanted
+                left = self._disagreement(memory, units)
+                if left <= tolerance:
+                    return
+                wanted = min(
+                    further_rounds(stable, self.rate, omega, tolerance / left), MOST_AT_ONCE
+                )
+            if coder.name == exact.name or not np.isfinite(left):
+                raise NumericalError(
+                    f"agents still disagree about a sum by {left:.2g} after all rounds that should "
+                    f"have brought them together, where {tolerance:.2g} is allowed: something that "
+                    "is summed is too large; scale the data, or leave ",
+                    Setting("compress"), " out",
+                )  # fmt: skip
+            coder = exact
+
+    def _disagreement(self, memory: Copies, units: NDArray[np.float64]) -> float:
+        """Bound how far any agent's state is from another's, by what each sees of its neighbours.
+
+        Between two agents lie at most so many links as the network is wide, over each of which
+        copies differ by so much, and at both ends a state differs from its copy.
+        """
+        near, hops = self._near, self.diameter
+        if not memory.awake.all():
+            hops = int(memory.awake.sum()) - 1
+        indptr, indices, _ = near.rows_of(self._links)
+        over_links = 0.0
+        for row in np.flatnonzero(memory.awake[near.own]):
+            others = indices[indptr[row] : indptr[row + 1]]
+            numbers = near.agents_of_rows[others]
+            others = others[memory.awake[numbers] & (numbers > near.own[row])]
+            if len(others):
+                apart = memory.copies[others] - memory.copies[row]
+                over_links = max(over_links, _largest(apart, units))
+        unsaid = memory.states - memory.copies[: len(memory.states)]
+        own = _largest(unsaid[memory.awake[near.own]], units)
+        link, end = self._flood(memory, over_links, own)
+        return hops * link + 2 * end
+
+    def _flood(self, memory: Copies, *numbers: float) -> list[float]:
+        """Return the largest of what agents have, which they tell each other by flooding."""
+        awake = memory.awake
+        if self.ledger is not None:
+            links, size = self.ledger.among(awake), 8 * len(numbers)
+            self._send("flooding", size, links=links, times=self.diameter, rounds=self.diameter)
+        with about(self.holders.engine, "flooding"):
+            found = self._near.agents.allreduce(np.array(numbers), "max")
+        return [float(one) for one in found]
 
     def _count_copies(self, size: int, memory: Copies) -> None:
         """Count what agents tell their neighbours; over links that are down, once they are up."""

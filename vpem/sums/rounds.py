@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass
-from math import ceil, log
+from math import ceil
 from typing import Any
 
-from vpem.errors import InputError, VpemWarning
+from vpem.errors import InputError, Setting, VpemWarning
 from vpem.network.codecs import Codec
 from vpem.network.faults import MOST_DRAWN, Faults, failing_rounds
 from vpem.network.graph import Graph
 from vpem.network.hubs import Hub
 from vpem.settings import SumSettings
 from vpem.sums.consensus import consensus_error_bound, rounds_needed
-from vpem.sums.contraction import FALL, compressed_rounds, contraction, stable_steps
+from vpem.sums.contraction import compressed_rounds, contraction
 
 __all__ = ["LARGEST_CONSENSUS_ERROR", "MOST_GOSSIP_ROUNDS", "Rounds"]
 
@@ -94,11 +94,11 @@ class Rounds:
         Raises
         ------
         InputError
-            If they are too many to be run one by one.
+            If they are too many to be run one by one, or float64 would send less.
         """
         tol = self.how.consensus_tol
         if codec is not None:
-            n_rounds = _compressed_rounds(codec, self.rate, self.accelerated)
+            n_rounds = _compressed_rounds(codec, self.rate, self.accelerated and faults is None)
         else:
             n_rounds = self.reaching(tol if faults is None else tol * JITTER, self.by_bound)
         if faults is not None:
@@ -118,39 +118,31 @@ class Rounds:
                 f"{'smaller probabilities' if codec is None else 'another codec'}, or a number of "
                 "rounds"
             )
-        if codec is not None:
-            _warn_of_dear_codec(codec, n_rounds, self.mixing, self.hubs, self.rate, self.threads)
         return n_rounds
 
 
-def _warn_of_dear_codec(
-    codec: Codec, n_rounds: int, mixing: Any, hubs: list[Hub], rate: float, threads: int
-) -> None:
-    """Warn where compressed rounds send more than rounds of float64 would."""
-    plain = rounds_needed(
-        mixing, hubs, rate, SumSettings().consensus_tol, threads, accelerated=True
-    )
-    ratio = n_rounds * codec.message_size(MANY_VALUES) / max(plain * 8 * MANY_VALUES, 1)
-    if ratio > 1 and rate > 0:
-        warnings.warn(
-            f"{codec.name} needs {n_rounds} rounds on this graph, {plain} would do without "
-            f"compression: an iteration sends {ratio:.2g} times as much as without it; try "
-            "natural:12bits or qsgd:8bits",
-            VpemWarning,
-            stacklevel=3,
-        )
+def _compressed_rounds(codec: Codec, rate: float, fixed: bool) -> int:
+    """Rounds of a compressed sum that are expected; ``fixed`` as for `stable_steps`.
 
-
-def _compressed_rounds(codec: Codec, rate: float, accelerated: bool) -> int:
-    """Rounds of a compressed sum where none were asked for."""
+    Raises
+    ------
+    InputError
+        If float64 would send less in rounds that go on from the sum before as these do.
+    """
     _, omega = contraction(codec, MANY_VALUES)
     if omega > MOST_NOISE:
         raise InputError(
             f"the codec {codec.name} keeps only {1 / (1 + omega):.1g} of a message's squared norm; "
             "take one that keeps more"
         )
-    n_rounds = compressed_rounds(rate, omega)
-    if accelerated:
-        return n_rounds
-    fall = 1.0 - stable_steps(rate, omega, fixed=False).step * (1.0 - rate)
-    return max(n_rounds, ceil(log(FALL) / log(fall)) if 0 < fall < 1 else 1)
+    n_rounds, exact = (compressed_rounds(rate, noise, fixed=fixed) for noise in (omega, 0.0))
+    ratio = n_rounds * codec.message_size(MANY_VALUES) / (exact * 8 * MANY_VALUES)
+    if ratio > 1 and codec.name != "float64":
+        raise InputError(
+            f"{codec.name} needs {n_rounds} rounds on this graph where {exact} do without "
+            f"compression, and so sends {ratio:.2g} times as much: take natural:12bits or "
+            "qsgd:8bits, or leave ",
+            Setting("compress"),
+            " out",
+        )
+    return n_rounds

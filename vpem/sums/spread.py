@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from copy import copy
 from dataclasses import replace
 from itertools import pairwise
 
@@ -158,9 +157,7 @@ def uncompressed(network: Network) -> Sum:
     """
     whole, total = network.whole, network.total
     if isinstance(total, GossipSum):
-        rounds = copy(total)
-        rounds.codec, rounds.whole = None, False
-        return rounds
+        return total.uncompressed()
     if not isinstance(total, CompressedServerSum):
         return total
     plain: TreeSum | ServerSum = ServerSum(len(whole.hubs))
