@@ -17,7 +17,14 @@ from vpem.network.mixing import chebyshev_steps, mixing_rate
 from vpem.network.routes import find_routes
 from vpem.sums.compressed_server import CompressedServerSum
 from vpem.sums.consensus import ConsensusSum
-from vpem.sums.contraction import RoundSteps, codec_of, compressed_rounds, contraction, stable_steps
+from vpem.sums.contraction import (
+    RoundSteps,
+    agreed_within,
+    codec_of,
+    compressed_rounds,
+    contraction,
+    stable_steps,
+)
 from vpem.sums.gossip import GossipSum
 from vpem.sums.wrappers import Memory
 
@@ -388,17 +395,41 @@ def test_a_server_that_settles_is_exact(name):
     assert errors[-1] < 1e-7
 
 
-@over(n_rounds=[None, 1, 3], name=["qsgd:8bits", "topk:0.05", "float16"])
+@over(
+    name=CODECS, size=[1e-3, 1.0, 1e7],
+    way=[("star", 6), ("path", 6), ("geometric", 9)], rounded=[False, True],
+)  # fmt: skip
+def test_sums_at_a_server_and_along_a_tree_are_right_at_once(name, size, way, rounded):
+    """From the first sum on, and at no more bytes than float64 takes, but for what decides that."""
+    topology, n = way
+    how = {} if topology == "star" else {"sum": "tree"}
+    graph = make_graph(topology, n, seed=1)
+    total = connect(graph, contiguous(n, n), hops=0, compress=name, **how).total.on(Ledger(graph))
+    plain = connect(graph, contiguous(n, n), hops=0, **how).total.on(Ledger(graph))
+    terms = size * draw_terms(n)
+    for number in range(4):
+        if rounded:
+            terms = terms + size * 10.0 ** (-2 * number) * draw_terms(n, number)
+        allowed = agreed_within(np.abs(terms).max())
+        assert np.abs(summed(total, terms) - terms.sum(axis=0)).max() <= allowed
+        summed(plain, terms)
+    kind = "server" if topology == "star" else "estep"
+    sent, most = total.ledger.of_kind(kind)["bytes"], plain.ledger.of_kind(kind)["bytes"]
+    assert 0 < sent <= most
+    if not rounded:
+        assert sent <= most / 4 + 1e-9 + most * 0.1
+
+
+@over(n_rounds=[1, 3], name=["qsgd:8bits", "topk:0.05", "float16"])
 def test_bytes_up_and_down(name, n_rounds):
     graph = make_graph("star", 6)
     total = CompressedServerSum(6, parse_codec(name), n_rounds).on(Ledger(graph))
     terms = draw_terms(6)
     summed(total, terms, "setup")
-    taken = n_rounds or (3 if name.startswith("topk") else 1)
     size = total.codec.message_size(80)
-    wanted = {"messages": 12 * taken, "bytes": 12 * taken * size, "rounds": 2 * taken}
+    wanted = {"messages": 12 * n_rounds, "bytes": 12 * n_rounds * size, "rounds": 2 * n_rounds}
     size = codec_of("setup", total.codec).message_size(80)
-    assert total.ledger.of_kind("setup") == {**wanted, "bytes": 12 * taken * size}
+    assert total.ledger.of_kind("setup") == {**wanted, "bytes": 12 * n_rounds * size}
     summed(total, terms)
     assert total.ledger.of_kind("server") == wanted
     total.agree("stopping")
@@ -406,7 +437,7 @@ def test_bytes_up_and_down(name, n_rounds):
 
 
 def test_memories_of_a_server_end_with_the_run():
-    total = CompressedServerSum(6, parse_codec("qsgd:4bits"))
+    total = CompressedServerSum(6, parse_codec("qsgd:4bits"), 1)
     terms = draw_terms(6)
     first = summed(total, terms)
     for _ in range(30):
@@ -444,7 +475,7 @@ def test_the_same_fit_with_far_fewer_bytes(overlapping, seed, graph):
     packed = fit_vpem(X, dataclasses.replace(network, total=total), **options)
     assert packed.converged
     assert packed.log_likelihood == pytest.approx(plain.log_likelihood, abs=1e-4)
-    fewer = 4 if topology == "star" else 6
+    fewer = 1.5 if topology == "star" else 6
     assert fewer * packed.communication["bytes"] <= plain.communication["bytes"]
 
 
@@ -456,7 +487,8 @@ def test_distances_beyond_float16_travel_as_float32(topology):
     distances = np.full((6, 40, 2), 1e6)
     assert error_of(summed(total, distances, "setup"), distances) < 1e-3
     sent = total.ledger.of_kind("setup")
-    assert sent["bytes"] == sent["messages"] * 80 * 4
+    assert sent["bytes"] >= sent["messages"] * 80 * 4
+    assert topology == "star" or sent["bytes"] == sent["messages"] * 80 * 4
     assert sent["messages"] >= 12
 
 

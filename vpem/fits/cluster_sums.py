@@ -14,7 +14,6 @@ from vpem.network.graph import Graph
 from vpem.records import Sentence
 from vpem.settings import KmeansSettings, SumSettings
 from vpem.steps.lloyd import Pace
-from vpem.sums.compressed_server import CompressedServerSum
 from vpem.sums.connect import Network
 from vpem.sums.contraction import contraction
 from vpem.sums.counted import AtServer, at_server
@@ -155,26 +154,28 @@ def lasting(total: Sum, network: Network, how: KmeansSettings) -> Sum:
 def pace_of(network: Network, how: KmeansSettings, n_values: int) -> Pace:
     """Return how Lloyd's iterations go over sums of vectors of so many values.
 
-    Where messages are compressed, all must have been heard without a change as often as it takes
-    until a millionth is left of what the codec left out of the last sum that changed; where rounds
-    fail or some are absent at a server once more, and where some are silent on a graph, of whom
-    others have different estimates meanwhile, three times.
+    Where messages are compressed and some are absent, all must have been heard without a change as
+    often as it takes until a millionth is left of what the codec left out of the last sum that
+    changed; where sums are rounded or rounds fail once more, and where some are silent on a graph,
+    of whom others have different estimates meanwhile, three times.
     """
     steady = network.faults is None or network.whole.total.exact
     steady = steady and network.compress is None and how.participation == 1
-    return Pace(0 if steady else _patience(network, n_values), how.batch_size)
+    return Pace(0 if steady else _patience(network, n_values, how.participation), how.batch_size)
 
 
-def _patience(network: Network, n_values: int) -> int:
+def _patience(network: Network, n_values: int, participation: float) -> int:
     if network.faults is not None and network.faults.agent_dropout:
         return CYCLES
-    codec = getattr(network.whole.total, "codec", None)
+    total = network.whole.total
+    codec = getattr(total, "codec", None)
     if codec is None:
         return 1
-    total = network.whole.total
     if total.way == "consensus":
         return MEMORIES_OF_ROUNDS
+    if participation == 1:
+        return 1
     _, omega = contraction(codec, n_values)
-    left = sqrt(omega / (1.0 + omega)) ** CompressedServerSum.messages(omega)
+    left = sqrt(omega / (1.0 + omega))
     hops = total.tree.hops if isinstance(total, AlongTree) else 1
     return ceil(log(SETTLED) / log(left)) + hops - 1 if 0 < left < 1 else 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from copy import copy
 from dataclasses import dataclass
+from math import ceil, inf, log, sqrt
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
@@ -13,14 +14,15 @@ from numpy.typing import NDArray
 from vpem.checks import Floats, check_int
 from vpem.engines.engine import about
 from vpem.engines.placement import Placement
+from vpem.network.codecs import parse_codec
 from vpem.network.ledger import Ledger
 from vpem.network.schema import COUNT, Array, Maybe, Schema, State
 from vpem.sums.carried import Carried, Carry
-from vpem.sums.contraction import codec_of, contraction, messages_alone
+from vpem.sums.contraction import agreed_within, codec_of, codec_within, contraction, messages_alone
 from vpem.sums.counted import SUM_KIND, AtServer
 from vpem.sums.memories import GoesOn, Memories
 from vpem.sums.neighbours import Traffic
-from vpem.sums.quantizer import Quantizer
+from vpem.sums.quantizer import ITEM, Quantizer
 from vpem.sums.scalars import Scalars, flattened, unflattened
 from vpem.sums.wrappers import Channel, Compressed, Memory, short_keys
 
@@ -29,8 +31,25 @@ if TYPE_CHECKING:
 
 __all__ = ["CompressedServerSum"]
 
-MANY = 3
-"""Messages of an agent in a sum, by default, where the codec leaves out much."""
+
+@dataclass(frozen=True)
+class _Message:
+    """Vectors of values and numbers that are exact, which are sums over rows."""
+
+    n_values: int
+    n_exact: int
+    n_rows: int
+    n_threads: int
+
+    def by(self, codec: Codec) -> Quantizer:
+        """How they are sent."""
+        return Quantizer(codec, self.n_values, self.n_threads, n_exact=self.n_exact)
+
+    def largest(self, vectors: NDArray[np.float64]) -> float:
+        """Largest number of vectors (n, P), of a row."""
+        values, sums = vectors[:, : self.n_values], vectors[:, self.n_values :]
+        largest = np.abs(values).max(initial=0.0), np.abs(sums).max(initial=0.0) / self.n_rows
+        return float(np.max(largest))
 
 
 @dataclass
@@ -47,7 +66,11 @@ class CompressedServerSum(GoesOn, AtServer):
     Agent b sends ``Q(Q_b - V_b)``, how its terms differ from a memory V_b that the server holds
     too, and both add what was decoded, scaled as in `vpem.sums.contraction.contraction`. The server
     does the same with the total of the memories, which it sends to all. Memories go on from one
-    E-step to the next, so that the error vanishes as the terms settle.
+    E-step to the next, so that messages become few as the terms settle.
+
+    Messages go on until the sum is as near as `vpem.sums.contraction.agreed_within` says: agents
+    tell the server how far their terms are from its memories at most. Where these messages would be
+    as many bytes as float64 is, what is left is sent in float64.
 
     Where blocks live in several processes (`over`) the server lives in the first, and the codec's
     bytes are what travels.
@@ -60,8 +83,7 @@ class CompressedServerSum(GoesOn, AtServer):
         How messages are written.
     n_rounds : int, optional
         Messages of each agent in a sum, and of the server after them: each tells what those before
-        left out. None takes one, or `MANY` where more than half of a message may be lost; where
-        rows come once, `vpem.sums.contraction.messages_alone`.
+        left out. None: as many as it takes.
     seed : int
         Of the codec.
     n_threads : int
@@ -90,6 +112,7 @@ class CompressedServerSum(GoesOn, AtServer):
         self.codec: Codec = codec
         self._coder = codec
         self.n_rounds = None if n_rounds is None else check_int("n_rounds", n_rounds, least=1)
+        self.least = 0
         self.seed = check_int("seed", seed, least=0)
         self.n_threads = n_threads
         self.values_per_item = n_blocks
@@ -98,10 +121,12 @@ class CompressedServerSum(GoesOn, AtServer):
         self._kind = "setup"
         self._memories: Memories[_Kept] = Memories()
 
-    @staticmethod
-    def messages(omega: float) -> int:
-        """Messages of an agent in a sum, by default, of a codec of this noise."""
-        return 1 if omega <= 1 else MANY
+    def expect(self, n_values: int) -> None:
+        """Send, of so many values, as many messages as are expected, whatever there is to say."""
+        exact, (_, omega) = parse_codec("float64"), contraction(self.codec, n_values)
+        self.least = messages_alone(omega)
+        if self.least * self.codec.message_size(n_values) >= exact.message_size(n_values):
+            self.codec, self.least = exact, 1
 
     def on(self, ledger: Ledger) -> Self:
         """Return the same sum from its beginning, whose messages are counted there."""
@@ -192,32 +217,104 @@ class CompressedServerSum(GoesOn, AtServer):
         known = self._memories.last
         if known is None or known.up.shape != shape:
             known = _Kept(np.zeros(shape), np.zeros((1, shape[1])))
-        _, omega = contraction(self._coder, shape[1] - n_exact)
-        n_messages = self.n_rounds or self.messages(omega)
-        if self.n_rounds is None and self._memories.once:
-            n_messages = messages_alone(omega)
+        message = _Message(shape[1] - n_exact, n_exact, max(terms.shape[1], 1), self.n_threads)
         rng = np.random.default_rng([self.seed, self._number])
-        quantizer = Quantizer(self._coder, shape[1] - n_exact, self.n_threads, n_exact=n_exact)
-        total = self._told(flat, known.up, quantizer, rng, n_messages)
-        down = self._memory(
-            quantizer,
-            Channel(1, lambda size, _: self.broadcast(size)),
-            known.down,
-            lambda n: short_keys(rng, 1)[:n],
-            self._to_all,
-        )
-        for _ in range(n_messages):
-            down.send(total)
-        self.traffic.add(self.charge, n_messages * self._delivered * quantizer.message_size, 0)
+        largest = [message.largest(flat), 0.0]
+        total = np.empty((0, shape[1]))
+
+        def tell(quantizer: Quantizer, count: int) -> float:
+            nonlocal total
+            total = self._told(flat, known.up, quantizer, rng, count)
+            self._deliver(self._delivered[0], quantizer, count)
+            return message.largest(self._unsaid(flat, known.up))
+
+        def answer(quantizer: Quantizer, count: int) -> float:
+            down = self._memory(
+                quantizer, Channel(1, lambda size, _: self.broadcast(size)), known.down,
+                lambda n: short_keys(rng, 1)[:n], self._to_all,
+            )  # fmt: skip
+            for _ in range(count):
+                down.send(total)
+            self._deliver(self._delivered[1], quantizer, count)
+            return message.largest(total - known.down[: len(total)])
+
+        unsaid = self._unsaid(flat, known.up)
+        if self.n_rounds is None:
+            largest = self._flood(largest[0], message.largest(unsaid))
+        allowed = agreed_within(largest[0]) / 2
+        self._until_told(tell, message, largest[1], allowed / max(self._n_links, 1), upward=True)
+        left = 0.0
+        if self.n_rounds is None:
+            (left,) = self._flood(message.largest(total - known.down[: len(total)]), upward=False)
+        self._until_told(answer, message, left, allowed, upward=False)
         found = unflattened(known.down, terms, scalars)
         ended = self._kind == "check" and not self._memories.lasting
         self._memories.last = None if ended else known
         return found
 
+    def _until_told(
+        self,
+        send: Callable[[Quantizer, int], float],
+        message: _Message,
+        left: float,
+        allowed: float,
+        *,
+        upward: bool,
+    ) -> None:
+        """Send messages until nothing is further from what is known of it than is allowed.
+
+        ``send`` sends so many of each sender, and returns how far those here then are; at first the
+        farthest is ``left``.
+        """
+        if self.n_rounds is not None:
+            send(message.by(self._coder), self.n_rounds)
+            return
+        coder, exact, spent = codec_within(left, self._coder), parse_codec("float64"), 0
+        while True:
+            count = self.least
+            if not left <= allowed:
+                _, omega = contraction(coder, message.n_values)
+                kept = sqrt(omega / (1.0 + omega))
+                wanted = log(allowed / left) / log(kept) if 0 < kept < 1 and left < inf else 1.0
+                count = max(1, ceil(wanted), self.least)
+                spent += count * message.by(coder).message_size
+                if spent >= message.by(exact).message_size:
+                    coder, count = exact, 1
+            left = send(message.by(coder), count)
+            if not count or coder is exact:
+                return
+            (left,) = self._flood(left, upward=upward)
+            if left <= allowed:
+                return
+
+    def _flood(self, *numbers: float, upward: bool = True) -> list[float]:
+        """Return the largest of what those here have; all tell the server, or it alone knows."""
+        kind, self.charge = self.charge, "flooding"
+        if upward:
+            self.count(ITEM * len(numbers))
+        self.broadcast(ITEM * len(numbers))
+        self.charge = kind
+        with about(self.holders.engine, "flooding"):
+            found = self.holders.allreduce(np.array(numbers), "max")
+        return [float(one) for one in found]
+
+    def _deliver(self, senders: int, quantizer: Quantizer, count: int) -> None:
+        self.traffic.add(self.charge, senders * count * quantizer.message_size, 0)
+
     @property
-    def _delivered(self) -> int:
-        """Messages of one kind that agents here send, and the server then: up, and down."""
-        return len(self.holders.own) + (self.n_blocks if self._is_server else 0)
+    def _delivered(self) -> tuple[int, int]:
+        """Messages of one kind that agents here send, and the server then."""
+        return len(self.holders.own), self.n_blocks if self._is_server else 0
+
+    @property
+    def _n_links(self) -> int:
+        """Over how many links something is left out on the way up."""
+        return self.n_blocks
+
+    def _unsaid(self, flat: NDArray[np.float64], known: NDArray[np.float64]) -> NDArray[np.float64]:
+        """How terms (B, P) of the blocks here differ from what is known of them."""
+        unsaid: NDArray[np.float64] = flat - known[: len(flat)]
+        return unsaid
 
     def _told(
         self,
@@ -248,7 +345,8 @@ class CompressedServerSum(GoesOn, AtServer):
         carry: Carry,
     ) -> Memory:
         """Return what is known of senders, some of whom may be in other processes."""
-        believed, _ = contraction(self._coder, values.shape[1] - quantizer.n_exact)
+        assert quantizer.codec is not None
+        believed, _ = contraction(quantizer.codec, values.shape[1] - quantizer.n_exact)
         steps = quantizer.steps(believed)
         if self.holders.engine.size == 1:
             return Memory(Compressed(inner, quantizer, keys), steps, values)

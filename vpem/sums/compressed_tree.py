@@ -72,9 +72,25 @@ class CompressedTreeSum(AlongTree, CompressedServerSum):
         return self._near.n_states - 1
 
     @property
-    def _delivered(self) -> int:
-        """Messages of one kind that agents here send: to their parents, and to their children."""
-        return sum(len(level.rows) for level in self._near.upward) + self._near.n_children
+    def _delivered(self) -> tuple[int, int]:
+        """Messages of one kind that agents here send to their parents, and to their children."""
+        return sum(len(level.rows) for level in self._near.upward), self._near.n_children
+
+    @property
+    def _n_links(self) -> int:
+        """Links on the ways to the root, each of which leaves out something."""
+        return int(self.every_way.sum()) - 1
+
+    def _unsaid(self, flat: NDArray[np.float64], known: NDArray[np.float64]) -> NDArray[np.float64]:
+        """How sums (n, P) of agents here differ from what their parents know of them."""
+        near, sums = self._near, np.zeros_like(known)
+        sums[near.own] = flat
+        for level in near.upward:
+            for child, parent in zip(level.children, level.parents, strict=True):
+                sums[parent] += known[child]
+        rows = np.concatenate([np.empty(0, np.intp), *(level.rows for level in near.upward)])
+        unsaid: NDArray[np.float64] = sums[rows] - known[rows]
+        return unsaid
 
     def _told(
         self,

@@ -153,7 +153,8 @@ def _n_drawn(network: Network) -> int:
 
 def _until_agreed(network: Network) -> bool:
     """Whether the data decide how many rounds there are."""
-    return isinstance(network.total, GossipSum) and network.total.codec is not None
+    total = network.total
+    return isinstance(total, CompressedServerSum | GossipSum) and total.codec is not None
 
 
 def _take_sums(
@@ -176,10 +177,12 @@ def _take_sums(
     total = network.total.on(ledger)
     compressed = isinstance(total, CompressedServerSum | GossipSum) and total.codec is not None
     if isinstance(total, CompressedServerSum | GossipSum) and total.codec is not None:
+        # Nothing changes in what is formed here: as many messages as are expected.
+        if isinstance(total, GossipSum):
+            total.least = total.n_rounds
+        else:
+            total.expect(message[0] * message[1])
         total.codec = cast("Codec", _Sizes(total.codec, message[0] * message[1]))
-    if isinstance(total, GossipSum):
-        # Nothing changes in what is formed here: as many rounds as are expected.
-        total.least = total.n_rounds
     terms = np.zeros((len(network.hubs), 1, min(1, message[1])))
     scalars = Scalars.empty(len(network.hubs), total.n_roots, message[3]) if message[3] else None
     n_whole = 0
