@@ -103,7 +103,9 @@ RUNS = {
     "kmeans over features": lambda saver: kmeans_features(X, agents(), saver=saver, **KMEANS),
     "fedem": fedem(batch_size=5),
     "vr": fedem(variance_reduction=True, batch_size=5),
-    "vr on a graph": fedem(workers("cycle", n_rounds=6), compress=None, variance_reduction=True),
+    "vr on a graph": fedem(
+        workers("cycle", n_rounds=6), compress=None, variance_reduction=True, batch_size=5
+    ),
     "saem": saem(codec="qsgd:8bits", participation=0.7),
     "saem on a graph": saem(network=workers("cycle", n_rounds=6), batch_size=4),
     "saem, models": saem(average="models", sampler="metropolis"),

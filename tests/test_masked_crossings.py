@@ -324,7 +324,7 @@ TALKERS = {
     "vpem/saem": "individuals neighbours people saem server together",
     "vpem/steps": "feature_lloyd fedem fedem_sums held_rows keeper noisy_em reinitialise row_lloyd "
     "seeding",
-    "vpem/sums": "compressed_server counted last_heard neighbours over_engine spread "
+    "vpem/sums": "compressed_server counted gossip last_heard neighbours over_engine spread "
     "tree_over_engine wrappers",
 }
 """Modules that say something to other processes without masks, each looked at by the table of
