@@ -135,6 +135,10 @@ class Ways:
             for seed, codec in enumerate(("qsgd:8bits", "qsgd:4bits:32", "topk:0.3")):
                 network = {"compress": codec, "seed": seed}
                 drawn = {"init": "random", "seed": seed}
+                if topology == "cycle" and codec == "topk:0.3":
+                    with pytest.raises(InputError, match="and so sends 2.4 times as much: take"):
+                        self.cluster(topology=topology, network=network, **drawn)
+                    continue
                 is_at_rest(self.cluster(topology=topology, network=network, **drawn))
 
     def absent(self, folder):
