@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from copy import copy
 from dataclasses import dataclass
-from math import ceil, inf, log, sqrt
+from math import ceil, log, sqrt
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
@@ -32,6 +32,10 @@ if TYPE_CHECKING:
 __all__ = ["CompressedServerSum"]
 
 
+CAUTIOUS = 10
+"""Times what may be left: the bound takes all agents to be as far off as one, and to one side."""
+
+
 @dataclass(frozen=True)
 class _Message:
     """Vectors of values and numbers that are exact, which are sums over rows."""
@@ -44,6 +48,14 @@ class _Message:
     def by(self, codec: Codec) -> Quantizer:
         """How they are sent."""
         return Quantizer(codec, self.n_values, self.n_threads, n_exact=self.n_exact)
+
+    def needed(self, codec: Codec, fall: float) -> int:
+        """How many reduce what is left by so much, as is expected."""
+        if fall >= 1:
+            return 0
+        _, omega = contraction(codec, self.n_values)
+        kept = sqrt(omega / (1.0 + omega))
+        return max(1, ceil(log(fall) / log(kept))) if 0 < kept < 1 and fall > 0 else 1
 
     def largest(self, vectors: NDArray[np.float64]) -> float:
         """Largest number of vectors (n, P), of a row."""
@@ -69,8 +81,8 @@ class CompressedServerSum(GoesOn, AtServer):
     E-step to the next, so that messages become few as the terms settle.
 
     Messages go on until the sum is as near as `vpem.sums.contraction.agreed_within` says: agents
-    tell the server how far their terms are from its memories at most. Where these messages would be
-    as many bytes as float64 is, what is left is sent in float64.
+    tell the server how far their terms are from its memories at most. Where float32 would take
+    fewer bytes, or float64, what is left is sent so.
 
     Where blocks live in several processes (`over`) the server lives in the first, and the codec's
     bytes are what travels.
@@ -241,7 +253,7 @@ class CompressedServerSum(GoesOn, AtServer):
         unsaid = self._unsaid(flat, known.up)
         if self.n_rounds is None:
             largest = self._flood(largest[0], message.largest(unsaid))
-        allowed = agreed_within(largest[0]) / 2
+        allowed = CAUTIOUS * agreed_within(largest[0]) / 2
         self._until_told(tell, message, largest[1], allowed / max(self._n_links, 1), upward=True)
         left = 0.0
         if self.n_rounds is None:
@@ -269,17 +281,18 @@ class CompressedServerSum(GoesOn, AtServer):
         if self.n_rounds is not None:
             send(message.by(self._coder), self.n_rounds)
             return
-        coder, exact, spent = codec_within(left, self._coder), parse_codec("float64"), 0
+        exact, spent = parse_codec("float64"), 0
+        most = message.by(exact).message_size
+        finer = [codec_within(left, self._coder), parse_codec("float32")]
         while True:
-            count = self.least
-            if not left <= allowed:
-                _, omega = contraction(coder, message.n_values)
-                kept = sqrt(omega / (1.0 + omega))
-                wanted = log(allowed / left) / log(kept) if 0 < kept < 1 and left < inf else 1.0
-                count = max(1, ceil(wanted), self.least)
-                spent += count * message.by(coder).message_size
-                if spent >= message.by(exact).message_size:
-                    coder, count = exact, 1
+            plans = [(most, 1, exact)]
+            for coder in finer:
+                count = max(message.needed(coder, allowed / left) if left > 0 else 0, self.least)
+                plans.append((count * message.by(coder).message_size, count, coder))
+            cost, count, coder = min(plans, key=lambda plan: plan[0])
+            spent += cost
+            if spent > most:
+                count, coder = 1, exact
             left = send(message.by(coder), count)
             if not count or coder is exact:
                 return
