@@ -136,7 +136,7 @@ class Ways:
                 network = {"compress": codec, "seed": seed}
                 drawn = {"init": "random", "seed": seed}
                 if topology == "cycle" and codec == "topk:0.3":
-                    with pytest.raises(InputError, match="and so sends 2.4 times as much: take"):
+                    with pytest.raises(InputError, match=r"and so sends 2\.4 times as much: take"):
                         self.cluster(topology=topology, network=network, **drawn)
                     continue
                 is_at_rest(self.cluster(topology=topology, network=network, **drawn))

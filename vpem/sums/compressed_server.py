@@ -51,8 +51,6 @@ class _Message:
 
     def needed(self, codec: Codec, fall: float) -> int:
         """How many reduce what is left by so much, as is expected."""
-        if fall >= 1:
-            return 0
         _, omega = contraction(codec, self.n_values)
         kept = sqrt(omega / (1.0 + omega))
         return max(1, ceil(log(fall) / log(kept))) if 0 < kept < 1 and fall > 0 else 1
@@ -254,6 +252,8 @@ class CompressedServerSum(GoesOn, AtServer):
         if self.n_rounds is None:
             largest = self._flood(largest[0], message.largest(unsaid))
         allowed = CAUTIOUS * agreed_within(largest[0]) / 2
+        if self.n_rounds is None and not self.least:
+            tell(message.by(self._coder), 0)
         self._until_told(tell, message, largest[1], allowed / max(self._n_links, 1), upward=True)
         left = 0.0
         if self.n_rounds is None:
@@ -281,24 +281,25 @@ class CompressedServerSum(GoesOn, AtServer):
         if self.n_rounds is not None:
             send(message.by(self._coder), self.n_rounds)
             return
+        if self.least:
+            send(message.by(self._coder), self.least)
+            return
         exact, spent = parse_codec("float64"), 0
         most = message.by(exact).message_size
         finer = [codec_within(left, self._coder), parse_codec("float32")]
-        while True:
+        while not left <= allowed:
             plans = [(most, 1, exact)]
             for coder in finer:
-                count = max(message.needed(coder, allowed / left) if left > 0 else 0, self.least)
+                count = message.needed(coder, allowed / left)
                 plans.append((count * message.by(coder).message_size, count, coder))
             cost, count, coder = min(plans, key=lambda plan: plan[0])
             spent += cost
             if spent > most:
                 count, coder = 1, exact
             left = send(message.by(coder), count)
-            if not count or coder is exact:
+            if coder is exact:
                 return
             (left,) = self._flood(left, upward=upward)
-            if left <= allowed:
-                return
 
     def _flood(self, *numbers: float, upward: bool = True) -> list[float]:
         """Return the largest of what those here have; all tell the server, or it alone knows."""
