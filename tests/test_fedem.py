@@ -216,6 +216,17 @@ def test_many_projections_are_told(seed):
     assert silent.run.projected_share <= 0.1
 
 
+def test_what_is_above_the_floor_does_not_rest_on_it():
+    """Though in units of features a direction in which the data vary little is below it."""
+    rng = np.random.default_rng(0)
+    one, groups = rng.normal(size=210), rng.integers(2, size=210)
+    near = one + 0.01 * (4 * groups + rng.normal(size=210))
+    rows = np.column_stack([one, near, rng.normal(size=(210, 2))])
+    found = run(rows, participation=0.5, max_iter=60, tol=0.0)
+    assert found.run.projections == 0
+    assert found.degenerate == []
+
+
 def test_the_floor_is_in_white_units(X):
     # Features that nearly follow from each other are no reason to project.
     flat = np.c_[X, X[:, :1] + 1e-3 * X[:, 1:2]]

@@ -213,8 +213,10 @@ def fit_fedem(
     warn_of_noise(run, how, codec, network.whole.compress)
     to_mixture, flags = model.to_mixture, np.zeros(how.n_components, dtype=np.bool_)
     if known_covariance is None:
-        floors = to_mixture.reg_covar + to_mixture.floor
+        floors = np.broadcast_to(to_mixture.reg_covar, to_mixture.n_features)
         flags = degenerate_in_hubs(run.parameters, floors, to_mixture.n_rows)
+        if to_mixture.floor > 0:
+            flags |= to_mixture.at_floor(run.parameters)
     fit = FedFit(
         mixture=run.parameters,
         history=np.array(run.history.objective)[:, None] * model.total_weight,

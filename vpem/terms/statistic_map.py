@@ -30,6 +30,9 @@ noisy: noise can ask for less, or for a negative one."""
 LEAST = 1e-12
 """The same where they are exact, for what rounding has left without variance."""
 
+RESTS = 1 + 1e-6
+"""In floors, up to which a variance that was raised to one has remained there."""
+
 EMPTY = 1e-10
 """Rows that a component has at least, where statistics are exact."""
 
@@ -376,6 +379,19 @@ class StatisticMap:
             matrices[small] = roots @ roots.swapaxes(1, 2)
             return matrices, int(small.sum())
         return matrices, 0
+
+    def at_floor(self, mixture: Mixture) -> NDArray[np.bool_]:
+        """Which components (K,) have variances that are raised to the floor of noisy statistics."""
+        most = self.floor * RESTS
+        if self.is_diagonal:
+            own = self._own_variances
+            smallest = (mixture.covariances / own).min(axis=1)
+            if self.is_spherical:
+                smallest = mixture.covariances.min(axis=1) / self._over_features(own)
+        else:
+            (matrices,), (into, _) = mixture.covariance_blocks, self._white
+            smallest = np.linalg.eigvalsh(into @ matrices @ into.T)[:, 0]
+        return np.broadcast_to(smallest <= most, self.n_components)
 
     def _take_known(self, known: ArrayLike) -> Vector:
         """Covariances that the user knows, in the units of fitting."""
