@@ -210,6 +210,7 @@ class _Fits:
         network: Network, ledger: Ledger, codec: Codec | None, n_folds: int,
     ) -> None:  # fmt: skip
         self.how, self.law, self.network, self.ledger = how, law, network, ledger
+        self.observations = observations
         self.codec, self.shape = codec, observations.shape
         most = ceil(enough_iterations(steps) / ITERATIONS)
         self.fed = how.into(
@@ -306,7 +307,11 @@ class _Fits:
             self.tell(f"a mixture of {k} on held-out entries")
             how = self.how.changed(method="mixture", n_components=k, tol=1e-5, max_iter=iterations)
             errors = np.zeros((3, self.shape[1]))
+            best = self.how.changed(method="mixture", n_components=k)
             try:
+                whole = impute_by_mixture(self.observations, best.in_units(), self.network)
+                if whole.fit.degenerate:
+                    return
                 for fold in self.folds:
                     found = impute_by_mixture(fold.given, how, self.network)
                     if found.fit.degenerate:
@@ -318,7 +323,6 @@ class _Fits:
                 if k == 1:
                     choice.mixture = str(error)
                 return
-            best = self.how.changed(method="mixture", n_components=k)
             loss = choice.note(best, errors, {"n_components": k})
             if loss >= least:
                 return

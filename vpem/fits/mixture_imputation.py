@@ -23,6 +23,7 @@ from vpem.errors import InputError, Setting, VpemWarning
 from vpem.fits.completed import Completed, Matrix
 from vpem.fits.labels import responsibilities_of_workers
 from vpem.fits.observers import Observers
+from vpem.fits.outcomes import warn_of_degenerate
 from vpem.fits.results import SUMMED, Fit, RowFit
 from vpem.fits.rows import fit_em
 from vpem.fits.selection.lists import parse_numbers
@@ -148,8 +149,12 @@ def impute_by_mixture(
             Setting("n_components", how.n_components), " are several fits, but a checkpoint is of "
             "one; give one number, or no checkpoint",
         )  # fmt: skip
-    fits = [work.fit(n_components=k, callback=callback, saver=saver) for k in counts]
+    with warnings.catch_warnings():
+        # Of the one that is taken it is told below, by options that there are here.
+        warnings.filterwarnings("ignore", "[0-9]+ of [0-9]+ components are degenerate", VpemWarning)
+        fits = [work.fit(n_components=k, callback=callback, saver=saver) for k in counts]
     fit = min(fits, key=lambda fit: work.agreed([bool(fit.degenerate), fit.bic]))
+    warn_of_degenerate(fit, how)
     filled = work.filled(fit)
     gaps = np.flatnonzero(np.isnan(work.seen.mean) & ~np.isnan(filled))
     draws, drawing = work.draws(fit, how.draws or 0, gaps)

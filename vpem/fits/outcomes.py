@@ -15,7 +15,7 @@ from vpem.terms.mixture import Mixture
 
 if TYPE_CHECKING:
     from vpem.fits.results import Fit, MixtureResult
-    from vpem.settings import FitSettings, MixtureSettings
+    from vpem.settings import FitSettings
     from vpem.sums.sum import Sum
 
 __all__ = [
@@ -92,7 +92,7 @@ def warn_of_copies(fit: MixtureResult) -> None:
         )
 
 
-def warn_of_degenerate(fit: MixtureResult, how: MixtureSettings, floor: float = 0.0) -> None:
+def warn_of_degenerate(fit: MixtureResult, how: object, floor: float = 0.0) -> None:
     """Warn of components that are degenerate: which, of how many rows and features.
 
     Where statistics are noisy they may rest on a ``floor``, relative to the data's variance.
