@@ -60,8 +60,10 @@ class Table:
 
     @property
     def jacobian(self) -> float:
-        """What the log-likelihood of a row has lost by the units."""
-        return float(np.sum(np.log(np.broadcast_to(self.scale, np.shape(self.X)[1:]))))
+        """What the log-likelihood of a row has lost by the units of the values that it has."""
+        there = ~np.isnan(self.X)
+        there = there[there.any(axis=1)]
+        return float(np.sum(there.mean(axis=0) * np.log(self.scale)))
 
 
 def _groups(
