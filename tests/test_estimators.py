@@ -468,7 +468,9 @@ def test_streams_are_compressed_and_agents_absent(how, overlapping):
     rows = overlapping(0, 1200, 6, 2)
 
     def streamed(**more):
-        ours = VPEM(2, agents=3, hops=0, random_state=0, **how, **more)
+        # On a cycle of three a single round without a codec is exact.
+        agents = 6 if how["graph"] == "cycle" else 3
+        ours = VPEM(2, agents=agents, hops=0, random_state=0, **how, **more)
         sent = []
         for begin in range(0, 1200, 200):
             ours.partial_fit(rows[begin : begin + 200])
