@@ -248,12 +248,10 @@ class CompressedServerSum(GoesOn, AtServer):
             self._deliver(self._delivered[1], quantizer, count)
             return message.largest(total - known.down[: len(total)])
 
-        unsaid = self._unsaid(flat, known.up)
         if self.n_rounds is None:
-            largest = self._flood(largest[0], message.largest(unsaid))
+            # Before anything is sent, the total is that of the memories.
+            largest = self._flood(largest[0], tell(message.by(self._coder), 0))
         allowed = CAUTIOUS * agreed_within(largest[0]) / 2
-        if self.n_rounds is None and not self.least:
-            tell(message.by(self._coder), 0)
         self._until_told(tell, message, largest[1], allowed / max(self._n_links, 1), upward=True)
         left = 0.0
         if self.n_rounds is None:
