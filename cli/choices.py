@@ -40,7 +40,6 @@ __all__ = [
     "start_model",
     "started",
     "stored_graph",
-    "tell_of_diagonal",
     "tell_of_tree",
     "with_families_of",
 ]
@@ -165,10 +164,10 @@ def started(how: F, begin: StartSettings, source: Dataset, given: Given) -> F:
     return how.changed(init=model, n_components=count)
 
 
-def partition_of(source: Dataset, held: HoldingSettings) -> Partition:
-    """Choose who holds which features."""
+def partition_of(source: Dataset, held: HoldingSettings, networked: bool) -> Partition:
+    """Choose who holds which features; ``networked`` says whether a graph or hops are asked for."""
     from vpem.files.holdings import read_partition
-    from vpem.network.holdings import contiguous
+    from vpem.network.holdings import contiguous, one_or_each
 
     if held.partition is not None:
         return read_partition(held.partition, source.n_features, source.feature_names)
@@ -176,20 +175,8 @@ def partition_of(source: Dataset, held: HoldingSettings) -> Partition:
         return contiguous(source.n_features, held.agents)
     if source.partition is not None:
         return source.partition
-    return contiguous(source.n_features, source.n_features, names=source.feature_names)
-
-
-def tell_of_diagonal(
-    source: Dataset, held: HoldingSettings, covariance: str, hops: int, screen: Screen
-) -> None:
-    """Say in a line where nobody holds features together that no correlations are fitted."""
-    alone = held.split == "features" and held.agents is None and held.partition is None
-    full = any(not word.endswith(("diag", "spherical")) for word in covariance.split(","))
-    if alone and source.partition is None and source.n_features > 1 and not hops and full:
-        screen.note(
-            "every feature is an agent of its own, so covariances are diagonal; --agents 1 fits "
-            "all correlations, --topology cycle --hops 1 those of neighbours"
-        )
+    networked = networked or source.edges is not None
+    return one_or_each(source.n_features, networked, source.feature_names)
 
 
 def stored_graph(

@@ -94,7 +94,7 @@ def import_(
         dataset = read_one(source, how, Where(), tell, sample_weight=table.sample_weight)
         _check_values(dataset, table.missing == "keep")
         if held.agents is not None or held.partition is not None:
-            dataset = replace(dataset, partition=partition_of(dataset, held))
+            dataset = replace(dataset, partition=partition_of(dataset, held, True))
         dataset = settle(dataset, Asked.of(how.family), dataset.partition)
         tell_families(dataset, how, screen.say)
         write_dataset(output, dataset, force)

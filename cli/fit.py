@@ -15,7 +15,6 @@ from .choices import (
     counts_of,
     how_summed,
     started,
-    tell_of_diagonal,
     with_families_of,
 )
 from .driver import Run
@@ -138,7 +137,6 @@ def fit(
             if not run.shards:
                 write_model(path, found.kept(source.feature_names, report, options), out.force)
 
-        tell_of_diagonal(source, held, how.covariance_type, sums.hops, screen)
         run.finish(Result(
             found.converged, tell, write, lambda report: _show(report, task.names),
             own=lambda _: {"labels_files": labels.written, **shards}, apart=run.shards,
@@ -261,9 +259,13 @@ def _show(report: Report, names: Sequence[str]) -> None:
         report["topology"],
         f"{plural(hubs, 'hub')} of {plural(report['hops'], 'hop')}",
     ]
+    form = f"{report['covariance_type']} covariance{'' if over_rows or alone else ' in hubs'}"
+    if hubs > 1 and all(len(hub["features"]) == 1 for hub in report["hubs"]):
+        tied = "tied, " * report["covariance_type"].startswith("tied")
+        form = f"{tied}diagonal covariance (each hub has one feature)"
     mixture = [
         plural(report["n_components"], "component"),
-        f"{report['covariance_type']} covariance{'' if over_rows or alone else ' in hubs'}",
+        form,
         plural(report["n_parameters"], "parameter"),
     ]
     if "n_factors" in report:

@@ -172,7 +172,7 @@ def _cluster(
             found = kmeans_rows(X, workers, network, how, privacy=privacy, **common)
             of_clusters(run, source, found, network, workers)
             return found, workers.names, describe_engine(network)
-        parts = partition_of(source, held)
+        parts = partition_of(source, held, True)
         if how.method == "grid" and graph.topology is None and graph.graph is None:
             graph = graph.changed(topology="star")
         joined = stored_graph(source, held, parts, graph, run.screen)

@@ -109,7 +109,7 @@ def settled(source: Dataset, table: TableSettings, held: WorkerSettings) -> Data
     if asked is None:
         return source
     if isinstance(held, HoldingSettings) and held.split == "features":
-        return settle(source, asked, partition_of(source, held))
+        return settle(source, asked, partition_of(source, held, True))
     return settle(source, asked)
 
 

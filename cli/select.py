@@ -16,7 +16,6 @@ from vpem.settings import (
     SumSettings,
 )
 
-from .choices import tell_of_diagonal
 from .driver import Output, Run
 from .engine import EngineSettings
 from .options import Given, MemoryLimit, Without
@@ -156,7 +155,4 @@ def select(
         task = SearchTask(data, fits, [cell.hops for cell in cells], run)
         search = Search(task, without_repeats(cells, task.problem), asked, out)
         found = search.run(given, began)
-        tell_of_diagonal(
-            task.task.source, held, asked.covariance_type, max(cell.hops for cell in cells), screen
-        )
         run.finish(found)

@@ -85,7 +85,7 @@ def split(
                 "--partition FILE"
             )
         else:
-            parties = partition_of(whole, held)
+            parties = partition_of(whole, held, True)
         whole = settle(whole, Asked.of(table.family), parties)
         if table.family is not None:
             tell_families(whole, table, screen.say)

@@ -58,7 +58,7 @@ class Task:
             self.networks[0] = run.over(connect_workers(joined, sums), workers=True)
             self.warnings = {0: list(heard)}
         else:
-            self.parts = partition_of(source, held)
+            self.parts = partition_of(source, held, graph.is_asked or sums.is_asked or any(hops))
             joined = stored_graph(source, held, self.parts, graph, run.screen)
             self._sums, self._graph = sums, joined
             if sums.hubs == "likelihood":

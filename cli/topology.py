@@ -116,7 +116,9 @@ def describe(
         if _is_file(source):
             # Values stay on disk: only their number counts.
             data = read_one(Path(str(source)), table, Where(), teller(screen.say), on_disk=True)
-        network, parts, stored = _network(source, data, held, agents, graph, features, screen)
+        network, parts, stored = _network(
+            source, data, held, agents, graph, features, asked, screen
+        )
         found = plan(
             network,
             parts,
@@ -159,6 +161,7 @@ def _network(
     agents: int | None,
     graph: GraphSettings,
     features: int | None,
+    asked: PlanSettings,
     screen: Screen,
 ) -> tuple[Graph, Partition | list[int], int | None]:
     """Return the graph, who holds which features, and how many rows there are in the dataset.
@@ -181,7 +184,7 @@ def _network(
             made = graph_of(count, names, graph)
             return made, [data.n_features, *[0] * (count - 1)], len(data.X)
         held = held.changed(agents=agents)
-        parts = partition_of(data, held)
+        parts = partition_of(data, held, graph.is_asked or asked.is_asked)
         return stored_graph(data, held, parts, graph, screen), parts, len(data.X)
     if graph.topology is not None:
         raise InputError(

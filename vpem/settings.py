@@ -92,6 +92,11 @@ class GraphSettings(Settings, heading="Network"):
         super().__post_init__()
         refuse_both(self, "topology", "graph")
 
+    @property
+    def is_asked(self) -> bool:
+        """Whether somebody asks for a graph."""
+        return self.topology is not None or self.graph is not None
+
     def seeded(self, seed: int) -> GraphSettings:
         """Return the record with this seed, where it has none of its own."""
         return self.changed(graph_seed=seed if self.graph_seed is None else self.graph_seed)
@@ -121,7 +126,8 @@ class HoldingSettings(WorkerSettings, heading="Data"):
     split: str = setting("features", "What is spread: features over agents, or rows over "
         "workers.", choices=SPLITS)
     agents: int | None = setting(None, "Split the features evenly among so many agents. Parts are "
-        "contiguous. Default: as in the dataset, else one a feature.",
+        "contiguous. Default: as in the dataset; else one, which holds all, or one a feature where "
+        "a network is asked for: --topology, --graph, --hops, or a way of summing.",
         least=1, idle=idle.BY_FEATURES)
     partition: Path | None = setting(None, 'Features of each agent, JSON: {"name": [feature, ...], '
         '...}.', file="read", idle=idle.BY_FEATURES)
@@ -135,6 +141,9 @@ class KmeansHolding(HoldingSettings, heading="Data"):
     """Who holds which rows, or features, to be clustered."""
 
     split: str = changed(HoldingSettings, "split", "rows")
+    agents: int | None = changed(HoldingSettings, "agents", help="With --split features: split "
+        "them evenly among so many agents. Parts are contiguous. Default: as in the dataset, else "
+        "one a feature.")
 
 
 class SumSettings(Settings, heading="Network"):
@@ -179,6 +188,13 @@ class SumSettings(Settings, heading="Network"):
     seed: int = setting(0, "Seeds ties between hubs, codecs and faults.", heading="Start", least=0)
     n_threads: int | None = setting(None, "Threads of the kernels; results do not depend on it. "
         "Default: all processors.", flags="--threads", heading="Running", local=True)
+
+    @property
+    def is_asked(self) -> bool:
+        """Whether somebody asks for hops, or for a way of summing, which one agent would not do."""
+        asked = ("hops", "sum", "compress", "link_failure", "agent_dropout", "stragglers",
+                 "secure_sum")
+        return any(getattr(self, name) for name in asked)
 
 
 # ---- algorithms ----------------------------------------------------------------------------------

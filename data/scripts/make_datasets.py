@@ -42,15 +42,13 @@ def breast_cancer() -> Dataset:
 
 
 def wine() -> Dataset:
-    """Return 178 wines x 13 constituents, one an agent, on a ring."""
+    """Return 178 wines x 13 constituents, a plain table."""
     bunch = load_wine()
     names = [str(name) for name in bunch.feature_names]
     return Dataset(
         bunch.data,
         tuple(names),
         labels=bunch.target_names[bunch.target],
-        partition=from_lists([[n] for n in range(13)], 13, names),
-        edges=cycle(13),
         source="wine",
     )
 

@@ -36,7 +36,7 @@ EXAMPLES = {
         f"W. H. Wolberg, W. N. Street, O. L. Mangasarian, {_UCI}", "CC BY 4.0",
     ),
     "wine": Example(
-        "wine.h5", 178, 13, "wines of three growers; labels, 13 agents",
+        "wine.h5", 178, 13, "wines of three growers; labels",
         f"M. Forina and others, S. Aeberhard, {_UCI}", "CC BY 4.0",
     ),
     "heart": Example(

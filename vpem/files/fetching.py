@@ -18,7 +18,6 @@ from vpem.checks import Floats
 from vpem.errors import FileError, InputError, Setting, VpemWarning, check_choice
 from vpem.files.datasets import Dataset
 from vpem.files.hdf5 import check_readable
-from vpem.network.holdings import contiguous
 
 __all__ = ["CACHE", "OPEN", "OpenData", "digest", "download", "fetch", "kept_in"]
 
@@ -114,7 +113,6 @@ def fetch(
         np.ascontiguousarray(table[:, :d]),
         wanted.feature_names,
         labels=table[:, d].astype(np.int64),
-        partition=contiguous(d, d),
         source=str(path),
     )
     terms = {} if found != wanted.sha256 else {"licence": wanted.licence}

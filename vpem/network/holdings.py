@@ -206,6 +206,11 @@ def contiguous(n_features: int, n_agents: int, names: Names = None) -> Partition
     return Partition(*_dealt(Partition, order, n_agents, names))
 
 
+def one_or_each(n_features: int, networked: bool, names: Names = None) -> Partition:
+    """Return who holds features where nobody says: one agent all, in a network an agent each."""
+    return contiguous(n_features, n_features, names) if networked else contiguous(n_features, 1)
+
+
 def evenly(n_samples: int, n_workers: int, names: Names = None) -> Workers:
     """Give each worker a run of neighbouring rows, as nearly equal in length as possible.
 

@@ -240,7 +240,7 @@ class DistributedKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clust
         elif privacy.is_asked:
             raise InputError(Setting("epsilon"), *OVER_FEATURES[1])
         else:
-            partition = self._partition_of(self.agents, data.shape[1])
+            partition = self._partition_of(self.agents, data.shape[1], True)
             graph = self._graph(partition.n_agents, seed)
             self._holders = graph.names or partition.names
             network = connect(graph, partition, sums)

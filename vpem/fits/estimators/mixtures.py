@@ -16,6 +16,7 @@ from vpem.fits.known_labels import KnownLabels
 from vpem.fits.likely_hubs import connect_by_likelihood
 from vpem.fits.settings import PrivacySettings
 from vpem.fits.vpem import fit_vpem
+from vpem.network.graph import from_edges
 from vpem.network.holdings import Partition
 from vpem.settings import FitSettings, SumSettings
 from vpem.sums.connect import connect
@@ -36,11 +37,12 @@ class VPEM(Streamed):
     n_components : int, default=2
         Number of components, K.
     agents : None, int, dict, list of lists or vpem.Partition, default=None
-        Which agent holds which features: one feature each, that many contiguous nearly equal parts,
-        or the features of each, ``{"lab": ["ast", "alt"], ...}``: names of the columns of a data
-        frame, or numbers.
-    graph : str, networkx.Graph or vpem.Graph, default="star"
-        Who talks to whom. "star" sums exactly at a server; every other graph by consensus.
+        Which agent holds which features: that many contiguous nearly equal parts, or the features
+        of each, ``{"lab": ["ast", "alt"], ...}``: names of the columns of a data frame, or numbers.
+        None: one agent holds all, or each holds one where `graph` or `hops` ask for a network.
+    graph : None, str, networkx.Graph or vpem.Graph, default=None
+        Who talks to whom. "star", which is also what None is, sums exactly at a server; every other
+        graph by consensus.
     hops : int, default=0
         Agents at most this many hops from a root send it their features, once; 0: nobody does.
     hubs : {"size", "likelihood"}, default="size"
@@ -192,7 +194,7 @@ class VPEM(Streamed):
         self,
         n_components: int = 2,
         agents: Any = None,
-        graph: Any = "star",
+        graph: Any = None,
         hops: int = 0,
         n_rounds: int | str = "auto",
         init: Any = "kmeans",
@@ -303,7 +305,8 @@ class VPEM(Streamed):
         Parameters
         ----------
         X : array of shape (M, d), data frame or Dataset
-            One row a sample; of a dataset the names of features and the weights of rows are taken.
+            One row a sample; of a dataset the names of features and the weights of rows are taken,
+            and agents and graph where the parameters name none.
         y : ignored
             Present by scikit-learn's convention.
         sample_weight : array of shape (M,), optional
@@ -327,7 +330,8 @@ class VPEM(Streamed):
         rows, kinds = self._of_families(X)
         data = self._validate(rows, reset=True)
         weights = self._weights_of(X, sample_weight)
-        return self._fit(data, weights, kinds, labels_for_fit, **self._start(data))
+        stored = X if isinstance(X, Dataset) else None
+        return self._fit(data, weights, kinds, labels_for_fit, stored, **self._start(data))
 
     def _of_families(self, X: Rows) -> tuple[Rows, Kinds | None]:
         """Return rows of numbers, and the families of their features; None: all are Gaussian."""
@@ -336,7 +340,7 @@ class VPEM(Streamed):
 
         def held(found: Dataset) -> Partition:
             self.feature_names_in_ = np.array(found.feature_names, dtype=object)
-            return self._partition_of(self.agents, found.n_features)
+            return self._partition_of(self.agents, found.n_features, True)
 
         found = dataset_for_fit(X, self.family, held)
         return found, found.kinds
@@ -347,13 +351,27 @@ class VPEM(Streamed):
         sample_weight: Any,
         kinds: Kinds | None = None,
         labels_for_fit: Any = None,
+        stored: Dataset | None = None,
         **options: Any,
     ) -> VPEM:
-        """Fit anew, on the graph and with the hubs that the parameters ask for."""
+        """Fit anew, on the graph and with the hubs that parameters ask for, or a dataset has."""
         seed = self._seed()
-        partition = self._partition_of(self.agents, data.shape[1])
         how = self._settings(SumSettings, seed=seed)
-        graph = self._graph(partition.n_agents, seed)
+        edges = None if stored is None or self.graph is not None else stored.edges
+        agents = self.agents
+        if agents is None and stored is not None:
+            agents = stored.partition
+        networked = self.graph is not None or edges is not None or how.is_asked
+        partition = self._partition_of(agents, data.shape[1], networked)
+        joined = (
+            partition.n_agents
+            if stored is None or stored.partition is None
+            else (stored.partition.n_agents)
+        )
+        if edges is not None and joined == partition.n_agents:
+            graph = from_edges(edges, joined, partition.names, topology="dataset")
+        else:
+            graph = self._graph(partition.n_agents, seed)
         asked = self._settings(FitSettings, seed=seed, dtype=data.dtype, **options)
         names = getattr(self, "feature_names_in_", None)
         privacy = self._settings(PrivacySettings)

@@ -21,7 +21,7 @@ from vpem.files.models import match_features
 from vpem.fits.estimators.everyday import Everyday
 from vpem.fits.prepare import MARGINALIZE
 from vpem.network.graph import Graph, from_networkx
-from vpem.network.holdings import Partition, contiguous, from_lists
+from vpem.network.holdings import Partition, contiguous, from_lists, one_or_each
 from vpem.network.schema import Report
 from vpem.network.topologies import make_graph
 from vpem.records import Settings
@@ -134,18 +134,18 @@ class OnGraph(OfSettings):
     def _graph(self, n_agents: int, seed: int) -> Graph:
         if isinstance(self.graph, Graph):
             return self.graph
-        if isinstance(self.graph, str):
-            return make_graph(self.graph, n_agents, seed=seed)
+        if self.graph is None or isinstance(self.graph, str):
+            return make_graph(self.graph or "star", n_agents, seed=seed)
         if hasattr(self.graph, "edges") and hasattr(self.graph, "nodes"):
             return from_networkx(self.graph, n_agents)
         raise InputError(
             f"graph must be a topology's name, a networkx graph or a vpem.Graph, got {self.graph!r}"
         )
 
-    def _partition_of(self, agents: Any, n_features: int) -> Partition:
+    def _partition_of(self, agents: Any, n_features: int, networked: bool) -> Partition:
         """Who holds which features, of a parameter ``agents``."""
         if agents is None:
-            return contiguous(n_features, n_features)
+            return one_or_each(n_features, networked)
         if isinstance(agents, Partition):
             return agents
         if isinstance(agents, Integral):

@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike
 
 from vpem.checks import Floats, check_number, check_weights
 from vpem.errors import InputError, NotConvergedWarning
+from vpem.files.datasets import Dataset
 from vpem.fits.estimators.by_em import FittedByEM
 from vpem.fits.estimators.on_graph import Rows
 from vpem.fits.stream import fit_next
@@ -44,9 +45,10 @@ class Streamed(FittedByEM):
         sample_weight: Any,
         kinds: Any = None,
         labels_for_fit: Any = None,
+        stored: Dataset | None = None,
         **options: Any,
     ) -> Self:
-        """Fit anew, on the graph and with the hubs that the parameters ask for."""
+        """Fit anew, on the graph and with the hubs that parameters ask for, or a dataset has."""
 
     def partial_fit(self, X: Rows, y: Any = None, sample_weight: ArrayLike | None = None) -> Self:
         """Fit the mixture to the next batch of a stream, by stochastic EM.
@@ -112,7 +114,10 @@ class Streamed(FittedByEM):
                 warnings.simplefilter("ignore", NotConvergedWarning)
                 one_step: dict[str, Any] = {"n_init": 1, "tol": 0, "max_iter": 1}
                 one_step |= {"batch_size": None, "step_size": None}
-                return self._fit(data, sample_weight, **(self._start(data) | one_step))
+                stored = X if isinstance(X, Dataset) else None
+                return self._fit(
+                    data, sample_weight, stored=stored, **(self._start(data) | one_step)
+                )
         weights = None
         used = ~np.isnan(data).all(axis=1)
         if sample_weight is not None:
