@@ -81,14 +81,17 @@ def teller(say: Callable[[str], None], families: bool = False) -> Callable[..., 
 
     def tell(found: Dataset, table: TableSettings, kept: TableSettings | None = None) -> None:
         from vpem.errors import shorten
+        from vpem.files.readers.leaving_out import GUESSED
 
         if found.table is None:
             return
         ids = found.table.id_column
-        if ids is not None and ids not in (table.id_column, kept and kept.id_column):
+        warned = [name for name, why in found.left_out.items() if why in GUESSED]
+        if ids is not None and ids not in (table.id_column, kept and kept.id_column, *warned):
             say(f"{found.source}: ids of rows are taken from {ids!r}; --id-column names another")
-        if found.left_out:
-            listed = (f"{name} ({why})" for name, why in found.left_out.items())
+        if len(warned) < len(found.left_out):
+            others = {name: why for name, why in found.left_out.items() if name not in warned}
+            listed = (f"{name} ({why})" for name, why in others.items())
             texts = [name for name, why in found.left_out.items() if why == "text"]
             how = ""
             if families and texts and table.family is None:

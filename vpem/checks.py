@@ -31,12 +31,23 @@ __all__ = [
     "check_rows",
     "check_weights",
     "extremes",
+    "ids_by_name",
+    "numbers_of_rows",
     "parse_bytes",
     "row_blocks",
 ]
 
 
 T = TypeVar("T")
+
+NUMBERED = (
+    "id", "ids", "idx", "index", "mrn", "no", "nr", "patient", "patients", "pid", "subject",
+    "subjects",
+)  # fmt: skip
+"""Of whole numbers that are called so, more than two different ones are names of rows."""
+
+MANY_ROWS = 30
+"""In fewer rows measurements in whole numbers may well all differ."""
 
 SIDE_BY_SIDE = 2048
 """Numbers of narrow rows that are reduced as those of one row."""
@@ -295,6 +306,33 @@ def row_blocks(X: Matrix) -> Iterator[tuple[int, NDArray[np.floating]]]:
     step = max(1, BLOCK_VALUES // max(X.shape[1], 1))
     for start in range(0, len(X), step):
         yield start, X[start : start + step]
+
+
+def ids_by_name(name: str) -> bool:
+    """Whether a column is called as what names rows is: id, patient, patient_id, PatientID."""
+    words = re.findall(r"[^\W_]+", re.sub(r"(?<=[a-z])(?=[A-Z])", " ", name))
+    words = [word.casefold() for word in words]
+    alone = len(words) == 1 and words[0] in NUMBERED
+    return alone or "id" in words[:1] + words[-1:]
+
+
+def numbers_of_rows(name: str, values: Floats, some: bool = False) -> str:
+    """Return why numbers are rather names of rows than measurements; nothing if they may be some.
+
+    ``some`` says that there are more rows, of which measurements need not differ as in these.
+    """
+    if not len(values) or not np.isfinite(values).all() or (values[:1] % 1).any():
+        return ""
+    if (values % 1).any():
+        return ""
+    n_different = len(np.unique(values))
+    if n_different == len(values) > 2:
+        counted = values.max() - values.min() < 2 * len(values) > 8
+        if counted or ids_by_name(name) or (len(values) >= MANY_ROWS and not some):
+            return "whole numbers, all different"
+    elif n_different > 2 and ids_by_name(name):
+        return "numbers of rows, some alike"
+    return ""
 
 
 def check_weights(weights: Any, n_samples: int, *, some: bool = False) -> NDArray[np.float64]:

@@ -9,21 +9,30 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from vpem.errors import InputError, Setting, VpemWarning, shorten
+from vpem.checks import ids_by_name, numbers_of_rows
+from vpem.errors import InputError, OwnDataWarning, Setting, VpemWarning, shorten
 from vpem.files.arrow import decoded, is_bytes, is_numeric, is_text, longest_text, plain_kind
+from vpem.files.families import Asked
 from vpem.files.readers.common import is_number
 from vpem.files.readers.frames import Frame
 from vpem.files.readers.text_numbers import LONGEST_NUMBER, check_writing, numbers_of
 from vpem.files.reading import LONGEST_STRING
 from vpem.files.table_settings import TableSettings
 
-__all__ = ["ID_NAMES", "MOST", "find_ids", "nothing_left", "sort_columns", "warn_of_numbers"]
+__all__ = [
+    "GUESSED", "ID_NAMES", "MOST", "OF_ROWS", "find_ids", "has_zeros", "nothing_left",
+    "sort_columns", "warn_of_ids", "warn_of_numbers",
+]  # fmt: skip
 
 ID_NAMES = ("id", "ids")
 """Of columns that are hardly meant to be features, in any case of letters."""
 
 MOST = 20
 """Columns of text among which ids are looked for."""
+
+OF_ROWS, ZEROS = "ids of rows", "zeros in front"
+GUESSED = (OF_ROWS, ZEROS, "whole numbers, all different", "numbers of rows, some alike")
+"""Why numbers are no features although nobody has said so."""
 
 UNTELLING = ("constant", "no values")
 """Why columns of numbers are no features, which may be otherwise in other rows."""
@@ -41,6 +50,8 @@ def sort_columns(
     left_out: dict[str, str] = {
         frame.names[n]: "lists" for n, kind in enumerate(frame.kinds) if pa.types.is_nested(kind)
     } | frame.unread
+    asked = Asked.of(table.family)
+    said = () if asked is None else asked.named
     texts: dict[str, pa.ChunkedArray] = {}
     for place, values in columns.items():
         name = frame.names[place]
@@ -50,6 +61,9 @@ def sort_columns(
             if numbers is None and not _is_blank(values):
                 texts[name], left_out[name] = values, "text"
                 continue
+            if numbers is not None and name not in said and has_zeros(values):
+                left_out[name] = ZEROS
+                continue
             values = pa.chunked_array([pa.nulls(len(values))]) if numbers is None else numbers
         values = values if is_text(plain_kind(values.type)) else decoded(values)
         if place in frame.index:
@@ -58,6 +72,7 @@ def sort_columns(
             why = "ids that repeat"
         else:
             why = _why_not(values)
+            why = why or ("" if name in said else _why_ids(name, values, keep_constant))
         if why and not (keep_constant and why in UNTELLING):
             left_out[name] = why
         else:
@@ -88,6 +103,27 @@ def _why_not(values: pa.ChunkedArray) -> str:
     return "constant" if same and n_rows > 1 else ""
 
 
+def _why_ids(name: str, values: pa.ChunkedArray, some: bool) -> str:
+    """Return why a column of numbers names rows rather than being a feature; nothing if not."""
+    if values.null_count or not (pa.types.is_integer(values.type) or _begins_whole(values)):
+        return ""
+    return numbers_of_rows(name, values.cast(pa.float64(), safe=False).to_numpy(), some)
+
+
+def _begins_whole(values: pa.ChunkedArray) -> bool:
+    first = values[0].as_py()
+    return isinstance(first, float) and first.is_integer()
+
+
+def has_zeros(values: pa.ChunkedArray) -> bool:
+    """Whether text is digits, some with zeros in front: a number of something, no measurement."""
+    text = pc.utf8_trim_whitespace(decoded(values).cast(pa.large_string()))
+    return bool(
+        pc.any(pc.match_substring_regex(text, "^0[0-9]+$")).as_py()
+        and pc.all(pc.match_substring_regex(text, "^[0-9]*$")).as_py()
+    )
+
+
 def _is_blank(values: pa.ChunkedArray) -> bool:
     """Whether a column of text has nothing but white space."""
     if is_bytes(plain_kind(values.type)) or longest_text(values) > LONGEST_NUMBER:
@@ -98,8 +134,9 @@ def _is_blank(values: pa.ChunkedArray) -> bool:
 def find_ids(frame: Frame, columns: dict[int, pa.ChunkedArray]) -> int | None:
     """Return the column that names the rows where nobody has named one.
 
-    That is the one called ``id`` or ``ids``, an index that does more than count, or else the only
-    one of text that has no value twice and none empty.
+    That is the one called ``id`` or ``ids``, an index that does more than count, the first that is
+    called as such (``patient``), or else the only one of text, or of whole numbers, that has no
+    value twice and none empty.
     """
     names = frame.names
     called = [place for place in columns if names[place].casefold() in ID_NAMES]
@@ -109,10 +146,16 @@ def find_ids(frame: Frame, columns: dict[int, pa.ChunkedArray]) -> int | None:
     for place in index:
         if _all_differ(columns[place]) and not _counts(columns[place]):
             return place
-    text = [n for n in columns if is_text(plain_kind(columns[n].type)) and n not in frame.index]
-    if not 0 < len(text) <= MOST:
-        return None
-    different = [place for place in text if _all_differ(columns[place])]
+    others = {n: column for n, column in columns.items() if n not in frame.index}
+    for place, column in others.items():
+        if ids_by_name(names[place]) and len(column) > 2 and _all_differ(column):
+            return place
+    text = [n for n, column in others.items() if is_text(plain_kind(column.type))]
+    different = [n for n in text if _all_differ(columns[n])] if len(text) <= MOST else []
+    if not different:
+        numbers = [n for n in others if n not in text]
+        different = [n for n in numbers if _why_ids(names[n], columns[n], some=False)]
+        different = [n for n in different if _all_differ(columns[n])]
     return different[0] if len(different) == 1 else None
 
 
@@ -156,6 +199,25 @@ def nothing_left(frame: Frame, left_out: dict[str, str]) -> InputError:
         f"{sentence}; remove what stands above the names, or say what is between columns with ",
         Setting("delimiter"),
     )
+
+
+def warn_of_ids(frame: Frame, left_out: dict[str, str]) -> None:
+    """Warn of numbers that nobody has said to be no features: ids of rows, and others left out."""
+    why = {name: one for name, one in left_out.items() if one in GUESSED}
+    if not why:
+        return
+    listed = shorten((f"{name!r} ({one})" for name, one in why.items()), 5)
+    first = next(iter(why))
+    names_rows = why[first] in (OF_ROWS, "whole numbers, all different")
+    is_, them = ("is", "it is a measurement") if len(why) == 1 else ("are", "they are measurements")
+    warnings.warn(
+        OwnDataWarning(
+            f"{frame.source}: {listed} {is_} left out of the features; ",
+            Setting("id_column" if names_rows else "drop", first), " says so; if ", them, ", name all "
+            "features with ", Setting("features"),
+        ),
+        stacklevel=3,
+    )  # fmt: skip
 
 
 def warn_of_numbers(frame: Frame, features: Sequence[int]) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from vpem.checks import ids_by_name
 from vpem.errors import InputError
 from vpem.files.arrow import (
     annotation_of,
@@ -24,11 +25,13 @@ from vpem.files.readers.choosing import Choice, choose
 from vpem.files.readers.common import blank_marks, refuse_large
 from vpem.files.readers.frames import Frame, Wanted
 from vpem.files.readers.leaving_out import (
-    ID_NAMES,
+    GUESSED,
     MOST,
+    OF_ROWS,
     find_ids,
     nothing_left,
     sort_columns,
+    warn_of_ids,
     warn_of_numbers,
 )
 from vpem.files.readers.text_numbers import check_writing, numbers_of
@@ -69,9 +72,11 @@ def dataset_of(frame: Frame, wanted: Wanted) -> Dataset:
     ids = choice.noted.get("id")
     if ids is None and (ids := find_ids(frame, rest)) is not None:
         features.pop(ids, None)
-        left_out.pop(names[ids], None)
+        if left_out.pop(names[ids], "") in GUESSED and not choice.chosen:
+            left_out = {names[ids]: OF_ROWS} | left_out
     if not features:
         raise nothing_left(frame, left_out)
+    warn_of_ids(frame, left_out)
     warn_of_numbers(frame, list(features))
     if wanted.columns is not None or wanted.keep_constant:
         empty = [n for n, values in features.items() if pa.types.is_null(values.type)]
@@ -100,15 +105,17 @@ def dataset_of(frame: Frame, wanted: Wanted) -> Dataset:
 def _read(frame: Frame, choice: Choice) -> Columns:
     """Read the columns that are used, and those that may name the rows."""
     names, noted = frame.names, choice.noted
-    called = []
+    called: list[int] = []
+    named = {n for n in choice.free if ids_by_name(names[n])}
     if "id" not in noted:
         free = set(choice.free) - {*choice.taken, *(choice.features if choice.chosen else ())}
-        textual = {n for n in free if is_text(plain_kind(frame.kinds[n]))}
-        likely = textual if choice.chosen and len(textual) <= MOST else set()
-        called = [
-            n for n in sorted(free)
-            if names[n].casefold() in ID_NAMES or n in frame.index or n in likely
-        ]  # fmt: skip
+        kinds = {n: plain_kind(frame.kinds[n]) for n in free}
+        likely = [[n for n in free if test(kinds[n])] for test in (is_text, pa.types.is_integer)]
+        most = MOST if choice.chosen else 0
+        called = sorted(
+            free
+            & {*named, *frame.index, *(n for some in likely if len(some) <= most for n in some)}
+        )
     asked = [*choice.features] if choice.chosen else []
     check_kinds([(names[n], frame.kinds[n]) for n in (*choice.taken, *asked)], frame.source)
     kept = sorted({*choice.features, *choice.taken, *called})
@@ -116,7 +123,7 @@ def _read(frame: Frame, choice: Choice) -> Columns:
     kept = [n for n in kept if not pa.types.is_nested(frame.kinds[n])]
     # "007" is to stay "007".
     texts = [n for what, n in noted.items() if what != "weight"]
-    texts += [*choice.known, *(n for n in called if n not in frame.index)]
+    texts += [*choice.known, *(n for n in called if n in named and n not in frame.index)]
     return dict(zip(kept, frame.read(kept, texts), strict=True))
 
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import codecs
+import csv
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from io import BufferedReader, RawIOBase
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -45,6 +47,7 @@ class TextTable:
     skipped: int  # lines above the names
     first: bytes | None  # in place of the line of names, in UTF-8
     runs: bool  # several blanks are one delimiter
+    zeros: frozenset[int]  # columns of digits, some with zeros in front
 
     def open(self) -> BinaryIO:
         """Open it, as UTF-8 from the line of names on."""
@@ -139,7 +142,8 @@ def look_at(file: Path, source: str, table: TableSettings, candidates: str) -> T
         skipped += 1
     while skipped < len(lines) and (line := lines[skipped]).startswith(("#", "%")):
         header, skipped = line.lstrip("#% ").strip(), skipped + 1
-    below = _whole_names([line for line in lines[skipped:] if line.strip()])
+    content_lines = _whole_names([line for line in lines[skipped:] if line.strip()])
+    below = content_lines[:LOOKED_AT]
     delimiter = delimiter or _found(below, candidates)
     runs = delimiter == " " and not any('"' in line for line in below)
     first = None
@@ -152,7 +156,24 @@ def look_at(file: Path, source: str, table: TableSettings, candidates: str) -> T
         first = _widened(below, delimiter)
     content = None if first is None else (first + "\n").encode()
     utf8 = encoding is None or codecs.lookup(encoding).name in ("utf-8", "utf-8-sig", "ascii")
-    return TextTable(file, source, delimiter, None if utf8 else encoding, skipped, content, runs)
+    zeros = _with_zeros(content_lines[1 - table.no_header :], delimiter)
+    encoding = None if utf8 else encoding
+    return TextTable(file, source, delimiter, encoding, skipped, content, runs, zeros)
+
+
+def _with_zeros(lines: list[str], delimiter: str) -> frozenset[int]:
+    """Return columns that have nothing but digits, somewhere with a zero in front."""
+    rows = (
+        [line.split() for line in lines]
+        if delimiter == " "
+        else csv.reader(lines, delimiter=delimiter)
+    )
+    columns = zip_longest(*rows, fillvalue="")
+    return frozenset(
+        place for place, column in enumerate(columns)
+        if all(re.fullmatch(r"[0-9]*", value.strip()) for value in column)
+        and any(re.fullmatch(r"0[0-9]+", value.strip()) for value in column)
+    )  # fmt: skip
 
 
 def _lines(start: bytes, encoding: str | None, source: str) -> list[str]:
@@ -167,7 +188,7 @@ def _lines(start: bytes, encoding: str | None, source: str) -> list[str]:
     lines = re.split(r"\r\n|\n|\r", text)
     if len(start) > START and len(lines) > 1:
         lines.pop()
-    return lines[:LOOKED_AT]
+    return lines
 
 
 def _whole_names(lines: list[str]) -> list[str]:
