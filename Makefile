@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check
 SOURCES := setup.py pyproject.toml $(wildcard vpem/_core/*.pyx vpem/_core/*.pxd vpem/_core/simd/*)
 
-.PHONY: help demo test processors crossings sanitize lint bench docs pictures wheel clean
+.PHONY: help demo test processors crossings sanitize lint bench site docs pictures wheel clean
 
 help:
 	@echo "make demo   build in $(VENV) and show what it does on real data"
@@ -15,7 +15,8 @@ help:
 	@echo "make sanitize  the kernels' tests, stopping at any wrong access (gcc; ten minutes)"
 	@echo "make lint   ruff, mypy, cython-lint"
 	@echo "make bench  time kernels, peers, scaling (see benchmarks/README.md)"
-	@echo "make docs   write the references from the code, and the site to build/site"
+	@echo "make site   the pages of docs/ as a site, in build/site; any warning is an error"
+	@echo "make docs   write the references from the code, then the site"
 	@echo "make pictures  those of README and site, by the commands that the pages show"
 	@echo "make wheel  the source distribution and a wheel of this Python, in dist/"
 	@echo "make clean  remove $(VENV) and everything built"
@@ -94,10 +95,14 @@ lint: $(VENV)/with-lint
 bench: $(VENV)/with-bench
 	$(BIN)/python -m benchmarks
 
-docs: $(VENV)/with-test
-	$(BIN)/python docs/make_reference.py
+site: $(VENV)/with-test
 	$(BIN)/python -m sphinx -q -W --keep-going docs build/site
 	@echo "build/site/index.html"
+
+# Pages that the code makes are checked in; a test holds them to it.
+docs: $(VENV)/with-test
+	$(BIN)/python docs/make_reference.py
+	$(MAKE) site
 
 pictures: $(VENV)/with-test
 	$(BIN)/python -m docs.make_pictures

@@ -32,8 +32,8 @@ def log(
     """Sum up the messages of a member of a study, by kind and peer.
 
     A member notes every message of a study in a log beside it, in a line of JSON: when, sent or
-    received, whom to or from, what it was about (the kinds of docs/communication.md), payload
-    bytes, and their SHA-256, which is the same at both ends.
+    received, whom to or from, what it was about (the kinds of docs/reference/communication.md),
+    payload bytes, and their SHA-256, which is the same at both ends.
 
     Example: vpem party log lab-heart.log
     """

@@ -36,7 +36,7 @@ class Observers(NumberFiles, heading="Data"):
         "parties",
         help="Each file is what one observer saw: a .csv table with the columns row, column, "
         "value, or a matrix with gaps of any format; or one .toml file names them all "
-        "(docs/parties.md).",
+        "(docs/reference/parties.md).",
     )
 
 

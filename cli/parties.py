@@ -59,8 +59,8 @@ class PartySettings(Settings, heading="Data"):
 
     parties: bool = setting(
         False,
-        "Each file is one party's, or one .toml file names them all (docs/parties.md). The parties "
-        "are the agents; with --split rows the workers.",
+        "Each file is one party's, or one .toml file names them all (docs/reference/parties.md). "
+        "The parties are the agents; with --split rows the workers.",
     )
     align: str | None = setting(
         None,
@@ -125,7 +125,8 @@ class RowParties(NumberFiles, heading="Data"):
     parties: bool = changed(
         PartySettings,
         "parties",
-        help="Each file has one worker's rows, or one .toml file names them all (docs/parties.md).",
+        help="Each file has one worker's rows, or one .toml file names them all "
+        "(docs/reference/parties.md).",
     )
 
 
@@ -144,8 +145,9 @@ class DataParties(FileSettings, heading="Data", kept=False):
     parties: bool = changed(
         PartySettings,
         "parties",
-        help="Each DATA is one party's, or one .toml file names them all (docs/parties.md). They "
-        "need not be those of the fit: features are found by name.",
+        help="Each DATA is one party's, or one .toml file names them all "
+        "(docs/reference/parties.md). They need not be those of the fit: features are found "
+        "by name.",
     )
     split: str = changed(
         HoldingSettings,

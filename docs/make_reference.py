@@ -40,7 +40,7 @@ ROOMS = {
 
 HOMES = [(prefix, heading) for heading, prefixes in ROOMS.items() for prefix in prefixes]
 
-SUMMARY = ("```{eval-rst}", ".. autosummary::", "   :toctree: reference", "")
+SUMMARY = ("```{eval-rst}", ".. autosummary::", "   :toctree: api", "")
 """What begins a list of names, each of which gets a page."""
 
 HEAD = """# Command line
@@ -55,7 +55,7 @@ what `--json` prints.
 Every command also has `--help`, `--help-all`, `--config FILE` (its options from a TOML file) and
 `--show-config` (every option's value and where it is from). Every option has an environment
 variable, such as `VPEM_FIT_COMPONENTS`. Shells complete words. See
-[configuration](configuration.md).
+[configuration](../how-to/configuration.md).
 
 ## Exit codes
 
@@ -188,5 +188,5 @@ PAGES = {"cli.md": reference, "python.md": python_reference, "table.md": table}
 
 if __name__ == "__main__":
     for target, make in PAGES.items():
-        Path(__file__).with_name(target).write_text(make(), encoding="utf-8")
+        (Path(__file__).parent / "reference" / target).write_text(make(), encoding="utf-8")
         print(f"wrote {target}", file=sys.stderr)

@@ -18,7 +18,9 @@ SCRIPTS = [
     script
     for page in ("batch-systems.md", "checkpoints.md")
     for script in re.findall(
-        r"```bash\n(.*?)```", (ROOT / "docs" / page).read_text(encoding="utf-8"), flags=re.DOTALL
+        r"```bash\n(.*?)```",
+        (ROOT / "docs/how-to" / page).read_text(encoding="utf-8"),
+        flags=re.DOTALL,
     )
 ]
 BASH = shutil.which("bash")

@@ -343,7 +343,7 @@ def test_errors(capsys, tmp_path, faulty, words, sentence):
 
 
 def fenced(language):
-    page = (ROOT / "docs" / "parties.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs/reference/parties.md").read_text(encoding="utf-8")
     return re.findall(rf"```{language}\n(.*?)```", page, flags=re.DOTALL)
 
 

@@ -26,7 +26,7 @@ OTHERS = tuple(
 
 
 def reasons(way, codec, fault, acceleration, path, eigenvalue, n_rounds, batch, step):
-    """Why it cannot be had, as docs/communication.md has it; any of them may be given."""
+    """Why it cannot be had, as docs/reference/communication.md has it; any of them may be given."""
     fixed = codec is None and fault is None
     found = set()
     exact = way != "consensus"

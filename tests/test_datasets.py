@@ -422,7 +422,7 @@ def test_the_script_writes_the_stored_files(tmp_path, monkeypatch, capsys):
 
 
 def test_the_example_of_the_documentation_works(tmp_path, monkeypatch):
-    text = (ROOT / "docs/file-formats.md").read_text()
+    text = (ROOT / "docs/reference/file-formats.md").read_text()
     code = re.search(r"```python\n(.*?mine\.h5.*?)```", text, re.DOTALL).group(1)
     monkeypatch.chdir(tmp_path)
     exec(code, {})

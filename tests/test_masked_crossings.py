@@ -328,7 +328,7 @@ TALKERS = {
     "tree_over_engine wrappers",
 }
 """Modules that say something to other processes without masks, each looked at by the table of
-docs/secure-sum.md. Whoever adds one adds a line there, or takes a verb that masks."""
+docs/reference/secure-sum.md. Whoever adds one adds a line there, or takes a verb that masks."""
 
 
 def test_nothing_else_talks_in_the_open():

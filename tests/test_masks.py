@@ -143,7 +143,7 @@ def numbers(*values):
 
 
 def test_protocol_is_that_of_the_page():
-    """Made again from docs/secure-sum.md: what parties 0 and 3 of 4 send in the second sum."""
+    """Made again from docs/reference/secure-sum.md: the second sum of parties 0 and 3 of 4."""
     masks = place_of(4).masks
     own, who = masks._keys._own, [0, 1, 3]
     facts = [b"4", b"32", *(b"agent %d" % party for party in range(4))]

@@ -39,7 +39,7 @@ def fields_of_fit():
 
 def test_a_field_of_a_record_of_fit_is_in_its_help_its_reference_and_its_completion(fit, capsys):
     shown = done(capsys, "fit", "--help-all").out
-    page = (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs/reference/cli.md").read_text(encoding="utf-8")
     section = page.partition("## vpem fit\n")[2].partition("\n## ")[0]
     params = {param.name: param for param in fit.params}
     for one in fields_of_fit():

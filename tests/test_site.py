@@ -46,11 +46,8 @@ def test_site_is_built_without_warnings_and_asks_nobody_for_anything(tmp_path):
     site, one = tmp_path / "site", tmp_path / "one"
     build((tmp_path / "pages", one), ("docs", site, "-D", "html_theme=basic"))
     assert "furo" in (one / "index.html").read_text(encoding="utf-8")
-    front = (site / "index.html").read_text(encoding="utf-8")
     for page in PAGES[1:]:
-        made = page.relative_to(ROOT / "docs").with_suffix(".html")
-        assert (site / made).exists()
-        assert page.stem == "index" or str(made) in front, page
+        assert (site / page.relative_to(ROOT / "docs").with_suffix(".html")).exists()
     for made in (site, one):
         asks_nobody(made)
 

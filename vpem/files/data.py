@@ -164,7 +164,7 @@ def read_dataset(
     sample_weight: str | int | None = None,
     **changes: Any,
 ) -> Dataset:
-    """Read a dataset from a table or an HDF5 file; see docs/file-formats.md for all formats.
+    """Read a dataset from a table or an HDF5 file; docs/reference/file-formats.md has all formats.
 
     Parameters
     ----------

@@ -1,6 +1,6 @@
 """Datasets: a matrix of examples by features, with what is known about rows, columns and agents.
 
-The file format is described in docs/file-formats.md.
+The file format is described in docs/reference/file-formats.md.
 """
 
 from __future__ import annotations

@@ -4,9 +4,9 @@ Inner join: the rows that every party has, in the order of the first party's fil
 (``keep_missing``): the rows that any party has, those of the first party first, then what the
 second has besides, and so on, each in the order of its file.
 
-What each level reveals is said in docs/parties.md. Everything is a sequence of steps over a
-`vpem.engines.placement.Placement`, the same in every process, so that it runs in one process or in
-many.
+What each level reveals is said in docs/reference/parties.md. Everything is a sequence of steps over
+a `vpem.engines.placement.Placement`, the same in every process, so that it runs in one process or
+in many.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Who the parties are: one file each, or a manifest, whose format docs/parties.md describes."""
+"""Who the parties are: one file each, or a manifest, as docs/reference/parties.md describes it."""
 
 from __future__ import annotations
 
