@@ -213,11 +213,14 @@ def warn_of_ids(frame: Frame, left_out: dict[str, str]) -> None:
     warnings.warn(
         OwnDataWarning(
             f"{frame.source}: {listed} {is_} left out of the features; ",
-            Setting("id_column" if names_rows else "drop", first), " says so; if ", them, ", name all "
-            "features with ", Setting("features"),
+            Setting("id_column" if names_rows else "drop", first),
+            " says so; if ",
+            them,
+            ", name all features with ",
+            Setting("features"),
         ),
         stacklevel=3,
-    )  # fmt: skip
+    )
 
 
 def warn_of_numbers(frame: Frame, features: Sequence[int]) -> None:
