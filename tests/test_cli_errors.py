@@ -121,7 +121,7 @@ def test_features_that_leave_no_covariance(capsys, folder):
     assert result.code == 2
     assert all(line.startswith("vpem: warning: constant features") for line in warnings)
     assert error.startswith("vpem: error: ")
-    assert "larger --reg-covar" in error
+    assert "a number above 0 for --reg-covar" in error
     assert listing(folder) == before
 
 

@@ -92,7 +92,7 @@ def check(path):
     np.testing.assert_array_equal(found.labels, rows[:, 8])
     assert found.labels.dtype == np.int64
     assert found.feature_names == KNOWN.feature_names
-    assert found.partition.agent_of.tolist() == list(range(8))
+    assert found.partition is None
 
 
 # ---- what is got ---------------------------------------------------------------------------------

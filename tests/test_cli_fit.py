@@ -250,10 +250,26 @@ def test_by_default_partition_and_graph_are_those_of_the_dataset(fit):
     assert [hub["features"] for hub in report["hubs"]] == list(map(list, HELD))
 
 
-def test_without_them_each_feature_is_an_agent_of_a_star(fit, nameless):
-    report = fit(source=nameless)
-    assert report["topology"] == "star"
-    assert [hub["features"] for hub in report["hubs"]] == [[j] for j in range(6)]
+@over(
+    asked=[
+        ("--topology", "star"), ("--topology", "cycle"), ("--topology", "path", "--sum", "tree"),
+        ("--sum", "tree"), ("--compress", "float32"), ("--secure-sum",), None,
+    ]
+)  # fmt: skip
+def test_without_them_a_feature_has_an_agent_in_a_network_and_else_all_have_one(
+    asked, fit, nameless
+):
+    report = fit(*(asked or ()), source=nameless)
+    features = [[0, 1, 2, 3, 4, 5]] if asked is None else [[j] for j in range(6)]
+    assert [hub["features"] for hub in report["hubs"]] == features
+
+
+def test_hubs_of_one_feature_are_told_to_be_diagonal(capsys, nameless):
+    printed = done(capsys, "fit", nameless, "--topology", "star").out
+    assert "diagonal covariance (each hub has one feature)" in printed
+    tied = done(capsys, "fit", nameless, "--topology", "star", "--covariance", "tied").out
+    assert "tied, diagonal covariance" in tied
+    assert "full covariance," in done(capsys, "fit", nameless).out
 
 
 def test_a_number_of_agents(fit):
@@ -304,7 +320,7 @@ def test_another_dataset_of_the_file(fit, data, tmp_path):
         other["deep/inside"] = file["X"][()]
     inside = fit("--dataset", "deep/inside", source=tmp_path / "any.h5")
     assert inside["feature_names"] == [f"feature {j}" for j in range(6)]
-    assert inside["n_agents"] == 6
+    assert inside["n_agents"] == 1
 
 
 # ---- what is written and what is said ------------------------------------------------------------

@@ -370,7 +370,7 @@ def test_a_stream_of_one_component_is_a_weighted_mean(kind, graph, weighted, ove
     assert np.isfinite(scores).all()
 
 
-@over(seed=[0, 1, 5], options=[{}, {"graph": "star", "hops": 0}])
+@over(seed=[0, 1, 5], options=[{"graph": "star"}])
 def test_a_stream_comes_close_to_the_fit(seed, options, overlapping):
     X = overlapping(seed, 4000, 4)
     whole = VPEM(2, random_state=0, init="k-means++", **options).fit(X)
