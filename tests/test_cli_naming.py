@@ -46,8 +46,8 @@ def test_a_manifest_keeps_names_of_columns_that_are_called_like_parameters(capsy
     said = run(capsys, "fit", "--parties", "m.toml").sentence
     assert f"the columns are {', '.join(PARAMETERS)}" in said
     (folder / "twice.csv").write_text("tol,tol\n1,2\n3,4\n")
-    said = run(capsys, "data", "import", "twice.csv", "-o", "x.h5").sentence
-    assert "columns 0 and 1 are both called 'tol'; rename one, or pass --no-header if" in said
+    said = run(capsys, "data", "import", "twice.csv", "-o", "x.h5").err
+    assert "further ones are called 'tol.1'" in said
 
 
 def test_warnings_keep_names_of_features(capsys, folder):

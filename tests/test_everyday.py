@@ -395,3 +395,32 @@ def test_single_precision_is_kept_and_survives_pickling(graph, X):
 def test_start_objects_are_only_what_they_are_given(X):
     assert GivenStart.at("kmeans", "full", (2, 4)) == GivenStart("kmeans")
     assert GivenStart.of("random").init == "random"
+
+
+# ---- data frames that hold more than measurements ------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", [VPEM, DistributedKMeans, FedEM])
+def test_text_in_a_data_frame_is_named_with_the_way_on(kind):
+    frame = pa.table({"a": np.arange(9.0) % 4, "sex": ["m", "f", "m"] * 3})
+    with pytest.raises(InputError, match=r"'sex' of X holds 'm', .*drop.*family='auto'"):
+        kind(2).fit(frame)
+
+
+def test_ids_in_a_data_frame_are_warned_of():
+    rng = np.random.default_rng(0)
+    frame = pa.table({"patient": rng.permutation(90)[:40], "a": rng.normal(size=40)})
+    with pytest.warns(vpem.VpemWarning, match=r"'patient' .* .whole numbers, all different"):
+        model = VPEM(2).fit(frame)
+    model.predict(frame)
+
+
+def test_a_dataset_is_fitted_on_the_network_that_it_has():
+    """As the command fits it."""
+    held = vpem.read_dataset(vpem.example_path("breast_cancer"))
+    made = VPEM(2).fit(held)
+    assert made.graph_.topology == "dataset"
+    assert [list(hub.agents) for hub in made.hubs_] == [[n] for n in range(held.partition.n_agents)]
+    assert VPEM(2, agents=1).fit(held).graph_.topology == "star"
+    assert VPEM(2).fit(held.X).graph_.n_agents == 1
+    assert VPEM(2, graph="cycle").fit(held.X).graph_.n_agents == held.n_features

@@ -144,8 +144,6 @@ def test_a_first_row_of_numbers_is_warned_about(table):
         ("a,b\n", InputError, "has no rows"),
         ("a,b\n1,2\n3\n", FileError, r"row 1 \(counted from 0\) has 1 fields instead of 2"),
         ("a,b\n1,2\n3,4,5\n", FileError, "row 1 .* has 3 fields instead of 2"),
-        ("a,a\n1,2\n", InputError, "columns 0 and 1 are both called 'a'"),
-        ("1,1\n1,2\n", InputError, "both called '1'; .* no_header=True"),
         ("a,\u00fc\n1,2\n".encode("latin-1"), FileError, "not UTF-8 text"),
         ("a,b\n1,\u00fc\n".encode("latin-1"), FileError, "not UTF-8 text"),
         (b"a,b\n1,\0\n", FileError, "is no text"),
@@ -205,9 +203,58 @@ def test_columns_that_cannot_be_used_are_refused(table, options, sentence):
         read_dataset(table(PEOPLE), **options)
 
 
-def test_a_column_named_twice_is_refused(table):
-    with pytest.raises(InputError, match="several columns are called 'a'"):
-        read_dataset(table("a,a\n1,2\n"), label_column="a")
+def test_columns_of_one_name_are_told_apart(table):
+    with pytest.warns(VpemWarning, match="further ones are called 'a.2', 'a.3'$"):
+        found = read_dataset(table("a,a,a.1,a\n1,2,5,7\n3,5,6,8\n"), label_column="a")
+    assert found.feature_names == ("a.2", "a.1", "a.3")
+    assert found.labels.tolist() == [1, 3]
+
+
+ROWS = 40
+NUMBERS = np.random.default_rng(5).permutation(9000)[:ROWS]
+
+
+@each(
+    ("name", "value", "why"),
+    [
+        ("code", lambda i: f"{NUMBERS[i]:05d}", "ids of rows"),
+        ("code", lambda i: NUMBERS[i], "ids of rows"),
+        ("code", lambda i: i + 7, "ids of rows"),
+        ("Patient", lambda i: NUMBERS[i], "ids of rows"),
+        ("patientId", lambda i: i // 3, "numbers of rows, some alike"),
+        ("nr", lambda i: 3 * (i // 2), "numbers of rows, some alike"),
+        ("zip", lambda i: f"0{1000 + i % 9}", "zeros in front"),
+        ("age", lambda i: NUMBERS[i] % 60, None),
+        ("income", lambda i: NUMBERS[i] + 0.5, None),
+        ("patient", lambda i: i % 2, None),
+        ("body mass index", lambda i: 20 + i % 7, None),
+        ("index", lambda i: 1.5 + i / 100, None),
+        ("code", lambda i: "" if i == 3 else NUMBERS[i], None),
+    ],
+)
+def test_numbers_that_name_rows_are_no_features(table, name, value, why):
+    path = table(f"a,{name},b\n" + "".join(f"{i % 5}.5,{value(i)},{i % 3}\n" for i in range(ROWS)))
+    if why is None:
+        assert read_dataset(path).feature_names == ("a", name, "b")
+        return
+    how = "drop" if "alike" in why or "zeros" in why else "id_column"
+    with pytest.warns(VpemWarning, match=rf"{name}' \({why}\) is left out .*; {how}='{name}' says"):
+        found = read_dataset(path)
+    assert found.feature_names == ("a", "b")
+    assert found.left_out == {name: why}
+    if why == "ids of rows":
+        assert list(map(str, found.ids)) == [str(value(i)) for i in range(ROWS)]
+    # Whoever says what the column is hears nothing.
+    assert read_dataset(path, features=["a", name, "b"]).feature_names == ("a", name, "b")
+    assert read_dataset(path, drop=[name]).feature_names == ("a", "b")
+    assert read_dataset(path, family={name: "poisson"}).feature_names == ("a", name, "b")
+    if how == "id_column":
+        assert read_dataset(path, id_column=name).ids.tolist() == found.ids.tolist()
+
+
+def test_in_few_rows_measurements_may_all_differ(table):
+    found = read_dataset(table("a,b\n" + "".join(f"{NUMBERS[i]},{i % 3}\n" for i in range(20))))
+    assert found.feature_names == ("a", "b")
 
 
 def test_missing_and_broken_files_are_refused(table, tmp_path):

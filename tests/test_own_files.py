@@ -137,7 +137,7 @@ FILES = [
     ("t.data", "   1.0   2.0\n   3.0   5.0\n", {"no_header": True},
      {**PLAIN, "names": ("column 0", "column 1")}),
     ("t.csv", "1.5,2\n3,5\n", {}, "first row was taken for names .* no_header=True"),
-    ("t.csv", "a,a\n1,2\n", {}, "columns 0 and 1 are both called 'a'"),
+    ("t.csv", "a,a\n1,2\n3,5\n", {}, "further ones are called 'a.1'"),
     ("t.csv", '"body\n mass","b, c"\n1,2\n3,5\n', {}, {**PLAIN, "names": ("body mass", "b, c")}),
     ("t.csv", "Sales of May\n\na,b\n1,2\n3,5\n", {}, "remove what stands above .* delimiter"),
     ("t.csv", "a,b\nx,y\nx,y\n", {}, r"a \(text\), b \(text\); features are columns of numbers"),

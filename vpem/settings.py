@@ -126,8 +126,8 @@ class HoldingSettings(WorkerSettings, heading="Data"):
     split: str = setting("features", "What is spread: features over agents, or rows over "
         "workers.", choices=SPLITS)
     agents: int | None = setting(None, "Split the features evenly among so many agents. Parts are "
-        "contiguous. Without it one has all, or each has one where --topology, --graph, --hops or a "
-        "way of summing asks for a network. Default: as in the dataset, else one.",
+        "contiguous. Without it one has all, or each has one where --topology, --graph, --hops or "
+        "a way of summing asks for a network. Default: as in the dataset, else one.",
         least=1, idle=idle.BY_FEATURES)
     partition: Path | None = setting(None, 'Features of each agent, JSON: {"name": [feature, ...], '
         '...}.', file="read", idle=idle.BY_FEATURES)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
@@ -21,7 +22,7 @@ from vpem.files.table_settings import TableSettings
 
 __all__ = [
     "GUESSED", "ID_NAMES", "MOST", "OF_ROWS", "find_ids", "has_zeros", "nothing_left",
-    "sort_columns", "warn_of_ids", "warn_of_numbers",
+    "sort_columns", "told_apart", "warn_of_ids", "warn_of_numbers",
 ]  # fmt: skip
 
 ID_NAMES = ("id", "ids")
@@ -36,6 +37,27 @@ GUESSED = (OF_ROWS, ZEROS, "whole numbers, all different", "numbers of rows, som
 
 UNTELLING = ("constant", "no values")
 """Why columns of numbers are no features, which may be otherwise in other rows."""
+
+
+def told_apart(frame: Frame) -> Frame:
+    """Return a frame whose columns have different names, made as pandas makes them, with a note."""
+    if len(set(frame.names)) == len(frame.names):
+        return frame
+    names: list[str] = []
+    for name in frame.names:
+        numbered = (f"{name}.{n}" for n in range(1, len(frame.names) + 1))
+        names.append(name if name not in names else next(
+            one for one in numbered if one not in names and one not in frame.names
+        ))  # fmt: skip
+    made = [new for old, new in zip(frame.names, names, strict=True) if new != old]
+    warnings.warn(
+        VpemWarning(
+            f"{frame.source}: some columns have the same name; further ones are called "
+            f"{shorten(map(repr, made))}"
+        ),
+        stacklevel=3,
+    )
+    return replace(frame, names=tuple(names))
 
 
 def sort_columns(

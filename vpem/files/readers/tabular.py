@@ -19,6 +19,7 @@ from vpem.files.arrow import (
     weights_of,
 )
 from vpem.files.datasets import Dataset
+from vpem.files.families import Asked
 from vpem.files.labels_for_fit import SomeLabels, labels_of_columns
 from vpem.files.readers.categories import take_categories
 from vpem.files.readers.choosing import Choice, choose
@@ -31,6 +32,7 @@ from vpem.files.readers.leaving_out import (
     find_ids,
     nothing_left,
     sort_columns,
+    told_apart,
     warn_of_ids,
     warn_of_numbers,
 )
@@ -46,7 +48,7 @@ Columns = dict[int, pa.ChunkedArray]
 
 def dataset_of(frame: Frame, wanted: Wanted) -> Dataset:
     """Read a frame."""
-    table = wanted.table
+    table, frame = wanted.table, told_apart(frame)
     names = frame.names
     choice = choose(names, wanted, frame.source)
     found = _read(frame, choice)
@@ -70,7 +72,9 @@ def dataset_of(frame: Frame, wanted: Wanted) -> Dataset:
         rest |= features
         features = dict(sorted((features | coded).items()))
     ids = choice.noted.get("id")
-    if ids is None and (ids := find_ids(frame, rest)) is not None:
+    said = () if (asked := Asked.of(table.family)) is None else asked.named
+    likely = {n: values for n, values in rest.items() if names[n] not in said}
+    if ids is None and (ids := find_ids(frame, likely)) is not None:
         features.pop(ids, None)
         if left_out.pop(names[ids], "") in GUESSED and not choice.chosen:
             left_out = {names[ids]: OF_ROWS} | left_out

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from functools import partial
 from numbers import Integral
@@ -11,10 +12,10 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import ArrayLike
 from sklearn.utils import check_random_state
-from sklearn.utils.validation import validate_data
+from sklearn.utils.validation import _get_feature_names, validate_data
 
-from vpem.checks import Floats, check_data, check_finite, check_int
-from vpem.errors import InputError
+from vpem.checks import Floats, check_data, check_finite, check_int, numbers_of_rows
+from vpem.errors import InputError, VpemWarning
 from vpem.files.datasets import Dataset, default_names
 from vpem.files.holdings import numbered
 from vpem.files.models import match_features
@@ -48,6 +49,36 @@ def _plain(value: Any) -> Any:
     return value if isinstance(value, str | int | float | None) else type(value).__name__
 
 
+def _text_in(X: Any, error: ValueError) -> ValueError:
+    """Return the error of a data frame in which a column is no numbers, or the one there was."""
+    known = hasattr(X, "columns") or hasattr(X, "__dataframe__")
+    names = _get_feature_names(X) if known else None
+    for place, name in enumerate([] if names is None else names):
+        column = np.asarray(X.iloc[:, place] if hasattr(X, "iloc") else X[name])
+        try:
+            column.astype(np.float64)
+        except (TypeError, ValueError):
+            odd = next((one for one in column.tolist() if isinstance(one, str)), column[0])
+            return InputError(
+                f"column {name!r} of X holds {odd!r}, which is no number; leave it out, "
+                f"X.drop(columns={name!r}), or take text as categories, VPEM(family='auto')"
+            )
+    return error
+
+
+def _warn_of_ids(data: Floats, names: Sequence[Any]) -> None:
+    """Warn of columns of a data frame that rather name its rows."""
+    for place, name in enumerate(names):
+        if why := numbers_of_rows(str(name), data[:, place]):
+            warnings.warn(
+                VpemWarning(
+                    f"{name!r} is taken for a measurement although it seems to name the rows "
+                    f"({why}); if it does, leave it out: X.drop(columns={name!r})"
+                ),
+                stacklevel=4,
+            )
+
+
 class OfSettings(Everyday):
     """Estimator whose parameters are settings of a recipe."""
 
@@ -71,7 +102,12 @@ class OnGraph(OfSettings):
         if isinstance(X, Dataset):
             data = self._of_dataset(X, reset, common)
         else:
-            data = validate_data(self, X, reset=reset, **common)
+            try:
+                data = validate_data(self, X, reset=reset, **common)
+            except ValueError as error:
+                raise _text_in(X, error) from None
+            if reset:
+                _warn_of_ids(data, getattr(self, "feature_names_in_", ()))
         names = getattr(self, "feature_names_in_", None)
         finite: Any = partial(check_finite, advice=MARGINALIZE)
         if getattr(self, "missing", "refuse") == "marginalize":
