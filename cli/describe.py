@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from vpem.files.table_settings import TableSettings
 
+from .kinds import FactsFile
 from .reading import STDIN, DataFile, read_one
 from .where import Where
 
@@ -20,7 +22,7 @@ if TYPE_CHECKING:
 
     from .tables import Table
 
-__all__ = ["describe"]
+__all__ = ["DatasetFile", "describe"]
 
 MOST_ROWS = 100  # rows of one table; --json has them all
 
@@ -65,6 +67,26 @@ def describe(
         print_json(summary)
     else:
         show(*_tables(summary))
+
+
+class DatasetFile(FactsFile):
+    """Data, in the format of vpem."""
+
+    holds = "a dataset"
+
+    @cached_property
+    def facts(self) -> Report:
+        """What there is to say of it."""
+        from vpem.files.about import read_about
+
+        found = read_one(self.path, TableSettings(), Where(), None)
+        return _describe(found) | {"about": read_about(self.path), "columns": []}
+
+    def show(self) -> None:
+        """Print what `vpem data describe` prints."""
+        from .output import show
+
+        show(*_tables(self.facts))
 
 
 def _describe(dataset: Dataset) -> Report:

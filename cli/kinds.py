@@ -25,6 +25,8 @@ KINDS = {
     "vpem-clustering": ("of_rows", "ClustersFile"),
     "vpem-saem": ("of_individuals", "SaemFile"),
     "vpem-imputation": ("kinds", "ImputationFile"),
+    "vpem-dataset": ("describe", "DatasetFile"),
+    "vpem-checkpoint": ("kinds", "CheckpointFile"),
 }
 """Where the class of each kind is, by what files say that they are."""
 
@@ -43,7 +45,8 @@ def stored_at(path: Path, curve: str | None = None) -> StoredFile:
     with open_read(path) as file:
         encoding = read_attribute(file, "encoding-type")
         of_documents = encoding == "vpem-saem" and read_attribute(file, "model") == CORPUS_MODEL
-    module, name = KINDS.get(encoding or "", KINDS["vpem-model"])
+    other = ("kinds", "OtherFile") if (encoding or "").startswith("vpem-") else KINDS["vpem-model"]
+    module, name = KINDS.get(encoding or "", other)
     if of_documents:
         module, name = "of_topics", "TopicsFile"
     found: StoredFile = getattr(import_module(f"{__package__}.{module}"), name)(path)
@@ -152,19 +155,99 @@ class StoredFile:
         return None
 
 
-class ImputationFile(StoredFile):
+class FactsFile(StoredFile):
+    """A file of which there is no more to show than some facts."""
+
+    holds = "no model"
+
+    @cached_property
+    def saved(self) -> Saved:
+        """No pictures are drawn of it."""
+        self._refuse("plot")
+
+    @cached_property
+    def facts(self) -> dict[str, Any]:
+        """What there is to say of it."""
+        raise NotImplementedError
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the facts."""
+        return self.facts
+
+    def show(self) -> None:
+        """Print the facts."""
+        from .output import show, table
+
+        lines = [(name.replace("_", " "), str(value)) for name, value in self.facts.items()]
+        show(table(lines, "", ""))
+
+
+class CheckpointFile(FactsFile):
+    """A run that can go on."""
+
+    holds = "a checkpoint of a run, which goes on with --checkpoint and --resume"
+
+    @cached_property
+    def facts(self) -> dict[str, Any]:
+        """What was asked for."""
+        from vpem.files.states import read_state
+
+        state = read_state(self.path)
+        asked = state.get("facts")
+        asked = asked if isinstance(asked, dict) else {}
+        plain = {name: one for name, one in asked.items() if isinstance(one, str | int | float)}
+        return {"file": str(self.path), "holds": "a checkpoint"} | plain
+
+
+class OtherFile(FactsFile):
+    """A table of results, or data that Python programs have written."""
+
+    holds = "neither a model nor another fit"
+
+    @cached_property
+    def facts(self) -> dict[str, Any]:
+        """What lies where in it."""
+        from vpem.files.hdf5 import list_datasets, open_read, read_attribute
+
+        with open_read(self.path) as file:
+            kind = read_attribute(file, "encoding-type")
+            shapes = {path: one.shape or () for path, one in list_datasets(file).items()}
+        return {"file": str(self.path), "holds": kind} | {
+            path: " x ".join(map(str, shape)) or "one value" for path, shape in shapes.items()
+        }
+
+
+class ImputationFile(FactsFile):
     """A completed matrix."""
 
     holds = "an imputation"
     instead: ClassVar = dict.fromkeys(
-        ("model show", "model contribution", "predict", "score", "sample", "evaluate", "plot"),
+        ("model contribution", "predict", "score", "sample", "evaluate", "plot"),
         "a matrix that is completed: 'vpem model export' writes it as a table",
     )
 
     @cached_property
-    def saved(self) -> Saved:
-        """No pictures are drawn of it here."""
-        self._refuse("plot")
+    def facts(self) -> dict[str, Any]:
+        """What there is to say of the matrix, and of how it was completed."""
+        from vpem.files.hdf5 import open_read
+        from vpem.files.imputations import read_imputed
+        from vpem.files.json_text import read_json_element
+
+        found = read_imputed(self.path)
+        with open_read(self.path) as file:
+            report = read_json_element(file, "report")
+        names = {"algorithm": str, "law": str, "rank": int, "n_components": int, "n_iter": int,
+                 "converged": bool, "log_likelihood": float}  # fmt: skip
+        told = {name: reported(report, name, kind) for name, kind in names.items()}
+        return {
+            "file": str(self.path),
+            "holds": self.holds,
+            "source": found.source,
+            "rows": len(found.row_names),
+            "columns": len(found.column_names),
+            "entries_imputed": int((found.times_seen == 0).sum()),
+            "draws": 0 if found.draws is None else len(found.draws),
+        } | {name: value for name, value in told.items() if value is not None}
 
     def export(self, output: Path, force: bool, quote_formulas: bool) -> None:
         """Write the completed matrix as CSV."""

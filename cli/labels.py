@@ -6,9 +6,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vpem.records import setting
+from vpem.records import changed, setting
 
 from .driver import TableOutput
+from .idle import NO_CSV
+from .requests import ResultSettings
 from .roles import Role, writes
 
 if TYPE_CHECKING:
@@ -51,6 +53,7 @@ class LabelledOutput(TableOutput, heading="Output", kept=False):
         flags="--labels",
         file=Role(writes=True, files=_of_one),
     )
+    digits: int = changed(ResultSettings, "digits", idle=NO_CSV)
 
 
 class LabelFile:
@@ -60,11 +63,11 @@ class LabelFile:
     named after it and the parties, as shards are. Where any process has one it is ``wanted``, so
     that all take part in what labels need. ``written`` lists files, of a process that has a user
     its own; where it could not write it, its error is raised there: when all have what was found.
-    ``force`` and ``quote_formulas`` are those of `vpem.files.tables.write_columns`.
+    ``force``, ``quote_formulas`` and ``digits`` are those of `vpem.files.tables.write_columns`.
     """
 
     def __init__(
-        self, setting: str, file: Path | None, where: Where, parties: bool, **how: bool
+        self, setting: str, file: Path | None, where: Where, parties: bool, **how: Any
     ) -> None:
         from vpem.files.endings import check_ending
         from vpem.files.hdf5 import check_writable
@@ -81,7 +84,7 @@ class LabelFile:
     @classmethod
     def of(cls, out: LabelledOutput, where: Where, parties: bool) -> LabelFile:
         """Make that of a fit."""
-        how = {"force": out.force, "quote_formulas": out.quote_formulas}
+        how = {"force": out.force, "quote_formulas": out.quote_formulas, "digits": out.digits}
         return cls("labels_file", out.labels_file, where, parties, **how)
 
     def __bool__(self) -> bool:
@@ -135,7 +138,11 @@ class LabelFile:
             assert held is not None
             self.write_homes(source.homes, held.names, found, holders, screen)
         elif self:
-            homes = {0: whole_of(source.ids, source.n_samples)} if self.where.speaks else {}
+            homes = (
+                {0: whole_of(source.ids, source.n_samples, counted=source.counted)}
+                if self.where.speaks
+                else {}
+            )
             self.write_homes(homes, (), found, holders, screen)
 
     def write_homes(
@@ -182,13 +189,13 @@ class LabelFile:
                 )
 
 
-def whole_of(ids: Any, n_rows: int, name: str = "") -> Home:
+def whole_of(ids: Any, n_rows: int, name: str = "", counted: Any = None) -> Home:
     """Return rows all of which took part."""
     import numpy as np
 
     from vpem.files.parties.homes import Home
 
-    return Home(name, ids, np.arange(n_rows))
+    return Home(name, ids, np.arange(n_rows), counted)
 
 
 def of_workers(

@@ -35,24 +35,27 @@ ModelFile = Annotated[Path, READ, typer.Argument(help="Model, from 'vpem fit --o
 ResultFile = Annotated[
     Path, READ, typer.Argument(help="Model, clusters or fit of SAEM, from the --output of a fit.")
 ]
+AnyFile = Annotated[Path, READ, typer.Argument(help="File that vpem has written.")]
 
 
 @app.command("show")
 def show(
-    model: ResultFile,
+    file: AnyFile,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Show a model: hubs, mixing weights, means, history.
+    """Show a model, or any other file that vpem has written.
 
-    Of clusters: centres. Of a fit of SAEM: estimates with standard errors, shrinkage.
+    Of a model: hubs, mixing weights, means, history. Of clusters: centres. Of a fit of SAEM:
+    estimates with standard errors, shrinkage. Of data: what 'vpem data describe' prints. 'vpem
+    show' and 'vpem model show' are one command.
 
-    Example: vpem model show model.h5
+    Example: vpem show model.h5
     """
     from .kinds import stored_at
     from .output import Screen, print_json
 
     with Screen():
-        stored = stored_at(model)
+        stored = stored_at(file)
         if json:
             print_json(stored.as_json())
         else:

@@ -127,7 +127,7 @@ class RowFile(StoredFile):
             tables.write(source, everyones, X.parties, request.screen)
         request.leave_it_to_the_first()
         shown: Report = {"labels": labels, **own}
-        rows: Home | None = Home("", source.ids, np.arange(len(X)))
+        rows: Home | None = Home("", source.ids, np.arange(len(X)), source.counted)
         if request.where.own_users:  # a member that brings no data has no rows
             rows = next(iter(source.homes.values()), None)
             shown = {} if rows is None else {name: rows.values(at) for name, at in shown.items()}

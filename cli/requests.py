@@ -199,6 +199,15 @@ class ResultSettings(Printing, heading="Output", kept=False):
     )
     force: bool = changed(Output, "force")
     quote_formulas: bool = changed(TableOutput, "quote_formulas", idle=NO_CSV_AT_ALL)
+    digits: int = setting(
+        7,
+        "Significant digits of probabilities in CSV. With 7, which single precision has, those "
+        "below 1e-12 are 0.",
+        least=1,
+        most=17,
+        local=True,
+        idle=NO_CSV_AT_ALL,
+    )
     json: bool = changed(Printing, "json", help="Print one JSON object.")
     quiet: bool = changed(Printing, "quiet", help="No messages.")
 
@@ -207,7 +216,9 @@ class ResultSettings(Printing, heading="Output", kept=False):
         from vpem.files.tables import write_columns
 
         if self.output is not None or not self.json:
-            write_columns(self.output, dict(columns), kind, self.force, self.quote_formulas)
+            write_columns(
+                self.output, dict(columns), kind, self.force, self.quote_formulas, self.digits
+            )
 
 
 @dataclass(frozen=True)
@@ -237,7 +248,7 @@ class Request:
 
         out = self.output
         apart = self.processes.apart and self.parties.parties
-        how = {"force": out.force, "quote_formulas": out.quote_formulas}
+        how = {"force": out.force, "quote_formulas": out.quote_formulas, "digits": out.digits}
         return LabelFile("output", out.output if apart else None, self.where, True, **how)
 
     @property

@@ -87,7 +87,7 @@ def score(
         IndividualSettings, Without("individual times population latents residuals")
     ],
     engine: Annotated[EngineSettings, Without("shards")],
-    results: Annotated[ResultSettings, Without("output force quote_formulas")],
+    results: Annotated[ResultSettings, Without("output force quote_formulas digits")],
 ) -> None:
     """Compute log-likelihood, BIC and AIC of data under a model.
 
@@ -110,7 +110,7 @@ def sample(
     n: Annotated[int, typer.Option("-n", "--samples", help="Rows to draw.")] = 100,
     seed: Annotated[int, typer.Option(help="Seed of the draw.")] = 0,
     *,
-    results: Annotated[ResultSettings, Without("json")],
+    results: Annotated[ResultSettings, Without("json digits")],
 ) -> None:
     """Draw rows from a model, each labelled with its component.
 
@@ -137,7 +137,7 @@ def evaluate(
     *,
     rows: Annotated[RowSettings, Without("features sample_weight")],
     parties: Annotated[DataParties, Without(OF_A_FIT)],
-    results: Annotated[ResultSettings, Without("output force quote_formulas")],
+    results: Annotated[ResultSettings, Without("output force quote_formulas digits")],
 ) -> None:
     """Compare components or clusters with labels.
 

@@ -69,6 +69,8 @@ class Dataset(Shown, facts="{n_samples:row}, {n_features:feature}, {source}"):
         Names of the columns.
     ids : ndarray of shape (n_samples,), optional
         What the rows are called: strings or numbers.
+    counted : ndarray of shape (n_samples,), optional
+        An index that only counts the rows, from 0 or 1: no ids, but what tables of results have.
     labels : ndarray of shape (n_samples,), optional
         Known classes of the rows, strings or numbers; never used in fitting.
     partition : Partition, optional
@@ -119,6 +121,7 @@ class Dataset(Shown, facts="{n_samples:row}, {n_features:feature}, {source}"):
     coded: dict[int, tuple[str, ...]] = field(default_factory=dict)
     labels_for_fit: SomeLabels | None = None
     labelled_by: int = 0
+    counted: Labels | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.X, FileMatrix):

@@ -30,6 +30,7 @@ def write_columns(
     kind: str,
     force: bool = False,
     quote_formulas: bool = False,
+    digits: int = 17,
 ) -> None:
     """Write columns (M,) to .csv, .parquet or .h5, or CSV to standard output; all or nothing.
 
@@ -37,10 +38,11 @@ def write_columns(
     and ends of lines stay, in quotes. Columns of pyarrow (ChunkedArray) go to CSV and Parquet only.
     Masked values are empty cells of CSV and nulls of Parquet; in HDF5 they are -1 of whole numbers,
     else NaN. ``kind`` is the ``encoding-type`` of HDF5. If ``quote_formulas``, an apostrophe comes
-    before what begins with =, +, - or @ in CSV: spreadsheets would compute it.
+    before what begins with =, +, - or @ in CSV: spreadsheets would compute it. Probabilities, whose
+    names begin with ``proba_``, have so many significant ``digits`` in CSV.
     """
     if path is None:
-        _write_csv(sys.stdout, columns, quote_formulas)
+        _write_csv(sys.stdout, columns, quote_formulas, digits)
         return
     with atomic_write(path, force, "results") as temporary:
         ending = ending_of(path)
@@ -48,7 +50,7 @@ def write_columns(
             _write_parquet(temporary, columns)
         elif ending == ".csv":
             with open(temporary, "w", newline="", encoding="utf-8") as stream:
-                _write_csv(stream, columns, quote_formulas)
+                _write_csv(stream, columns, quote_formulas, digits)
         else:
             with create(temporary, kind, VERSION) as file:
                 for name, column in columns.items():
@@ -76,21 +78,30 @@ def _filled(column: Labels) -> Labels:
     return np.ma.filled(column, np.nan if column.dtype.kind == "f" else -1)
 
 
-def _write_csv(stream: TextIO, columns: Mapping[str, Any], quote_formulas: bool) -> None:
+def _write_csv(
+    stream: TextIO, columns: Mapping[str, Any], quote_formulas: bool, digits: int
+) -> None:
+    least = min(1e-12, 10.0 ** -(digits + 5))
+
+    def short(share: float | None) -> object:
+        return share if share is None else "0" if share < least else f"{share:.{digits}g}"
+
     def plain(text: object) -> str:
         shown = _escaped(str(text))
         return f"'{shown}" if quote_formulas and shown.startswith(FORMULAS) else shown
 
-    def cells(column: Any) -> list[object]:
+    def cells(name: str, column: Any) -> list[object]:
         if not isinstance(column, np.ndarray):
             return ["" if one is None else plain(one) for one in column.to_pylist()]
         # Python's own numbers print with all the digits it takes to read them back.
-        values: list[object] = column.tolist()
+        values: list[Any] = column.tolist()
+        if name.startswith("proba_") and digits < 17:
+            return list(map(short, values))
         return values if column.dtype.kind in "biuf" else list(map(plain, values))
 
     writer = csv.writer(stream, lineterminator="\n")
     writer.writerow(map(plain, columns))
-    writer.writerows(zip(*map(cells, columns.values()), strict=True))
+    writer.writerows(zip(*map(cells, columns, columns.values()), strict=True))
 
 
 def _escaped(text: str) -> str:

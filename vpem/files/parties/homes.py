@@ -21,6 +21,7 @@ class Home:
     name: str  # "": of one dataset
     ids: Labels | None  # (m,)
     places: NDArray[np.intp]  # (m,) where each is in the results; -1: nowhere
+    counted: Labels | None = None  # (m,) numbers of rows that have no ids; None: from 0
 
     @classmethod
     def joined(cls, name: str, ids: Labels | None, n_rows: int, rows: NDArray[np.intp]) -> Self:
@@ -41,7 +42,8 @@ class Home:
         Of each array (M,), by rows as they were joined, columns (m,) are masked where a row took no
         part.
         """
-        called = ("row", np.arange(len(self.places))) if self.ids is None else ("id", self.ids)
+        numbers = np.arange(len(self.places)) if self.counted is None else self.counted
+        called = ("row", numbers) if self.ids is None else ("id", self.ids)
         lost = self.places < 0
         return dict([called]) | {
             name: np.ma.array(np.take(column, np.where(lost, 0, self.places)), mask=lost)

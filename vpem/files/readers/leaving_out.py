@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from vpem.checks import ids_by_name, numbers_of_rows
+from vpem.checks import Labels, ids_by_name, numbers_of_rows
 from vpem.errors import InputError, OwnDataWarning, Setting, VpemWarning, shorten
 from vpem.files.arrow import decoded, is_bytes, is_numeric, is_text, longest_text, plain_kind
 from vpem.files.families import Asked
@@ -21,7 +21,7 @@ from vpem.files.reading import LONGEST_STRING
 from vpem.files.table_settings import TableSettings
 
 __all__ = [
-    "GUESSED", "ID_NAMES", "MOST", "OF_ROWS", "find_ids", "has_zeros", "nothing_left",
+    "GUESSED", "ID_NAMES", "MOST", "OF_ROWS", "counted_by", "find_ids", "has_zeros", "nothing_left",
     "sort_columns", "told_apart", "warn_of_ids", "warn_of_numbers",
 ]  # fmt: skip
 
@@ -179,6 +179,15 @@ def find_ids(frame: Frame, columns: dict[int, pa.ChunkedArray]) -> int | None:
         different = [n for n in numbers if _why_ids(names[n], columns[n], some=False)]
         different = [n for n in different if _all_differ(columns[n])]
     return different[0] if len(different) == 1 else None
+
+
+def counted_by(frame: Frame, columns: dict[int, pa.ChunkedArray]) -> Labels | None:
+    """Return an index that only counts the rows, if there is one."""
+    for place in sorted(frame.index & set(columns)):
+        if _all_differ(columns[place]) and _counts(columns[place]):
+            numbers: Labels = decoded(columns[place]).to_numpy()
+            return numbers
+    return None
 
 
 def _all_differ(column: pa.ChunkedArray) -> bool:

@@ -29,6 +29,7 @@ from vpem.files.readers.leaving_out import (
     GUESSED,
     MOST,
     OF_ROWS,
+    counted_by,
     find_ids,
     nothing_left,
     sort_columns,
@@ -97,6 +98,7 @@ def dataset_of(frame: Frame, wanted: Wanted) -> Dataset:
         left_out=left_out,
         table=table if ids is None else table.changed(id_column=names[ids]),
         labels_for_fit=_known(frame, choice, found, table),
+        counted=None if ids is not None else counted_by(frame, found),
         coded={p: categories[n].names for p, n in enumerate(features) if n in categories},
     )
     if wanted.profiles is not None:
