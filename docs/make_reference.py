@@ -40,6 +40,9 @@ ROOMS = {
 
 HOMES = [(prefix, heading) for heading, prefixes in ROOMS.items() for prefix in prefixes]
 
+Row = tuple[str, str]
+"""Names of an option, and what it says."""
+
 SUMMARY = ("```{eval-rst}", ".. autosummary::", "   :toctree: api", "")
 """What begins a list of names, each of which gets a page."""
 
@@ -57,6 +60,9 @@ Every command also has `--help`, `--help-all`, `--config FILE` (its options from
 variable, such as `VPEM_FIT_COMPONENTS`. Shells complete words. See
 [configuration](../how-to/configuration.md).
 
+Below each command is a table of the options that only it has, then a list of those that it shares,
+which the [last section](#options-of-several-commands) describes.
+
 ## Exit codes
 
 | exit code | meaning |
@@ -73,6 +79,11 @@ After 130 and 143 a run with `--checkpoint` has written its state. A rank that i
 job with the code of the launcher (MPICH: 9).
 """
 
+SHARED = """## Options of several commands
+
+A command links here for the options below, where their text and default are the same for it as for
+others. Where an option stands here twice, each row names its commands.
+"""
 
 TABLE_HEAD = """# What goes with what
 
@@ -113,27 +124,30 @@ def default_of(option: Any) -> str:
     return f"`{value}`"
 
 
-def section(path: tuple[str, ...], member: Any) -> str:
-    """Markdown of one command."""
+def row_of(path: tuple[str, ...], option: Any) -> Row:
+    """Names and text of an option, the same for all commands that say the same of it."""
+    names = sorted((*option.opts, *option.secondary_opts), key=lambda name: name.startswith("--"))
+    text = (option.help or "").replace(" ".join(path), "vpem COMMAND").replace("|", "\\|")
+    default = default_of(option)
+    return ", ".join(f"`{name}`" for name in names), text + f" Default: {default}." * bool(default)
+
+
+def section(path: tuple[str, ...], member: Any, rows: list[Row], shared: dict[Row, str]) -> str:
+    """Markdown of one command: what it alone has, and the names of what others have too."""
     arguments = [p for p in member.params if p.param_type_name == "argument"]
-    common = HEADINGS["Configuration"]
-    own = [param for param in member.params if key_of(param) not in common]
     usage = " ".join([*path, *(p.name.upper() for p in arguments), "[OPTIONS]"])
     help_text = "\n".join(line.strip() for line in (member.help or "").splitlines())
     help_text = re.sub(r"^Example: (.*)$", r"Example: `\1`", help_text, flags=re.MULTILINE)
     lines = [f"## {' '.join(path)}", "", f"    {usage}", "", help_text.strip(), ""]
-    if arguments:
-        lines += ["| argument | |", "|---|---|"]
-        lines += [f"| `{p.name.upper()}` | {p.help or ''} |" for p in arguments]
-        lines.append("")
-    for heading, options in grouped(own):
-        lines += [f"| {heading.lower()} | default | |", "|---|---|---|"]
-        for option in options:
-            names = ", ".join(f"`{name}`" for name in (*option.opts, *option.secondary_opts))
-            cells = [names, default_of(option), (option.help or "").replace("|", "\\|")]
-            lines.append("| " + " | ".join(cells) + " |")
-        lines.append("")
-    return "\n".join(lines)
+    own = [(f"`{p.name.upper()}`", p.help or "") for p in arguments]
+    own += [row for row in rows if row not in shared]
+    if own:
+        lines += ["| | |", "|---|---|", *(f"| {names} | {text} |" for names, text in own), ""]
+    for heading in HEADINGS:
+        names = [re.search("`--[^`]+`", row[0])[0] for row in rows if shared.get(row) == heading]
+        if names:
+            lines.append(f"* [{heading}](#{heading.lower().replace(' ', '-')}): {', '.join(names)}")
+    return "\n".join(lines).replace("vpem COMMAND", " ".join(path)).rstrip() + "\n"
 
 
 def python_reference() -> str:
@@ -151,8 +165,32 @@ def python_reference() -> str:
 
 
 def reference() -> str:
-    """Return the page of the command line."""
-    pages = [HEAD, *(section(path, member) for path, member in leaves(command(), ("vpem",)))]
+    """Return the page of the command line, at its end the options that several commands have."""
+    commands = dict(leaves(command(), ("vpem",)))
+    rows: dict[tuple[str, ...], list[Row]] = {path: [] for path in commands}
+    users: dict[Row, list[str]] = {}
+    headings: dict[Row, str] = {}
+    for path, member in commands.items():
+        common = HEADINGS["Configuration"]
+        for heading, options in grouped([p for p in member.params if key_of(p) not in common]):
+            for row in (row_of(path, option) for option in options):
+                rows[path].append(row)
+                users.setdefault(row, []).append(f"`{' '.join(path[1:])}`")
+                if heading != "Options":  # which a short list has alone
+                    headings.setdefault(row, heading)
+    shared = {row: heading for row, heading in headings.items() if len(users[row]) > 1}
+    pages = [HEAD, *(section(path, commands[path], rows[path], shared) for path in commands)]
+    pages += [SHARED]
+    for heading in dict.fromkeys(shared.values()):
+        texts: dict[str, list[str]] = {}
+        for names, text in (row for row in shared if shared[row] == heading):
+            texts.setdefault(names, []).append(text)
+        pages += [f"### {heading}", "", "| | |", "|---|---|"]
+        for names, several in texts.items():
+            for text in several:
+                whose = f" of {', '.join(users[names, text])}" if len(several) > 1 else ""
+                pages.append(f"| {names}{whose} | {text} |")
+        pages.append("")
     return "\n".join(pages)
 
 

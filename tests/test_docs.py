@@ -10,6 +10,8 @@ from scipy.optimize import minimize
 from scipy.special import logsumexp
 
 from vpem_cli.app import command
+from vpem_cli.config import key_of
+from vpem_cli.headings import HEADINGS
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -35,6 +37,39 @@ def test_every_command_has_help_with_an_example(maker):
         assert "Example: vpem " in member.help, path
         for parameter in member.params:
             assert parameter.help, (path, parameter.name)
+
+
+def rows_of(page, path, option):
+    """Rows of the page that describe an option of a command: its own, or those it shares."""
+    page = page.replace("\\|", "/")
+    section = page.partition(f"\n## {' '.join(path)}\n")[2].partition("\n## ")[0]
+    names = re.escape(f"`--{key_of(option)}`")
+    own = re.findall(rf"^\| [^|]*{names}[^|]*\| (.*) \|$", section, flags=re.MULTILINE)
+    if own:
+        return own
+    (heading,) = re.findall(rf"^\* \[(.*)\]\(#.*{names}(?:,|$)", section, flags=re.MULTILINE)
+    shared = page.partition("\n## Options of several commands\n")[2]
+    shared = shared.partition(f"\n### {heading}\n")[2].partition("\n### ")[0]
+    found = re.findall(rf"^\| [^|]*{names}([^|]*)\| (.*) \|$", shared, flags=re.MULTILINE)
+    whose = f"`{' '.join(path[1:])}`"
+    return [text for users, text in found if " of " not in users or whose in users]
+
+
+def test_every_option_of_every_command_is_described_once(maker):
+    page, count = maker.reference(), 0
+    for path, member in maker.leaves(command(), ("vpem",)):
+        for option in member.params:
+            if option.param_type_name != "option" or option.hidden:
+                continue
+            if key_of(option) in HEADINGS["Configuration"]:
+                assert f"`--{key_of(option)}" in page.partition("\n## ")[0]
+                continue
+            (text,) = rows_of(page, path, option)
+            text = text.replace("vpem COMMAND", " ".join(path))
+            assert option.help.replace("|", "/") in text, (path, option.name)
+            assert maker.default_of(option) in text, (path, option.name)
+            count += 1
+    assert count > 500
 
 
 def test_links_between_pages_lead_somewhere():

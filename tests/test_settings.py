@@ -23,6 +23,7 @@ from vpem_cli.options import Given, Without, flags_of, word_of
 
 from .cli_support import ROOT, done
 from .tables import each
+from .test_docs import rows_of
 
 RECORDS = (SumSettings, GraphSettings, HoldingSettings, ComponentSettings)
 """Of `vpem fit`."""
@@ -40,12 +41,11 @@ def fields_of_fit():
 def test_a_field_of_a_record_of_fit_is_in_its_help_its_reference_and_its_completion(fit, capsys):
     shown = done(capsys, "fit", "--help-all").out
     page = (ROOT / "docs/reference/cli.md").read_text(encoding="utf-8")
-    section = page.partition("## vpem fit\n")[2].partition("\n## ")[0]
     params = {param.name: param for param in fit.params}
     for one in fields_of_fit():
         known, param = about(one), params[one.name]
-        row = next(line for line in section.splitlines() if f"`--{key_of(param)}`" in line)
-        assert known.help in row.replace("\\|", "|")
+        (text,) = rows_of(page, ("vpem", "fit"), param)
+        assert known.help.replace("|", "/") in text
         assert all(flag in shown for flag in flags_of(one))
         words = known.choices or known.words
         if words:
