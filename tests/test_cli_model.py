@@ -99,16 +99,34 @@ def test_an_existing_export_is_replaced_only_by_force(capsys, model, tmp_path, n
     assert listing(tmp_path)[name] != b"precious"
 
 
+def test_every_file_is_shown_by_one_command(capsys, model, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    data = model.with_name("d.h5")
+    done(capsys, "predict", model, data, "-o", "p.h5")
+    done(capsys, "kmeans", data, "-o", "k.h5", "-q")
+    done(capsys, "impute", data, "-o", "i.h5", "-q")
+    done(capsys, "fit", data, "--checkpoint", "c.h5", "-q")
+    done(capsys, "select", data, "-k", "1-2", "--state", "s.h5", "-q", "-j", 1)
+    for file, said in (
+        (model, "Components"), (data, "features  "), ("p.h5", "vpem-predictions"),
+        ("k.h5", "Clusters"), ("i.h5", "an imputation"), ("c.h5", "vp-em"), ("s.h5", "selection"),
+    ):  # fmt: skip
+        shown = done(capsys, "show", file)
+        assert said in shown.out
+        assert done(capsys, "model", "show", file).out == shown.out
+        assert done(capsys, "show", file, "--json").json
+
+
 @pytest.mark.parametrize("command", ["show", "export"])
 def test_what_is_no_model(capsys, model, tmp_path, command):
     more = ("-o", tmp_path / "m.npz") if command == "export" else ()
     (tmp_path / "cut.h5").write_bytes(model.read_bytes()[:3000])
     before = listing(tmp_path)
     for file, said in (
-        (model.with_name("d.h5"), "is a vpem-dataset file, not a vpem-model file"),
         (tmp_path / "nothing.h5", "does not exist"),
         (tmp_path / "cut.h5", "cut short"),
         (tmp_path, "is a folder"),
+        *[(model.with_name("d.h5"), "holds a dataset, which")] * (command == "export"),
     ):
         result = run(capsys, "model", command, file, *more)
         assert (result.code, result.out) == (2, "")

@@ -45,7 +45,7 @@ def table(text):
 
 
 def test_predictions_are_those_of_the_mixture(capsys, data, model):
-    columns = table(done(capsys, "predict", model, data, "--proba").out)
+    columns = table(done(capsys, "predict", model, data, "--proba", "--digits", 17).out)
     source, mixture = read_dataset(data), read_model(model).mixture
     assert columns["id"] == source.ids.tolist()
     proba = np.array([columns[f"proba_{k}"] for k in range(4)], dtype=float).T
@@ -57,13 +57,34 @@ def test_predictions_are_those_of_the_mixture(capsys, data, model):
     assert proba.max(axis=1).min() < 0.9  # clusters that overlap leave doubt
 
 
+@pytest.mark.parametrize(("digits", "least"), [(3, 1e-8), (7, 1e-12), (12, 1e-17)])
+def test_probabilities_have_so_many_digits(capsys, data, model, digits, least):
+    more = ("--digits", digits) if digits != 7 else ()
+    columns = table(done(capsys, "predict", model, data, "--proba", *more).out)
+    shares = read_model(model).mixture.predict_proba(read_dataset(data).X).T
+    for k, column in enumerate(shares):
+        for cell, share in zip(columns[f"proba_{k}"], column, strict=True):
+            assert cell == ("0" if share < min(least, 1e-12) else f"{share:.{digits}g}")
+
+
+def test_rows_are_called_as_an_index_counts_them(capsys, tmp_path):
+    """As R writes tables, from 1."""
+    lines = [f'"{n}",{n % 3}.5,{n % 5}' for n in range(1, 13)]
+    (tmp_path / "r.csv").write_text("\n".join(['"","a","b"', *lines]) + "\n")
+    done(capsys, "fit", tmp_path / "r.csv", "-o", tmp_path / "r.h5", "--labels", tmp_path / "l.csv")
+    columns = table(done(capsys, "predict", tmp_path / "r.h5", tmp_path / "r.csv").out)
+    assert columns["row"] == [str(n) for n in range(1, 13)]
+    assert table((tmp_path / "l.csv").read_text())["row"] == columns["row"]
+
+
 def test_without_proba_there_are_labels_only(capsys, data, model):
     assert list(table(done(capsys, "predict", model, data).out)) == ["id", "label"]
 
 
 def test_files_hold_what_stdout_shows(capsys, data, model, tmp_path):
-    shown = done(capsys, "predict", model, data, "--proba").out
-    written = done(capsys, "predict", model, data, "--proba", "-o", tmp_path / "p.csv")
+    whole = ("predict", model, data, "--proba", "--digits", 17)
+    shown = done(capsys, *whole).out
+    written = done(capsys, *whole, "-o", tmp_path / "p.csv")
     assert written.out == ""
     assert written.err == f"wrote 120 rows to {tmp_path / 'p.csv'}\n"
     assert (tmp_path / "p.csv").read_text(encoding="utf-8") == shown
