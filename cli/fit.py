@@ -22,7 +22,7 @@ from .engine import EngineSettings, describe_engine
 from .known_labels import known_to, tell_of_labels
 from .labels import LabelFile, LabelledOutput, of_workers
 from .options import Given, MemoryLimit
-from .output import Progress, Screen
+from .output import Progress, Screen, plural
 from .parties import DataFiles, FitFiles, gather
 from .promised import (
     check_asked,
@@ -137,6 +137,13 @@ def fit(
             if not run.shards:
                 write_model(path, found.kept(source.feature_names, report, options), out.force)
 
+        few = found.mixture.n_parameters > found.total_weight and not found.degenerate
+        if few and how.weight_concentration_prior_type is None:
+            screen.note(
+                f"{plural(found.mixture.n_parameters, 'parameter')} of "
+                f"{plural(found.n_samples, 'row')}: the fit may follow chance; try --covariance "
+                "diag or tied, --prior map, or fewer components"
+            )
         run.finish(Result(
             found.converged, tell, write, lambda report: _show(report, task.names),
             own=lambda _: {"labels_files": labels.written, **shards}, apart=run.shards,

@@ -71,6 +71,14 @@ def warn_of(screen: Screen, found: Selection, chosen: int) -> None:
             f"{grid[better]} has a better {NAMES[found.criterion]} "
             f"({number(cells[better][found.criterion], 8)}) but {why}, and was passed over; {what}"
         )
+    below = [place for place, cell in enumerate(cells) if "below" in cell]
+    if below:
+        first = below[0]
+        screen.warn(
+            f"{len(below)} of {plural(len(cells), 'model')} ended less likely than one of fewer "
+            f"components; the first, {grid[first]}, below K = {cells[first]['below']}: try more "
+            "starts, --n-init 10"
+        )
     if cells[chosen]["status"] != "converged":
         screen.warn(
             f"no model converged; {grid[chosen]} is the best of what there is, try more --max-iter"

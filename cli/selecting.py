@@ -136,6 +136,8 @@ def _status(cell: Report) -> str:
         parts.append(f"{cell['given_up']} given up")
     if cell["status"] != "failed" and cell["degenerate"]:
         parts.append(f"{cell['degenerate']} degenerate")
+    if "below" in cell:
+        parts.append(f"below K = {cell['below']}")
     return ", ".join(parts)
 
 

@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from vpem.errors import Setting, VpemWarning, not_converged, shorten
-from vpem.terms.degenerate import COINCIDES, coinciding
+from vpem.errors import OwnDataWarning, Setting, VpemWarning, not_converged, shorten
+from vpem.terms.covariances import variances_of
+from vpem.terms.degenerate import AT_FLOOR, COINCIDES, coinciding
 from vpem.terms.mixture import Mixture
+from vpem.terms.scaling import FLOOR
 
 if TYPE_CHECKING:
     from vpem.fits.results import Fit, MixtureResult
@@ -23,6 +25,7 @@ __all__ = [
     "copies_of",
     "warn_of_copies",
     "warn_of_degenerate",
+    "warn_of_few_values",
     "warn_of_outcome",
     "warn_of_partitions",
 ]
@@ -30,6 +33,9 @@ __all__ = [
 LARGEST_DISAGREEMENT = 1e-3
 """In nats per sample, between roots whose sums have no operator to judge them by."""
 
+
+FEW_VALUES = 10
+"""A column of no more different values may be one of categories, or of counts."""
 
 OF_PRIORS = "map", "dirichlet_process"
 """Priors that keep components from being degenerate."""
@@ -107,6 +113,8 @@ def warn_of_degenerate(fit: MixtureResult, how: object, floor: float = 0.0) -> N
     instead: list[str | Setting] = ["fewer components"]
     if not fit.mixture.covariance_type.endswith(("diag", "spherical")):
         instead.append(Setting("covariance_type", "diag"))
+    if not fit.mixture.is_tied:
+        instead.append(Setting("covariance_type", "tied"))
     if hasattr(how, "weight_concentration_prior_type") and type(fit.mixture) is Mixture:
         instead += [Setting("weight_concentration_prior_type", one) for one in OF_PRIORS]
     if hasattr(how, "floor_fits"):
@@ -122,6 +130,43 @@ def warn_of_degenerate(fit: MixtureResult, how: object, floor: float = 0.0) -> N
         f"{widest} features in a hub; such a likelihood says little of the data, try ", *ways,
     )  # fmt: skip
     warnings.warn(message, stacklevel=4)
+
+
+def warn_of_few_values(
+    fit: MixtureResult, X: Any, names: Sequence[str] | None, how: FitSettings, over_rows: bool
+) -> None:
+    """Warn of columns of a few values, rows ``X`` (m, d), that do not vary in some components."""
+    mixture = fit.mixture
+    if not fit.degenerate or type(mixture) is not Mixture or not isinstance(X, np.ndarray):
+        return
+    variances, means = variances_of(mixture), mixture.means[:, mixture.blocks.position]
+    weights = mixture.weights[:1]
+    total = weights @ (variances + (means - weights @ means) ** 2)
+    floor = FLOOR * total
+    if not isinstance(how.reg_covar, str):
+        floor = how.reg_covar * (total if how.scale == "standard" else np.ones_like(total))
+    low = (variances <= AT_FLOOR * floor) & (total > AT_FLOOR * floor)
+    for j in np.flatnonzero(low.any(axis=0)).tolist():
+        values = np.unique(X[~np.isnan(X[:, j]), j])
+        if len(values) > FEW_VALUES:
+            continue
+        name = f"feature {j}" if names is None else names[j]
+        where = shorten(map(str, np.flatnonzero(low[:, j])))
+        ways: list[str | Setting] = ["leave it out with ", Setting("drop", name)]
+        if not over_rows:
+            ways = [
+                "take it for a category with ",
+                Setting("family", f"{name}=categorical"),
+                ", or let the values of every column decide with ",
+                Setting("family", "auto"),
+            ]
+        warnings.warn(
+            OwnDataWarning(
+                f"{name!r} has {len(values)} different values and does not vary in some components "
+                f"({where}), whose variances there are at the floor; ", *ways,
+            ),
+            stacklevel=4,
+        )  # fmt: skip
 
 
 def _largest(values: NDArray[np.float64]) -> float:

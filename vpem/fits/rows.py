@@ -28,7 +28,7 @@ from vpem.fits.local_rows import (
     charge_weights,
     check_rows_held,
 )
-from vpem.fits.outcomes import copies_of, warn_of_outcome
+from vpem.fits.outcomes import copies_of, warn_of_few_values, warn_of_outcome
 from vpem.fits.prepare import (
     Prepared,
     check_distinct,
@@ -181,6 +181,7 @@ def fit_em(
         **restarts.outcome(began),
     )
     warn_of_outcome(fit, how)
+    warn_of_few_values(fit, given.X, feature_names, how, over_rows=True)
     return fit
 
 

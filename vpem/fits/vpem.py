@@ -20,7 +20,7 @@ from vpem.fits.factored import check_factors
 from vpem.fits.kinds import mixed_terms, refuse_other_kinds, refuse_with_kinds
 from vpem.fits.known_labels import KnownLabels, Labelled, label_rows, looked_up, refuse_labels
 from vpem.fits.labels import responsibilities_of_agents
-from vpem.fits.outcomes import copies_of, warn_of_outcome
+from vpem.fits.outcomes import copies_of, warn_of_few_values, warn_of_outcome
 from vpem.fits.parts import complete, own_columns_of_hubs, own_start
 from vpem.fits.prepare import (
     Prepared,
@@ -198,6 +198,7 @@ def fit_vpem(
         **restarts.outcome(began),
     )
     warn_of_outcome(fit, how)
+    warn_of_few_values(fit, given.X, feature_names, how, over_rows=False)
     return fit
 
 

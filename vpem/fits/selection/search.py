@@ -47,6 +47,10 @@ class Selection:
     choice: Chosen
 
 
+NO_LESS = 1e-6
+"""In nats per sample, by which a fit may miss that of fewer components."""
+
+
 def grid(
     components: Sequence[int], hops: Sequence[int], covariance_types: Sequence[str]
 ) -> list[Cell]:
@@ -193,12 +197,27 @@ def search(
         summary(cell, problem, [done[trial.key] for trial in trials])
         for cell, trials in wanted.items()
     ]
+    _mark_those_below(found)
     choice = choose(found, criterion, problem.floor_fits)
     for told in found:
         if "folds" in told:
             apart = compare_folds(told["folds"], found[choice.best]["folds"])
             told["difference"], told["difference_error"] = apart
     return Selection(criterion, list(wanted), found, choice)
+
+
+def _mark_those_below(cells: Sequence[Report]) -> None:
+    """Say of cells which one of fewer components is likelier, as none is that ends at its best."""
+    judged = [one for one in cells if "log_likelihood" in one and not one["degenerate"]]
+    for told in judged:
+        likelier = [
+            one["n_components"] for one in judged
+            if (one["hops"], one["covariance_type"]) == (told["hops"], told["covariance_type"])
+            and one["n_components"] < told["n_components"]
+            and one["log_likelihood"] > told["log_likelihood"] + NO_LESS
+        ]  # fmt: skip
+        if likelier:
+            told["below"] = max(likelier)
 
 
 def summary(cell: Cell, problem: Problem, results: Sequence[Outcome]) -> Report:
