@@ -80,12 +80,28 @@ def begin(context: Any, roles: Mapping[str, Role]) -> None:
     FileError if one is to be written that is read or written under another name, however spelled.
     """
     _uses.clear()
+    for name, role in roles.items():
+        if role is READ and context.params.get(name) is not None:
+            context.params[name] = _found(context.params[name])
     values = {**context.params, "config": context.meta.get(FILE)}
     for param in context.command.params:
         if param.name in roles:
             role = roles[param.name]
             for path in role.files(values.get(param.name), values):
                 _add(_Use(name_of(param), os.fspath(path), role.writes, role.goes_on_in))
+
+
+def _found(value: Any) -> Any:
+    """Return a file, or several, of which one like data/wine.h5 may be that of the package."""
+    if isinstance(value, list | tuple):
+        return type(value)(map(_found, value))
+    folder, name = os.path.split(os.fspath(value))
+    if folder != "data" or os.path.lexists(value):
+        return value
+    from vpem.files.examples import EXAMPLES, folder_of_examples
+
+    shipped = any(example.file == name for example in EXAMPLES.values())
+    return type(value)(folder_of_examples() / name) if shipped else value
 
 
 def reads(option: str, *paths: str | os.PathLike[str]) -> None:
