@@ -99,3 +99,15 @@ def test_the_demonstration(tmp_path, monkeypatch):
     assert {path.name for path in tmp_path.iterdir()} == {"try"}
     again = inside(["vpem", "demo", "--keep", "try"], tmp_path)
     assert again.stderr.endswith("try cannot be made: File exists; give a new folder\n")
+
+
+def test_commands_find_them_from_any_folder(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert done(capsys, "data", "describe", "data/wine.h5", "--json").json["n_samples"] == 178
+    done(capsys, "fit", "data/wine.h5", "-o", "m.h5")
+    assert done(capsys, "predict", "m.h5", "data/wine.h5").out.startswith("row,label\n0,")
+    assert "does not exist" in run(capsys, "fit", "data/none.h5").sentence
+    # One's own goes first.
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "wine.h5").write_bytes(b"mine")
+    assert "data/wine.h5" in run(capsys, "fit", "data/wine.h5").sentence
