@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from vpem.pictures.style import COLOURS
+from vpem.pictures.style import colour
 from vpem.saem.formats.individuals import read_individuals
 from vpem.saem.individuals import Individuals, from_long
 from vpem.saem.models.model import SaemModel, Vector
@@ -30,8 +30,6 @@ BOYS_LOG_LIKELIHOOD = -362.98384
 
 MARKS = "os^Dv*x+p"
 LINES = ("-", "--", "-.", ":", (0, (6, 2, 1, 2, 1, 2)), (0, (1, 3)))
-DARK = (6, 5, 2, 4, 0, 1, 7, 3)
-"""Order of the colours: dark ones first, since these are lines on white."""
 
 
 @dataclass
@@ -62,7 +60,7 @@ class Finding:
 def style(number: int) -> dict[str, Any]:
     """Colour, mark and line, each of which alone tells contenders apart."""
     return {
-        "color": COLOURS[DARK[number % len(DARK)]],
+        "color": colour(number),
         "marker": MARKS[number % len(MARKS)],
         "linestyle": LINES[number % len(LINES)],
     }

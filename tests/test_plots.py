@@ -195,7 +195,7 @@ def test_a_legend_takes_as_many_columns_as_there_is_room_for():
 
 
 def test_clusters_of_one_colour_differ_in_their_hatches():
-    assert len({(colour(c), hatch(c)) for c in range(64)}) == 64
+    assert len({(colour(c), hatch(c)) for c in range(80)}) == 80
 
 
 @each(("first", "last"), [(1, 1), (0, 1), (1, 2), (1, 37), (0, 2000)])
@@ -762,8 +762,33 @@ def test_neighbours_differ_in_grey_or_in_line():
         assert line(k) != line(k + 1)
         assert marker(k) != marker(k + 1)
     assert abs(grey(0) - grey(1)) > 0.25
-    assert len({colour(k) for k in range(8)}) == len(COLOURS)
-    assert len({(colour(k), str(line(k))) for k in range(56)}) == 56
+    assert len({colour(k) for k in range(10)}) == len(COLOURS)
+    assert len({(colour(k), str(line(k))) for k in range(70)}) == 70
+
+
+# To what the eye sees where it lacks cones of one kind, of light itself (Machado and others 2009).
+SIGHTS = (
+    np.eye(3),
+    [[0.367322, 0.860646, -0.227968], [0.280085, 0.672501, 0.047413],
+     [-0.01182, 0.04294, 0.968881]],
+    [[0.152286, 1.052583, -0.204868], [0.114503, 0.786281, 0.099216],
+     [-0.003882, -0.048116, 1.051998]],
+)  # fmt: skip
+
+
+def test_colours_of_components_are_seen_on_white_and_told_apart_by_the_colour_blind():
+    values = np.array([to_rgb(one) for one in COLOURS])
+    light = np.where(values <= 0.04045, values / 12.92, ((values + 0.055) / 1.055) ** 2.4)
+    # As the guidelines of web contents (1.4.11) ask of what is no text.
+    assert (1.05 / (light @ (0.2126, 0.7152, 0.0722) + 0.05)).min() >= 3
+    cones = np.array([[0.4122, 0.5363, 0.0514], [0.2119, 0.6807, 0.1074], [0.0883, 0.2817, 0.63]])
+    oklab = np.array(
+        [[0.2105, 0.7936, -0.0041], [1.978, -2.4286, 0.4506], [0.0259, 0.7828, -0.8087]]
+    )
+    for sight in SIGHTS:
+        seen = np.cbrt(np.clip(light @ np.transpose(sight), 0, 1) @ cones.T) @ oklab.T
+        apart = np.linalg.norm(seen[:, None] - seen, axis=2)
+        assert apart[np.triu_indices(len(seen), 1)].min() > 0.06
 
 
 def test_names_are_drawn_in_one_line_and_as_they_are():

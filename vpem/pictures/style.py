@@ -46,12 +46,13 @@ __all__ = [
     "whole_numbers",
 ]
 
-COLOURS = ("#56B4E9", "#E69F00", "#009E73", "#F0E442", "#CC79A7", "#D55E00", "#0072B2", "#999999")
-"""Of components and clusters, and of nothing else: Okabe and Ito's, told apart by the
-colour-blind."""
-
-ORDER = (6, 1, 5, 0, 2, 4, 7, 3)
-"""Of the colours: dark and light in turns, so that neighbours differ in grey too."""
+COLOURS = (
+    "#20408F", "#DD7400", "#A8123C", "#1B96F3", "#14604A",
+    "#EE55C2", "#6A10C8", "#8E9060", "#5E2C06", "#868686",
+)  # fmt: skip
+"""Of components and clusters, and of nothing else: dark and light in turns, so that neighbours
+differ in grey too. On white paper each has the contrast of 3 that small marks need, and the
+colour-blind tell any two apart."""
 
 HUBS = ("#99DDFF", "#EEDD88", "#FFAABB", "#BBCC33", "#77AADD", "#EE8866", "#44BB99", "#DDDDDD")
 """Of hubs: Paul Tol's light ones, on which black numbers are read."""
@@ -112,16 +113,8 @@ def place_panels(
 
 
 def colour(number: int) -> str:
-    """Colour of a component or cluster, the same in every picture; dark, then pale, beyond eight.
-
-    They come back after 24.
-    """
-    own = COLOURS[ORDER[number % len(ORDER)]]
-    towards = (None, 0, 255)[number // len(ORDER) % 3]
-    if towards is None:
-        return own
-    mixed = [(int(own[at : at + 2], 16) + towards) // 2 for at in (1, 3, 5)]
-    return "#{:02X}{:02X}{:02X}".format(*mixed)
+    """Colour of a component or cluster, the same in every picture; they come back after ten."""
+    return COLOURS[number % len(COLOURS)]
 
 
 def hub_colour(number: int) -> str:
@@ -160,13 +153,13 @@ def mark_components(axes: Axes, components: Iterable[int], along: Literal["x", "
 
 
 def line(number: int) -> LineStyle:
-    """Style of a line; with the colour they come back together after 56."""
+    """Style of a line; with the colour they come back together after 70."""
     return LINES[number % len(LINES)]
 
 
 def hatch(number: int) -> str:
-    """Hatch of a cluster's rows; with the colour they come back together after 64."""
-    return HATCHES[(number + number // len(ORDER)) % len(HATCHES)]
+    """Hatch of a cluster's rows; with the colour they come back together after 80."""
+    return HATCHES[(number + number // len(COLOURS)) % len(HATCHES)]
 
 
 def marker(number: int) -> str:

@@ -66,7 +66,7 @@ def draw_shares(found: Topics) -> Picture:
     places, left = np.arange(len(names)), np.zeros(len(names))
     for number, k in enumerate(parts.tolist()):
         axes.barh(
-            places, rows[:, k], left=left, height=0.74, color=colour(number), edgecolor=INK,
+            places, rows[:, k], left=left, height=0.74, color=colour(number), edgecolor="white",
             linewidth=0.5, hatch=hatch(number), label=f"topic {k}", zorder=3,
         )  # fmt: skip
         left = left + rows[:, k]
