@@ -9,6 +9,7 @@ import matplotlib as mpl
 import numpy as np
 import pytest
 from matplotlib.cm import ScalarMappable
+from matplotlib.collections import PathCollection
 from matplotlib.colors import to_rgb
 from matplotlib.patches import Ellipse
 from matplotlib.text import Text
@@ -342,6 +343,42 @@ def test_heights_of_histograms_integrate_to_one(seed):
         assert len(heights) <= densities.MOST_BINS
 
 
+def test_bins_of_whole_numbers_have_them_in_their_middle(home):
+    rng = np.random.default_rng(0)
+    for values, widest in (
+        (rng.integers(1, 6, 500), 1), (rng.integers(18, 90, 178), 9), (rng.poisson(3, 2000), 1),
+        (np.full(9, 4), 1), (np.r_[rng.poisson(3, 999), 5000], 4994),
+    ):  # fmt: skip
+        edges = densities.histogram(values * 1.0)[1]
+        assert (edges % 1 == 0.5).all()
+        assert np.diff(edges).max() <= widest
+        assert len(set(np.diff(edges[:-1]))) == 1 or len(edges) < 4
+    saved, _ = load(home, "graph")
+    X = rng.integers(1, 6, (90, 4)) * 1.0
+    for kind in ("marginals", "pairs"):
+        figure = draw(kind, saved, EvaluationData(X, None, "d.h5")).figure
+        for axes in (one for one in figure.axes if one.axison):
+            assert (np.asarray(axes.get_xticks()) % 1 == 0).all()
+
+
+def test_curves_of_many_components_are_high_enough_to_be_seen():
+    saved, rows = made_of(2, 10, names="name", unit=1.0)
+    saved = spread_out_less(saved)
+    for axes in draw("marginals", saved, rows).figure.axes:
+        times = int(axes.texts[0].get_text().split("\N{MULTIPLICATION SIGN}")[1])
+        *components, total = [one.get_ydata() for one in axes.lines]
+        np.testing.assert_allclose(total, sum(components) / times)
+        assert times >= 3
+        assert max(map(max, components)) > 0.5 * axes.get_ylim()[1]
+
+
+def spread_out_less(saved, by=6):
+    """The same model with components that lie on one another."""
+    mixture = saved.stored.mixture
+    near = replace(mixture, means=mixture.means / by)
+    return saved_of("m.h5", replace(saved.stored, mixture=near))
+
+
 @pytest.mark.parametrize("name", ["graph", "star"])
 def test_marginal_densities_are_those_of_the_mixture(home, name):
     saved, rows = load(home, name)
@@ -389,6 +426,45 @@ def test_axes_of_ellipses_are_those_of_covariances(home, name):
             pair @ long, (shape.width / 2 / deviations) ** 2 * long, atol=1e-9
         )
         np.testing.assert_allclose(shape.center, one["means"][component, 2:])
+
+
+def numbers_drawn(figure):
+    """Boxes (K, 4) of the numbers in each panel, as they were drawn."""
+    figure.draw_without_rendering()
+    for axes in (one for one in figure.axes if one.axison):
+        boxes = [one.get_bbox_patch().get_window_extent().extents for one in axes.texts]
+        yield axes, np.array(boxes)
+
+
+@each(("k", "of_clusters"), [(3, False), (10, False), (24, True)])
+def test_numbers_of_components_never_hide_one_another(k, of_clusters):
+    saved, rows = made_of(4, k, of_clusters=of_clusters, names="name")
+    if of_clusters:
+        # All centres but one at the same place.
+        saved.stored.centres[1:] = saved.stored.centres[1]
+    else:
+        saved = spread_out_less(saved)
+    for kind, data in itertools.product(("pairs", "projection"), (rows, None)):
+        for axes, boxes in numbers_drawn(draw(kind, saved, data).figure):
+            low, high = np.split(boxes, 2, axis=1)
+            apart = (low[:, None] >= high).any(axis=2)
+            assert (apart | apart.T | np.eye(k, dtype=bool)).all()
+            assert (low >= axes.bbox.min - 1).all()
+            assert (high <= axes.bbox.max + 1).all()
+
+
+def test_of_many_components_ellipses_hold_no_centre_of_another():
+    saved, rows = made_of(2, 10, names="name")
+    saved = spread_out_less(saved, by=2)
+    means = saved.parts().means
+    for data, fewer in ((rows, True), (None, False)):
+        axes = draw("pairs", saved, data).figure.axes[0]
+        shapes = [one for one in axes.patches if isinstance(one, Ellipse)]
+        assert (len(shapes) < 10) is fewer
+        held = [one.get_patch_transform().inverted().transform(means) for one in shapes]
+        assert shapes
+        inside = [(np.linalg.norm(points, axis=1) < 1).sum() for points in held]
+        assert (max(inside) == 1) == fewer
 
 
 def test_features_of_any_two_scales_are_drawn_in_one_panel():
@@ -457,6 +533,7 @@ def test_of_a_hundred_features_those_are_drawn_that_tell_most():
     for kind, most in (("profile", 30), ("marginals", 18), ("pairs", 4)):
         picture = draw(kind, saved)
         assert f"{most} of 100 features are drawn" in picture.notes[0]
+        assert "--features names others" in picture.notes[0]
     axes = draw("profile", saved).figure.axes[0]
     shown = {tick.get_text() for tick in axes.get_yticklabels()}
     assert shown == {f"name {j}" for j in saved.answer.telling[:30]}
@@ -493,9 +570,11 @@ def test_rows_of_a_projection_lie_where_the_plane_has_them(home):
     parts = saved.parts()
     directions = separating_plane(parts)[0]
     seen = (rows.X - parts.weights @ parts.means) @ directions
-    drawn = np.concatenate([np.asarray(one.get_offsets()) for one in axes.collections])
-    order = np.argsort(saved.assign(rows.X), kind="stable")
-    np.testing.assert_allclose(drawn, seen[order])
+    marks = [one for one in axes.collections if isinstance(one, PathCollection)]
+    labels = saved.assign(rows.X)
+    # The largest component lies below the others.
+    for c, one in zip(np.argsort(-np.bincount(labels), kind="stable"), marks, strict=True):
+        np.testing.assert_allclose(one.get_offsets(), seen[labels == c])
     centres = [shape.center for shape in axes.patches if isinstance(shape, Ellipse)][::2]
     np.testing.assert_allclose(centres, (parts.means - parts.weights @ parts.means) @ directions)
     X = rows.X.copy()

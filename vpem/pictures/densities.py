@@ -12,7 +12,6 @@ from vpem.checks import Labels
 from vpem.errors import InputError, did_you_mean
 from vpem.pictures.families import (
     densities_of,
-    draw_counts,
     draw_levels,
     families_of,
     is_count,
@@ -42,6 +41,8 @@ if TYPE_CHECKING:
 __all__ = [
     "draw_marginals",
     "histogram",
+    "is_whole",
+    "others",
     "pick_features",
     "span",
 ]
@@ -53,6 +54,9 @@ MOST_PANELS = 60
 ROWS_OF_HISTOGRAM = 200_000
 POINTS = 400
 MOST_BINS = 400
+CROWDED = 6
+"""Components beyond which they are drawn higher than their part of the mixture, if they can be."""
+
 TAIL = 0.002
 """Share of the rows at either end that may lie beyond the axis."""
 
@@ -64,6 +68,11 @@ BESIDE, BELOW = 0.52, 0.56
 
 LABEL = 0.2
 """Inches more at the left of all panels, for what their heights are."""
+
+
+def others(most: int) -> str:
+    """Say how other features are chosen than those that are drawn by default, up to so many."""
+    return f"--features names others, up to {most} (in Python: features)"
 
 
 def pick_features(saved: SavedFit, asked: Sequence[str] | None, most: int) -> list[int] | None:
@@ -99,16 +108,24 @@ def span(values: NDArray[np.float64]) -> tuple[float, float]:
     return float(low), float(high)
 
 
+def is_whole(values: NDArray[np.float64]) -> bool:
+    """Whether all values that are there are whole numbers: counts, years, ratings."""
+    there = values[np.isfinite(values)]
+    # Halves of larger ones are lost in the floats.
+    return bool(((there == np.round(there)) & (np.abs(there) < 1e15)).all()) and len(there) > 0
+
+
 def histogram(values: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Return heights (n,), which integrate to 1, and edges (n + 1,) of one feature's histogram.
 
     Widths are half of those of Freedman and Diaconis, who think of one hill, not of several; there
     are 20 bins at least where rows suffice. Where tails are so long that there would be too many,
-    each tail is one.
+    each tail is one. Of whole numbers each bin has as many, from half below to half above.
     """
     low, high = float(values.min()), float(values.max())
+    whole = is_whole(values)
     if not high > low:
-        half = max(abs(low), 1.0) * 0.05
+        half = 0.5 if whole else max(abs(low), 1.0) * 0.05
         return np.array([1.0 / (2 * half)]), np.array([low - half, low + half])
     first, third = np.quantile(values, (0.25, 0.75))
     width = (third - first) * len(values) ** (-1 / 3)
@@ -116,11 +133,16 @@ def histogram(values: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray
     inner = ends[1] - ends[0]
     fewest = np.clip(1.2 * np.sqrt(len(values)), 5, 20)
     width = np.clip(width, inner / 60, inner / fewest) if inner > 0 else high - low
+    half = 0.0
+    if whole:
+        width, half = max(1.0, float(np.round(width))), 0.5
     if high - low <= MOST_BINS * width:
         ends = (low, high)
-    count = int(np.clip(np.ceil((ends[1] - ends[0]) / width), 1, MOST_BINS))
-    edges = np.linspace(*ends, count + 1)
-    return np.histogram(values, np.unique([low, *edges, high]), density=True)
+    first, last = ends[0] - half, ends[1] + half
+    count = int(np.clip(np.ceil((last - first) / width), 1, MOST_BINS))
+    edges = np.linspace(first, first + count * width if whole else last, count + 1)
+    ends = (low - half, max(high + half, edges[-1]))
+    return np.histogram(values, np.unique([ends[0], *edges, ends[1]]), density=True)
 
 
 def _chosen(saved: SavedFit, asked: list[int] | None, most: int, notes: list[str]) -> list[int]:
@@ -131,8 +153,7 @@ def _chosen(saved: SavedFit, asked: list[int] | None, most: int, notes: list[str
     if d <= most:
         return list(range(d))
     notes.append(
-        f"{most} of {d} features are drawn, in which components differ most; name features to "
-        "choose"
+        f"{most} of {d} features are drawn, in which components differ most; {others(MOST_PANELS)}"
     )
     return sorted(saved.answer.telling[:most].tolist())
 
@@ -205,7 +226,7 @@ def _draw_panel(
         few_ticks(axes, None)
         return "share"
     _draw_marginal(axes, saved, parts, j, values, labels)
-    few_ticks(axes, places)
+    few_ticks(axes, places, whole=values is not None and is_whole(values))
     return "share" if is_count(saved, j) else "density"
 
 
@@ -223,9 +244,7 @@ def _draw_marginal(
     if values is not None:
         there = np.isfinite(values)
         values = values[there]
-        if len(values) and is_count(saved, j):
-            tallest = draw_counts(axes, values)
-        elif len(values):
+        if len(values):
             heights, edges = histogram(values)
             tallest = float(heights.max())
             if labels is None:
@@ -234,10 +253,15 @@ def _draw_marginal(
                 )
             else:
                 _stack(axes, values, labels[there], len(means), edges)
+    k = len(means)
     if parts.variances is None:
-        for k, mean in enumerate(means):
+        # Of many clusters lines would hide the bars: they end above these.
+        lowest = 0.9 if k > CROWDED and tallest else 0.0
+        if lowest:
+            axes.set_ylim(0, tallest / lowest)
+        for c, mean in enumerate(means):
             axes.axvline(
-                mean, color=colour(k), linestyle=line(k), linewidth=1.5, path_effects=halo()
+                mean, lowest, color=colour(c), linestyle=line(c), linewidth=1.5, path_effects=halo()
             )
     else:
         if families_of(saved) is None:
@@ -245,22 +269,30 @@ def _draw_marginal(
         else:
             grid, densities = densities_of(saved, j, values, parts)
         total = densities.sum(axis=0)
-        if len(means) > 1:
-            for k, density in enumerate(densities):
-                axes.plot(grid, density, color=colour(k), linestyle=line(k), linewidth=1.3)
-        axes.plot(grid, total, color="black", linewidth=1.8, zorder=1.9)
-        peak = float(total.max())
+        peak, told = float(total.max()), []
         # A component of few rows can be so narrow that nothing else would be seen.
-        if tallest and peak > 3 * tallest:
-            axes.set_ylim(0, 1.6 * tallest)
-            said = shorten_numbers([float(f"{peak:.2g}")])[0]
-            axes.text(0.98, 0.97, f"peak {said}", transform=axes.transAxes, fontsize=7.5,
-                      ha="right", va="top")  # fmt: skip
-        else:
-            axes.set_ylim(bottom=0)
+        cut = tallest > 0 and peak > 3 * tallest
+        if cut:
+            told.append(f"peak {shorten_numbers([float(f'{peak:.2g}')])[0]}")
+        room = tallest if cut else peak
+        # One or two may be far higher than the others.
+        high = 1.25 * float(np.quantile(densities.max(axis=1), 0.9, method="lower"))
+        times = int(room / high) if k > CROWDED and high > 0 else 1
+        if times > 1:
+            told.append(f"components \N{MULTIPLICATION SIGN} {times}")
+        if k > 1:
+            for c, density in enumerate(densities):
+                axes.plot(grid, times * density, color=colour(c), linestyle=line(c), linewidth=1.3)
+        axes.plot(grid, total, color="black", linewidth=1.8, zorder=1.9)
+        if told:
+            axes.text(0.98, 0.97, "\n".join(told), transform=axes.transAxes, fontsize=7.5,
+                      ha="right", va="top", path_effects=halo(), zorder=5)  # fmt: skip
+        above = 1.6 * tallest if cut else 1.25 * max(tallest, peak)
+        axes.set_ylim(0, above if told else None)
     if values is not None and len(values):
         low, high = span(values)
         pad = 0.06 * (high - low) or max(abs(low), 1.0) * 0.06
+        pad = max(pad, 0.6) if is_whole(values) else pad
         axes.set_xlim(low - pad, high + pad)
 
 

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "densities_of",
-    "draw_counts",
     "draw_levels",
     "families_of",
     "in_a_plane",
@@ -38,9 +37,6 @@ POSITIVE = ("log-normal", "exponential", "gamma")
 
 MOST_LEVELS = 8
 """Levels of a category that have bars, those that are most frequent."""
-
-MOST_COUNTS = 60
-"""Counts up to which each has a bar of its own."""
 
 ROOM = 24
 """Letters below a panel."""
@@ -152,16 +148,6 @@ def densities_of(saved: Any, j: int, values: Vector | None, parts: Parts) -> tup
     terms, constant = own.terms_of(grid[:, None], np.ones((len(grid), 1), dtype=bool))
     logs = constant - 0.5 * terms.sum(axis=0).T
     return grid, parts.weights[:, None] * np.exp(logs)
-
-
-def draw_counts(axes: Axes, values: Vector) -> float:
-    """Draw how frequent counts are, and return the share of the most frequent."""
-    low, high = float(values.min()), float(values.max())
-    step = max(1.0, np.ceil((high - low + 1) / MOST_COUNTS))
-    edges = np.arange(low - 0.5, high + step, step)
-    heights = np.histogram(values, edges)[0] / (len(values) * step)
-    axes.stairs(heights, edges, fill=True, facecolor=PALE, edgecolor=BAND, linewidth=0.5)
-    return float(heights.max())
 
 
 def draw_levels(axes: Axes, levels: Levels, weights: Vector, values: Vector | None) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vpem.fits.answer import Answer, most_telling, standardized_means
-from vpem.pictures.densities import pick_features
+from vpem.pictures.densities import others, pick_features
 from vpem.pictures.figure import WIDTH, Picture, one_panel, words
 from vpem.pictures.reported import SavedFit
 from vpem.pictures.style import mark_components
@@ -55,7 +55,7 @@ def draw_profile(
         if d > len(columns):
             notes.append(
                 f"{len(columns)} of {d} features are drawn, those that tell {noun}s apart best; "
-                "name features to choose"
+                f"{others(MOST_CHOSEN)}"
             )
     away, names = _lines_of(answer, columns)
     if features is None:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from vpem.checks import Labels
 from vpem.errors import InputError
-from vpem.pictures.densities import pick_features, span
+from vpem.pictures.densities import is_whole, others, pick_features, span
 from vpem.pictures.families import in_a_plane
 from vpem.pictures.figure import Picture, legend_below, new_figure, words
 from vpem.pictures.reported import Parts, SavedFit
@@ -19,6 +19,7 @@ from vpem.pictures.style import colour, few_ticks, halo, line, marker, place_pan
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.backend_bases import RendererBase
     from matplotlib.figure import Figure
     from matplotlib.lines import Line2D
 
@@ -36,6 +37,9 @@ DEVIATIONS = (1.0, 2.0)
 
 CROWDED = 6
 """Components beyond which each has but the inner ellipse."""
+
+ROUNDS = 500
+"""Steps in which numbers that would hide one another are moved apart."""
 
 
 def _apart_from_each_other(
@@ -88,12 +92,13 @@ def draw_pairs(
         if len(along) > most:
             notes.append(
                 f"{most} of {len(along)} features are drawn, in which components differ and which "
-                "differ from each other; name features to choose"
+                f"differ from each other; {others(MOST_PAIRED)}"
             )
     if X is not None:
         far = int(_beyond(X, parts, columns).sum())
         if far:
             notes.append(f"{far} rows lie far out, beyond the axes of a panel or more")
+    whole = set() if X is None else {j for j in columns if is_whole(X[:, j])}
     n = len(columns)
     side = 2.0 if n > 3 else 2.8
     figure = new_figure(max(side * (n - 1) + 1.6, 6.4), max(side * (n - 1) + 0.6, 4.8), None)
@@ -107,7 +112,8 @@ def draw_pairs(
         tidy(axes, None)
         axes.tick_params(labelsize=7.5)
         few_ticks(axes, 4)
-        axes.yaxis.get_major_locator().set_params(nbins=4)
+        for axis, j in ((axes.xaxis, x), (axes.yaxis, y)):
+            axis.get_major_locator().set_params(nbins=4, integer=j in whole)
         if row == n - 2:
             axes.set_xlabel(words(saved.feature_names[x], 26), fontsize=8)
         if column == 0:
@@ -149,47 +155,120 @@ def draw_pair(
     Columns ``x`` go across and ``y`` up; ``X`` (n, d) is in the units of ``parts``, of whose
     components ``labels`` (n,) are.
     """
+    from matplotlib.colors import to_rgba
     from matplotlib.patches import Ellipse
 
     k = len(parts.weights)
+    crowded = k > CROWDED
     if X is not None and labels is not None:
-        size = 12 if len(X) < 800 else 6
-        for c in range(k):
+        size, edge = (12, 0.7) if len(X) < 800 else (6, 0.5)
+        # The largest lie below, so that none hides the others.
+        for c in np.argsort(-np.bincount(labels, minlength=k), kind="stable").tolist():
             own = X[labels == c]
             axes.scatter(
-                own[:, x], own[:, y], s=size, marker=marker(c), alpha=0.55, edgecolors=colour(c),
-                rasterized=True,
+                own[:, x], own[:, y], s=size, marker=marker(c), edgecolors=colour(c),
+                rasterized=True, linewidths=edge, zorder=1,
                 # In grey it helps that every other one is hollow.
-                facecolors="none" if c % 2 else colour(c), linewidths=0.7 if c % 2 else 0.0,
-                zorder=1,
+                facecolors="none" if c % 2 else to_rgba(colour(c), 0.4),
             )  # fmt: skip
-    around = halo()
-    for c in range(k):
-        centre = (float(parts.means[c, x]), float(parts.means[c, y]))
-        if parts.variances is not None:
-            for deviations in DEVIATIONS[: 1 if k > CROWDED else 2]:
+    centres = parts.means[:, [x, y]]
+    axes.update_datalim(centres)
+    if parts.variances is not None:
+        for c in range(k):
+            if crowded and X is not None and _holds_others(parts, c, x, y):
+                continue
+            for deviations in DEVIATIONS[: 1 if crowded else 2]:
                 width, height, angle = _ellipse(parts, c, x, y, deviations)
                 axes.add_patch(Ellipse(
-                    centre, width, height, angle=angle, fill=False, edgecolor=colour(c),
-                    linestyle=line(c), linewidth=1.6 if deviations == 1 else 1.0, zorder=2,
-                    path_effects=around,
+                    tuple(centres[c]), width, height, angle=angle, fill=False, edgecolor=colour(c),
+                    linestyle=line(c), linewidth=1.6 if deviations == 1 and not crowded else 1.0,
+                    zorder=2, path_effects=halo(),
                 ))  # fmt: skip
-            # Patches do not move limits by themselves as points do.
-            reach = 2.2 * np.sqrt(parts.variances[c, [x, y]])
-            if X is None:
-                axes.update_datalim([np.subtract(centre, reach), np.add(centre, reach)])
-        else:
-            axes.update_datalim([centre])
-        axes.annotate(
-            str(c), centre, ha="center", va="center", fontsize=8, weight="bold", zorder=4,
-            bbox={"boxstyle": "round,pad=0.15", "fc": "white", "ec": colour(c), "alpha": 0.85},
-        )  # fmt: skip
+        # Patches do not move limits by themselves as points do.
+        if X is None:
+            reach = 2.2 * np.sqrt(parts.variances[:, [x, y]])
+            axes.update_datalim(np.vstack([centres - reach, centres + reach]))
+    _number(axes, centres)
     if X is not None:
         axes.set_xlim(_reach(X[:, x], parts, x))
         axes.set_ylim(_reach(X[:, y], parts, y))
     else:
         axes.margins(0.12)
         axes.autoscale_view()
+
+
+def _number(axes: Axes, centres: NDArray[np.float64]) -> None:
+    """Write numbers of components at their centres, beside these where they would hide others."""
+    from matplotlib.collections import LineCollection
+    from matplotlib.transforms import IdentityTransform
+
+    labels = [
+        axes.annotate(
+            str(c), (float(x), float(y)), (0, 0), textcoords="offset points", ha="center",
+            va="center", fontsize=8, weight="bold", zorder=4,
+            bbox={"boxstyle": "round,pad=0.15", "fc": "white", "ec": colour(c)},
+        )
+        for c, (x, y) in enumerate(centres)
+    ]  # fmt: skip
+
+    class Leaders(LineCollection):
+        """Lines from centres to numbers, which are drawn below all numbers and place them.
+
+        Only now, while the figure is drawn, it is known where centres lie on paper.
+        """
+
+        def draw(self, renderer: RendererBase) -> None:
+            places, sizes = axes.transData.transform(centres), []
+            for label in labels:
+                label.update_bbox_position_size(renderer)
+                box = label.get_bbox_patch()
+                assert box is not None
+                sizes.append(box.get_window_extent(renderer).size)
+            there = [c for c, place in enumerate(places) if axes.bbox.contains(*place)]
+            low, high = axes.bbox.get_points()
+            apart = places.copy()
+            apart[there] = move_apart(places[there], np.array(sizes)[there], low, high)
+            for label, moved in zip(labels, apart - places, strict=True):
+                label.xyann = tuple(moved / renderer.points_to_pixels(1))
+            self.set_segments([*np.stack([places, apart], axis=1)])
+            super().draw(renderer)
+
+    leaders = Leaders(
+        [], colors=[colour(c) for c in range(len(centres))], linewidths=0.8, zorder=3.9,
+        transform=IdentityTransform(),
+    )  # fmt: skip
+    leaders.set_in_layout(False)
+    axes.add_collection(leaders, autolim=False)
+
+
+def move_apart(
+    places: NDArray[np.float64],
+    sizes: NDArray[np.float64],
+    low: NDArray[np.float64],
+    high: NDArray[np.float64],
+) -> NDArray[np.float64]:
+    """Return middles (n, 2) of boxes of these sizes (n, 2), moved until none overlaps another.
+
+    All lie between ``low`` and ``high``, (2,) each, where there is room.
+    """
+    number = np.arange(len(places))
+    # What lies at one place gets a direction in which to go.
+    places = places + 1e-3 * sizes * np.column_stack([np.cos(2.4 * number), np.sin(2.4 * number)])
+    order = np.sign(number[:, None] - number)[..., None]
+    least = 0.55 * (sizes[:, None] + sizes)
+    for done in range(ROUNDS):
+        away = places[:, None] - places
+        lacking = least - np.abs(away)
+        hit = (lacking > 0.05 * least).all(axis=2) & ~np.eye(len(places), dtype=bool)
+        if not hit.any():
+            break
+        # Rarely the long way: rows and columns that are full would never give way.
+        shorter = lacking == lacking.min(axis=2, keepdims=True)
+        along = shorter if done % 5 else ~shorter
+        side = np.where(away == 0, order, np.sign(away))
+        pushes = np.where(hit[..., None] & along, 0.5 * side * lacking, 0.0)
+        places = np.clip(places + 0.7 * pushes.sum(axis=1), low + sizes / 2, high - sizes / 2)
+    return places
 
 
 def _reach(values: NDArray[np.float64], parts: Parts, j: int) -> tuple[float, float]:
@@ -219,13 +298,24 @@ def _beyond(X: NDArray[np.float64], parts: Parts, columns: Sequence[int]) -> NDA
         return np.asarray(((X[:, columns] < ends[:, 0]) | (X[:, columns] > ends[:, 1])).any(axis=1))
 
 
-def _ellipse(parts: Parts, c: int, x: int, y: int, deviations: float) -> tuple[float, float, float]:
-    """Return the axes of a component's ellipse and its angle in degrees."""
+def _covariance(parts: Parts, c: int, x: int, y: int) -> NDArray[np.float64]:
+    """Return the covariance (2, 2) of a component in two features."""
     assert parts.variances is not None
     if parts.full is None:
-        covariance = np.diag(parts.variances[c, [x, y]])
-    else:
-        covariance = parts.full[c][np.ix_([x, y], [x, y])]
+        return np.diag(parts.variances[c, [x, y]])
+    return np.asarray(parts.full[c][np.ix_([x, y], [x, y])])
+
+
+def _holds_others(parts: Parts, c: int, x: int, y: int) -> bool:
+    """Whether the inner ellipse of a component holds the centre of another."""
+    away = np.delete(parts.means[:, [x, y]], c, axis=0) - parts.means[c, [x, y]]
+    inverse = np.linalg.pinv(_covariance(parts, c, x, y))
+    return bool((np.einsum("ki,ij,kj->k", away, inverse, away) < 1).any())
+
+
+def _ellipse(parts: Parts, c: int, x: int, y: int, deviations: float) -> tuple[float, float, float]:
+    """Return the axes of a component's ellipse and its angle in degrees."""
+    covariance = _covariance(parts, c, x, y)
     if covariance[0, 1] == 0:
         # Turned by a right angle, the rounding of one axis could be longer than the other.
         across, up = 2 * deviations * np.sqrt(np.maximum(np.diagonal(covariance), 0))
@@ -243,6 +333,8 @@ def _entries(saved: SavedFit, parts: Parts, with_data: bool) -> tuple[list[Line2
     lines = parts.variances is not None
     crowded = saved.n_components > CROWDED
     reach = "1 standard deviation" if crowded else "1 and 2 standard deviations"
+    if crowded and with_data:
+        reach += ",\nwhere no other centre is inside"
     entries = [
         Line2D(
             [], [], color=colour(c), linestyle=line(c) if lines else "", markersize=5,

@@ -204,14 +204,17 @@ def whole_numbers(axis: Axis, most: int = 8) -> None:
     axis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1, nbins=most))
 
 
-def few_ticks(axes: Axes, places: int | None) -> None:
-    """Let a small panel have few ticks, with short numbers; None: those across as they are."""
+def few_ticks(axes: Axes, places: int | None, whole: bool = False) -> None:
+    """Let a small panel have few ticks, with short numbers; None: those across as they are.
+
+    ``whole``: those across are at whole numbers.
+    """
     from matplotlib.ticker import MaxNLocator
 
     axes.yaxis.set_major_locator(MaxNLocator(3))
     axes.yaxis.set_major_formatter(_short_numbers())
     if places is not None:
-        axes.xaxis.set_major_locator(MaxNLocator(places))
+        axes.xaxis.set_major_locator(MaxNLocator(places, integer=whole))
         axes.xaxis.set_major_formatter(_short_numbers())
 
 
