@@ -103,6 +103,26 @@ def test_results_come_first_and_settings_last(written):
     assert "differs most in" in page.words
 
 
+LEADS = {
+    "graph": r"2 components of 90 rows: the largest, component \d, has \d\d % of the rows; "
+    r"components differ most in .* and .*\. Fitted by VP-EM over split features\.",
+    "one": r"One component of 90 rows\. Fitted by VP-EM .*",
+    "kmeans": r"3 clusters of 90 rows: the largest, cluster \d, has \d\d % of the rows; clusters "
+    r"differ most in .* and .*\. Fitted by k-means over split rows\.",
+}
+
+
+@pytest.mark.parametrize("name", LEADS)
+def test_all_begins_with_a_sentence_of_what_was_found(home, name):
+    saved = read_saved(fitted(home, name))
+    lead = contents_of(saved).lead
+    assert re.fullmatch(LEADS[name], lead)
+    if name != "one":
+        first = saved.answer.weights.argmax()
+        assert f"{saved.noun} {first}, has {100 * saved.answer.weights[first]:.0f} %" in lead
+        assert saved.feature_names[saved.answer.telling[0]] in lead
+
+
 def test_what_did_not_converge_is_warned_of(home, written):
     assert "has not converged: it still changed after 6 iterations" in Page(written[0]).words
     saved = read_saved(fitted(home, "one"))

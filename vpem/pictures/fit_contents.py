@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vpem.errors import VpemError, shorten
-from vpem.fits.answer import as_table
+from vpem.fits.answer import NAMED, SEEN, as_table
 from vpem.pictures.assignments import agreement_of
 from vpem.pictures.contents import (
     Contents,
@@ -45,6 +45,7 @@ def contents_of_fit(saved: SavedFit, rows: EvaluationData | None) -> Contents:
     warned = Section("warnings", "Warnings", _warnings(saved))
     told = isinstance(warned.items[0], Listing)
     promises = promised(saved.reported("privacy", dict) or {})
+    k, d = saved.n_components, len(saved.feature_names)
     sections = [
         *([warned] if told else []),
         Section(
@@ -63,9 +64,8 @@ def contents_of_fit(saved: SavedFit, rows: EvaluationData | None) -> Contents:
         Section("fitted", "Settings", [facts(_fitted(saved))]),
     ]  # fmt: skip
     name = os.path.basename(saved.path)
-    k, d = saved.n_components, len(saved.feature_names)
     title = f"{name}: {k} {saved.noun}{'' if k == 1 else 's'}, {d} feature{'' if d == 1 else 's'}"
-    return Contents(title, _lead(saved), sections)
+    return Contents(title, f"{_found(saved)} {_lead(saved)}", sections)
 
 
 ALGORITHMS = {
@@ -75,6 +75,27 @@ ALGORITHMS = {
     "vr-fedem": "VR-FedEM over split rows",
     "k-means": "k-means",
 }
+
+
+def _found(saved: SavedFit) -> str:
+    """Say in a sentence what was found: how many of how many rows, the largest, and in what."""
+    answer, noun, k = saved.answer, saved.noun, saved.n_components
+    n = saved.report.get("n_samples")
+    of = "" if n is None else f" of {_counted(n, 'row')}"
+    empty = sum(not used for used in saved.reported("in_use", list) or ())
+    if empty:
+        of = f", {empty} of them empty,{of}"
+    if k == 1:
+        return f"One {noun}{of}."
+    first = int(answer.weights.argmax())
+    label = f" ({answer.labels[first]})" if first < len(answer.labels) else ""
+    about = "about " if "privacy" in saved.report else ""
+    share = f"{about}{100 * answer.weights[first]:.0f} %"
+    named = [answer.feature_names[j] for j in answer.telling[:NAMED]
+             if answer.telling_shares[j] > SEEN**2]  # fmt: skip
+    listed = " and ".join(filter(None, (", ".join(named[:-1]), *named[-1:])))
+    apart = f"{noun}s differ most in {listed}" if named else f"means of {noun}s hardly differ"
+    return f"{k} {noun}s{of}: the largest, {noun} {first}{label}, has {share} of the rows; {apart}."
 
 
 def _lead(saved: SavedFit) -> str:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from vpem.errors import shorten
 from vpem.pictures.contents import (
     Contents,
     Fact,
@@ -35,6 +36,9 @@ from vpem.saem.saved import SavedSaem
 
 __all__ = ["contents_of_latents"]
 
+MOST_TOLD = 4
+"""Estimates of the sentence with which all begins."""
+
 Items = list[Table | Listing | str]
 
 CHECKS = ("observed", "residuals", "vpc", "effects")
@@ -56,11 +60,16 @@ def contents_of_latents(saved: SavedLatents, individuals: Individuals | None) ->
         Section("fitted", "Settings", [facts(_fitted(fit))]),
     ]
     n, p = fit.n_individuals, len(fit.parameters)
+    of = f"{n} individual{'' if n == 1 else 's'}"
     title = (
-        f"{os.path.basename(saved.path)}: {_model(fit)}, {p} parameter{'' if p == 1 else 's'}, {n} "
-        f"individual{'' if n == 1 else 's'}"
+        f"{os.path.basename(saved.path)}: {_model(fit)}, {p} parameter{'' if p == 1 else 's'}, {of}"
     )
-    return Contents(title, "Fitted by SAEM, stochastic approximation EM.", sections)
+    estimates = shorten((
+        f"{name} {value:.4g}{f' (s.e. {error:.2g})' if error > 0 else ''}"
+        for name, value, error in zip(fit.parameters, fit.theta, fit.standard_errors, strict=True)
+    ), MOST_TOLD)  # fmt: skip
+    lead = f"Estimates of {of}: {estimates}. Fitted by SAEM, stochastic approximation EM."
+    return Contents(title, lead, sections)
 
 
 def _model(saved: SavedSaem) -> str:

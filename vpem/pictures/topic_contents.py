@@ -42,8 +42,13 @@ def contents_of_topics(saved: SavedTopics, corpus: Individuals | None) -> Conten
         f"{os.path.basename(saved.path)}: {found.n_topics} topics of {found.n_words} words in "
         f"{_setting(found, 'n_individuals')} documents"
     )
-    lead = "Fitted by SAEM: latent Dirichlet allocation."
-    return Contents(title, lead, sections)
+    first = int(found.order[0])
+    lead = (
+        f"{found.n_topics} topics of {_setting(found, 'n_individuals')} documents: the largest, "
+        f"topic {first}, has {100 * found.shares[first]:.0f} % of the words, most often "
+        f"{', '.join(word for word, _ in found.top(FIRST)[first])}."
+    )
+    return Contents(title, f"{lead} Fitted by SAEM: latent Dirichlet allocation.", sections)
 
 
 def _setting(found: Topics, name: str) -> str:
