@@ -58,7 +58,7 @@ def plot(
             help="profile, history, graph, sparsity, communication; projection, marginals and "
             "pairs, best with DATA; responsibilities, of DATA; confusion, of DATA with labels. "
             "Fits of SAEM: traces; curves, observed, residuals, vpc and effects, of DATA. "
-            "Default: profile, or traces."
+            "Default: profile, of two features pairs, of SAEM traces."
         ),
     ] = None,
     *,

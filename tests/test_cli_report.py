@@ -123,6 +123,15 @@ def test_all_begins_with_a_sentence_of_what_was_found(home, name):
         assert saved.feature_names[saved.answer.telling[0]] in lead
 
 
+def test_the_only_pair_of_two_features_is_drawn_once(capsys, tmp_path):
+    data = make_labelled(tmp_path / "two.h5", names=("age", "weight"))
+    run(capsys, "fit", data, "--agents", "1", "-k", "2", "-o", tmp_path / "two.model.h5")
+    run(capsys, "report", tmp_path / "two.model.h5", data, "-o", tmp_path / "two.html")
+    listed = [attrs["href"] for attrs in Page((tmp_path / "two.html").read_text()).all("a")]
+    assert "#picture-projection" in listed
+    assert "#picture-pairs" not in listed
+
+
 def test_what_did_not_converge_is_warned_of(home, written):
     assert "has not converged: it still changed after 6 iterations" in Page(written[0]).words
     saved = read_saved(fitted(home, "one"))

@@ -467,6 +467,17 @@ def test_of_many_components_ellipses_hold_no_centre_of_another():
         assert (max(inside) == 1) == fewer
 
 
+@pytest.mark.parametrize("of_clusters", [False, True])
+def test_two_features_are_shown_as_they_are(of_clusters):
+    saved, rows = made_of(2, 3, of_clusters=of_clusters)
+    assert next(iter(kinds_of(saved))) == "pairs"
+    axes = draw("projection", saved, rows).figure.axes[0]
+    assert (axes.get_xlabel(), axes.get_ylabel()) == tuple(map(words, saved.feature_names))
+    marks = [one for one in axes.collections if isinstance(one, PathCollection)]
+    drawn = np.concatenate([one.get_offsets() for one in marks])
+    np.testing.assert_array_equal(drawn[np.lexsort(drawn.T)], rows.X[np.lexsort(rows.X.T)])
+
+
 def test_features_of_any_two_scales_are_drawn_in_one_panel():
     saved, rows = made_of(2, 2)
     unit = np.array([1e-12, 1e13])

@@ -46,6 +46,8 @@ def contents_of_fit(saved: SavedFit, rows: EvaluationData | None) -> Contents:
     told = isinstance(warned.items[0], Listing)
     promises = promised(saved.reported("privacy", dict) or {})
     k, d = saved.n_components, len(saved.feature_names)
+    # Of two features the projection is the one pair.
+    pictures = ("marginals", "pairs") if d > 2 else ("marginals",)
     sections = [
         *([warned] if told else []),
         Section(
@@ -56,7 +58,7 @@ def contents_of_fit(saved: SavedFit, rows: EvaluationData | None) -> Contents:
         Section(
             "quality", "How well", _quality(saved, rows), ("confusion", "responsibilities")
         ),
-        Section("parameters", saved.heading, _means(saved), ("marginals", "pairs")),
+        Section("parameters", saved.heading, _means(saved), pictures),
         Section("course", "How the fit went", [] if told else warned.items, ("history",)),
         Section("privacy", "Privacy of rows", [facts(promises)] if promises else []),
         Section("hubs", "Who took part", _hubs(saved), ("graph", "sparsity")),

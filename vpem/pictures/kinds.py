@@ -11,7 +11,7 @@ from vpem.pictures.assignments import draw_confusion, draw_responsibilities
 from vpem.pictures.curves import draw_history
 from vpem.pictures.densities import draw_marginals
 from vpem.pictures.diagnostics import draw_check, draw_effects, draw_observed, draw_residuals
-from vpem.pictures.families import families_of, in_a_plane
+from vpem.pictures.families import families_of, in_a_plane, levels_drawn
 from vpem.pictures.figure import Picture
 from vpem.pictures.network import draw_graph, draw_sparsity
 from vpem.pictures.profiles import draw_profile
@@ -177,8 +177,15 @@ KINDS: dict[str, Kind] = {
 
 
 def kinds_of(saved: Saved) -> dict[str, Kind]:
-    """Return the kinds of pictures of files like this."""
-    return {name: kind for name, kind in KINDS.items() if isinstance(saved, kind.of)}
+    """Return the kinds of pictures of files like this; pairs come first where there is but one."""
+    found = {name: kind for name, kind in KINDS.items() if isinstance(saved, kind.of)}
+    if (
+        isinstance(saved, SavedFit)
+        and len(saved.feature_names) == 2
+        and all(levels_drawn(saved, j) is None for j in (0, 1))
+    ):
+        found = {"pairs": found["pairs"], **found}
+    return found
 
 
 def check_kind(kind: str, saved: Saved) -> Kind:

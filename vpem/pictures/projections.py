@@ -91,29 +91,39 @@ def draw_projection(
     if along is not None:
         parts, X = _of(parts, along), None if X is None else X[:, along]
     names_of = [saved.feature_names[j] for j in along or range(len(saved.feature_names))]
-    origin = parts.weights @ parts.means
     if X is not None and not np.isfinite(X).all():
         notes.append(f"missing values stand at the mean of their row's {saved.noun}")
         X = np.where(np.isfinite(X), X, parts.means[labels])
-    plane = separating_plane(_with_widths(saved, parts, X, labels))
-    directions, correlations, share = plane
+    origin, directions, names, what = _plane(saved, parts, X, labels, names_of)
     seen = None if X is None else (X - origin) @ directions
     figure, axes = one_panel(ax, 7.0, 5.6)
     draw_pair(axes, _seen(parts, origin, directions), 0, 1, seen, labels)
     tidy(axes, None)
     few_ticks(axes, 6)
     axes.tick_params(labelsize=8)
-    names = [_name(saved, names_of, correlations[:, axis], axis) for axis in (0, 1)]
     axes.set_xlabel(names[0], fontsize=8.5)
     axes.set_ylabel(names[1], fontsize=8.5)
+    axes.set_title(what, fontsize=10, loc="left")
+    legend_of_pair(figure, axes, saved, parts, X is not None, own=ax is None)
+    alt = f"{what[:1].upper()}{what[1:]}. Axes: {'; '.join(names)}."
+    return Picture(figure, alt.replace("\n", " "), notes)
+
+
+def _plane(
+    saved: SavedFit, parts: Parts, X: Matrix | None, labels: Labels | None, features: list[str]
+) -> tuple[Matrix, Matrix, list[str], str]:
+    """Return the plane that is drawn: its origin, directions, names of its axes, and its title."""
+    if len(features) == 2:
+        # There is no other plane, and as they are they can be read.
+        names = [words(name) for name in features]
+        return np.zeros(2), np.eye(2), names, f"{saved.noun}s in the two features"
+    directions, correlations, share = separating_plane(_with_widths(saved, parts, X, labels))
+    names = [_name(saved, features, correlations[:, axis], axis) for axis in (0, 1)]
     what = "plane in which all rows spread most"
     if len(parts.weights) > 1:
         part = f"{100 * share:.3g} % of what separates {saved.noun}s"
         what = f"plane that separates best: {part}"
-    axes.set_title(what, fontsize=10, loc="left")
-    legend_of_pair(figure, axes, saved, parts, X is not None, own=ax is None)
-    alt = f"{saved.plural.capitalize()} in the {what}. Axes: "
-    return Picture(figure, f"{alt}{'; '.join(names)}.".replace("\n", " "), notes)
+    return parts.weights @ parts.means, directions, names, what
 
 
 def _with_widths(saved: SavedFit, parts: Parts, X: Matrix | None, labels: Labels | None) -> Parts:
