@@ -190,6 +190,7 @@ def test_the_page_says_what_the_fit_says(capsys, home, tmp_path):
         assert f"{name} {saved.estimates[name]:.5g} {error:.3g}" in text
     for told in (
         "growth.h5: linear, 6 parameters, 26 individuals", "26 individuals, 234 rows",
+        f"Estimates of 26 individuals: intercept {saved.theta[0]:.4g} (s.e. ", "and 2 more. Fitted",
         f"{likelihood.value:.9g}",
         "converged not asked for", "20, of which 10 burn-in", "accepted moves",
         "sums at the server", "the first 12 of 26 individuals are drawn",

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import re
 
 import numpy as np
 import pytest
@@ -104,7 +105,9 @@ def test_new_documents_may_have_other_words(capsys, fitted, tmp_path):
 
 
 def test_topics_are_shown_drawn_and_exported(capsys, fitted, tmp_path):
-    assert "boat" in done(capsys, "model", "show", fitted).out
+    shown = " ".join(done(capsys, "model", "show", fitted).out.split())
+    assert "boat" in shown
+    assert re.search(r"4 topics of \d+ documents: the largest, topic \d, has \d\d % of", shown)
     for kind in ("topics", "shares", "spreads"):
         told = done(
             capsys, "plot", fitted, "--kind", kind, "-o", tmp_path / f"{kind}.svg", "--json"

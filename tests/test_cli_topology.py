@@ -8,7 +8,7 @@ import pytest
 
 from vpem import find_hubs, make_graph
 from vpem.pictures.figure import save_picture
-from vpem.pictures.hubs import draw_hubs
+from vpem.pictures.hubs import NAMED, draw_hubs
 
 from .cli_support import AGENTS, done, listing, make_data, run
 from .tables import each, over
@@ -280,6 +280,22 @@ def test_any_graph_can_be_drawn(tmp_path, topology, n, hops):
     path = tmp_path / "net.png"
     save_picture(path, draw_hubs(graph, find_hubs(graph, hops)))
     assert path.stat().st_size > 5000
+
+
+@pytest.mark.parametrize("n", [30, 64])
+def test_agents_on_a_circle_do_not_hide_one_another(n):
+    graph = make_graph("cycle", n)
+    picture = draw_hubs(graph, find_hubs(graph, 0))
+    told = ["names are left out, as they would cover each other"] if n > NAMED else []
+    assert picture.notes == told
+    picture.figure.draw_without_rendering()
+    axes = picture.figure.axes[0]
+    roots = next(one for one in axes.collections if len(one.get_offsets()) == n)
+    places = axes.transData.transform(roots.get_offsets())
+    dots = picture.figure.dpi / 72
+    side = dots * (roots.get_sizes()[0] ** 0.5 + roots.get_linewidths()[0])
+    nearest = np.abs(places - np.roll(places, 1, axis=0)).max(axis=1)
+    assert nearest.min() > side
 
 
 def test_colours_differ_in_grey_from_their_numbers():

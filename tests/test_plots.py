@@ -253,6 +253,7 @@ def test_against_bytes_are_the_bytes_of_the_ledger(home):
     assert name in axes.get_xlabel()
     sent = saved.report["communication"]["bytes_by_iteration"]
     np.testing.assert_allclose(axes.lines[0].get_xdata() * unit, sent)
+    assert axes.get_xlim()[1] * unit > 1.02 * sent[-1]
 
 
 def test_fedem_shows_its_mean_field_by_iteration_from_the_start(home):

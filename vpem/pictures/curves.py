@@ -190,7 +190,7 @@ def _against_bytes(axes: Axes, history: History, saved: SavedFit) -> None:
     # Every restart before the one that was kept has sent its own.
     again = saved.reported("restart", int) or 0
     if history.sent[-1] > history.sent[0] > 0:
-        axes.set_xlim(left=0)
+        axes.set_xlim(0, 1.04 * history.sent[-1] / unit)
     if 0 < setup < history.sent[-1] and not again:
         axes.axvline(setup / unit, color=RULE, linestyle=":", linewidth=1.0)
         _tell(axes, f"dotted: setup, {100 * setup / history.sent[-1]:.2g} %")

@@ -93,8 +93,9 @@ def draw_hubs(
     else:
         alt += f"workers and {graph.n_edges} links."
     notes = []
-    if graph.n_agents > NUMBERED:
-        notes.append("numbers are left out, as they would cover each other")
+    if graph.n_agents > NAMED:
+        what = "names" if graph.n_agents <= NUMBERED or not looks.numbers else "names and numbers"
+        notes.append(f"{what} are left out, as they would cover each other")
     return Picture(figure, alt, notes)
 
 
@@ -158,6 +159,9 @@ def _draw_nodes(
     """Draw agents as discs, roots as squares, a server that is no root as a diamond."""
     many = graph.n_agents > NUMBERED
     size = float(np.clip(14000 / graph.n_nodes, 10 if many else 18, 420))
+    if graph.topology in RINGS and not looks.numbers:
+        # On a circle they stand close together, and squares more so where it goes aslant.
+        size = min(size, max(18.0, (560 / graph.n_nodes - 2) ** 2))
     roots = np.array([hub.root for hub in hubs], dtype=np.intp)
     plain = np.setdiff1d(np.arange(graph.n_nodes), roots)
     server = plain[plain == graph.n_agents] if graph.has_server else plain[:0]
