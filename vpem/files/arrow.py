@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from vpem.checks import Floats, Labels, check_memory
@@ -17,8 +18,9 @@ from vpem.files.readers.common import is_number
 from vpem.files.reading import LONGEST_STRING
 
 __all__ = [
-    "annotation_of", "check_kinds", "check_strings", "decoded", "is_bytes", "is_numeric",
-    "is_text", "longest_text", "matrix_of", "plain_kind", "weights_of",
+    "annotation_of", "check_kinds", "check_strings", "decoded", "is_bytes", "is_empty",
+    "is_numeric", "is_text", "longest_text", "matrix_of", "numbers_in", "plain_kind", "text_array",
+    "weights_of",
 ]  # fmt: skip
 
 
@@ -57,6 +59,8 @@ def check_strings(
 
 def longest_text(column: pa.ChunkedArray) -> int:
     """Return the bytes of the longest text of a column, dictionaries not unpacked."""
+    import pyarrow.compute as pc
+
     longest = 0
     for chunk in column.chunks:
         texts = chunk.dictionary if hasattr(chunk, "dictionary") else chunk
@@ -91,10 +95,69 @@ def matrix_of(columns: list[tuple[str, pa.ChunkedArray]], n_rows: int, source: s
     check_memory(n_rows * len(plain) * dtype.itemsize, source)
     X = np.empty((n_rows, len(plain)), dtype=dtype)
     for position, (_, column) in enumerate(plain):
-        if pa.types.is_boolean(column.type):
-            column = column.cast(pa.int8())
-        X[:, position] = column.cast(pa.float64(), safe=False).to_numpy()
+        start = 0
+        for values, missing in _chunks(column):
+            part = X[start : start + len(values), position]
+            part[:] = values
+            if missing is not None:
+                part[missing] = np.nan
+            start += len(values)
     return X
+
+
+def numbers_in(column: pa.ChunkedArray) -> tuple[NDArray[Any], NDArray[np.bool_]]:
+    """Return the numbers of a column of any numeric kind, and which rows have none."""
+    chunks = list(_chunks(column)) or [(np.empty(0), None)]
+    values = np.concatenate([part for part, _ in chunks])
+    missing = np.isnan(values) if values.dtype.kind == "f" else np.zeros(len(values), dtype=bool)
+    start = 0
+    for part, gaps in chunks:
+        if gaps is not None:
+            missing[start : start + len(part)] |= gaps
+        start += len(part)
+    return values, missing
+
+
+def _chunks(
+    column: pa.ChunkedArray,
+) -> Iterator[tuple[NDArray[Any], NDArray[np.bool_] | None]]:
+    """Yield numbers, chunk by chunk, and which of them are missing, if any.
+
+    To read them from pyarrow's memory takes neither `pyarrow.compute`, which its casts load, nor
+    pandas, which its `to_numpy` loads where that is installed: either takes longer than most fits.
+    """
+    if pa.types.is_decimal(column.type):
+        column = column.cast(pa.float64(), safe=False)
+    for chunk in column.chunks:
+        end = chunk.offset + len(chunk)
+        there, data = chunk.buffers()
+        if not len(chunk):
+            continue
+        if pa.types.is_boolean(chunk.type):
+            values: NDArray[Any] = _bits(data, end)
+        else:
+            values = np.frombuffer(data, chunk.type.to_pandas_dtype(), end)
+        missing = _bits(there, end)[chunk.offset :] == 0 if chunk.null_count else None
+        yield values[chunk.offset :], missing
+
+
+def _bits(packed: pa.Buffer, count: int) -> NDArray[np.uint8]:
+    return np.unpackbits(np.frombuffer(packed, np.uint8), count=count, bitorder="little")
+
+
+def is_empty(values: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Return which texts are empty; to compare them with "" loads pandas, as `pyarrow.array`."""
+    import pyarrow.compute as pc
+
+    return pc.match_substring_regex(values, "^$")
+
+
+def text_array(words: Sequence[str]) -> pa.Array:
+    """Return words as pyarrow has them; its own `array` loads pandas, where that is installed."""
+    coded = [word.encode() for word in words]
+    ends = np.cumsum([0, *map(len, coded)], dtype=np.int64)
+    buffers = [None, pa.py_buffer(ends), pa.py_buffer(b"".join(coded))]
+    return pa.Array.from_buffers(pa.large_string(), len(coded), buffers)
 
 
 def annotation_of(
@@ -105,36 +168,42 @@ def annotation_of(
     values = decoded(column)
     if pa.types.is_temporal(values.type) and not pa.types.is_duration(values.type):
         values = values.cast(pa.string())
-    text = _is_string(values.type)
-    if text:
-        values = pc.utf8_trim_whitespace(values.cast(pa.large_string()))
-        missing = pc.fill_null(pc.equal(values, ""), True)
-        broken = pc.fill_null(pc.match_substring(values, "\n"), False)
-        if pc.any(broken).as_py():
-            raise InputError(
-                f"{source}: row {int(np.argmax(broken.to_numpy()))} (counted from 0) has a line "
-                f"break in column {name!r}; is a quotation mark left open?"
-            )
-    elif is_numeric(values.type):
-        missing = pc.is_null(values, nan_is_null=True)
-    else:
+    if _is_string(values.type):
+        return _words(name, values, source)
+    if not is_numeric(values.type):
         raise InputError(f"{source}: column {name!r} holds {values.type}, not text or numbers")
-    if pc.any(missing).as_py():
-        row = int(np.argmax(missing.to_numpy()))
+    numbers, missing = numbers_in(values)
+    _check_there(name, missing, source)
+    return numbers.astype(np.int8) if pa.types.is_boolean(values.type) else numbers
+
+
+def _words(name: str, values: pa.ChunkedArray, source: str) -> Labels:
+    """Return a column of text without white space around it; of whole numbers as integers."""
+    import pyarrow.compute as pc
+
+    values = pc.utf8_trim_whitespace(values.cast(pa.large_string()))
+    broken, missing = numbers_in(pc.match_substring(values, "\n"))
+    broken[missing] = 0
+    if broken.any():
         raise InputError(
-            f"{source}: row {row} (counted from 0) has no value in column {name!r}, which holds "
-            "labels, ids or workers; fill it in, or leave the column out with ",
+            f"{source}: row {int(np.argmax(broken))} (counted from 0) has a line break in column "
+            f"{name!r}; is a quotation mark left open?"
+        )
+    _check_there(name, missing | (numbers_in(is_empty(values))[0] == 1), source)
+    if pc.all(pc.match_substring_regex(values, r"^(0|-?[1-9][0-9]{0,17})$")).as_py():
+        return numbers_in(values.cast(pa.int64()))[0]
+    return np.array(values.to_pylist(), dtype=str)
+
+
+def _check_there(name: str, missing: NDArray[Any], source: str) -> None:
+    """Raise InputError if a row has no value."""
+    if missing.any():
+        raise InputError(
+            f"{source}: row {int(np.argmax(missing))} (counted from 0) has no value in column "
+            f"{name!r}, which holds labels, ids or workers; fill it in, or leave the column out "
+            "with ",
             Setting("drop"),
         )
-    if pa.types.is_boolean(values.type):
-        values = values.cast(pa.int8())
-    if pa.types.is_decimal(values.type):
-        values = values.cast(pa.float64())
-    if not text:
-        return np.asarray(values.to_numpy())
-    if pc.all(pc.match_substring_regex(values, r"^(0|-?[1-9][0-9]{0,17})$")).as_py():
-        return np.asarray(values.cast(pa.int64()).to_numpy())
-    return np.array(values.to_pylist(), dtype=str)
 
 
 def weights_of(name: str, column: pa.ChunkedArray, source: str) -> NDArray[np.float64]:
@@ -142,7 +211,8 @@ def weights_of(name: str, column: pa.ChunkedArray, source: str) -> NDArray[np.fl
     values = decoded(column)
     if not is_numeric(values.type):
         raise InputError(f"{source}: column {name!r} holds {values.type}, but weights are numbers")
-    plain = values.cast(pa.float64(), safe=False).to_numpy()
+    weights, missing = numbers_in(values)
+    plain = np.where(missing, np.nan, weights)
     return as_weights(plain, len(plain), f"{source}, column {name!r}")
 
 

@@ -9,7 +9,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from vpem.errors import InputError, Setting, VpemError
-from vpem.files.arrow import check_strings, decoded, is_bytes, is_numeric, is_text, plain_kind
+from vpem.files.arrow import (
+    check_strings,
+    decoded,
+    is_bytes,
+    is_numeric,
+    is_text,
+    numbers_in,
+    plain_kind,
+)
 from vpem.files.families import Asked
 from vpem.files.levels import MOST_LEVELS, check_levels, in_order, named_numbers
 from vpem.files.readers.frames import Frame, Wanted
@@ -26,22 +34,18 @@ ROWS_A_LEVEL = 2
 class Category:
     """A column as codes."""
 
-    codes: pa.ChunkedArray  # of levels; null: missing
+    codes: pa.ChunkedArray  # of levels; NaN: missing
     names: tuple[str, ...]  # of the levels
 
 
 def take_categories(
     frame: Frame, columns: dict[int, pa.ChunkedArray], wanted: Wanted
 ) -> tuple[dict[int, Category], dict[str, str]]:
-    """Return the columns that are categories, by number, and why others of text are none.
-
-    Without families none of the columns is a category.
-    """
+    """Return the columns that are categories, by number, and why others of text are none."""
     asked = Asked.of(wanted.table.family)
+    assert asked is not None
     found: dict[int, Category] = {}
     left_out: dict[str, str] = {}
-    if asked is None:
-        return found, left_out
     for place, column in columns.items():
         name = frame.names[place]
         said = asked.named.get(name) == "categorical"
@@ -101,7 +105,7 @@ def _category(
     else:
         values = decoded(column).cast(pa.float64())
         text = _unmarked(values, wanted).dictionary_encode().combine_chunks()
-        numbers = text.dictionary.to_numpy(zero_copy_only=False)
+        numbers, _ = numbers_in(pa.chunked_array([text.dictionary]))
         called = named_numbers(np.sort(numbers))
         rank = np.argsort(np.argsort(numbers)).astype(np.float64)
     n_levels, n_values = len(called), len(column) - text.null_count
@@ -113,10 +117,11 @@ def _category(
             return "constant"
     if not lenient:
         check_levels(name, n_levels, n_values, frame.source)
-    places = pc.fill_null(text.indices, 0).to_numpy(zero_copy_only=False)
-    missing = np.asarray(pc.is_null(text.indices))
-    codes = rank[places] if n_levels else np.zeros(len(column))
-    return Category(pa.chunked_array([pa.array(codes, mask=missing)]), called)
+    places, missing = numbers_in(pa.chunked_array([text.indices]))
+    codes = np.full(len(column), np.nan)
+    codes[~missing] = rank[places[~missing]]
+    one = pa.Array.from_buffers(pa.float64(), len(codes), [None, pa.py_buffer(codes)])
+    return Category(pa.chunked_array([one]), called)
 
 
 def _unmarked(values: pa.ChunkedArray, wanted: Wanted) -> pa.ChunkedArray:
@@ -127,4 +132,4 @@ def _unmarked(values: pa.ChunkedArray, wanted: Wanted) -> pa.ChunkedArray:
             gone = pc.or_(gone, pc.fill_null(pc.equal(values, float(mark)), False))
         except ValueError:
             continue
-    return pc.if_else(gone, pa.scalar(None, pa.float64()), values)
+    return pc.if_else(gone, pa.NULL, values)

@@ -10,7 +10,26 @@ from vpem.checks import Floats
 from vpem.errors import InputError
 from vpem.files.table_settings import TableSettings
 
-__all__ = ["blank_marks", "is_number", "refuse_large"]
+__all__ = [
+    "GUESSED",
+    "MISSING_MARKS",
+    "OF_ROWS",
+    "ZEROS",
+    "blank_marks",
+    "is_number",
+    "refuse_large",
+]
+
+MISSING_MARKS = (
+    "", "#N/A", "#N/A N/A", "#NA", "-1.#IND", "-1.#QNAN", "-NaN", "-nan", "1.#IND", "1.#QNAN",
+    "<NA>", "N/A", "NA", "NAN", "NULL", "NaN", "None", "Null", "n/a", "na", "nan", "none", "null",
+)  # fmt: skip
+"""What stands for a missing value in text without anybody saying so."""
+
+
+OF_ROWS, ZEROS = "ids of rows", "zeros in front"
+GUESSED = (OF_ROWS, ZEROS, "whole numbers, all different", "numbers of rows, some alike")
+"""Why numbers are no features although nobody has said so."""
 
 
 def is_number(text: str) -> bool:

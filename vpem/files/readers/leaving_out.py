@@ -8,21 +8,28 @@ from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from vpem.checks import Labels, ids_by_name, numbers_of_rows
 from vpem.errors import InputError, OwnDataWarning, Setting, VpemWarning, shorten
-from vpem.files.arrow import decoded, is_bytes, is_numeric, is_text, longest_text, plain_kind
+from vpem.files.arrow import (
+    decoded,
+    is_bytes,
+    is_empty,
+    is_numeric,
+    is_text,
+    longest_text,
+    numbers_in,
+    plain_kind,
+)
 from vpem.files.families import Asked
-from vpem.files.readers.common import is_number
+from vpem.files.readers.common import GUESSED, OF_ROWS, ZEROS, is_number
 from vpem.files.readers.frames import Frame
-from vpem.files.readers.text_numbers import LONGEST_NUMBER, check_writing, numbers_of
 from vpem.files.reading import LONGEST_STRING
 from vpem.files.table_settings import TableSettings
 
 __all__ = [
-    "GUESSED", "ID_NAMES", "MOST", "OF_ROWS", "counted_by", "find_ids", "has_zeros", "nothing_left",
-    "sort_columns", "told_apart", "warn_of_ids", "warn_of_numbers",
+    "ID_NAMES", "MOST", "counted_by", "find_ids", "nothing_left", "sort_columns", "told_apart",
+    "warn_of_ids", "warn_of_numbers",
 ]  # fmt: skip
 
 ID_NAMES = ("id", "ids")
@@ -30,10 +37,6 @@ ID_NAMES = ("id", "ids")
 
 MOST = 20
 """Columns of text among which ids are looked for."""
-
-OF_ROWS, ZEROS = "ids of rows", "zeros in front"
-GUESSED = (OF_ROWS, ZEROS, "whole numbers, all different", "numbers of rows, some alike")
-"""Why numbers are no features although nobody has said so."""
 
 UNTELLING = ("constant", "no values")
 """Why columns of numbers are no features, which may be otherwise in other rows."""
@@ -79,8 +82,10 @@ def sort_columns(
         name = frame.names[place]
         is_named = name.casefold() in ID_NAMES
         if is_text(plain_kind(values.type)) and place not in frame.index and not is_named:
+            from vpem.files.readers.text_numbers import has_zeros, is_blank, numbers_of
+
             numbers = numbers_of(values, table)
-            if numbers is None and not _is_blank(values):
+            if numbers is None and not is_blank(values):
                 texts[name], left_out[name] = values, "text"
                 continue
             if numbers is not None and name not in said and has_zeros(values):
@@ -99,7 +104,10 @@ def sort_columns(
             left_out[name] = why
         else:
             features[place] = values
-    check_writing(texts, table, frame.source)
+    if texts:
+        from vpem.files.readers.text_numbers import check_writing
+
+        check_writing(texts, table, frame.source)
     return features, {
         name: left_out[name] for name in (*frame.names, *frame.unread) if name in left_out
     }
@@ -114,43 +122,23 @@ def _why_not(values: pa.ChunkedArray) -> str:
         return "dates"
     if not is_numeric(kind):
         return "no numbers"
-    if pa.types.is_float16(kind) or pa.types.is_decimal(kind):
-        values = values.cast(pa.float64(), safe=False)
-    if pa.types.is_floating(values.type):
-        values = pc.drop_null(values).filter(pc.invert(pc.is_nan(pc.drop_null(values))))
-        if not len(values):
-            return "no values"
-    ends = pc.min_max(values)
-    same = ends["min"].as_py() == ends["max"].as_py()
-    return "constant" if same and n_rows > 1 else ""
+    numbers, missing = numbers_in(values)
+    known = numbers[~missing] if missing.any() else numbers
+    if not len(known):
+        return "no values"
+    return "constant" if n_rows > 1 and known.min() == known.max() else ""
 
 
 def _why_ids(name: str, values: pa.ChunkedArray, some: bool) -> str:
     """Return why a column of numbers names rows rather than being a feature; nothing if not."""
     if values.null_count or not (pa.types.is_integer(values.type) or _begins_whole(values)):
         return ""
-    return numbers_of_rows(name, values.cast(pa.float64(), safe=False).to_numpy(), some)
+    return numbers_of_rows(name, numbers_in(values)[0].astype(np.float64), some)
 
 
 def _begins_whole(values: pa.ChunkedArray) -> bool:
     first = values[0].as_py()
     return isinstance(first, float) and first.is_integer()
-
-
-def has_zeros(values: pa.ChunkedArray) -> bool:
-    """Whether text is digits, some with zeros in front: a number of something, no measurement."""
-    text = pc.utf8_trim_whitespace(decoded(values).cast(pa.large_string()))
-    return bool(
-        pc.any(pc.match_substring_regex(text, "^0[0-9]+$")).as_py()
-        and pc.all(pc.match_substring_regex(text, "^[0-9]*$")).as_py()
-    )
-
-
-def _is_blank(values: pa.ChunkedArray) -> bool:
-    """Whether a column of text has nothing but white space."""
-    if is_bytes(plain_kind(values.type)) or longest_text(values) > LONGEST_NUMBER:
-        return False
-    return not pc.any(pc.not_equal(pc.utf8_trim_whitespace(decoded(values)), "")).as_py()
 
 
 def find_ids(frame: Frame, columns: dict[int, pa.ChunkedArray]) -> int | None:
@@ -185,7 +173,7 @@ def counted_by(frame: Frame, columns: dict[int, pa.ChunkedArray]) -> Labels | No
     """Return an index that only counts the rows, if there is one."""
     for place in sorted(frame.index & set(columns)):
         if _all_differ(columns[place]) and _counts(columns[place]):
-            numbers: Labels = decoded(columns[place]).to_numpy()
+            numbers: Labels = numbers_in(decoded(columns[place]))[0]
             return numbers
     return None
 
@@ -198,14 +186,15 @@ def _all_differ(column: pa.ChunkedArray) -> bool:
     coded = pa.types.is_dictionary(column.type)
     if coded and sum(len(chunk.dictionary) for chunk in column.chunks) < len(column):
         return False
-    if is_text(kind):
-        if longest_text(column) > 4 * LONGEST_STRING:
-            return False
-        values = pc.utf8_trim_whitespace(decoded(column).cast(pa.large_string()))
-        if pc.any(pc.equal(values, "")).as_py():
-            return False
-    else:
-        values = decoded(column)
+    if not is_text(kind):
+        return len(np.unique(numbers_in(decoded(column))[0])) == len(column)
+    if longest_text(column) > 4 * LONGEST_STRING:
+        return False
+    import pyarrow.compute as pc
+
+    values = pc.utf8_trim_whitespace(decoded(column).cast(pa.large_string()))
+    if pc.any(is_empty(values)).as_py():
+        return False
     return bool(pc.count_distinct(values).as_py() == len(values))
 
 
@@ -214,7 +203,7 @@ def _counts(column: pa.ChunkedArray) -> bool:
     values = decoded(column)
     if is_text(values.type):
         return False
-    plain = values.cast(pa.int64()).to_numpy()
+    plain = numbers_in(values)[0]
     return bool(plain[0] in (0, 1) and np.array_equal(plain, plain[0] + np.arange(len(plain))))
 
 

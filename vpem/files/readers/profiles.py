@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from vpem.checks import Floats
-from vpem.files.arrow import decoded, is_text, plain_kind
+from vpem.files.arrow import decoded, is_empty, is_text, plain_kind
 from vpem.files.datasets import Dataset
 from vpem.files.readers.frames import Frame
 
@@ -89,7 +89,7 @@ def _of_others(column: pa.ChunkedArray) -> tuple[Any, ...]:
     """Return the same of a column that is no feature."""
     if is_text(column.type):
         column = pc.utf8_trim_whitespace(column.cast(pa.large_string()))
-        column = pc.if_else(pc.equal(column, ""), None, column)
+        column = pc.if_else(is_empty(column), pa.NULL, column)
     there = column.drop_null()
     if not len(there):
         return len(column), 0

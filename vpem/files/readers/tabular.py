@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
@@ -21,14 +21,11 @@ from vpem.files.arrow import (
 from vpem.files.datasets import Dataset
 from vpem.files.families import Asked
 from vpem.files.labels_for_fit import SomeLabels, labels_of_columns
-from vpem.files.readers.categories import take_categories
 from vpem.files.readers.choosing import Choice, choose
-from vpem.files.readers.common import blank_marks, refuse_large
+from vpem.files.readers.common import GUESSED, OF_ROWS, blank_marks, refuse_large
 from vpem.files.readers.frames import Frame, Wanted
 from vpem.files.readers.leaving_out import (
-    GUESSED,
     MOST,
-    OF_ROWS,
     counted_by,
     find_ids,
     nothing_left,
@@ -37,9 +34,11 @@ from vpem.files.readers.leaving_out import (
     warn_of_ids,
     warn_of_numbers,
 )
-from vpem.files.readers.text_numbers import check_writing, numbers_of
 from vpem.files.table_settings import TableSettings
 from vpem.network.holdings import from_worker_of_row
+
+if TYPE_CHECKING:
+    from vpem.files.readers.categories import Category
 
 __all__ = ["dataset_of"]
 
@@ -59,7 +58,12 @@ def dataset_of(frame: Frame, wanted: Wanted) -> Dataset:
     rest = {n: values for n, values in found.items() if n not in choice.taken}
     left_out: dict[str, str] = {}
     open_ = {n: found[n] for n in choice.features} if choice.chosen else rest
-    categories, no_categories = take_categories(frame, open_, wanted)
+    categories: dict[int, Category] = {}
+    no_categories: dict[str, str] = {}
+    if table.family is not None:
+        from vpem.files.readers.categories import take_categories
+
+        categories, no_categories = take_categories(frame, open_, wanted)
     coded = {n: one.codes for n, one in categories.items()}
     if choice.chosen:
         numbers = {n: values for n, values in open_.items() if n not in coded}
@@ -136,12 +140,15 @@ def _read(frame: Frame, choice: Choice) -> Columns:
 def _numbers(frame: Frame, columns: Columns, table: TableSettings) -> Columns:
     """Return columns that are features because somebody says so: text must read as numbers."""
     found, texts = dict(columns), {}
-    for place, column in columns.items():
-        if not is_text(plain_kind(column.type)):
-            continue
-        numbers = numbers_of(column, table)
+    written = [n for n, column in columns.items() if is_text(plain_kind(column.type))]
+    if not written:
+        return found
+    from vpem.files.readers.text_numbers import check_writing, numbers_of
+
+    for place in written:
+        numbers = numbers_of(columns[place], table)
         if numbers is None:
-            texts[frame.names[place]] = column
+            texts[frame.names[place]] = columns[place]
         else:
             found[place] = numbers
     check_writing(texts, table, frame.source)

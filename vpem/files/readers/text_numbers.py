@@ -1,4 +1,7 @@
-"""Text that stands for numbers: how these are written, and what is none among them."""
+"""Text that stands for numbers: how these are written, and what is none among them.
+
+It is loaded when a table has text, for `pyarrow.compute` takes long to load.
+"""
 
 from __future__ import annotations
 
@@ -9,16 +12,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from vpem.errors import InputError, Setting, printable, shorten
-from vpem.files.arrow import decoded, is_bytes, longest_text, plain_kind
+from vpem.files.arrow import decoded, is_bytes, is_empty, longest_text, plain_kind, text_array
+from vpem.files.readers.common import MISSING_MARKS
 from vpem.files.table_settings import TableSettings
 
-__all__ = ["MISSING_MARKS", "check_writing", "numbers_of", "without_marks"]
-
-MISSING_MARKS = (
-    "", "#N/A", "#N/A N/A", "#NA", "-1.#IND", "-1.#QNAN", "-NaN", "-nan", "1.#IND", "1.#QNAN",
-    "<NA>", "N/A", "NA", "NAN", "NULL", "NaN", "None", "Null", "n/a", "na", "nan", "none", "null",
-)  # fmt: skip
-"""What stands for a missing value in text without anybody saying so."""
+__all__ = ["check_writing", "has_zeros", "is_blank", "numbers_of", "without_marks"]
 
 WRITINGS = (
     (".", None), (",", None), (".", ","), (",", "."), (".", " "), (",", " "), (".", "'"),
@@ -138,6 +136,22 @@ def _check_marks(name: str, text: pa.ChunkedArray, table: TableSettings, source:
     )
 
 
+def has_zeros(values: pa.ChunkedArray) -> bool:
+    """Whether text is digits, some with zeros in front: a number of something, no measurement."""
+    text = pc.utf8_trim_whitespace(decoded(values).cast(pa.large_string()))
+    return bool(
+        pc.any(pc.match_substring_regex(text, "^0[0-9]+$")).as_py()
+        and pc.all(pc.match_substring_regex(text, "^[0-9]*$")).as_py()
+    )
+
+
+def is_blank(column: pa.ChunkedArray) -> bool:
+    """Whether a column of text has nothing but white space."""
+    if not _is_short(column):
+        return False
+    return bool(pc.all(is_empty(pc.utf8_trim_whitespace(decoded(column)))).as_py())
+
+
 def _is_short(column: pa.ChunkedArray) -> bool:
     """Whether a column holds text, no longer than numbers are."""
     return not is_bytes(plain_kind(column.type)) and longest_text(column) <= LONGEST_NUMBER
@@ -146,8 +160,8 @@ def _is_short(column: pa.ChunkedArray) -> bool:
 def without_marks(column: pa.ChunkedArray, table: TableSettings) -> pa.ChunkedArray:
     """Return text without white space around it, and null where a value is missing."""
     text = pc.utf8_trim_whitespace(decoded(column).cast(pa.large_string()))
-    marks = pa.array([*MISSING_MARKS, *table.marks], pa.large_string())
-    return pc.if_else(pc.is_in(text, marks), pa.scalar(None, pa.large_string()), text)
+    marks = text_array((*MISSING_MARKS, *table.marks))
+    return pc.if_else(pc.is_in(text, marks), pa.NULL, text)
 
 
 def _pattern(decimal: str, thousands: str | None) -> str:

@@ -15,8 +15,8 @@ from pyarrow import csv
 from vpem.errors import FileError, VpemError
 from vpem.files.arrow import is_text
 from vpem.files.opening import EXPANSION, advice, read_limit
+from vpem.files.readers.common import MISSING_MARKS
 from vpem.files.readers.frames import Frame
-from vpem.files.readers.text_numbers import MISSING_MARKS
 from vpem.files.readers.text_streams import TextTable, look_at, not_this_text
 from vpem.files.table_settings import TableSettings
 
