@@ -9,13 +9,22 @@ it is not ours. Whoever sets a variable of `WAITING` decides.
 from __future__ import annotations
 
 import os
+import sys
 from importlib import import_module
+from importlib.machinery import PathFinder
+from importlib.util import module_from_spec
 from pathlib import Path
 
 __all__ = ["WAITING", "waiting"]
 
 WAITING = {"OMP_WAIT_POLICY": "passive", "GOMP_SPINCOUNT": "1000"}
 """How threads wait: to any OpenMP, and to GCC's, which then spins for a moment all the same."""
+
+BLAS = ("scipy.linalg.cython_blas", "scipy.linalg.cython_lapack")
+"""Modules in which kernels find BLAS and LAPACK."""
+
+CALL_BLAS = ("cholesky", "differences", "mahalanobis", "missing", "moments")
+"""Kernels that do, when they are loaded."""
 
 
 def _load() -> dict[str, str]:
@@ -25,6 +34,7 @@ def _load() -> dict[str, str]:
     os.environ.update(added)
     try:
         import_module("vpem._core.consensus")
+        _load_blas()
     except ModuleNotFoundError as error:
         if error.name != "vpem._core.consensus":
             raise
@@ -38,6 +48,31 @@ def _load() -> dict[str, str]:
         for name in added:
             os.environ.pop(name, None)
     return given or added
+
+
+def _load_blas() -> None:
+    """Load the kernels that call BLAS, and of `scipy.linalg` only what they call.
+
+    The package itself loads `numpy.f2py`, `numpy.testing` and much else, which takes longer than
+    most fits. Its two modules are forgotten once kernels have found their functions: who imports
+    `scipy.linalg` later has all of it, with these very modules.
+    """
+    import scipy
+
+    alone = []
+    try:
+        for name in BLAS:
+            folders = [os.path.join(folder, "linalg") for folder in scipy.__path__]
+            found = None if name in sys.modules else PathFinder.find_spec(name, folders)
+            if found is not None and found.loader is not None:
+                sys.modules[name] = module = module_from_spec(found)
+                alone.append(name)
+                found.loader.exec_module(module)
+        for kernel in CALL_BLAS:
+            import_module(f"vpem._core.{kernel}")
+    finally:
+        for name in alone:
+            del sys.modules[name]
 
 
 _waiting = _load()

@@ -128,8 +128,7 @@ def thread_count(n_threads: int | None) -> int:
 
 @cache
 def _controller() -> Any:
-    # SciPy's own BLAS is the one the kernels call; it must be loaded to be found.
-    import scipy.linalg.cython_blas  # noqa: F401
+    # SciPy's own BLAS is the one that kernels call; with these it was loaded, so it is found.
     from threadpoolctl import ThreadpoolController
 
     return ThreadpoolController()

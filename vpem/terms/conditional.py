@@ -6,7 +6,6 @@ from collections.abc import Mapping
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.linalg import solve_triangular
 
 from vpem.terms.mixture import Mixture
 
@@ -26,6 +25,8 @@ def fill_gaps(
 
     or where all are 0 but one, with standard normal noise (m, d), a draw from that component.
     """
+    from scipy.linalg import solve_triangular
+
     scaled, found = mixture.scaling.apply(values), values.copy()
     noise = np.zeros(values.shape) if noise is None else noise
     for b, own in shares.items():

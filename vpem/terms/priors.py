@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import betaln, digamma, gammaln
 
 from vpem.errors import InputError, Setting
 from vpem.network.blocks import Blocks
@@ -68,6 +67,8 @@ class Prior:
 
     def log_weights(self, counts: Vector) -> Vector:
         """Expected logarithms of the mixing weights (R, K), given effective rows (R, K)."""
+        from scipy.special import digamma
+
         found = self.concentrations(counts)
         if self.kind == DIRICHLET:
             return np.asarray(digamma(found[:, 0]) - digamma(found.sum(axis=2)))
@@ -90,6 +91,8 @@ class Prior:
 
     def divergence(self, counts: Vector) -> Vector:
         """Kullback-Leibler divergence (R,) of the weights' posterior from the prior, in nats."""
+        from scipy.special import betaln, digamma, gammaln
+
         found = self.concentrations(counts)
         if self.kind == DIRICHLET:
             own, k = found[:, 0], counts.shape[1]

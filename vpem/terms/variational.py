@@ -14,7 +14,6 @@ from typing import Self
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
-from scipy.special import digamma, gammaln
 
 from vpem.errors import NumericalError, Setting
 from vpem.terms.conjugate import ConjugateTerms, PriorFactors
@@ -138,6 +137,8 @@ class VariationalTerms(ConjugateTerms):
         ``nu_0`` the prior's, C the mixture's covariance, it takes
         ``tr(P C^-1) + beta_0 (m - m_0)' C^-1 (m - m_0)``.
         """
+        from scipy.special import digamma, gammaln
+
         prior, d = self.prior, self.blocks.widths[:, None]
         nu, nu_0 = mixture.degrees_of_freedom, prior.degrees_of_freedom[:, None]
         beta, copies = mixture.mean_precisions, mixture.n_copies

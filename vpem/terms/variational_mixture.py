@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import digamma
 
 from vpem.checks import Floats
 from vpem.network.schema import Array
@@ -165,6 +164,8 @@ class VariationalMixture(
         the expected precision matrix, and ``E log|Lambda| = sum_i psi((nu + 1 - i) / 2) + d_b log
         (2 / nu) - log|C|``.
         """
+        from scipy.special import digamma
+
         widths, own = self.blocks.widths[:, None], self.degrees_of_freedom
         logs = over_steps(digamma, own, self) + widths * np.log(2 / own)
         return np.asarray(logs - widths / self.mean_precisions)

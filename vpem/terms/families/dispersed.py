@@ -7,7 +7,6 @@ from typing import ClassVar
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
-from scipy.special import gammaln
 
 from vpem._core.families import cell_moments, cell_terms, product_moments
 from vpem._core.rising import rising_moments, rising_terms
@@ -74,6 +73,8 @@ class NegativeBinomial(Family):
 
     def ready(self, parameters: Tables, features: Features, dtype: DTypeLike) -> dict[str, Floats]:
         """Terms of counts below `LOOKED_UP`, what larger ones' are made of, and the sizes."""
+        from scipy.special import gammaln
+
         means = np.maximum(np.ascontiguousarray(parameters["means"].T), LEAST_RATE)
         sizes = np.clip(np.ascontiguousarray(parameters["sizes"].T), LEAST_SIZE, LARGEST_SIZE)
         shares = np.log1p(means / sizes)

@@ -6,7 +6,6 @@ from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import digamma, gammaln, polygamma
 
 from vpem.checks import Floats
 from vpem.terms.families.family import Features, Table, Tables, where_seen
@@ -78,6 +77,8 @@ class Gamma(Products):
 
     def factors(self, parameters: Tables) -> list[Table]:
         """What multiplies 1, x and its logarithm."""
+        from scipy.special import gammaln
+
         means, shapes = parameters["means"], parameters["shapes"]
         rates = shapes / means
         return [2 * (gammaln(shapes) - shapes * np.log(rates)), 2 * rates, 2 - 2 * shapes]
@@ -115,6 +116,8 @@ def shape_of(gap: Table) -> Table:
     That is the solution of ``log a - digamma(a) = gap``, by the steps of Minka, Estimating a gamma
     distribution (2002): Newton's for a likelihood that has the form ``c0 + c1 a + c2 log a``.
     """
+    from scipy.special import digamma, polygamma
+
     gap = np.maximum(gap, 0.5 / LARGEST_SHAPE)
     found = (3 - gap + np.sqrt((gap - 3) ** 2 + 24 * gap)) / (12 * gap)
     for _ in range(STEPS):

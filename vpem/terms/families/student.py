@@ -15,7 +15,6 @@ from typing import ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import digamma
 
 from vpem.checks import Floats
 from vpem.network.blocks import Blocks
@@ -228,6 +227,8 @@ class StudentTerms(LocatedTerms):
 
         At a start, where there are no parameters to expect them by, every scale is 1.
         """
+        from scipy.special import digamma
+
         inner, blocks, factors = self.inner, self.inner.blocks, self._latest
         shape = (blocks.n_blocks, *responsibilities.shape[1:])
         all_of = np.broadcast_to(responsibilities, shape)

@@ -6,7 +6,6 @@ from dataclasses import dataclass, field, fields
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import gammaln
 
 from vpem.terms.families.family import Table
 from vpem.terms.families.positive import shape_of
@@ -42,6 +41,8 @@ def student_terms(
     Mahalanobis distances (B, m, K) of what rows have, nu (K, B) degrees of freedom, p (B, 1 or m)
     the features that rows have of each hub.
     """
+    from scipy.special import gammaln
+
     half = 0.5 * dof.T
     each = 0.5 * np.arange(int(widths.max(initial=0)) + 1)[:, None, None]
     constants = 2 * (each * np.log(half) + gammaln(half) - gammaln(half + each))

@@ -6,7 +6,6 @@ from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import expit, gammaln
 
 from vpem.checks import check_number
 from vpem.errors import InputError, check_choice
@@ -151,6 +150,8 @@ class Poisson(_Entry):
 
     def base(self, values: Values) -> Values:
         """Return ``-log(y!)``."""
+        from scipy.special import gammaln
+
         found: Values = -gammaln(values + 1.0)
         return found
 
@@ -190,6 +191,8 @@ class Bernoulli(_Entry):
 
     def mean(self, theta: Values) -> Values:
         """Return the probability of a one."""
+        from scipy.special import expit
+
         found: Values = expit(theta)
         return found
 
