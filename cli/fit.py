@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from vpem.fits.settings import PrivacySettings
 from vpem.prior_settings import WEIGHT_PRIORS
@@ -40,7 +40,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from vpem.fits.results import Fit
-    from vpem.fits.selection.trials import Problem
     from vpem.network.schema import Report
 
     from .labels import Found
@@ -162,14 +161,12 @@ def _fit(
 
     Returns also what there is to report of how it ran, and what rows belong to.
     """
-    from vpem.fits.selection.trials import Cell, Problem
-
-    run, ((hops, network),) = task.run, task.networks.items()
+    run, network = task.run, task.network
     more: Report = {"privacy": privacy} if privacy.is_asked else {}
     if run.labels and not task.over_rows:
         own = network.agents.own.tolist() if run.labels.file else []
         more["labels"] = own if run.labels.parties else [0]
-    problem: Problem
+    data: tuple[Any, Any, Report]
     if len(counts) > 1:
         from .several import Each, EachProgress, choose_by_bic, each_checkpoint
 
@@ -178,19 +175,19 @@ def _fit(
             problem = task.problem(
                 Each, how, limit, command=run, checkpoints=each, progress=shown, more=more
             )
+            data = problem.X, None, {}
             found, ran = choose_by_bic(problem, counts, how)
     else:
         with run.working(Progress, task.source.X) as progress:
-            problem = task.problem(Problem, how, limit)
-            more |= {"n_init": how.n_init, "callback": progress, "saver": run.saver}
-            found = problem.fit(Cell(how.n_components, hops, how.covariance_type), **more)
+            data = task.data(limit)
+            found = task.fit(data, how, callback=progress, saver=run.saver, **more)
             ran = describe_engine(network)
-    labels = _labelled(task, problem, found)
+    labels = _labelled(task, data[0], how.missing, found)
     tell_of_labels(found, run.screen)
     return found if run.shards else task.whole(found), ran, labels
 
 
-def _labelled(task: Task, problem: Problem, found: Fit) -> Found:
+def _labelled(task: Task, X: Any, missing: str, found: Fit) -> Found:
     """Return what rows belong to, by who holds them, where that is to be written."""
     from vpem.fits.labels import columns_of
     from vpem.fits.results import RowFit
@@ -199,8 +196,8 @@ def _labelled(task: Task, problem: Problem, found: Fit) -> Found:
     if not labels:
         return {}
     if isinstance(found, RowFit):
-        agents, missing = task.network.agents, problem.missing
-        return of_workers(labels, problem.X, task.parts, found.mixtures, agents, missing)
+        agents = task.network.agents
+        return of_workers(labels, X, task.parts, found.mixtures, agents, missing)
     return {agent: columns_of(shares) for agent, shares in found.responsibilities.items()}
 
 

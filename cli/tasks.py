@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from vpem.fits.known_labels import KnownLabels
     from vpem.fits.results import Fit
     from vpem.fits.selection.trials import Problem
+    from vpem.network.schema import Report
     from vpem.settings import FitSettings, GraphSettings, HoldingSettings, SumSettings
     from vpem.sums.connect import Network
 
@@ -104,17 +105,15 @@ class Task:
         """The one of fewest hops."""
         return self.networks[min(self.networks)]
 
-    def problem(self, kind: type[P], how: FitSettings, limit: int | None, **more: Any) -> P:
-        """Return what is to be fitted by these settings, save components, covariance and restarts.
+    def data(self, limit: int | None) -> tuple[Any, Any, Report]:
+        """Return what a process has of the data, its weights, and what else a fit is told of them.
 
-        ``limit`` are bytes of data that this process may have in memory; ``more`` is what else that
-        kind takes.
+        ``limit`` are bytes of data that this process may have in memory.
         """
         from vpem.fits.spread import own_columns
 
         source, network, weights = self.source, self.network, None
         names: Sequence[str] = source.feature_names
-        options = how.values("n_components", "covariance_type", "n_init")
         if self.over_rows:
             X = own_rows(source, self.parts, network, limit)
             if self._weighted:
@@ -123,14 +122,35 @@ class Task:
             X, names = own_features(source, network, limit)
             if self._weighted:
                 weights = source.sample_weight
-        options["feature_names"] = names
+        about: Report = {"feature_names": names}
         if self.labels_for_fit is not None:
-            options["labels_for_fit"] = self.labels_for_fit
+            about["labels_for_fit"] = self.labels_for_fit
         if source.kinds is not None:
             if self.over_rows:
                 _refuse_over_rows(source)
             apart = network.agents.apart and not self.over_rows
-            options["kinds"] = source.kinds.of(own_columns(network)) if apart else source.kinds
+            about["kinds"] = source.kinds.of(own_columns(network)) if apart else source.kinds
+        return X, weights, about
+
+    def fit(self, data: tuple[Any, Any, Report], how: FitSettings, **more: Any) -> Fit:
+        """Fit the data as `data` returns them; parameters stay in the processes of their hubs."""
+        X, weights, about = data
+        more = how.values() | {"sample_weight": weights} | about | more
+        if self.over_rows:
+            from vpem.fits.rows import fit_em
+
+            return fit_em(X, self.parts, self.network, **more)
+        from vpem.fits.spread import fit_spread
+
+        return fit_spread(X, self.network, shards=True, **more)
+
+    def problem(self, kind: type[P], how: FitSettings, limit: int | None, **more: Any) -> P:
+        """Return what is to be fitted by these settings, save components, covariance and restarts.
+
+        ``limit`` is that of `data`; ``more`` is what else that kind takes.
+        """
+        X, weights, about = self.data(limit)
+        options = how.values("n_components", "covariance_type", "n_init") | about
         workers = self.parts if self.over_rows else None
         return kind(X, self.networks, workers, options, sample_weight=weights, **more)
 

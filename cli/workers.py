@@ -46,13 +46,14 @@ def workers_of(
 def graph_of(n_agents: int, names: Sequence[str] | None, graph: GraphSettings) -> Graph:
     """Choose who talks to whom: a server (star) unless something else is asked for."""
     from vpem.errors import InputError
-    from vpem.files.graph_files import read_graph
     from vpem.network.topologies import make_graph
 
     drawn = graph.radius is not None or graph.mean_degree is not None
     if graph.topology is None and drawn:
         raise InputError("--radius and --mean-degree need the --topology of a random graph")
     if graph.graph is not None:
+        from vpem.files.graph_files import read_graph
+
         return read_graph(graph.graph, n_agents, names)
     return make_graph(
         graph.topology or "star",

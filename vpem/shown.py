@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from html import escape
 from string import Formatter
 from typing import Any, ClassVar
 
@@ -61,6 +60,8 @@ class Shown:
 
     def _repr_html_(self) -> str:
         """Show it in a notebook."""
+        from html import escape
+
         rows = [[escape(fact)] for fact in self._told().split(", ")]
         return html_table(rows, [escape(type(self).__name__)])
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
 from threading import Event
 from typing import TYPE_CHECKING, Self
 
@@ -16,6 +15,8 @@ from vpem.terms.matrix import MemoryRows, arrange_into
 from vpem.terms.scaling import Scaling
 
 if TYPE_CHECKING:
+    from concurrent.futures import Future
+
     from vpem.files.matrix import FileMatrix
 
 __all__ = ["FileRows", "ReadAhead", "pieces"]
@@ -33,6 +34,8 @@ class ReadAhead:
     """
 
     def __init__(self, load: Callable[[slice, Floats], Floats]) -> None:
+        from concurrent.futures import ThreadPoolExecutor
+
         self._load = load
         self._reader = ThreadPoolExecutor(1, thread_name_prefix="vpem-read")
         self._awaited = Event()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import zlib
-from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -30,6 +29,8 @@ class Unpacking:
     """
 
     def __init__(self, dataset: h5py.Dataset) -> None:
+        from concurrent.futures import ThreadPoolExecutor
+
         self._dataset = dataset
         self._shape: tuple[int, int] = dataset.chunks
         self._dtype = dataset.dtype

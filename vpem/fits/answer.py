@@ -11,11 +11,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import floor, log10
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from vpem.files.clusterings import StoredClustering
 from vpem.files.models import Model
 from vpem.fits.differences import Difference, Levels, degrees_of_freedom_of, levels_of
 from vpem.network.schema import Report
@@ -24,6 +24,9 @@ from vpem.terms.density import Density
 from vpem.terms.families.mixture import MixedMixture
 from vpem.terms.mixture import Mixture
 from vpem.terms.scaling import Scaling
+
+if TYPE_CHECKING:
+    from vpem.files.clusterings import StoredClustering
 
 __all__ = [
     "NAMED",

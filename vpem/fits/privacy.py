@@ -21,7 +21,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import import_module
-from importlib.metadata import version
 from math import ceil, exp, sqrt
 from types import ModuleType
 from typing import Any
@@ -212,6 +211,8 @@ class Guarantee:
 
     def describe(self) -> Report:
         """Return what stands in reports and models."""
+        from importlib.metadata import version
+
         found: Report = {
             "epsilon": self.budget.epsilon,
             "delta": self.budget.delta,

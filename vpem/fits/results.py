@@ -5,13 +5,13 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from vpem.files.models import Model, current_versions
 from vpem.fits.answer import Answer
-from vpem.fits.privacy import Guarantee
 from vpem.network.holdings import Workers
 from vpem.network.ledger import Ledger
 from vpem.network.schema import Report
@@ -20,6 +20,9 @@ from vpem.steps.reinitialise import Recovery
 from vpem.sums.connect import Network
 from vpem.terms.mixture import Mixture
 from vpem.terms.variational_mixture import VariationalMixture
+
+if TYPE_CHECKING:
+    from vpem.fits.privacy import Guarantee
 
 __all__ = [
     "SUMMED",

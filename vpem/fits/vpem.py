@@ -32,7 +32,6 @@ from vpem.fits.prepare import (
     units_of,
 )
 from vpem.fits.priors import mode_prior, under_prior
-from vpem.fits.release import release_vpem
 from vpem.fits.results import Fit
 from vpem.fits.settings import PrivacySettings
 from vpem.network.ledger import Ledger
@@ -144,6 +143,8 @@ def fit_vpem(
         refuse_with_kinds(how, private=asked is not None)
     if asked is not None:
         refuse_labels(labels_for_fit)
+        from vpem.fits.release import release_vpem
+
         return release_vpem(
             X, network, how, asked, sample_weight=sample_weight, feature_names=feature_names,
             saver=saver, labels=labels,
