@@ -7,6 +7,7 @@ ended by SIGTERM.
 
 from __future__ import annotations
 
+import gc
 import os
 import re
 import sys
@@ -23,13 +24,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Run one command, by default of this process's words, and exit with its code."""
     # Threads of OpenBLAS spin for 2^26 cycles once it is loaded, and after each of their calls.
     os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", OPENBLAS_THREAD_TIMEOUT)
-    sys.exit(run(arguments))
+    code = run(arguments)
+    gc.freeze()  # at its end Python would look through all that goes with the process
+    sys.exit(code)
 
 
 def run(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code; errors are one sentence on stderr."""
     words = sys.argv[1:] if arguments is None else list(arguments)
-    from .output import fail
     from .where import joined
 
     try:
@@ -40,7 +42,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
         joined().close()
         return code
     except KeyboardInterrupt as error:
-        return joined().interrupted(fail, 143 if type(error).__name__ == "Terminated" else 130)
+        return joined().interrupted(_fail, 143 if type(error).__name__ == "Terminated" else 130)
     except BrokenPipeError:
         # The reader of stdout has gone; there is nobody to tell.
         _drop_stdout()
@@ -48,7 +50,14 @@ def run(arguments: Sequence[str] | None = None) -> int:
             joined().close()
         return 0
     except Exception as error:
-        return joined().fail(error, _sentence(error, words), fail)
+        return joined().fail(error, _sentence(error, words), _fail)
+
+
+def _fail(message: str, code: int = 2) -> int:
+    """Print one sentence on stderr and return the exit code."""
+    from .output import fail
+
+    return fail(message, code)
 
 
 def _join(words: list[str]) -> None:
@@ -87,6 +96,11 @@ def _drop_stdout() -> None:
 
 def _invoke(words: list[str]) -> int:
     """Parse the words, run the command they name, and return its exit code."""
+    if words in (["--version"], ["-V"]):  # which takes no parser
+        from vpem import __version__
+
+        print(f"vpem {__version__}")
+        return 0
     from typer import Exit
 
     from .app import command

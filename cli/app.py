@@ -6,27 +6,8 @@ from typing import Annotated, Any
 
 import typer
 
-from . import (
-    check,
-    data,
-    demo,
-    doctor,
-    fedem,
-    fit,
-    helping,
-    impute,
-    kmeans,
-    model,
-    party,
-    plot,
-    relay,
-    saem,
-    select,
-    study,
-    topology,
-    use,
-)
-from .commands import dress, finish
+from .commands import finish
+from .members import Elsewhere
 
 __all__ = ["app", "command"]
 
@@ -68,31 +49,36 @@ def _options(
     pass
 
 
-app.command("fit")(fit.fit)
-app.command("select")(select.select)
-app.command("kmeans")(kmeans.kmeans)
-app.command("fedem")(fedem.fedem)
-app.command("impute")(impute.impute)
-app.command("saem")(saem.saem)
-app.command("predict")(use.predict)
-app.command("score")(use.score)
-app.command("show")(model.show)
-app.command("sample")(use.sample)
-app.command("evaluate")(use.evaluate)
-app.command("plot")(plot.plot)
-app.command("report")(plot.report)
-app.command("relay")(relay.relay)
-app.command("help")(helping.show_help)
-app.command("doctor")(doctor.doctor)
-app.command("demo")(demo.demo)
-app.add_typer(data.app, name="data")
-app.add_typer(model.app, name="model")
-app.add_typer(topology.app, name="topology")
-party.app.command("check")(check.check)
-app.add_typer(party.app, name="party")
-app.add_typer(study.app, name="study")
+COMMANDS = {
+    "fit": ("fit.fit", "Fit a Gaussian mixture to features, or rows, that are spread."),
+    "select": ("select.select", "Fit a grid of models and choose the best by a criterion."),
+    "kmeans": ("kmeans.kmeans", "Cluster rows by k-means, rows or features being spread."),
+    "fedem": ("fedem.fedem", "Fit a Gaussian mixture to rows of workers by FedEM or VR-FedEM."),
+    "impute": ("impute.impute", "Impute a matrix from the parts of it that observers saw."),
+    "saem": ("saem.saem", "Fit a model with latent variables by stochastic EM (SAEM)."),
+    "predict": ("use.predict", "Assign rows to components or centres; predict individuals."),
+    "score": ("use.score", "Compute log-likelihood, BIC and AIC of data under a model."),
+    "show": ("model.show", "Show a model, or any other file that vpem has written."),
+    "sample": ("use.sample", "Draw rows from a model, each labelled with its component."),
+    "evaluate": ("use.evaluate", "Compare components or clusters with labels."),
+    "plot": ("plot.plot", "Draw a model: its components, how they differ, how the fit went."),
+    "report": ("plot.report", "Write a page on a model: how well it fits, with all pictures."),
+    "relay": ("relay.relay", "Pass sealed messages on between members of a study."),
+    "help": ("helping.show_help", "Show the help of a command."),
+    "doctor": ("doctor.doctor", "Look at this installation: first problems, then facts."),
+    "demo": ("demo.demo", "Show the main job: fit real data, compare, predict, draw."),
+    "data": ("data.app", "Import, fetch, simulate, split and describe datasets."),
+    "model": ("model.app", "Show and export fitted models."),
+    "topology": ("topology.app", "Look at networks of agents."),
+    "party": ("party.app", "Take part in studies: keys, requests, policies, logs of messages."),
+    "study": ("study.app", "Make, sign and show studies: who takes part, and what will be run."),
+}
+"""Where each command or group is, and what it does: help of it all loads none of them."""
+
+for _name, _of in COMMANDS.items():
+    app.command(_name)(Elsewhere(*_of))
 
 
 def command() -> Any:
     """Return the parser of the whole tree."""
-    return finish(dress(app))
+    return finish(app)

@@ -5,17 +5,19 @@
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from copy import copy
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any
+from types import NoneType
+from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from .completing import complete_values
 from .config import (
     FILE,
     STUDY,
@@ -178,8 +180,8 @@ class Command(_Manners, TyperCommand):
             return self._parse_for_a_shell(ctx, args)
         check_environment(ctx)
         known = self.params
-        # Whether data are missing is known once it is known whose they would be.
-        self.params = [_not_required(param) for param in known]
+        kinds = get_type_hints(_own) | get_type_hints(self.callback)
+        self.params = [_parsed(param, kinds.get(param.name)) for param in known]
         try:
             rest = super().parse_args(ctx, args)
         finally:
@@ -262,8 +264,8 @@ def _listed(members: Any, path: tuple[str, ...] | None) -> list[tuple[str, str]]
     found = []
     for name, told in members.helps.items():
         found.append((" ".join((*(path or ()), name)), told))
-        if path is not None and (below := members.groups.get(name)) is not None:
-            found += _listed(below.commands, (*path, name))
+        if path is not None and name in members.groups:
+            found += _listed(members[name].commands, (*path, name))
     return found
 
 
@@ -325,28 +327,61 @@ def _refuse_missing(context: Any, params: list[Any]) -> None:
             param.process_value(context, None)
 
 
-def _not_required(param: Any) -> Any:
-    if not param.required:
-        return param
+def _parsed(param: Any, kind: Any) -> Any:
+    """Return a parameter that is not required, and takes values that are plainly of its kind.
+
+    Whether data are missing is known once it is known whose they would be. All other values, and
+    what is wrong with them, are left to Typer: its library for them takes as long to load as numpy.
+    """
     found = copy(param)
     found.required = False
+    convert = found.process_value
+    if NoneType in get_args(kind):
+        kind = next(one for one in get_args(kind) if one is not NoneType)
+
+    def process_value(context: Any, value: Any) -> Any:
+        try:
+            plain = _plain(kind, value)
+        except ValueError:
+            return convert(context, value)
+        return plain if found.callback is None else found.callback(context, found, plain)
+
+    found.process_value = process_value
     return found
 
 
+def _plain(kind: Any, value: Any) -> Any:
+    """Return a value as one of a kind, or raise ValueError if that is not plain to see."""
+    if value is None:
+        return () if get_origin(kind) is list else None
+    if type(value) is kind:
+        return value
+    if get_origin(kind) is list and isinstance(value, list | tuple):
+        return [_plain(get_args(kind)[0], one) for one in value]
+    if isinstance(value, str):
+        if kind is Path and "\0" not in value:
+            if os.access(value, os.R_OK) or not os.path.exists(value):
+                return Path(value)
+        elif kind is int and re.fullmatch(r"-?[0-9]+", value):
+            return int(value)
+        elif kind is float and re.fullmatch(r"-?[0-9]+(\.[0-9]+)?(e-?[0-9]+)?", value):
+            return float(value)
+    raise ValueError
+
+
 def dress(app: typer.Typer) -> typer.Typer:
-    """Give every command and group below ``app``, and itself, the manners of this module."""
+    """Give the commands of an app, and itself, the manners of this module."""
     for command in app.registered_commands:
         if command.cls in (None, TyperCommand):
             command.cls = Command
-    for group in app.registered_groups:
-        if group.typer_instance is not None:
-            dress(group.typer_instance)
     app.info.cls = Group
     return app
 
 
 def _finish_one(path: tuple[str, ...], command: Any) -> None:
     """Name the variables and choices of a command's options, and the command in their help."""
+    from .completing import complete_values
+
     for param in command.params:
         if param.help:
             param.help = param.help.replace("{command}", " ".join(("vpem", *path)))
@@ -358,7 +393,7 @@ def _finish_one(path: tuple[str, ...], command: Any) -> None:
 
 def finish(app: typer.Typer) -> Any:
     """Return the tree of an app, whose options have variables and choices."""
-    root = tree(app, _finish_one)
+    root = tree(app, dress, _finish_one)
     for param in root.params:
         # A flag that is not given is False: its type then needs no library to be checked.
         if is_flag(param) and param.default is None:

@@ -9,6 +9,7 @@ import typer
 
 from vpem.files.table_settings import TableSettings
 
+from .members import Elsewhere
 from .messages import log
 from .options import Json, Without
 from .policy import policy, refusals
@@ -354,3 +355,4 @@ def renew(
 
 app.command()(policy)
 app.command()(log)
+app.command("check")(Elsewhere("check.check", "Look at everything between this member and others."))
