@@ -56,7 +56,7 @@ def fitted(request, frame):
 def test_what_is_saved_is_opened_as_it_was(fitted, frame, X, tmp_path):
     path, again = tmp_path / "model.h5", tmp_path / "again.h5"
     fitted.save(path)
-    opened = vpem.load(path)
+    opened = vpem.load(path, type(fitted))
     assert type(opened) is type(fitted)
     np.testing.assert_array_equal(opened.predict(frame), fitted.predict(frame))
     assert opened.score(frame) == pytest.approx(fitted.score(frame), rel=1e-12)
@@ -84,6 +84,8 @@ def test_any_file_of_ours_is_opened_and_others_are_refused(X, tmp_path):
     path = tmp_path / "data.h5"
     vpem.write_dataset(path, vpem.Dataset(X, NAMES))
     assert isinstance(vpem.load(path), vpem.Dataset)
+    with pytest.raises(vpem.FileError, match="opens as Dataset, not as VPEM; leave the kind out"):
+        vpem.load(path, VPEM)
     holes = X.copy()
     holes[0, 0] = np.nan
     imputed = FedMissEM(1, max_iter=2, tol=1.0).fit(holes)

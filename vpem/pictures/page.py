@@ -7,36 +7,35 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from vpem.errors import VpemError
 from vpem.files.hdf5 import atomic_write
 from vpem.pictures.contents import Contents
-from vpem.pictures.fit_contents import contents_of_fit
 from vpem.pictures.html import as_source, fill_page, show_picture, text
-from vpem.pictures.kinds import Data, draw, kinds_of
-from vpem.pictures.reported import Saved
-from vpem.pictures.saem_contents import contents_of_latents
-from vpem.pictures.saved import SavedClusters, SavedLatents, SavedMixture, SavedTopics
-from vpem.pictures.topic_contents import contents_of_topics
+from vpem.pictures.kinds import draw, kinds_of
+from vpem.pictures.reported import Saved, SavedFit
+from vpem.pictures.saved import SavedLatents
+
+if TYPE_CHECKING:
+    from vpem.pictures.kinds import Data
 
 __all__ = ["contents_of", "write_page"]
 
 MOST_CURVES = 12
 """Individuals whose curves are drawn."""
 
-CONTENTS: dict[type[Saved], Callable[[Any, Any], Contents]] = {
-    SavedMixture: contents_of_fit,
-    SavedClusters: contents_of_fit,
-    SavedLatents: contents_of_latents,
-    SavedTopics: contents_of_topics,
-}
-"""What is said of each kind of file, in words and tables."""
-
 
 def contents_of(saved: Saved, data: Data | None = None) -> Contents:
     """Return what there is to say of a fit, and of data that it is held against."""
-    return CONTENTS[type(saved)](saved, data)
+    say: Callable[[Any, Any], Contents]
+    if isinstance(saved, SavedFit):
+        from vpem.pictures.fit_contents import contents_of_fit as say
+    elif isinstance(saved, SavedLatents):
+        from vpem.pictures.saem_contents import contents_of_latents as say
+    else:
+        from vpem.pictures.topic_contents import contents_of_topics as say
+    return say(saved, data)
 
 
 def write_page(

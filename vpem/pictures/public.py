@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 import h5py
 import numpy as np
@@ -17,43 +16,43 @@ from vpem.files.clusterings import StoredClustering, read_clustering
 from vpem.files.data import read_dataset
 from vpem.files.datasets import Dataset, default_names
 from vpem.files.hdf5 import open_read, read_attribute
-from vpem.files.imputations import read_imputed
 from vpem.files.models import Model, match_features, read_model
-from vpem.files.observations import read_observations
-from vpem.fits.clustering import Clustering
-from vpem.fits.completed import Completed, Imputation
-from vpem.fits.results import MixtureResult
-from vpem.pictures.figure import Picture
-from vpem.pictures.imputation import draw_imputation
-from vpem.pictures.kinds import Data, draw, kinds_of
-from vpem.pictures.page import write_page
-from vpem.pictures.reported import Saved, SavedFit
-from vpem.pictures.samples import EvaluationData
-from vpem.pictures.saved import read_saved, saved_of
-from vpem.saem.formats import fits
-from vpem.saem.formats import individuals as of_individuals
-from vpem.saem.formats.fits import read_saem
-from vpem.saem.formats.individuals import read_individuals
-from vpem.saem.individuals import Individuals
-from vpem.saem.results import SaemFit
-from vpem.saem.saved import SavedSaem, as_saved
+from vpem.saem.formats import FIT, INDIVIDUALS
 from vpem.terms.missing_patterns import check_missing
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+    from vpem.fits.clustering import Clustering
+    from vpem.fits.results import MixtureResult
+    from vpem.pictures.figure import Picture
+    from vpem.pictures.kinds import Data
+    from vpem.pictures.reported import Saved
+
 __all__ = ["load", "plot", "report"]
 
 PathLike = str | os.PathLike[str]
 
+T = TypeVar("T")
 
-def load(path: PathLike) -> Any:
+
+@overload
+def load(path: PathLike) -> Any: ...
+
+
+@overload
+def load(path: PathLike, kind: type[T]) -> T: ...
+
+
+def load(path: PathLike, kind: type[T] | None = None) -> Any:
     """Open a file: whatever it holds, ready for use.
 
     Parameters
     ----------
     path : path
         The file.
+    kind : type, optional
+        What it must hold, such as `vpem.VPEM`: type checkers then know what is returned.
 
     Returns
     -------
@@ -66,14 +65,25 @@ def load(path: PathLike) -> Any:
     Raises
     ------
     FileError
-        If the file cannot be read, or is a checkpoint.
+        If the file cannot be read, is a checkpoint, or does not open as ``kind``.
 
     Examples
     --------
     >>> import vpem
-    >>> model = vpem.load("model.h5")  # doctest: +SKIP
+    >>> model = vpem.load("model.h5", vpem.VPEM)  # doctest: +SKIP
     >>> model.predict(X)  # doctest: +SKIP
     """
+    found = _opened(path)
+    if kind is not None and not isinstance(found, kind):
+        raise FileError(
+            f"{path} opens as {type(found).__name__}, not as {kind.__name__}; leave the kind out "
+            "to take whatever it holds"
+        )
+    return found
+
+
+def _opened(path: PathLike) -> Any:
+    """Return what a file holds; what reads it is loaded once that is known."""
     encoding = None
     if h5py.is_hdf5(os.fspath(path)):
         with open_read(path) as file:
@@ -82,13 +92,21 @@ def load(path: PathLike) -> Any:
         from vpem.fits.estimators.loaded import estimator_of
 
         return estimator_of((read_model if encoding == models.ENCODING else read_clustering)(path))
-    readers: dict[str | None, Callable[[PathLike], Any]] = {
-        fits.ENCODING: read_saem, imputations.ENCODING: read_imputed,
-        observations.ENCODING: read_observations, of_individuals.ENCODING: read_individuals,
-    }  # fmt: skip
+    if encoding == FIT:
+        from vpem.saem.formats.fits import read_saem
+
+        return read_saem(path)
+    if encoding == INDIVIDUALS:
+        from vpem.saem.formats.individuals import read_individuals
+
+        return read_individuals(path)
+    if encoding == imputations.ENCODING:
+        return imputations.read_imputed(path)
+    if encoding == observations.ENCODING:
+        return observations.read_observations(path)
     if encoding == states.ENCODING:
         raise FileError(f"{path} is a checkpoint, with which only its own run can go on")
-    return readers[encoding](path) if encoding in readers else read_dataset(path)
+    return read_dataset(path)
 
 
 def plot(
@@ -138,6 +156,10 @@ def plot(
     >>> model = vpem.VPEM(2, agents=1).fit(X)
     >>> vpem.plot(model, "pairs", X).save("pairs.png")  # doctest: +SKIP
     """
+    from vpem.fits.completed import Completed, Imputation
+    from vpem.pictures.imputation import draw_imputation
+    from vpem.pictures.kinds import draw, kinds_of
+
     imputation = getattr(model, "imputation_", model)
     if isinstance(imputation, Completed):
         if not isinstance(imputation, Imputation):
@@ -179,6 +201,9 @@ def report(
     FileError
         If the file exists and ``force`` is False, or cannot be written.
     """
+    from vpem.fits.completed import Completed
+    from vpem.pictures.page import write_page
+
     if isinstance(getattr(model, "imputation_", model), Completed):
         raise InputError("there are no pages of imputations; draw it by vpem.plot")
     saved = _saved(model)
@@ -188,16 +213,25 @@ def report(
 
 def _saved(model: Any) -> Saved:
     """Return what pictures are drawn of."""
+    from vpem.fits.clustering import Clustering
+    from vpem.fits.results import MixtureResult
+    from vpem.pictures.saved import read_saved, saved_of
+
     if isinstance(model, str | os.PathLike):
         return read_saved(model)
     kept = getattr(model, "kept", None)
     if callable(kept) and hasattr(model, "get_params"):
         return saved_of(f"this {type(model).__name__}", kept())
-    if isinstance(model, SaemFit):
-        model = as_saved(model)
     if isinstance(model, MixtureResult | Clustering):
         model = _kept(model)
-    if not isinstance(model, Model | StoredClustering | SavedSaem):
+    if isinstance(model, Model | StoredClustering):
+        return saved_of(f"this {type(model).__name__}", model)
+    from vpem.saem.results import SaemFit
+    from vpem.saem.saved import SavedSaem, as_saved
+
+    if isinstance(model, SaemFit):
+        model = as_saved(model)
+    if not isinstance(model, SavedSaem):
         raise InputError(
             "pictures are of a fitted estimator, a Model, a StoredClustering, a fit of SAEM or a "
             f"file, got {type(model).__name__}"
@@ -207,6 +241,8 @@ def _saved(model: Any) -> Saved:
 
 def _kept(found: MixtureResult | Clustering) -> Model | StoredClustering:
     """Return what a file would keep of what a recipe found."""
+    from vpem.fits.results import MixtureResult
+
     d = found.mixture.n_features if isinstance(found, MixtureResult) else found.centres.shape[1]
     graph, names = found.network.graph, default_names(d)
     holders = graph.names or [f"agent {number}" for number in range(graph.n_agents)]
@@ -215,6 +251,9 @@ def _kept(found: MixtureResult | Clustering) -> Model | StoredClustering:
 
 def _data(model: Any, saved: Saved, X: Any, y: Any) -> Data | None:
     """Return data in the model's order of features, with their labels."""
+    from vpem.pictures.reported import SavedFit
+    from vpem.pictures.samples import EvaluationData
+
     if isinstance(X, str | os.PathLike):
         raise InputError(f"X are rows, not the name of a file; give vpem.read_dataset({str(X)!r})")
     if X is None:
@@ -222,6 +261,8 @@ def _data(model: Any, saved: Saved, X: Any, y: Any) -> Data | None:
             raise InputError("y are the known classes of the rows of X; give X too")
         return None
     if not isinstance(saved, SavedFit):
+        from vpem.saem.individuals import Individuals
+
         if isinstance(X, Individuals):
             return X
         raise InputError(

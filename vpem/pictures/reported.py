@@ -79,6 +79,7 @@ class Saved(ABC):
     """A file of a fit."""
 
     path: str
+    stored: Any
 
     holds: ClassVar[str]
     """What it is: "a mixture"."""

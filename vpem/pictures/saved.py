@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,12 +19,13 @@ from vpem.files.models import Model, read_model
 from vpem.network.hubs import Hub
 from vpem.pictures.families import mixed_parts
 from vpem.pictures.reported import History, Parts, Saved, SavedFit, numbers
-from vpem.saem.formats import fits
-from vpem.saem.formats.fits import read_saem
-from vpem.saem.saved import SavedSaem
-from vpem.saem.topics import Topics
+from vpem.saem.formats import FIT
 from vpem.terms.families.mixture import MixedMixture
 from vpem.terms.mixture import Mixture
+
+if TYPE_CHECKING:
+    from vpem.saem.saved import SavedSaem
+    from vpem.saem.topics import Topics
 
 __all__ = [
     "SavedClusters", "SavedLatents", "SavedMixture", "SavedTopics", "read_saved", "saved_of",
@@ -225,39 +225,32 @@ class SavedClusters(SavedFit):
         ]
 
 
-Make = Callable[[str, Any], Saved]
-
-
-def _of_saem(path: str, stored: SavedSaem) -> Saved:
-    if stored.corpus is None:
-        return SavedLatents(path, stored)
-    return SavedTopics(path, Topics(stored))
-
-
-FILES: dict[str, tuple[Callable[[str | os.PathLike[str]], Any], Make]] = {
-    models.ENCODING: (read_model, SavedMixture),
-    clusterings.ENCODING: (read_clustering, SavedClusters),
-    fits.ENCODING: (read_saem, _of_saem),
-}
-"""How the kinds of files are read that pictures are drawn of."""
-
-
 def read_saved(path: str | os.PathLike[str]) -> Saved:
     """Read a model, a clustering or a fit of SAEM."""
     with open_read(path) as file:
         encoding = read_attribute(file, "encoding-type")
-    if encoding not in FILES:
-        raise FileError(
-            f"{path} is neither a model nor a clustering; 'vpem fit', 'vpem fedem' and 'vpem "
-            "kmeans' write them with --output, and 'vpem saem' fits of SAEM"
-        )
-    read, kind = FILES[encoding]
-    return kind(str(path), read(path))
+    if encoding == models.ENCODING:
+        return SavedMixture(str(path), read_model(path))
+    if encoding == clusterings.ENCODING:
+        return SavedClusters(str(path), read_clustering(path))
+    if encoding == FIT:
+        from vpem.saem.formats.fits import read_saem
+
+        return saved_of(str(path), read_saem(path))
+    raise FileError(
+        f"{path} is neither a model nor a clustering; 'vpem fit', 'vpem fedem' and 'vpem "
+        "kmeans' write them with --output, and 'vpem saem' fits of SAEM"
+    )
 
 
 def saved_of(path: str, stored: Model | StoredClustering | SavedSaem) -> Saved:
     """Return what `read_saved` would, had it read this from a file at ``path``."""
-    kinds: dict[type, Make] = {
-        Model: SavedMixture, StoredClustering: SavedClusters, SavedSaem: _of_saem,
-    }  # fmt: skip
-    return kinds[type(stored)](path, stored)
+    if isinstance(stored, Model):
+        return SavedMixture(path, stored)
+    if isinstance(stored, StoredClustering):
+        return SavedClusters(path, stored)
+    if stored.corpus is None:
+        return SavedLatents(path, stored)
+    from vpem.saem.topics import Topics
+
+    return SavedTopics(path, Topics(stored))

@@ -44,6 +44,7 @@ from vpem.saem.corpus_facts import CorpusFacts
 from vpem.saem.documents import is_wide
 from vpem.saem.doses import Doses
 from vpem.saem.estimates import criteria_of, summary_of
+from vpem.saem.formats import FIT
 from vpem.saem.likelihood import LogLikelihood
 from vpem.saem.models.catalogue import MODELS, OWN, model_class
 from vpem.saem.models.lda import TopicNames
@@ -62,7 +63,7 @@ __all__ = [
     "save_saem",
 ]
 
-ENCODING = "vpem-saem"
+ENCODING = FIT
 VERSION = "0.1.0"
 DEEPEST = 8
 TOLERANCE = 1e-8

@@ -28,13 +28,14 @@ from vpem.files.hdf5 import (
 from vpem.files.long_csv import is_long_csv, sort_names
 from vpem.saem.corpus import share_words
 from vpem.saem.doses import Doses, doses_of
+from vpem.saem.formats import INDIVIDUALS
 from vpem.saem.formats.long_table import MOST_COLUMNS, LongTable
 from vpem.saem.individuals import Individuals, from_long
 
 __all__ = ["chain", "join_numbers", "numbered_as", "read_individuals", "write_individuals"]
 
 PathLike = str | os.PathLike[str]
-ENCODING = "vpem-individuals"
+ENCODING = INDIVIDUALS
 VERSION = "0.1.0"
 DOSES = ("times", "amounts", "durations")
 
