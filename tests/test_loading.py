@@ -7,10 +7,16 @@ import sys
 from ast import literal_eval
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import vpem
-from vpem._core import WAITING
+import vpem_cli
+from vpem._core import CALL_BLAS, WAITING
+from vpem_cli.app import command
+from vpem_cli.config import leaves
+
+from .tables import each
 
 WAITS = "OPENBLAS_THREAD_TIMEOUT"
 WORDS = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", WAITS)
@@ -86,3 +92,108 @@ def test_threads_of_blas_give_way_in_commands(variables, told):
         ["-c", f"{program}; from vpem_cli import main; main(['--version'])"], **variables
     )
     assert ended.stdout.split()[-1] == told
+
+
+# ---- what is loaded is what is used -------------------------------------------------------------
+
+LIBRARIES = {"numpy", "h5py", "scipy", "sklearn", "networkx", "matplotlib", "pandas", "pyarrow"}
+"""None of them is needed to say what there is."""
+
+UNUSED = {
+    "sklearn", "networkx", "matplotlib", "pandas", "scipy.linalg", "scipy.special", "scipy.sparse",
+    "scipy.stats", "numpy.f2py", "numpy.testing", "pyarrow.compute", "pydantic", "ssl",
+    "vpem.saem.saved", "vpem.fits.selection.trials", "vpem.files.parties.joining",
+    "vpem.files.graph_files",
+}  # fmt: skip
+"""What numbers of which Gaussians are fitted do not need."""
+
+FIT = ["fit", "numbers.csv", "-k", "2"]
+HELPS = [[*path, "--help"] for path, _ in leaves(command())]
+
+LOADED = {
+    "version": ([["--version"]], LIBRARIES | {"typer", "rich", "pydantic", "vpem.errors"}),
+    "help": ([["--help"]], LIBRARIES | {"rich", "pydantic", "vpem_cli.fit", "vpem.settings"}),
+    "help of all": ([["--help-all"]], LIBRARIES | {"rich", "pydantic"}),
+    "every help": (HELPS, LIBRARIES | {"rich", "pydantic"}),
+    "fit": ([FIT], UNUSED | {"concurrent.futures"}),
+    "fit quietly": ([[*FIT, "--quiet", "--seed", "3", "-o", "again.h5"]], UNUSED | {"rich"}),
+    "fit on a graph": (
+        [[*FIT, "--topology", "cycle", "--hops", "1"]],
+        UNUSED - {"scipy.sparse", "scipy.linalg", "numpy.f2py", "numpy.testing"},
+    ),
+    "fit with gaps": ([["fit", "gaps.csv", "-k", "2", "--missing", "marginalize"]], UNUSED),
+    "fit HDF5": ([["fit", "data.h5", "-k", "2"]], UNUSED | {"pyarrow"}),
+    "fit with text": (
+        [["fit", "text.csv", "-k", "2", "--label-column", "kind"]], UNUSED - {"pyarrow.compute"},
+    ),
+    "predict": ([["predict", "model.h5", "numbers.csv"]], UNUSED),
+    "score": ([["score", "model.h5", "numbers.csv"]], UNUSED),
+    "show": ([["model", "show", "model.h5"]], UNUSED | {"pyarrow"}),
+    "plot": (
+        [["plot", "model.h5", "-o", "picture.png"]],
+        UNUSED - {"matplotlib"} | {"matplotlib.pyplot", "pyarrow"},
+    ),
+    "import": ("import vpem", LIBRARIES | {"typer", "rich"}),
+    "names": ("import vpem; vpem.load; vpem.fit_vpem; vpem.connect", UNUSED | {"pyarrow"}),
+    "load a table": ("import vpem; vpem.load('numbers.csv')", UNUSED),
+    "load a model": (
+        "import vpem; vpem.load('model.h5')", {"matplotlib", "networkx", "vpem.saem.saved"},
+    ),
+}  # fmt: skip
+"""Commands, or a program, and what must not be loaded after them."""
+
+
+@pytest.fixture(scope="module")
+def tables(tmp_path_factory):
+    """A folder with a table of numbers, one with gaps, one with text, and a model."""
+    folder = tmp_path_factory.mktemp("tables")
+    X = np.random.default_rng(0).normal(size=(60, 3)).round(3)
+    X[::2, 0] += 4
+    for name, hidden, kinds in (("numbers", 0, ""), ("gaps", 9, ""), ("text", 0, "ab")):
+        rows = X.astype(str)
+        rows[:hidden, 1] = ""
+        lines = [",".join([*row, *kinds[i % 2 : i % 2 + 1]]) for i, row in enumerate(rows)]
+        head = ",".join(["x", "y", "z", *(["kind"] if kinds else [])])
+        (folder / f"{name}.csv").write_text("\n".join([head, *lines, ""]))
+    numbers = str(folder / "numbers.csv")
+    for made in (
+        ["fit", numbers, "-k", "2", "-o", str(folder / "model.h5"), "-q"],
+        ["data", "import", numbers, "-o", str(folder / "data.h5"), "-q"],
+    ):
+        assert vpem_cli.run(made) == 0
+    return folder
+
+
+@each("case", LOADED)
+def test_what_is_loaded_is_what_is_used(tables, case):
+    done, unused = LOADED[case]
+    if not isinstance(done, str):
+        done = f"import vpem_cli; print([vpem_cli.run(words) for words in {done}])"
+    ended = python(["-c", f"{done}\nimport sys; print(*sys.modules, file=sys.stderr)"], tables)
+    assert ended.returncode == 0, ended.stderr
+    assert "vpem: error" not in ended.stderr
+    loaded = ended.stderr.splitlines()[-1].split()
+    assert "vpem" in loaded
+    assert {name for name in unused for one in loaded if f"{one}.".startswith(f"{name}.")} == set()
+
+
+def test_kernels_that_call_blas_are_listed():
+    """Those that are not would load all of `scipy.linalg`."""
+    home = Path(vpem.__file__).parent / "_core"
+    words = "scipy.linalg.cython_", "vpem._core.blas", "vpem._core.lapack"
+    texts = {path.stem: path.read_text(encoding="utf-8") for path in home.glob("*.pyx")}
+    assert {name for name, text in texts.items() if any(word in text for word in words)} == {
+        *CALL_BLAS
+    }
+
+
+@pytest.mark.parametrize("first", ["vpem._core", "scipy.linalg"])
+def test_what_kernels_took_of_scipy_is_whole_for_others(first):
+    program = f"""
+import sys, {first}
+import vpem._core.cholesky, scipy.linalg.cython_blas, scipy.linalg.cython_lapack
+print(scipy.linalg.cython_blas is sys.modules["scipy.linalg.cython_blas"])
+print(len(scipy.linalg.cython_lapack.__pyx_capi__) > 100, scipy.linalg.det([[2.0, 1], [1, 2]]))
+"""
+    ended = python(["-c", program])
+    assert ended.stdout.split() == ["True", "True", "3.0"], ended.stderr
