@@ -17,29 +17,31 @@ __all__ = ["OFTEN", "brief", "often"]
 LAST = " output force json quiet"
 
 OFTEN: dict[str, str] = {
-    "fit": "components covariance scale split agents topology hops features drop label-column "
-    "missing n-init seed labels output json quiet",
-    "select": "components covariance criterion scale hops split agents topology missing n-init "
-    "seed jobs output quiet",
-    "kmeans": "clusters scale split workers agents features drop label-column missing n-init seed "
-    "labels output force json quiet",
-    "fedem": "components covariance scale workers features drop label-column missing compress "
-    "participation max-iter seed labels output json quiet",
-    "impute": "method rank components draws law workers holdout seed output json quiet",
-    "saem": "model components id time value covariates devices missing iterations seed labels "
-    "individuals output json quiet",
-    "predict": f"proba missing individual times latents parties{LAST}",
-    "score": "missing parties dataset json",
-    "evaluate": "labels label-column missing parties json",
-    "plot": f"kind labels features individual parties{LAST}",
-    "report": f"labels parties{LAST}",
-    "data import": "features drop id-column label-column na decimal delimiter no-header agents "
-    "output force quiet",
-    "data describe": "features drop id-column label-column na decimal delimiter no-header json",
-    "data split": "agents partition shuffle drop-ids seed id-column label-column output force "
-    "json quiet",
-    "party request": "as address listen features id-column label-column na decimal",
-    "model contribution": f"labels label-column missing parties{LAST}",
+    "fit": "components covariance family scale split agents parties align topology hops features "
+    "drop id-column label-column missing n-init max-iter seed labels output json quiet",
+    "select": "components covariance family criterion scale hops split agents parties align "
+    "topology id-column missing n-init max-iter seed jobs output quiet",
+    "kmeans": "clusters scale split workers agents parties align features drop id-column "
+    "label-column missing n-init max-iter seed labels output force json quiet",
+    "fedem": "components covariance scale workers parties features drop id-column label-column "
+    "missing compress participation max-iter seed labels output json quiet",
+    "impute": "method rank components draws law workers parties id-column holdout max-iter seed "
+    "output json quiet",
+    "saem": "model components id time value covariates devices parties missing iterations seed "
+    "labels individuals output json quiet",
+    "predict": f"proba missing individual times latents parties align id-column{LAST}",
+    "score": "missing parties align id-column dataset json",
+    "evaluate": "labels label-column missing parties align id-column json",
+    "plot": f"kind labels features individual parties align id-column{LAST}",
+    "report": f"labels parties align id-column{LAST}",
+    "data import": "features drop id-column label-column family na decimal delimiter no-header "
+    "agents output force quiet",
+    "data describe": "features drop id-column label-column family na decimal delimiter no-header "
+    "json",
+    "data split": "agents partition shuffle drop-ids seed id-column label-column family output "
+    "force json quiet",
+    "party request": "as address listen features id-column label-column family na decimal",
+    "model contribution": f"labels label-column missing parties align id-column{LAST}",
     "topology describe": "agents topology hops sum rounds compress samples components features "
     "json plot",
     "study init": "command as star relay topology address data result",

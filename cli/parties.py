@@ -59,13 +59,14 @@ class PartySettings(Settings, heading="Data"):
 
     parties: bool = setting(
         False,
-        "Each file is one party's, or one .toml file names them all (docs/reference/parties.md). "
+        "Each file is a party's (docs/reference/parties.md). Or one .toml file names them all. "
         "The parties are the agents; with --split rows the workers.",
     )
     align: str | None = setting(
         None,
-        "How parties find the rows that all have: none (aligned already; checked), ids, hmac "
-        "(keyed hashes of ids), psi (private set intersection). Default: none.",
+        "How parties find rows that all have: none, ids, hmac, psi. With none they are aligned "
+        "already, which is checked; hmac compares keyed hashes of ids, psi is private set "
+        "intersection. Default: none.",
         choices=ALIGNMENTS,
     )
     align_key: Path | None = setting(
@@ -125,8 +126,8 @@ class RowParties(NumberFiles, heading="Data"):
     parties: bool = changed(
         PartySettings,
         "parties",
-        help="Each file has one worker's rows, or one .toml file names them all "
-        "(docs/reference/parties.md).",
+        help="Each file has a worker's rows (docs/reference/parties.md). Or one .toml file names "
+        "them all.",
     )
 
 
@@ -145,9 +146,8 @@ class DataParties(FileSettings, heading="Data", kept=False):
     parties: bool = changed(
         PartySettings,
         "parties",
-        help="Each DATA is one party's, or one .toml file names them all "
-        "(docs/reference/parties.md). They need not be those of the fit: features are found "
-        "by name.",
+        help="Each DATA is a party's (docs/reference/parties.md). Or one .toml file names them "
+        "all. They need not be those of the fit: features are found by name.",
     )
     split: str = changed(
         HoldingSettings,

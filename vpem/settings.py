@@ -247,7 +247,7 @@ class FitSettings(MixtureSettings, PriorSettings, heading="Model"):
         "rounding (slower).", heading="Method")
     tol: float = setting(1e-7, "Stop when the log-likelihood per sample changes by less at all "
         "roots.", heading="Stopping", least=0.0)
-    max_iter: int = setting(1000, "Most iterations; 0: the start alone.", heading="Stopping",
+    max_iter: int = setting(1000, "Most iterations. With 0 the start alone.", heading="Stopping",
         least=0)
     dtype: Any = setting("float64", "Precision: float64 or float32.", heading="Running",
         choices=DTYPES)

@@ -32,12 +32,13 @@ class TableSettings(Settings, heading="Data"):
         "from 0, also a range: 3-7.", local=True)
     drop: Any = setting(None, "Columns to leave out, with commas. Names, places, or a range.",
         local=True)
-    family: Any = setting(None, "What densities features have, by column or agent: "
-        "lab=t,sex=categorical; or poisson for all; or auto, as types show, which goes for those "
-        "not named. gaussian, t, log-normal, categorical, bernoulli, poisson, negative-binomial, "
-        "exponential, gamma. Default: numbers are Gaussian and text is left out.",
+    family: Any = setting(None, "Family of features: lab=t,sex=categorical, or auto. "
+        "It is said by column or agent, or once for all (poisson); auto, as types show, goes for "
+        "those not named. Families: gaussian, t, log-normal, categorical, bernoulli, poisson, "
+        "negative-binomial, exponential, gamma. Without it numbers are Gaussian and text is left "
+        "out.",
         heading="Model", words=("auto", *FAMILY_NAMES), local=True)
-    id_column: Any = setting(None, "Column that names the rows. Its name or place. Default: one "
+    id_column: Any = setting(None, "Column that names the rows. Its name or place. Without it one "
         "called id or ids, or the only one of text in which no value stands twice.", local=True)
     label_column: Any = setting(None, "Column of known classes, no feature. Its name or place (-1 "
         "is the last); evaluate compares with it. Of .h5ad a column of obs.", local=True)
