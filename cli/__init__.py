@@ -36,6 +36,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
 
     try:
         _prepare_streams()
+        _forget_odd_sizes()
         _join(words)
         code = _invoke(words)
         sys.stdout.flush()
@@ -89,6 +90,13 @@ def _prepare_streams() -> None:
             stream.reconfigure(errors="backslashreplace")
 
 
+def _forget_odd_sizes() -> None:
+    """Take what is no size of a terminal out of the environment, whose readers would end of it."""
+    for name in ("COLUMNS", "LINES"):
+        if not re.fullmatch("[1-9][0-9]{0,3}", os.environ.get(name, "1")):
+            del os.environ[name]
+
+
 def _drop_stdout() -> None:
     """Send what stdout still holds nowhere, so that it fails but once."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -133,7 +141,8 @@ def _sentence(error: Exception, words: list[str]) -> str | None:
     if isinstance(error, VpemError):
         return spoken(error)
     if isinstance(error, MemoryError):
-        return f"not enough memory ({error}); try fewer rows or --dtype float32"
+        found = f" ({error})" if str(error) else ""
+        return f"not enough memory{found}; try fewer rows or --dtype float32"
     if isinstance(error, OSError) and error.filename is None:
         # Files are dealt with where they are opened: what has no name is a stream.
         _drop_stdout()

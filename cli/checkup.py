@@ -112,7 +112,9 @@ def processors(problems: Problems) -> Report:
     threads, limit = found["threads"], found["limit"]
     found["why"] = _why(wanted, found)
     if wanted and found["why"] != "OMP_NUM_THREADS":
-        problems.append((False, f"OMP_NUM_THREADS is {wanted!r}, no number, and not looked at"))
+        problems.append(
+            (False, f"OMP_NUM_THREADS is {wanted[:40]!r}, no number, and not looked at")
+        )
     if limit is not None and threads > max(1, round(limit)):
         problems.append(
             (False, f"{threads} threads would share {limit:g} processors that the container may "
@@ -128,8 +130,9 @@ def processors(problems: Problems) -> Report:
 
 def _why(wanted: str | None, found: Report) -> str:
     """What makes the number of threads."""
-    word = (wanted or "").split(",")[0]
-    if word.isdigit() and int(word) > 0:
+    from vpem.checks import read_int
+
+    if (read_int((wanted or "").split(",")[0]) or 0) > 0:
         return "OMP_NUM_THREADS"
     usable, limit = found["usable"], found["limit"]
     if limit is not None and max(1, round(limit)) < usable:

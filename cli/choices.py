@@ -75,12 +75,14 @@ class ComponentSettings(FitSettings, heading="Model"):
 
 def counts_of(given: int | str) -> list[int]:
     """Read a number of components, or several; whether one can be fitted is not looked at."""
+    from vpem.checks import read_int
     from vpem.errors import InputError
     from vpem.fits.selection.lists import parse_numbers
 
     text = str(given)
-    if text.strip().lstrip("-").isdecimal():
-        return [int(text)]
+    number = read_int(text)
+    if number is not None:
+        return [number]
     counts = parse_numbers("--components", text, least=1)
     if len(counts) == 1:
         raise InputError(
@@ -91,14 +93,16 @@ def counts_of(given: int | str) -> list[int]:
 
 def rows_of(text: str) -> list[int]:
     """Read row indices given as 3,77,120."""
-    from vpem.errors import InputError
+    from vpem.checks import read_int
+    from vpem.errors import InputError, brief
 
-    try:
-        return [int(word) for word in text.split(",")]
-    except ValueError:
+    found = [row for row in map(read_int, text.split(",")) if row is not None]
+    if len(found) <= text.count(","):
         raise InputError(
-            f"--init-rows must be row numbers with commas between, such as 3,77,120, got {text!r}"
-        ) from None
+            "--init-rows must be row numbers with commas between, such as 3,77,120, got "
+            f"{brief(text)}"
+        )
+    return found
 
 
 def start_model(file: Path, source: Dataset) -> Density:

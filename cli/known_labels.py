@@ -22,16 +22,18 @@ __all__ = ["known_to", "place_of", "tell_of_labels"]
 
 def place_of(asked: str | None, names: Sequence[str]) -> int:
     """Return the number of the agent that has the labels, the first unless another is named."""
-    from vpem.errors import InputError, Setting, did_you_mean, shorten
+    from vpem.checks import read_int
+    from vpem.errors import InputError, Setting, brief, did_you_mean, shorten
 
     if asked is None:
         return 0
     if asked in names:
         return list(names).index(asked)
-    if asked.isdecimal() and int(asked) < len(names):
-        return int(asked)
+    number = read_int(asked)
+    if number is not None and 0 <= number < len(names):
+        return number
     raise InputError(
-        Setting("labels_at"), f" must be an agent, by name or number, got {asked!r}"
+        Setting("labels_at"), f" must be an agent, by name or number, got {brief(asked)}"
         f"{did_you_mean(asked, names)}; they are {shorten(names, 10)}",
     )  # fmt: skip
 

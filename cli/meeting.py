@@ -318,9 +318,11 @@ def _door(given: str | None, said: tuple[str, int] | None) -> tuple[str, int] | 
     """Return where a member listens: host and port."""
     if given is None:
         return said
-    from vpem.errors import InputError, Setting
+    from vpem.checks import read_int
+    from vpem.errors import InputError, Setting, brief
 
     host, _, port = given.rpartition(":")
-    if not port.isdecimal() or not 0 < int(port) < 65536:
-        raise InputError(Setting("listen"), f" must be PORT or HOST:PORT, got {given!r}")
-    return host.strip("[]"), int(port)
+    number = read_int(port) or 0
+    if not 0 < number < 65536:
+        raise InputError(Setting("listen"), f" must be PORT or HOST:PORT, got {brief(given)}")
+    return host.strip("[]"), number

@@ -110,12 +110,13 @@ def in_rows(line: str) -> str:
 
 
 def _columns() -> int:
+    from vpem.checks import read_int
+
     try:
         found = os.get_terminal_size(sys.stderr.fileno()).columns
     except (OSError, ValueError):
         found = 0
-    wanted = os.environ.get("COLUMNS", "")
-    return found or (int(wanted) if wanted.isdecimal() and int(wanted) else 80)
+    return found or read_int(os.environ.get("COLUMNS", "")) or 80
 
 
 class Progress:

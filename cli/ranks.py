@@ -57,14 +57,24 @@ def asks_for_mpi(words: Sequence[str]) -> bool:
 
 def launched() -> bool:
     """Whether a launcher says that it started several processes."""
-    counts = (os.environ.get(count, "") for count, _ in LAUNCHERS)
-    return any(count.isdecimal() and int(count) > 1 for count in counts)
+    return any((_told(count) or 1) > 1 for count, _ in LAUNCHERS)
+
+
+def _told(name: str) -> int | None:
+    """Return the number in a launcher's variable, if there is one."""
+    from vpem.checks import read_int
+
+    return read_int(os.environ.get(name, ""))
 
 
 def join_job() -> Job:
     """Join the MPI job that this process was started in."""
+    from vpem.checks import check_int
     from vpem.errors import InputError
 
+    for count, _ in LAUNCHERS:  # of which the MPI library itself makes no sentence
+        given = _told(count) or os.environ.get(count) or 1
+        check_int(f"the environment variable {count}", given, least=1)
     try:
         # mpi4py warns of a launcher that looks foreign; whether it is is found out below.
         with warnings.catch_warnings():
@@ -88,7 +98,7 @@ def join_job() -> Job:
 
 def _leave_it_to_the_first() -> None:
     """End without a word where a launcher says that this is not the first of its processes."""
-    if any(os.environ.get(number, "0") != "0" for _, number in LAUNCHERS):
+    if any(_told(number) or 0 for _, number in LAUNCHERS):
         raise SystemExit(2)
 
 
@@ -97,11 +107,11 @@ def _check_launcher(library: str) -> None:
     from vpem.errors import InputError
 
     for count, _ in LAUNCHERS:
-        text = os.environ.get(count, "")
-        if text.isdecimal() and int(text) > 1:
+        number = _told(count) or 1
+        if number > 1:
             _leave_it_to_the_first()
             raise InputError(
-                f"the launcher started {text} processes ({count}), but each of them is alone: "
+                f"the launcher started {number} processes ({count}), but each of them is alone: "
                 f"mpi4py is built for another MPI ({library}); take the mpiexec of that MPI, "
                 "or build mpi4py for yours (pip install --no-binary mpi4py mpi4py)"
             )

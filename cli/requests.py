@@ -113,54 +113,46 @@ class IndividualSettings(Settings, heading="Individuals", kept=False):
 
     def grid(self) -> list[float] | None:
         """Times to predict at: from:to:step, or numbers with commas between."""
-        from math import floor, isfinite
-
-        from vpem.errors import InputError
+        from vpem.checks import read_float
+        from vpem.errors import InputError, brief
 
         text = self.times
         if text is None:
             return None
-        try:
-            if ":" in text:
-                first, last, step = (float(word) for word in text.split(":"))
-                if not (isfinite(first) and isfinite(last) and isfinite(step) and step > 0):
-                    raise ValueError
-                count = floor((last - first) / step * (1 + 1e-12) + 1e-9) + 1
-                if not 0 < count <= MOST_TIMES:
-                    raise ValueError
-                return [first + place * step for place in range(count)]
-            found = [float(word) for word in text.split(",")]
-            if not all(map(isfinite, found)) or len(found) > MOST_TIMES:
-                raise ValueError
-        except (ValueError, OverflowError):
-            raise InputError(
-                "--times must be from:to:step with a step above 0, such as 0:24:0.5, or numbers "
-                f"with commas between, at most {MOST_TIMES}, got {text[:60]!r}"
-            ) from None
-        return found
+        words = text.split(":" if ":" in text else ",")
+        found = [n for n in (read_float(word, finite=True) for word in words) if n is not None]
+        if len(found) == len(words) <= MOST_TIMES and ":" not in text:
+            return found
+        if len(found) == len(words) == 3 and found[2] > 0:
+            first, last, step = found
+            count = (last - first) / step * (1 + 1e-12) + 1e-9
+            if 0 <= count < MOST_TIMES:
+                return [first + place * step for place in range(int(count) + 1)]
+        raise InputError(
+            "--times must be from:to:step with a step above 0, such as 0:24:0.5, or numbers with "
+            f"commas between, at most {MOST_TIMES}, got {brief(text)}"
+        )
 
     def known_values(self, words: Mapping[str, Sequence[str]]) -> dict[str, float]:
         """Values of covariates, numbers or words of a fit: ``dose=4.5,weight=70,Sex=Male``."""
-        from math import isfinite
-
-        from vpem.errors import InputError
+        from vpem.checks import read_float
+        from vpem.errors import InputError, brief
 
         text = self.covariates
         found: dict[str, float] = {}
         for word in [] if text is None else text.split(","):
-            name, _, number = word.partition("=")
-            try:
-                known = list(words.get(name.strip(), ()))
-                value = float(known.index(number.strip()) if known else number)
-                if not name.strip() or not isfinite(value) or name.strip() in found:
-                    raise ValueError
-            except ValueError:
+            name, _, number = (part.strip() for part in word.partition("="))
+            known = list(words.get(name, ()))
+            value = read_float(number, finite=True)
+            if known:
+                value = float(known.index(number)) if number in known else None
+            if value is None or not name or name in found:
                 raise InputError(
                     "without DATA --covariates must be values with commas between, such as "
-                    f"dose=4.5,weight=70, got {text!r}"
-                ) from None
-            found[name.strip()] = value
-            found |= {f"{name.strip()}={one}": float(at == value) for at, one in enumerate(known)}
+                    f"dose=4.5,weight=70, got {brief(text)}"
+                )
+            found[name] = value
+            found |= {f"{name}={one}": float(at == value) for at, one in enumerate(known)}
         return found
 
 

@@ -1,7 +1,15 @@
 import numpy as np
 import pytest
 
-from vpem.checks import check_data, check_int, check_number, check_rows, check_weights
+from vpem.checks import (
+    check_data,
+    check_int,
+    check_number,
+    check_rows,
+    check_weights,
+    read_float,
+    read_int,
+)
 from vpem.errors import InputError
 
 from .tables import each
@@ -31,6 +39,38 @@ def test_numbers(value):
 def test_what_is_no_finite_number_of_at_least_zero(value):
     with pytest.raises(InputError, match="tol must be a finite number of at least 0, got "):
         check_number("tol", value, least=0.0)
+
+
+@each(
+    ("text", "whole", "real"),
+    [
+        ("5", 5, 5.0), ("+5", 5, 5.0), ("-05", -5, -5.0), (" 5\n", 5, 5.0),
+        ("9" * 40, 10**40 - 1, 1e40),
+        ("5.", None, 5.0), (".5e-3", None, 5e-4), ("1E5", None, 1e5), ("9" * 5000, None, np.inf),
+        ("inf", None, np.inf), ("-Infinity", None, -np.inf), ("1e999", None, np.inf),
+    ],
+)  # fmt: skip
+def test_numbers_as_people_write_them(text, whole, real):
+    assert read_int(text) == whole
+    assert read_float(text) == real
+    assert read_float(text, finite=True) == (real if np.isfinite(real) else None)
+
+
+@each(
+    "text",
+    ["", " ", "-", "--5", "+-5", "1_0", "5 5", "5,5", "0x5", "five", "1e", ".", "²", "٣"],
+)
+def test_what_people_write_that_is_no_number(text):
+    assert read_int(text) is None
+    assert read_float(text) is None
+
+
+def test_integers_longer_than_python_writes():
+    for value in (10**5000, -(10**5000)):
+        with pytest.raises(InputError, match="got an integer of more than 4300 digits"):
+            check_int("rounds", value, least=0, most=5)
+    with pytest.raises(InputError, match=r"finite number of at least 0, got 10{59}\.\.\."):
+        check_number("tol", 10**400, least=0.0)
 
 
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])

@@ -186,9 +186,9 @@ BAD_FILES = {
     "[fit]\nmax-iter = 1\nmax_iter = 2": "[fit] gives 'max-iter' twice, once as 'max_iter'",
     "[fit]\nhops = \n": "c.toml is not TOML: invalid value (at ",
     "[fit]\nconfig = 'c.toml'": "[fit] has no option 'config'",
-    "[fit]\nhops = 'many'": "'--hops': must be a valid integer, got 'many'; --hops is from file "
+    "[fit]\nhops = 'many'": "'--hops': must be an integer, got 'many'; --hops is from file "
     "c.toml; see 'vpem fit --help'",
-    "[fit]\nhops = 1.5": "'--hops': must be a valid integer, got '1.5'; --hops is from file",
+    "[fit]\nhops = 1.5": "'--hops': must be an integer, got '1.5'; --hops is from file",
     "[fit]\nhops = -1": "hops must be an integer of at least 0, got -1; --hops is from file c.toml",
     "[fit]\ntopology = 'cyle'": "(did you mean 'cycle'?); --topology is from file c.toml",
     "[fit]\ntopology = 3": "topology must be one of",
@@ -235,7 +235,7 @@ def test_a_missing_dataset_says_who_named_it(capsys, folder):
          "VPEM_FIT_COMPONENTS?); unset it"),
         ("VPEM_FIT_DATA", "d.h5", "'vpem fit' has no such option"),
         ("VPEM_FIT_SHOW_CONFIG", "1", "'vpem fit' has no such option"),
-        ("VPEM_FIT_HOPS", "many", "must be a valid integer, got 'many'; --hops is from environment "
+        ("VPEM_FIT_HOPS", "many", "must be an integer, got 'many'; --hops is from environment "
          "VPEM_FIT_HOPS"),
         ("VPEM_FIT_JSON", "maybe", "must be a valid boolean, got 'maybe'; --json is from"),
         ("VPEM_FIT_COVARIANCE", "ful", "(did you mean 'full'?); --covariance is from environment "

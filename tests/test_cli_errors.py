@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 import vpem_cli
+from vpem_cli.config import leaves
 
 from .cli_support import MAIN, NAMES, done, listing, make_data, overlapping, run, spawn
 from .tables import each, over
@@ -276,6 +277,8 @@ def test_a_stored_graph_that_is_not_connected(refused, folder):
 
 # ---- options ------------------------------------------------------------------------------------
 
+MANY = "9" * 5000
+
 BAD_OPTIONS = [
     ("--topology cyle", "'cyle' (did you mean 'cycle'?)"),
     ("--topology ring", "topology must be one of star, cycle, path"),
@@ -297,6 +300,19 @@ BAD_OPTIONS = [
     ("-k 0", "--components must be an integer of at least 1, got 0"),
     ("-k -3", "--components must be an integer of at least 1, got -3"),
     ("-k two", "--components must be numbers and ranges"),
+    ("-k --5", "--components must be numbers and ranges"),
+    ("-k ٣", "--components must be numbers and ranges"),
+    (f"-k {MANY}", f"such as 1-8, 1,2,5 or 2-20:3, got '{MANY[:60]}...'"),
+    ("--rounds=--5", "--rounds must be an integer of at least 1, or auto, got '--5'"),
+    (f"--rounds={MANY}", "--rounds must be an integer of at least 1, or auto, got '999"),
+    ("--reg-covar=1_0", "--reg-covar must be a number of at least 0, or auto, got '1_0'"),
+    (f"--memory-limit {MANY}M", "a size must be a number of bytes such as 600MB or 2G"),
+    ("--memory-limit ٣M", "a size must be a number of bytes such as 600MB or 2G"),
+    (f"--compress topk:{MANY}", "fraction"),
+    ("--compress topk:1_0", "topk takes the fraction of values to send"),
+    ("--compress qsgd:²bits", "bits of qsgd must be an integer from 1 to 16, got '²'"),
+    ("--accelerate local:²", "--accelerate must be squarem, local:N"),
+    ("--n-init 9999999999999999999999", "--n-init must be an integer of at least 1 and at most"),
     ("--tol -1", "tol must be a finite number of at least 0, got -1"),
     ("--tol nan", "tol must be a finite number of at least 0, got nan"),
     ("--tol inf", "tol must be a finite number of at least 0, got inf"),
@@ -306,10 +322,12 @@ BAD_OPTIONS = [
     ("--threads 0", "threads must be an integer of at least 1"),
     ("--seed -1", "seed must be an integer of at least 0, got -1"),
     ("--topology geometric --graph-seed -1", "seed must be an integer of at least 0, got -1"),
-    ("--n-init 0", "--n-init must be an integer of at least 1, got 0"),
+    ("--n-init 0", "--n-init must be an integer of at least 1 and at most 1000000, got 0"),
     ("--init-rows junk", "row numbers with commas between, such as 3,77,120, got 'junk'"),
     ("--init-rows 1,,2", "row numbers with commas between"),
     ("--init-rows 1.5,2", "row numbers with commas between"),
+    ("--init-rows 1,٣", "row numbers with commas between"),
+    (f"--init-rows 1,{MANY}", "row numbers with commas between"),
     ("--init-rows 5", "2 components need as many init rows, got 1"),
     ("--init-rows 1,2,3", "2 components need as many init rows, got 3"),
     ("--init-rows 1,60", "must lie between 0 and 59, got [1, 60]"),
@@ -350,6 +368,28 @@ def test_options_of_fit(refused, folder, words, said):
     assert said in refused("fit", data, "-o", "new.h5", *words.split())
 
 
+@each("text", ["--5", "1_0", "²", "٣", "five", " "])
+def test_all_options_that_are_numbers_read_them_alike(refused, text):
+    count = 0
+    for path, command in leaves(vpem_cli.app.command()):
+        for param in command.params:
+            kind = param.type_descriptor.annotation
+            if kind in (int, float):
+                said = refused(*path, max(param.opts, key=len), text)
+                number = "an integer" if kind is int else "a number"
+                assert f": must be {number}, got {text!r}" in said
+                count += 1
+    assert count > 150
+
+
+@over(
+    name=["COLUMNS", "LINES", "OMP_NUM_THREADS", "PMI_SIZE"], text=["²", MANY, "-1", "0", "x", ""]
+)
+def test_variables_of_others_that_hold_no_numbers(capsys, monkeypatch, folder, name, text):
+    monkeypatch.setenv(name, text)
+    done(capsys, "fit", "d.h5", "--max-iter", 2, "--tol", 10)
+
+
 @each(
     ("words", "said"),
     [
@@ -360,6 +400,7 @@ def test_options_of_fit(refused, folder, words, said):
         ("score m.h5", "missing argument"),
         ("model export m.h5", "missing option"),
         ("predict m.h5 d.h5 --prob", "did you mean '--proba'?"),
+        ("sample m.h5 -n 99999999999999999999", "a sample of 99999999999999999999 rows needs"),
         ("sample m.h5 -n 0", "-n must be an integer of at least 1, got 0"),
         ("sample m.h5 --seed -1", "seed must be an integer of at least 0, got -1"),
         ("evaluate m.h5 d.h5 --labels nowhere", "neither a file 'nowhere' nor such a dataset"),

@@ -177,7 +177,7 @@ def test_no_features_differ(capsys, tmp_path):
         (("--workers", 0), "workers must be"),
         (("--workers", 2, "-k", 0), "--clusters must be an integer of at least 1"),
         (("--workers", 2, "-k", 91), "91 clusters need at least as many rows, got 90"),
-        (("--workers", 2, "-k", 2.5), "valid integer"),
+        (("--workers", 2, "-k", 2.5), "must be an integer, got '2.5'"),
         (("--workers", 2, "--split", "row"), "--split must be one of features, rows"),
         (("--workers", 2, "--method", "lloyds"), "--method must be one of lloyd, grid"),
         (("--workers", 2, "--method", "grid"), "needs --split features"),

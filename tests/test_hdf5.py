@@ -252,6 +252,8 @@ def test_attributes(path):
         ("vpem-dataset", "1.0.0", "newer vpem"),
         ("vpem-dataset", "new", "no readable encoding-version"),
         ("vpem-dataset", None, "no readable encoding-version"),
+        ("vpem-dataset", "٣.0", "no readable encoding-version"),
+        ("vpem-dataset", "9" * 5000, r"no readable encoding-version \(got '9{60}\.\.\.'\)"),
     ],
 )
 def test_other_encodings_are_refused(path, kind, version, sentence):

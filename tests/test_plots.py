@@ -506,6 +506,7 @@ def test_features_are_found_by_name_and_by_number(home):
     saved, _ = load(home, "graph")
     assert densities.pick_features(saved, ["age", "0", "$x_1$ & <b>"], 8) == [3, 0, 1]
     for asked, told in ((["hight"], "did you mean 'height'"), (["9"], "from 0 to 3"),
+                        (["²"], "no feature '²'"), (["9" * 5000], "no feature '9{60}"),
                         (["0", "height"], "once each"), ([], "once each")):  # fmt: skip
         with pytest.raises(InputError, match=told):
             densities.pick_features(saved, asked, 8)

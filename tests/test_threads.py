@@ -51,7 +51,7 @@ def test_the_environment_of_openmp_is_obeyed(environment, word, count):
     assert thread_count(None) == count
 
 
-@each("word", ["", "0", "-2", "many", None])
+@each("word", ["", "0", "-2", "many", "²", "9" * 5000, None])
 def test_else_one_thread_a_processor_of_this_process(environment, word):
     if word is not None:
         environment.setenv("OMP_NUM_THREADS", word)

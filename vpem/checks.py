@@ -12,7 +12,7 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from vpem.errors import InputError, Setting, named
+from vpem.errors import InputError, Setting, brief, named
 
 __all__ = [
     "Extremes",
@@ -34,6 +34,8 @@ __all__ = [
     "ids_by_name",
     "numbers_of_rows",
     "parse_bytes",
+    "read_float",
+    "read_int",
     "row_blocks",
 ]
 
@@ -86,6 +88,10 @@ class Matrix(Protocol):
     def __getitem__(self, rows: slice, /) -> NDArray[np.floating]: ...
 
 
+INT = re.compile(r"[+-]?[0-9]{1,40}")
+FLOAT = re.compile(
+    r"[+-]?(?:(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:e[+-]?[0-9]+)?|inf(?:inity)?|nan)", re.IGNORECASE
+)
 BLOCK_VALUES = 1 << 20
 LARGEST_WEIGHT = 1e100
 UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
@@ -116,6 +122,21 @@ def as_kept(value: Any, wanted: type[T], sentence: str) -> T:
     return found
 
 
+def read_int(text: str) -> int | None:
+    """Read an integer as people write it: at most 40 digits of ASCII, with a sign or without.
+
+    None: it is something else. Python's own `int` reads 1_0 and digits of all scripts besides, and
+    fails at thousands of digits and at what only `str.isdigit` takes for some.
+    """
+    return int(text) if INT.fullmatch(text.strip()) else None
+
+
+def read_float(text: str, *, finite: bool = False) -> float | None:
+    """Read a number as people write it, in ASCII; None: it is none, or not ``finite``."""
+    number = float(text) if FLOAT.fullmatch(text.strip()) else None
+    return None if number is None or (finite and not np.isfinite(number)) else number
+
+
 def check_int(what: str, value: object, *, least: int, most: int | None = None) -> int:
     """Return ``value`` as an int of at least ``least`` (and at most ``most``).
 
@@ -130,7 +151,7 @@ def check_int(what: str, value: object, *, least: int, most: int | None = None) 
     if number is None or number < least or (most is not None and number > most):
         upper = "" if most is None else f" and at most {most}"
         raise InputError(
-            named(what), f" must be an integer of at least {least}{upper}, got {value!r}"
+            named(what), f" must be an integer of at least {least}{upper}, got {brief(value)}"
         )
     return number
 
@@ -142,7 +163,10 @@ def check_number(
 
     With ``above`` it must be larger than ``least``.
     """
-    number = float(value) if isinstance(value, Real) and not isinstance(value, bool) else np.nan
+    try:
+        number = float(value) if isinstance(value, Real) and not isinstance(value, bool) else np.nan
+    except OverflowError:  # an integer
+        number = np.inf
     low = number <= least if above else number < least
     if not np.isfinite(number) or low or (most is not None and number > most):
         if above:
@@ -152,7 +176,7 @@ def check_number(
             wanted = f"a finite number of at least {least:g}"
         else:
             wanted = f"a number from {least:g} to {most:g}"
-        raise InputError(named(what), f" must be {wanted}, got {value!r}")
+        raise InputError(named(what), f" must be {wanted}, got {brief(value)}")
     return number
 
 
@@ -383,11 +407,12 @@ def parse_bytes(text: str) -> int:
     InputError
         If it is no positive size.
     """
-    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?)(?:i?B)?\s*", text, flags=re.IGNORECASE)
-    size = int(float(found[1]) * UNITS[found[2].upper()]) if found else 0
-    if size < 1:
-        raise InputError(f"a size must be a number of bytes such as 600MB or 2G, got {text!r}")
-    return size
+    number = r"([0-9]+(?:\.[0-9]+)?)"
+    found = re.fullmatch(rf"\s*{number}\s*([KMGT]?)(?:i?B)?\s*", text, flags=re.IGNORECASE)
+    size = float(found[1]) * UNITS[found[2].upper()] if found else 0.0
+    if not 1 <= size < np.inf:
+        raise InputError(f"a size must be a number of bytes such as 600MB or 2G, got {brief(text)}")
+    return int(size)
 
 
 def available_memory() -> int:

@@ -23,6 +23,7 @@ __all__ = [
     "Setting",
     "VpemError",
     "VpemWarning",
+    "brief",
     "check_choice",
     "did_you_mean",
     "named",
@@ -222,7 +223,7 @@ def check_choice(what: str, value: object, choices: Iterable[str]) -> str:
     if isinstance(value, str) and value in allowed:
         return value
     hint = did_you_mean(value, allowed) if isinstance(value, str) else ""
-    raise InputError(named(what), f" must be one of {', '.join(allowed)}, got {value!r}{hint}")
+    raise InputError(named(what), f" must be one of {', '.join(allowed)}, got {brief(value)}{hint}")
 
 
 def printable(text: object) -> str:
@@ -234,6 +235,20 @@ def printable(text: object) -> str:
         c if c.isprintable() else " " if c.isspace() else "\N{REPLACEMENT CHARACTER}"
         for c in str(text)
     )
+
+
+SHOWN = 60
+"""Characters of a wrong value that a sentence shows."""
+
+
+def brief(value: object) -> str:
+    """Write a wrong value for a sentence: its beginning, in one line."""
+    try:
+        text = value if isinstance(value, str) else printable(value)
+    except ValueError:  # Python writes no longer ones
+        text = "an integer of more than 4300 digits"
+    text = text if len(text) <= SHOWN else f"{text[:SHOWN]}..."
+    return repr(text) if isinstance(value, str) else text
 
 
 def shorten(items: Iterable[object], most: int = 5) -> str:

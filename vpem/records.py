@@ -7,7 +7,7 @@ from dataclasses import Field, dataclass, field, replace
 from functools import cache
 from typing import Any, ClassVar, Self, TypeVar, dataclass_transform
 
-from vpem.errors import InputError, Setting, check_choice, did_you_mean
+from vpem.errors import InputError, Setting, brief, check_choice, did_you_mean
 
 __all__ = ["About", "Rule", "Sentence", "Settings", "about", "changed", "refuse_both", "setting"]
 
@@ -218,7 +218,7 @@ def _checked(one: Field[Any], value: Any) -> Any:
     if isinstance(value, str) and number_or_word and value not in known.choices:
         number = "an integer" if "int" in kinds else "a number"
         choices = f"{number} of at least {known.least:g}, or {', '.join(known.choices)}"
-        raise InputError(Setting(one.name), f" must be {choices}, got {value!r}")
+        raise InputError(Setting(one.name), f" must be {choices}, got {brief(value)}")
     if kinds == ["bool"] and type(value).__name__ not in ("bool", "bool_"):
         raise InputError(Setting(one.name), f" must be true or false, got {value!r}")
     if known.choices and (isinstance(value, str) or kinds[0] == "str"):

@@ -226,7 +226,7 @@ class FitSettings(MixtureSettings, PriorSettings, heading="Model"):
         "may correlate within a component; 0: none. They are slow without --accelerate squarem.",
         flags="--factors", least=0, most=64, idle=idle.BY_FEATURES)
     n_init: int = setting(1, "Restarts; the best is kept.", flags="--n-init --restarts",
-        heading="Start", least=1, idle=idle.RESTARTED)
+        heading="Start", least=1, most=10**6, idle=idle.RESTARTED)
     floor_fits: str = setting("last", "Fits with a component that only the floor under variances "
         "keeps from being singular: the best only where all have some (last), or judged as others "
         "are, without a warning (keep).", heading="Start", choices=("last", "keep"))

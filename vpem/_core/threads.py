@@ -10,7 +10,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from vpem.checks import check_int
+from vpem.checks import check_int, read_int
 
 __all__ = [
     "crowded",
@@ -119,10 +119,8 @@ def _upwards(home: Path, path: str) -> Iterator[Path]:
 def thread_count(n_threads: int | None) -> int:
     """Return the number of threads to use; None is ``OMP_NUM_THREADS``, or one a processor."""
     if n_threads is None:
-        wanted = os.environ.get("OMP_NUM_THREADS", "").split(",")[0]
-        if wanted.isdigit() and int(wanted) > 0:
-            return min(int(wanted), MOST)
-        return min(processors(), MOST)
+        wanted = read_int(os.environ.get("OMP_NUM_THREADS", "").split(",")[0]) or 0
+        return min(wanted if wanted > 0 else processors(), MOST)
     return check_int("n_threads", n_threads, least=1, most=MOST)
 
 

@@ -10,11 +10,10 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from vpem.checks import Floats, Labels, check_memory
+from vpem.checks import Floats, Labels, check_memory, read_float
 from vpem.errors import FileError, InputError, Setting, shorten
 from vpem.files.annotations import as_weights
 from vpem.files.opening import check_unpacked
-from vpem.files.readers.common import is_number
 from vpem.files.reading import LONGEST_STRING
 
 __all__ = [
@@ -256,6 +255,6 @@ def _example(column: pa.ChunkedArray) -> str:
     """Return the first value of a text column that is no number, and its row."""
     for row, value in enumerate(column):
         text = value.as_py()
-        if text is not None and text != "" and not (isinstance(text, str) and is_number(text)):
+        if text not in (None, "") and not (isinstance(text, str) and read_float(text) is not None):
             return f"{text[:40]!r} in row {row}, counted from 0"
     return repr(column[0].as_py())

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 from xml.etree.ElementTree import ParseError
 
+from vpem.checks import read_float
 from vpem.errors import FileError, InputError, VpemWarning
 from vpem.files.json_text import TIMES, parse_json
 from vpem.files.opening import read_bytes
@@ -75,14 +76,6 @@ def _fields(line: str) -> list[str]:
     return [field[1:-1] if field[:1] == field[-1:] == '"' else field for field in fields]
 
 
-def _is_number(field: str) -> bool:
-    try:
-        float(field)
-    except ValueError:
-        return False
-    return True
-
-
 def _read_edge_list(file: Path, content: bytes) -> list[tuple[str, str]]:
     """Return the pairs of an edge list."""
     pairs: list[tuple[str, str]] = []
@@ -96,7 +89,7 @@ def _read_edge_list(file: Path, content: bytes) -> list[tuple[str, str]]:
         if number == first and tuple(field.lower() for field in fields[:2]) in HEADERS:
             continue
         attributes = [field for field in fields[2:] if field]
-        known = all(map(_is_number, attributes)) or attributes[0].startswith("{")
+        known = None not in map(read_float, attributes) or attributes[0].startswith("{")
         if len(fields) < 2 or not (fields[0] and fields[1]) or not known:
             raise FileError(
                 f"line {number} of {file} must hold two nodes, got {line.strip()[:60]!r}; put a"

@@ -51,6 +51,10 @@ def parse_json(text: str, deepest: int = DEEPEST) -> Any:
         )
     except RecursionError:
         raise too_deep from None
+    except ValueError as error:
+        if "digits" in str(error):  # Python reads no integer of more than 4300
+            raise ValueError("a number has too many digits") from None
+        raise
     if not _is_shallow(found, deepest):
         raise too_deep
     return found

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from vpem.checks import Labels
+from vpem.checks import Labels, read_float, read_int
 from vpem.errors import InputError, Setting, did_you_mean, shorten
 from vpem.files.datasets import Dataset
 from vpem.files.readers.formats import format_of
@@ -47,13 +47,10 @@ def columns_of_labels(asked: Any, names: Sequence[str]) -> list[int]:
         return [list(names).index(asked)]
     places: list[int] = []
     for word in words_in("labels_for_fit", asked):
-        number = str(word)
-        if word in names:
-            places.append(list(names).index(str(word)))
-        elif re.fullmatch(r"-?\d{1,9}", number) and -len(names) <= int(number) < len(names):
-            places.append(int(number) % len(names))
-        else:
+        place = list(names).index(str(word)) if word in names else read_int(str(word))
+        if place is None or not -len(names) <= place < len(names):
             return []
+        places.append(place % len(names))
     return places
 
 
@@ -68,20 +65,20 @@ def labels_of_columns(
     words = [[_word(one, unknown) for one in column] for column in columns]
     if len(words) == 1:
         there = [word for word in words[0] if word]
-        if there and all(re.fullmatch(r"-?\d{1,15}", word) for word in there):
+        if there and all(re.fullmatch("-?[0-9]{1,15}", word) for word in there):
             return SomeLabels(np.array([float(word or "nan") for word in words[0]]))
         return SomeLabels(np.array(words[0], dtype=str))
     found = np.empty((len(words[0]), len(words)))
     for place, column in enumerate(words):
         for row, word in enumerate(column):
-            try:
-                found[row, place] = float(word or "nan")
-            except ValueError:
+            number = read_float(word or "nan")
+            if number is None:
                 raise InputError(
                     f"{source}: row {row} (counted from 0) has {word[:40]!r} in column "
                     f"{names[place]!r}; several columns of ", Setting("labels_for_fit"),
                     " are probabilities of the components",
-                ) from None  # fmt: skip
+                )  # fmt: skip
+            found[row, place] = number
     return SomeLabels(found, tuple(names))
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from vpem.checks import Floats, row_blocks
+from vpem.checks import Floats, read_float, row_blocks
 from vpem.errors import InputError, Setting
 
 if TYPE_CHECKING:
@@ -103,10 +103,8 @@ def in_levels(
 
 def _number_or(name: str) -> str | float:
     """Return the number that a name reads as, or the name."""
-    try:
-        return float(name)
-    except ValueError:
-        return name
+    number = read_float(name)
+    return name if number is None else number
 
 
 def check_levels(name: str, n_levels: int, n_values: int, source: str) -> None:
@@ -156,10 +154,10 @@ def distinct(
 
 def in_order(names: Iterable[str]) -> tuple[str, ...]:
     """Return names of levels in their order: by their letters, or by size if all are numbers."""
-    try:
-        return tuple(sorted(names, key=lambda name: (float(name), name)))
-    except ValueError:
-        return tuple(sorted(names))
+    numbers = [(read_float(name), name) for name in names]
+    if any(number is None for number, _ in numbers):
+        return tuple(sorted(name for _, name in numbers))
+    return tuple(name for _, name in sorted(numbers))
 
 
 def named_numbers(values: NDArray[np.floating]) -> tuple[str, ...]:

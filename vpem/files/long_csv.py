@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import math
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -17,12 +16,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from vpem.checks import read_float
 from vpem.errors import FileError, InputError, did_you_mean, shorten
 from vpem.files.opening import PathLike, check_readable
 from vpem.files.packed import open_unpacked
 
 __all__ = [
-    "LONGEST_NAME", "Entries", "finite_number", "header_of", "is_long", "is_long_csv", "read_cells",
+    "LONGEST_NAME", "Entries", "header_of", "is_long", "is_long_csv", "read_cells",
     "read_entries", "sort_names",
 ]  # fmt: skip
 
@@ -33,18 +33,11 @@ ENDINGS = re.compile(
     r"\.((csv|tsv|txt)(\.(gz|bz2|xz|zip))?|parquet|pq|feather|arrow)$", re.IGNORECASE
 )
 COLUMNS = re.compile(r"\.(parquet|pq|feather|arrow)$", re.IGNORECASE)
-NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 
 
 def is_long_csv(path: PathLike) -> bool:
     """Whether a file's name is that of a long table, which may be packed."""
     return ENDINGS.search(os.fspath(path)) is not None
-
-
-def finite_number(text: str) -> float | None:
-    """Read a finite number as people write it; None: it is something else."""
-    number = float(text) if NUMBER.fullmatch(text) else math.nan
-    return number if math.isfinite(number) else None
 
 
 def header_of(path: PathLike) -> list[str]:
@@ -136,10 +129,10 @@ def read_cells(
 
 def sort_names(names: Iterable[str]) -> list[str]:
     """Return different names in order: numbers by size, others by the alphabet."""
-    different = set(names)
-    if all(NUMBER.fullmatch(name) for name in different):
-        return sorted(different, key=lambda name: (float(name), name))
-    return sorted(different)
+    numbers = {name: read_float(name, finite=True) for name in names}
+    if None in numbers.values():
+        return sorted(numbers)
+    return sorted(numbers, key=lambda name: (numbers[name], name))
 
 
 @dataclass
@@ -170,7 +163,7 @@ def read_entries(path: PathLike, kinds: Sequence[str], weight: str | None = None
     for where, cells in read_cells(path, places_of):
         values = cells[len(kinds) :]
         for what, text, into in zip(("value", "weight"), values, numbers, strict=False):
-            value = finite_number(text)
+            value = read_float(text, finite=True)
             if value is None:
                 raise InputError(
                     f"{where} has the {what} {text[:40]!r}, which is no finite number; leave out "

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from vpem.checks import read_int
 from vpem.errors import FileError, InputError
 from vpem.files.annotations import STORED
 from vpem.files.data import STDIN, read_data
@@ -251,9 +252,9 @@ def _labels(file: h5py.File, name: str) -> list[str] | None:
 
 def _in_order(keys: Sequence[str]) -> list[str]:
     """Members of a group: those called by numbers by size, others by the alphabet."""
-    if all(key.isdecimal() and key.isascii() and len(key) < 20 for key in keys):
-        return sorted(keys, key=lambda key: (int(key), key))
-    return sorted(keys)
+    numbers = {key: read_int(key) for key in keys}
+    by_size = None not in numbers.values()
+    return sorted(keys, key=lambda key: (numbers[key] if by_size else 0, key))
 
 
 def write_observations(path: PathLike, found: Observations, force: bool = False) -> None:

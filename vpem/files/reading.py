@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from vpem.checks import Labels
-from vpem.errors import FileError
+from vpem.checks import Labels, read_int
+from vpem.errors import FileError, brief, printable
 from vpem.files.opening import EXPANSION, advice, read_limit
 from vpem.files.storage import Inflation, check_storage, lengths_of_strings
 from vpem.files.walking import find, place_of, reading, spend
@@ -206,13 +206,15 @@ def check_encoding(file: h5py.File, expected: str, version: str) -> str | None:
         raise FileError(f"{file.filename} is a {found} file, not a {expected} file")
     if found == expected:
         written = read_attribute(file, "encoding-version") or "none"
-        major = written.split(".")[0]
-        if not major.isdecimal():
-            raise FileError(f"{file.filename} has no readable encoding-version (got {written!r})")
-        if int(major) > int(version.split(".")[0]):
+        major = read_int(written.split(".")[0])
+        if major is None or major < 0:
             raise FileError(
-                f"{file.filename} was written by a newer vpem (format {written}, this one reads "
-                f"{version}); update vpem"
+                f"{file.filename} has no readable encoding-version (got {brief(written)})"
+            )
+        if major > int(version.split(".")[0]):
+            raise FileError(
+                f"{file.filename} was written by a newer vpem (format {printable(written)[:40]}, "
+                f"this one reads {version}); update vpem"
             )
     return found
 

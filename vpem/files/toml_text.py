@@ -52,7 +52,8 @@ def parse_toml(text: str, path: PathLike) -> Report:
     try:
         return tomllib.loads(text)
     except (ValueError, RecursionError) as error:
-        reason = str(error)
+        # Python reads no integer of more than 4300 digits.
+        reason = "a number has too many digits" if "digits" in str(error) else str(error)
         raise FileError(f"{path} is not TOML: {reason[:1].lower()}{reason[1:]}") from None
 
 

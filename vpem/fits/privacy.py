@@ -28,7 +28,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from vpem.checks import check_number
+from vpem.checks import check_number, read_float
 from vpem.errors import InputError, Setting, shorten
 from vpem.network.noise import LARGEST_SCALE, beyond_reach, ratio_to_gaussian
 from vpem.network.schema import Report
@@ -96,7 +96,9 @@ def bounds_of(given: Any, n_features: int) -> NDArray[np.float64]:
     pairs = given
     try:
         if isinstance(given, str):
-            pairs = [[float(word) for word in pair.split(",")] for pair in given.split(";")]
+            pairs = [[read_float(word) for word in pair.split(",")] for pair in given.split(";")]
+            if any(None in pair for pair in pairs):
+                raise ValueError
             pairs = pairs[0] if len(pairs) == 1 else np.transpose(pairs)
         low, high = pairs
         found = np.stack(

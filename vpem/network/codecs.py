@@ -27,8 +27,8 @@ from vpem._core.codecs import (
     sparse_transmit,
 )
 from vpem._core.threads import thread_count
-from vpem.checks import as_array, check_int
-from vpem.errors import InputError, NumericalError, check_choice
+from vpem.checks import as_array, check_int, read_float, read_int
+from vpem.errors import InputError, NumericalError, brief, check_choice
 
 __all__ = [
     "CODECS",
@@ -672,10 +672,10 @@ class Cast(_Packed):
 
 def _count(what: str, word: str, text: str, most: int = MOST, least: int = 1) -> int:
     """Read a positive integer of a codec's name."""
-    number = int(word) if word.isascii() and word.isdigit() and len(word) <= 10 else 0
-    if not least <= number <= most:
+    number = read_int(word)
+    if number is None or not least <= number <= most:
         raise InputError(
-            f"{what} must be an integer from {least} to {most}, got {word!r} in {text!r}"
+            f"{what} must be an integer from {least} to {most}, got {brief(word)} in {brief(text)}"
         )
     return number
 
@@ -716,14 +716,12 @@ def _parse_natural(text: str, options: list[str]) -> Codec:
 
 def _parse_sparse(kind: type[TopK] | type[RandK]) -> Callable[[str, list[str]], Codec]:
     def parse(text: str, options: list[str]) -> Codec:
-        try:
-            (word,) = options
-            fraction = float(word)
-        except ValueError:
+        fraction = read_float(options[0]) if len(options) == 1 else None
+        if fraction is None:
             name = text.split(":")[0]
             raise InputError(
-                f"{name} takes the fraction of values to send, got {text!r}; try '{name}:0.1'"
-            ) from None
+                f"{name} takes the fraction of values to send, got {brief(text)}; try '{name}:0.1'"
+            )
         return kind(fraction)
 
     return parse

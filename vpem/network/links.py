@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass
 
-from vpem.errors import InputError, Setting
+from vpem.errors import InputError, Setting, brief
 
 __all__ = ["Link", "parse_link"]
 
 BITS = {"kbit": 1e3, "mbit": 1e6, "gbit": 1e9}
 SECONDS = {"us": 1e-6, "ms": 1e-3, "s": 1.0}
-NUMBER = r"(\d+(?:\.\d+)?)"
+NUMBER = r"([0-9]+(?:\.[0-9]+)?)"
 
 
 @dataclass(frozen=True)
@@ -35,10 +36,10 @@ def parse_link(text: str) -> Link:
     if found:
         bandwidth = float(found[1]) * BITS[found[2].lower()]
         link = Link(bandwidth, float(found[3]) * SECONDS[found[4].lower()])
-    if link is None or link.bandwidth == 0:
+    if link is None or not 0 < link.bandwidth < math.inf or link.latency == math.inf:
         raise InputError(
             Setting("link"),
             " is bandwidth and one-way latency, such as 100Mbit,30ms (units: kbit, Mbit, Gbit; us, "
-            f"ms, s), got {text!r}",
+            f"ms, s), got {brief(text)}",
         )
     return link

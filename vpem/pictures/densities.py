@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from vpem.checks import Labels
-from vpem.errors import InputError, did_you_mean
+from vpem.checks import Labels, read_int
+from vpem.errors import InputError, brief, did_you_mean
 from vpem.pictures.families import (
     densities_of,
     draw_levels,
@@ -82,15 +82,13 @@ def pick_features(saved: SavedFit, asked: Sequence[str] | None, most: int) -> li
     names = saved.feature_names
     found = []
     for word in asked:
-        if word in names:
-            found.append(names.index(word))
-        elif word.isdigit() and int(word) < len(names):
-            found.append(int(word))
-        else:
+        place = names.index(word) if word in names else read_int(word)
+        if place is None or not 0 <= place < len(names):
             raise InputError(
-                f"{saved.path} has no feature {word!r}{did_you_mean(word, names)}; give names, or "
-                f"numbers from 0 to {len(names) - 1}"
+                f"{saved.path} has no feature {brief(word)}{did_you_mean(word, names)}; give "
+                f"names, or numbers from 0 to {len(names) - 1}"
             )
+        found.append(place)
     if len(set(found)) < len(found) or not found:
         raise InputError(f"features must be named once each, got {', '.join(asked)}")
     if len(found) > most:

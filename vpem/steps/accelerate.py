@@ -16,7 +16,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from vpem.errors import InputError, Setting
+from vpem.checks import read_int
+from vpem.errors import InputError, Setting, brief
 from vpem.network.schema import FLAG, Array, Choice, Integer, ListOf, Maybe, Number, Schema, State
 from vpem.steps.local_steps import LocalSteps
 from vpem.sums.sum import Sum
@@ -95,8 +96,8 @@ def parse_acceleration(name: str | None) -> Acceleration | None:
         word, _, number = part.strip().partition(":")
         if word == "squarem" and not number and not squarem:
             squarem = True
-        elif word == "local" and not local and number.isascii() and number.isdigit():
-            local = int(number[:9])
+        elif word == "local" and not local:
+            local = read_int(number) or 0
             if not 1 <= local <= MOST_LOCAL:
                 break
         else:
@@ -106,7 +107,7 @@ def parse_acceleration(name: str | None) -> Acceleration | None:
     raise InputError(
         Setting("accelerate"),
         f" must be squarem, local:N with N from 1 to {MOST_LOCAL} such as local:8, or both as in "
-        f"local:8,squarem; got {name!r}",
+        f"local:8,squarem; got {brief(name)}",
     )
 
 

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from vpem.checks import read_float
 from vpem.errors import InputError, Setting
 from vpem.network.schema import Schema, State
 
@@ -124,7 +125,7 @@ def parse_step_size(text: str | float | StepSize) -> StepSize:
     if callable(text):
         return text
     kind, colon, rest = str(text).partition(":")
-    if not colon and (_is_number(kind) or not isinstance(text, str)):
+    if not colon and (read_float(kind) is not None or not isinstance(text, str)):
         kind, rest = "constant", kind
     if kind not in ("constant", "decreasing"):
         raise InputError(
@@ -133,11 +134,8 @@ def parse_step_size(text: str | float | StepSize) -> StepSize:
         )
     words = rest.split(",")
     most = 1 if kind == "constant" else 2
-    try:
-        numbers = [float(word) for word in words]
-    except ValueError:
-        numbers = []
-    if not 1 <= len(numbers) <= most or not 0 < numbers[0] <= 1:
+    numbers = [number for number in map(read_float, words) if number is not None]
+    if not len(numbers) == len(words) <= most or not 0 < numbers[0] <= 1:
         example = "constant:0.5" if kind == "constant" else "decreasing:0.8,0.6"
         raise InputError(
             f"a {kind} ",
@@ -154,15 +152,6 @@ def parse_step_size(text: str | float | StepSize) -> StepSize:
             f" must be from 0 to 1, got {text!r}",
         )  # fmt: skip
     return lambda iteration: float(numbers[0] * iteration**-power)
-
-
-def _is_number(text: str) -> bool:
-    """Whether this text is one."""
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
 
 
 @dataclass

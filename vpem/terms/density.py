@@ -10,7 +10,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from vpem.checks import Floats, Matrix, check_int
+from vpem.checks import Floats, Matrix, check_int, check_memory
 from vpem.network.blocks import Blocks
 from vpem.network.schema import Schema, State
 from vpem.shown import Shown
@@ -134,6 +134,7 @@ class Density(ABC, Shown, facts="{n_components:component}, {n_features:feature}"
             Component each row was drawn from; rows are sorted by it.
         """
         n_samples = check_int("n_samples", n_samples, least=0)
+        check_memory(8 * n_samples * (self.n_features + 1), f"a sample of {n_samples} rows")
         counts = rng.multinomial(n_samples, self.assembled_weights)
         labels = np.repeat(np.arange(self.n_components), counts)
         return self.drawn(labels, rng), labels

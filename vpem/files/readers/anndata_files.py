@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from vpem.checks import Labels
+from vpem.checks import Labels, read_int
 from vpem.errors import FileError, InputError, did_you_mean
 from vpem.files.annotations import read_weights
 from vpem.files.datasets import Dataset, default_names
@@ -96,7 +96,7 @@ def _check_named(file: h5py.File, wanted: Wanted, genes: tuple[str, ...]) -> Non
     table = wanted.table
     for what in ("label", "id", "worker"):
         name = getattr(table, f"{what}_column")
-        if not isinstance(name, str) or name in genes or name.lstrip("-").isdecimal():
+        if not isinstance(name, str) or name in genes or read_int(name) is not None:
             continue
         if what not in wanted.lacking and not _noted(file, name):
             known = [one for one in find(file, "obs") or () if not one.startswith("_")]

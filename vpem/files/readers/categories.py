@@ -20,6 +20,7 @@ from vpem.files.arrow import (
 )
 from vpem.files.families import Asked
 from vpem.files.levels import MOST_LEVELS, check_levels, in_order, named_numbers
+from vpem.files.readers.common import marked_numbers
 from vpem.files.readers.frames import Frame, Wanted
 from vpem.files.readers.leaving_out import ID_NAMES
 from vpem.files.readers.text_numbers import check_writing, numbers_of, without_marks
@@ -127,9 +128,6 @@ def _category(
 def _unmarked(values: pa.ChunkedArray, wanted: Wanted) -> pa.ChunkedArray:
     """Return numbers without NaN, and without those that stand for missing values."""
     gone = pc.is_null(values, nan_is_null=True)
-    for mark in wanted.table.marks:
-        try:
-            gone = pc.or_(gone, pc.fill_null(pc.equal(values, float(mark)), False))
-        except ValueError:
-            continue
+    for mark in marked_numbers(wanted.table):
+        gone = pc.or_(gone, pc.fill_null(pc.equal(values, mark), False))
     return pc.if_else(gone, pa.NULL, values)

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from vpem.errors import InputError, Setting, did_you_mean, shorten
+from vpem.checks import read_int
+from vpem.errors import InputError, Setting, brief, did_you_mean, shorten
 from vpem.files.labels_for_fit import columns_of_labels
 from vpem.files.readers.frames import Wanted
 from vpem.files.table_settings import words_in
@@ -100,7 +101,7 @@ def columns_in(setting: str, value: object, names: list[str], source: str) -> li
     words = (value,) if isinstance(value, str) and value in names else words_in(setting, value)
     found: list[int] = []
     for word in words:
-        ends = re.fullmatch(r"(\d{1,9})-(\d{1,9})", word) if isinstance(word, str) else None
+        ends = re.fullmatch("([0-9]{1,9})-([0-9]{1,9})", word) if isinstance(word, str) else None
         if ends is not None and word not in names:
             low, high = (int(end) for end in ends.groups())
             if not low <= high < len(names):
@@ -151,12 +152,13 @@ def resolve_column(
             raise InputError(f"{source}: several columns are called {column!r}; give a number")
         if column in names:
             return names.index(column)
-        if not re.fullmatch(r"-?\d{1,9}", column):
+        number = read_int(column)
+        if number is None:
             raise InputError(
-                f"{source}: there is no {what} {column!r}{did_you_mean(column, names)}; the "
+                f"{source}: there is no {what} {brief(column)}{did_you_mean(column, names)}; the "
                 f"columns are {shorten(names, 10)}"
             )
-        column = int(column)
+        column = number
     if isinstance(column, bool | np.bool_) or not isinstance(column, int | np.integer):
         raise InputError(f"{what} must be a name or a number, got {column!r}")
     if not -len(names) <= column < len(names):

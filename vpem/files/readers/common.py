@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from vpem.checks import Floats
+from vpem.checks import Floats, read_float
 from vpem.errors import InputError
 from vpem.files.table_settings import TableSettings
 
@@ -16,7 +16,7 @@ __all__ = [
     "OF_ROWS",
     "ZEROS",
     "blank_marks",
-    "is_number",
+    "marked_numbers",
     "refuse_large",
 ]
 
@@ -32,23 +32,19 @@ GUESSED = (OF_ROWS, ZEROS, "whole numbers, all different", "numbers of rows, som
 """Why numbers are no features although nobody has said so."""
 
 
-def is_number(text: str) -> bool:
-    """Tell whether ``text`` can be read as a number."""
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
+def marked_numbers(table: TableSettings) -> list[float]:
+    """Return the numbers that stand for missing values."""
+    return [number for number in map(read_float, table.marks) if number is not None]
 
 
 def blank_marks(X: Floats, table: TableSettings, columns: Sequence[int] | None = None) -> Floats:
     """Make NaN of numbers that stand for missing values, in place; in some columns or all."""
-    for mark in filter(is_number, table.marks):
+    for mark in marked_numbers(table):
         if columns is None or len(columns) == X.shape[1]:
-            np.putmask(X, np.equal(X, float(mark)), np.nan)
+            np.putmask(X, np.equal(X, mark), np.nan)
         else:
             for j in columns:
-                np.putmask(X[:, j], np.equal(X[:, j], float(mark)), np.nan)
+                np.putmask(X[:, j], np.equal(X[:, j], mark), np.nan)
     return X
 
 

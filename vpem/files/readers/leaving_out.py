@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pyarrow as pa
 
-from vpem.checks import Labels, ids_by_name, numbers_of_rows
+from vpem.checks import Labels, ids_by_name, numbers_of_rows, read_float
 from vpem.errors import InputError, OwnDataWarning, Setting, VpemWarning, shorten
 from vpem.files.arrow import (
     decoded,
@@ -22,7 +22,7 @@ from vpem.files.arrow import (
     plain_kind,
 )
 from vpem.files.families import Asked
-from vpem.files.readers.common import GUESSED, OF_ROWS, ZEROS, is_number
+from vpem.files.readers.common import GUESSED, OF_ROWS, ZEROS
 from vpem.files.readers.frames import Frame
 from vpem.files.reading import LONGEST_STRING
 from vpem.files.table_settings import TableSettings
@@ -245,7 +245,7 @@ def warn_of_ids(frame: Frame, left_out: dict[str, str]) -> None:
 
 def warn_of_numbers(frame: Frame, features: Sequence[int]) -> None:
     """Warn where the names of features look like a row of data."""
-    if frame.header and features and all(is_number(frame.names[one]) for one in features):
+    if frame.header and features and None not in [read_float(frame.names[one]) for one in features]:
         warnings.warn(
             VpemWarning(
                 f"{frame.source}: the first row was taken for names although it holds numbers; if "

@@ -16,7 +16,7 @@ from vpem.files.datasets import Dataset
 from vpem.files.labels_for_fit import SomeLabels, labels_of_columns
 from vpem.files.matrix import FileMatrix
 from vpem.files.readers.choosing import choose
-from vpem.files.readers.common import blank_marks, is_number
+from vpem.files.readers.common import blank_marks, marked_numbers
 from vpem.files.readers.frames import Wanted
 from vpem.files.table_settings import TableSettings
 from vpem.network.holdings import Partition, from_agent_of_feature, from_worker_of_row
@@ -73,7 +73,7 @@ def dataset_of_matrix(matrix: Matrix, wanted: Wanted) -> Dataset:
                 raise InputError(f"{found.source}: no column has more than one value")
             kept = [n for n in range(len(features)) if n not in why]
             X, features = _of(X, kept), [features[n] for n in kept]
-    elif any(map(is_number, table.marks)):
+    elif marked_numbers(table):
         raise InputError(
             Setting("na"), f" changes values, which are read from disk of {found.source}; raise "
             "the memory limit",

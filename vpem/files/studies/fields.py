@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 from typing import Any, TypeVar
 
-from vpem.errors import InputError, did_you_mean, printable
+from vpem.checks import read_int
+from vpem.errors import InputError, brief, did_you_mean
 from vpem.network.schema import Report
 
 __all__ = ["Fields", "address_of", "check_name", "moment"]
@@ -20,7 +21,6 @@ LABEL = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?")
 LONGEST_HOST = 253
 LONGEST = 200
 """Characters of a text that is no list, certificate or sentence."""
-SHOWN = 60
 
 
 def check_name(name: str, what: str = "a name") -> str:
@@ -31,7 +31,7 @@ def check_name(name: str, what: str = "a name") -> str:
     if not NAME.fullmatch(name):
         raise InputError(
             f"{what} must be 1 to 40 letters, digits, - or _, with a letter or digit at both "
-            f"ends, got {_cut(name)}"
+            f"ends, got {brief(name)}"
         )
     return name
 
@@ -39,14 +39,14 @@ def check_name(name: str, what: str = "a name") -> str:
 def address_of(text: str) -> tuple[str, int]:
     """Return host and port of ``hub.org:443``, ``192.0.2.7:443`` or ``[2001:db8::7]:443``."""
     host, colon, port = text.rpartition(":")
-    number = int(port) if port.isascii() and port.isdecimal() and len(port) < 6 else 0
+    number = read_int(port) or 0
     bare = host[1:-1] if host.startswith("[") and host.endswith("]") else host
     if not (
         colon and 0 < number < 1 << 16 and (_is_host(host) or (_is_six(bare) and bare != host))
     ):
         raise InputError(
             f"an address must be a host and a port from 1 to 65535, such as hub.org:443, got "
-            f"{_cut(text)}"
+            f"{brief(text)}"
         )
     return bare, number
 
@@ -68,12 +68,6 @@ def moment(time: datetime) -> str:
     return time.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def _cut(value: object) -> str:
-    """Write what was found for a sentence."""
-    text = repr(value) if isinstance(value, str) else printable(value)
-    return text if len(text) <= SHOWN else f"{text[:SHOWN]}..."
-
-
 class Fields:
     """A table whose fields are taken one by one; what is left in the end is refused.
 
@@ -82,7 +76,7 @@ class Fields:
 
     def __init__(self, table: Any, where: str) -> None:
         if not isinstance(table, dict):
-            raise InputError(f"{where} must be a table, got {_cut(table)}")
+            raise InputError(f"{where} must be a table, got {brief(table)}")
         self.where = where
         self._left: Report = dict(table)
         self._known: list[str] = []
@@ -94,7 +88,7 @@ class Fields:
         if value is None:
             raise InputError(f"{self.where} has no {name}")
         if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
-            raise InputError(f"{self.where}: {name} must be {words}, got {_cut(value)}")
+            raise InputError(f"{self.where}: {name} must be {words}, got {brief(value)}")
         return value
 
     def text(self, name: str, default: str | None = None, most: int = LONGEST) -> str:
@@ -115,7 +109,7 @@ class Fields:
             if not isinstance(text, str) or not text.isprintable() or len(text) > longest:
                 raise InputError(
                     f"{self.where}: {name} must be texts of at most {longest} printable "
-                    f"characters, got {_cut(text)}"
+                    f"characters, got {brief(text)}"
                 )
         return tuple(found)
 
@@ -128,7 +122,7 @@ class Fields:
         words = f"an integer from {least} to {most}"
         value = self.take(name, int, words)
         if not least <= value <= most:
-            raise InputError(f"{self.where}: {name} must be {words}, got {_cut(value)}")
+            raise InputError(f"{self.where}: {name} must be {words}, got {brief(value)}")
         return value
 
     def seconds(self, name: str) -> float:
@@ -136,7 +130,7 @@ class Fields:
         words = "a number of seconds above 0"
         value = self.take(name, int | float, words)  # type: ignore[arg-type]
         if not 0 < value <= 366 * 86400:
-            raise InputError(f"{self.where}: {name} must be {words}, got {_cut(value)}")
+            raise InputError(f"{self.where}: {name} must be {words}, got {brief(value)}")
         return float(value)
 
     def time(self, name: str) -> str:
@@ -148,7 +142,7 @@ class Fields:
         text = self.text(name, default)
         if text != default and not re.fullmatch(f"[0-9a-f]{{{digits}}}", text):
             raise InputError(
-                f"{self.where}: {name} must be {digits} hexadecimal digits, got {_cut(text)}"
+                f"{self.where}: {name} must be {digits} hexadecimal digits, got {brief(text)}"
             )
         return text
 
@@ -171,7 +165,7 @@ class Fields:
         text = self.text(name, default)
         if text not in words:
             raise InputError(
-                f"{self.where}: {name} must be one of {', '.join(words)}, got {_cut(text)}"
+                f"{self.where}: {name} must be one of {', '.join(words)}, got {brief(text)}"
                 f"{did_you_mean(text, words)}"
             )
         return text
@@ -185,7 +179,7 @@ class Fields:
         """Raise InputError where something is left that nobody asks for."""
         for name in self._left:
             hint = did_you_mean(name, self._known)
-            raise InputError(f"{self.where} has an unknown key {_cut(name)}{hint}")
+            raise InputError(f"{self.where} has an unknown key {brief(name)}{hint}")
 
 
 def _checked_time(text: str) -> str:
@@ -194,4 +188,4 @@ def _checked_time(text: str) -> str:
             return text
     except (ValueError, OverflowError):
         pass
-    raise InputError(f"a time must be written as 2026-01-31T12:00:00Z, got {_cut(text)}")
+    raise InputError(f"a time must be written as 2026-01-31T12:00:00Z, got {brief(text)}")

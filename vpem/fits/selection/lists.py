@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from vpem.errors import InputError, check_choice
+from vpem.errors import InputError, brief, check_choice
 
 __all__ = ["MOST_NUMBERS", "as_ranges", "parse_names", "parse_numbers"]
 
@@ -44,7 +44,7 @@ def parse_numbers(what: str, text: str, *, least: int = 0) -> list[int]:
         if match is None:
             raise InputError(
                 f"{what} must be numbers and ranges with commas between, such as 1-8, 1,2,5 or "
-                f"2-20:3, got {text!r}"
+                f"2-20:3, got {brief(text)}"
             )
         first = int(match[1])
         last = first if match[2] is None else int(match[2])
@@ -54,9 +54,9 @@ def parse_numbers(what: str, text: str, *, least: int = 0) -> list[int]:
         if step < 1:
             raise InputError(f"{what} has the range {word.strip()} with steps of 0; take 1 or more")
         if first < least:
-            raise InputError(f"{what} must be {least} or more, got {first} in {text!r}")
+            raise InputError(f"{what} must be {least} or more, got {first} in {brief(text)}")
         if len(found) + (last - first) // step >= MOST_NUMBERS:
-            raise InputError(f"{what} has more than {MOST_NUMBERS} numbers, got {text!r}")
+            raise InputError(f"{what} has more than {MOST_NUMBERS} numbers, got {brief(text)}")
         found.update(range(first, last + 1, step))
     return sorted(found)
 

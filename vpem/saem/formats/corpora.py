@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from vpem.checks import check_memory
+from vpem.checks import check_memory, read_float
 from vpem.errors import FileError, InputError, MissingColumnError, did_you_mean, shorten
 from vpem.files.endings import ending_of
 from vpem.files.foreign import names_in, read_matrix
@@ -28,7 +28,7 @@ from vpem.files.hdf5 import (
     write_attribute,
     write_strings,
 )
-from vpem.files.long_csv import LONGEST_NAME, finite_number, is_long_csv, read_cells
+from vpem.files.long_csv import LONGEST_NAME, is_long_csv, read_cells
 from vpem.files.opening import check_unpacked
 from vpem.files.readers.anndata_files import sparse_in, sparse_kind
 from vpem.files.readers.sparse import check_parts
@@ -129,7 +129,7 @@ def _read_csv(path: PathLike, given: dict[str, str]) -> Individuals:
             if not 0 < len(text) <= LONGEST_NAME or "\0" in text:
                 raise InputError(f"{where} names no {what}, got {text[:40]!r}")
             into.append(known.setdefault(text, len(known)))
-        count = finite_number(cells[2]) if len(cells) > 2 else 1.0
+        count = read_float(cells[2], finite=True) if len(cells) > 2 else 1.0
         if count is None or count < 0 or count != int(count):
             raise InputError(
                 f"{where} has the count {cells[2][:40]!r}; counts are whole numbers from 0"

@@ -10,8 +10,9 @@ from typing import Any
 
 import numpy as np
 
+from vpem.checks import read_float
 from vpem.errors import InputError, MissingColumnError, did_you_mean, shorten
-from vpem.files.long_csv import LONGEST_NAME, finite_number, read_cells, sort_names
+from vpem.files.long_csv import LONGEST_NAME, read_cells, sort_names
 from vpem.files.opening import PathLike
 from vpem.saem.formats.events import doses_of_lines, event_columns, measured_lines
 from vpem.saem.individuals import Individuals, from_long
@@ -89,7 +90,7 @@ class LongTable:
 
     def _is_text(self, name: str, cell: str, where: str) -> bool:
         """Whether a cell of a column that may be text is one; where the first is."""
-        found = name in self.texts and cell not in MISSING and finite_number(cell) is None
+        found = name in self.texts and cell not in MISSING and read_float(cell, finite=True) is None
         if found:
             self.odd.setdefault(name, (cell, where))
         return found
@@ -136,7 +137,7 @@ class LongTable:
 
 def _numbered(name: str, cells: Sequence[Any], numbered: dict[str, list[str]]) -> list[float]:
     """Places of a column's words in the alphabet; numbers are words too, unless they are places."""
-    numbers = [math.nan if cell in MISSING else finite_number(cell) for cell in cells]
+    numbers = [math.nan if cell in MISSING else read_float(cell, finite=True) for cell in cells]
     known = [number for number in numbers if number is not None]
     if len(known) == len(numbers):
         if {number for number in known if number == number} <= {0.0, 1.0} or 0.0 in known:
@@ -172,7 +173,7 @@ def _columns(
 def _number(text: str, column: str, may_miss: bool, where: str) -> float:
     if may_miss and text in MISSING:
         return math.nan
-    number = finite_number(text)
+    number = read_float(text, finite=True)
     if number is not None:
         return number
     advice = (
@@ -182,6 +183,6 @@ def _number(text: str, column: str, may_miss: bool, where: str) -> float:
     )
     if text in MISSING and not may_miss:
         advice += "; --missing marginalize does so where the value alone is missing"
-    if finite_number(text.replace(",", ".", 1)) is not None:
+    if read_float(text.replace(",", ".", 1), finite=True) is not None:
         advice = "write numbers with a decimal point"
     raise InputError(f"{where} has {text[:40]!r} for {column!r}, no finite number; {advice}")

@@ -15,6 +15,7 @@ from typing import NamedTuple, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from vpem.checks import read_float
 from vpem.errors import InputError, check_choice
 from vpem.saem.individuals import Individuals
 from vpem.saem.models.frames import Frame
@@ -126,7 +127,8 @@ def effects_of(asked: Sequence[str], parameters: Sequence[str]) -> tuple[Effect,
     for text in asked:
         parameter, colon, covariate = (part.strip() for part in text.partition(":"))
         form = FORM.fullmatch(covariate)
-        known = form is not None and (form["value"] is None or _is_number(form))
+        value = 1.0 if form is None or not form["value"] else read_float(form["value"], finite=True)
+        known = form is not None and value is not None and (value or form["by"] != "/")
         if not colon or not known:
             raise InputError(
                 "an effect is PARAMETER:COVARIATE, where the covariate may be divided by a number, "
@@ -137,15 +139,6 @@ def effects_of(asked: Sequence[str], parameters: Sequence[str]) -> tuple[Effect,
             raise InputError(f"the effect {text!r} is there twice; give it once")
         found.append(effect)
     return tuple(found)
-
-
-def _is_number(form: re.Match[str]) -> bool:
-    """Whether a covariate is divided by, or less, a number that can be."""
-    try:
-        value = float(form["value"])
-    except ValueError:
-        return False
-    return bool(np.isfinite(value)) and not (form["by"] == "/" and value == 0)
 
 
 class Population:
