@@ -7,6 +7,7 @@ import re
 import socket
 import ssl
 import threading
+import time
 from dataclasses import replace
 from datetime import UTC, datetime
 
@@ -20,10 +21,11 @@ from vpem.engines.tls.door import STRANGERS, WAITING
 from vpem.engines.tls.here import Pace
 from vpem.engines.tls.members import fingerprint
 from vpem.engines.tls.post import GoneOn, LeftOut, Parted, Post, Returned, Unheard
-from vpem.engines.tls.streams import OVERHEAD, Incoming, Message, Outgoing
+from vpem.engines.tls.streams import OVERHEAD, UNASKED, Incoming, Message, Outgoing
 from vpem.engines.tls.trust import client_context, server_context
 from vpem.engines.tls.wire import (
     FRAME,
+    PIECE,
     Ack,
     Damaged,
     Data,
@@ -35,6 +37,7 @@ from vpem.engines.tls.wire import (
 )  # fmt: skip
 from vpem.errors import InputError, VpemError
 
+from .tables import pairwise
 from .tls_support import (
     DAY,
     CuttingProxy,
@@ -140,29 +143,80 @@ def test_a_link_that_only_seems_to_be_there_is_opened_again(tmp_path):
             assert lab.take(0, 0) == b"after, too"
 
 
-def test_what_is_not_read_is_bounded_and_what_is_waited_for_comes_all_the_same():
-    out, incoming = Outgoing(), Incoming(unread=OVERHEAD + 800, largest=4 * OVERHEAD)
+def test_what_nobody_has_asked_for_is_bounded_and_what_is_asked_for_is_not():
+    out, incoming = Outgoing(), Incoming(unasked=2 * OVERHEAD)
     out.room = incoming.room
     for tag in range(4):
-        out.add(Message(tag, "", bytes(400)))
+        out.add(Message(tag, "", bytes(3 * PIECE)))
 
     def carry():
         came = []
         while piece := out.piece(Ack(Got(), 0)):
-            came.append(incoming.put(parse(piece.pack())).tag)
-        return came
+            came.append(incoming.put(parse(piece.pack())))
+            if incoming.make_room():
+                out.acknowledge(incoming.got, incoming.room)
+        return [message.tag for message in came if message is not None]
 
-    assert carry() == [0, 1]  # the second was begun where there was room
-    assert not incoming.make_room(waiting=False)
-    assert incoming.make_room(waiting=True)  # for the last
+    assert carry() == []
+    assert out.held_back  # in the middle of a message, after a piece
+    assert incoming.got == (0, PIECE)
+    incoming.ask([0, 1])
+    incoming.make_room()
     out.acknowledge(incoming.got, incoming.room)
-    assert carry() == [2, 3]
-    incoming.room = 1 << 62  # who waits for one message hears all that come before it
+    assert carry() == [0, 1]
+    assert incoming.got == (2, PIECE)
+    with pytest.raises(Damaged, match=r"comes behind 0\.264 MB that nobody has asked for"):
+        incoming.put(parse(a_piece(number=2, begin=PIECE, size=3 * PIECE)))
     with pytest.raises(Damaged, match="that nobody has asked for"):
-        incoming.put(parse(a_piece(number=4)))
-    incoming.room = 0
-    with pytest.raises(Damaged):
-        incoming.put(parse(a_piece(number=4)))
+        incoming.ask([3])  # which is behind that
+
+
+FLOODS = {
+    "many": [(5 + 2 * number, bytes(200_000)) for number in range(500)],
+    "alike": [(5, bytes(200_000))] * 500,
+    "empty": [(5 + 2 * number, b"") for number in range(20_000)],
+    "one": [(5, bytes(60_000_000))],
+}
+
+
+@pairwise(flood=FLOODS, waits=[False, True], obeys=[False, True])
+def test_a_member_that_floods_is_cut_at_a_few_megabytes(tmp_path, monkeypatch, flood, waits, obeys):
+    with posts(*a_study(tmp_path, ("hub", "lab"))) as (hub, lab):
+        if not obeys:
+            monkeypatch.setattr(Outgoing, "held_back", False)
+        for tag, message in FLOODS[flood]:
+            lab.put(0, tag, message)
+        if not waits:
+            assert obeys or ended(lambda: lab.take(0, 0)).endswith("that nobody has asked for")
+            time.sleep(2.0 * obeys)
+        told = ended(lambda: hub.take(1, 3))
+        assert re.search("from lab to hub comes behind 1[67].* MB that nobody has asked for", told)
+        kept = [len(message.data) for box in hub._boxes.values() for message in box]
+        part = len(hub._links[1].incoming._part)
+        assert sum(kept) + OVERHEAD * len(kept) + part <= UNASKED + OVERHEAD + 2 * PIECE
+
+
+def test_what_is_asked_for_comes_whatever_its_size_and_order(tmp_path):
+    size = UNASKED + 5_000_000
+    with posts(*a_study(tmp_path, ("hub", "lab"))) as (hub, lab):
+        for tag in range(4):
+            lab.put(0, tag, bytes([tag]) * size)
+        hub.ask(1, [0, 1, 2])
+        for tag in (2, 0, 1, 3):
+            assert bytes(hub.take(1, tag)) == bytes([tag]) * size
+
+
+def test_who_ends_waits_for_who_is_there_but_busy(tmp_path, monkeypatch):
+    monkeypatch.setattr("vpem.engines.tls.switchboard.LINGER", (1.0, 1.0))
+    with posts(*a_study(tmp_path, ("hub", "lab")), pace=replace(QUICK, pulse=0.2)) as (hub, lab):
+        lab.put(0, 0, bytes(2 * UNASKED))
+        ending = threading.Thread(target=lab.close)
+        ending.start()
+        ending.join(3.0)
+        assert ending.is_alive()
+        assert len(hub.take(1, 0)) == 2 * UNASKED
+        ending.join(20.0)
+        assert not ending.is_alive()
 
 
 # ---- who is believed -----------------------------------------------------------------------------

@@ -7,7 +7,7 @@ bytes alone; other values are messages (`vpem.network.messages`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -103,6 +103,7 @@ class TlsEngine:
         if self.rank != root:
             self._post.put(root, tag, encode(value), self.topic)
             return None
+        self._ask(self._others(), [tag])
         return [value if r == root else self._read(r, tag) for r in range(self.size)]
 
     def allgather(self, value: Any) -> list[Any]:
@@ -115,6 +116,7 @@ class TlsEngine:
                 raise self._wrong(0, "what all members have")
             parts[self.rank] = message
         else:
+            self._ask(self._others(), [tag])
             parts = [message, *(bytes(self._post.take(r, tag)) for r in self._others())]
             every = encode(parts)
             for to in self._others():
@@ -139,6 +141,9 @@ class TlsEngine:
         parts = [
             (flat[begin : begin + step], self._together()) for begin in range(0, flat.size, step)
         ]
+
+        tags = [tag for _, tag in parts]
+        self._ask([0] if self.rank else self._others(), tags)
 
         def answer() -> None:
             for part, tag in parts:
@@ -192,6 +197,11 @@ class TlsEngine:
 
     def _others(self) -> Iterator[int]:
         return (rank for rank in range(self.size) if rank != self.rank)
+
+    def _ask(self, sources: Iterable[int], tags: Sequence[int]) -> None:
+        """Say what will be read of others: until then they are held back."""
+        for source in sources:
+            self._post.ask(source, tags)
 
     def _tell(self, message: bytes) -> None:
         """Send all others what they hear (`_hear`) of this member."""
@@ -267,9 +277,11 @@ class _Neighbours:
         for rank, run in zip(self._ranks, _runs(sent, n_sent), strict=True):
             if run.size:
                 engine._post.put(rank, tag, run.tobytes(), engine.topic)
+        runs = list(_runs(received, n_received))
+        engine._ask([r for r, run in zip(self._ranks, runs, strict=True) if run.size], [tag])
 
         def wait() -> None:
-            for rank, run in zip(self._ranks, _runs(received, n_received), strict=True):
+            for rank, run in zip(self._ranks, runs, strict=True):
                 if run.size:
                     run[...] = engine._array(rank, tag, run)
 

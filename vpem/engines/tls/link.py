@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 
 from websockets.exceptions import ConnectionClosed
 
@@ -14,7 +14,7 @@ from vpem.engines.tls.here import Damage, Here
 from vpem.engines.tls.members import Member
 from vpem.engines.tls.news import GoneOn, LeftOut
 from vpem.engines.tls.sockets import Line, refuse, said_goodbye, sent_at_damage
-from vpem.engines.tls.streams import OVERHEAD, Incoming, Message, Outgoing
+from vpem.engines.tls.streams import Incoming, Message, Outgoing
 from vpem.engines.tls.trust import not_valid
 from vpem.engines.tls.wire import (
     FAREWELL,
@@ -53,7 +53,6 @@ class Link:
         self.parted: Refusal | None = None
         self.finished = False
         self.missed: Missed | None = None
-        self.wanted = False
         self.refused = False
         self.left = self.vacant = False
         self.silent = 0.0
@@ -63,6 +62,7 @@ class Link:
         self._open = open
         self._wake = asyncio.Event()
         self._keeper: asyncio.Task[None] | None = None
+        self._last: asyncio.Task[None] | None = None
         self._ended = False
 
     @property
@@ -83,20 +83,20 @@ class Link:
         if self._open is not None and self._keeper is None and not self._ended:
             self._keeper = asyncio.create_task(self._keep(self._open))
 
-    def took(self, size: int) -> None:
-        """Note that the program has read so many bytes."""
-        self.incoming.taken += size + OVERHEAD
+    def ask(self, tags: Sequence[int]) -> None:
+        """Note that the program wants messages of these tags."""
+        self.need()
+        try:
+            self.incoming.ask(tags)
+        except Damaged as damage:
+            sentence = self._damaged(str(damage))
+            self.here.failed(Damage(sentence))
+            if self.connection is not None:
+                self._last = asyncio.create_task(refuse(self.connection, Refusal(sentence)))
         self._make_room()
 
-    def wait(self, waiting: bool) -> None:
-        """Note whether the program waits for something that has not come."""
-        self.wanted = waiting
-        if waiting:
-            self.need()
-            self._make_room()
-
     def _make_room(self) -> None:
-        if self.incoming.make_room(self.wanted):
+        if self.incoming.make_room():
             self._owing = True
             self._wake.set()
 
@@ -322,8 +322,8 @@ class Link:
             if isinstance(frame, Data):
                 message = self.incoming.put(frame)
                 unacknowledged += len(frame.piece)
+                self._make_room()
                 if message is not None:
-                    self._make_room()
                     self._arrived(message)
                 if message is not None or unacknowledged >= 1 << 20:
                     unacknowledged = 0

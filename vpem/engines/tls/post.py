@@ -8,7 +8,7 @@ import socket
 import threading
 import time
 from collections import defaultdict, deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 
 from vpem.engines.tls.door import listening
@@ -65,6 +65,7 @@ class Post:
         self._listen = listen
         self._changed = threading.Condition()
         self._boxes: dict[tuple[int, int], deque[Message]] = defaultdict(deque)
+        self._asked: set[tuple[int, int]] = set()
         self._failed: VpemError | None = None
         self._sentences: deque[str] = deque(maxlen=50)
         self._turned_away = ""
@@ -116,6 +117,11 @@ class Post:
         with self._changed:
             return bool(self._boxes.get((source, tag)))
 
+    def ask(self, source: int, tags: Sequence[int]) -> None:
+        """Say what will be taken of a member, which may send only so much of anything else."""
+        self._asked.update((source, tag) for tag in tags)
+        self._board.call(self._links[source].ask, tags)
+
     def take(self, source: int, tag: int) -> bytes | bytearray | memoryview:
         """Wait for a message of another member, and return it.
 
@@ -123,11 +129,13 @@ class Post:
         GoneOn or LeftOut if the first goes on without some or this one; Parted, Returned as that
         member ends or begins again.
         """
+        if source != self.rank and (source, tag) not in self._asked:
+            self.ask(source, [tag])
+        self._asked.discard((source, tag))
         message = self._found(source, tag)
         if message is None:
             message = self._wait(source, tag)
         if source != self.rank:
-            self._board.call(self._links[source].took, len(message.data))
             self._noted(False, source, message.topic, message.data)
         return message.data
 
@@ -176,22 +184,19 @@ class Post:
     def _wait(self, source: int, tag: int) -> Message:
         """Wait until a message has come, or never will."""
         link = self._links[source]
-        self._board.call(link.wait, True)
+        self._board.call(link.need)
         said = 0
-        try:
-            while True:
-                ending = self._ending(link)  # before a look for what came before the end
-                message = self._found(source, tag)
-                if message is not None:
-                    return message
-                if ending is not None:
-                    raise ending
-                said = self._report(link, said)
-                with self._changed:
-                    if not self._boxes.get((source, tag)):
-                        self._changed.wait(LOOK_EVERY)
-        finally:
-            self._board.call(link.wait, False)
+        while True:
+            ending = self._ending(link)  # before a look for what came before the end
+            message = self._found(source, tag)
+            if message is not None:
+                return message
+            if ending is not None:
+                raise ending
+            said = self._report(link, said)
+            with self._changed:
+                if not self._boxes.get((source, tag)):
+                    self._changed.wait(LOOK_EVERY)
 
     def _ending(self, link: Link) -> VpemError | None:
         """Return what ends the wait for a member, if anything does."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from vpem.checks import available_memory
@@ -10,10 +11,10 @@ from vpem.engines.tls.wire import PIECE, Ack, Damaged, Data, Got
 
 __all__ = ["Incoming", "Message", "Outgoing"]
 
-UNREAD = 1 << 28
-"""Bytes that a member may have sent ahead of what is read."""
+UNASKED = 1 << 24
+"""Bytes that a member may have sent of what nobody has asked for yet."""
 
-OVERHEAD = 1536
+OVERHEAD = 2048
 """Bytes that a message counts beside its own: a box and a frame, which an empty one has too."""
 
 
@@ -38,14 +39,19 @@ class Outgoing:
         self.kept: deque[Message] = deque()
         self.done = Got()
         self._next = Got()
-        self._began = 0
+        self._sent = 0
         self._done_bytes = 0
-        self.room = UNREAD
+        self.room = UNASKED
 
     @property
     def waits(self) -> bool:
         """Whether anything has been sent that is not acknowledged."""
         return self._next != self.done
+
+    @property
+    def held_back(self) -> bool:
+        """Whether the member has no room for more."""
+        return self._sent >= self.room
 
     def add(self, message: Message) -> None:
         """Send a message when all before it have been sent."""
@@ -55,8 +61,7 @@ class Outgoing:
         """Go on, over a new connection, from where the member has received."""
         self.acknowledge(got)
         self._next = got
-        begun = self.kept[0].cost if got.part else 0
-        self._began = self._done_bytes + begun
+        self._sent = self._done_bytes + (OVERHEAD + got.part if got.part else 0)
 
     def acknowledge(self, got: Got, room: int = 0) -> bool:
         """Forget what the member has received; whether that is more than before.
@@ -78,32 +83,31 @@ class Outgoing:
         """Return the next piece of what is to be sent, if there is room for it."""
         number, begin = self._next
         place = number - self.done.messages
-        if place >= len(self.kept):
+        if place >= len(self.kept) or self.held_back:
             return None
         message = self.kept[place]
         size = len(message.data)
-        if begin == 0:
-            if self._began >= self.room:
-                return None
-            self._began += message.cost
         piece = memoryview(message.data)[begin : begin + PIECE]
         end = begin + len(piece)
+        self._sent += len(piece) + OVERHEAD * (begin == 0)
         self._next = Got(number + 1, 0) if end == size else Got(number, end)
         return Data(ack, number, begin, size, message.tag, message.topic, piece)
 
 
 class Incoming:
-    """Messages from a member."""
+    """Messages from a member: those that are asked for, by their tags, and others up to a bound."""
 
-    def __init__(self, unread: int = UNREAD, largest: int | None = None) -> None:
+    def __init__(self, unasked: int = UNASKED, largest: int | None = None) -> None:
         self.messages = 0
         self._part = bytearray()
-        self._size = 0
+        self._size = self._tag = 0
         self._largest = available_memory() if largest is None else largest
-        self._unread = unread
-        self.received = 0
-        self.taken = 0
-        self.room = unread
+        self._received = 0
+        self._most = self.room = unasked
+        self._unasked = 0
+        self._is_asked = False
+        self._asked: Counter[int] = Counter()  # messages that have not begun to come
+        self._early: dict[int, deque[int]] = {}  # sizes of messages that nobody has asked for
 
     @property
     def got(self) -> Got:
@@ -114,13 +118,27 @@ class Incoming:
         """Return what the member is told of that."""
         return Ack(self.got, self.room)
 
-    def make_room(self, waiting: bool) -> bool:
-        """Allow the member to send on; whether that is more than it knew by a good deal.
+    def ask(self, tags: Iterable[int]) -> None:
+        """Note that the program wants a message of each tag, which may be of any size.
 
-        What is waited for may come behind what is not: then nothing holds it back.
+        Damaged if they are behind more of others than may come.
         """
-        room = (self.received if waiting else self.taken) + self._unread
-        more = room - self.room > self._unread // 4
+        for tag in tags:
+            if early := self._early.get(tag):
+                self._unasked -= early.popleft()
+                if not early:
+                    del self._early[tag]
+            elif self._part and tag == self._tag and not self._is_asked:
+                self._is_asked = True
+                self._unasked -= len(self._part) + OVERHEAD
+            else:
+                self._asked[tag] += 1
+        self._check()
+
+    def make_room(self) -> bool:
+        """Allow the member to send on; whether it must hear of that, lest it be held back."""
+        room = self._received + self._most - self._unasked
+        more = room > self.room and self.room - self._received < self._most // 2
         if more:
             self.room = room
         return more
@@ -129,19 +147,24 @@ class Incoming:
         """Add the next piece (Damaged: it is another); the message, if it was its last."""
         if (data.number, data.begin) != self.got:
             raise Damaged
-        if data.begin == 0:
-            if data.size > self._largest:
-                have = f"{self._largest / 1e9:.4g} GB, half of this machine's memory"
-                raise Damaged(f"has {data.size / 1e9:.4g} GB, but no more than {have}, can be read")
-            if self.received >= self.room:
-                raise Damaged
-            if self.received - self.taken > self._largest:
-                ahead = (self.received - self.taken) / 1e9
-                raise Damaged(f"comes behind {ahead:.4g} GB that nobody has asked for")
-            self._size = data.size
-            self.received += data.size + OVERHEAD
-        elif data.size != self._size:
+        if data.begin and data.size != self._size:
             raise Damaged
+        if data.size > self._largest:
+            have = f"{self._largest / 1e9:.4g} GB, half of this machine's memory"
+            raise Damaged(f"has {data.size / 1e9:.4g} GB, but no more than {have}, can be read")
+        self._check(self._received >= self.room)
+        cost = len(data.piece)
+        if data.begin == 0:
+            cost += OVERHEAD
+            self._size, self._tag = data.size, data.tag
+            self._is_asked = data.tag < 0 or data.tag in self._asked
+            if self._asked[data.tag] > 1:
+                self._asked[data.tag] -= 1
+            else:
+                del self._asked[data.tag]  # of what is not there too
+        self._received += cost
+        self._unasked += 0 if self._is_asked else cost
+        self._check()
         whole: bytearray | memoryview = data.piece
         if len(data.piece) < data.size:
             self._part += data.piece
@@ -149,4 +172,11 @@ class Incoming:
                 return None
             whole, self._part = self._part, bytearray()
         self.messages += 1
+        if not self._is_asked:
+            self._early.setdefault(data.tag, deque()).append(data.size + OVERHEAD)
         return Message(data.tag, data.topic, whole)
+
+    def _check(self, full: bool = False) -> None:
+        """Raise Damaged where what is asked for is behind as much as may come, or there is more."""
+        if full or (self._asked and self._unasked >= self._most):
+            raise Damaged(f"comes behind {self._unasked / 1e6:.3g} MB that nobody has asked for")

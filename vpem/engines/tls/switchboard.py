@@ -257,7 +257,11 @@ class Switchboard:
             await asyncio.sleep(0)
 
     def _state(self) -> list[object]:
-        return [link.out.done for link in self.links.values()]
+        # Who is busy and has no room for the rest is alive while it is heard.
+        return [
+            (link.out.done, link.out.held_back and link.connection and link.connection.heard)
+            for link in self.links.values()
+        ]
 
     def _owed(self, link: Link) -> float:
         """Return for how many seconds without progress one waits for a link to deliver its last."""
