@@ -98,11 +98,12 @@ def _receiver(setup: Setup, values: Mapping[str, Any]) -> str:
 def _before(values: Mapping[str, Any]) -> Iterator[str]:
     """What finding common rows, and joining features, shows."""
     yield "All members learn each party's name, names of features and number of rows."
-    how = values.get("align") or "none"
+    how = values.get("align")
     yield {
+        None: "Nothing says how rows are matched (--align ids, hmac, psi, or none: they are the "
+        "same, in one order, in all files): runs in which a party has ids are refused.",
         "none": "Rows are not matched: they must be the same, in one order, in all files (align "
-        "none; otherwise say --align ids, hmac or psi). All see checksums of ids, if there are "
-        "ids.",
+        "none). All see checksums of ids, if there are ids, of this run alone.",
         "ids": "The first party that has data gets every id of every party; the others learn which "
         "of their rows all have (align ids).",
         "hmac": "The first party that has data learns which of its ids each other party has; the "

@@ -46,7 +46,7 @@ def fetch(
 ) -> None:
     """Write an open dataset, downloaded once and checked.
 
-    It is checked by its SHA-256. One agent holds each feature. Downloads need pooch: pip install
+    It is checked by its SHA-256. Downloads need pooch: pip install
     'vpem[fetch]'.
 
     Example: vpem data fetch htru2 --from pulsars.csv -o htru2.h5

@@ -12,7 +12,7 @@ from vpem.records import Settings, changed, refuse_both, setting
 from vpem.settings import DEALS, HoldingSettings, WorkerSettings
 
 from .engine import place_parties
-from .parties import NumberFiles, PartySettings, check_parties
+from .parties import BY_POSITION, NumberFiles, PartySettings, check_parties
 from .reading import refuse_shared_stdin, teller
 
 if TYPE_CHECKING:
@@ -187,5 +187,7 @@ def _of_parties(
     parties = run.where.parties(files, asked.table, columns=False)
     holders = place_parties(parties, run.out.output, run.shards, run.where)
     found = observe_parties(parties, dealing.sample_weight, holders, teller(run.screen.say))
+    if found.by_position:
+        run.screen.say(BY_POSITION)
     run.where.watch(found.shape[0], True, run.screen)
     return found, holders

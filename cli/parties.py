@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 R = TypeVar("R")
 
 __all__ = [
+    "BY_POSITION",
     "OF_A_FIT",
     "DataFiles",
     "DataParties",
@@ -64,9 +65,9 @@ class PartySettings(Settings, heading="Data"):
     )
     align: str | None = setting(
         None,
-        "How parties find rows that all have: none, ids, hmac, psi. With none they are aligned "
-        "already, which is checked; hmac compares keyed hashes of ids, psi is private set "
-        "intersection. Default: none.",
+        "How parties find rows that all have: none, ids, hmac, psi. With none it is by position; "
+        "hmac compares keyed hashes of ids, psi is private set intersection. Default: by position, "
+        "if ids agree or nobody has any.",
         choices=ALIGNMENTS,
     )
     align_key: Path | None = setting(
@@ -77,6 +78,8 @@ class PartySettings(Settings, heading="Data"):
         "Keep rows that some parties lack, and integrate out what is missing (ids and hmac).",
     )
 
+
+BY_POSITION = "no party has ids, so rows are the same by position: row 0 of each file, and so on"
 
 OF_A_FIT = " ".join((*OF_ONE_FIT, "worker_column"))
 """Settings of tables that whoever uses a model has no options for: the model knows its features."""
@@ -275,10 +278,12 @@ def joined(
     with nullcontext() if holders is None else about(holders.engine, "alignment"):
         if over_rows:
             return stack_parties(parties, **common), None
-        together, found = join_parties(parties, asked.align or "none", **how, **common)
+        together, found = join_parties(parties, asked.align, **how, **common)
     alignment = found.describe()
     for line in lines_of(alignment):
         say(line)
+    if asked.align is None and found.by_position and len(parties) > 1:
+        say(BY_POSITION)
     return together, alignment
 
 

@@ -1,5 +1,6 @@
 """Alignment by id: every level finds the rows that sets find, in the first party's order."""
 
+import re
 import unicodedata
 import warnings
 from functools import partial
@@ -142,7 +143,8 @@ def test_many_processes_find_what_one_does(level, holder_of):
         ([["a", "b"], [1, 2], ["b", "c"]], "hmac"),
         ([["a", "b"], ["c", "d"], ["b", "c"]], MATCHING[-1]),
         ([["a", "b"], ["b", "c"], ["c", "d"]], MATCHING[-1]),
-        ([["a", "b"], ["b", "a"], ["a", "b"]], "none"),
+        ([["a", "b"], ["b", "a"], ["a", "b"]], None),
+        ([["a", "b"], 2, ["a", "b"]], None),
         ([["a", "b"], ["a", ""], ["a", "b"]], "ids"),
         ([["a", "b"], ["a", "b"], ["a", "b"]], "hmac-keys"),
     ],
@@ -153,7 +155,8 @@ def test_an_error_of_one_process_is_the_error_of_all(ids, level):
         level, keys[2] = "hmac", KEY[::-1]
 
     def work(engine):
-        held = {engine.rank: np.array(ids[engine.rank])}
+        mine = ids[engine.rank]
+        held = {engine.rank: mine if mine == 2 else np.array(mine)}
         own = {party: keys[party] for party in held}
         return align(held, NAMES[:3], Placement(engine, range(3)), level, keys=own)
 
@@ -299,7 +302,7 @@ def test_repeated_ids_are_named_by_row_only():
             "ids",
             "the ids of party 'lab' are whole numbers, those of party 'hospital'",
         ),
-        ([["1"], [1]], "none", "never equal"),
+        ([["1"], [1]], None, "never equal"),
         ([["a"], [" "]], "ids", "row 0 of party 'lab' has an empty id"),
         ([["a"], [True]], "ids", "must be strings or whole numbers"),
         ([["a"], ["b"]], "hmac", "'lab' has no id in common with party 'hospital'"),
@@ -314,7 +317,8 @@ def test_what_cannot_be_compared_is_refused(ids, level, sentence):
 
 @pytest.mark.parametrize("level", MATCHING)
 def test_a_party_without_ids_cannot_be_matched(level):
-    with pytest.raises(InputError, match="party 'lab' has no ids"):
+    said = "party 'lab' has no ids, by which rows could be aligned; name their column with id_col"
+    with pytest.raises(InputError, match=said):
         align(
             {0: np.array(["a"]), 1: 1}, NAMES[:2], Placement.here(3), level, keys={0: KEY, 1: KEY}
         )
@@ -337,37 +341,81 @@ def test_few_rows_in_common_are_warned_about(level):
 
 def test_rows_that_are_aligned_are_taken_as_they_are():
     visits = np.array(["a", "b", "b", "c"])
-    found = align({0: visits, 1: 4, 2: visits}, NAMES[:3], Placement.here(3))
+    found = align({0: visits, 1: visits}, NAMES[:2], Placement.here(3))
+    assert not found.by_position
+    found = align({0: visits, 1: 4, 2: visits}, NAMES[:3], Placement.here(3), "none")
+    assert found.by_position
     assert [rows.tolist() for rows in found.rows.values()] == [[0, 1, 2, 3]] * 3
     assert found.describe()["parties"][1] == {"name": "lab", "rows": 4, "lost": 0, "absent": 0}
     found = align({0: 4, 1: 4}, NAMES[:2], Placement.here(3))
-    assert found.n_samples == 4
+    assert (found.n_samples, found.by_position) == (4, True)
 
 
-@pytest.mark.parametrize(
-    ("ids", "sentence"),
+@each(
+    ("ids", "sentence", "by_word"),
     [
         (
             [["a", "b"], ["a", "b"], ["b", "a"]],
-            "'insurer' has the same ids in another order than party",
+            "'insurer' has the same ids in another order than party 'hospital'",
+            2,
         ),
-        ([["a", "b"], ["a", "c"], ["b", "a"]], "'lab' has other ids than party 'hospital'"),
-        ([["a", "b"], ["a", "b", "c"]], "'lab' has 3 rows, party 'hospital' 2"),
+        ([["a", "b"], ["a", "c"], ["b", "a"]], "'lab' has other ids than party 'hospital'", 2),
+        ([["ab", "c"], ["a", "bc"]], "'lab' has other ids than party 'hospital'", 2),
+        ([["a", "b"], 2], "'hospital' has ids and party 'lab' has none, so nothing says", 2),
+        ([["a", "b"], ["a", "b", "c"]], "'lab' has 3 rows, party 'hospital' 2", None),
     ],
 )
-def test_rows_that_are_not_aligned_name_the_party(ids, sentence):
-    with pytest.raises(InputError, match=sentence):
-        agree(ids, "none")
+def test_rows_that_may_differ_are_joined_by_word_only(ids, sentence, by_word):
+    columns = {n: part if part == 2 else np.array(part) for n, part in enumerate(ids)}
+    names, holders = NAMES[: len(ids)], Placement.here(3)
+    with pytest.raises(InputError, match=sentence) as caught:
+        align(columns, names, holders)
+    assert "align='ids'" in str(caught.value)
+    offered = by_word is not None and "another order" not in sentence
+    assert ("with align='none'" in str(caught.value)) == offered
+    if by_word is None:
+        with pytest.raises(InputError, match=sentence):
+            align(columns, names, holders, "none")
+    elif 2 in ids:
+        assert align(columns, names, holders, "none").by_position
+    else:
+        with pytest.warns(VpemWarning, match=f"{sentence}; rows are joined by position"):
+            found = align(columns, names, holders, "none")
+        assert (found.n_samples, found.by_position) == (by_word, True)
 
 
-def test_a_checksum_tells_ids_apart_that_run_together():
-    with pytest.raises(InputError, match="other ids"):
-        agree([["ab", "c"], ["a", "bc"]], "none")
+def test_other_peoples_ids_are_not_compared_unless_that_is_said():
+    """Of level none a hash is told, of a run of its own; of no level only that there are ids."""
+    ids = np.array([f"p{number}" for number in range(20)])
+    sent, runs = [], []
+
+    class Apart(ThreadEngine):
+        open = False
+
+        def post(self, to, what, value):
+            sent.append(repr(value))
+            super().post(to, what, value)
+
+    def work(engine, level):
+        return align({engine.rank: ids}, NAMES[:2], Placement(engine, (0, 1)), level)
+
+    errors = together(2, partial(work, level=None), Apart)
+    assert all(type(error) is InputError for error in errors)
+    said = "party 'hospital' has ids, and nobody has said whether rows are matched by them; align"
+    assert all(str(error).startswith(said) for error in errors)
+    assert len(set(map(str, errors))) == 1
+    assert not any(re.search("[0-9a-f]{64}", one) for one in sent)
+    for _ in range(2):
+        sent.clear()
+        together(2, partial(work, level="none"), Apart)
+        runs.append(set(re.findall("[0-9a-f]{64}", " ".join(sent))))
+    assert [len(run) for run in runs] == [2, 2]
+    assert not runs[0] & runs[1]
 
 
-@pytest.mark.parametrize("level", ["none", "psi"])
+@pytest.mark.parametrize("level", [None, "none", "psi"])
 def test_rows_that_some_lack_cannot_be_kept_by_every_level(level):
-    with pytest.raises(InputError, match=f"cannot be kept with align {level}, since"):
+    with pytest.raises(InputError, match=f"cannot be kept with align {level or 'none'}, since"):
         agree([["a"], ["a"]], level, keep_missing=True)
 
 

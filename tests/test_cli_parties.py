@@ -17,7 +17,7 @@ from vpem.pictures.saved import saved_of
 
 from .cli_support import ROOT, done, listing, make_data, run
 from .missing_support import observed_scores
-from .tables import each
+from .tables import each, over
 
 BREAST_CANCER = ROOT / "data" / "breast_cancer.h5"
 
@@ -209,6 +209,68 @@ def test_rows_of_parties(capsys, tmp_path):
     assert found["worker_rows"] == [70, 80]
     assert found["feature_names"] == names[[2, 0, 1, 5, 4, 3]].tolist()
     assert found["log_likelihood"] == pytest.approx(expected["log_likelihood"], rel=1e-8)
+
+
+DOORS = {
+    "fit": ["fit"],
+    "kmeans": ["kmeans", "--split", "features"],
+    "select": ["select", "-k", "1-2"],
+    "predict": ["predict", "m.h5"],
+    "score": ["score", "m.h5"],
+}
+HOW = {
+    "text": "party 'lab' has other ids than party 'clinic', so their rows are not aligned; align "
+    "them by --align ids, hmac or psi, or join them by position all the same with --align none",
+    "numbers": "parties 'clinic' and 'lab' both have a column 'patient', and no ids say whether "
+    "their rows are the same; align them by --align ids --id-column patient, or join them by "
+    "position all the same with --align none",
+    "turned": "party 'lab' has the same ids in another order than party 'clinic', so their rows "
+    "are not aligned; align them by --align ids, hmac or psi",
+}
+HOW["digits"] = HOW["turned"]
+
+
+@over(door=DOORS, how=HOW)
+def test_rows_of_different_patients_are_never_glued(capsys, tmp_path, monkeypatch, door, how):
+    monkeypatch.chdir(tmp_path)
+    files = ["clinic.csv", "lab.csv"]
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(60, 3)) + 3 * (np.arange(60) % 2)[:, None]
+    for first, file in enumerate(files):
+        rows = np.arange(first * (how == "text"), 50 + first * (how == "text"))
+        rows = rows[::-1] if how != "text" and first else rows
+        names = [str(10 + row) if how in ("numbers", "digits") else f"p{row}" for row in rows]
+        column = f"{'ab'[first]},{'cd'[first]}"
+        lines = [f"{n},{X[r, first]:.4f},{X[r, 2]:.4f}" for n, r in zip(names, rows, strict=True)]
+        (tmp_path / file).write_text("\n".join([f"patient,{column}", *lines]))
+    ids = ["--parties", "--align", "ids", "--id-column", "patient"]
+    done(capsys, "fit", *files, *ids, "-k", 2, "-o", "m.h5", "--force")
+    if how == "numbers" and door in ("predict", "score"):
+        return  # the model knows the column of ids
+    words = [*DOORS[door], *files, "--parties"]
+    # Numbers are ids unless somebody says that they are a feature.
+    told = run(capsys, *words, *["--features", "patient"] * (how == "numbers"), "--quiet")
+    assert (told.code, told.out) == (2, "")
+    assert HOW[how] in told.err.splitlines()[-1]
+    aligning = re.search("--align ids( --id-column patient)?", HOW[how])[0].split()
+    assert done(capsys, *words, *aligning, "--json").json
+    assert f"{50 - (how == 'text')} rows together (align ids)" in run(capsys, *words, *aligning).err
+    by_word = run(capsys, *words, "--align", "none")
+    assert (by_word.code, "50 rows together (align none)" in by_word.err) == (0, True)
+
+
+def test_files_without_ids_are_joined_by_position_and_it_is_said(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    rng = np.random.default_rng(0)
+    for name in "ab":
+        np.savetxt(f"{name}.csv", rng.normal(size=(50, 2)), "%.4f", ",", header=f"{name}x,{name}y",
+                   comments="")  # fmt: skip
+    said = "no party has ids, so rows are the same by position: row 0 of each file, and so on"
+    for words, notes in (([], 1), (["--align", "none"], 0), (["--quiet"], 0)):
+        told = done(capsys, "fit", "a.csv", "b.csv", "--parties", *words).err
+        assert told.count(said) == notes
+    assert said in done(capsys, "impute", "a.csv", "b.csv", "--parties", "--rank", 1).err
+    assert said not in done(capsys, "fit", "a.csv", "--parties").err
 
 
 # ---- what is kept of it -------------------------------------------------------------------------

@@ -158,7 +158,7 @@ def test_parties_decide_for_their_own_columns_and_by_manifest(tmp_path):
     files = [tmp_path / "lab.csv", tmp_path / "survey.csv"]
 
     def families(parties):
-        found, _ = join_parties(parties, keep_empty=True)
+        found, _ = join_parties(parties, "none", keep_empty=True)
         return found.kinds.families, found.levels
 
     both = {"lab.sex": ("f", "m"), "survey.sex": ("f", "m")}

@@ -403,7 +403,8 @@ def test_names_that_parties_share_are_found_in_the_file_of_one(capsys, home):
     for number, name in enumerate(("north", "south")):
         X, _ = overlapping(n_features=2, seed=number)
         write_dataset(f"{name}.h5", Dataset(X, ("age", f"own {name}")))
-    done(capsys, "fit", "north.h5", "south.h5", "--parties", "-k", "2", "-o", "m.h5", "--quiet")
+    files = ("north.h5", "south.h5", "--parties", "--align", "none")
+    done(capsys, "fit", *files, "-k", "2", "-o", "m.h5", "--quiet")
     told = done(capsys, "predict", "m.h5", "south.h5", "--missing", "marginalize")
     assert "2 of the model's 4 features" in told.err
     shutil.copy("south.h5", "new.h5")
@@ -421,8 +422,8 @@ def test_a_file_is_of_the_party_that_alone_has_its_columns(capsys, home):
     X, _ = overlapping(n_features=2)
     for name, columns in rows.items():
         write_dataset(f"{name}.h5", Dataset(X, tuple(columns.split(","))))
-    files = [f"{name}.h5" for name in rows]
-    done(capsys, "fit", *files, "--parties", "-k", "2", "-o", "m.h5", "--quiet")
+    files = [*(f"{name}.h5" for name in rows), "--parties", "--align", "none"]
+    done(capsys, "fit", *files, "-k", "2", "-o", "m.h5", "--quiet")
     np.savetxt("new.csv", X, "%.17g", ",", header="age,iron", comments="")
     ours = done(capsys, "predict", "m.h5", "new.csv", "--missing", "marginalize").out
     theirs = done(capsys, "predict", "m.h5", "south.h5", "--missing", "marginalize").out

@@ -26,6 +26,7 @@ from vpem.network.holdings import Partition, contiguous
 from vpem.network.topologies import make_graph
 from vpem.sums.connect import connect
 
+from .tables import each
 from .thread_engine import together
 
 
@@ -326,6 +327,84 @@ def test_rows_that_some_parties_lack_are_nan_there(files):
     assert set(map(tuple, np.argwhere(np.isnan(joined.X)).tolist())) == absent
     assert [party["absent"] for party in found.describe()["parties"]] == [1, 2, 2]
     assert found.n_complete == 2
+
+
+TABLES = {
+    "clinic": "patient,age,iron\n3,40,1\n1,50,2\n2,60,3\n",
+    "lab": "patient,age,zinc\n1,40,4\n2,40,5\n3,70,6\n",
+    "one": "age,pulse\n40,9.5\n40,8.5\n41,7.5\n",
+    "two": "age,sugar\n40,1.5\n41,1.5\n40,2.5\n",
+    "bare": "cost,days\n4,9\n5,8\n6,7\n",
+    "named": "name,mass\nc,4\na,5\nb,6\n",
+    "again": "name,size\nc,4\na,5\nb,6\n",
+    "turned": "name,size\na,5\nc,4\nb,6\n",
+    "twice": "name,mass\na,4\na,5\nb,6\n",
+    "often": "name,size\na,1\na,2\nb,3\n",
+}
+
+
+def tables(folder, *names, **how):
+    for name in names:
+        (folder / f"{name}.csv").write_text(TABLES[name])
+    return choose_parties([folder / f"{name}.csv" for name in names], TableSettings(**how))
+
+
+@each(
+    ("names", "how", "sentence"),
+    [
+        (
+            ["clinic", "lab"],
+            {"features": ["patient", "age"]},
+            "parties 'clinic' and 'lab' both have a column 'patient', and no ids say whether their "
+            "rows are the same; align them by align='ids' id_column='patient', or join them by",
+        ),
+        (["one", "bare", "two"], {}, "'one' and 'two' both have a column 'age', .*='NAME'"),
+        (["twice", "often"], {}, "both have a column 'name', and no ids"),
+        (["named", "turned"], {}, "'turned' has the same ids in another order than party 'named'"),
+        (["named", "bare"], {}, "party 'named' has ids and party 'bare' has none, so nothing says"),
+        (["named", "again"], {}, None),
+        (["bare"], {}, None),
+        (["named"], {}, None),
+    ],
+)
+def test_rows_are_joined_by_position_where_nothing_says_otherwise(tmp_path, names, how, sentence):
+    parties = tables(tmp_path, *names, **how)
+    if sentence is None:
+        assert join_parties(parties)[0].n_samples == 3
+    else:
+        with pytest.raises(InputError, match=sentence):
+            join_parties(parties)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", VpemWarning)  # of ids that differ
+        joined, found = join_parties(parties, "none")
+    assert (joined.n_samples, found.describe()["level"]) == (3, "none")
+    assert joined.partition.n_agents == len(names)
+
+
+def test_columns_without_names_are_not_shared(tmp_path):
+    for name in ("one", "two"):
+        np.save(tmp_path / f"{name}.npy", np.arange(6.0).reshape(3, 2))
+    _, found = join_parties(choose_parties([tmp_path / "one.npy", tmp_path / "two.npy"]))
+    assert found.by_position
+
+
+def test_ids_and_gaps_are_told_together(tmp_path):
+    (tmp_path / "a.csv").write_text("x,y\n1,2\n3,4\n5,7\n")
+    (tmp_path / "b.csv").write_text("name,z\np,1\nq,\nr,3\n")
+    parties = choose_parties([tmp_path / "a.csv", tmp_path / "b.csv"])
+    said = "party 'a' has no ids, by which rows could be aligned; name .*; also, party 'b': .*b.csv"
+    with pytest.raises(InputError, match=f"{said}: row 1, feature 0 .'z'. is NaN"):
+        join_parties(parties, "ids")
+    with pytest.raises(InputError, match=r"'b' has ids and party 'a' has none.*; also, party 'b'"):
+        join_parties(parties)
+    with pytest.raises(InputError, match=r"^party 'b': .* is NaN"):
+        join_parties(parties, "none")
+    with pytest.raises(InputError, match=r"^party 'a' has no ids"):
+        join_parties(parties, "ids", keep_empty=True)
+    errors = together(2, lambda engine: join_parties(
+        parties, "ids", holders=Placement(engine, (0, 0))))  # fmt: skip
+    assert len(set(map(str, errors))) == 1
+    assert "; also, " in str(errors[0])
 
 
 def test_names_that_repeat_even_with_their_partys():

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import hmac
 import os
+import secrets
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -31,7 +32,7 @@ from vpem.files.parties.set_intersection import check_common, intersect
 from vpem.network.schema import Report
 from vpem.settings import ALIGNMENTS
 
-__all__ = ["Alignment", "align", "read_key"]
+__all__ = ["Alignment", "align", "check_ids", "read_key"]
 
 SHORTEST_KEY = 32  # bytes
 LEAST_SHARE = 0.1  # of the smallest party; fewer rows in common are warned about
@@ -49,6 +50,7 @@ class Alignment:
     present: tuple[int, ...]  # how many of the M each party has
     n_complete: int  # how many of the M all have
     rows: dict[int, NDArray[np.intp]]  # (M,), -1: lacked
+    by_position: bool = False  # nothing but their places says which rows belong together
 
     def describe(self) -> Report:
         """Return what became of whose rows, as plain values.
@@ -72,7 +74,7 @@ def align(
     ids: Mapping[int, Labels | int],
     names: Sequence[str],
     holders: Placement,
-    level: str = "none",
+    level: str | None = None,
     *,
     keys: Mapping[int, bytes] | None = None,
     keep_missing: bool = False,  # with levels ids and hmac
@@ -80,12 +82,15 @@ def align(
     """Agree on the rows that belong together; ``rows`` of the result are of the parties held here.
 
     ``ids`` are what a party's rows are called (m,), or how many there are if they have no names.
-    Level none: rows are aligned already, of which a checksum is compared; ids: the first party gets
+    Level none: rows go together by their places, with a VpemWarning where checksums of ids differ;
+    None, where nobody has said so: such are refused, as are ids that only some have, and, where
+    processes are other people's, any ids, of which no checksum is told. ids: the first party gets
     the ids; hmac: it gets hashes of them by the ``keys``, which are the same for all; psi: private
     set intersections between the first party and each other. What cannot be aligned raises the same
     InputError in every process; VpemWarning where very few ids are in common.
     """
-    check_choice("align", level, ALIGNMENTS)
+    if level is not None:
+        check_choice("align", level, ALIGNMENTS)
     names = tuple(names)
     parties = range(len(names))
     if keep_missing and level not in ("ids", "hmac"):
@@ -95,8 +100,8 @@ def align(
             else "without ids nobody knows which rows are missing"
         )
         raise InputError(
-            f"rows that some parties lack cannot be kept with align {level}, since {why}; align by "
-            "ids or hmac"
+            f"rows that some parties lack cannot be kept with align {level or 'none'}, since "
+            f"{why}; align by ids or hmac"
         )
     read = for_each(holders, parties, lambda party: read_ids(ids[party], names[party], level))
     every = holders.allgather({party: facts for party, (_, facts) in read.items()})
@@ -104,11 +109,12 @@ def align(
     _warn_of_spelling(facts, names)
     tokens = {party: found for party, (found, _) in read.items() if found is not None}
     sizes = tuple(int(fact["rows"]) for fact in facts)
-    _check_kinds(facts, names, level)
-    if level == "none":
-        _check_order(tokens, sizes, facts, names, holders)
+    check_ids(facts, names, level, not holders.engine.open)
+    if level in (None, "none"):
+        by_position = not _same_order(tokens, sizes, facts, names, holders, level is None)
         rows = {party: np.arange(sizes[party]) for party in read}
-        return Alignment(level, False, names, sizes[0], sizes, sizes, sizes[0], rows)
+        told = "none", False, names, sizes[0], sizes, sizes, sizes[0]
+        return Alignment(*told, rows, by_position)
     if level == "hmac":
         tokens = _hashed(tokens, names, keys, holders)
     if level == "psi":
@@ -164,19 +170,43 @@ def _warn_of_spelling(facts: Sequence[Report], names: Sequence[str]) -> None:
             )
 
 
-def _check_kinds(facts: Sequence[Report], names: Sequence[str], level: str) -> None:
-    """Raise InputError if ids are missing or cannot be compared."""
+BY_POSITION = (", or join them by position all the same with ", Setting("align", "none"))
+
+
+def check_ids(
+    facts: Sequence[Report],  # of each party, as `read_ids` tells them
+    names: Sequence[str],
+    level: str | None,
+    apart: bool,  # the processes are other people's
+) -> None:
+    """Raise InputError if ids are missing, cannot be compared, or nobody has said what they do."""
     kinds = [fact["kind"] for fact in facts]
-    if level != "none" and "none" in kinds:
+    having = [name for name, kind in zip(names, kinds, strict=True) if kind != "none"]
+    if level not in (None, "none") and "none" in kinds:
         raise InputError(
             f"party {names[kinds.index('none')]!r} has no ids, by which rows could be aligned; "
-            "store them in its file (ids), name their column in a manifest, or leave ",
-            Setting("align"),
-            " out if rows are aligned already",
+            "name their column with ",
+            Setting("id_column"),
+            " or in a manifest, store them in its HDF5 file (ids), or say ",
+            Setting("align", "none"),
+            " if rows are aligned already",
         )
+    if level is None and having and apart:
+        raise InputError(
+            f"party {having[0]!r} has ids, and nobody has said whether rows are matched by them; "
+            "align them by ", Setting("align", "ids"), ", hmac or psi, or say ",
+            Setting("align", "none"), " if all files have the same rows in the same order",
+        )  # fmt: skip
+    if level is None and having and "none" in kinds:
+        raise InputError(
+            f"party {having[0]!r} has ids and party {names[kinds.index('none')]!r} has none, so "
+            "nothing says whether their rows are the same; name their column with ",
+            Setting("id_column"), " and align them by ", Setting("align", "ids"),
+            ", hmac or psi", *BY_POSITION,
+        )  # fmt: skip
     of_kind = dict(zip(reversed(kinds), reversed(names), strict=True))
     of_kind.pop("none", None)
-    if len(of_kind) > 1:
+    if len(of_kind) > 1 and level != "none":
         raise InputError(
             f"the ids of party {of_kind['whole numbers']!r} are whole numbers, those of party "
             f"{of_kind['strings']!r} strings, which are never equal; store both as strings, "
@@ -184,36 +214,47 @@ def _check_kinds(facts: Sequence[Report], names: Sequence[str], level: str) -> N
         )
 
 
-def _check_order(
+def _same_order(
     tokens: dict[int, Tokens],
     sizes: Sequence[int],
     facts: Sequence[Report],
     names: Sequence[str],
     holders: Placement,
-) -> None:
-    """Raise InputError unless rows that are said to be aligned may be."""
+    refuse: bool,  # ids that differ, of which there is a warning else
+) -> bool:
+    """Whether ids of all parties say that rows are the same; InputError where they cannot be."""
     for size, name in zip(sizes, names, strict=True):
         if size != sizes[0]:
+            nameless = any(fact["kind"] == "none" for fact in facts)
+            column = (" ", Setting("id_column", "NAME")) if nameless else ()
             raise InputError(
                 f"party {name!r} has {size} rows, party {names[0]!r} {sizes[0]}, so they are not "
                 "aligned; align them by ",
                 Setting("align", "ids"),
+                *column,
                 ", hmac or psi",
             )
+    salt = holders.bcast(secrets.token_bytes(16))
     sums = holders.allgather(
-        {party: [checksum(part), checksum(np.sort(part))] for party, part in tokens.items()}
+        {
+            party: [checksum(part, salt), checksum(np.sort(part), salt)]
+            for party, part in tokens.items()
+        }
     )
     having = sorted(sums)
     for party in having[1:]:
         if sums[party] != sums[having[0]]:
             same = sums[party][1] == sums[having[0]][1]
             how = "has the same ids in another order than" if same else "has other ids than"
-            raise InputError(
-                f"party {names[party]!r} {how} party {names[having[0]]!r}, so their rows are not "
-                "aligned; align them by ",
-                Setting("align", "ids"),
-                ", hmac or psi",
-            )
+            what = f"party {names[party]!r} {how} party {names[having[0]]!r}"
+            if refuse:
+                raise InputError(
+                    f"{what}, so their rows are not aligned; align them by ",
+                    Setting("align", "ids"), ", hmac or psi", *BY_POSITION * (not same),
+                )  # fmt: skip
+            warnings.warn(f"{what}; rows are joined by position", VpemWarning, stacklevel=3)
+            return False
+    return len(having) == len(names)
 
 
 # ---- ids or hashes to the first party -----------------------------------------------------------

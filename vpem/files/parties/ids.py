@@ -20,12 +20,12 @@ Tokens = NDArray[np.bytes_]
 """Ids, or hashes of them, as bytes of fixed width."""
 
 
-def read_ids(ids: Labels | int, name: str, level: str) -> tuple[Tokens | None, Report]:
+def read_ids(ids: Labels | int, name: str, level: str | None) -> tuple[Tokens | None, Report]:
     """Return a party's ids (m,) as bytes, stripped and composed (NFC), and what others may know.
 
     These facts are the number of rows, the kind of ids, how many were respelled so, and the row of
-    the first that was. InputError names rows, never ids; they must differ unless ``level`` is
-    "none".
+    the first that was. InputError names rows, never ids; they must differ where a ``level`` matches
+    them.
     """
     if isinstance(ids, int):
         return None, {"rows": ids, "kind": "none", "respelled": 0, "first": 0}
@@ -49,7 +49,7 @@ def read_ids(ids: Labels | int, name: str, level: str) -> tuple[Tokens | None, R
         tokens = np.array([text.encode() for text in spelled], dtype=np.bytes_)
     else:
         raise InputError(f"the ids of party {name!r} must be strings or whole numbers")
-    if level != "none":
+    if level not in (None, "none"):
         _check_repeats(tokens, name)
     first = int(respelled[0]) if respelled.size else 0
     return tokens, {
@@ -86,9 +86,9 @@ def _check_repeats(tokens: Tokens, name: str) -> None:
         )
 
 
-def checksum(tokens: Tokens) -> str:
-    """Return a hash of ids in their order."""
-    digest = hashlib.sha256()
+def checksum(tokens: Tokens, salt: bytes) -> str:
+    """Return a hash of ids in their order, by a salt of one run, so that runs tell it apart."""
+    digest = hashlib.sha256(salt)
     for token in tokens.tolist():
         digest.update(b"%d:%b" % (len(token), token))
     return digest.hexdigest()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
@@ -16,12 +16,13 @@ from vpem.checks import Floats, Labels, check_memory
 from vpem.engines.each import for_each
 from vpem.engines.engine import about
 from vpem.engines.placement import Placement
-from vpem.errors import InputError
-from vpem.files.datasets import Dataset
+from vpem.errors import InputError, Setting
+from vpem.files.datasets import Dataset, default_names
 from vpem.files.levels import recoded
-from vpem.files.parties.alignment import Alignment, align, read_key
+from vpem.files.parties.alignment import BY_POSITION, Alignment, align, check_ids, read_key
 from vpem.files.parties.families import check_spoken_of, joined_kinds, stacked_kinds
 from vpem.files.parties.homes import Home
+from vpem.files.parties.ids import read_ids
 from vpem.files.parties.known import check_labels, labels_of_rows, refuse_labels_of_rows
 from vpem.files.parties.manifest import Party
 from vpem.files.parties.opening import Holding, Tell, open_parties
@@ -30,13 +31,39 @@ from vpem.files.parties.weights import joined_weights, stacked_weights
 from vpem.network.holdings import Partition, Workers
 from vpem.network.schema import Report
 
-__all__ = ["Share", "align_parties", "join_parties", "joined_names", "stack_parties"]
+__all__ = [
+    "Share", "align_parties", "check_own_ids", "join_parties", "joined_names", "refuse_gaps",
+    "refuse_shared", "stack_parties",
+]  # fmt: skip
+
+
+def check_own_ids(holdings: Sequence[Holding], level: str | None, apart: bool) -> None:
+    """Raise InputError where ids of parties that are all here keep rows from being aligned.
+
+    ``apart`` says whether others of these are somebody else's.
+    """
+    names = [holding.party.name for holding in holdings]
+    ids = [holding.n_samples if holding.ids is None else holding.ids for holding in holdings]
+    read = [read_ids(own, name, level) for own, name in zip(ids, names, strict=True)]
+    check_ids([facts for _, facts in read], names, level, apart)
+
+
+def refuse_gaps(held: Sequence[Holding], check: Callable[[], None] = lambda: None) -> None:
+    """Raise InputError for the first gap of some parties, together with what a check finds."""
+    gaps = next((holding.gaps for holding in held if holding.gaps is not None), None)
+    if gaps is None:
+        return
+    try:
+        check()
+    except InputError as error:
+        raise InputError(*error.parts, "; also, ", *gaps.parts) from None
+    raise gaps
 
 
 def align_parties(
     parties: Sequence[Party],
     held: Mapping[int, Holding],
-    level: str = "none",
+    level: str | None = None,
     *,
     key: str | os.PathLike[str] | None = None,
     keep_missing: bool = False,
@@ -62,16 +89,31 @@ def align_parties(
 
 
 def joined_names(
-    parties: Sequence[Party], held: Mapping[int, Holding], holders: Placement | None = None
+    parties: Sequence[Party],
+    held: Mapping[int, Holding],
+    holders: Placement | None = None,
+    different: bool = False,
 ) -> tuple[tuple[str, ...], Partition]:
     """Name the features of all parties together (d,), and each party's run, everywhere alike.
 
-    A name that several parties have becomes "party.feature" for each of them; others stay.
+    A name that several parties have becomes "party.feature" for each of them; others stay. If they
+    must be ``different``, a column that several have is refused, as it may say whose rows are; of
+    columns that are no features only this process knows.
     """
-    every = (holders or Placement.here(len(parties))).allgather(
+    holders = holders or Placement.here(len(parties))
+    every = holders.allgather(
         {party: list(holding.feature_names) for party, holding in held.items()}
     )
     names = [every[party] for party in range(len(parties))]
+    if different and holders.apart:
+        refuse_shared([party.name for party in parties], names)
+    elif different:
+        here = list(held.values())
+        refuse_shared(
+            [party.name for party in parties],
+            [[*one.feature_names, *one.left_out] for one in here],
+            lambda name: all(one.tells_rows_apart(name) for one in here),
+        )
     times = Counter(name for own in names for name in own)
     joined = [
         f"{party.name}.{name}" if times[name] > 1 else name
@@ -86,9 +128,32 @@ def joined_names(
     return tuple(joined), Partition(features, tuple(party.name for party in parties))
 
 
+def refuse_shared(
+    parties: Sequence[str],
+    columns: Sequence[Sequence[str]],
+    able: Callable[[str], bool] = lambda _: False,
+) -> None:
+    """Raise InputError where rows go together by their places, and parties share a column.
+
+    ``parties`` are their names, and ``able`` says whether a column tells all rows apart.
+    """
+    known = [set(own) - set(default_names(len(own))) for own in columns]
+    times = Counter(name for own in known for name in own)
+    shared = [name for own in columns for name in own if times[name] > 1]
+    if not shared:
+        return
+    name = next(filter(able, shared), None)
+    having = [one for one, own in zip(parties, known, strict=True) if (name or shared[0]) in own]
+    raise InputError(
+        f"parties {having[0]!r} and {having[1]!r} both have a column {name or shared[0]!r}, and no "
+        "ids say whether their rows are the same; align them by ", Setting("align", "ids"), " ",
+        Setting("id_column", name or "NAME"), *BY_POSITION,
+    )  # fmt: skip
+
+
 def join_parties(
     parties: Sequence[Party],
-    level: str = "none",
+    level: str | None = None,
     *,
     key: str | os.PathLike[str] | None = None,
     keep_missing: bool = False,
@@ -105,7 +170,8 @@ def join_parties(
     parties : sequence of Party
         Who they are.
     level, key, keep_missing
-        As for `align_parties`.
+        As for `align_parties`. Where nobody says a ``level``, ids must be the same row by row, or
+        no party has any, and none a column that another has.
     keep_empty, keep_constant : bool
         As for `vpem.files.parties.opening.open_parties`.
     sample_weight : str, optional
@@ -132,13 +198,22 @@ def join_parties(
         In every process the same, as `open_parties`, `align_parties` and `joined_names`.
     """
     holders = holders or Placement.here(len(parties))
+    apart = not holders.engine.open
     how: Report = {"keep_empty": keep_empty, "keep_constant": keep_constant, "tell": tell}
     held = open_parties(parties, holders, weights=sample_weight, **how)
     try:
+        own = list(held.values())
+
+        def look(party: int) -> None:
+            if party == max(held):  # all of this process
+                refuse_gaps(own, lambda: check_own_ids(own, level, apart))
+
+        for_each(holders, range(len(parties)), look)
         found = align_parties(
             parties, held, level, key=key, keep_missing=keep_missing, holders=holders
         )
-        names, partition = joined_names(parties, held, holders)
+        unsaid = level is None and found.by_position
+        names, partition = joined_names(parties, held, holders, different=unsaid)
         check_spoken_of(parties, held, names, holders)
         kinds = joined_kinds(parties, held, holders)
         weights = joined_weights(parties, held, found.rows, sample_weight, holders)
@@ -263,6 +338,7 @@ def stack_parties(
     how: Report = {"keep_empty": keep_empty, "keep_constant": True, "tell": tell}
     held = open_parties(parties, holders, weights=sample_weight, **how)
     try:
+        for_each(holders, range(len(parties)), lambda party: refuse_gaps([held[party]]))
         facts = holders.allgather(
             {
                 party: [list(holding.feature_names), holding.n_samples, holding.dtype.name]

@@ -19,7 +19,7 @@ from vpem.files.parties.opening import Tell, open_party
 from vpem.terms.lowrank.entries import check_covered, from_triplets
 from vpem.terms.lowrank.observations import Observations
 
-__all__ = ["observe_parties"]
+__all__ = ["entries_of", "observe_parties", "read_observed"]
 
 KINDS = ("row", "column")
 
@@ -28,7 +28,7 @@ ROW_NAMES = ("row", "id", "ids")
 
 
 @dataclass
-class _Held:
+class Observed:
     """What a party saw, in rows and columns of its own."""
 
     rows: list[str] | None
@@ -80,30 +80,15 @@ def observe_parties(
     """
     holders = holders or Placement.here(len(parties))
     every = range(len(parties))
-    held = for_each(holders, every, lambda party: _read(parties[party], sample_weight, tell))
-    rows, columns, is_long = _names(parties, held, holders)
+    held = for_each(
+        holders, every, lambda party: read_observed(parties[party], sample_weight, tell)
+    )
+    rows, columns, is_long, nameless = _names(parties, held, holders)
     sources = [str(party.path) for party in parties]
 
-    def entries(party: int) -> Observations:
-        own = held[party]
-        at = [np.arange(len(rows))] if own.rows is None else [_places(own.rows, rows)]
-        at.append(_places(own.columns, columns))
-        n_bytes = 8 * len(rows) * len(columns)
-        check_memory(n_bytes, f"a matrix of {len(rows)} x {len(columns)}")
-        return from_triplets(
-            np.zeros(len(own.values), dtype=np.intp),
-            at[0][own.places[0]],
-            at[1][own.places[1]],
-            own.values,
-            names=[parties[party].name],
-            row_names=rows,
-            column_names=columns,
-            source=sources[party],
-            weights=own.weights,
-            partial=True,
-        )
-
-    parts = for_each(holders, every, entries)
+    parts = for_each(
+        holders, every, lambda party: entries_of(parties[party], held[party], rows, columns)
+    )
     counts = holders.allgather({party: part.n_entries for party, part in parts.items()})
     none = np.empty(0)
     found = Observations(
@@ -114,6 +99,7 @@ def observe_parties(
         tuple(party.name for party in parties),
         source=f"the parties {', '.join(sources)}",
         long=is_long,
+        by_position=nameless and len(parties) > 1,
         weights=None
         if sample_weight is None
         else tuple(_weights(parts[one]) if one in parts else none for one in every),
@@ -125,6 +111,27 @@ def observe_parties(
     if not covered[1].all():
         check_covered(found, *covered)
     return found
+
+
+def entries_of(
+    party: Party, own: Observed, rows: Sequence[str], columns: Sequence[str]
+) -> Observations:
+    """Return what a party saw, among rows and columns of these names; InputError if one twice."""
+    at = [np.arange(len(rows))] if own.rows is None else [_places(own.rows, rows)]
+    at.append(_places(own.columns, columns))
+    check_memory(8 * len(rows) * len(columns), f"a matrix of {len(rows)} x {len(columns)}")
+    return from_triplets(
+        np.zeros(len(own.values), dtype=np.intp),
+        at[0][own.places[0]],
+        at[1][own.places[1]],
+        own.values,
+        names=[party.name],
+        row_names=rows,
+        column_names=columns,
+        source=str(party.path),
+        weights=own.weights,
+        partial=True,
+    )
 
 
 def _weights(part: Observations) -> NDArray[np.float64]:
@@ -139,9 +146,9 @@ def _places(own: Sequence[str], names: Sequence[str]) -> NDArray[np.intp]:
 
 
 def _names(
-    parties: Sequence[Party], held: Mapping[int, _Held], holders: Placement
-) -> tuple[list[str], list[str], bool]:
-    """Names of all rows and columns, and whether all files are long tables."""
+    parties: Sequence[Party], held: Mapping[int, Observed], holders: Placement
+) -> tuple[list[str], list[str], bool, bool]:
+    """Names of all rows and columns, and whether all files are long tables, and rows nameless."""
     facts: Any = holders.allgather(
         {party: [own.rows, own.columns, own.shape[0], own.is_long] for party, own in held.items()}
     )
@@ -161,7 +168,7 @@ def _names(
                 f"{count}, without ids that would say which are the same; give their rows ids"
             )
     named = [f"row {number}" for number in range(counts[0])] if nameless else _united(rows)
-    return named, _united(columns), all(kinds)
+    return named, _united(columns), all(kinds), bool(nameless)
 
 
 def _united(names: Sequence[Sequence[str]]) -> list[str]:
@@ -175,7 +182,7 @@ def _united(names: Sequence[Sequence[str]]) -> list[str]:
 # ---- files --------------------------------------------------------------------------------------
 
 
-def _read(party: Party, weight: str | None, tell: Tell | None) -> _Held:
+def read_observed(party: Party, weight: str | None, tell: Tell | None) -> Observed:
     """Read what one party saw."""
     files = party.find()
     headers = [header_of(file) for file in files]
@@ -214,10 +221,12 @@ def _read(party: Party, weight: str | None, tell: Tell | None) -> _Held:
     if weight is not None and weights is None:
         raise InputError(f"party {party.name!r} has no sample weights called {weight!r}")
     of_entries = None if weights is None else weights[there[0]]
-    return _Held(rows, list(holding.feature_names), shape, there, values[there], of_entries, False)
+    return Observed(
+        rows, list(holding.feature_names), shape, there, values[there], of_entries, False
+    )
 
 
-def _read_long(files: Sequence[Any], weight: str | None) -> _Held:
+def _read_long(files: Sequence[Any], weight: str | None) -> Observed:
     """Read long tables, which follow one another."""
     tables = [read_entries(file, KINDS, weight) for file in files]
     whole = tables[0]
@@ -230,4 +239,4 @@ def _read_long(files: Sequence[Any], weight: str | None) -> _Held:
         weights = np.concatenate([np.asarray(table.weights) for table in tables])
     (rows, row), (columns, column) = (whole.numbered(kind) for kind in KINDS)
     shape = len(rows), len(columns)
-    return _Held(rows, columns, shape, (row, column), whole.values, weights, True)
+    return Observed(rows, columns, shape, (row, column), whole.values, weights, True)

@@ -44,6 +44,8 @@ class Holding:
     sample_weight: NDArray[np.float64] | None = None  # (m,)
     kinds: Kinds | None = None  # None: all Gaussian
     labels_for_fit: SomeLabels | None = None  # known of some rows
+    left_out: tuple[str, ...] = ()  # columns of its tables that are no features
+    gaps: InputError | None = None  # values are missing where none may be
 
     @property
     def n_samples(self) -> int:
@@ -73,6 +75,15 @@ class Holding:
                 out[places[low:high]] = values[ordered[low:high] - begin]
             first += len(part)
 
+    def tells_rows_apart(self, name: str) -> bool:
+        """Whether a table's feature has a whole number in every row, no two alike."""
+        if name not in self.feature_names or any(isinstance(one, FileMatrix) for one in self.parts):
+            return False
+        place = self.feature_names.index(name)
+        column = np.concatenate([part[:, place] for part in self.parts])
+        whole = bool(np.isfinite(column).all()) and np.array_equal(column, np.round(column))
+        return whole and len(np.unique(column)) == len(column)
+
     def close(self) -> None:
         """Close its files."""
         for part in self.parts:
@@ -87,7 +98,7 @@ def open_parties(
     parties: Sequence[Party],
     holders: Placement | None = None,
     *,
-    keep_empty: bool = False,  # empty cells of tables become NaN
+    keep_empty: bool = False,  # empty cells of tables are no `gaps`
     keep_constant: bool = False,  # others have more rows of these columns
     weights: str | None = None,  # column, or dataset of HDF5; None: no weights are read
     tell: Tell | None = None,
@@ -115,16 +126,19 @@ def open_party(
     keep_constant: bool = False,
     weights: str | None = None,
     tell: Tell | None = None,
+    on_disk: bool = False,
 ) -> Holding:
-    """Open one party's files, here; see `open_parties`."""
+    """Open one party's files, here; see `open_parties`.
+
+    Whoever fits looks at values of HDF5 files, unless their `gaps`, ``on_disk``, are asked for.
+    """
     try:
         files = party.find()
         if not files:
             raise FileError(f"no file fits {party.path}")
         constant = keep_constant or len(files) > 1
         datasets = [_read(party, file, constant, weights, tell) for file in files]
-        for dataset in [] if keep_empty else datasets:
-            _check_complete(dataset)
+        gaps = None if keep_empty else _gaps_of(party, datasets, on_disk)
         names = datasets[0].feature_names
         arranged = [_arranged(dataset, names, datasets[0].source) for dataset in datasets]
         parts, kinds = settle_party(party, datasets, arranged, names)
@@ -144,6 +158,8 @@ def open_party(
         None if weights_of_rows is None else weights_of_rows.astype(np.float64, copy=False),
         kinds,
         known,
+        tuple(name for dataset in datasets for name in dataset.left_out),
+        gaps,
     )
 
 
@@ -179,14 +195,15 @@ def _read(
     return found
 
 
-def _check_complete(dataset: Dataset) -> None:
-    """Raise InputError where a value of a table is missing; whoever fits looks at those on disk."""
-    if isinstance(dataset.X, FileMatrix):
-        return
-    try:
-        check_finite(dataset.X, dataset.feature_names, MARGINALIZED)
-    except InputError as error:
-        raise InputError(f"{dataset.source}: ", *error.parts) from None
+def _gaps_of(party: Party, datasets: Sequence[Dataset], on_disk: bool) -> InputError | None:
+    """Return what is to be said of the first file with a missing value."""
+    for dataset in datasets:
+        if on_disk or not isinstance(dataset.X, FileMatrix):
+            try:
+                check_finite(dataset.X, dataset.feature_names, MARGINALIZED)
+            except InputError as error:
+                return InputError(f"party {party.name!r}: {dataset.source}: ", *error.parts)
+    return None
 
 
 def _arranged(dataset: Dataset, names: Sequence[str], first: str) -> Any:

@@ -43,6 +43,8 @@ class Observations(
         Entries of each observer, where those of some are elsewhere (`part`) and not in ``places``.
     long : bool
         Whether they are from tables with a line an entry, as a table of results then has too.
+    by_position : bool
+        Whether nothing but their places says which rows of several files are the same.
     """
 
     places: tuple[NDArray[np.intp], ...]
@@ -55,6 +57,7 @@ class Observations(
     weights: tuple[NDArray[np.float64], ...] | None = None
     sizes: NDArray[np.intp] | None = None
     long: bool = False
+    by_position: bool = False
 
     @property
     def shape(self) -> tuple[int, int]:
