@@ -11,9 +11,10 @@ from .config import is_flag, key_of
 from .naming import name_of, nearest, speak_of
 
 if TYPE_CHECKING:
+    from vpem.files.studies.study import Study
     from vpem.network.schema import Report
 
-__all__ = ["Agreed", "agree_on", "refuse_as_own", "runnable"]
+__all__ = ["Agreed", "agree_on", "agreed_before", "refuse_as_own", "runnable"]
 
 OWN = ("engine", "parties", "shards", "threads", "jobs", "strict")
 """Options of one member's machine, or what a study says elsewhere, besides those that are local."""
@@ -28,11 +29,11 @@ class Agreed:
     """What a study says of one command.
 
     ``table`` has its options by their names in files, as they were given, ``values`` those of all
-    settings.
+    settings, and ``params`` are its parameters.
     """
 
-    def __init__(self, command: str, table: Report, values: Report) -> None:
-        self.command, self.table, self.values = command, table, values
+    def __init__(self, command: str, table: Report, values: Report, params: Any = ()) -> None:
+        self.command, self.table, self.values, self.params = command, table, values, params
 
     def words(self) -> list[str]:
         """Return its options, as they are typed."""
@@ -107,6 +108,17 @@ def agree_on(
     agreed = [_agreed(context, one, share, topology) for one, share in shares.items()]
     speak_of(context.command.params)
     return agreed
+
+
+def agreed_before(context: Any, study: Study) -> list[Agreed]:
+    """Return what a study says of its commands, parsed as each would."""
+    from .new_study import setup_of
+
+    topology = setup_of(study).topology
+    return [
+        _agreed(context, one, Agreed(one, table, {}).words(), topology)
+        for one, table in study.options.items()
+    ]
 
 
 def refuse_as_own(context: Any, word: str) -> None:
@@ -189,7 +201,7 @@ def _agreed(context: Any, name: str, words: list[str], topology: str) -> Agreed:
         for param in leaf.params
         if param.name in given and key_of(param) != "parties"
     }
-    return Agreed(name, table, dict(context.params))
+    return Agreed(name, table, dict(context.params), leaf.params)
 
 
 def _words(value: Any) -> Iterable[str]:

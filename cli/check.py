@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import warnings
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from .options import Json, Quiet
+from vpem.files.table_settings import TableSettings
+
+from .options import Json, Quiet, Without
 from .party import As, StudyFile
+from .requests import refuse_given
+from .roles import READ
 
 if TYPE_CHECKING:
     from vpem.engines.tls.check import Examined, Finding
@@ -24,7 +29,17 @@ LONGEST = 500.0
 
 
 def check(
+    context: typer.Context,
     file: StudyFile,
+    data: Annotated[
+        list[Path] | None,
+        READ,
+        typer.Argument(
+            help="The member's data, which are opened as the study's runs will, and looked through "
+            "for what these will refuse. Default: they are not looked at.",
+            show_default=False,
+        ),
+    ] = None,
     name: As = None,
     idle: Annotated[
         float,
@@ -52,16 +67,19 @@ def check(
     ] = None,
     json: Json = False,
     quiet: Quiet = False,
+    *,
+    how: Annotated[TableSettings, Without("worker_column")],
 ) -> None:
-    """Look at everything between this member and others.
+    """Look at this member's data, and at its links with others.
 
-    Certificates, names, proxy (https_proxy, no_proxy), port, TLS, clocks, versions and editions,
-    round trip, bytes a second both ways, idle time, and whether others can dial this member, if it
-    has an address. There is a table, and a sentence for whatever fails. The exit code is 2 where
-    something fails, or else 0.
+    Data, if they are named: ids, types and missing values, as the study's commands take them;
+    nobody is told of them. Certificates, names, proxy (https_proxy, no_proxy), port, TLS, clocks,
+    versions and editions, round trip, bytes a second both ways, idle time, and whether others can
+    dial this member, if it has an address. There is a table, and a sentence for whatever fails. The
+    exit code is 2 where something fails, or else 0.
 
-    Example: vpem party check heart.toml
-    """  # fmt: skip
+    Example: vpem party check heart.toml lab.csv
+    """
     from .output import Screen
 
     with Screen(quiet) as screen:
@@ -76,9 +94,11 @@ def check(
         own = found.member(who)
         door = found.listens.get(who) or (own.address and ("", own.address[1]))
         door = door if listen is None else address_of(listen)
-        if serve:
+        own_data = _look(context, found, who, data or [], how, screen)
+        if serve and all(one.state == "ok" for one in own_data):
             _serve(found, who, door, screen)
-        findings = _check(found, who, door, idle)
+        certificate, *others = _check(found, who, door, idle)
+        findings = [certificate, *own_data, *others]
         _show(found, who, findings, json, quiet)
         _hints(found, own, findings, screen)
         if any(one.state == "fails" for one in findings):
@@ -93,6 +113,39 @@ def _hints(study: Study, own: Member, findings: list[Finding], screen: Screen) -
         screen.say(f"{', '.join(closed)} answers while it runs the study, or '{command}'")
     elif own.address is not None:
         screen.say(f"others find {own.name} while it runs the study, or '{command}'")
+
+
+def _look(
+    context: typer.Context, study: Study, name: str, data: list[Path], how: TableSettings,
+    screen: Screen,
+) -> list[Finding]:  # fmt: skip
+    """Return what is found in a member's data."""
+    from vpem.engines.tls.check import Finding
+    from vpem.errors import InputError, VpemError
+
+    from .naming import spoken
+    from .taking_part import INDIVIDUALS, look_at
+
+    if not study.member(name).holds:
+        if data:
+            raise InputError(
+                f"{name} brings no data to the study {study.name}; leave out {data[0]}"
+            )
+        return []
+    if not data:
+        refuse_given(how, "is of DATA; name the file")
+        told = f"not looked at: name {name}'s file after {study.path.name}"
+        return [Finding(name, "data", "ok", told)]
+    if {*study.options} == {INDIVIDUALS}:
+        told = f"not looked at: 'vpem {INDIVIDUALS}' reads them by options of its own"
+        return [Finding(name, "data", "ok", told)]
+    try:
+        brought = study.features.get(name, ())
+        names, n_rows = look_at(context, study, name, data, how, screen.say, brought)
+    except VpemError as error:
+        return [Finding(name, "data", "fails", "", spoken(error))]
+    told = f"{n_rows} rows, {len(names)} features, as the study takes them"
+    return [Finding(name, "data", "ok", told)]
 
 
 def _serve(study: Study, name: str, door: tuple[str, int] | None, screen: Screen) -> None:

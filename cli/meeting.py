@@ -16,7 +16,7 @@ from .config import STUDY, path_of
 from .farewells import INTERRUPTED, PRIVATE, told_outside, unforeseen
 from .naming import spoken
 from .policy import Guard
-from .taking_part import member_of
+from .taking_part import member_of, own_party, whose_options
 from .where import Where, join
 
 if TYPE_CHECKING:
@@ -185,21 +185,13 @@ class Meeting(Where):
         columns: bool = True,
     ) -> list[Party]:
         """Return all parties; of others only the names are known here."""
-        from dataclasses import replace
-
-        from vpem.errors import InputError
-        from vpem.files.parties.manifest import Party, choose_parties
+        from vpem.files.parties.manifest import Party
 
         name = self.member.name
         own: Party | None = None
         if self.member.holds:
-            given = choose_parties(files[:1], table, kept)
-            if len(given) > 1:
-                raise InputError(f"{files[0]} names {len(given)} parties, but {name} is one")
-            brought = self.study.features.get(name, ())
-            own = replace(given[0], name=name, more=tuple(map(str, files[1:])))
-            if columns and brought and own.table.features is None:
-                own = replace(own, table=own.table.changed(features=list(brought)))
+            features = self.study.features.get(name, ()) if columns else ()
+            own = own_party(name, files, table, kept, features)
         names = [self.engine.names[rank] for rank in self.engine.seats or ()]
         return [own if own and each == name else Party(each, each) for each in names]
 
@@ -262,6 +254,7 @@ class Meeting(Where):
         from vpem.engines.tls.faults import Fault
         from vpem.engines.tls.post import LeftOut, Parted, Returned
         from vpem.errors import Interrupted, VpemError
+        from vpem.files.studies.policy import PolicyError
 
         if isinstance(error, Returned) and (self._goes_on or not self._met):
             self._begin_again(error.name)
@@ -270,6 +263,8 @@ class Meeting(Where):
         except KeyboardInterrupt:
             return self.interrupted(tell, 130)
         if isinstance(error, VpemError):
+            if not isinstance(error, PolicyError):
+                whose_options(error, self.study)
             sentence = spoken(error)
         alike = isinstance(error, Interrupted) and error.iteration is not None
         nobodys = isinstance(error, Fault) and error.kind == "taken"

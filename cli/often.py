@@ -41,6 +41,7 @@ OFTEN: dict[str, str] = {
     "data split": "agents partition shuffle drop-ids seed id-column label-column family output "
     "force json quiet",
     "party request": "as address listen features id-column label-column family na decimal",
+    "party check": "as idle serve listen features id-column na decimal json quiet",
     "model contribution": f"labels label-column missing parties align id-column{LAST}",
     "topology describe": "agents topology hops sum rounds compress samples components features "
     "json plot",

@@ -220,7 +220,7 @@ def gather(
         )
         source = settled(source, asked.table, held)
         if asked.numbers_only:
-            refuse_families(source)
+            refuse_families(source.kinds, source.feature_names, source.source)
         tell_families(source, asked.table, say)
         return source, None
     of_one = held.values("split", "sample_weight") | {"memory_limit": memory_limit}
@@ -235,7 +235,7 @@ def gather(
     weight = held.sample_weight
     found = joined(parties, asked, over_rows, missing, weight, holders, say)
     if asked.numbers_only:
-        refuse_families(found[0])
+        refuse_families(found[0].kinds, found[0].feature_names, found[0].source)
     tell_families(found[0], asked.table, say)
     run.where.watch(found[0].n_samples, over_rows, run.screen)
     return found

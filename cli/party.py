@@ -190,6 +190,7 @@ def _certificates(file: Path | None) -> list[tuple[str, bytes]]:
 
 @app.command()
 def request(
+    context: typer.Context,
     file: StudyFile,
     data: Annotated[
         list[Path] | None,
@@ -216,9 +217,9 @@ def request(
     """Ask to take part in a study: write NAME.request.
 
     It is sent to the organiser. In it are name, certificate and, if DATA or --features say them,
-    names of features; nothing is secret. Compare the organiser's words, and your own, by telephone.
-    A member that asks again says what has changed; after 'vpem party renew' it asks with its new
-    certificate.
+    names of features; nothing is secret. DATA that runs of the study would refuse are refused at
+    once. Compare the organiser's words, and your own, by telephone. A member that asks again says
+    what has changed; after 'vpem party renew' it asks with its new certificate.
 
     Example: vpem party request heart.toml lab.csv
     """
@@ -232,7 +233,7 @@ def request(
         found = read_study(file)
         who = only_identity(found.folder, name)
         given: Report = {
-            "features": _features(data or [], table, screen.say),
+            "features": _features(context, found, who, data or [], table, screen.say),
             "address": None if address is None else address_of(address),
             "listen": None if listen is None else address_of(listen),
         }
@@ -299,28 +300,23 @@ def _named(features: str) -> tuple[str, ...]:
     return names
 
 
-def _features(data: list[Path], table: TableSettings, say: Any) -> tuple[str, ...]:
-    """Return the names of features that a member would bring."""
+def _features(
+    context: typer.Context, study: Study, name: str, data: list[Path], table: TableSettings,
+    say: Any,
+) -> tuple[str, ...]:  # fmt: skip
+    """Return the names of features that a member would bring, if its runs will take its data."""
     from vpem.files.studies.study import MOST_FEATURES
+
+    from .taking_part import look_at
 
     if not data:
         refuse_given(table, "is of DATA; name the file", "features")
         return _named(table.features) if table.features else ()
-    from vpem.files.parties.manifest import Party
-    from vpem.files.parties.opening import open_party
-
-    from .reading import teller
-
-    names: list[str] = []
-    for file in data:
-        party = Party(file.stem, str(file), table)
-        holding = open_party(party, keep_empty=True, keep_constant=True, tell=teller(say))
-        names += [one for one in holding.feature_names if one not in names]
-        holding.close()
+    names, _ = look_at(context, study, name, data, table, say)
     if len(names) > MOST_FEATURES:
         say(f"{len(names)} features are more than a request names ({MOST_FEATURES}); it names none")
         return ()
-    return tuple(names)
+    return names
 
 
 @app.command()

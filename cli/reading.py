@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Annotated, Any
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from vpem.files.datasets import Dataset
     from vpem.files.table_settings import TableSettings
     from vpem.settings import WorkerSettings
+    from vpem.terms.families.kinds import Kinds
 
     from .where import Where
 
@@ -135,16 +136,16 @@ def tell_families(found: Dataset, table: TableSettings, say: Callable[[str], Non
     say(f"{found.source}: taken as {'; '.join(taken)} (--family NAME=FAMILY says otherwise)")
 
 
-def refuse_families(found: Dataset) -> None:
+def refuse_families(kinds: Kinds | None, names: Sequence[str], source: str) -> None:
     """Raise InputError where a feature is no Gaussian number, for a method of distances."""
     from vpem.errors import InputError, Setting
 
-    if found.kinds is None:
+    if kinds is None:
         return
-    for name, family in zip(found.feature_names, found.kinds.families, strict=True):
+    for name, family in zip(names, kinds.families, strict=True):
         if family != "gaussian":
             raise InputError(
-                f"{found.source}: feature {name!r} is kept as {family}, which 'vpem fit' takes; "
+                f"{source}: feature {name!r} is kept as {family}, which 'vpem fit' takes; "
                 "here distances and means of features are computed, which are of numbers; leave "
                 "it out with ", Setting("drop", name),
             )  # fmt: skip

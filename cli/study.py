@@ -60,7 +60,7 @@ def init(
     all members then run with them; those of data, outputs and machines are each member's own. What
     each will show to whom is printed, and stands in the file.
 
-    Example: vpem study init heart --star hub.org:443 --hops 0 -k 2
+    Example: vpem study init heart --star hub.org:443 --align ids --hops 0 -k 2
 
     Example: vpem study init lungs --topology cycle --address hub.org:443 --align ids -k 2
     """

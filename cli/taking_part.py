@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .config import STUDY, options_of, path_of, take_defaults
 
 if TYPE_CHECKING:
-    from vpem.engines.tls.members import Member
-    from vpem.files.studies.study import Study
+    from collections.abc import Callable, Sequence
 
-__all__ = ["check_data", "load_study", "member_of"]
+    from vpem.engines.tls.members import Member
+    from vpem.errors import VpemError
+    from vpem.files.parties.manifest import Party
+    from vpem.files.studies.study import Study
+    from vpem.files.table_settings import TableSettings
+
+    from .agreed import Agreed
+
+__all__ = [
+    "INDIVIDUALS", "check_data", "load_study", "look_at", "member_of", "own_party", "whose_options",
+]  # fmt: skip
 
 
 def load_study(context: Any, value: Path | None) -> Path | None:
@@ -75,3 +85,121 @@ def member_of(study: Study, name: str | None) -> Member:
     from vpem.files.studies.identities import only_identity
 
     return study.member(only_identity(study.folder, name))
+
+
+def own_party(
+    name: str,
+    files: Sequence[Path],
+    table: TableSettings,
+    kept: TableSettings | None = None,
+    features: Sequence[str] = (),  # that the study names, if the table has no choice
+) -> Party:
+    """Return a member as the party that it is in a run."""
+    from dataclasses import replace
+
+    from vpem.errors import InputError
+    from vpem.files.parties.manifest import choose_parties
+
+    given = choose_parties(files[:1], table, kept)
+    if len(given) > 1:
+        raise InputError(f"{files[0]} names {len(given)} parties, but {name} is one")
+    own = replace(given[0], name=name, more=tuple(map(str, files[1:])))
+    if features and own.table.features is None:
+        own = replace(own, table=own.table.changed(features=list(features)))
+    return own
+
+
+def whose_options(error: VpemError, study: Study) -> None:
+    """Note on an error who can say what it tells to try, where that is an option of a study."""
+    from vpem.errors import InputError, Setting
+
+    from .naming import in_options
+
+    tried = [
+        in_options(InputError(part))
+        for part in error.parts
+        if isinstance(part, Setting) and part.name in ("align", "missing") and part.value != "none"
+    ]
+    if tried:
+        error.add_note(
+            f"{study.organiser} alone can change what {study.name} says: vpem study change "
+            f"{study.path.name} {' '.join(tried)}"
+        )
+
+
+INDIVIDUALS = "saem"
+"""A command whose files are no tables of features, and are read by options of its own."""
+
+
+def look_at(
+    context: Any,
+    study: Study,
+    name: str,
+    files: Sequence[Path],
+    table: TableSettings,
+    say: Callable[[str], None],
+    features: Sequence[str] = (),  # that the study names
+) -> tuple[tuple[str, ...], int]:
+    """Open a member's files as all commands of a study will, and find what these will refuse.
+
+    Returned are the names of its features, and its number of rows.
+    """
+    from vpem.errors import VpemError, VpemWarning
+
+    from .agreed import agreed_before
+    from .naming import speak_of
+    from .reading import teller
+
+    names, n_rows = dict[str, None](), 0
+    agreed = agreed_before(context, study)
+    others = [one for one in agreed if one.command != INDIVIDUALS]
+    for place, one in enumerate(others or agreed):
+        speak_of([*context.command.params, *one.params])
+        brought = features if one.command != "impute" else ()
+        with warnings.catch_warnings():
+            if place:  # the files were warned of
+                warnings.simplefilter("ignore", VpemWarning)
+            try:
+                party = own_party(name, files, table, features=brought)
+                found, n_rows = _opened(one, study, party, teller(say) if place == 0 else None)
+            except VpemError as error:
+                whose_options(error, study)
+                raise
+        names |= dict.fromkeys(found)
+    speak_of(context.command.params)
+    return tuple(names), n_rows
+
+
+def _opened(one: Agreed, study: Study, party: Party, tell: Any) -> tuple[Sequence[str], int]:
+    """Return names of features and number of rows that a command will find in a party's files."""
+    from vpem.files.parties.joining import check_own_ids, refuse_gaps, refuse_shared
+    from vpem.files.parties.observing import entries_of, read_observed
+    from vpem.files.parties.opening import open_party
+
+    from .reading import refuse_families
+
+    weight, level = one.values.get("sample_weight"), one.values.get("align")
+    if one.command == "impute":
+        seen = read_observed(party, weight, tell)
+        entries_of(party, seen, seen.rows or [""] * seen.shape[0], seen.columns)
+        return seen.columns, seen.shape[0]
+    over_features = one.values.get("split") == "features"
+    # A model knows whether values may be missing.
+    empty = one.values.get("missing") == "marginalize" or bool(one.values.get("missing_parties"))
+    empty |= one.command in ("predict", "score", INDIVIDUALS)
+    constant = not over_features or one.command in ("predict", "score")
+    holding = open_party(
+        party, empty, keep_constant=constant, weights=weight, tell=tell, on_disk=True
+    )
+    holding.close()
+    names = holding.feature_names
+    if over_features:
+        refuse_gaps([holding], lambda: check_own_ids([holding], level, apart=True))
+        check_own_ids([holding], level, apart=True)
+        if level is None:
+            others = {who: own for who, own in study.features.items() if who != party.name}
+            refuse_shared([party.name, *others], [names, *others.values()])
+    refuse_gaps([holding])
+    if one.command in ("kmeans", "fedem"):
+        refuse_families(holding.kinds, names, str(party.path))
+    return names, holding.n_samples

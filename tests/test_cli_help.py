@@ -207,7 +207,8 @@ SERVING = {("relay",), ("party", "check"), ("study", "demo"), ("demo",)}
 def meeting(tmp_path_factory):
     """Where examples of studies run: a folder with a key alone, and two with a study."""
     top = tmp_path_factory.mktemp("meeting")
-    made = make_study(top, "lab")["hub"].folder
+    options = {"fit": {"topology": "star", "hops": 0, "components": 2, "align": "ids"}}
+    made = make_study(top, "lab", options=options)["hub"].folder
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder_of(top, "lab"))
         (top / "lab" / "lab.csv").write_text("patient,iron\na,1\nb,2\n")

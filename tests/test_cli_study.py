@@ -1,15 +1,19 @@
 """The walk of people who agree on a study, by the commands of 'vpem party' and 'vpem study'."""
 
 import io
+import re
 import shutil
 
+import numpy as np
 import pytest
 
 from vpem.engines.tls.members import fingerprint_words
+from vpem.files.datasets import Dataset, write_dataset
 from vpem.files.studies.known import remember
 from vpem.files.studies.request import read_request
 from vpem.files.studies.signed import read_signed, signed_text
 from vpem.files.studies.study import read_study
+from vpem.terms.families.kinds import Kinds
 
 from .cli_support import done, run
 from .forks import interpreter
@@ -99,6 +103,91 @@ def test_all_in_one_folder(capsys, hub):
         result = run(capsys, *words)  # at once, with nobody else there
         assert (result.code, result.err.count("\n")) == (2, 1)
         assert said in result.err
+
+
+OWN = {
+    "lab.csv": "patient,iron,sugar\na,1,2\nb,3,4\nc,5,7\n",
+    "bare.csv": "iron,sugar\n1,2\n3,4\n5,7\n",
+    "gaps.csv": "patient,iron,sugar\na,1,2\nb,,4\nc,5,7\n",
+    "poor.csv": "iron,sugar\n1,2\n,4\n5,7\n",
+    "twice.csv": "patient,iron,sugar\na,1,2\nb,3,4\na,5,7\n",
+    "long.csv": "row,column,value\nr,c,1\nr,d,2\ns,c,3\n",
+    "long-twice.csv": "row,column,value\nr,c,1\nr,c,2\ns,c,3\n",
+}
+
+
+@each(
+    ("options", "words", "said"),
+    [
+        ("--align ids", "lab.csv", None),
+        ("--align none", "lab.csv", None),
+        ("--align none", "bare.csv", None),
+        ("", "bare.csv", None),
+        ("--split rows", "bare.csv", None),
+        ("--split rows", "lab.csv --features iron", None),
+        ("--align ids --missing marginalize", "gaps.csv", None),
+        ("--command impute", "long.csv", None),
+        ("--command fit --command predict --align psi", "lab.csv", None),
+        ("--align ids", "bare.csv", "'lab' has no ids, by which rows could be aligned; name their "
+         "column with --id-column or in"),
+        ("--align ids", "lab.csv --features patient,iron --id-column patient",
+         "'patient' cannot be a feature: it holds ids"),
+        ("--align hmac", "twice.csv --id-column patient", "rows 0 and 2 of party 'lab' have the"),
+        ("--align ids", "gaps.csv", "is NaN; fill in or remove such rows first, or integrate them "
+         "out with --missing marginalize; hub alone can change what heart says: vpem study change "
+         "heart.toml --missing marginalize"),
+        ("--align ids", "gaps.h5", "gaps.h5: row 1, feature 0 .'iron'. is NaN"),
+        ("--align ids", "poor.csv", "has no ids, .*; also, party 'lab': poor.csv: row 1, feat"),
+        ("", "lab.csv", "party 'lab' has ids, and nobody has said whether rows are matched by them;"
+         " align them by --align ids, .*hub alone can change what heart says: vpem study change "
+         "heart.toml --align ids"),
+        ("--command kmeans -k 2", "counts.h5", "feature 'iron' is kept as poisson, which 'vpem f"),
+        ("--command kmeans -k 2", "gaps.csv", "or integrate them out with --missing marginalize"),
+        ("--command fit --command kmeans --split features --align ids", "counts.h5", "is kept as"),
+        ("--command impute", "long-twice.csv", "twice"),
+        ("--command fit --command predict", "lab.csv", "nobody has said whether rows are matched"),
+        ("--align ids", "all.toml", "all.toml names 2 parties, but lab is one"),
+    ],
+)  # fmt: skip
+def test_a_request_is_refused_where_the_runs_would_refuse(
+    capsys, people, hub, tmp_path, options, words, said
+):
+    (hub / "heart.toml").unlink(missing_ok=True)
+    (hub / "heart.known").unlink(missing_ok=True)
+    people("hub")
+    begun(capsys, "--star", "127.0.0.1:9", *options.split())
+    lab = people("lab", "hub/heart.toml")
+    (lab / "heart.known").unlink(missing_ok=True)
+    (lab / "lab.request").unlink(missing_ok=True)
+    if not (lab / "lab.key").exists():
+        done(capsys, "party", "init", "--name", "lab")
+    for name, text in OWN.items():
+        (lab / name).write_text(text)
+    (lab / "all.toml").write_text("[[party]]\nfile='lab.csv'\n[[party]]\nfile='bare.csv'\n")
+    X, ids = np.array([[1.0, 2.0], [np.nan, 3.0], [4.0, 5.0]]), np.array(["a", "b", "c"])
+    write_dataset("gaps.h5", Dataset(X, ("iron", "sugar"), ids=ids), force=True)
+    kinds = Kinds(("poisson", "gaussian"), (0, 0), {})
+    counts = Dataset(np.abs(np.nan_to_num(X)), ("iron", "sugar"), ids=ids, kinds=kinds)
+    write_dataset("counts.h5", counts, force=True)
+    found = run(capsys, "party", "request", "heart.toml", *words.split())
+    if said is None:
+        assert (found.code, (lab / "lab.request").exists()) == (0, True), found.err
+    else:
+        assert (found.code, (lab / "lab.request").exists()) == (2, False)
+        assert re.search(said, found.err.splitlines()[-1])
+
+
+def test_names_that_several_parties_bring_need_a_word(capsys, people, hub):
+    begun(capsys)
+    joined(capsys, people, "lab", "--features", "iron,sugar")
+    clinic = people("clinic", "hub/heart.toml")
+    done(capsys, "party", "init", "--name", "clinic")
+    (clinic / "c.csv").write_text("iron,age\n1,2\n3,4\n")
+    said = run(capsys, "party", "request", "heart.toml", "c.csv").sentence
+    assert said.startswith("parties 'clinic' and 'lab' both have a column 'iron', and no ids say")
+    assert said.endswith("hub alone can change what heart says: vpem study change heart.toml "
+                         "--align ids")  # fmt: skip
+    done(capsys, "party", "request", "heart.toml", "c.csv", "--drop", "iron")
 
 
 def test_nothing_is_signed_without_a_yes(capsys, people, hub, monkeypatch):

@@ -425,12 +425,54 @@ def test_the_command_asks_one_that_serves_and_says_what_fails(tmp_path, capsys, 
         assert "hub was ended by SIGTERM" in serving.communicate()[1]
     assert (found["works"], found["name"], found["edition"]) == (True, "lab", 1)
     assert {one["state"] for one in found["checks"]} == {"ok"}
+    assert found["checks"][1]["found"] == "not looked at: name lab's file after heart.toml"
     assert {one["with"] for one in found["checks"]} == {"hub", "lab"}
     result = run_words(capsys, "party", "check", "heart.toml")
     assert result.code == 2
     rows = [line.split() for line in result.out.splitlines()]
     assert rows[-4:-1] == [["proxy", "none"], ["port", "fails"], []]
     assert re.search(r"^fails: hub \(.*\) refuses connections: ", result.out, re.M)
+
+
+def test_the_own_data_are_looked_at(tmp_path, capsys, monkeypatch):
+    """As the study's commands will: what is found then is found before anybody runs them."""
+    options = {"fit": {"topology": "star", "components": 2, "align": "ids"}}
+    make_study(tmp_path, "lab", address=("127.0.0.1", 9), options=options)
+    monkeypatch.chdir(tmp_path / "lab")
+    (tmp_path / "lab" / "lab.csv").write_text("patient,iron\na,1\nb,2\nc,4\n")
+    (tmp_path / "lab" / "poor.csv").write_text("zinc,iron\n2,1\n3,\n3,4\n")
+    serving = ("lab.csv", "--serve", "--listen", "none")
+    assert "an address must be" in run_words(capsys, "party", "check", "heart.toml", *serving).err
+    for words, state, said in (
+        (["lab.csv"], "ok", "3 rows, 1 features, as the study takes them"),
+        (["lab.csv", "--features", "patient"], "fails", "patient"),
+        (["poor.csv", "--serve"], "fails", "no ids, .*; also, party 'lab': poor.csv: row 1, feat"),
+        (["none.csv"], "fails", "party 'lab': 'none.csv' does not exist"),
+    ):
+        found = run_words(capsys, "party", "check", "heart.toml", *words, "--idle", 0, "--json")
+        data = found.json["checks"][1]
+        assert (data["with"], data["what"], data["state"]) == ("lab", "data", state), data
+        assert re.search(said, data["sentence"] or data["found"])
+    monkeypatch.chdir(tmp_path / "hub")
+    said = run_words(capsys, "party", "check", "heart.toml", "../lab/lab.csv").sentence
+    assert said == "hub brings no data to the study heart; leave out ../lab/lab.csv"
+
+
+def test_own_files_that_are_no_tables_of_features(tmp_path, capsys, monkeypatch):
+    study = make_study(tmp_path, "lab", address=("127.0.0.1", 9))["lab"]
+    monkeypatch.chdir(tmp_path / "lab")
+    (tmp_path / "lab" / "long.csv").write_text("row,column,value\nr,c,1\nr,d,2\ns,c,3\n")
+    for command, said in (
+        ("impute", "2 rows, 2 features, as the study takes them"),
+        ("saem", "not looked at: 'vpem saem' reads them by options of its own"),
+    ):
+        roster = replace(study.roster, edition=study.edition + 1)
+        study = replace(study, edition=roster.edition, options={command: {}}, roster=roster,
+                        features={"lab": ("c", "d")})  # fmt: skip
+        write_study(study, read_identity(tmp_path / "hub", "hub"))
+        words = ("long.csv", "--idle", 0, "--json")
+        found = run_words(capsys, "party", "check", "heart.toml", *words).json["checks"][1]
+        assert (found["state"], found["found"]) == ("ok", said), found
 
 
 def test_the_own_certificate_is_looked_at(tmp_path, capsys, monkeypatch):

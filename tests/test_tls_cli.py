@@ -94,6 +94,33 @@ def test_a_fit_is_that_of_one_process_and_all_have_it(fitted, company, tmp_path,
         assert all(report[key] == lab[key] for key in lab if key not in {*own, "warnings"})
 
 
+def test_how_rows_are_matched_is_said_where_a_party_has_ids(tmp_path):
+    """Else all hear that, before anything of ids is told; by word they go by their places."""
+    options = {name: value for name, value in FIT.items() if name != "align"} | {"max-iter": 2}
+    made = make_company(tmp_path, list(HELD), {"fit": options}, server="hub")
+    X, _ = overlapping()
+    for turn, (name, columns) in enumerate(HELD.items()):
+        write_rows(made.folders[name] / f"{name}.csv", X, columns, range(turn, 100 + turn))
+    try:
+        found = made.run("fit", own=files())
+        assert {result.code for result in found.values()} == {2}
+        ends = "hub alone can change what heart says: vpem study change heart.toml --align ids"
+        for result in found.values():
+            sentence = result.err.splitlines()[-1]
+            assert (
+                "party 'clinic' has ids, and nobody has said whether rows are matched" in sentence
+            )
+            assert sentence.endswith(ends)
+        said = {"align": "none"}
+        found = made.signed(options={"fit": options | said}).run("fit", own=files())
+        assert {result.code for result in found.values()} == {0}
+        for result in found.values():
+            assert "party 'lab' has other ids than party 'clinic'; rows are joined by" in result.err
+            assert "100 rows together (align none)" in result.err
+    finally:
+        made.end()
+
+
 def labels_bytes(report):
     """What labels cost of what was sent."""
     return report["communication"]["by_kind"]["labels"]["bytes"]
@@ -360,6 +387,7 @@ def test_one_more_interrupt_ends_the_wait_for_others_and_not_the_sentence():
         raise KeyboardInterrupt
 
     meeting, told = object.__new__(Meeting), []
+    meeting.study = None
     meeting._delivered, meeting._met = True, False
     meeting._post = SimpleNamespace(close=close)
     meeting.engine, meeting.member = SimpleNamespace(rank=1), SimpleNamespace(name="lab")
