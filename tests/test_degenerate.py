@@ -1,5 +1,6 @@
 """A mixture that rests on the floor of variances is told, and never chosen where another is not."""
 
+import re
 import warnings
 from dataclasses import replace
 
@@ -469,3 +470,21 @@ def test_a_long_run_of_equal_rows_is_as_few_as_they_are(gaps):
         X[:-1, 2] = np.nan
     with pytest.raises(vpem.InputError, match="as many different rows, got 2"):
         fit_vpem(X, joined(3), n_components=3, missing="marginalize")
+
+
+# ---- columns of a few values ---------------------------------------------------------------------
+
+
+def test_columns_of_a_few_values_are_named_with_the_way_on():
+    rng = np.random.default_rng(0)
+    X = np.column_stack([rng.normal(size=(90, 2)), np.arange(90) % 2])
+    names = ("a", "b", "sex")
+    network = connect(make_graph("star", 1), contiguous(3, 1))
+    said = r"'sex' has 2 different values and does not vary in some components .*family='sex=cat"
+    with pytest.warns(VpemWarning) as heard:
+        fit_vpem(X, network, n_components=2, init=[0, 1], feature_names=names)
+    assert [one for one in heard if re.search(said, str(one.message))]
+    with pytest.warns(VpemWarning) as heard:
+        fit_vpem(X[:, :2] * 0 + X[:, 2:], network=connect(make_graph("star", 1), contiguous(2, 1)),
+                 n_components=2, init=[0, 1])  # fmt: skip
+    assert [one for one in heard if "'feature 1' has 2" in str(one.message)]

@@ -60,31 +60,12 @@ def agree_on_rows(
     misses: bool = False,
     weighted: bool = False,
 ) -> Reach:
-    """Find out where the rows of all workers lie.
+    """Find out where the used rows of all workers lie, by a counted and masked sum.
 
     It takes the powers of two that values of each feature are below, the mean, the powers of two of
     how far from it rows lie, and second moments about it; where rows have weights, powers of two of
-    the heaviest and the lightest, and what all weigh. Of a feature that rows miss these are of
-    the values that are there.
-
-    Parameters
-    ----------
-    parts : sequence of HeldPart
-        Rows of each worker of this process.
-    total : Sum
-        Counted and masked.
-    n_rows : int
-        Rows that are used, of all workers.
-    width : int
-        Number of features, d.
-    misses : bool
-        Whether any worker's rows miss values.
-    weighted : bool
-        Whether rows have weights.
-
-    Returns
-    -------
-    Reach
+    the heaviest and the lightest, and what all weigh. Of a feature that rows miss these are of the
+    values that are there.
     """
     n = total.holders.n_agents
     mass, lightest = _weights(parts, total, n_rows) if weighted else (float(n_rows), 1.0)

@@ -58,21 +58,9 @@ SEEN = 0.05
 
 
 def standardized_means(weights: Vector, means: Vector, spread: Vector) -> Vector:
-    """Return how far each component's mean lies from that of all rows, in standard deviations.
+    """How far means (K, d) lie from that of all rows, in standard deviations (d,) of all rows.
 
-    Parameters
-    ----------
-    weights : ndarray of shape (K,)
-        Mixing weights, or shares of the rows.
-    means : ndarray of shape (K, d)
-        Means of components, or centres of clusters.
-    spread : ndarray of shape (d,)
-        Standard deviation of each feature over all rows, in the units of ``means``.
-
-    Returns
-    -------
-    ndarray of shape (K, d)
-        0 where a feature is constant.
+    ``weights`` (K,) are mixing weights, or shares of the rows. It is 0 where a feature is constant.
     """
     with np.errstate(all="ignore"):
         away = (means - weights @ means) / spread
@@ -80,21 +68,10 @@ def standardized_means(weights: Vector, means: Vector, spread: Vector) -> Vector
 
 
 def telling_shares(weights: Vector, standardized: Vector) -> Vector:
-    """Return how well each feature tells components apart: the share of its variance between them.
+    """How well each feature (d,) tells components apart: the share of its variance between them.
 
-    It is the weighted mean square of `standardized_means`: 0 where all means are the same, 1 where
-    rows of a component do not differ.
-
-    Parameters
-    ----------
-    weights : ndarray of shape (K,)
-        Mixing weights, or shares of the rows.
-    standardized : ndarray of shape (K, d)
-        From `standardized_means`.
-
-    Returns
-    -------
-    ndarray of shape (d,)
+    It is the weighted mean square of `standardized_means` (K, d): 0 where all means are the same, 1
+    where rows of a component do not differ.
     """
     return weights @ standardized**2
 
@@ -137,22 +114,8 @@ def spread_of_clusters(
     """Return standard deviations (d,) of features over all rows where they were not measured.
 
     Standardized features have theirs from the start. Of others (`NOT_MEASURED`) variances between
-    centres are known, and within clusters k-means takes one for all features.
-
-    Parameters
-    ----------
-    centres : ndarray of shape (K, d)
-        In the user's units.
-    sizes : ndarray of shape (K,)
-        Rows of each, or their weight.
-    within : float or ndarray of shape (d,)
-        Variance within clusters: of a feature of its own, or of all alike.
-    scaling : Scaling or None
-        Units of distances, where features were standardized.
-
-    Returns
-    -------
-    ndarray of shape (d,)
+    centres (K, d), in the user's units, are known, and within clusters k-means takes one for all
+    features (``within``: that, or one of each feature).
     """
     if scaling is not None:
         return scaling.scale
@@ -304,17 +267,7 @@ class Answer:
 
 
 def answer_of(stored: Model | StoredClustering) -> Answer:
-    """Return the answer that a file holds.
-
-    Parameters
-    ----------
-    stored : Model or StoredClustering
-        What is in the file, whose report may lack anything.
-
-    Returns
-    -------
-    Answer
-    """
+    """Return the answer that a file holds, whose report may lack anything."""
     report = stored.report
     if isinstance(stored, Model):
         total = report.get("total_weight") or report.get("n_samples")
@@ -345,21 +298,10 @@ def labels_of(report: Report) -> tuple[str, ...]:
 def as_table(
     described: Sequence[Report], noun: str = "component", noisy: bool = False
 ) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
-    """Return heads and rows of a table for a reader.
+    """Return heads and rows of a table for a reader, of what `Answer.describe` says.
 
-    Parameters
-    ----------
-    described : list of dict
-        From `Answer.describe`, whose differences are None where nobody has all parameters.
-    noun : str
-        What they are called.
-    noisy : bool
-        Whether sizes have noise, since rows are protected.
-
-    Returns
-    -------
-    heads : tuple of str
-    rows : list of tuple of str
+    Differences are None where nobody has all parameters; ``noisy``: sizes have noise, since rows
+    are protected.
     """
     heads: tuple[str, ...] = (noun, f"{'noisy ' if noisy else ''}size", "share", "differs most in")
     rows: list[tuple[str, ...]] = []

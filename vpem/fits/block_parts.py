@@ -54,16 +54,9 @@ def cut_blocks(mixture: Mixture, numbers: Sequence[int] | NDArray[np.intp]) -> M
 def join_parts(blocks: Blocks, covariance_type: str, parts: Sequence[Report]) -> Mixture:
     """Join the parts of a mixture that several processes have.
 
-    Parameters
-    ----------
-    blocks : Blocks
-        Of all.
-    covariance_type : str
-        As the parts have it.
-    parts : sequence of dict
-        ``numbers`` of its blocks, ``weights`` (one set, or one a block), ``means``,
-        ``covariances``, ``loadings`` where there are factors, ``shift`` and ``scale`` in the order
-        of these blocks.
+    Each has the ``numbers`` of its blocks, ``weights`` (one set, or one a block), ``means``,
+    ``covariances``, ``loadings`` where there are factors, and ``shift`` and ``scale`` in the order
+    of these blocks.
     """
     n_components = parts[0]["means"].shape[0]
     d, b = blocks.n_features, blocks.n_blocks

@@ -134,20 +134,7 @@ def choose(
 ) -> Choice:
     """Choose method, rank and ridge, or components, of those that the settings leave open.
 
-    Parameters
-    ----------
-    observations : Observations
-        What observers of this process saw, at least, which is of this law.
-    how : ImputeSettings
-        With a scale that is chosen.
-    steps
-        Of FedEM.
-    network, ledger
-        Who sums, and where that is counted.
-    codec : Codec or None
-        Of the corrections.
-    tell : callable, optional
-        Told of every rank, and of mixtures.
+    The settings' scale is chosen before; ``tell`` is told of every rank, and of mixtures.
     """
     n_folds = min(MOST_FOLDS, ceil(ENOUGH / (SHARE * observations.n_entries)))
     choice = Choice(how, law, n_folds, observations.column_names)

@@ -137,7 +137,8 @@ def warn_of_few_values(
 ) -> None:
     """Warn of columns of a few values, rows ``X`` (m, d), that do not vary in some components."""
     mixture = fit.mixture
-    if not fit.degenerate or type(mixture) is not Mixture or not isinstance(X, np.ndarray):
+    here = isinstance(X, np.ndarray) and type(mixture) is Mixture and mixture.n_features
+    if not fit.degenerate or not here:
         return
     variances, means = variances_of(mixture), mixture.means[:, mixture.blocks.position]
     weights = mixture.weights[:1]
