@@ -92,15 +92,7 @@ def distances_of_all(
     centres: NDArray[np.float64],
     labels: NDArray[np.int32],
 ) -> NDArray[np.float64]:
-    """Squared distance of each row (M,) to the centre of its cluster, in the features of all hubs.
-
-    Parameters
-    ----------
-    holders : Placement
-        Who has which hub.
-    terms, centres, labels
-        As for `vpem.terms.nearest.distances_within`, of the hubs of this process.
-    """
+    """Squared distances (M,) of rows to the centres of their clusters, in features of all hubs."""
     found = np.empty(len(labels))
     for rows in terms.chunks(holders.n_agents):
         own = distances_within(terms, centres, labels, rows)
@@ -125,17 +117,7 @@ def _check_masked(how: KmeansSettings) -> None:
 
 
 def lasting(total: Sum, network: Network, how: KmeansSettings) -> Sum:
-    """Return the sum in which whoever is absent counts with what was heard of it last.
-
-    Parameters
-    ----------
-    total : Sum
-        Of a restart.
-    network : Network
-        Who sums.
-    how : KmeansSettings
-        Who takes part at a server.
-    """
+    """Return the sum of a restart, in which the absent count with what was last heard of them."""
     if network.faults is not None and network.faults.agent_dropout:
         return HeardByNeighbours(total)
     if how.participation == 1:

@@ -168,11 +168,8 @@ class Imputation(
     def describe(self) -> Report:
         """Summarize the imputation in values that JSON can hold.
 
-        Returns
-        -------
-        dict
-            Log-likelihoods are in nats an entry seen; ``history`` is the penalized one, of the
-            start and after every iteration, as are ``mean_field``, ``epochs`` and ``bytes_up``.
+        Log-likelihoods are in nats an entry seen; ``history`` is the penalized one, of the start
+        and after every iteration, as are ``mean_field``, ``epochs`` and ``bytes_up``.
         """
         run, network, history = self.run, self.network, self.run.history
         return {

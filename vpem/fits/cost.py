@@ -197,27 +197,12 @@ def iteration_time(
 ) -> Report:
     """Foretell how long an iteration takes where every agent has a machine and a link of its own.
 
-    Parameters
-    ----------
-    network : Network
-        From `vpem.connect`.
-    sent : dict
-        What a fit sends (`vpem.sums.forecast.communication`).
-    link : Link
-        Of every agent, and of the server.
-    work : Work
-        What the busiest agent computes and sends.
-    rates : Rates, optional
-        Of the agents' machines; None: `measure_rates`, of this one.
-    ahead : float
-        Rounds of small sums that come before that of the rows, and are not in ``sent``.
-
-    Returns
-    -------
-    dict
-        Seconds ``computing``, ``latency``, ``transfer`` and, of a whole ``iteration``; and what
-        they are made of: ``flops`` and ``additions`` of the busiest, its ``bytes``, the
-        ``latencies`` one after the other, and ``chunks`` of rows.
+    ``work`` is that of the busiest agent, ``sent`` what `vpem.sums.forecast.communication` says,
+    and ``ahead`` the rounds of small sums that come before that of the rows and are not in it;
+    without ``rates`` this machine's are measured. It returns seconds ``computing``, ``latency``,
+    ``transfer`` and, of a whole ``iteration``; and what they are made of: ``flops`` and
+    ``additions`` of the busiest, its ``bytes``, the ``latencies`` one after the other, and
+    ``chunks`` of rows.
     """
     rates = rates or measure_rates(work.width, work.n_components)
     one: Report = sent["batch"] if "batch" in sent else sent["iteration"]

@@ -64,26 +64,7 @@ class Agreement:
 
 
 def compare(labels: ArrayLike, clusters: ArrayLike, n_clusters: int) -> Agreement:
-    """Compare clusters with labels.
-
-    Parameters
-    ----------
-    labels : array of shape (M,)
-        What the rows are known to be.
-    clusters : array of shape (M,)
-        Cluster of each row, from 0.
-    n_clusters : int
-        Number of clusters, K.
-
-    Returns
-    -------
-    Agreement
-
-    Raises
-    ------
-    InputError
-        If the lengths differ or there are no rows.
-    """
+    """Compare clusters (M,), numbered from 0, with labels (M,): what the rows are known to be."""
     from scipy.optimize import linear_sum_assignment
 
     truth = np.asarray(labels)
@@ -137,28 +118,9 @@ def _normalized_mutual_information(confusion: NDArray[np.intp]) -> float:
 
 
 def read_labels(where: str, data: str | os.PathLike[str], n_samples: int) -> Labels:
-    """Read labels from a text file with one a line, or from a place inside an HDF5 dataset.
+    """Read labels (M,) from a text file with one a line, or from a place inside an HDF5 dataset.
 
-    Parameters
-    ----------
-    where : str
-        Name of a text file, or path of a one-dimensional dataset inside ``data``.
-    data : path
-        The HDF5 file.
-    n_samples : int
-        Number of rows, M.
-
-    Returns
-    -------
-    ndarray of shape (M,)
-        Numbers or strings.
-
-    Raises
-    ------
-    FileError
-        If there is neither, or it is not what it should be.
-    InputError
-        If there is another number of labels.
+    ``where`` is the name of a text file, or the path of a dataset inside ``data``, the HDF5 file.
     """
     labels: Labels
     if os.path.lexists(where):

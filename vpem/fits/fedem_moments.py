@@ -175,16 +175,8 @@ class Agreement:
     ) -> Moments:
         """Agree on units of fitting, and the second moments of the data in them.
 
-        Parameters
-        ----------
-        parts : sequence of HeldPart
-            Rows of this process's workers.
-        weights : ndarray of shape (n,)
-            What each worker weighs in a mean.
-        hubs : Blocks, optional
-            See `Scaling.by`.
-        misses : bool
-            Whether values are missing, in any process.
+        ``weights`` (n,) are what each worker weighs in a mean; for ``hubs`` see `Scaling.by`;
+        ``misses``: values are missing, in any process.
         """
         find = self._exactly if self.codec is None else self._in_few_bits
         shift, second, there = find(parts, weights, misses)

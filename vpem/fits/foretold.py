@@ -129,13 +129,7 @@ class Foretold:
 def foretell(
     how: FitSettings, privacy: PrivacySettings, n_samples: int, n_features: int
 ) -> Foretold:
-    """Return what is left of a fit beside the noise, by what is public.
-
-    Raises
-    ------
-    InputError
-        If the budget is none.
-    """
+    """Return what is left of a fit beside the noise, by what is public."""
     budget = Budget.of(privacy.epsilon, privacy.delta, n_samples)
     n_iter = iterations_of(how, FitSettings.max_iter, USUAL_ITERATIONS)
     layout = Residuals(how.covariance_type, how.n_components, n_features)

@@ -25,17 +25,7 @@ it regresses every column on all others, ten times."""
 def iterative_imputer(seen: Matrix, seed: int) -> Matrix:
     """Impute by scikit-learn's `IterativeImputer`, which sees everything, shape (I, J).
 
-    Parameters
-    ----------
-    seen : ndarray of shape (I, J)
-        Mean over observers of each entry, NaN where nobody saw it.
-    seed : int
-        Of the imputer.
-
-    Raises
-    ------
-    InputError
-        If the matrix is too large for it, or has but one column.
+    ``seen`` has the mean over observers of each entry, NaN where nobody saw it.
     """
     n_rows, n_columns = seen.shape
     if n_columns < 2:
@@ -60,31 +50,15 @@ def iterative_imputer(seen: Matrix, seed: int) -> Matrix:
 def score_holdout(
     found: Completed, hidden: Hidden, share: float, seed: int, *, compare: bool = True
 ) -> Report:
-    """Compare imputations of hidden entries with what had been seen there.
+    """Compare imputations of hidden entries, made without these, with what had been seen there.
 
-    Parameters
-    ----------
-    found : Completed
-        Made without the hidden entries.
-    hidden : Hidden
-        From `vpem.terms.lowrank.dealing.hide`.
-    share : float
-        Of the entries that was asked for.
-    seed : int
-        Of scikit-learn's imputer.
-    compare : bool
-        Run scikit-learn's imputer too.
-
-    Returns
-    -------
-    dict
-        ``share``, ``n_entries``, ``n_values`` (an entry seen by two observers has two); and for
-        ``model``, ``column_means`` and ``iterative_imputer`` a dict of losses: ``rmse``, under the
-        Poisson law ``deviance`` too, under the Bernoulli law ``log_loss``, and of standardized
-        columns ``standardized_rmse``, in which an error counts in standard deviations of its
-        column. Where scikit-learn's imputer was not run: ``{"skipped": why}``. ``by_column``
-        has ``column``, ``n_entries`` and the losses of ``model`` and ``column_means`` of every
-        column with hidden entries.
+    ``share`` is that which was asked for. It returns ``share``, ``n_entries``, ``n_values`` (an
+    entry seen by two observers has two); and for ``model``, ``column_means`` and
+    ``iterative_imputer`` a dict of losses: ``rmse``, under the Poisson law ``deviance`` too, under
+    the Bernoulli law ``log_loss``, and of standardized columns ``standardized_rmse``, in which an
+    error counts in standard deviations of its column. Where scikit-learn's imputer was not run:
+    ``{"skipped": why}``. ``by_column`` has ``column``, ``n_entries`` and the losses of ``model``
+    and ``column_means`` of every column with hidden entries.
     """
     low, high = found.law.domain()
     columns = hidden.places % found.observations.shape[1]

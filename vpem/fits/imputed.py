@@ -73,30 +73,10 @@ def write_imputation(
 ) -> None:
     """Write matrices, trends and factors to HDF5, or the completed matrix to a table.
 
-    Parameters
-    ----------
-    path : path
-        The file, written completely or not at all; .csv or .parquet for the table of
-        `write_imputed`.
-    found : Imputation or fitted estimator
-        What to write: an imputation, or a `vpem.FedMissEM` after `fit`.
-    report : dict, optional
-        Kept beside it, as JSON text. Default: `Imputation.describe`.
-    force : bool
-        Replace an existing file.
-    hidden : Hidden, optional
-        Entries that were kept from the fit; a table has what was seen of them.
-    quote_formulas : bool
-        In a table, as `vpem.files.tables.write_columns`.
-    table : TableSettings, optional
-        How the one table was read that was imputed: what is written has all of its columns.
-
-    Raises
-    ------
-    InputError
-        If it is something else, or not fitted.
-    FileError
-        If the file exists and ``force`` is False, or cannot be written.
+    ``found`` is an imputation, or a `vpem.FedMissEM` after `fit`; a file that ends in .csv or
+    .parquet has the table of `write_imputed`, with what was seen of the ``hidden`` entries, and all
+    columns of the one table that was imputed, if ``table`` says how that was read. The report (by
+    default `Imputation.describe`) is kept in HDF5, as JSON text. All is written or nothing.
     """
     sentence = "an imputation is written of an Imputation or a FedMissEM"
     found = as_kept(found, Completed, sentence)  # type: ignore[type-abstract]

@@ -28,11 +28,6 @@ def known_kinds(
     """Return the families of features with all their levels; None where all are Gaussian.
 
     Where any process has others (``any_has``), all fit families; they are given `Kinds` alike.
-
-    Raises
-    ------
-    InputError
-        If they are no `Kinds`, or of other than so many features.
     """
     if kinds is None:
         return None

@@ -51,13 +51,7 @@ class KnownLabels:
     names: Sequence[str] | None = None
 
     def parsed(self, n_samples: int, n_components: int) -> tuple[NDArray[Any], list[str]]:
-        """Return probabilities (M, K), NaN of rows of which nothing is known, and names.
-
-        Raises
-        ------
-        InputError
-            If they are no labels of so many rows and components.
-        """
+        """Return probabilities (M, K), NaN of rows of which nothing is known, and names."""
         values = np.asarray(self.values)
         if values.ndim not in (1, 2) or len(values) != n_samples:
             raise InputError(
@@ -184,26 +178,8 @@ def label_rows(
 ) -> Labelled | None:
     """Place labels in the hub of the agent that has them; all processes call this.
 
-    Parameters
-    ----------
-    labels : KnownLabels or array, optional
-        None, or not looked at, but in the process of the agent that has them.
-    network : Network
-        Who takes part.
-    given : Prepared
-        Which rows are used, and their precision.
-    n_components : int
-        Number of components, K.
-
-    Returns
-    -------
-    Labelled or None
-        None where nobody has any, or none that is known.
-
-    Raises
-    ------
-    InputError
-        In every process the same, if labels do not go with the fit, or two agents have some.
+    Labels are looked at in the process of that agent alone. None where nobody has any, or none that
+    is known. If they do not go with the fit, or two agents have some, all processes raise the same.
     """
     agents, own = network.agents, None
     if labels is not None:

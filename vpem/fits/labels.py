@@ -93,38 +93,13 @@ def responsibilities_of_agents(
     agents: Sequence[int],
     missing: str = "refuse",
 ) -> dict[int, Shares]:
-    """Responsibilities of all rows, as each agent that holds features hears of them.
+    """Responsibilities (M, K) of all rows, as each agent here that holds features hears of them.
 
     Hubs sum how their terms of the fitted mixture differ from those of the first component, with no
     codec, and roots tell the agents of their hubs. Where the sum is exact all have the same; by
-    consensus every root has its own.
-
-    Parameters
-    ----------
-    X : ndarray or FileMatrix of shape (M, d)
-        All rows, of the features of this process's hubs.
-    mixture : Mixture
-        The parameters of these hubs.
-    network : Network
-        Where it was fitted; all its processes call this alike.
-    ledger : Ledger
-        Where messages are counted.
-    agents : sequence of int
-        Whose are returned.
-    missing : {"refuse", "marginalize"}
-        Whether values may be missing.
-
-    Returns
-    -------
-    dict of int to ndarray of shape (M, K)
-        By agent, of those that live here.
-
-    Raises
-    ------
-    InputError
-        If there is too little memory.
-    PartitionedError
-        If links that fail leave some out in many draws.
+    consensus every root has its own. X (M, d) has the features of this process's hubs, whose
+    parameters ``mixture`` has; all processes call this alike. If links that fail leave some out in
+    many draws, it raises PartitionedError.
     """
     total, k, n_samples = uncompressed(network).on(ledger), mixture.n_components, len(X)
     hub_of = {agent: b for b, hub in enumerate(network.hubs) for agent in hub.agents}
@@ -184,25 +159,11 @@ def responsibilities_of_workers(
     holders: Placement,
     missing: str = "refuse",
 ) -> dict[int, Shares]:
-    """Responsibilities of each worker's rows by its own model; nothing is sent.
+    """Responsibilities (m_i, K) of each worker's rows by its own model; nothing is sent.
 
-    Parameters
-    ----------
-    X : ndarray or FileMatrix of shape (M, d)
-        All rows; where workers live in several processes those of this one's, worker by worker.
-    workers : Workers
-        Who holds which rows.
-    mixtures : sequence of Mixture
-        One for all, or one a worker, of all or of those that live here.
-    holders : Placement
-        Which worker lives where.
-    missing : {"refuse", "marginalize"}
-        Whether values may be missing.
-
-    Returns
-    -------
-    dict of int to ndarray of shape (m_i, K)
-        By worker, of those that live here.
+    X (M, d) has all rows; where workers live in several processes those of this one's, worker by
+    worker, who are in the result. ``mixtures`` are one for all, or one a worker, of all or of those
+    that live here.
     """
     found, begin = {}, 0
     for place, worker in enumerate(holders.own.tolist()):
@@ -227,19 +188,8 @@ def columns_of_clusters(
 ) -> dict[int, dict[str, NDArray[Any]]]:
     """Return what tables of labels have of a clustering: labels and distances, by who holds rows.
 
-    Parameters
-    ----------
-    found : Clustering
-        From `vpem.fits.row_kmeans.kmeans_rows` or `vpem.fits.feature_kmeans.kmeans_features`.
-    holders : Placement
-        Which worker or agent lives where.
-    workers : Workers or None
-        Who holds which rows; None: all agents hold features of all.
-
-    Returns
-    -------
-    dict of int to dict
-        Columns by worker or agent of this process.
+    Without ``workers`` all agents hold features of all rows. Columns are those of the workers or
+    agents of this process.
     """
     table: dict[str, NDArray[Any]] = {"label": found.labels, "distance": found.distances}
     if workers is None:
@@ -252,14 +202,7 @@ def of_each(
 ) -> dict[int, dict[str, NDArray[Any]]]:
     """Return what each worker of this process has of a table.
 
-    Parameters
-    ----------
-    table : dict of str to ndarray
-        Columns of all rows; or of those of this process's workers, one worker after the other.
-    workers : Workers
-        Who holds which rows.
-    holders : Placement
-        Which worker lives where.
+    Its columns are of all rows; or of those of this process's workers, one worker after the other.
     """
     own, rows = holders.own.tolist(), dict(enumerate(workers.rows))
     if any(len(column) < workers.n_samples for column in table.values()):

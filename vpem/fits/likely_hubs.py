@@ -58,34 +58,10 @@ def connect_by_likelihood(
 ) -> Network:
     """Group agents in the hubs by whose joint features a fit gains most, and set up their sum.
 
-    Parameters
-    ----------
-    X : ndarray or FileMatrix of shape (M, d) or None
-        The data; as `vpem.fits.spread.fit_spread` wants them where ``over`` spreads agents.
-    graph, partition
-        As for `vpem.connect`.
-    sums : SumSettings
-        How they sum, with ``hubs="likelihood"``.
-    settings : FitSettings, optional
-        Of the fit that is to follow.
-    over : callable, optional
-        Returns what this process has of a network (`vpem.sums.spread.spread`). Default: all.
-    private : bool
-        Whether that fit is to have noise, which this choice has not.
-    kinds : Kinds, optional
-        Families of the features, where they are not all Gaussian.
-    **more
-        As for `choose_hubs`.
-
-    Returns
-    -------
-    Network
-        With `Network.chosen`.
-
-    Raises
-    ------
-    InputError
-        If there is nothing to choose by likelihood, or moments cannot be had.
+    ``settings`` are of the fit that is to follow; ``private``: it is to have noise, which this
+    choice has not. Where agents are spread over processes ``over`` returns what this one has of a
+    network (`vpem.sums.spread.spread`), and X is as `vpem.fits.spread.fit_spread` wants it.
+    ``more`` is as for `choose_hubs`, whose choice is `Network.chosen`.
     """
     how, over = FitSettings.of(settings), over or _alone
     if private:
@@ -151,27 +127,10 @@ def choose_hubs(
     A fit without hops gives each row's responsibilities. Moments of features of every two agents
     that could share a hub are taken with them, at agents within ``hops`` of both. Hubs gain their
     features' total correlation in each component, of which BIC's penalty for the entries that they
-    add is taken (`Gains`).
+    add is taken (`Gains`). The seed decides between equals.
 
-    Parameters
-    ----------
-    X : ndarray or FileMatrix of shape (M, d) or None
-        As for `vpem.fits.spread.fit_spread`.
-    network : Network
-        Of the fit without hops, or this process's part of it.
-    hops : int
-        How far features may travel, at least 1.
-    settings : FitSettings
-        Of that fit.
-    seed : int
-        Decides between equals.
-    sample_weight, feature_names, callback
-        As for `vpem.fits.spread.fit_spread`.
-
-    Returns
-    -------
-    LikelyHubs
-        The same in all processes.
+    ``network`` and ``settings`` are of the fit without hops; data and the rest are as for
+    `vpem.fits.spread.fit_spread`. The choice is the same in all processes.
     """
     agents, graph = network.agents, network.graph
     meetings = find_meetings(graph, hops)

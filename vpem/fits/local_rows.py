@@ -82,11 +82,6 @@ class LocalRows:
         """Return which rows X has where workers live in several processes; else None.
 
         Where sums are masked every worker's are told apart in one process too.
-
-        Raises
-        ------
-        InputError
-            If X has not the rows of this process's workers.
         """
         if not holders.apart and holders.masks is None:
             return None
@@ -118,10 +113,7 @@ class LocalRows:
     def everyones(self, values: NDArray[Any]) -> NDArray[Any]:
         """Return what all processes have of their rows, as the user numbers them, (M, ...).
 
-        Parameters
-        ----------
-        values : ndarray of shape (m, ...)
-            Of this process's rows, worker by worker.
+        ``values`` (m, ...) are of this process's rows, worker by worker.
         """
         joined: NDArray[Any] = np.concatenate(self.holders.engine.allgather(values))
         if self._order is None:
@@ -149,13 +141,7 @@ class LocalRows:
         return made
 
     def constant(self, own: Extremes) -> NDArray[np.bool_]:
-        """Say which features (d,) have one value in all rows of all processes.
-
-        Parameters
-        ----------
-        own : (ndarray, ndarray)
-            Lowest and highest values of the rows of this process.
-        """
+        """Say which features (d,) have one value in all rows, by the extremes of each process's."""
         if self.holders.masks is None:
             lowest, highest = self.holders.allreduce(np.stack([-own[0], own[1]]), "max")
             return np.asarray(-lowest == highest)
@@ -276,19 +262,10 @@ def charge_weights(total: Sum, counts: NDArray[np.intp]) -> None:
 
 
 def read_rows(X: Any, groups: Sequence[NDArray[np.intp]]) -> Floats:
-    """Read some rows of the data, group by group, and keep no others.
+    """Read some rows (m, d) of the data, group by group (increasing numbers), and keep no others.
 
-    Parameters
-    ----------
-    X : ndarray or FileMatrix of shape (M, d)
-        The data. Of a file, a read is of the rows from the first to the last that are wanted of
-        those that are read at once.
-    groups : sequence of ndarray
-        Increasing row numbers of each group.
-
-    Returns
-    -------
-    ndarray of shape (m, d)
+    Of a file, a read is of the rows from the first to the last that are wanted of those that are
+    read at once.
     """
     wanted = np.concatenate([np.empty(0, dtype=np.intp), *groups])
     if isinstance(X, np.ndarray):

@@ -26,19 +26,8 @@ def agree_on_kinds(
 ) -> Kinds | None:
     """Tell all processes which families features have, and of how many levels; not their names.
 
-    Parameters
-    ----------
-    kinds : Kinds or None
-        Of this process's features; None: all are Gaussian.
-    columns : ndarray of shape (d,)
-        Which features these are, among all.
-    network : Network
-        Of all.
-
-    Returns
-    -------
-    Kinds or None
-        Of all features, with the names of levels of this process's; None: all are Gaussian.
+    ``kinds`` are of this process's features, ``columns`` (d,) which these are among all; the result
+    is of all features, with the names of levels of this process's. None: all are Gaussian.
     """
     told = None
     if kinds is not None and not kinds.is_gaussian:
@@ -95,18 +84,9 @@ def sent_of(mixture: MixedMixture, levels: Mapping[int, tuple[str, ...]]) -> Rep
 def join_families(
     blocks: Blocks, kinds: Kinds, covariance_type: str, sent: Sequence[Report]
 ) -> MixedMixture:
-    """Join the parts that several processes have.
+    """Join the parts that several processes have, for the blocks and kinds of all.
 
-    Parameters
-    ----------
-    blocks : Blocks
-        Of all.
-    kinds : Kinds
-        Of all features.
-    covariance_type : str
-        As the parts have it.
-    sent : sequence of dict
-        ``numbers`` of a process's blocks, ``weights``, and what `sent_of` says.
+    Each has the ``numbers`` of its blocks, ``weights``, and what `sent_of` says.
     """
     levels = {int(j): tuple(names) for one in sent for j, names in one["levels"].items()}
     kinds = replace(kinds, levels=levels)

@@ -109,13 +109,7 @@ class MixtureImputation(
         return found
 
     def describe(self) -> Report:
-        """Summarize the imputation in values that JSON can hold.
-
-        Returns
-        -------
-        dict
-            The log-likelihood is in nats a row, as is its ``history``.
-        """
+        """Summarize in values that JSON can hold; log-likelihood and history are in nats a row."""
         fit = self.fit
         return {
             "algorithm": "mixture-imputation",

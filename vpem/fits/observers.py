@@ -205,14 +205,9 @@ class Observers:
     def hold_out(self, hidden: NDArray[np.bool_]) -> tuple[Observers, Observers, Observations]:
         """Part observers from what everybody hides by itself, of places (I J,) that all know.
 
-        Nothing is sent; who would have nothing left keeps one.
-
-        Returns
-        -------
-        rest, held : Observers
-            What is left, and what is hidden. Of how many entries there are all know but the whole.
-        given : Observations
-            What is left, with weights as they were given.
+        Nothing is sent; who would have nothing left keeps one. Returned are what is left, what is
+        hidden (of how many entries there are all know but the whole), and what is left with weights
+        as they were given.
         """
         sizes = self.observations.counts
         taken = [hidden[own] for own in self.observations.places]
@@ -290,16 +285,8 @@ def hide_entries(
 ) -> tuple[Observations, Hidden]:
     """Hide entries as `vpem.terms.lowrank.dealing.hide` does, of observers in several processes.
 
-    All learn which entries were seen by whom, and the first process what was hidden.
-
-    Parameters
-    ----------
-    found : Observations
-        What observers of this process saw, at least.
-    share, rng
-        As for `hide`, the same in every process.
-    holders : Placement
-        Who is where.
+    All learn which entries were seen by whom, and the first process what was hidden. Share and
+    generator are the same in every process.
     """
     own = {one: found.places[one] for one in holders.own.tolist()}
     every: Any = holders.allgather(own)

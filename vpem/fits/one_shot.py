@@ -103,37 +103,16 @@ class OneShot:
 def proven_factor(party: float = 1.0, server: float = 1.0) -> float:
     """How far from the least inertia a one-shot clustering can be.
 
-    Parameters
-    ----------
-    party, server : float
-        Factors within which the parties and the server solve their own k-means.
-
-    Returns
-    -------
-    float
+    ``party`` and ``server`` are the factors within which they solve their own k-means.
     """
     return (sqrt(party) + sqrt(server) * (1.0 + sqrt(party))) ** 2
 
 
 def one_shot(asked: Wanted, network: Network, ledger: Ledger, how: KmeansSettings) -> Clustering:
-    """Cluster rows by one message of each party to the server, and one back.
+    """Cluster rows by one message of each party (a hub of a star) to the server, and one back.
 
-    Parameters
-    ----------
-    asked : Wanted
-        Data and options, checked.
-    network : Network
-        A star; its hubs are the parties.
-    ledger : Ledger
-        Where messages are counted: centres, labels and an inertia up, centres and labels down, and
-        the inertia of what came of it up.
-    how : KmeansSettings
-        As for `vpem.fits.feature_kmeans.kmeans_features`.
-
-    Returns
-    -------
-    Clustering
-        A row's cluster is that of its cell.
+    Up go centres, labels and an inertia, down centres and labels, and up the inertia of what came
+    of it. A row's cluster is that of its cell.
     """
     _check(asked, network)
     blocks, threads = network.blocks, thread_count(how.n_threads)

@@ -91,27 +91,11 @@ def join_centres(
     scaling: Scaling,
     deviations: NDArray[np.float64],
 ) -> tuple[NDArray[np.float64], Scaling, NDArray[np.float64]]:
-    """Join the parts of centres that several processes have, in the user's order and units.
+    """Join parts of centres (K, d), their units, and deviations (d,), that several processes have.
 
-    Parameters
-    ----------
-    network : Network
-        Whose hubs hold the features.
-    centres : ndarray of shape (K, d)
-        Of this process's features, in block order and in the units of clustering.
-    scaling : Scaling
-        These units, of this process's features.
-    deviations : ndarray of shape (d,)
-        Standard deviations of these features, in the user's units.
-
-    Returns
-    -------
-    centres : ndarray of shape (K, d)
-        Of all features in the first process, of its own in others.
-    scaling : Scaling
-        Likewise.
-    deviations : ndarray of shape (d,)
-        Likewise.
+    Given are those of this process's features: centres in block order and in the units of
+    clustering, deviations in the user's units. Returned are, in the user's order and units, those
+    of all features in the first process, of its own in others.
     """
     placed = np.empty_like(centres)
     placed[:, network.blocks.order] = centres

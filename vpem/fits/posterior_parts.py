@@ -46,16 +46,9 @@ def sent_of_gaussian(mixture: Mixture, numbers: NDArray[np.intp]) -> Report:
 def join_posteriors(
     like: VariationalMixture, plain: Mixture, prior: Mixture, parts: Sequence[Report]
 ) -> VariationalMixture:
-    """Return the posterior of all hubs.
+    """Return the posterior of all hubs, from one process's part and what `sent_of_gaussian` sent.
 
-    Parameters
-    ----------
-    like : VariationalMixture
-        One process's part.
-    plain, prior : Mixture
-        Means and prior of all hubs, joined.
-    parts : sequence of dict
-        From `sent_of_gaussian`.
+    ``plain`` and ``prior`` are means and prior of all hubs, joined.
     """
     shape = (plain.blocks.n_blocks, plain.n_components)
     counts, seen, freedom = np.empty(shape), np.empty(shape), np.empty(shape[0])

@@ -22,15 +22,7 @@ __all__ = ["believing", "mode_prior", "under_prior"]
 
 
 def believing(terms: FeatureTerms, how: FitSettings) -> FeatureTerms:
-    """Return terms that a prior is yet to be found for, or as they are where none is asked for.
-
-    Parameters
-    ----------
-    terms : FeatureTerms
-        Plain ones.
-    how : FitSettings
-        Of the fit.
-    """
+    """Return plain terms as such that a prior is yet to be found for, if one is asked for."""
     kind, concentration = how.weight_concentration_prior_type, how.weight_concentration_prior
     if kind is None:
         return terms
@@ -76,15 +68,7 @@ def mode_prior(how: FitSettings, blocks: Blocks) -> Report | None:
 
 
 def under_prior(terms: FeatureTerms, how: FitSettings) -> FeatureTerms:
-    """Return terms under the prior about what their hubs know of all rows, if one is asked for.
-
-    Raises
-    ------
-    InputError
-        If there can be no such prior.
-    NumericalError
-        If the prior covariance of a hub is not positive definite.
-    """
+    """Return terms under the prior about what their hubs know of all rows, if one is asked for."""
     made = believing(terms, how)
     if isinstance(made, MapTerms):
         return made.with_sample_covariance(terms.sample_covariance)

@@ -87,27 +87,9 @@ def write_shard(
     options: Report,
     force: bool = False,
 ) -> None:
-    """Write the parameters of one hub.
+    """Write the parameters of one hub: ``place`` says which of those that `Fit.mixture` has.
 
-    Parameters
-    ----------
-    path : path
-        The file.
-    fit : Fit
-        From `vpem.fits.spread.fit_spread` with ``shards``, or of all agents in one process.
-    place : int
-        Which of the hubs that `Fit.mixture` has.
-    agent_names, feature_names : sequence of str
-        Names of all agents, and of this hub's features.
-    options : dict
-        How the fit was asked for.
-    force : bool
-        Replace an existing file.
-
-    Raises
-    ------
-    FileError
-        If the file exists and ``force`` is False, or cannot be written.
+    The fit is from `vpem.fits.spread.fit_spread` with ``shards``, or of all agents in one process.
     """
     network, mixture = fit.network, fit.mixture
     number = int(network.total.holders.own[place])
@@ -137,19 +119,9 @@ def write_shard(
 
 
 def join_shards(paths: Sequence[PathLike]) -> Model:
-    """Read the shards of one fit and join them to the model that they are pieces of.
+    """Read the shards of one fit, in any order, and join them to the model that they are pieces of.
 
-    Parameters
-    ----------
-    paths : sequence of path
-        Of all hubs that have features, in any order.
-
-    Raises
-    ------
-    FileError
-        If a file cannot be read.
-    InputError
-        If one is no shard, or they are not all the pieces of one fit.
+    There is one of every hub that has features.
     """
     found: dict[int, Model] = {}
     first: Report | None = None

@@ -110,19 +110,9 @@ def bring_kinds(
 ) -> Kinds | None:
     """Tell the roots of hubs which families their features have, and names of their levels.
 
-    Parameters
-    ----------
-    kinds : Kinds or None
-        Of the columns of ``X``; None: all are Gaussian.
-    X : ndarray or FileMatrix of shape (M, d) or None
-        Features of this process's agents, in the order of `own_columns`.
-    network : Network
-        From `vpem.sums.spread.spread`.
-
-    Returns
-    -------
-    Kinds or None
-        Of the features of this process's blocks, in their order; None: those of all are Gaussian.
+    ``kinds`` are of the columns of X, the features of this process's agents in the order of
+    `own_columns`; the result is of the features of this process's blocks, in their order. None:
+    those of all are Gaussian.
     """
     own = None if kinds is None or X is None else kinds.counted(X)
     every = agree_on_kinds(own, own_columns(network), network)
@@ -150,32 +140,12 @@ def bring(
     feature_names: Sequence[str] | None = None,
     missing: str = "refuse",
 ) -> tuple[Floats | FileMatrix, list[str] | None]:
-    """Bring features to the roots of their hubs, hop by hop.
+    """Bring features, and names where all have some, to the roots of their hubs, hop by hop.
 
-    Parameters
-    ----------
-    X : ndarray or FileMatrix of shape (M, d) or None
-        Features of this process's agents, in the order of `own_columns`; None where it has none.
-        Where any process reads its own from a file, they travel a run of rows at a time, and what
-        arrives is kept in a file too (`vpem.files.spool.Spool`).
-    network : Network
-        From `vpem.sums.spread.spread`.
-    feature_names : sequence of str, optional
-        Of these, in every process or in none.
-    missing : {"refuse", "marginalize"}
-        Whether values may be missing (NaN).
-
-    Returns
-    -------
-    X : ndarray or FileMatrix of shape (M, d)
-        Features of this process's blocks, in their order.
-    feature_names : list of str or None
-        Of these.
-
-    Raises
-    ------
-    InputError
-        If values are not finite, or processes have other numbers of rows.
+    X (M, d) has the features of this process's agents, in the order of `own_columns`; it is None
+    where there are none. Where any process reads its own from a file, they travel a run of rows at
+    a time, and what arrives is kept in a file too (`vpem.files.spool.Spool`). Returned are features
+    and names of this process's blocks, in their order.
     """
     agents, widths = network.agents, network.widths
     n_own = sum(widths[agent] for agent in agents.own)

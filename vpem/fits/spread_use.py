@@ -165,13 +165,7 @@ class SpreadRows:
         return [max(own, key=lambda one: len(one[1]))[0] if own else 0 for own in members]
 
     def posteriors(self, mixture: Mixture) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Responsibilities (M, K) and log-likelihoods (M,) of all rows.
-
-        Parameters
-        ----------
-        mixture : Mixture
-            The same in every process.
-        """
+        """Responsibilities (M, K) and log-likelihoods (M,) of all rows by one mixture."""
         proba, scores = np.empty((len(self), mixture.n_components)), np.empty(len(self))
 
         def take(rows: slice, sums: Floats) -> None:
@@ -183,14 +177,8 @@ class SpreadRows:
     def hubs_here(self, mixture: Mixture) -> Hubs:
         """Return the hubs of a mixture whose roots live here, to which their features have come.
 
-        Returns
-        -------
-        part : Density or None
-            These hubs, whose features are counted from 0, hub by hub.
-        data : ndarray of shape (M, n)
-            Their features.
-        columns : ndarray of shape (n,)
-            Which of the model's features these are.
+        Features of these hubs are counted from 0, hub by hub, in the data (M, n); the columns (n,)
+        say which of the model's features they are.
         """
         blocks = mixture.blocks
         roots = self.roots(blocks)
@@ -274,14 +262,9 @@ class SpreadRows:
     def nearest(
         self, centres: NDArray[np.float64], scaling: Scaling
     ) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
-        """Nearest centre of each row and its squared distance; see `vpem.terms.nearest.nearest`.
+        """Nearest centre (K, d) of each row and its squared distance, in the units of ``scaling``.
 
-        Parameters
-        ----------
-        centres : ndarray of shape (K, d)
-            The same in every process.
-        scaling : Scaling
-            Units in which distances are taken.
+        See `vpem.terms.nearest.nearest`; centres are the same in every process.
         """
         own = self.parties.own.tolist()
         held = [self.features[party] for party in own]

@@ -38,37 +38,14 @@ def fit_next(
 ) -> Fit:
     """Move a fit towards the next batch of a stream, by one step of stochastic EM.
 
-    Parameters
-    ----------
-    fit : Fit
-        After the batches before.
-    data : array of shape (m, d)
-        The batch; rows without any value, or of no weight, are left out already.
-    weights : array of shape (m,), optional
-        Weight of each row.
-    batch : int
-        Which batch this is, from 2: the first began the fit.
-    exponent : float
-        The statistics move by ``batch^-exponent`` towards those of the batch.
-    weight_seen : float
-        Weight of all rows of the batches before.
-    draws : Generator
-        By which rows are drawn for components that collapse.
-    reg_covar, scale
-        As of the fit, whose units are those of the first batch.
-    n_threads : int or None
-        Threads of the kernels.
+    Batches are counted from 2, as the first began the fit. The statistics move by
+    ``batch^-exponent`` towards those of the batch, in the units of the first; ``weight_seen`` is
+    the weight of all rows of the batches before. Rows of ``data`` (m, d) without any value, or of
+    no weight, are left out already; ``draws`` are of rows for components that collapse, of which it
+    warns.
 
-    Returns
-    -------
-    Fit
-        Its history, messages and sizes are those of this batch, its recoveries those of all.
-        Nothing is promised of the batch's rows, even where it was of those before.
-
-    Warns
-    -----
-    VpemWarning
-        If components collapsed and were placed anew.
+    History, messages and sizes of the result are those of this batch, its recoveries those of all.
+    Nothing is promised of the batch's rows, even where it was of those before.
     """
     network, mixture = fit.network, fit.mixture
     ledger = Ledger(network.graph)

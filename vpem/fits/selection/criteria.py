@@ -25,21 +25,10 @@ def higher_is_better(criterion: str) -> bool:
 
 
 def over_folds(totals: Sequence[float], counts: Sequence[float]) -> tuple[float, float]:
-    """Held-out log-likelihood per sample, and its standard error.
+    """Held-out log-likelihood per sample, over all rows, and its standard error.
 
-    Parameters
-    ----------
-    totals : sequence of float
-        Log-likelihood of the rows of each fold.
-    counts : sequence of float
-        Number of these rows, or what they weigh.
-
-    Returns
-    -------
-    mean : float
-        Over all rows, each of which is in one fold.
-    error : float
-        Standard deviation of the folds' means (divisor F - 1) over the root of their number F.
+    The error is the standard deviation of the folds' means (divisor F - 1) over the root of their
+    number F. ``counts`` are the rows of each fold, or what they weigh.
     """
     means = np.divide(totals, counts)
     return float(np.sum(totals) / np.sum(counts)), float(means.std(ddof=1) / np.sqrt(len(means)))
@@ -48,18 +37,9 @@ def over_folds(totals: Sequence[float], counts: Sequence[float]) -> tuple[float,
 def compare_folds(folds: Sequence[float], best: Sequence[float]) -> tuple[float, float]:
     """How much better the best model is on the same folds, and the standard error of that.
 
-    Parameters
-    ----------
-    folds, best : sequence of float
-        Held-out log-likelihoods per sample of both models, fold by fold.
-
-    Returns
-    -------
-    mean : float
-        Of the differences, not positive where the best is better.
-    error : float
-        Standard deviation of the differences (divisor F - 1) over the root of their number F.
-        What all models find hard in a fold cancels.
+    Both are of the differences of log-likelihoods per sample, fold by fold (divisor F - 1, over the
+    root of their number F): what all models find hard in a fold cancels. The mean is not positive
+    where the best is better.
     """
     apart = np.subtract(folds, best)
     return float(apart.mean()), float(apart.std(ddof=1) / np.sqrt(len(apart)))
@@ -88,22 +68,11 @@ class Chosen:
 
 
 def choose(cells: Sequence[Report], criterion: str, floor_fits: str = "last") -> Chosen:
-    """Choose the best of the cells of a grid.
+    """Choose the best of the cells of a grid by one of `vpem.settings.CRITERIA`.
 
-    Parameters
-    ----------
-    cells : sequence of dict
-        With ``status``, ``n_parameters``, ``degenerate`` and the criterion; with "heldout" also
-        ``standard_error``. Of equals the one with fewer parameters is better, then the first.
-    criterion : str
-        One of `vpem.settings.CRITERIA`: lower is better of the first three, higher of the last.
-    floor_fits : {"last", "keep"}
-        Whether cells with degenerate components are chosen only where all have some.
-
-    Raises
-    ------
-    InputError
-        If all have failed.
+    Lower is better of the first three, higher of the last, which needs ``standard_error``. Of
+    equals the one with fewer parameters is better, then the first. Cells with degenerate components
+    are chosen only where all have some, unless ``floor_fits`` is "keep".
     """
     sign = -1.0 if higher_is_better(criterion) else 1.0
 

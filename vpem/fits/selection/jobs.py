@@ -42,28 +42,13 @@ def one_thread() -> Iterator[None]:
 def run_trials(
     problem: Problem, trials: Sequence[Trial], n_jobs: int | None
 ) -> Iterator[tuple[Trial, Outcome]]:
-    """Do trials and yield the result of each as soon as it is there.
+    """Do trials, begun in this order, and yield each with its result as soon as it is there.
 
-    Parameters
-    ----------
-    problem : Problem
-        What they are trials of; every process gets a copy.
-    trials : sequence of Trial
-        What to do, begun in this order.
-    n_jobs : int or None
-        Processes, of one thread each; with 1 it is done in this one. None: in this one, with as
-        many threads as the problem's options say. The results are the same.
+    There are ``n_jobs`` processes of one thread each, which have a copy of the problem; with 1 it
+    is done in this one; None: in this one, with as many threads as the problem's options say. The
+    results (`Problem.run`) are the same. Of a trial whose process was killed ``status`` is "failed"
+    and ``lost`` is True.
 
-    Yields
-    ------
-    trial : Trial
-        One that is over.
-    result : dict
-        See `Problem.run`. Of a trial whose process was killed ``status`` is "failed" and ``lost``
-        is True.
-
-    Notes
-    -----
     Processes are started afresh, not forked: a script that calls this with several jobs guards its
     main part by ``if __name__ == "__main__"``. They end when this process does, however it ends.
     """

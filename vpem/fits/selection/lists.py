@@ -16,27 +16,10 @@ _PART = re.compile(r"(\d{1,9})(?:-(\d{1,9})(?::(\d{1,9}))?)?", re.ASCII)
 
 
 def parse_numbers(what: str, text: str, *, least: int = 0) -> list[int]:
-    """Read whole numbers typed as a list of numbers and ranges.
+    """Read whole numbers typed as a list of numbers and ranges: ascending, each once.
 
-    Parameters
-    ----------
-    what : str
-        What they are, as the user knows it ("--components").
-    text : str
-        Such as "1-8", "1,2,5", "2-20:3" (from 2 to at most 20 in steps of 3), or several with
-        commas between.
-    least : int
-        The smallest number allowed.
-
-    Returns
-    -------
-    list of int
-        In ascending order, each once.
-
-    Raises
-    ------
-    InputError
-        If it is no such list, or a number is too small.
+    ``text`` is such as "1-8", "1,2,5", "2-20:3" (from 2 to at most 20 in steps of 3), or several
+    with commas between; ``what`` is what they are, as the user knows it ("--components").
     """
     found: set[int] = set()
     for word in text.split(","):
@@ -74,22 +57,7 @@ def as_ranges(numbers: Iterable[int]) -> list[str]:
 
 
 def parse_names(what: str, text: str, choices: Iterable[str]) -> list[str]:
-    """Read names with commas between, each once, in the order they are typed.
-
-    Parameters
-    ----------
-    what : str
-        What they are, as the user knows it ("covariance type").
-    text : str
-        Such as "full,diag".
-    choices : iterable of str
-        The names there are.
-
-    Raises
-    ------
-    InputError
-        If one is another.
-    """
+    """Read names with commas between ("full,diag"), each once, in the order they are typed."""
     allowed = list(choices)
     return list(
         dict.fromkeys(check_choice(what, word.strip(), allowed) for word in text.split(","))

@@ -65,13 +65,6 @@ def without_repeats(cells: Sequence[Cell], problem: Problem) -> list[Cell]:
     fewest features travel. Where sums are as good as exact, so that errors do not tell hubs apart,
     it is enough that hubs have the same agents, whoever is the root; and a covariance that is
     diagonal inside every hub is diagonal, whatever the hubs.
-
-    Parameters
-    ----------
-    cells : sequence of Cell
-        From `grid`.
-    problem : Problem
-        Whose cells.
     """
     errors = [network.consensus_error for network in problem.networks.values()]
     exact = all(error is not None and error <= SumSettings.consensus_tol for error in errors)
@@ -110,10 +103,7 @@ def trials_of(
 def check_problem(problem: Problem, criterion: str, n_init: int, n_folds: int) -> None:
     """Raise InputError where no cell could be fitted, for its data or options.
 
-    Warns
-    -----
-    VpemWarning
-        Of what is so in every fit, such as constant features.
+    It warns of what is so in every fit, such as constant features.
     """
     check_choice("criterion", criterion, CRITERIA)
     check_int("n_init", n_init, least=1)
@@ -145,38 +135,12 @@ def search(
 ) -> Selection:
     """Fit every cell of a grid, and find the best.
 
-    Parameters
-    ----------
-    problem : Problem
-        Data, networks and options.
-    cells : sequence of Cell
-        The grid.
-    criterion : {"bic", "aic", "icl", "heldout"}
-        What cells are judged by. "heldout": the log-likelihood of the rows of each fold under a fit
-        to the others.
-    n_init : int
-        Restarts of each fit.
-    n_folds : int
-        Folds, with "heldout".
-    n_jobs : int or None
-        Processes, of one thread each; they do not change the results. None: in this one, with all
-        restarts of a cell in one fit, which `Problem.keep` is shown. Where agents live in several
-        processes all of them do one trial after another together.
-    record : Record, optional
-        What has been done before, and where what is done is kept.
-    tell : callable, optional
-        Told of every trial that is over.
-    whole : callable, optional
-        Makes a context in which what is kept is written undisturbed.
-
-    Returns
-    -------
-    Selection
-
-    Raises
-    ------
-    InputError
-        If no cell could be fitted, or an option cannot be used.
+    With "heldout" cells are judged by the log-likelihood of the rows of each of ``n_folds`` folds
+    under a fit to the others. ``n_jobs`` processes have one thread each, and do not change the
+    results; None: in this one, with all restarts of a cell in one fit, which `Problem.keep` is
+    shown. Where agents live in several processes all of them do one trial after another together.
+    ``record`` has what was done before, and keeps what is done; ``tell`` is told of every trial
+    that is over, and ``whole`` makes a context in which what is kept is written undisturbed.
     """
     check_problem(problem, criterion, n_init, n_folds)
     if n_jobs is not None:
@@ -221,23 +185,11 @@ def _mark_those_below(cells: Sequence[Report]) -> None:
 
 
 def summary(cell: Cell, problem: Problem, results: Sequence[Outcome]) -> Report:
-    """Say what a cell came to.
+    """Say what a cell came to, by the results of its trials.
 
-    Parameters
-    ----------
-    cell : Cell
-        Which.
-    problem : Problem
-        What it is a cell of.
-    results : sequence of dict
-        Of its trials.
-
-    Returns
-    -------
-    dict
-        Of restarts the one that `vpem.fit_vpem` keeps decides: the best log-likelihood at the first
-        root, of those without degenerate components if there are any. A cell fails if any of its
-        trials does, and has not converged if the restart that is kept, or any fold, has not.
+    Of restarts the one that `vpem.fit_vpem` keeps decides: the best log-likelihood at the first
+    root, of those without degenerate components if there are any. A cell fails if any of its trials
+    does, and has not converged if the restart that is kept, or any fold, has not.
     """
     told: Report = {
         "n_components": cell.n_components,

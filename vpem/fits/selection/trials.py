@@ -149,27 +149,7 @@ class Trial:
 
 
 def folds_of(n_samples: int, n_folds: int, seed: int) -> list[NDArray[np.intp]]:
-    """Deal rows out to folds at random, as evenly as possible.
-
-    Parameters
-    ----------
-    n_samples : int
-        Number of rows, M.
-    n_folds : int
-        From 2 to M.
-    seed : int
-        Settles who comes where.
-
-    Returns
-    -------
-    list of ndarray
-        Rows of each fold, ascending; every row is in one.
-
-    Raises
-    ------
-    InputError
-        If there are fewer rows than folds.
-    """
+    """Deal M rows out to 2 to M folds at random, as evenly as possible; rows of each ascend."""
     check_int("n_folds", n_folds, least=2)
     if n_samples < n_folds:
         raise InputError(f"{n_folds} folds need at least as many rows, got {n_samples}")
@@ -280,20 +260,12 @@ class Problem:
         """Take note of a fit to all rows, with its result and what it warned of."""
 
     def run(self, trial: Trial) -> Outcome:
-        """Do a trial; what cannot be fitted is a result too.
+        """Do a trial; what cannot be fitted is a result too, the same in all processes.
 
-        Returns
-        -------
-        dict
-            ``status`` is "converged", "not converged" or "failed"; where it is failed ``reason``
-            says why. See `_on_all_rows` and `_on_a_fold` for what else there is. It is the same in
-            all processes.
-
-        Raises
-        ------
-        VpemError
-            What went wrong other than in the fit. Of several processes one may find that a fit
-            fails while others still work on it: there whatever a fit raises.
+        ``status`` is "converged", "not converged" or "failed"; where it is failed ``reason`` says
+        why. See `_on_all_rows` and `_on_a_fold` for what else there is. What went wrong other than
+        in the fit is raised. Of several processes one may find that a fit fails while others still
+        work on it: there whatever a fit raises.
         """
         began, engine = time.perf_counter(), self.engine
         with warnings.catch_warnings(record=True) as heard:
