@@ -199,13 +199,7 @@ class MapTerms(ConjugateTerms):
         return self.with_sample_covariance(self._plain.update(statistics).covariances)
 
     def with_sample_covariance(self, covariances: Vector) -> Self:
-        """Return these terms under the prior about this sample covariance.
-
-        Raises
-        ------
-        InputError, NumericalError
-            If there can be no such prior.
-        """
+        """Return these terms under the prior about this sample covariance."""
         made, blocks, weight = copy(self), self.blocks, self.total_weight
         made._sample_covariance = covariances
         sizes, widths = wishart_sizes(blocks, self.covariance_type), blocks.widths.clip(1)

@@ -47,12 +47,8 @@ class Coordinates:
     def of(cls, mixture: Mixture, floor: Vector) -> Coordinates:
         """Return the coordinates of a mixture; NaN of a covariance that is not above the floor.
 
-        Parameters
-        ----------
-        mixture : Mixture
-            Its blocks are all positive definite.
-        floor : ndarray of shape (d,)
-            A diagonal matrix below its covariances, from which coordinates count them.
+        Its blocks are positive definite. The floor (d,) is a diagonal matrix below its covariances,
+        from which coordinates count them.
         """
         shares = mixture.shares
         weights = np.log(np.where(shares > 0, shares, 1.0))
@@ -121,15 +117,10 @@ class Coordinates:
         return found
 
     def mixture(self, like: Mixture, floor: Vector) -> Mixture:
-        """Return the mixture at this point.
+        """Return the mixture at this point, over the same floor as in `of`.
 
-        Parameters
-        ----------
-        like : Mixture
-            What is not in the coordinates is as in this one, and whose components without weight
-            stay as they are there.
-        floor : float
-            As for `of`.
+        What is not in the coordinates is as in ``like``, and components without weight stay as they
+        are there.
         """
         logs = np.where(like.shares > 0, self.weights, -np.inf)
         weights = np.exp(logs - logs.max(axis=1, keepdims=True))

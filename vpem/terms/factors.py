@@ -98,14 +98,8 @@ class FactorTerms(FeatureTerms):
     def drawn(self, rng: np.random.Generator, n_components: int, columns: NDArray[np.intp]) -> Self:
         """Return the same terms, which start at loadings of their own.
 
-        Parameters
-        ----------
-        rng : Generator
-            All agents draw alike, for all features.
-        n_components : int
-            Number of components, K.
-        columns : ndarray of shape (d,)
-            Features of this process as the user numbers them, in block order.
+        All agents draw alike, for all features; ``columns`` (d,) are those of this process as the
+        user numbers them, in block order.
         """
         chosen = copy(self)
         shape = (n_components, self.n_features, self.n_factors)
@@ -135,20 +129,10 @@ class FactorTerms(FeatureTerms):
         rows: slice,
         statistics: FactorStatistics | None,
     ) -> Vector:
-        """Find what follows from the sums of some rows: their log-likelihood (R,).
+        """Find what follows from the sums of some rows: their log-likelihood (R,), and statistics.
 
-        Parameters
-        ----------
-        mixture, factors, posterior : object
-            Current parameters.
-        total : ndarray of shape (R, m, K)
-            Sums C, of which the same may have been taken off all components of a row.
-        onto : ndarray of shape (R, m, K q)
-            Sums U.
-        rows : slice
-            Which rows.
-        statistics : FactorStatistics, optional
-            To which they are added.
+        ``total`` (R, m, K) are sums C, of which the same may have been taken off all components of
+        a row, ``onto`` (R, m, K q) sums U.
         """
         expected, explained = posterior.explain(onto)
         left = np.ascontiguousarray(total - explained)

@@ -111,12 +111,7 @@ class FeatureTerms(RowTerms, BlockStatistics):
     def part(self, rows: slice, following: slice | None = None) -> FeatureTerms:
         """Return the terms of a run of rows, which are counted from 0 in it.
 
-        Parameters
-        ----------
-        rows : slice
-            Which rows.
-        following : slice, optional
-            Rows that will be worked on next: where the data are in a file, they are read ahead.
+        ``following`` are rows that will be worked on next: of data in a file they are read ahead.
         """
         chosen = copy(self)
         chosen.rows = self.rows.part(rows, following)
@@ -150,16 +145,9 @@ class FeatureTerms(RowTerms, BlockStatistics):
     ) -> FeatureTerms:
         """Return the terms of these rows, as some of so many that others hold the rest of.
 
-        Parameters
-        ----------
-        rows : Rows
-            These, and all others where all processes ask for them.
-        n_samples : int
-            How many there are of all.
-        total : float, optional
-            What all of them weigh; None: as many as there are.
-        lightest : float
-            No row of positive weight has less.
+        ``rows`` has these, and all others where all processes ask for them. All together are
+        ``n_samples`` and weigh ``total`` (None: as many); no row of positive weight has less than
+        ``lightest``.
         """
         chosen = copy(self)
         chosen.rows = rows
@@ -203,21 +191,8 @@ class FeatureTerms(RowTerms, BlockStatistics):
     ) -> NDArray[np.float64]:
         """Take the sum ``mix @ Q`` and all that depends on it in one pass over the rows.
 
-        Parameters
-        ----------
-        mixture : Mixture
-            Current parameters.
-        factors : Factors
-            From `prepare`.
-        mix : ndarray of shape (R, B)
-            The sum, as a matrix over the blocks' terms.
-        statistics : Statistics, optional
-            About the current means; the rows are added to it.
-
-        Returns
-        -------
-        ndarray of shape (R,)
-            Log-likelihood without `log_constant`.
+        ``mix`` (R, B) is the sum as a matrix over the blocks' terms. The rows are added to
+        statistics about the current means; the log-likelihood (R,) is without `log_constant`.
         """
         if self.known is not None:
             return self.sweep_chunks(mixture, factors, mix, statistics)

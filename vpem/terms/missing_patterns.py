@@ -55,12 +55,7 @@ class Plan:
 def pattern_plan(observed: NDArray[np.uint8], blocks: Blocks) -> Plan:
     """Sort rows by what they miss of each block.
 
-    Parameters
-    ----------
-    observed : ndarray of shape (m, d)
-        1 where a value is there, in block order.
-    blocks : Blocks
-        The blocks.
+    ``observed`` (m, d), in block order, is 1 where a value is there.
     """
     n_samples = len(observed)
     orders, patterns, tiles = [], [], []
@@ -123,18 +118,9 @@ def marginal_terms(
 ) -> Floats:
     """Terms of each hub for what is observed, exactly 0 where it is nothing, shape (B, m, K).
 
-    Parameters
-    ----------
-    rows, observed : ndarray of shape (m, d)
-        In block order; rows are finite where values are missing.
-    plan : Plan, optional
-        From `pattern_plan`, where covariances are full.
-    blocks : Blocks
-        The blocks.
-    means, covariances, inverse, log_dets : ndarray
-        As in `Mixture` and `vpem.terms.covariances.Factors`, in double precision.
-    n_threads : int
-        Threads of the kernels.
+    Rows and ``observed`` (m, d) are in block order; rows are finite where values are missing. A
+    plan is needed where covariances are full. The parameters are as in `Mixture` and
+    `vpem.terms.covariances.Factors`, in double precision.
     """
     out = np.zeros((blocks.n_blocks, len(rows), len(means)), dtype=rows.dtype)
     if covariances.ndim == 2:
@@ -152,10 +138,7 @@ def marginal_terms(
 def check_missing(X: Matrix, feature_names: Sequence[str] | None = None) -> bool:
     """Whether values are missing (NaN), of data in which that is allowed.
 
-    Raises
-    ------
-    InputError
-        If a value is infinite, or missing in data that are read from disk.
+    Infinite values are refused, as are missing ones in data that are read from disk.
     """
     found = False
     for _, part in row_blocks(X):
@@ -245,14 +228,7 @@ def observed_moments(
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Return means and standard deviations (d,) of features, by the values that are there.
 
-    Parameters
-    ----------
-    X : ndarray of shape (M, d)
-        NaN where a value is missing.
-    row_weights : ndarray of shape (M,) or None
-        Weight of each row; None: all alike.
-    add : callable
-        Adds sums over rows of all processes.
+    ``add`` adds sums over rows of all processes.
     """
     total, first, second = (np.zeros(X.shape[1]) for _ in range(3))
 

@@ -18,17 +18,7 @@ def start_of_mixture(mixture: Density) -> State:
 def mixture_of_start(start: State, like: Density) -> Density:
     """Return the mixture of parameters that `start_of_mixture` found, once they have been checked.
 
-    Parameters
-    ----------
-    start : dict
-        These.
-    like : Density
-        Has the blocks, and the number of components, that they must have.
-
-    Raises
-    ------
-    FileError
-        If they are something else.
+    ``like`` has the blocks, and the number of components, that they must have.
     """
     none = Scaling.none(like.n_features)
     like = like.over(like.blocks, like.covariance_type, none)

@@ -130,14 +130,9 @@ class Beliefs:
     reg_covar: Vector
 
     def prior(self, sample: Mixture, weight: float) -> Prior:
-        """Return the prior about the sample mean and covariance of rows of this weight.
+        """Return the prior about the sample mean and covariance of rows of this weight, above 1.
 
-        Parameters
-        ----------
-        sample : Mixture
-            One component fitted to all rows, with nothing added to its covariance.
-        weight : float
-            Of all rows, above 1.
+        ``sample`` is one component fitted to all rows, with nothing added to its covariance.
         """
         sizes = wishart_sizes(sample.blocks, sample.covariance_type)
         freedom, widths = self.degrees_of_freedom, sample.blocks.widths

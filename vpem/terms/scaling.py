@@ -120,20 +120,8 @@ class Scaling:
     ) -> Scaling:
         """Centre each feature and divide it by its standard deviation.
 
-        Parameters
-        ----------
-        X : ndarray of shape (M, d)
-        row_weights : ndarray of shape (M,) or None
-            Weight of each row; None: all alike.
-        add : callable
-            Adds sums over rows of all processes.
-        hubs : Blocks, optional
-            As for `by`.
-
-        Returns
-        -------
-        Scaling
-            A constant feature keeps the scale 1.
+        A constant feature keeps the scale 1. ``add`` adds sums over rows of all processes; ``hubs``
+        is as for `by`.
         """
         own_total = float(len(X)) if row_weights is None else float(row_weights.sum())
         total = add(np.array([own_total]))[0]

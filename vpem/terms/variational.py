@@ -71,13 +71,7 @@ class VariationalTerms(ConjugateTerms):
         return self.under(mixture.prior)
 
     def under(self, prior: Prior) -> Self:
-        """Return these terms under a prior.
-
-        Raises
-        ------
-        NumericalError
-            If the prior covariance of a hub is not positive definite.
-        """
+        """Return these terms under a prior, whose covariance is positive definite in every hub."""
         made = copy(self)
         made.prior, made._sample_covariance = prior, prior.covariances
         made._prior_log_dets = self._log_dets_of_prior(prior.means, prior.covariances)

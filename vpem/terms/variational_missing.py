@@ -87,10 +87,7 @@ class VariationalMissingTerms(VariationalTerms, ConjugateMissingTerms):
 def variational_terms(plain: FeatureTerms, beliefs: Beliefs) -> VariationalTerms:
     """Return the variational terms of the rows that plain terms have.
 
-    Raises
-    ------
-    InputError
-        If values are missing of features that share a diagonal hub.
+    Values may not be missing of features that share a diagonal hub.
     """
     if not isinstance(plain, MissingTerms):
         return VariationalTerms.of(plain, beliefs)

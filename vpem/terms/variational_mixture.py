@@ -90,14 +90,8 @@ class VariationalMixture(
     ) -> VariationalMixture:
         """Return the posterior of other hubs.
 
-        Parameters
-        ----------
-        plain, prior : Mixture
-            Of these hubs; the second as `prior_mixture`.
-        counts, seen : ndarray of shape (R, K) and (B, K)
-            Of these hubs.
-        freedom : ndarray of shape (B,)
-            Their prior degrees of freedom.
+        ``plain``, ``prior`` (as `prior_mixture`), ``counts`` (R, K), ``seen`` (B, K) and the
+        prior's degrees of freedom (B,) are of these hubs.
         """
         own = replace(
             self.prior, degrees_of_freedom=freedom, means=prior.means[0],

@@ -47,27 +47,8 @@ def split(
 ) -> Observations:
     """Deal the entries that one observer saw out to several, who hold parts of one matrix.
 
-    Parameters
-    ----------
-    found : Observations
-        Of one observer.
-    n_observers : int
-        Among how many to deal.
-    by : {"random", "rows", "features"}
-        Entries at random, in nearly equal numbers; or whole rows, or columns, in runs of
-        neighbours.
-    rng : Generator, optional
-        Needed where entries are dealt at random.
-
-    Returns
-    -------
-    Observations
-        With ``n_copies`` 1.
-
-    Raises
-    ------
-    InputError
-        If there are several observers already, or more wanted than entries, rows or columns.
+    ``by`` says what is dealt: "random", entries in nearly equal numbers, for which ``rng`` is
+    needed; or whole "rows" or "features", in runs of neighbours. The result has ``n_copies`` 1.
     """
     check_choice("split", by, DEALS)
     n_observers = check_int("n_workers", n_observers, least=1)
@@ -130,30 +111,9 @@ def hide(
 ) -> tuple[Observations, Hidden]:
     """Take away a share of the entries, drawn at random, from all observers who saw them.
 
-    Every row, column and observer keeps an entry.
-
-    Parameters
-    ----------
-    found : Observations
-        With all entries.
-    share : float
-        Of the different entries seen, above 0 and below 1.
-    rng : Generator
-        Draws them.
-    every : sequence of ndarray, optional
-        Entries that each observer saw, where ``found`` has those of some alone. Default: its own.
-
-    Returns
-    -------
-    kept : Observations
-        The rest.
-    hidden : Hidden
-        What was taken away: as near to the share as can be.
-
-    Raises
-    ------
-    InputError
-        If the share is out of range, or no entry can be spared.
+    The share, above 0 and below 1, is of the different entries seen, and is kept to as nearly as
+    can be: every row, column and observer keeps an entry. ``every`` has the entries that each
+    observer saw, where ``found`` has those of some alone.
     """
     share = check_number("holdout", share, least=0.0, most=1.0)
     if share in (0.0, 1.0):

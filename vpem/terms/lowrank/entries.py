@@ -24,28 +24,10 @@ def from_matrices(
     source: str = "the observations",
     weights: Any = None,
 ) -> Observations:
-    """Make observations of one matrix an observer, NaN where it saw nothing.
+    """Make observations of one matrix (I, J) an observer, NaN where it saw nothing.
 
-    Parameters
-    ----------
-    matrices : array of shape (I, J), or a list or dict by name of them
-        All of one shape.
-    row_names, column_names : sequence of str, optional
-        "row 0", "row 1", ... and "column 0", ... by default.
-    source : str
-        Where they are from, for messages.
-    weights : array of shape (I, J), or a list or dict by name of them, optional
-        What each entry weighs, one for each of the matrices; see `weighted`.
-
-    Returns
-    -------
-    Observations
-
-    Raises
-    ------
-    InputError
-        If they are no matrices of one shape, an entry is infinite, or a column or an observer has
-        none.
+    Matrices and weights are arrays of one shape, one or a list or a dict by name of them; every
+    column and every observer has an entry. See `weighted`.
     """
     if isinstance(matrices, Mapping):
         named = {str(name): matrix for name, matrix in matrices.items()}
@@ -112,32 +94,10 @@ def from_triplets(
     weights: NDArray[np.float64] | None = None,
     partial: bool = False,
 ) -> Observations:
-    """Make observations of a list of entries, in any order.
+    """Make observations of a list of entries (m,), in any order, each once an observer.
 
-    Parameters
-    ----------
-    observers, rows, columns : ndarray of shape (m,)
-        Numbers from 0.
-    values : ndarray of shape (m,)
-        What was seen.
-    names, row_names, column_names : sequence of str
-        Of observers (n,), rows (I,) and columns (J,).
-    source : str
-        Where they are from, for messages.
-    weights : ndarray of shape (m,), optional
-        What each entry weighs; see `weighted`.
-    partial : bool
-        Whether others, elsewhere, saw what is missing here: `check_covered` is for later.
-
-    Returns
-    -------
-    Observations
-
-    Raises
-    ------
-    InputError
-        If an observer has an entry twice, a value is not finite, or a column or an observer has no
-        entry.
+    Observers, rows and columns are numbers from 0. With ``partial`` others, elsewhere, may have
+    seen what is missing here, so that a column may have no entry: `check_covered` is for later.
     """
     n_rows, n_columns = len(row_names), len(column_names)
     check_memory(8 * n_rows * n_columns, f"{source}: a matrix of {n_rows} x {n_columns}")
@@ -170,28 +130,10 @@ def from_triplets(
 def weighted(
     found: Observations, weights: Sequence[NDArray[np.float64]], partial: bool = False
 ) -> Observations:
-    """Let entries weigh unlike each other.
+    """Let entries weigh unlike each other: ``weights`` (m_i,) of each observer's, in their order.
 
     An entry of weight 2 counts as two observations, of which others count as one; one of weight 0
-    was not seen.
-
-    Parameters
-    ----------
-    found : Observations
-        What was seen.
-    weights : sequence of ndarray of shape (m_i,)
-        Of each observer's entries, in their order: finite, not negative.
-    partial : bool
-        As for `from_triplets`.
-
-    Returns
-    -------
-    Observations
-
-    Raises
-    ------
-    InputError
-        If a weight cannot be one, or all entries of a column or an observer weigh nothing.
+    was not seen. ``partial`` is as for `from_triplets`.
     """
     n_columns = found.shape[1]
     for name, places, own in zip(found.names, found.places, weights, strict=True):
@@ -255,17 +197,7 @@ def _check(found: Observations, partial: bool = False) -> None:
 def check_covered(found: Observations, rows: ArrayLike, columns: ArrayLike) -> None:
     """Refuse a mask that hides a whole row or column: nothing there tells what it was.
 
-    Parameters
-    ----------
-    found : Observations
-        What was seen.
-    rows, columns : array of bool of shape (I,) and (J,)
-        Whether anybody saw an entry of each.
-
-    Raises
-    ------
-    InputError
-        Naming those of which nobody saw any.
+    ``rows`` (I,) and ``columns`` (J,) say whether anybody saw an entry of each.
     """
     hidden, kinds = [], []
     for what, names, any_seen in (

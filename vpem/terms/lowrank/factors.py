@@ -100,27 +100,9 @@ def _factored(left: Matrix, s: Matrix, right: Matrix, rank: int) -> LowRank:
 
 
 def shrink(matrix: Matrix, threshold: float, rank: int) -> LowRank:
-    """Soft-threshold the singular values of a matrix and keep the largest.
+    """Soft-threshold the singular values of a matrix (I, J) and keep the largest.
 
     The minimum of ``|theta - matrix|^2 / 2 + threshold sum sigma(theta)`` over theta of that rank.
-
-    Parameters
-    ----------
-    matrix : ndarray of shape (I, J)
-        Finite numbers.
-    threshold : float
-        What each singular value loses, down to zero.
-    rank : int
-        How many are kept.
-
-    Returns
-    -------
-    LowRank
-
-    Raises
-    ------
-    NumericalError
-        If a number of the matrix is not finite.
     """
     if not np.isfinite(matrix).all():
         raise NumericalError(
@@ -160,24 +142,11 @@ def objective(law: Law, point: LowRank, statistic: Matrix, ridge: float) -> floa
 
 
 def descend(law: Law, statistic: Matrix, ridge: float, start: LowRank) -> LowRank:
-    """Do the M-step of a law other than the Gaussian.
+    """Do the M-step of a law other than the Gaussian, from a start of the rank wanted.
 
-    Parameters
-    ----------
-    law : Law
-        Of the entries.
-    statistic : ndarray of shape (I, J)
-        Means of the entries, in the law's domain.
-    ridge : float
-        Above 0.
-    start : LowRank
-        Of the rank wanted; the objective never rises from there.
-
-    Returns
-    -------
-    LowRank
-        A point from which neither kind of step lowers the objective by much, or what `MOST_TURNS`
-        turns of both have reached: the next M-step goes on from there.
+    ``statistic`` (I, J) has means of the entries, in the law's domain; the ridge is above 0. The
+    objective never rises. It ends at a point from which neither kind of step lowers it by much, or
+    at what `MOST_TURNS` turns of both have reached: the next M-step goes on from there.
     """
     point, value = start, objective(law, start, statistic, ridge)
     for _ in range(MOST_TURNS):
@@ -230,29 +199,10 @@ def fit_rows(
     weights: Matrix | None = None,
     n_steps: int = 1,
 ) -> Matrix:
-    """Take Newton steps for every row of one factor, the other held; no row's objective rises.
+    """Take Newton steps for every row of U (I, r), with V (J, r) held; no row's objective rises.
 
-    Parameters
-    ----------
-    law : Law
-        Of the entries.
-    U : ndarray of shape (I, r)
-        The factor to move.
-    V : ndarray of shape (J, r)
-        The other one.
-    statistic : ndarray of shape (I, J)
-        Means of the entries.
-    ridge : float
-        Above 0.
-    weights : ndarray of shape (I, J), optional
-        Of the entries; 0 leaves one out.
-    n_steps : int
-        Most steps.
-
-    Returns
-    -------
-    ndarray of shape (I, r)
-        The moved factor.
+    ``statistic`` (I, J) has means of the entries; of ``weights`` (I, J) 0 leaves one out. The ridge
+    is above 0.
     """
     n, rank = U.shape
     pairs = (V[:, :, None] * V[:, None, :]).reshape(len(V), -1)

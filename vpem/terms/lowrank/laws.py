@@ -226,23 +226,9 @@ class Bernoulli(_Entry):
 
 
 def make_law(name: str, variance: Any = 1.0) -> Law:
-    """Make a law of its name.
+    """Make the law "gaussian", "poisson" or "bernoulli".
 
-    Parameters
-    ----------
-    name : {"gaussian", "poisson", "bernoulli"}
-        Which law.
-    variance : float
-        Of an entry about its mean; the other laws have none, and take 1.
-
-    Returns
-    -------
-    Law
-
-    Raises
-    ------
-    InputError
-        If there is no such law, or the variance is not positive or makes no sense.
+    The variance is of an entry about its mean; only the Gaussian has one, and others take 1.
     """
     check_choice("law", name, LAWS)
     variance = check_number("variance", variance, least=1e-100, most=LARGEST_VALUE)

@@ -128,21 +128,10 @@ class ImputationModel:
         return self._known[1]
 
     def expect(self, worker: int, parameters: Any, rows: NDArray[np.intp] | None) -> Matrix:
-        """Fill an observer's copy: what it saw, and elsewhere what the parameters foretell.
+        """Fill an observer's copy (I J,): what it saw, and elsewhere what the parameters foretell.
 
-        Parameters
-        ----------
-        worker : int
-            Which observer.
-        parameters : LowRank
-            Current ones.
-        rows : ndarray or None
-            Some of the entries that it saw, which stand for all of them; None: all.
-
-        Returns
-        -------
-        ndarray of shape (I J,)
-            Zeros where the observer lives in another process.
+        ``rows`` are some of the entries that it saw, which stand for all of them (None: all). Where
+        the observer lives in another process it is zeros.
         """
         places = self.observations.places[worker]
         if not len(places):

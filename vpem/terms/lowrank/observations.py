@@ -163,17 +163,7 @@ class Observations(
 
 
 def check_law(found: Observations, law: Law, observers: Collection[int] | None = None) -> None:
-    """Raise InputError where a value cannot be of the law: counts that are no counts, say.
-
-    Parameters
-    ----------
-    found : Observations
-        What was seen.
-    law : Law
-        Of an entry.
-    observers : collection of int, optional
-        Whose values are looked at. Default: those of all.
-    """
+    """Raise InputError where a value cannot be of the law: counts that are no counts, say."""
     n_columns = found.shape[1]
     for one in range(found.n_observers) if observers is None else observers:
         name, places, values = found.names[one], found.places[one], found.values[one]
