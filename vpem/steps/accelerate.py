@@ -82,13 +82,7 @@ class Acceleration:
 
 
 def parse_acceleration(name: str | None) -> Acceleration | None:
-    """Return how EM is accelerated: ``"squarem"``, ``"local:8"``, both with a comma, or not at all.
-
-    Raises
-    ------
-    InputError
-        If it is none of these.
-    """
+    """Return how EM is accelerated: by "squarem", "local:8", both with a comma, or not at all."""
     if name is None:
         return None
     local, squarem = 0, False
@@ -125,14 +119,8 @@ class PlainSteps:
     def refuses(self, found: NDArray[np.float64], emptied: Callable[[], bool], small: bool) -> bool:
         """Whether the parameters of a sum are given up for what it found at them.
 
-        Parameters
-        ----------
-        found : ndarray of shape (R,)
-            Log-likelihood, as all roots found it.
-        emptied : callable
-            Says whether a component has too few rows there.
-        small : bool
-            Whether that changed by so little that a run may stop.
+        ``found`` (R,) is the log-likelihood, as all roots found it; ``small``: it changed by so
+        little that a run may stop. ``emptied`` says whether a component has too few rows there.
         """
         return False
 
@@ -153,18 +141,9 @@ class PlainSteps:
     ) -> tuple[list[Mixture], list[Factors]]:
         """Return the parameters of the next sum, and their factors.
 
-        Parameters
-        ----------
-        before : sequence of Mixture
-            Those of the last sum.
-        updated : list of Mixture
-            After its M-step.
-        factors : list of Factors
-            Of these.
-        found : ndarray of shape (R,)
-            Log-likelihood at ``before``, as all roots found it.
-        small : bool
-            Whether it changed by so little that EM may have come to its end.
+        ``before`` are those of the last sum, at which all roots found the log-likelihood ``found``
+        (R,), ``updated`` those after its M-step; ``small``: it changed by so little that EM may be
+        at its end.
         """
         return updated, factors
 

@@ -45,22 +45,8 @@ def expect(
     """Run one E-step over all rows: total log-likelihood (R,) as each root finds it.
 
     A sum that is a fixed matrix is taken inside one compiled sweep; any other is applied chunk by
-    chunk between the two halves of the same arithmetic.
-
-    Parameters
-    ----------
-    terms, total
-        What is summed and how.
-    mixture : Mixture
-        Current parameters.
-    factors : Factors
-        ``terms.prepare(mixture)``.
-    statistics : Statistics, optional
-        Where the statistics of the M-step are added.
-    kind : str
-        What the sum is for; see `Sum.begin`.
-    rest : ndarray of shape (B, M, K - 1), optional
-        Where what others add to the sum is written (`vpem.steps.local_steps.LocalSteps`).
+    chunk between the two halves of the same arithmetic. Into ``rest`` (B, M, K - 1) goes what
+    others add to the sum (`vpem.steps.local_steps.LocalSteps`).
     """
     begin_differences(total, kind, terms.n_samples, mixture.n_components, terms.itemsize)
     found = log_likelihood(terms, total, mixture, factors, statistics, rest=rest)
@@ -154,19 +140,7 @@ class _OverFeatures:
 
 
 def fit(terms: Terms, total: Sum, start: Mixture, **how: Any) -> Run:
-    """Fit a mixture by EM.
-
-    Parameters
-    ----------
-    terms : Terms
-        What each hub adds to the sum.
-    total : Sum
-        How the sum is taken.
-    start : Mixture
-        Parameters to start from, or to go on from where there is a saved state.
-    **how
-        As for `iterate`.
-    """
+    """Fit a mixture by EM; ``how`` is as for `iterate`."""
     step, pace = _OverFeatures(terms, total), how.get("accelerate")
     if pace is not None and pace.local:
         n_hubs, least = len(total.holders.own), least_weight(terms)
@@ -186,42 +160,16 @@ def iterate(
     accelerate: Acceleration | None = None,
     last: NDArray[np.float64] | None = None,
 ) -> Run:
-    """Run EM.
+    """Run EM, from parameters of each of ``step.roots``, or on from a saved state.
 
-    Each root watches its own log-likelihood per sample and proposes to stop when it changed by less
-    than ``tol``, or than the rounding of the terms; the network stops when all roots propose it at
-    the same iteration. With ``tol = 0`` none ever does.
+    Each root watches its own log-likelihood per sample (nats) and proposes to stop when it changed
+    by less than ``tol``, or than the rounding of the terms; the network stops when all roots
+    propose it at the same iteration. With ``tol = 0`` none ever does. ``last`` (R,) is that of the
+    run that this one goes on from, in its last iteration. ``draw_row`` is the next row of the
+    stream shared by all agents, for re-initialising collapsed components.
 
-    Parameters
-    ----------
-    step : EStep
-        What is summed, and how.
-    starts : sequence of Mixture
-        Parameters of each of ``step.roots``, to go on from where there is a saved state.
-    tol : float
-        In nats per sample.
-    max_iter : int
-        Most iterations.
-    draw_row : callable
-        Next row of the stream shared by all agents, for re-initialising collapsed components.
-    callback : callable, optional
-        Is called after every iteration.
-    saver : Saver, optional
-        Is offered the state after every iteration.
-    accelerate : Acceleration, optional
-        What is tried beyond M-steps; see `vpem.steps.accelerate`. Iterations whose sum was lost
-        count among ``max_iter``, and have no entry in the history.
-    last : ndarray of shape (R,), optional
-        Log-likelihood per sample of the run that this one goes on from, in its last iteration.
-
-    Returns
-    -------
-    Run
-
-    Raises
-    ------
-    NumericalError
-        If a log-likelihood is not finite, or no component is left.
+    Of what is tried beyond M-steps (`vpem.steps.accelerate`) iterations whose sum was lost count
+    among ``max_iter``, and have no entry in the history.
     """
     run = Run(list(starts), step.over_rows, last=last)
     loop = _Loop(step, run, draw_row, accelerate)

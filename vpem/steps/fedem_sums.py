@@ -291,13 +291,7 @@ def statistic_keeper(
     among: NDArray[np.intp],
     rng: np.random.Generator,
 ) -> Central | Local:
-    """Say who keeps the statistic: by the network a server, the root of a tree, or every worker.
-
-    Raises
-    ------
-    InputError
-        If the network is not of as many workers, or compresses or loses what it should not.
-    """
+    """Say who keeps the statistic: by the network a server, the root of a tree, or every worker."""
     n = len(weights)
     if ledger is None:
         ledger = Ledger(make_graph("star", n) if network is None else network.graph)

@@ -88,11 +88,8 @@ class Keeper(NoSaver):
     def starts(self, pick: Callable[[State], Starts]) -> Starts:
         """Return what a recipe begins at in the place of its own starts, once it has begun.
 
-        Parameters
-        ----------
-        pick : callable
-            What `pick` is to be from now on. A checkpoint of the run of all has parameters in units
-            that are found anew: they are those of before where rows are.
+        ``pick`` is what it is to be from now on: a checkpoint of the run of all has parameters in
+        units that are found anew, which are those of before where rows are.
         """
         self.pick = pick
         if self.lost and self.done in self._former:

@@ -106,24 +106,9 @@ class Reinitialiser:
     ) -> tuple[list[Mixture], list[Factors], bool]:
         """Re-initialise collapsed components, of several mixtures alike: what one finds, all do.
 
-        Parameters
-        ----------
-        roots : sequence of Terms
-            Whose mixtures they are.
-        mixtures : sequence of Mixture
-            Parameters after an M-step.
-        counts : sequence of ndarray of shape (R, K)
-            Effective samples of the components of each.
-        iteration : int
-            Which; 0 for the start.
-
-        Returns
-        -------
-        mixtures : list of Mixture
-        factors : list of Factors
-            ``prepare`` of each.
-        reinitialised : bool
-            Whether any component was.
+        ``counts`` (R, K) are effective samples of the components of each mixture after an M-step;
+        iteration 0 is the start. Returned are mixtures, ``prepare`` of each, and whether any was
+        re-initialised.
         """
         mixtures = list(mixtures)
         for component, centre in self.given_up.items():

@@ -295,14 +295,9 @@ class Restarts(_Saving, Generic[R]):
         total: Any,
         attempt: Callable[[Restart], tuple[R, NDArray[np.intp] | None]],
     ) -> Best[R]:
-        """Run all that are not over, and return the best.
+        """Run all that are not over, and return the best; each has the sum from its beginning.
 
-        Parameters
-        ----------
-        total : Sum
-            Each restart has it from its beginning.
-        attempt : callable
-            Runs one restart; returns the run, and the rows that it started at.
+        ``attempt`` runs one restart, and returns the run and the rows that it started at.
         """
         for number in self.numbers:
             if self._tell is not None:

@@ -41,15 +41,10 @@ CONSTANT = 0.9
 def looks_needed(noisy: bool, participation: float, inner: int) -> int:
     """Say how many corrections in a row must be small before a run is at rest.
 
-    Parameters
-    ----------
-    noisy : bool
-        Whether anything is drawn or quantized: a correction may then be small by chance.
-    participation : float
-        Probability that a worker takes part: every one should be heard several times.
-    inner : int
-        Iterations of an outer loop of VR-FedEM, or 0: within one an error of the workers' estimates
-        stays, which the next begins without.
+    Where anything is drawn or quantized (``noisy``) a correction may be small by chance, and every
+    worker, who takes part with this probability, should be heard several times. Within an outer
+    loop of VR-FedEM (of ``inner`` iterations, or 0) an error of the workers' estimates stays, which
+    the next begins without.
     """
     return ceil(max(LOOKS / participation, 2 * inner)) if noisy else 1
 
@@ -57,14 +52,8 @@ def looks_needed(noisy: bool, participation: float, inner: int) -> int:
 def stays_noisy(how: FedSettings, most: int, omega: float) -> bool:
     """Whether corrections stay noisy however long a run is.
 
-    Parameters
-    ----------
-    how : FedSettings
-        How it runs.
-    most : int
-        Rows of the worker that has most.
-    omega : float
-        Variance of the codec, relative to the message.
+    ``most`` are rows of the worker that has most, ``omega`` the codec's variance, relative to the
+    message.
     """
     drawn = how.batch_size is not None and how.batch_size < most
     if drawn and not how.variance_reduction:
@@ -120,10 +109,7 @@ class Rest:
     def note(self, large: bool, drifting: bool = True) -> tuple[bool, bool]:
         """Take note of a correction that workers were heard in.
 
-        Returns
-        -------
-        at_rest, in_noise : bool
-            Whether the run is at rest, and whether that is for noise alone still moves it.
+        Returns whether the run is at rest, and whether that is for noise alone still moves it.
         """
         self.count = 0 if large else self.count + 1
         settled = self.count >= self.looks

@@ -33,29 +33,12 @@ def add_messages(
     kind: str,
     n_more: int = 0,
 ) -> NDArray[np.float64]:
-    """Sum messages of workers, under masks in units that no sum is too large for.
+    """Sum messages (P,) of the workers here, under masks in units that no sum is too large for.
 
     What is expected of missing values may lie farther out than any row, as parameters have it. How
-    much farther no worker knows of the others, so all find out first.
-
-    Parameters
-    ----------
-    terms : RowTerms
-        The workers' rows.
-    total : Sum
-        How they are summed.
-    layout : Message
-        How messages are laid out.
-    values : sequence of ndarray of shape (P,)
-        Of the workers of this process.
-    kind : str
-        What the sum is for; see `Sum.begin`.
-    n_more : int
-        Numbers at the end of a message, of the size of its log-likelihood, that the layout has not.
-
-    Returns
-    -------
-    ndarray of shape (R, P)
+    much farther no worker knows of the others, so all find out first. ``n_more`` numbers at the end
+    of a message, of the size of its log-likelihood, are not in the layout. The sum has the shape
+    (R, P).
     """
     stacked = np.stack(values) if len(values) else np.empty((0, layout.size + n_more))
     units = terms.exponents(layout)
@@ -69,14 +52,7 @@ def add_messages(
 def sample_roots(terms: RowTerms, total: Sum, about: NDArray[np.float64]) -> list[FeatureTerms]:
     """Return terms for every root, with the sample covariance as it finds it by one sum.
 
-    Parameters
-    ----------
-    terms : RowTerms
-        The workers' rows.
-    total : Sum
-        How the sum is taken.
-    about : ndarray of shape (d,)
-        A point among the data, known to all.
+    ``about`` (d,) is a point among the data, known to all.
     """
     layout = Message(terms.whole, about[None])
     values = [terms.moments(worker, layout) for worker in range(len(terms.parts))]

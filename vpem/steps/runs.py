@@ -240,18 +240,8 @@ class Run:
     ) -> int:
         """Put all but the parameters together again; returns how many iterations there were.
 
-        Parameters
-        ----------
-        saver : Saver
-            What it has saved is checked before anything is used.
-        total, reinitialiser : object
-            As for `state`; they go on from what they had.
-        max_iter : int
-            Most iterations.
-        own : dict of schemas, optional
-            What else the loop has saved.
-        by_passes : bool
-            Whether an iteration is a pass over batches.
+        What was saved is checked before anything is used, what else the loop has saved by ``own``.
+        With ``by_passes`` an iteration is a pass over batches.
         """
         start, n_samples = self.mixture, reinitialiser.terms.n_samples
         state = dict(saver.saved or {})

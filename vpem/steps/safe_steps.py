@@ -56,25 +56,17 @@ def step_ceiling(omega: float, participation: float, alpha: float | None = None)
     """Find the longest step that noise does not outgrow.
 
     Take a number of the statistic that one worker alone has seen, and which follows the statistic
-    fully: workers unlike each other can come to that, and noise is averaged over nobody. With x
-    the distance yet to go and w that of what the worker sends, an iteration is ``x += step (N -
-    x)`` and ``w -= alpha M - step (N - x)``. M is w with noise of variance ``omega w^2``, with
+    fully: workers unlike each other can come to that, and noise is averaged over nobody. With x the
+    distance yet to go and w that of what the worker sends, an iteration is ``x += step (N - x)``
+    and ``w -= alpha M - step (N - x)``. M is w with noise of variance ``omega w^2``, with
     probability p, else 0; and ``N = w - M / p``, of variance ``omega_p w^2``, ``omega_p = (1 +
     omega) / p - 1`` (Dieuleveut et al. 2021, theorem 3). Second moments of (x, w) fall for steps
     below the ceiling. Their theorems have unknown constants in its place: how much workers average
     out depends on how alike they are, between not at all and all of it.
 
-    Parameters
-    ----------
-    omega, participation
-        Of the codec (`noise_of`); and p, the probability that a worker takes part.
-    alpha : float, optional
-        Step of the memories, 0 without any; None: ``1 / (1 + omega)``.
-
-    Returns
-    -------
-    float
-        At most 2, where there is no noise; 0 where memories never settle.
+    Omega is the codec's (`noise_of`), p the probability that a worker takes part, alpha the step of
+    the memories: 0 without any, ``1 / (1 + omega)`` by default. The ceiling is at most 2, where
+    there is no noise, and 0 where memories never settle.
     """
     certain = participation / (1.0 + omega)
     if certain == 1.0 or alpha == 0.0:
@@ -104,23 +96,12 @@ def _growth(step: float, certain: float, taken: float) -> float:
 def safe_step(
     omega: float, participation: float, alpha: float | None = None, reduced: bool = False
 ) -> float:
-    """Choose half the ceiling, at which second moments fall about as fast as they can.
+    """Choose half the ceiling, at which second moments fall about as fast as they can; at most 1.
 
     With ``t = p / (1 + omega)`` that is 0.3 t for small t, 0.46 t at t = 1/2, and EM's 1 at t = 1.
-    With variance reduction it is at most t / 3: that is theorem 2's where there is no codec.
-
-    Parameters
-    ----------
-    omega, participation, alpha
-        As for `step_ceiling`. Where rows of which each has numbers of its own are drawn, p is the
-        chance that both worker and row are.
-    reduced : bool
-        Whether batches are corrected by variance reduction.
-
-    Returns
-    -------
-    float
-        Above 0 and at most 1.
+    With variance reduction (``reduced``) it is at most t / 3: that is theorem 2's where there is no
+    codec. Where rows of which each has numbers of its own are drawn, p is the chance that both
+    worker and row are.
     """
     most = participation / (1.0 + omega) / 3 if reduced else 1.0
     return max(min(step_ceiling(omega, participation, alpha) / 2, most), LEAST)
@@ -250,18 +231,9 @@ class SafeSteps:
 def enough_iterations(step_size: str | float | StepSize, noise_stays: bool = False) -> int:
     """Choose how many iterations a fit may take: as many steps as are worth `WHOLE_STEPS`.
 
-    Parameters
-    ----------
-    step_size : str, float or callable
-        As `vpem.steps.fedruns.parse_step_size` takes it.
-    noise_stays : bool
-        Whether noise remains however long the fit goes on (of batches without variance reduction):
-        it ends where noise alone moves it, which needs no more iterations where steps are short.
-
-    Returns
-    -------
-    int
-        From `WHOLE_STEPS` to `MOST_ITERATIONS`; the former where steps are a function.
+    It is at most `MOST_ITERATIONS`, and `WHOLE_STEPS` where steps are a function. Where noise stays
+    however long the fit goes on (of batches without variance reduction), it ends where noise alone
+    moves it, which needs no more iterations where steps are short.
     """
     if noise_stays or callable(step_size):
         return WHOLE_STEPS

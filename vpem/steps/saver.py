@@ -61,10 +61,7 @@ class Saver(Protocol):
     def offer(self, state: Callable[[], State], *, last: bool = False) -> None:
         """Take the state at the end of an iteration, or at the ``last`` one, if it is wanted.
 
-        Raises
-        ------
-        Interrupted
-            If somebody wants the process to end; the state has been written.
+        If somebody wants the process to end it raises Interrupted; the state has been written.
         """
 
 

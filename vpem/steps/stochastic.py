@@ -88,32 +88,10 @@ def step(
 ) -> tuple[Mixture, NDArray[np.float64], list[Recovery]]:
     """Take one step of stochastic EM with all rows that the terms hold: one batch of a stream.
 
-    Parameters
-    ----------
-    terms : BatchTerms
-        Of the batch.
-    total : Sum
-        How the sum is taken.
-    mixture : Mixture
-        Current parameters, which stand for all that was seen before.
-    factors : Factors
-        ``terms.prepare(mixture)``.
-    rate : float
-        How far the statistics move towards the batch's, in (0, 1].
-    seen : float
-        Weight of all rows of the stream up to now, these included: what decides whether a
-        component has collapsed.
-    draw_row : callable
-        Next row of the batch, for re-initialising collapsed components.
-
-    Returns
-    -------
-    mixture : Mixture
-        Parameters after the M-step.
-    log_likelihood : ndarray of shape (R,)
-        Total log-likelihood of the batch before it, as each root finds it.
-    recoveries : list of Recovery
-        Components that collapsed.
+    The mixture stands for all that was seen before, and statistics move by ``rate``, in (0, 1],
+    towards the batch's. ``seen`` is the weight of all rows of the stream up to now, these included:
+    what decides whether a component has collapsed. Returned are the mixture after the M-step, the
+    batch's total log-likelihood (R,) before it, and which components collapsed.
     """
     recoveries: list[Recovery] = []
     reinitialiser = Reinitialiser(terms, total, draw_row, recoveries)

@@ -45,21 +45,9 @@ def summed(
 ) -> Iterator[tuple[slice, Floats]]:
     """Take a sum that has begun chunk by chunk, or of all rows at once where it must be.
 
-    Parameters
-    ----------
-    terms, total
-        Whose rows, and how they are summed.
-    width : int
-        Numbers a row that each hub has.
-    local : callable
-        These numbers for some rows, (B, m, width), or what is sent of them.
-    scalars : Scalars, optional
-        What travels with them, and is known of the holders once ``local`` was called for all rows.
-
-    Yields
-    ------
-    rows : slice
-    sums : ndarray of shape (R, m, width), or of what is sent
+    ``local`` has the hubs' numbers (B, m, width) for some rows, or what is sent of them, and
+    ``scalars`` what travels with them, known of the holders once ``local`` was called for all rows.
+    It yields rows and sums (R, m, width), or of what is sent.
     """
     chunks = terms.chunks(total.values_per_item * width)
     if not total.whole:
