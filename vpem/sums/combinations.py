@@ -26,13 +26,7 @@ SUMS_OF_A_STAR = (None, "server", "tree")
 
 
 def way_of(graph: Graph, how: SumSettings) -> str:
-    """Return how agents sum on a graph, one of `vpem.settings.SUMS`, by default what it allows.
-
-    Raises
-    ------
-    InputError
-        If that cannot be.
-    """
+    """Return how agents sum on a graph, one of `vpem.settings.SUMS`, by default what it allows."""
     if graph.has_server:
         if how.sum not in SUMS_OF_A_STAR:
             raise InputError(
@@ -56,11 +50,6 @@ def settled(graph: Graph, how: SumSettings) -> tuple[SumSettings, Codec | None, 
     """Return settings with the way of summing and the acceleration that a graph lets them have.
 
     And the codec and the faults that they name.
-
-    Raises
-    ------
-    InputError
-        If two of them cannot both be had, or not on such a graph.
     """
     codec = None if how.compress is None else parse_codec(how.compress)
     failing = Faults(how.link_failure, how.agent_dropout, how.stragglers)

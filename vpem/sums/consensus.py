@@ -250,27 +250,13 @@ def rounds_needed(
 ) -> int:
     """Fewest rounds whose consensus error ``max |C - 1|`` is at most ``tolerance``.
 
-    Parameters
-    ----------
-    mixing, hubs
-        As for `ConsensusSum`.
-    rate : float
-        Second largest eigenvalue modulus of ``mixing``, below 1; where rounds are accelerated, an
-        estimate of it.
-    tolerance : float
-        Largest error allowed.
-    n_threads : int
-        Threads of the rounds.
-    accelerated : bool
-        Whether rounds are accelerated by Chebyshev's polynomials.
-    by_bound : bool
-        Take the number at which `consensus_error_bound` falls below the tolerance, as is done
-        where the operator is too large to form.
+    The rate is the second largest eigenvalue modulus of ``mixing``, below 1; where rounds are
+    accelerated, by Chebyshev's polynomials, an estimate of it. With ``by_bound`` it is the number
+    at which `consensus_error_bound` falls below the tolerance: the operator may be too large to
+    form.
 
-    Notes
-    -----
-    The error is looked at after every round; where plain rounds are very many, at powers of two
-    and then by bisection, as if it fell at every round.
+    The error is looked at after every round; where plain rounds are very many, at powers of two and
+    then by bisection, as if it fell at every round.
     """
     n_agents = mixing.shape[0]
     if len(hubs) == 1:

@@ -74,22 +74,11 @@ def agreed_within(largest: float) -> float:
 
 
 def contraction(codec: Codec, n_values: int) -> tuple[float, float]:
-    """Return by what a decoded message is scaled, and its noise ``omega``.
+    """Return by what a decoded message of so many values is scaled, and its noise ``omega``.
 
-    Scaled so, a message leaves at most ``omega / (1 + omega)`` of the squared norm behind. An
-    unbiased codec of variance omega is scaled by ``1 / (1 + omega)``; a biased one not at all.
-
-    Parameters
-    ----------
-    codec : Codec
-        How messages are written.
-    n_values : int
-        Values of a message.
-
-    Raises
-    ------
-    InputError
-        If the codec may leave all of a message behind.
+    Scaled so, a message leaves at most ``omega / (1 + omega)`` of the squared norm behind; a codec
+    that may leave all of it is refused. An unbiased codec of variance omega is scaled by ``1 / (1 +
+    omega)``; a biased one not at all.
     """
     if not n_values:
         return 1.0, 0.0
@@ -137,25 +126,15 @@ class RoundSteps:
 
 
 def stable_steps(rate: float, omega: float, *, fixed: bool = True) -> RoundSteps:
-    """Return the fastest steps that are stable under the noise of the messages.
+    """Return the fastest steps that are stable under the noise of the messages (`contraction`).
 
-    Where noise is small against the spectral gap rounds are accelerated by Chebyshev's
-    polynomials; for a bound below ``rate`` where it is not so small, which accelerates less. With
-    much noise they are plain, with a step of about ``1 / omega``.
+    Where noise is small against the spectral gap rounds are accelerated by Chebyshev's polynomials;
+    for a bound below ``rate``, the second largest eigenvalue modulus, where it is not so small,
+    which accelerates less. With much noise they are plain, with a step of about ``1 / omega``, as
+    they are where mixing weights are not the same in every round (``fixed``).
 
-    Parameters
-    ----------
-    rate : float
-        Second largest eigenvalue modulus of the mixing weights.
-    omega : float
-        Noise of the messages, see `contraction`.
-    fixed : bool
-        Whether the mixing weights are the same in every round; else rounds are plain.
-
-    Notes
-    -----
-    The constants were found by trial on cycles, paths, trees, geometric and complete graphs of 2
-    to 100 agents: the step is about half of the largest with which the error falls.
+    The constants were found by trial on cycles, paths, trees, geometric and complete graphs of 2 to
+    100 agents: the step is about half of the largest with which the error falls.
     """
     if fixed and 0 < rate < 1:
         gap = max(np.sqrt(1.0 - rate**2), NOISE_PER_GAP * np.sqrt(omega))
@@ -173,12 +152,8 @@ def messages_alone(omega: float, fall: float = FALL) -> int:
 def compressed_rounds(rate: float, omega: float, *, fall: float = FALL, fixed: bool = True) -> int:
     """Return the rounds of a compressed sum that are enough, as each goes on from the one before.
 
-    Parameters
-    ----------
-    rate, omega, fixed
-        As for `stable_steps`.
-    fall : float
-        By what the rounds of one sum reduce the distance to the mean, below 1.
+    The rounds of one sum reduce the distance to the mean by ``fall``, below 1; the rest is as for
+    `stable_steps`.
     """
     return rounds_of(stable_steps(rate, omega, fixed=fixed), rate, omega, fall)
 

@@ -105,22 +105,8 @@ def speakers(
 ) -> Memory:
     """Return the copies as a memory, to which all agents that are awake send how they differ.
 
-    Parameters
-    ----------
-    known : Copies
-        Is moved in place.
-    near : Neighbourhood
-        Who is here, and who is heard.
-    quantizer : Quantizer
-        How messages are written.
-    believed : float
-        By what a decoded message is scaled.
-    rng : Generator
-        Draws the keys of all agents, alike in every process.
-    charged : str
-        Kind that messages are counted as.
-    count : callable
-        Counts messages of so many bytes each.
+    The copies are moved in place. Keys of all agents are drawn alike in every process; a decoded
+    message is scaled by ``believed``. ``count`` counts messages of so many bytes each.
     """
     awake = known.awake
     talking = near.own[awake[near.own]]

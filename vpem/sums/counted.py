@@ -342,23 +342,10 @@ def add_vectors(
     kind: str = "estep",
     exponents: NDArray[np.int64] | None = None,
 ) -> NDArray[np.float64]:
-    """Sum one vector an agent, of N agents that are roots of their own.
+    """Sum one vector an agent, (N, P), of N agents that are roots of their own: (R, P).
 
-    Parameters
-    ----------
-    total : Sum
-        How.
-    values : ndarray of shape (N, P)
-        What each agent has.
-    kind : str
-        What the sum is for; see `Sum.begin`.
-    exponents : ndarray of shape (P,), optional
-        Powers of two in which numbers are counted where sums are masked. None: 1.
-
-    Returns
-    -------
-    ndarray of shape (R, P)
-        The sum, as each root finds it; R is 1 where all share one.
+    Each root finds its own sum; R is 1 where all share one. Where sums are masked numbers are
+    counted in powers of two, ``exponents`` (P,), by default 1.
     """
     if exponents is not None:
         total = at_server(total).in_units(exponents)

@@ -45,25 +45,11 @@ def communication(
     n_scalars: int = 0,
     n_ahead: int = 0,
 ) -> State:
-    """Count what a fit will send, on ledgers of its own.
+    """Count what a fit will send, on ledgers of its own; see `vpem.fits.plan.plan`.
 
-    Parameters
-    ----------
-    network : Network
-        From `vpem.connect`.
-    n_samples, n_values, itemsize : int
-        Rows, what is summed of each, and bytes of a number.
-    batch_size : int, optional
-        Rows of a batch.
-    n_scalars : int
-        Exact numbers of a message besides (`vpem.sums.scalars`).
-    n_ahead : int
-        Numbers that hubs add up ahead of every sum, of all rows together.
-
-    Returns
-    -------
-    dict
-        See `vpem.fits.plan.plan`.
+    ``n_values`` are summed of each row, ``itemsize`` is their bytes, ``n_scalars`` are exact
+    numbers of a message besides (`vpem.sums.scalars`), and ``n_ahead`` numbers that hubs add up
+    ahead of every sum, of all rows together.
     """
     graph = network.graph
     setup = Ledger(graph)
@@ -109,19 +95,8 @@ def labels_sent(
 ) -> State:
     """Count what is sent once a fit is over, if agents that hold features want labels.
 
-    Parameters
-    ----------
-    network : Network
-        From `vpem.connect`.
-    n_samples, n_components, n_values : int
-        Rows, responsibilities of each, and what is summed of each.
-    n_ahead : int
-        Numbers that hubs add up ahead of it.
-
-    Returns
-    -------
-    dict
-        `vpem.network.ledger.Ledger.summary`, or its mean where links fail.
+    ``n_values`` are summed of each row, and ``n_ahead`` numbers that hubs add up ahead of it. It is
+    `vpem.network.ledger.Ledger.summary`, or its mean where links fail.
     """
     plain, n_drawn = replace(network, total=uncompressed(network)), _n_drawn(network)
     message = (n_samples, n_values, ITEM, 1)

@@ -206,12 +206,7 @@ class GossipSum(GoesOn, _OverHubs):
     ) -> Self:
         """Return the same sum of agents that live in several processes.
 
-        Parameters
-        ----------
-        agents, holders, following
-            As for `vpem.sums.neighbours.Neighbourhood`.
-        n_rounds, rate
-            Of all processes.
+        Rounds and rate are of all processes, the rest as for `vpem.sums.neighbours.Neighbourhood`.
         """
         spread = copy(self)
         spread.n_rounds, spread.rate = n_rounds, rate
@@ -492,12 +487,8 @@ class GossipSum(GoesOn, _OverHubs):
     ) -> None:
         """Run compressed rounds until no root is off by more than `agreed_within`.
 
-        A scalar is a sum over rows: it may be off by that in each.
-
-        Raises
-        ------
-        NumericalError
-            If agents still disagree when even float64 should have brought them together.
+        A scalar is a sum over rows: it may be off by that in each. If agents still disagree when
+        even float64 should have brought them together it raises NumericalError.
         """
         width = memory.inputs.shape[1]
         units = np.ones(width)

@@ -198,14 +198,8 @@ class Neighbourhood:
     def rows_of(self, pattern: Any) -> tuple[NDArray[np.int32], NDArray[np.int32], slice]:
         """Return the rows of this process's agents of a matrix in CSR form, and their values.
 
-        Returns
-        -------
-        indptr : ndarray of shape (n_rows + 1,)
-            The rows of agents elsewhere are empty.
-        indices : ndarray
-            Columns are rows of an array of this process.
-        values : slice
-            Of the values of the whole matrix.
+        Of ``indptr`` (n_rows + 1,) rows of agents elsewhere are empty; ``indices`` are rows of an
+        array of this process; the slice is of the values of the whole matrix.
         """
         # Agents lie on processes in runs.
         begin, end = (int(self.own[0]), int(self.own[-1]) + 1) if len(self.own) else (0, 0)
@@ -227,14 +221,8 @@ class Neighbourhood:
     ) -> Generator[None]:
         """Send the roots' rows to the agents of their hubs, hop by hop.
 
-        Parameters
-        ----------
-        states : sequence of ndarray of shape (n_rows, ...)
-            Arrays whose rows go in one message; are written to.
-        kind : str
-            What it is counted as.
-        informed : ndarray of bool, shape (N,), optional
-            Agents that are told; None: all.
+        Where ``informed`` (N,) is given these alone are told. ``states`` are arrays (n_rows, ...)
+        whose rows go in one message, and which are written to.
         """
         size = row_bytes(states)
         for level in self._levels:
@@ -264,10 +252,7 @@ class Neighbourhood:
     def carry(self, messages: NDArray[np.uint8], awake: Mask, kind: str) -> NDArray[np.uint8]:
         """Send messages (a, size) of the agents here that are awake to processes with neighbours.
 
-        Returns
-        -------
-        ndarray of uint8, shape (g, size)
-            What is heard of those elsewhere that are awake.
+        It returns what is heard of those elsewhere that are awake, (g, size).
         """
         assert self.exchange is not None
         size = messages.shape[1]

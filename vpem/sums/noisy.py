@@ -56,24 +56,10 @@ class Noisy:
     def add(
         self, values: Vector, scales: NDArray[np.int64], unit: float, kind: str = "estep"
     ) -> Vector:
-        """Add up one vector a worker, and noise.
+        """Add up one vector a worker (n, P), and noise: (P,), the same in every process.
 
-        Parameters
-        ----------
-        values : ndarray of shape (n, P)
-            What each worker of this process has: multiples of the unit, of which doubles hold
-            the sum and the noise exactly.
-        scales : ndarray of shape (P,)
-            Standard deviations of the noise, in units.
-        unit : float
-            A power of two.
-        kind : str
-            What the sum is for; see `vpem.sums.sum.Sum.begin`.
-
-        Returns
-        -------
-        ndarray of shape (P,)
-            The noisy sum, the same in every process.
+        Values are multiples of the unit, a power of two, of which doubles hold the sum and the
+        noise exactly; ``scales`` (P,) are standard deviations of the noise, in units.
         """
         holders = self.inner.holders
         # Masked numbers are whole in the units they come in: whatever fits a double fits there.

@@ -99,22 +99,10 @@ class Quantizer:
     def transmit(
         self, values: Vector, draw: Callable[[int], Keys], here: NDArray[np.bool_] | None = None
     ) -> tuple[Vector, NDArray[np.int64]]:
-        """Return what is received of a message a row (a, P), and the bytes of each.
+        """Return what is received of a message a row (a, P), and the bytes (a,) of each.
 
-        Parameters
-        ----------
-        values : ndarray of shape (a, P)
-            A vector a sender.
-        draw : callable
-            Draws the keys of so many messages.
-        here : ndarray of shape (a,), optional
-            Which senders are in this process. Keys are drawn for others too; what is received of
-            them and their bytes are zero.
-
-        Returns
-        -------
-        received : ndarray of shape (a, P)
-        sizes : ndarray of shape (a,)
+        ``draw`` draws the keys of so many messages: also of senders in other processes, where
+        ``here`` (a,) is False; what is received of them and their bytes are zero.
         """
         if here is None or here.all():
             return self._compress(values, [draw(len(values)) for _ in self.pieces])

@@ -91,10 +91,7 @@ class Rounds:
     def needed(self, codec: Codec | None, faults: Faults | None) -> int:
         """Rounds of a sum where their number was left to us.
 
-        Raises
-        ------
-        InputError
-            If they are too many to be run one by one, or float64 would send less.
+        It refuses if they are too many to be run one by one, or float64 would send less.
         """
         tol = self.how.consensus_tol
         if codec is not None:
@@ -124,10 +121,7 @@ class Rounds:
 def _compressed_rounds(codec: Codec, rate: float, fixed: bool) -> int:
     """Rounds of a compressed sum that are expected; ``fixed`` as for `stable_steps`.
 
-    Raises
-    ------
-    InputError
-        If float64 would send less in rounds that go on from the sum before as these do.
+    It refuses if float64 would send less in rounds that go on from the sum before as these do.
     """
     _, omega = contraction(codec, MANY_VALUES)
     if omega > MOST_NOISE:

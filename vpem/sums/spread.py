@@ -104,19 +104,8 @@ def _placed(network: Network, engine: Engine) -> Placement:
 def sum_over(network: Network, agents: Placement, following: bool = False) -> Sum:
     """Return the sum of a network whose agents live in several processes.
 
-    Parameters
-    ----------
-    network : Network
-        From `vpem.sums.connect`, alike in every process.
-    agents : Placement
-        Where its agents live.
-    following : bool
-        Whether a process without roots runs the loop with what the first root finds.
-
-    Raises
-    ------
-    InputError
-        If rounds are too many to be run one by one.
+    With ``following`` a process without roots runs the loop with what the first root finds. It
+    refuses rounds that are too many to be run one by one.
     """
     total, engine = network.total, agents.engine
     holders = Placement(engine, agents.nodes[[hub.root for hub in network.hubs]], agents.masks)
@@ -176,14 +165,7 @@ def sum_exactly(network: Network, ledger: Ledger) -> Sum:
     """Return the exact sum of a network, whose rounds, codecs and faults are left aside.
 
     It is taken at the server where there is one, and else along a tree: no agent needs to be
-    reached by others than in a fit.
-
-    Parameters
-    ----------
-    network : Network
-        From `vpem.sums.connect`, or this process's part of it.
-    ledger : Ledger
-        Where it is counted how a tree is grown, if there is none yet.
+    reached by others than in a fit. The ledger counts how a tree is grown, if there is none yet.
     """
     whole = network.whole
     total = whole.total

@@ -38,13 +38,7 @@ def in_common_units(total: AtServer, values: NDArray[np.float64]) -> AtServer:
 
     Holders count, under masks too, how many of them have their largest numbers in each of some runs
     of powers of two, and then at each power of the last run: of whom that is nobody hears.
-
-    Parameters
-    ----------
-    total : AtServer
-        How they are summed.
-    values : ndarray of shape (B, P)
-        What each holder of this process has.
+    ``values`` (B, P) are of the holders of this process.
     """
     masks = total.holders.masks
     if masks is None:
@@ -70,28 +64,10 @@ def check_digits(
     """Compare the rounding of a masked sum of squared distances with what is usual among them.
 
     All learn whether any holder can tell what is usual, and whether any has enough digits of it or
-    many; of whom that is they learn nothing.
-
-    Parameters
-    ----------
-    holders : Placement
-        Who adds, under masks.
-    sizes : ndarray of shape (n,)
-        Squared distances that are usual at each holder of this process; 0: it cannot tell.
-    exponent : int
-        The sum is in units of 2 to this power, in fixed point.
-    times : float
-        How many such distances are added up before they are rounded.
-
-    Raises
-    ------
-    InputError
-        If rounding takes the digits of usual distances.
-
-    Warns
-    -----
-    VpemWarning
-        If it takes many of them.
+    many; of whom that is they learn nothing. ``sizes`` (n,) are squared distances that are usual at
+    each holder of this process (0: it cannot tell), ``times`` how many are added up before they are
+    rounded; the sum is in fixed point, in units of ``2^exponent``. It refuses if rounding takes the
+    digits of usual distances, and warns if it takes many.
     """
     assert holders.masks is not None
     fixed = holders.masks.fixed
@@ -117,21 +93,9 @@ def add_numbers(
     """Sum a few numbers of every holder, exactly where there is one place that adds them up.
 
     No codec touches them there, and nothing that is remembered of terms changes. They may be of any
-    size: where sums are masked their units are agreed on first.
-
-    Parameters
-    ----------
-    total : Sum
-        How.
-    values : ndarray of shape (B, P)
-        What each holder of this process has.
-    kind : str
-        What the sum is for; see `vpem.sums.sum.Sum.begin`.
-
-    Returns
-    -------
-    ndarray of shape (R, P)
-        The sum, as each root finds it; R is 1 where all share one.
+    size: where sums are masked their units are agreed on first. ``values`` (B, P) are of the
+    holders of this process; the sum (R, P) is as each root finds it, and R is 1 where all share
+    one.
     """
     if not isinstance(total, AtServer):
         return add_vectors(total, values, kind)

@@ -285,17 +285,11 @@ class Memory(Wrapper):
         return self.inner.aggregate(self.values)
 
     def estimate(self, values: Vector, about: Vector) -> Vector:
-        """Estimate the sum of vectors about another, without bias: shape (1, P).
+        """Estimate the sum of vectors (a, P) of the active senders without bias: shape (1, P).
 
         It is the sum of the memories as they were, which the server keeps, plus an estimate of what
-        differs. Of biased messages it is that of the memories as they become.
-
-        Parameters
-        ----------
-        values : ndarray of shape (a, P)
-            Of the active senders.
-        about : ndarray of shape (1, P)
-            What all know, and vectors are taken about.
+        differs. Of biased messages it is that of the memories as they become. Vectors are taken
+        about ``about``, which all know.
         """
         assert self.kept is not None
         received = self.inner.send(self.differ(values, about))
