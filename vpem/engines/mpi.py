@@ -188,13 +188,7 @@ class MpiEngine:
     # ---- waiting -------------------------------------------------------------------------------
 
     def _wait(self, request: Any) -> None:
-        """Wait for a request, with the processor given to others meanwhile.
-
-        Raises
-        ------
-        StalledError
-            If a rank does not answer within the deadline.
-        """
+        """Wait for a request, with the processor given to others meanwhile."""
         polls = 0
         look = began = time.monotonic()
         while not request.Test():

@@ -159,28 +159,9 @@ def render(figure: Figure, target: BinaryIO, ending: str, dpi: int) -> None:
 
 
 def save_picture(path: str | os.PathLike[str], picture: Picture, *, force: bool = False) -> None:
-    """Write a picture completely or not at all, the same bytes for the same picture.
+    """Write a .png, .svg or .pdf completely or not at all, the same bytes for the same picture.
 
-    Parameters
-    ----------
-    path : path
-        A .png, .svg or .pdf file.
-    picture : Picture
-        What to write.
-    force : bool
-        Replace an existing file.
-
-    Raises
-    ------
-    InputError
-        If the file's name has another ending.
-    FileError
-        If the file exists and ``force`` is False, or cannot be written.
-
-    Warns
-    -----
-    VpemWarning
-        If a name has characters that the font has not.
+    It warns if a name has characters that the font has not.
     """
     check_picture(path, force)
     import matplotlib as mpl

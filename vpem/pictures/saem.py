@@ -29,19 +29,10 @@ BROKEN = (0, (5, 3))
 
 
 def draw_traces(fit: SaemFit | SavedSaem) -> Picture:
-    """Draw every parameter against the iterations.
+    """Draw every parameter, of many the first 36, against the iterations.
 
-    A panel has the parameter as it went, the mean of it since the burn-in, which is shaded, and
-    the final estimate, whose standard error stands above it.
-
-    Parameters
-    ----------
-    fit : SaemFit or SavedSaem
-        Of many parameters the first 36 are drawn.
-
-    Returns
-    -------
-    Picture
+    A panel has the parameter as it went, the mean of it since the burn-in, which is shaded, and the
+    final estimate, whose standard error stands above it.
     """
     saved = as_saved(fit)
     burn_in = _burn_in(saved)
@@ -132,30 +123,9 @@ def draw_curves(
 ) -> Picture:
     """Draw the curve of each individual given its rows, over what was measured.
 
-    A panel an individual: its values, its curve with the interval, and that of the population
-    with the individual's covariates; where these change in time, at the times of its rows.
-
-    Parameters
-    ----------
-    fit : SaemFit or SavedSaem
-        Of a model that has curves.
-    individuals : Individuals
-        Of the fit, or others.
-    model : callable, optional
-        As for `vpem.saem.prediction.Predictor`.
-    n_times : int
-        Times at which curves are computed.
-    most : int
-        Individuals up to which all are drawn; of more the first.
-
-    Returns
-    -------
-    Picture
-
-    Raises
-    ------
-    InputError
-        If the model has no curves, or the individuals do not fit it.
+    A panel an individual, up to ``most``: its values, its curve with the interval at ``n_times``
+    times, and that of the population with the individual's covariates; where these change in time,
+    at the times of its rows. ``model`` is as for `vpem.saem.prediction.Predictor`.
     """
     saved = as_saved(fit)
     predictor = Predictor(fit, model)

@@ -98,22 +98,10 @@ class Sampler(Protocol):
     def move(
         self, model: SaemModel, theta: Vector, chains: Chains, streams: Streams, now: int, late: int
     ) -> None:
-        """Move them once.
+        """Move the chains once, in place.
 
-        Parameters
-        ----------
-        model : SaemModel
-            Of the individuals of the chains.
-        theta : ndarray of shape (p,)
-            Parameters.
-        chains : Chains
-            Changed in place.
-        streams : Streams
-            Of the same individuals.
-        now : int
-            Iteration, from 1: no two calls with the same for one individual.
-        late : int
-            Iterations since the burn-in; 0 in it, when moves are adapted.
+        No two calls have the same ``now``, the iteration from 1, for one individual; ``late`` are
+        iterations since the burn-in, 0 in it, when moves are adapted.
         """
 
 

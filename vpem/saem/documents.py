@@ -69,13 +69,7 @@ class Completion:
 
 
 def completion(predictor: Predictor, documents: Individuals) -> Completion:
-    """Tell how well the topics of a fit complete documents, halved by the predictor's seed.
-
-    Raises
-    ------
-    InputError
-        If the fit has no topics, or the halves have no words.
-    """
+    """Tell how well the topics of a fit complete documents, halved by the predictor's seed."""
     if not is_wide(predictor.saved):
         raise InputError(
             f"the model {predictor.saved.model} has no topics by which documents are completed; "

@@ -15,24 +15,8 @@ __all__ = ["read_devices"]
 def read_devices(path: str | os.PathLike[str], individuals: Sequence[str]) -> Workers:
     """Read who holds whom: JSON, ``{"device": [individual, ...], ...}``, individuals by name.
 
-    Parameters
-    ----------
-    path : path
-        The file; a name that is a whole number may be written as a number.
-    individuals : sequence of str
-        Names of all individuals.
-
-    Returns
-    -------
-    Workers
-        Devices in the order of the file; "rows" are numbers of individuals.
-
-    Raises
-    ------
-    FileError
-        If the file cannot be read.
-    InputError
-        If an individual is unknown, held twice or by nobody, or a device holds none.
+    A name that is a whole number may be written as a number. Devices stand in the order of the
+    file; their "rows" are numbers of individuals, each of which is held once.
     """
     places = {name: place for place, name in enumerate(individuals)}
 

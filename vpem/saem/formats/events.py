@@ -25,13 +25,7 @@ MOST_DOSES = 10_000_000
 def event_columns(
     header: Sequence[str], named: Mapping[str, str], taken: Collection[str], source: str
 ) -> dict[str, str]:
-    """Find the columns of events: those that were named, else by their usual names in any case.
-
-    Raises
-    ------
-    InputError
-        If one that was named is none, or there are no amounts.
-    """
+    """Find the columns of events: those that were named, else by their usual names in any case."""
     for name, column in named.items():
         check_choice("column of doses", name, EVENTS)
         if column not in header:
@@ -53,19 +47,8 @@ def measured_lines(
 ) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
     """Return which lines are measurements, and which are doses; some are neither.
 
-    Parameters
-    ----------
-    events : mapping of str to ndarray of shape (N,)
-        Columns that there are of `EVENTS`; NaN where nothing stands.
-    values : ndarray of shape (N,)
-        What was measured; NaN: nothing.
-    wheres : sequence of str
-        Where each line is.
-
-    Raises
-    ------
-    InputError
-        If a line is said to be both, or of a kind that is not read.
+    ``events`` are the columns (N,) that there are of `EVENTS`, NaN where nothing stands, as in
+    ``values`` (N,) where nothing was measured.
     """
     nothing = np.zeros(len(values))
     amt = np.nan_to_num(events["amt"])
@@ -100,23 +83,8 @@ def doses_of_lines(
 ) -> Doses:
     """Return the doses that lines say, repeated ones too.
 
-    Parameters
-    ----------
-    names : sequence of str
-        Individuals, (n,).
-    labels, times : ndarray of shape (E,)
-        Whose, and when.
-    events : mapping of str to ndarray of shape (E,)
-        Columns of `EVENTS`; NaN where nothing stands.
-    wheres : sequence of str
-        Where each line is.
-    source : str
-        Of all.
-
-    Raises
-    ------
-    InputError
-        If a line has no meaning, or an individual no measurements.
+    ``labels`` and ``times`` (E,) say whose and when; ``events`` are columns (E,) of `EVENTS`, NaN
+    where nothing stands, and ``wheres`` where each line is.
     """
     nothing = np.zeros(len(times))
     raw = events["amt"]

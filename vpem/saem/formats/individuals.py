@@ -170,13 +170,7 @@ def _read_numbered(file: h5py.File, read: Mapping[str, NDArray[Any]]) -> dict[st
 
 
 def chain(parts: Sequence[Individuals]) -> Individuals:
-    """Put individuals of several sources one after the other.
-
-    Raises
-    ------
-    InputError
-        If two of them have one name.
-    """
+    """Put individuals of several sources, no two of one name, one after the other."""
     if len(parts) == 1:
         return parts[0]
     tables = join_numbers([part.columns.get("words", {}) for part in parts])
@@ -213,13 +207,7 @@ def join_numbers(tables: Sequence[Mapping[str, Sequence[str]]]) -> dict[str, lis
 
 
 def numbered_as(found: Individuals, tables: Mapping[str, Sequence[str]]) -> Individuals:
-    """Return individuals whose covariates are numbers of words in these tables.
-
-    Raises
-    ------
-    InputError
-        If they have a word that a table has not, or numbers where words are wanted.
-    """
+    """Return individuals whose covariates are numbers of words in these tables."""
     if not tables:
         return found
     own = found.columns.get("words", {})
@@ -242,13 +230,7 @@ def numbered_as(found: Individuals, tables: Mapping[str, Sequence[str]]) -> Indi
 
 
 def write_individuals(path: PathLike, found: Individuals, force: bool = False) -> None:
-    """Write individuals to HDF5, all or nothing.
-
-    Raises
-    ------
-    FileError
-        If the file exists and ``force`` is False, or cannot be written.
-    """
+    """Write individuals to HDF5, all or nothing."""
     with (
         atomic_write(path, force, "individuals") as temporary,
         create(temporary, ENCODING, VERSION) as file,

@@ -52,13 +52,7 @@ OWN = "own"
 
 
 def make_model(name: str, individuals: Individuals, **options: Any) -> SaemModel:
-    """Make a model of its name, see `MODELS`.
-
-    Raises
-    ------
-    InputError
-        If there is none, the data do not fit it, or an option is unknown.
-    """
+    """Make a model of its name, see `MODELS`."""
     kind = model_class(name, options)
     known = list(signature(kind).parameters)[1:]
     for option in options:

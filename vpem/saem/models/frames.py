@@ -77,20 +77,10 @@ def framed(
 ) -> Frame:
     """Choose columns for a model; all devices add up what that takes.
 
-    Parameters
-    ----------
-    data : Individuals
-        Whose.
-    columns : callable
-        Columns (N, m) of their rows; none, (N, 0), of a model that has no such.
-    people : ndarray of shape (n, L)
-        Their covariates, the first 1.
-    mask : ndarray of shape (m, L)
-        Which coefficients there are.
-    random : ndarray of shape (q,)
-        Columns whose coefficients vary.
-    full : bool
-        Whether these have all covariances, without which they cannot be mixed.
+    ``columns`` gives columns (N, m) of the individuals' rows, or none, (N, 0); ``people`` (n, L)
+    are covariates, the first 1, and ``mask`` (m, L) says which coefficients there are. Coefficients
+    of the columns ``random`` (q,) vary; ``full``: with all covariances, without which they cannot
+    be mixed.
     """
     X = columns(data)
     varies = np.isin(np.arange(len(mask)), random)

@@ -323,13 +323,7 @@ class SaemModel(ABC):
 
 
 def begin_model(model: SaemModel) -> tuple[Vector, Vector]:
-    """Return a model's parameters (p,) and latents (n, q) to begin with.
-
-    Raises
-    ------
-    InputError
-        If its methods do not fit each other, so that `start` fails.
-    """
+    """Return a model's parameters (p,) and latents (n, q) to begin with."""
     name = type(model).__name__
     try:
         theta, z = model.start()
@@ -344,13 +338,7 @@ def begin_model(model: SaemModel) -> tuple[Vector, Vector]:
 
 
 def check_model(model: SaemModel, theta: Vector, z: Vector) -> None:
-    """Check that a model's functions fit each other, before they are run many times.
-
-    Raises
-    ------
-    InputError
-        If an array has another shape than the others need.
-    """
+    """Check that a model's functions fit each other, before they are run many times."""
     name = type(model).__name__
     n, q = model.n, len(model.latents) + model.n_imputed
     p, P = len(model.parameters), model.size

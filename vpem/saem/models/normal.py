@@ -104,13 +104,7 @@ def is_floored(covariance: Vector, least: Vector | float = LEAST) -> bool:
 
 
 def known_scale(values: Vector, scale: float, source: str) -> None:
-    """Check that there is a scale of a model's values, which fits need.
-
-    Raises
-    ------
-    InputError
-        If there is none.
-    """
+    """Check that there is a scale of a model's values, which fits need."""
     if not (np.isfinite(scale) and scale > 0):
         raise InputError(
             f"{source}: all values are {values[0]:g}, of which a model says nothing; take other "

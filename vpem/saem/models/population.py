@@ -116,13 +116,7 @@ def short_name(latent: str) -> str:
 
 
 def effects_of(asked: Sequence[str], parameters: Sequence[str]) -> tuple[Effect, ...]:
-    """Read effects such as ``cl:weight`` or ``cl:log(weight/70)`` of parameters of these names.
-
-    Raises
-    ------
-    InputError
-        If one has another form, is of no parameter, or is there twice.
-    """
+    """Read effects such as ``cl:weight`` or ``cl:log(weight/70)`` of parameters of these names."""
     found: list[Effect] = []
     for text in asked:
         parameter, colon, covariate = (part.strip() for part in text.partition(":"))

@@ -107,14 +107,9 @@ class Scoring(NamedTuple):
     def step(self, B: Vector, score: Vector, half: Vector, at: Vector) -> tuple[Vector, Vector]:
         """Coefficients B (m, L) after a step, and variances.
 
-        Parameters
-        ----------
-        B : ndarray of shape (m, L)
-            Coefficients; those that are fixed count for nothing.
-        score, half : ndarray of shape (s,), (s (s + 1) / 2,)
-            A total of statistics.
-        at : ndarray of shape (s,)
-            Where the expansion is about, from where steps may not be too long.
+        Coefficients that are fixed count for nothing. ``score`` (s,) and ``half`` (s (s + 1) / 2,)
+        are a total of statistics; the expansion is about ``at`` (s,), from where steps may not be
+        too long.
         """
         info = symmetric(half, self.size)
         sizes = np.sqrt(np.maximum(np.diag(info), 0.0))

@@ -15,12 +15,7 @@ __all__ = ["is_incomplete", "table_of"]
 def table_of(individuals: Individuals, items: Sequence[float] | None) -> tuple[Vector, Vector]:
     """Return the values (n, d), NaN where they are missing, and the items (d,).
 
-    Parameters
-    ----------
-    individuals : Individuals
-        Whose.
-    items : sequence of float or None
-        The items; None: those that all individuals have.
+    By default the items are those that all individuals have.
     """
     if items is None:
         return individuals.matrix()

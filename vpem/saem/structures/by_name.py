@@ -20,20 +20,10 @@ def is_own(name: str) -> bool:
 
 
 def structure_of(name: str, scales: Mapping[str, str] | None = None) -> Structure:
-    """Return a curve by name.
+    """Return a curve by name: one of `FORMULAS`, or ``FILE.py:function``, which runs the file.
 
-    Parameters
-    ----------
-    name : str
-        One of `FORMULAS`, or ``FILE.py:function``: this runs the file. Nothing but the user may
-        name it, so a name that is read from a file must not be given here.
-    scales : mapping of str to str, optional
-        Scales of parameters, of formulas of vpem.
-
-    Raises
-    ------
-    InputError
-        If there is none of this name, or the file fails.
+    Nothing but the user may name it, so a name that is read from a file must not be given here.
+    ``scales`` are of parameters, of formulas of vpem.
     """
     if not is_own(name):
         if name not in FORMULAS:
