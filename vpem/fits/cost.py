@@ -136,18 +136,10 @@ def message_size(n_components: int, n_features: int) -> int:
 
 @dataclass(frozen=True)
 class Rates:
-    """What one thread of this machine does in a second.
+    """What one thread of this machine does in a second."""
 
-    Attributes
-    ----------
-    flops : float
-        Of an E-step and M-step.
-    additions : float
-        Numbers of 8 bytes that are added to others in memory.
-    """
-
-    flops: float
-    additions: float
+    flops: float  # of an E-step and M-step
+    additions: float  # numbers of 8 bytes that are added to others in memory
 
 
 def measure_rates(width: int, n_components: int) -> Rates:

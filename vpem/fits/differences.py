@@ -55,18 +55,10 @@ class Difference:
 
 @dataclass(frozen=True)
 class Levels:
-    """The levels of a category.
+    """The levels of a category."""
 
-    Attributes
-    ----------
-    names : tuple of str
-        What they are called; numbers where they have no names.
-    shares : ndarray of shape (K, L)
-        Of each level in each component.
-    """
-
-    names: tuple[str, ...]
-    shares: Vector
+    names: tuple[str, ...]  # what they are called; numbers where they have no names
+    shares: Vector  # (K, L) of each level in each component
 
     def away(self, weights: Vector) -> Vector:
         """How far the shares of each component (K,) lie from those of all rows.

@@ -52,21 +52,11 @@ def codec_of_moments(codec: Codec | None) -> Codec | None:
 
 @dataclass(frozen=True)
 class HeldPart:
-    """Rows of one worker in the user's units.
+    """Rows of one worker in the user's units."""
 
-    Attributes
-    ----------
-    rows : Rows
-        NaN where a value is missing.
-    weights : ndarray of shape (m,) or None
-        None: all weigh 1.
-    mass : float
-        What they weigh.
-    """
-
-    rows: Rows
-    weights: Vector | None
-    mass: float
+    rows: Rows  # NaN where a value is missing
+    weights: Vector | None  # (m,); None: all weigh 1
+    mass: float  # what they weigh
 
     def runs(self) -> Iterator[tuple[Vector, Vector | None]]:
         """Yield runs of rows and their weights."""

@@ -26,18 +26,10 @@ CHUNK_ROWS = 1 << 14
 
 @dataclass(frozen=True)
 class StoredParts:
-    """Rows of the workers of this process that are read a run at a time.
+    """Rows of the workers of this process that are read a run at a time."""
 
-    Attributes
-    ----------
-    rows : Rows
-        Of all of them, worker by worker.
-    counts : ndarray of shape (n,)
-        How many each has.
-    """
-
-    rows: Rows
-    counts: NDArray[np.intp]
+    rows: Rows  # of all of them, worker by worker
+    counts: NDArray[np.intp]  # (n,) how many each has
 
 
 class HeldRows:

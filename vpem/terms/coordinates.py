@@ -24,24 +24,12 @@ Vector = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Coordinates:
-    """A mixture in unconstrained coordinates, or the difference of two.
+    """A mixture in unconstrained coordinates, or the difference of two."""
 
-    Attributes
-    ----------
-    blocks : Blocks
-        Of the mixture.
-    weights : ndarray of shape (R, K)
-        Log mixing weights; 0 of components without weight.
-    means : ndarray of shape (K, d), or (K (1 + q), d)
-        With q factors the loadings follow.
-    spreads : ndarray
-        Log-Cholesky factors, shaped as the mixture's covariances.
-    """
-
-    blocks: Blocks
-    weights: Vector
-    means: Vector
-    spreads: Vector
+    blocks: Blocks  # of the mixture
+    weights: Vector  # (R, K) log mixing weights; 0 of components without weight
+    means: Vector  # (K, d), or (K (1 + q), d): with q factors the loadings follow
+    spreads: Vector  # log-Cholesky factors, shaped as the mixture's covariances
 
     @classmethod
     def of(cls, mixture: Mixture, floor: Vector) -> Coordinates:

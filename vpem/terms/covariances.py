@@ -67,24 +67,12 @@ def block_views(
 
 @dataclass(frozen=True)
 class Factors:
-    """What the E-step needs of a mixture, in the precision of the data.
+    """What the E-step needs of a mixture, in the precision of the data."""
 
-    Attributes
-    ----------
-    means : ndarray of shape (K, d)
-        In block order.
-    inverse : ndarray
-        Inverse Cholesky factors, flat, or inverse variances of shape (n_copies, d).
-    log_dets : ndarray of shape (n_copies, B)
-        ``log|Sigma|`` of every block.
-    failed : ndarray of shape (n_copies, B)
-        1 where a block is not positive definite.
-    """
-
-    means: Floats
-    inverse: Floats
-    log_dets: Floats
-    failed: NDArray[np.uint8]
+    means: Floats  # (K, d) in block order
+    inverse: Floats  # inverse Cholesky factors, flat, or inverse variances of shape (n_copies, d)
+    log_dets: Floats  # (n_copies, B) ``log|Sigma|`` of every block
+    failed: NDArray[np.uint8]  # (n_copies, B) 1 where a block is not positive definite
 
     def terms(self, rows: Floats, offsets: NDArray[np.intp], n_threads: int) -> Floats:
         """Local terms ``Q`` of these rows, shape (B, m, K), Valdeira et al., equation (12)."""

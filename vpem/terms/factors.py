@@ -35,21 +35,11 @@ Vector = NDArray[np.float64]
 
 @dataclass
 class FactorStatistics(Statistics):
-    """Expected sufficient statistics of rows and their factors.
+    """Expected sufficient statistics of rows and their factors."""
 
-    Attributes
-    ----------
-    scores : ndarray of shape (R, K, q)
-        ``sum g E f``.
-    squares : ndarray of shape (R, K, q, q)
-        ``sum g E f f'``, which is ``sum g (E f E f' + B)``.
-    products : ndarray of shape (K, d, q)
-        ``sum g (x - shift) E f'``.
-    """
-
-    scores: Vector
-    squares: Vector
-    products: Vector
+    scores: Vector  # (R, K, q) ``sum g E f``
+    squares: Vector  # (R, K, q, q) ``sum g E f f'``, which is ``sum g (E f E f' + B)``
+    products: Vector  # (K, d, q) ``sum g (x - shift) E f'``
 
     @property
     def nbytes(self) -> int:

@@ -27,24 +27,12 @@ DIAGONAL = ("diag", "tied-diag")
 
 @dataclass
 class Selection:
-    """What a search has found.
+    """What a search has found."""
 
-    Attributes
-    ----------
-    criterion : str
-        By which models were judged.
-    grid : list of Cell
-        What was fitted.
-    cells : list of dict
-        What each cell came to; see `summary`.
-    choice : Chosen
-        Which is best.
-    """
-
-    criterion: str
-    grid: list[Cell]
-    cells: list[Report]
-    choice: Chosen
+    criterion: str  # by which models were judged
+    grid: list[Cell]  # what was fitted
+    cells: list[Report]  # what each cell came to; see `summary`
+    choice: Chosen  # which is best
 
 
 NO_LESS = 1e-6

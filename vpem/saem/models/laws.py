@@ -25,42 +25,20 @@ LOG_2_PI = float(np.log(2 * np.pi))
 
 
 class Rows(NamedTuple):
-    """What was measured.
+    """What was measured."""
 
-    Attributes
-    ----------
-    values : ndarray of shape (N,)
-        Measurements, or limits.
-    censored : ndarray of shape (N,) of int
-        1 where the value is below the limit, -1 above, 0 measured.
-    """
-
-    values: Vector
-    censored: NDArray[np.int8]
+    values: Vector  # (N,) measurements, or limits
+    censored: NDArray[np.int8]  # (N,) 1 where the value is below the limit, -1 above, 0 measured
 
 
 class Bends(NamedTuple):
-    """What a log-density says of the curve and the variances, row by row.
+    """What a log-density says of the curve and the variances, row by row."""
 
-    Attributes
-    ----------
-    slope : ndarray of shape (chains, N)
-        Derivative in the curve.
-    weight : ndarray of shape (chains, N)
-        Information about the curve, not negative.
-    variances : ndarray of shape (k, chains, N)
-        Derivatives in the variances v.
-    cross : ndarray of shape (k, chains, N)
-        Information about curve and variances together.
-    among : ndarray of shape (k, k, chains, N)
-        Information about the variances.
-    """
-
-    slope: Vector
-    weight: Vector
-    variances: Vector
-    cross: Vector
-    among: Vector
+    slope: Vector  # (chains, N) derivative in the curve
+    weight: Vector  # (chains, N) information about the curve, not negative
+    variances: Vector  # (k, chains, N) derivatives in the variances v
+    cross: Vector  # (k, chains, N) information about curve and variances together
+    among: Vector  # (k, k, chains, N) information about the variances
 
 
 class Law(ABC):

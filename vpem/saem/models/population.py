@@ -48,18 +48,10 @@ FORM = re.compile(
 
 
 class Effect(NamedTuple):
-    """A covariate that a parameter's mean depends on.
+    """A covariate that a parameter's mean depends on."""
 
-    Attributes
-    ----------
-    parameter : str
-        Whose mean, by its short name: ``cl``, not ``log cl``.
-    covariate : str
-        As it was asked for, such as ``log(weight/70)``.
-    """
-
-    parameter: str
-    covariate: str
+    parameter: str  # whose mean, by its short name: ``cl``, not ``log cl``
+    covariate: str  # as it was asked for, such as ``log(weight/70)``
 
     @property
     def column(self) -> str:

@@ -19,24 +19,12 @@ __all__ = ["Hidden", "hide", "split", "split_columns"]
 
 @dataclass(frozen=True)
 class Hidden:
-    """Entries that were taken away from all who saw them; one line for each observer of one.
+    """Entries that were taken away from all who saw them; one line for each observer of one."""
 
-    Attributes
-    ----------
-    places : ndarray of shape (m,)
-        ``row * J + column``.
-    values : ndarray of shape (m,)
-        What was seen there.
-    n_places : int
-        Different entries.
-    n_seen : int
-        Different entries that somebody saw before.
-    """
-
-    places: NDArray[np.intp]
-    values: NDArray[np.float64]
-    n_places: int
-    n_seen: int
+    places: NDArray[np.intp]  # (m,) ``row * J + column``
+    values: NDArray[np.float64]  # (m,) what was seen there
+    n_places: int  # different entries
+    n_seen: int  # different entries that somebody saw before
 
 
 def split(
