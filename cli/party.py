@@ -351,4 +351,6 @@ def renew(
 
 app.command()(policy)
 app.command()(log)
-app.command("check")(Elsewhere("check.check", "Look at everything between this member and others."))
+app.command("check")(
+    Elsewhere("check.check", "Look at this member's data, and at its links with others.")
+)

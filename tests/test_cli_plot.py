@@ -165,7 +165,7 @@ def test_an_old_file_says_what_it_lacks_and_the_rest_is_drawn(capsys, model, tmp
         (("{model}", "-o", "{out}/there.png"), "exists"),
         (("{model}", "-o", "{model}"), "is the input"),
         (("{out}/none.h5", "-o", "{out}/p.png"), "none.h5"),
-        (("{data}", "-o", "{out}/p.png"), "is a vpem-dataset file, not a vpem-model file"),
+        (("{data}", "-o", "{out}/p.png"), "holds a dataset, which"),
         (("{out}/text.h5", "-o", "{out}/p.png"), "HDF5"),
         (("{model}", "--kind", "confusion", "-o", "{out}/p.png"), "give the data after the model"),
         (("{model}", "--labels", "classes", "-o", "{out}/p.png"), "--labels is about the data"),
