@@ -136,8 +136,11 @@ def _sentence(error: Exception, words: list[str]) -> str | None:
     """Say in one sentence what went wrong, or return None if it is a defect of vpem."""
     from vpem.errors import VpemError
 
-    from .naming import spoken
+    from .naming import in_options, spoken
 
+    if isinstance(error, OSError) and not _has_folder():
+        told = f"{in_options(error)}; " if isinstance(error, VpemError) else ""
+        return f"{told}the working folder has been removed: go to one that is there"
     if isinstance(error, VpemError):
         return spoken(error)
     if isinstance(error, MemoryError):
@@ -148,6 +151,15 @@ def _sentence(error: Exception, words: list[str]) -> str | None:
         _drop_stdout()
         return f"standard output cannot be written: {error.strerror or 'it is closed'}"
     return _usage(error, words) if hasattr(error, "format_message") else None
+
+
+def _has_folder() -> bool:
+    """Whether the working folder is there."""
+    try:
+        os.getcwd()
+    except OSError:
+        return False
+    return True
 
 
 def _usage(error: Exception, words: list[str]) -> str:

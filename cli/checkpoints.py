@@ -27,7 +27,8 @@ SAME_KEY = 1.0
 
 def each_file(path: Path, count: int) -> Path:
     """Return the file of one of several fits, of so many components: run.k3.ckpt of run.ckpt."""
-    return path.with_name(f"{path.stem}.k{count}{path.suffix}")
+    # A folder without a name is refused as it is.
+    return path.with_name(f"{path.stem}.k{count}{path.suffix}") if path.name else path
 
 
 def _kept(value: Path | None, options: Mapping[str, Any]) -> list[Path]:
@@ -120,5 +121,6 @@ def catching(saver: FileSaver | None) -> Iterator[None]:
             raise
         raise Interrupted(saver.name, None, signal.SIGINT) from error
     finally:
+        saver.release()
         for caught, handler in before.items():
             signal.signal(caught, handler)

@@ -11,6 +11,7 @@ import typer
 from vpem.files.table_settings import TableSettings
 
 from .kinds import FactsFile
+from .options import Printing
 from .reading import STDIN, DataFile, read_one
 from .where import Where
 
@@ -32,11 +33,9 @@ def describe(
     dataset: Annotated[
         str | None, typer.Option(help="Path of a 2-D dataset inside the file, instead of X.")
     ] = None,
-    json: Annotated[
-        bool, typer.Option("--json", help="Print one JSON object instead of tables.")
-    ] = False,
     *,
     table: TableSettings,
+    printing: Printing,
 ) -> None:
     """Show a dataset's size, agents, labels, graph and features.
 
@@ -46,7 +45,7 @@ def describe(
     """
     from .output import Screen, print_json, show
 
-    with Screen():
+    with Screen(printing.quiet):
         from vpem.files.about import read_about
         from vpem.files.families import Asked, settle
         from vpem.files.readers.formats import format_of
@@ -63,9 +62,9 @@ def describe(
             for one in summary["columns"]:
                 if one["use"] == "feature":
                     one["use"] = families[one["name"]]
-    if json:
+    if printing.json:
         print_json(summary)
-    else:
+    elif not printing.quiet:
         show(*_tables(summary))
 
 

@@ -152,6 +152,11 @@ class Screen:
 
         self._caught.__enter__()
         warnings.simplefilter("always", VpemWarning)
+        if self.quiet:
+            import logging
+
+            # It says so where it has no home that it can write to.
+            logging.getLogger("matplotlib").setLevel(logging.ERROR)
 
         def show(message: Any, *_: Any, **__: Any) -> None:
             known = isinstance(message, VpemWarning)

@@ -11,7 +11,7 @@ from vpem.files.table_settings import TableSettings
 
 from .members import Elsewhere
 from .messages import log
-from .options import Json, Without
+from .options import Json, Quiet, Without
 from .policy import policy, refusals
 from .requests import refuse_given
 from .roles import FOLDER, READ
@@ -115,6 +115,7 @@ def init(
     ] = None,
     days: Days = 365,
     json: Json = False,
+    quiet: Quiet = False,
 ) -> None:
     """Make a key, which stays here, and a certificate.
 
@@ -125,7 +126,7 @@ def init(
     """
     from .output import Screen, print_json, show, table
 
-    with Screen() as screen:
+    with Screen(quiet) as screen:
         from vpem.errors import FileError
         from vpem.files.studies.identities import certificate_of, make_identity
 
@@ -136,7 +137,7 @@ def init(
         screen.say(f"wrote {made.key}, which nobody else may have, and {made.certificate}")
         if json:
             print_json(_about(name, certificate))
-        else:
+        elif not quiet:
             show(table([("name", name), *facts_of(certificate)], "", ""))
 
 
@@ -211,6 +212,7 @@ def request(
             show_default=False,
         ),
     ] = None,
+    quiet: Quiet = False,
     *,
     table: Annotated[TableSettings, Without("worker_column")],
 ) -> None:
@@ -225,7 +227,7 @@ def request(
     """
     from .output import Screen
 
-    with Screen() as screen:
+    with Screen(quiet) as screen:
         from vpem.files.studies.fields import address_of
         from vpem.files.studies.identities import only_identity
         from vpem.files.studies.study import read_study
@@ -261,6 +263,8 @@ def _ask(study: Study, name: str, given: Report, screen: Screen) -> None:
         given["features"] = given["features"] or study.features.get(name, ())
     made = write_request(study, identity, before=before, **given)
     remember(study)
+    if screen.quiet:
+        return
     organiser = study.member(study.organiser)
     features = shorten(made.features, 4) if made.features else "none named"
     show(
@@ -324,6 +328,7 @@ def renew(
     file: StudyFile,
     name: As = None,
     days: Days = 365,
+    quiet: Quiet = False,
 ) -> None:
     """Make a new key and certificate, and a request that they be taken.
 
@@ -335,7 +340,7 @@ def renew(
     """
     from .output import Screen
 
-    with Screen() as screen:
+    with Screen(quiet) as screen:
         from vpem.files.studies.certificates import check_days
         from vpem.files.studies.identities import known_identity, only_identity, renew_identity
         from vpem.files.studies.study import read_study

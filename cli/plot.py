@@ -123,7 +123,7 @@ def plot(
 
 def beside(model: Path, ending: str) -> Path:
     """Return the name that a result has by itself: the model's, with another ending."""
-    output = model.with_name(f"{model.stem}{ending}")
+    output = model.parent / f"{model.stem}{ending}"
     writes("--output", output)
     return output
 

@@ -31,7 +31,8 @@ __all__ = ["select"]
 
 def _state(state: Path | None, output: Path | None) -> Path | None:
     """Return where a search is kept: the file asked for, or one beside the model."""
-    return output.with_name(f"{output.stem}.select.h5") if output and not state else state
+    beside = output.parent / f"{output.stem}.select.h5" if output else None
+    return state or beside
 
 
 def _kept(value: Path | None, options: Mapping[str, Any]) -> list[Path]:

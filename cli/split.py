@@ -113,22 +113,19 @@ def split(
 
 def _write(folder: Path, files: Sequence[Path], parts: Sequence[Dataset], force: bool) -> None:
     """Write all files, or none."""
-    from vpem.errors import FileError
     from vpem.files.datasets import write_dataset
     from vpem.files.hdf5 import check_writable
+    from vpem.files.temporaries import new_folder
 
     writes("--output", *files)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise FileError(f"folder {folder} cannot be made: {error.strerror}") from None
-    for file in files:
-        check_writable(file, force, "datasets")
-    new = [file for file in files if not file.exists()]
-    try:
-        for file, part in zip(files, parts, strict=True):
-            write_dataset(file, part, force)
-    except BaseException:
-        for file in new:
-            file.unlink(missing_ok=True)
-        raise
+    with new_folder(folder, parents=True):
+        for file in files:
+            check_writable(file, force, "datasets")
+        new = [file for file in files if not file.exists()]
+        try:
+            for file, part in zip(files, parts, strict=True):
+                write_dataset(file, part, force)
+        except BaseException:
+            for file in new:
+                file.unlink(missing_ok=True)
+            raise

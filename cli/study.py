@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from .new_study import NewStudy
-from .options import Json
+from .options import Json, Quiet
 from .party import As, facts_of
 from .policy import refusals
 from .roles import READ
@@ -51,6 +51,7 @@ def init(
         ),
     ] = None,
     organiser: As = None,
+    quiet: Quiet = False,
     *,
     how: NewStudy,
 ) -> None:
@@ -66,7 +67,7 @@ def init(
     """
     from .output import Screen
 
-    with Screen() as screen:
+    with Screen(quiet) as screen:
         from vpem.errors import InputError
         from vpem.files.studies.editions import sign_edition
 
@@ -81,7 +82,8 @@ def init(
         agreed = agree_on(context, command or ["fit"], name, how.topology or "star")
         check_links(how)
         made = sign_edition(new_study(name, organiser, how, agreed), force=False)
-        show_study(made)
+        if not quiet:
+            show_study(made)
         screen.say(
             f"wrote {made.path}, edition 1, signed by {made.organiser}; send it to those who are "
             f"to take part: they ask by 'vpem party request {made.path.name}'"
@@ -138,6 +140,7 @@ def approve(
             show_default=False,
         ),
     ] = None,
+    quiet: Quiet = False,
 ) -> None:
     """Let somebody be a member, if the fingerprint is the right one.
 
@@ -147,7 +150,7 @@ def approve(
     """
     from .output import Screen
 
-    with Screen() as screen:
+    with Screen(quiet) as screen:
         from vpem.files.studies.editions import approved, sign_edition
         from vpem.files.studies.request import read_request
         from vpem.files.studies.study import read_study
@@ -158,8 +161,10 @@ def approve(
         following = approved(found, asked)
         if fingerprint is not None:
             _compare(asked, fingerprint)
-        _show_request(found, asked)
-        if fingerprint is None and not yes:
+        asks = fingerprint is None and not yes
+        if asks or not quiet:
+            _show_request(found, asked)
+        if asks:
             _confirm(f"Is this {asked.member.name}? [y/N] ")
         _end(sign_edition(following), screen)
 
@@ -252,6 +257,7 @@ def change(
             show_default=False,
         ),
     ] = None,
+    quiet: Quiet = False,
 ) -> None:
     """Change what will be run, or with which options.
 
@@ -266,7 +272,7 @@ def change(
     """
     from .output import Screen
 
-    with Screen() as screen:
+    with Screen(quiet) as screen:
         from dataclasses import replace
 
         from vpem.errors import InputError, Setting, check_choice
@@ -294,13 +300,16 @@ def change(
         names = command or list(found.options)
         agreed = agree_on(context, names, str(file), setup.topology, found.options)
         made = sign_edition(changed(found, **what_is_run(setup, agreed)))
-        show_study(made)
+        if not quiet:
+            show_study(made)
         _end(made, screen)
 
 
 @app.command()
 def revoke(
-    name: Annotated[str, typer.Argument(help="The member.")], which: StudyOption = None
+    name: Annotated[str, typer.Argument(help="The member.")],
+    which: StudyOption = None,
+    quiet: Quiet = False,
 ) -> None:
     """Let a member's certificate hold no more.
 
@@ -311,7 +320,7 @@ def revoke(
     """
     from .output import Screen
 
-    with Screen() as screen:
+    with Screen(quiet) as screen:
         from vpem.files.studies.editions import revoked, sign_edition
         from vpem.files.studies.study import read_study
 

@@ -1,6 +1,10 @@
 """Checkpoints on disk: what goes in comes out, what is damaged is refused; several processes."""
 
+import contextlib
+import errno
 import os
+import signal
+import time
 from pathlib import Path
 
 import h5py
@@ -14,6 +18,7 @@ from vpem.files.checkpoints import FileSaver, files_of, newest_common
 from vpem.files.fingerprint import checksum
 from vpem.files.models import write_model
 from vpem.files.states import read_state, write_state
+from vpem.fits.selection.record import Record
 from vpem.network.holdings import contiguous
 from vpem.steps.saver import NoSaver, PartSaver, set_stream, stream_state
 
@@ -230,6 +235,71 @@ def test_checkpoints_are_written_when_due(tmp_path):
     # The last is always there, and may be gone on from.
     assert run(FileSaver(file, resume=True), 10) == []
     assert run(FileSaver(file, resume=True), 12) == [11, 12]
+
+
+@contextlib.contextmanager
+def another_run(file):
+    """Let another process keep its state in a file, until it is killed."""
+    read, write = os.pipe()
+    process = os.fork()
+    if not process:
+        saver = FileSaver(file, every=1, resume="if-any")
+        run(saver, 2)
+        os.write(write, b"!")
+        time.sleep(60)
+        os._exit(0)
+    try:
+        assert os.read(read, 1) == b"!"
+        yield process
+    finally:
+        os.kill(process, signal.SIGKILL)
+        os.waitpid(process, 0)
+        os.close(read)
+        os.close(write)
+
+
+@pytest.mark.parametrize("how", [{}, {"force": True}, {"resume": True}, {"resume": "if-any"}])
+def test_two_runs_do_not_share_a_file(tmp_path, how):
+    file = tmp_path / "c"
+    (tmp_path / "link").symlink_to(file)
+    with another_run(file):
+        content = file.read_bytes()
+        for name in (file, tmp_path / "link"):
+            with pytest.raises(FileError, match=f"another run keeps its state in {name}; wait for"):
+                FileSaver(name, **how)
+            with pytest.raises(FileError, match="another run keeps its state in"):
+                Record(name, {})
+        run(FileSaver(tmp_path / "other"), 1)
+        assert file.read_bytes() == content
+    # Killed: what it has left is no lock, and goes.
+    assert run(FileSaver(file, resume=True), 3) == [3]
+    assert {path.name for path in tmp_path.iterdir()} == {"c", "link", "other"}
+
+
+def test_a_lock_that_was_removed_meanwhile_is_none(tmp_path, monkeypatch):
+    file, removed, stat = tmp_path / "c", [], os.stat
+
+    def first_gone(path, **how):
+        if not removed and os.fspath(path).endswith(".lock"):
+            removed.append(os.unlink(path))
+        return stat(path, **how)
+
+    monkeypatch.setattr(os, "stat", first_gone)
+    saver = FileSaver(file)
+    assert removed
+    assert (tmp_path / ".c.lock").exists()
+    saver.release()
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("fault", [errno.ENOLCK, errno.EOPNOTSUPP])
+def test_file_systems_without_locks(tmp_path, monkeypatch, fault):
+    def none(*_):
+        raise OSError(fault, os.strerror(fault))
+
+    monkeypatch.setattr("fcntl.lockf", none)
+    assert run(FileSaver(tmp_path / "c"), 2) == [1, 2]
+    assert [path.name for path in tmp_path.iterdir()] == ["c"]
 
 
 def test_nothing_is_replaced_unasked(tmp_path):

@@ -18,7 +18,7 @@ from vpem.terms.scaling import Scaling
 from vpem_cli.output import clean
 
 from .cli_support import MAIN, NAMES, done, listing, make_data, run, spawn
-from .forks import interpreter
+from .forks import environment, interpreter
 
 
 @pytest.fixture(scope="module")
@@ -88,6 +88,38 @@ def test_nobody_reads_the_messages(folder):
         found = shell(line, *words)
         assert found.returncode in (0, 120)  # Python's own flush of stderr
         assert len((folder / "p.csv").read_text().splitlines()) == 61
+
+
+def test_a_home_that_cannot_be_written_is_no_matter(folder):
+    words = ["plot", "m.h5", "--kind", "graph", "-o", "g.png", "-q"]
+    result = spawn(*words, env=environment(HOME="/proc", XDG_CACHE_HOME="/proc"))
+    assert (result.returncode, result.stderr) == (0, "")
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows keeps a folder that is used")
+@pytest.mark.parametrize(
+    ("words", "before"),
+    [
+        ("DATA -o m.h5", "m.h5 cannot be written: [Errno 2] No such file or directory; "),
+        ("DATA --checkpoint c", ""),
+        ("d.h5", "'d.h5' does not exist; "),
+        ("DATA", None),
+    ],
+)
+def test_a_working_folder_that_was_removed(capsys, folder, monkeypatch, words, before):
+    (folder / "gone").mkdir()
+    with monkeypatch.context() as patch:
+        patch.chdir(folder / "gone")
+        (folder / "gone").rmdir()
+        given = words.replace("DATA", str(folder / "d.h5")).split()
+        result = run(capsys, "fit", *given, "--max-iter", 2, "--tol", 10, "-q")
+    if before is None:
+        assert result.code == 0
+    else:
+        assert result.code == 2
+        assert result.sentence == (
+            f"{before}the working folder has been removed: go to one that is there"
+        )
 
 
 def test_names_beyond_the_encoding_of_the_terminal(folder):

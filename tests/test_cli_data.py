@@ -176,6 +176,14 @@ def test_describe_as_json():
     assert (feature["min"], feature["max"]) == (X[:, 10].min(), X[:, 10].max())
 
 
+def test_describe_in_silence():
+    found = works("describe", DATA / "wine.h5", "-q")
+    assert (found.stdout, found.stderr) == ("", "")
+    assert (
+        json.loads(works("describe", DATA / "wine.h5", "-q", "--json").stdout)["n_samples"] == 178
+    )
+
+
 def test_describe_as_tables():
     text = works("describe", DATA / "breast_cancer.h5").stdout
     for part in ("569", "10 edges", "malignant", "212", "worst area", "agents", "labels"):

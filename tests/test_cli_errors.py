@@ -195,6 +195,28 @@ def test_outputs_that_cannot_be_written(refused, folder, words):
     assert "is a folder" in refused(*words[:-1], f"folder{suffix}", "--force")
 
 
+@each(
+    ("words", "said"),
+    [
+        ("fit d.h5 -k 2-3 --checkpoint /", "/ is a folder; give the name of a file"),
+        ("fit d.h5 -k 2-3 --checkpoint .", ". is a folder; give the name of a file"),
+        ("fit d.h5 --checkpoint /", "/ is a folder; give the name of a file"),
+        ("select d.h5 -k 2-3 -o /", "/ is a folder; give the name of a file"),
+        ("fit d.h5 -o /dev/full", "/dev/full is not an ordinary file; write to another name"),
+    ],
+)
+def test_outputs_that_are_no_files(refused, words, said):
+    assert refused(*words.split()).startswith(said)
+
+
+@pytest.mark.skipif(not os.path.isdir("/dev/fd"), reason="needs /dev/fd")
+def test_a_pipe_is_no_file_to_write(refused):
+    ends = os.pipe()
+    assert "is not an ordinary file" in refused("fit", "d.h5", "-o", f"/dev/fd/{ends[1]}")
+    for end in ends:
+        os.close(end)
+
+
 def test_an_output_that_exists_is_refused_before_any_work(refused):
     assert "old.h5 exists" in refused("fit", "missing.h5", "-o", "old.h5")
     assert "there is no folder" in refused("sample", "missing.h5", "-o", "nowhere/s.csv")

@@ -85,6 +85,18 @@ def test_the_walk(capsys, people, hub):
     assert "lab" in done(capsys, "study", "show", "heart.toml").out
 
 
+def test_the_walk_in_silence(capsys, people, tmp_path):
+    folder_of(tmp_path, "both")
+    people("both")
+    for words in (
+        "party init --name hub", "party init --name lab", "study init s --star h:1 --as hub",
+        "party request s.toml --as lab", "study approve lab.request --yes",
+        "study change s.toml -k 3", "party renew s.toml --as lab", "study revoke lab",
+    ):  # fmt: skip
+        result = done(capsys, *words.split(), "-q")
+        assert (result.out, result.err) == ("", ""), words
+
+
 def test_all_in_one_folder(capsys, hub):
     begun(capsys, "--data", "-k", 2)
     done(capsys, "party", "request", "heart.toml", "--features", "iron, sugar")

@@ -2,6 +2,7 @@
 
 import contextlib
 import resource
+import shutil
 
 import pytest
 
@@ -20,7 +21,8 @@ WRITERS = (
     "model export m.h5 -o out.npz",
     "data repack d.h5 -o out.h5",
     "data simulate -n 300 -d 6 -o out.h5",
-    "data split d.h5 -o out",
+    "data split d.h5 -o out/deep",
+    "data copy -o out",
     *(f"plot m.h5 --kind graph -o out.{ending}" for ending in ("png", "svg", "pdf")),
 )
 
@@ -55,8 +57,8 @@ def test_a_full_disk_is_a_sentence(capsys, home, monkeypatch, command):
         assert result.err.splitlines()[-1].startswith("vpem: error: ")
         assert result.err.endswith(" could not be written: File too large\n")
         assert listing(home) == before
+        assert not (home / "out").exists()
     assert run(capsys, *command.split()).code == 0
     for name in set(listing(home)) - set(before):
         (home / name).unlink()
-    if (home / "out").exists():
-        (home / "out").rmdir()
+    shutil.rmtree(home / "out", ignore_errors=True)

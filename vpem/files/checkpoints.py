@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import os
 import warnings
+import weakref
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -24,7 +26,7 @@ from vpem.files.hdf5 import PathLike, check_writable
 from vpem.files.states import read_state, write_state
 from vpem.network.schema import ANEW, PLAIN, Integer, Mapping, Place, State, check
 
-__all__ = ["FileSaver", "State", "files_of", "newest_common"]
+__all__ = ["FileSaver", "State", "files_of", "hold", "newest_common"]
 
 EVERY = 10
 """Iterations from one checkpoint to the next where nothing else is asked for."""
@@ -56,6 +58,51 @@ def own_files(path: PathLike, engine: Engine) -> list[Path]:
     """Files that this process keeps a checkpoint in: of several processes also the one before."""
     place = 2 * engine.rank if engine.open else 0
     return files_of(path, engine.size, at_home=not engine.open)[place : place + 2]
+
+
+def hold(path: Path, owner: object) -> Callable[[], object]:
+    """Keep other processes from a file while ``owner`` lives, or until what is returned is called.
+
+    FileError where another has it. The lock is the system's, on a file beside, and ends with the
+    process however that ends. Nobody is kept away where there are no such locks: on Windows, and on
+    some network file systems.
+    """
+    target = check_writable(path, force=True)
+    beside = target.with_name(f".{target.name}.lock")
+    try:
+        import fcntl
+
+        lock = os.open(beside, os.O_RDWR | os.O_CREAT, 0o666)
+    except (ImportError, OSError):  # of what cannot be written whoever writes the state says why
+        return lambda: None
+    release = weakref.finalize(owner, _let_go, lock, beside, os.getpid())
+    try:
+        # It is the process's, and not the open file's, which forked processes have too.
+        fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if os.path.samestat(os.fstat(lock), os.stat(beside)):
+            return release
+    except (BlockingIOError, PermissionError):
+        release.detach()
+        os.close(lock)
+        raise FileError(
+            f"another run keeps its state in {path}; wait for its end, or name another file"
+        ) from None
+    except FileNotFoundError:
+        pass
+    except OSError:
+        return release
+    # Who had it has removed it meanwhile.
+    release.detach()
+    os.close(lock)
+    return hold(path, owner)
+
+
+def _let_go(lock: int, beside: Path, process: int) -> None:
+    """Remove a lock, unless this is a process that was forked from its owner's."""
+    if os.getpid() == process:
+        with suppress(OSError):
+            beside.unlink()
+        os.close(lock)
 
 
 class FileSaver:
@@ -127,6 +174,8 @@ class FileSaver:
         self._gone_on = gone_on
         self.former: dict[int, State] = {}
         check_ending(path, "checkpoints")
+        self.release = hold(self.path, self)
+        """Lets other processes have the file, once no more is written."""
         for file in self.files:
             check_writable(file, force or gone_on or bool(resume))
         if resume:

@@ -7,9 +7,10 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
-from vpem.errors import FileError, InputError, check_choice
+from vpem.errors import InputError, check_choice
 from vpem.files.endings import check_ending, ending_of
 from vpem.files.hdf5 import atomic_write, check_writable
+from vpem.files.temporaries import new_folder
 
 __all__ = ["EXAMPLES", "Example", "copy_all", "copy_example", "example_path", "folder_of_examples"]
 
@@ -115,15 +116,12 @@ def copy_all(folder: PathLike, force: bool = False) -> None:
     Nothing is written if any file exists and ``force`` is False.
     """
     home = Path(folder)
-    try:
-        home.mkdir(exist_ok=True)
-    except OSError as error:
-        raise FileError(f"{home} cannot be made: {error.strerror}; give another folder") from None
     names = [*(example.file for example in EXAMPLES.values()), "README.md"]
-    for name in names:
-        check_writable(home / name, force)
-    for name in names:
-        _copy(folder_of_examples() / name, home / name, force)
+    with new_folder(home):
+        for name in names:
+            check_writable(home / name, force)
+        for name in names:
+            _copy(folder_of_examples() / name, home / name, force)
 
 
 def _copy(source: Path, target: PathLike, force: bool) -> None:

@@ -191,7 +191,7 @@ def check_writable(path: PathLike, force: bool = False, kind: str | None = None)
             raise FileError(f"{path} is a folder; give the name of a file")
         if not folder.is_dir():
             raise FileError(f"{path} cannot be written: there is no folder {folder}")
-        if target.exists() and not target.is_file():
+        if os.path.exists(path) and not os.path.isfile(path):
             raise FileError(f"{path} is not an ordinary file; write to another name")
         if target.exists() and not force:
             raise FileError(f"{path} exists; pass ", Setting("force", True), " to replace it")

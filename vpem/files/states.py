@@ -195,7 +195,7 @@ def part_of(path: PathLike) -> Path:
     Always the same name: what a killed process has left is used by the next.
     """
     target = Path(os.path.realpath(path))
-    return target.with_name(f".{target.name}.part")
+    return target.parent / f".{target.name}.part"
 
 
 def write_state(path: PathLike, state: State, keep: PathLike | None = None) -> None:

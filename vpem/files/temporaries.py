@@ -17,7 +17,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 
-__all__ = ["remove_stale", "temporary_beside"]
+from vpem.errors import FileError
+
+__all__ = ["new_folder", "remove_stale", "temporary_beside"]
 
 _NAME = re.compile(r"\.vpem-([0-9a-f]{24})-(\d{1,10})-(\d{1,20})-[0-9a-f]{12}(\..*)?")
 
@@ -99,3 +101,22 @@ def temporary_beside(target: Path, mode: int = 0o666) -> Iterator[Path]:
         temporary.unlink(missing_ok=True)
         if caught:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+@contextmanager
+def new_folder(folder: Path, *, parents: bool = False) -> Iterator[None]:
+    """Make a folder; if the block raises, those that were made go again where they are empty."""
+    made = [one for one in (folder, *folder.parents) if not one.exists()]
+    try:
+        try:
+            folder.mkdir(parents=parents, exist_ok=True)
+        except OSError as error:
+            raise FileError(
+                f"{folder} cannot be made: {error.strerror}; give another folder"
+            ) from None
+        yield
+    except BaseException:
+        for one in made:
+            with suppress(OSError):
+                one.rmdir()
+        raise

@@ -11,7 +11,7 @@ import vpem
 from vpem.engines.engine import Engine
 from vpem.engines.one_process import OneProcess
 from vpem.errors import FileError, InputError, Setting
-from vpem.files.checkpoints import own_files
+from vpem.files.checkpoints import hold, own_files
 from vpem.files.endings import check_ending
 from vpem.files.fingerprint import checksum, describe_run
 from vpem.files.hdf5 import PathLike, check_writable
@@ -108,6 +108,7 @@ class Record:
         if path is not None:
             check_ending(path, "checkpoints")
             self.path = own_files(path, engine)[0]
+            hold(self.path, self)
             check_writable(self.path, True)
             if self.path.exists():
                 self._read(force)
