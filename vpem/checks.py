@@ -345,17 +345,16 @@ def numbers_of_rows(name: str, values: Floats, some: bool = False) -> str:
 
     ``some`` says that there are more rows, of which measurements need not differ as in these.
     """
-    if not len(values) or not np.isfinite(values).all() or (values[:1] % 1).any():
+    there = values[np.isfinite(values)]
+    if not len(there) or (there[:1] % 1).any() or (there % 1).any():
         return ""
-    if (values % 1).any():
-        return ""
-    n_different = len(np.unique(values))
+    n_different = len(np.unique(there))
     if n_different == len(values) > 2:
-        counted = values.max() - values.min() < 2 * len(values) > 8
-        if counted or ids_by_name(name) or (len(values) >= MANY_ROWS and not some):
+        counted = there.max() - there.min() < 2 * len(there) > 8
+        if counted or ids_by_name(name) or (len(there) >= MANY_ROWS and not some):
             return "whole numbers, all different"
     elif n_different > 2 and ids_by_name(name):
-        return "numbers of rows, some alike"
+        return "numbers of rows, some alike" if len(there) == len(values) else "numbers of rows"
     return ""
 
 

@@ -149,7 +149,7 @@ def warn_of_few_values(
     low = (variances <= AT_FLOOR * floor) & (total > AT_FLOOR * floor)
     for j in np.flatnonzero(low.any(axis=0)).tolist():
         values = np.unique(X[~np.isnan(X[:, j]), j])
-        if len(values) > FEW_VALUES:
+        if len(values) > min(FEW_VALUES, len(X) // 2):
             continue
         name = f"feature {j}" if names is None else names[j]
         where = shorten(map(str, np.flatnonzero(low[:, j])))

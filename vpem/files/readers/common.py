@@ -28,7 +28,13 @@ MISSING_MARKS = (
 
 
 OF_ROWS, ZEROS = "ids of rows", "zeros in front"
-GUESSED = (OF_ROWS, ZEROS, "whole numbers, all different", "numbers of rows, some alike")
+GUESSED = (
+    OF_ROWS,
+    ZEROS,
+    "whole numbers, all different",
+    "numbers of rows, some alike",
+    "numbers of rows",
+)
 """Why numbers are no features although nobody has said so."""
 
 

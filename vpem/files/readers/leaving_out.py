@@ -131,14 +131,10 @@ def _why_not(values: pa.ChunkedArray) -> str:
 
 def _why_ids(name: str, values: pa.ChunkedArray, some: bool) -> str:
     """Return why a column of numbers names rows rather than being a feature; nothing if not."""
-    if values.null_count or not (pa.types.is_integer(values.type) or _begins_whole(values)):
+    if not (pa.types.is_integer(values.type) or pa.types.is_floating(values.type)):
         return ""
-    return numbers_of_rows(name, numbers_in(values)[0].astype(np.float64), some)
-
-
-def _begins_whole(values: pa.ChunkedArray) -> bool:
-    first = values[0].as_py()
-    return isinstance(first, float) and first.is_integer()
+    numbers, missing = numbers_in(values)
+    return numbers_of_rows(name, np.where(missing, np.nan, numbers.astype(np.float64)), some)
 
 
 def find_ids(frame: Frame, columns: dict[int, pa.ChunkedArray]) -> int | None:
