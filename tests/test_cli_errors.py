@@ -164,7 +164,7 @@ def test_files_that_cannot_be_read(refused, folder, sound, words):
 
 
 def test_a_dataset_is_no_model_and_a_model_no_dataset(refused):
-    assert "d.h5 is a vpem-dataset file, not a vpem-model" in refused("score", "d.h5", "d.h5")
+    assert "d.h5 holds a dataset, which" in refused("score", "d.h5", "d.h5")
     assert "m.h5 is a vpem-model file, not a vpem-dataset" in refused("fit", "m.h5")
 
 

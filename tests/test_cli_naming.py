@@ -198,7 +198,6 @@ MEANT = {
     "data simulate": {"--rows": "--samples", "--n-samples": "--samples", "--dim": None},
     "": {"train": "fit", "cluster": "kmeans", "fitt": "fit",
          "download": "vpem data fetch", "draw": "plot", "datasets": "vpem data list",
-         "show": "vpem model show' or 'vpem party show' or 'vpem study show",
          "zzz": None},
 }  # fmt: skip
 
