@@ -587,7 +587,7 @@ def test_text_of_parquet_is_bounded_before_it_is_unpacked(tmp_path, monkeypatch)
     import pyarrow as pa
     from pyarrow import parquet
 
-    numbers = np.arange(300.0)
+    numbers = np.arange(300.0) / 2
     path = tmp_path / "table.parquet"
     for kind in (pa.string(), pa.large_string(), pa.binary()):
         long = pa.array(["x" * 17_000] * 300).cast(kind)
@@ -644,4 +644,4 @@ def test_parts_of_a_split_appear_together_or_not_at_all(tmp_path, capsys, monkey
     result = run(capsys, *words)
     assert (result.code, result.sentence) == (2, "the disk is full")
     assert len(written) == 1
-    assert list((tmp_path / "parts").iterdir()) == []
+    assert not (tmp_path / "parts").exists()

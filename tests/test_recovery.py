@@ -343,6 +343,7 @@ def test_more_components_than_different_rows_give_a_finite_mixture(make, kind, o
         np.testing.assert_allclose(fit.mixture.predict_proba(X).sum(axis=1), 1)
 
 
+@pytest.mark.filterwarnings("ignore:'feature .' has 2 different values")
 def test_one_agent_refuses_components_beyond_its_rows_and_copies_are_told():
     X = np.repeat([[0.0, 1.0], [2.0, 5.0]], 20, axis=0)
     one = connect(make_graph("star", 1), contiguous(2, 1), hops=0)

@@ -21,6 +21,7 @@ def X():
 
 
 @pytest.mark.filterwarnings("ignore:. of 2 components are degenerate")
+@pytest.mark.filterwarnings("ignore:'feature .' has 2 different values")
 @pytest.mark.parametrize(
     "estimator",
     [

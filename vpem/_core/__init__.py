@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import sys
+from contextlib import suppress
 from importlib import import_module
 from importlib.machinery import PathFinder
 from importlib.util import module_from_spec
@@ -69,7 +70,9 @@ def _load_blas() -> None:
                 alone.append(name)
                 found.loader.exec_module(module)
         for kernel in CALL_BLAS:
-            import_module(f"vpem._core.{kernel}")
+            # One that was not built is missed by who calls it.
+            with suppress(ModuleNotFoundError):
+                import_module(f"vpem._core.{kernel}")
     finally:
         for name in alone:
             del sys.modules[name]
