@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from copy import copy
@@ -362,10 +361,12 @@ def _plain(kind: Any, value: Any) -> Any:
         if kind is Path and "\0" not in value:
             if os.access(value, os.R_OK) or not os.path.exists(value):
                 return Path(value)
-        elif kind is int and re.fullmatch(r"-?[0-9]+", value):
-            return int(value)
-        elif kind is float and re.fullmatch(r"-?[0-9]+(\.[0-9]+)?(e-?[0-9]+)?", value):
-            return float(value)
+        elif kind in (int, float):
+            from vpem.checks import read_float, read_int
+
+            number = read_int(value) if kind is int else read_float(value)
+            if number is not None:
+                return number
     raise ValueError
 
 

@@ -16,6 +16,8 @@ from .reading import STDIN, DataFile, read_one
 from .where import Where
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from vpem.files.datasets import Dataset
     from vpem.files.readers.profiles import ColumnProfile
     from vpem.network.holdings import Partition
@@ -46,22 +48,7 @@ def describe(
     from .output import Screen, print_json, show
 
     with Screen(printing.quiet):
-        from vpem.files.about import read_about
-        from vpem.files.families import Asked, settle
-        from vpem.files.readers.formats import format_of
-
-        columns: list[ColumnProfile] = []
-        found = read_one(data, table, Where(), None, dataset=dataset, profiles=columns)
-        found = settle(found, Asked.of(table.family), found.partition)
-        summary = _describe(found)
-        stored = str(data) != STDIN and format_of(data, str(data)) == "hdf5"
-        summary["about"] = read_about(data) if stored else {}
-        summary["columns"] = [vars(column) for column in columns]
-        if found.kinds is not None:
-            families = dict(zip(found.feature_names, found.kinds.families, strict=True))
-            for one in summary["columns"]:
-                if one["use"] == "feature":
-                    one["use"] = families[one["name"]]
+        summary = _summary(data, table, dataset)
     if printing.json:
         print_json(summary)
     elif not printing.quiet:
@@ -76,10 +63,7 @@ class DatasetFile(FactsFile):
     @cached_property
     def facts(self) -> Report:
         """What there is to say of it."""
-        from vpem.files.about import read_about
-
-        found = read_one(self.path, TableSettings(), Where(), None)
-        return _describe(found) | {"about": read_about(self.path), "columns": []}
+        return _summary(self.path, TableSettings())
 
     def show(self) -> None:
         """Print what `vpem data describe` prints."""
@@ -88,8 +72,29 @@ class DatasetFile(FactsFile):
         show(*_tables(self.facts))
 
 
+def _summary(data: Path, table: TableSettings, dataset: str | None = None) -> Report:
+    """Return everything that is shown of a file, as plain values."""
+    from vpem.files.about import read_about
+    from vpem.files.families import Asked, settle
+    from vpem.files.readers.formats import format_of
+
+    columns: list[ColumnProfile] = []
+    found = read_one(data, table, Where(), None, dataset=dataset, profiles=columns)
+    found = settle(found, Asked.of(table.family), found.partition)
+    summary = _describe(found)
+    stored = str(data) != STDIN and format_of(data, str(data)) == "hdf5"
+    summary["about"] = read_about(data) if stored else {}
+    summary["columns"] = [vars(column) for column in columns]
+    if found.kinds is not None:
+        families = dict(zip(found.feature_names, found.kinds.families, strict=True))
+        for one in summary["columns"]:
+            if one["use"] == "feature":
+                one["use"] = families[one["name"]]
+    return summary
+
+
 def _describe(dataset: Dataset) -> Report:
-    """Return everything that `describe` shows, as plain values."""
+    """Return what there is to say of data once they are read."""
     import numpy as np
 
     from vpem.files.summary import summarize_features

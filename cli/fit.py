@@ -264,7 +264,8 @@ def _show(report: Report, names: Sequence[str]) -> None:
         f"{plural(hubs, 'hub')} of {plural(report['hops'], 'hop')}",
     ]
     form = f"{report['covariance_type']} covariance{'' if over_rows or alone else ' in hubs'}"
-    if hubs > 1 and all(len(hub["features"]) == 1 for hub in report["hubs"]):
+    each_alone = all(len(hub["features"]) == 1 for hub in report["hubs"])
+    if hubs > 1 and each_alone:
         tied = "tied, " * report["covariance_type"].startswith("tied")
         form = f"{tied}diagonal covariance (each hub has one feature)"
     mixture = [
@@ -303,17 +304,15 @@ def _show(report: Report, names: Sequence[str]) -> None:
         total = f"{report['sample_weight']}, {number(report['total_weight'])} in all"
         facts.insert(1, ("sample weights", total))
     tables = [answer(report), table(facts, "", "")]
-    if hubs <= 20 and not (over_rows or alone):
-        tables += _hubs(report, names)
+    if hubs <= 20 and not (over_rows or alone or each_alone):  # whose names would stand there twice
+        tables.append(_hubs(report, names))
     show(*tables)
 
 
-def _hubs(report: Report, names: Sequence[str]) -> list[Table]:
-    """Show who is in which hub, unless each is a feature, whose name would stand there twice."""
+def _hubs(report: Report, names: Sequence[str]) -> Table:
+    """Show who is in which hub."""
     from .output import table
 
-    if all(len(hub["features"]) == 1 for hub in report["hubs"]):
-        return []
     listing = [
         (
             place,
@@ -324,7 +323,7 @@ def _hubs(report: Report, names: Sequence[str]) -> list[Table]:
         for place, hub in enumerate(report["hubs"])
     ]
     heads = ("hub", "root", "agents", "features")
-    return [table(listing, *heads, title="Hubs", right=("hub", "features"))]
+    return table(listing, *heads, title="Hubs", right=("hub", "features"))
 
 
 def _judged(report: Report) -> list[tuple[str, str]]:

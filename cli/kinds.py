@@ -107,13 +107,15 @@ class StoredFile:
 
     def show(self) -> None:
         """Print what there is to say of it."""
+        from vpem.errors import printable
         from vpem.pictures.contents import Table
         from vpem.pictures.page import contents_of
 
         from .output import show
 
         contents = contents_of(self.saved)
-        printed: list[Any] = [contents.title, contents.lead]
+        # Names and words in them are of whoever made the file.
+        printed: list[Any] = [printable(contents.title), printable(contents.lead)]
         for section in contents.sections:
             for item in section.items:
                 if isinstance(item, Table):

@@ -32,9 +32,6 @@ CRITERIA = {"log-likelihood": "log_likelihood", "bic": "bic", "aic": "aic"}
 """What models are judged by, and what their reports call it."""
 
 ModelFile = Annotated[Path, READ, typer.Argument(help="Model, from 'vpem fit --output'.")]
-ResultFile = Annotated[
-    Path, READ, typer.Argument(help="Model, clusters or fit of SAEM, from the --output of a fit.")
-]
 AnyFile = Annotated[Path, READ, typer.Argument(help="File that vpem has written.")]
 
 

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from vpem.checks import Floats, Labels
     from vpem.files.clusterings import StoredClustering
+    from vpem.files.parties.homes import Home
     from vpem.network.schema import Report
     from vpem.pictures.samples import EvaluationData
 
@@ -114,7 +115,7 @@ class RowFile(StoredFile):
         """Assign rows to components or clusters."""
         import numpy as np
 
-        from vpem.files.parties.homes import Home
+        from .labels import whole_of
 
         self.refuse_individuals(request)
         output, tables = request.output, request.tables
@@ -127,7 +128,7 @@ class RowFile(StoredFile):
             tables.write(source, everyones, X.parties, request.screen)
         request.leave_it_to_the_first()
         shown: Report = {"labels": labels, **own}
-        rows: Home | None = Home("", source.ids, np.arange(len(X)), source.counted)
+        rows: Home | None = whole_of(source.ids, len(X), counted=source.counted)
         if request.where.own_users:  # a member that brings no data has no rows
             rows = next(iter(source.homes.values()), None)
             shown = {} if rows is None else {name: rows.values(at) for name, at in shown.items()}

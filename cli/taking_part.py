@@ -193,13 +193,16 @@ def _opened(one: Agreed, study: Study, party: Party, tell: Any) -> tuple[Sequenc
     )
     holding.close()
     names = holding.feature_names
-    if over_features:
-        refuse_gaps([holding], lambda: check_own_ids([holding], level, apart=True))
-        check_own_ids([holding], level, apart=True)
-        if level is None:
-            others = {who: own for who, own in study.features.items() if who != party.name}
-            refuse_shared([party.name, *others], [names, *others.values()])
-    refuse_gaps([holding])
+
+    def check_ids() -> None:
+        if over_features:
+            check_own_ids([holding], level, apart=True)
+
+    refuse_gaps([holding], check_ids)
+    check_ids()
+    if over_features and level is None:
+        others = {who: own for who, own in study.features.items() if who != party.name}
+        refuse_shared([party.name, *others], [names, *others.values()])
     if one.command in ("kmeans", "fedem"):
         refuse_families(holding.kinds, names, str(party.path))
     return names, holding.n_samples

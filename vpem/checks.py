@@ -32,6 +32,7 @@ __all__ = [
     "check_weights",
     "extremes",
     "ids_by_name",
+    "is_whole",
     "numbers_of_rows",
     "parse_bytes",
     "read_float",
@@ -47,6 +48,11 @@ NUMBERED = (
     "subjects",
 )  # fmt: skip
 """Of whole numbers that are called so, more than two different ones are names of rows."""
+
+ALL_DIFFERENT, SOME_ALIKE, SOME_LACKING = (
+    "whole numbers, all different", "numbers of rows, some alike", "numbers of rows",
+)  # fmt: skip
+"""Why numbers are rather names of rows than measurements."""
 
 MANY_ROWS = 30
 """In fewer rows measurements in whole numbers may well all differ."""
@@ -340,21 +346,30 @@ def ids_by_name(name: str) -> bool:
     return alone or "id" in words[:1] + words[-1:]
 
 
+def is_whole(values: NDArray[np.floating]) -> bool:
+    """Whether there are values, and all that there are are whole numbers; the first tell mostly."""
+    for part in (values[:64], values):
+        there = part[np.isfinite(part)]
+        if (there != np.round(there)).any():
+            return False
+    return len(there) > 0
+
+
 def numbers_of_rows(name: str, values: Floats, some: bool = False) -> str:
     """Return why numbers are rather names of rows than measurements; nothing if they may be some.
 
     ``some`` says that there are more rows, of which measurements need not differ as in these.
     """
-    there = values[np.isfinite(values)]
-    if not len(there) or (there[:1] % 1).any() or (there % 1).any():
+    if not is_whole(values):
         return ""
+    there = values[np.isfinite(values)]
     n_different = len(np.unique(there))
     if n_different == len(values) > 2:
         counted = there.max() - there.min() < 2 * len(there) > 8
         if counted or ids_by_name(name) or (len(there) >= MANY_ROWS and not some):
-            return "whole numbers, all different"
+            return ALL_DIFFERENT
     elif n_different > 2 and ids_by_name(name):
-        return "numbers of rows, some alike" if len(there) == len(values) else "numbers of rows"
+        return SOME_ALIKE if len(there) == len(values) else SOME_LACKING
     return ""
 
 

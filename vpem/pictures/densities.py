@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from vpem.checks import Labels, read_int
+from vpem.checks import Labels, is_whole, read_int
 from vpem.errors import InputError, brief, did_you_mean
 from vpem.pictures.families import (
     densities_of,
@@ -39,9 +39,9 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 __all__ = [
+    "are_counts",
     "draw_marginals",
     "histogram",
-    "is_whole",
     "others",
     "pick_features",
     "span",
@@ -106,11 +106,11 @@ def span(values: NDArray[np.float64]) -> tuple[float, float]:
     return float(low), float(high)
 
 
-def is_whole(values: NDArray[np.float64]) -> bool:
+def are_counts(values: NDArray[np.float64]) -> bool:
     """Whether all values that are there are whole numbers: counts, years, ratings."""
     there = values[np.isfinite(values)]
     # Halves of larger ones are lost in the floats.
-    return bool(((there == np.round(there)) & (np.abs(there) < 1e15)).all()) and len(there) > 0
+    return is_whole(there) and bool((np.abs(there) < 1e15).all())
 
 
 def histogram(values: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
@@ -121,7 +121,7 @@ def histogram(values: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray
     each tail is one. Of whole numbers each bin has as many, from half below to half above.
     """
     low, high = float(values.min()), float(values.max())
-    whole = is_whole(values)
+    whole = are_counts(values)
     if not high > low:
         half = 0.5 if whole else max(abs(low), 1.0) * 0.05
         return np.array([1.0 / (2 * half)]), np.array([low - half, low + half])
@@ -224,7 +224,7 @@ def _draw_panel(
         few_ticks(axes, None)
         return "share"
     _draw_marginal(axes, saved, parts, j, values, labels)
-    few_ticks(axes, places, whole=values is not None and is_whole(values))
+    few_ticks(axes, places, whole=values is not None and are_counts(values))
     return "share" if is_count(saved, j) else "density"
 
 
@@ -290,7 +290,7 @@ def _draw_marginal(
     if values is not None and len(values):
         low, high = span(values)
         pad = 0.06 * (high - low) or max(abs(low), 1.0) * 0.06
-        pad = max(pad, 0.6) if is_whole(values) else pad
+        pad = max(pad, 0.6) if are_counts(values) else pad
         axes.set_xlim(low - pad, high + pad)
 
 

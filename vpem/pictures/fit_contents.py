@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from vpem.errors import VpemError, printable, shorten
+from vpem.errors import VpemError, shorten
 from vpem.fits.answer import NAMED, SEEN, as_table
 from vpem.pictures.assignments import agreement_of
 from vpem.pictures.contents import (
@@ -90,10 +90,10 @@ def _found(saved: SavedFit) -> str:
     if k == 1:
         return f"One {noun}{of}."
     first = int(answer.weights.argmax())
-    label = f" ({printable(answer.labels[first])})" if first < len(answer.labels) else ""
+    label = f" ({answer.labels[first]})" if first < len(answer.labels) else ""
     about = "about " if "privacy" in saved.report else ""
     share = f"{about}{100 * answer.weights[first]:.0f} %"
-    named = [printable(answer.feature_names[j]) for j in answer.telling[:NAMED]
+    named = [answer.feature_names[j] for j in answer.telling[:NAMED]
              if answer.telling_shares[j] > SEEN**2]  # fmt: skip
     listed = " and ".join(filter(None, (", ".join(named[:-1]), *named[-1:])))
     apart = f"{noun}s differ most in {listed}" if named else f"means of {noun}s hardly differ"

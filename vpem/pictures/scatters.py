@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from vpem.checks import Labels
 from vpem.errors import InputError
-from vpem.pictures.densities import is_whole, others, pick_features, span
+from vpem.pictures.densities import are_counts, others, pick_features, span
 from vpem.pictures.families import in_a_plane
 from vpem.pictures.figure import Picture, legend_below, new_figure, words
 from vpem.pictures.reported import Parts, SavedFit
@@ -98,7 +98,7 @@ def draw_pairs(
         far = int(_beyond(X, parts, columns).sum())
         if far:
             notes.append(f"{far} rows lie far out, beyond the axes of a panel or more")
-    whole = set() if X is None else {j for j in columns if is_whole(X[:, j])}
+    whole = set() if X is None else {j for j in columns if are_counts(X[:, j])}
     n = len(columns)
     side = 2.0 if n > 3 else 2.8
     figure = new_figure(max(side * (n - 1) + 1.6, 6.4), max(side * (n - 1) + 0.6, 4.8), None)

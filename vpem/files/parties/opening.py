@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from vpem.checks import Floats, Labels, check_finite
+from vpem.checks import Floats, Labels, check_finite, is_whole
 from vpem.engines.each import for_each
 from vpem.engines.placement import Placement
 from vpem.errors import FileError, InputError, Setting, VpemError, did_you_mean
@@ -81,7 +81,7 @@ class Holding:
             return False
         place = self.feature_names.index(name)
         column = np.concatenate([part[:, place] for part in self.parts])
-        whole = bool(np.isfinite(column).all()) and np.array_equal(column, np.round(column))
+        whole = is_whole(column) and bool(np.isfinite(column).all())
         return whole and len(np.unique(column)) == len(column)
 
     def close(self) -> None:

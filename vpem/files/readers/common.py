@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from vpem.checks import Floats, read_float
+from vpem.checks import ALL_DIFFERENT, SOME_ALIKE, SOME_LACKING, Floats, read_float
 from vpem.errors import InputError
 from vpem.files.table_settings import TableSettings
 
@@ -28,13 +28,7 @@ MISSING_MARKS = (
 
 
 OF_ROWS, ZEROS = "ids of rows", "zeros in front"
-GUESSED = (
-    OF_ROWS,
-    ZEROS,
-    "whole numbers, all different",
-    "numbers of rows, some alike",
-    "numbers of rows",
-)
+GUESSED = (OF_ROWS, ZEROS, ALL_DIFFERENT, SOME_ALIKE, SOME_LACKING)
 """Why numbers are no features although nobody has said so."""
 
 

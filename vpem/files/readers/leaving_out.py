@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
 
-from vpem.checks import Labels, ids_by_name, numbers_of_rows, read_float
+from vpem.checks import ALL_DIFFERENT, Labels, ids_by_name, numbers_of_rows, read_float
 from vpem.errors import InputError, OwnDataWarning, Setting, VpemWarning, shorten
 from vpem.files.arrow import (
     decoded,
@@ -21,7 +21,6 @@ from vpem.files.arrow import (
     numbers_in,
     plain_kind,
 )
-from vpem.files.families import Asked
 from vpem.files.readers.common import GUESSED, OF_ROWS, ZEROS
 from vpem.files.readers.frames import Frame
 from vpem.files.reading import LONGEST_STRING
@@ -64,7 +63,11 @@ def told_apart(frame: Frame) -> Frame:
 
 
 def sort_columns(
-    frame: Frame, columns: dict[int, pa.ChunkedArray], table: TableSettings, keep_constant: bool
+    frame: Frame,
+    columns: dict[int, pa.ChunkedArray],
+    table: TableSettings,
+    keep_constant: bool,
+    said: Collection[str],
 ) -> tuple[dict[int, pa.ChunkedArray], dict[str, str]]:
     """Tell features, columns of numbers, from columns that are none, with the reason, by name.
 
@@ -75,8 +78,6 @@ def sort_columns(
     left_out: dict[str, str] = {
         frame.names[n]: "lists" for n, kind in enumerate(frame.kinds) if pa.types.is_nested(kind)
     } | frame.unread
-    asked = Asked.of(table.family)
-    said = () if asked is None else asked.named
     texts: dict[str, pa.ChunkedArray] = {}
     for place, values in columns.items():
         name = frame.names[place]
@@ -159,9 +160,8 @@ def find_ids(frame: Frame, columns: dict[int, pa.ChunkedArray]) -> int | None:
     text = [n for n, column in others.items() if is_text(plain_kind(column.type))]
     different = [n for n in text if _all_differ(columns[n])] if len(text) <= MOST else []
     if not different:
-        numbers = [n for n in others if n not in text]
-        different = [n for n in numbers if _why_ids(names[n], columns[n], some=False)]
-        different = [n for n in different if _all_differ(columns[n])]
+        whole = [n for n, column in others.items() if pa.types.is_integer(column.type)]
+        different = [n for n in whole if _why_ids(names[n], columns[n], False) == ALL_DIFFERENT]
     return different[0] if len(different) == 1 else None
 
 
@@ -224,7 +224,7 @@ def warn_of_ids(frame: Frame, left_out: dict[str, str]) -> None:
         return
     listed = shorten((f"{name!r} ({one})" for name, one in why.items()), 5)
     first = next(iter(why))
-    names_rows = why[first] in (OF_ROWS, "whole numbers, all different")
+    names_rows = why[first] in (OF_ROWS, ALL_DIFFERENT)
     is_, them = ("is", "it is a measurement") if len(why) == 1 else ("are", "they are measurements")
     warnings.warn(
         OwnDataWarning(

@@ -57,6 +57,7 @@ def dataset_of(frame: Frame, wanted: Wanted) -> Dataset:
         raise InputError(f"{frame.source} has no rows")
     rest = {n: values for n, values in found.items() if n not in choice.taken}
     left_out: dict[str, str] = {}
+    said = () if (asked := Asked.of(table.family)) is None else asked.named
     open_ = {n: found[n] for n in choice.features} if choice.chosen else rest
     categories: dict[int, Category] = {}
     no_categories: dict[str, str] = {}
@@ -72,12 +73,11 @@ def dataset_of(frame: Frame, wanted: Wanted) -> Dataset:
         rest = {n: values for n, values in rest.items() if n not in choice.features}
     else:
         rest = {n: values for n, values in rest.items() if n not in coded}
-        features, left_out = sort_columns(frame, rest, table, wanted.keep_constant)
+        features, left_out = sort_columns(frame, rest, table, wanted.keep_constant, said)
         left_out |= {name: why for name, why in no_categories.items() if name in left_out}
         rest |= features
         features = dict(sorted((features | coded).items()))
     ids = choice.noted.get("id")
-    said = () if (asked := Asked.of(table.family)) is None else asked.named
     likely = {n: values for n, values in rest.items() if names[n] not in said}
     if ids is None and (ids := find_ids(frame, likely)) is not None:
         features.pop(ids, None)

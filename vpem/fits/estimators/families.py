@@ -22,7 +22,7 @@ from vpem.files.table_settings import TableSettings
 from vpem.network.holdings import Partition
 from vpem.terms.families.kinds import Kinds
 
-__all__ = ["dataset_for_fit", "dataset_for_model"]
+__all__ = ["dataset_for_fit", "dataset_for_model", "names_of"]
 
 
 def dataset_for_fit(X: Any, asked: Any, held: Callable[[Dataset], Partition]) -> Dataset:
@@ -42,7 +42,7 @@ def dataset_for_fit(X: Any, asked: Any, held: Callable[[Dataset], Partition]) ->
     InputError
         If a feature cannot be what it is said to be.
     """
-    names = _names_of(X)
+    names = names_of(X)
     if names is None and np.ndim(X) == 2:
         names = list(default_names(np.shape(X)[1]))
     said = Asked.of(asked, names)
@@ -76,7 +76,7 @@ def dataset_for_model(X: Any, kinds: Kinds, names: Sequence[str], missing: str) 
     VpemWarning
         If there are, and missing values are not.
     """
-    if not isinstance(X, Dataset) and _names_of(X) is None:
+    if not isinstance(X, Dataset) and names_of(X) is None:
         return Dataset(np.asarray(X), default_names(np.shape(X)[1]), source="X")
     asked = Asked.of(asked_by(kinds, names))
     found = settle_for_model(_read(X, asked, lenient=True), asked)
@@ -91,7 +91,7 @@ def dataset_for_model(X: Any, kinds: Kinds, names: Sequence[str], missing: str) 
     return found
 
 
-def _names_of(X: Any) -> list[str] | None:
+def names_of(X: Any) -> list[str] | None:
     """Return the names of the columns of a data frame or dataset, None of an array."""
     if isinstance(X, Dataset):
         return list(X.feature_names)
@@ -103,7 +103,7 @@ def _read(X: Any, asked: Asked | None, lenient: bool) -> Dataset:
     """Return rows as a dataset whose text is codes."""
     if isinstance(X, Dataset):
         return X
-    names = _names_of(X)
+    names = names_of(X)
     if names is None:
         array = np.asarray(X)
         return Dataset(array, default_names(array.shape[1]), source="X")

@@ -357,19 +357,13 @@ class VPEM(Streamed):
         """Fit anew, on the graph and with the hubs that parameters ask for, or a dataset has."""
         seed = self._seed()
         how = self._settings(SumSettings, seed=seed)
+        held = None if stored is None else stored.partition
         edges = None if stored is None or self.graph is not None else stored.edges
-        agents = self.agents
-        if agents is None and stored is not None:
-            agents = stored.partition
+        agents = held if self.agents is None else self.agents
         networked = self.graph is not None or edges is not None or how.is_asked
         partition = self._partition_of(agents, data.shape[1], networked)
-        joined = (
-            partition.n_agents
-            if stored is None or stored.partition is None
-            else (stored.partition.n_agents)
-        )
-        if edges is not None and joined == partition.n_agents:
-            graph = from_edges(edges, joined, partition.names, topology="dataset")
+        if edges is not None and (held is None or held.n_agents == partition.n_agents):
+            graph = from_edges(edges, partition.n_agents, partition.names, topology="dataset")
         else:
             graph = self._graph(partition.n_agents, seed)
         asked = self._settings(FitSettings, seed=seed, dtype=data.dtype, **options)

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import ArrayLike
 from sklearn.utils import check_random_state
-from sklearn.utils.validation import _get_feature_names, validate_data
+from sklearn.utils.validation import validate_data
 
 from vpem.checks import Floats, check_data, check_finite, check_int, numbers_of_rows
 from vpem.errors import InputError, VpemWarning
@@ -20,6 +20,7 @@ from vpem.files.datasets import Dataset, default_names
 from vpem.files.holdings import numbered
 from vpem.files.models import match_features
 from vpem.fits.estimators.everyday import Everyday
+from vpem.fits.estimators.families import names_of
 from vpem.fits.prepare import MARGINALIZE
 from vpem.network.graph import Graph, from_networkx
 from vpem.network.holdings import Partition, contiguous, from_lists, one_or_each
@@ -51,9 +52,7 @@ def _plain(value: Any) -> Any:
 
 def _text_in(X: Any, error: ValueError) -> ValueError:
     """Return the error of a data frame in which a column is no numbers, or the one there was."""
-    known = hasattr(X, "columns") or hasattr(X, "__dataframe__")
-    names = _get_feature_names(X) if known else None
-    for place, name in enumerate([] if names is None else names):
+    for place, name in enumerate(names_of(X) or ()):
         column = np.asarray(X.iloc[:, place] if hasattr(X, "iloc") else X[name])
         try:
             column.astype(np.float64)
