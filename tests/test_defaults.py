@@ -90,7 +90,8 @@ DIFFER = {
 ALONE = {
     "files, and what a shell prints": """
         align align_key checkpoint checkpoint_every config data dataset digits force init_model
-        init_rows help_all json missing_parties output parties plot quiet resume resume_if_any show_config
+        init_rows help_all json missing_parties output parties plot quiet resume resume_if_any
+        show_config
         state strict traces worker_rows device_individuals id time value covariates doses
         init_individuals quote_formulas labels_file vocabulary min_documents max_share
         topics
