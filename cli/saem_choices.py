@@ -115,7 +115,11 @@ class ModelSettings(Settings, heading="Model", kept=False):
         "evenly spaced ones.", heading="Start", idle=_of("gmm"),
     )  # fmt: skip
     reg_covar: float | None = setting(
-        None, "gmm: added to variances. Default: 1e-6 of each item's.", least=0.0, idle=_of("gmm")
+        None,
+        "gmm: added to variances. Default: 1e-6 of each item's.",
+        least=0.0,
+        most=1e100,
+        idle=_of("gmm"),
     )
 
 

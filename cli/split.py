@@ -77,7 +77,8 @@ def split(
         tell = teller(screen.say, families=True)
         whole = read_one(source, table, Where(), tell, dataset=held.dataset)
         if held.agents is not None:
-            names = [f"party{number}" for number in range(held.agents)]
+            # More agents than features are refused.
+            names = [f"party{number}" for number in range(min(held.agents, whole.n_features))]
             parties = contiguous(whole.n_features, held.agents, names=names)
         elif held.partition is None and whole.partition is None:
             raise InputError(

@@ -191,8 +191,8 @@ def test_strict(capsys, data):
     [
         (("--workers", "121"), "121 workers cannot share 120 rows"),
         (("--workers", "3", "--worker-rows", "x.json"), "--workers or --worker-rows, not both"),
-        (("--workers", "3", "--participation", "0"), "participation must be a number above 0"),
-        (("--workers", "3", "--participation", "1.1"), "a number above 0 and at most 1"),
+        (("--workers", "3", "--participation", "0"), "--participation must be a number from 1e-06"),
+        (("--workers", "3", "--participation", "1.1"), "a number from 1e-06 to 1"),
         (("--workers", "3", "--compress", "qsgd:1bits"), "bits of qsgd"),
         (("--workers", "3", "--compress", "gzip"), "codec must be one of"),
         (("--workers", "3", "--compress", "topk:0.1", "--memory", "none"), "is biased"),

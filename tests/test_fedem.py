@@ -550,8 +550,8 @@ def test_a_network_that_falls_apart_for_good_is_given_up():
 @each(
     ("options", "why"),
     [
-        ({"participation": 0.0}, "above 0 and at most 1"),
-        ({"participation": 1.5}, "above 0 and at most 1"),
+        ({"participation": 0.0}, "from 1e-06 to 1"),
+        ({"participation": 1.5}, "from 1e-06 to 1"),
         ({"batch_size": 0}, "batch_size"),
         ({"inner": 3}, "variance reduction"),
         ({"memory": "some"}, "one of first, zero, none"),

@@ -465,7 +465,7 @@ def test_trends():
         ({"law": "normal"}, "law must be one of"),
         ({"copies": 2}, "copies must be one of"),
         ({"scale": "std"}, "scale must be one of"),
-        ({"participation": 0}, "above 0 and at most 1"),
+        ({"participation": 0}, "from 1e-06 to 1"),
         ({"participation": 1.5}, "participation must be"),
         ({"compress": "zip"}, "codec"),
         ({"step_size": "slow"}, "step_size must be like"),

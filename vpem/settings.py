@@ -209,7 +209,8 @@ class MixtureSettings(Settings, heading="Model"):
         "tied-diag, tied-spherical. Tied ones are shared by all components.", flags="--covariance",
         choices=COVARIANCE_TYPES)
     reg_covar: float | str = setting("auto", "Added to every variance: auto, a millionth of each "
-        "feature's own; or a number, in the data's units.", choices=("auto",), least=0.0)
+        "feature's own; or a number, in the data's units.", choices=("auto",), least=0.0,
+        most=1e100)
     scale: str = setting("none", "Features as they are (none), or standardized (standard). "
         "For spheres, and numbers of --reg-covar; outputs keep the data's units.", choices=SCALES)
     init: Any = setting("kmeans", "Start: random (shared rows), k-means++, kmeans. With "
@@ -278,7 +279,7 @@ class KmeansSettings(Settings, heading="Model"):
     seed: int = changed(MixtureSettings, "seed")
     participation: float = setting(1.0, "At a server: probability that a worker, or agent, takes "
         "part in an iteration. Who does not counts with what it sent last.",
-        heading="Messages and faults", least=0.0, most=1.0, above=True)
+        heading="Messages and faults", least=1e-6, most=1.0)
     batch_size: int | None = changed(FitSettings, "batch_size", help="Rows of a batch, after which "
         "the centres follow (incremental Lloyd); an iteration is then a pass over all rows. "
         "Default: all rows at once.", idle=None)
@@ -384,7 +385,7 @@ class FedSettings(Settings, heading="Method"):
     step_size: Any = setting("auto", "auto: 1 where nothing is noisy, else what noise allows; G or "
         "constant:G; or decreasing:G,A: G k^-A in iteration k, A 0.5 if not given; 0 < G <= 1.")
     participation: float = setting(1.0, "Probability that a worker takes part in an iteration.",
-        heading="Messages and faults", least=0.0, most=1.0, above=True)
+        heading="Messages and faults", least=1e-6, most=1.0)
     batch_size: int | None = setting(None, "Rows a worker draws of its own in an iteration. "
         "Default: all; with --variance-reduction the square root of half of them.", least=1)
     variance_reduction: bool = setting(False, "VR-FedEM.")

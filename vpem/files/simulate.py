@@ -51,12 +51,12 @@ def simulate(
     n_features = check_int("n_features", n_features, least=1)
     n_components = check_int("n_components", n_components, least=1)
     seed = check_int("seed", seed, least=0)
+    check_memory(16 * n_components * n_features**2, "the covariances of the mixture")
     pi = _weights(weights, n_components)
     if n_components > 1:
         _check_overlap(overlap, 1.0 - float(pi.max()))
     partition = None if n_agents is None else contiguous(n_features, n_agents)
     check_memory(8 * n_samples * n_features, f"a dataset of {n_samples} x {n_features}")
-    check_memory(16 * n_components * n_features**2, "the covariances of the mixture")
     shape_seed, probe_seed, draw_seed = np.random.SeedSequence(int(seed)).spawn(3)
     family = _family(n_components, n_features, np.random.default_rng(shape_seed))
     error = 0.0

@@ -129,9 +129,9 @@ class PlanSettings(SumSettings, heading="Network"):
     """A fit whose messages are foretold: see `vpem.fits.plan.plan`."""
 
     n_samples: int | None = setting(None, "Rows of the fit to plan. Default: the dataset's, or "
-        "else 1000.", flags="--samples", heading="Data", least=1)
+        "else 1000.", flags="--samples", heading="Data", least=1, most=10**15)
     n_components: int = setting(2, "Components of the fit to plan.", flags="-k --components",
-        heading="Model", least=1)
+        heading="Model", least=1, most=10**9)
     n_factors: int = changed(FitSettings, "n_factors", help="Factors that hubs share in the fit "
         "to plan.")
     dtype: str = setting("float64", "Precision of the fit to plan: float64 or float32.",

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from vpem.checks import check_int
+from vpem.checks import check_int, check_memory
 from vpem.errors import InputError, VpemWarning, shorten
 from vpem.shown import Shown
 
@@ -202,7 +202,8 @@ def contiguous(n_features: int, n_agents: int, names: Names = None) -> Partition
     InputError
         If there are no agents, or more of them than features.
     """
-    order = np.arange(check_int("n_features", n_features, least=1), dtype=np.intp)
+    check_memory(16 * check_int("n_features", n_features, least=1), f"{n_features} features")
+    order = np.arange(n_features, dtype=np.intp)
     return Partition(*_dealt(Partition, order, n_agents, names))
 
 

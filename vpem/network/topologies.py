@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from vpem.checks import check_int
+from vpem.checks import check_int, check_memory
 from vpem.errors import InputError, Setting, VpemWarning, check_choice
 from vpem.network.graph import Graph, agent_labels, check_seed, components, sorted_edges
 from vpem.settings import TOPOLOGIES
@@ -17,6 +17,7 @@ __all__ = ["make_graph"]
 
 SPARSE = ("geometric", "erdos-renyi", "small-world", "scale-free")  # have a mean degree to choose
 
+BYTES_OF_AGENT = 200  # of its name and links, about
 DRAWS = 100  # how often a random graph is drawn before it is given up as never connected
 
 
@@ -67,6 +68,7 @@ def make_graph(
     """
     check_choice("topology", topology, TOPOLOGIES)
     n = check_int("n_agents", n_agents, least=1)
+    check_memory(BYTES_OF_AGENT * n, f"a graph of {n} agents")
     rng = check_seed(seed)
     agents = agent_labels(names)
     _check_options(topology, n, radius, mean_degree)
