@@ -409,12 +409,17 @@ def test_text_in_a_data_frame_is_named_with_the_way_on(kind):
         kind(2).fit(frame)
 
 
-def test_ids_in_a_data_frame_are_warned_of():
+def test_columns_of_a_data_frame_that_are_no_measurements_are_warned_of():
     rng = np.random.default_rng(0)
-    frame = pa.table({"patient": rng.permutation(90)[:40], "a": rng.normal(size=40)})
-    with pytest.warns(vpem.VpemWarning, match=r"'patient' .* .whole numbers, all different"):
-        model = VPEM(2).fit(frame)
-    model.predict(frame)
+    frame = {"patient": rng.permutation(90)[:40], "a": rng.normal(size=40), "class": [0, 1] * 20}
+    said = r"'patient' .an id .* 'class' .known .* none: X.drop\(columns=.'patient', 'class'.\)"
+    with pytest.warns(vpem.VpemWarning, match=said) as told:
+        model = VPEM(2, reg_covar=0.1).fit(pa.table(frame))
+    assert len([one for one in told if "patient" in str(one.message)]) == 1
+    model.predict(pa.table(frame))
+    frame["a"][[2, 7]] = -999
+    with pytest.warns(vpem.VpemWarning, match="-999 in 'a' is far .* missing='marginalize'"):
+        VPEM(1).fit(pa.table({"a": frame["a"]}))
 
 
 def test_a_dataset_is_fitted_on_the_network_that_it_has():

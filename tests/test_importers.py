@@ -1,6 +1,7 @@
 import datetime
 import decimal
 import gzip
+import json
 
 import numpy as np
 import pyarrow as pa
@@ -210,6 +211,7 @@ def test_columns_of_one_name_are_told_apart(table):
     assert found.labels.tolist() == [1, 3]
 
 
+NAMED = "an id or code, by its name"
 ROWS = 40
 NUMBERS = np.random.default_rng(5).permutation(9000)[:ROWS]
 
@@ -220,26 +222,44 @@ NUMBERS = np.random.default_rng(5).permutation(9000)[:ROWS]
         ("code", lambda i: f"{NUMBERS[i]:05d}", "ids of rows"),
         ("code", lambda i: NUMBERS[i], "ids of rows"),
         ("code", lambda i: i + 7, "ids of rows"),
+        ("code", lambda i: (1000 + i) * 10**16, "ids of rows"),
+        ("code", lambda i: (1000 + i // 2) * 10**16, "more digits than a number can keep"),
+        ("code", lambda i: f"0{1000 + i % 9}", "zeros in front"),
+        ("code", lambda i: "NA" if i == 3 else f"0{1000 + i % 9}", "zeros in front"),
         ("Patient", lambda i: NUMBERS[i], "ids of rows"),
-        ("patientId", lambda i: i // 3, "numbers of rows, some alike"),
-        ("nr", lambda i: 3 * (i // 2), "numbers of rows, some alike"),
-        ("patient", lambda i: "" if i == 3 else NUMBERS[i], "numbers of rows"),
-        ("zip", lambda i: f"0{1000 + i % 9}", "zeros in front"),
+        ("patientId", lambda i: i // 3, NAMED),
+        ("patientId", lambda i: "" if i == 3 else NUMBERS[i], NAMED),
+        ("nr", lambda i: 3 * (i // 2), NAMED),
+        ("Fallnummer", lambda i: 40_000 + i // 2, NAMED),
+        ("PATIENT_NO", lambda i: 40_000 + i // 2, NAMED),
+        ("zip code", lambda i: 10_001 + i % 9, NAMED),
+        ("visit", lambda i: 2024_01_01 + i % 28, "dates or times as numbers"),
+        ("Date", lambda i: 45_292 + i % 9, "dates or times as numbers"),
+        ("timestamp", lambda i: i % 9 / 50, "dates or times as numbers"),
+        ("time", lambda i: 1.7e9 + i % 9 / 50, "dates or times as numbers"),
+        ("class", lambda i: i % 3, "known classes, by its name"),
+        ("time", lambda i: i % 9 / 50, None),
         ("age", lambda i: NUMBERS[i] % 60, None),
         ("income", lambda i: NUMBERS[i] + 0.5, None),
+        ("income", lambda i: NUMBERS[i] * 10, None),
         ("patient", lambda i: i % 2, None),
         ("body mass index", lambda i: 20 + i % 7, None),
+        ("wave_number", lambda i: 400 + i % 7, None),
+        ("FeNO", lambda i: 20 + i % 7, None),
         ("index", lambda i: 1.5 + i / 100, None),
+        ("class", lambda i: NUMBERS[i] % 60 / 4, None),
         ("code", lambda i: "" if i == 3 else NUMBERS[i], None),
     ],
 )
-def test_numbers_that_name_rows_are_no_features(table, name, value, why):
+def test_numbers_that_are_no_measurements_are_no_features(table, name, value, why):
     path = table(f"a,{name},b\n" + "".join(f"{i % 5}.5,{value(i)},{i % 3}\n" for i in range(ROWS)))
     if why is None:
         assert read_dataset(path).feature_names == ("a", name, "b")
         return
-    how = "id_column" if why == "ids of rows" else "drop"
-    with pytest.warns(VpemWarning, match=rf"{name}' \({why}\) is left out .*; {how}='{name}' says"):
+    ways = {"ids of rows": "id_column", "known classes, by its name": "label_column"}
+    how = ways.get(why, "drop")
+    said = rf"{name}' \({why}\) is left out .* pass {how}='{name}'; .* features='a,{name},b'"
+    with pytest.warns(VpemWarning, match=said):
         found = read_dataset(path)
     assert found.feature_names == ("a", "b")
     assert found.left_out == {name: why}
@@ -247,15 +267,76 @@ def test_numbers_that_name_rows_are_no_features(table, name, value, why):
         assert list(map(str, found.ids)) == [str(value(i)) for i in range(ROWS)]
     # Whoever says what the column is hears nothing.
     assert read_dataset(path, features=["a", name, "b"]).feature_names == ("a", name, "b")
-    assert read_dataset(path, drop=[name]).feature_names == ("a", "b")
-    assert read_dataset(path, family={name: "poisson"}).feature_names == ("a", name, "b")
+    assert read_dataset(path, family={name: "gaussian"}).feature_names == ("a", name, "b")
+    assert read_dataset(path, **{how: name}).feature_names == ("a", "b")
     if how == "id_column":
         assert read_dataset(path, id_column=name).ids.tolist() == found.ids.tolist()
 
 
 def test_in_few_rows_measurements_may_all_differ(table):
-    found = read_dataset(table("a,b\n" + "".join(f"{NUMBERS[i]},{i % 3}\n" for i in range(20))))
-    assert found.feature_names == ("a", "b")
+    for values in (NUMBERS[:20], [151, 160, 148, 155, 163, 150, 158, 149]):
+        rows = "".join(f"{a},{i % 3}\n" for i, a in enumerate(values))
+        found = read_dataset(table("a,b\n" + rows))
+        assert found.feature_names == ("a", "b")
+    with pytest.warns(VpemWarning, match="'a' .ids of rows."):
+        read_dataset(table("a,b\n" + "".join(f"{a},{a % 3}\n" for a in (2, 3, 5, 6, 9))))
+
+
+def test_many_columns_of_whole_numbers_that_all_differ_are_counts(table, tmp_path):
+    """Of two or three one may number the rows; nothing then is left but to ask."""
+    counts = np.array([np.roll(NUMBERS, n) for n in range(5)]).T
+    np.save(tmp_path / "counts.npy", counts)
+    text = "a,b,c,d,e\n" + "".join(",".join(map(str, row)) + "\n" for row in counts)
+    for path in (table(text), tmp_path / "counts.npy"):
+        with pytest.warns(VpemWarning, match="all differ; since there are so many they are taken"):
+            assert np.array_equal(read_dataset(path).X, counts)
+        columns = (0, 1) if path.suffix == ".npy" else "ab"
+        with pytest.raises(InputError, match=r"no column is left .* name them: features='.*,.*'"):
+            read_dataset(path, drop="2-4")
+        assert read_dataset(path, features=list(columns)).X.shape == (ROWS, 2)
+
+
+def test_rows_of_a_matrix_may_be_numbered_too(tmp_path):
+    path = tmp_path / "t.npy"
+    np.save(path, np.column_stack([np.arange(1, 7), [0.5, 2, 1, 4, 3, 1]]))
+    with pytest.warns(VpemWarning, match="'feature 0' .row numbers. is left out"):
+        found = read_dataset(path)
+    assert found.feature_names == ("feature 1",)
+    assert read_dataset(path, id_column=0).ids.tolist() == [1, 2, 3, 4, 5, 6]
+
+
+def test_ids_go_before_the_index_of_a_longer_table(tmp_path):
+    pandas = {"index_columns": ["__index_level_0__"], "columns": []}
+    columns = {"PatientID": [907, 415, 661], "a": [1.5, 2, 3], "__index_level_0__": [2, 5, 6]}
+    made = pa.table(columns)
+    path = tmp_path / "t.parquet"
+    parquet.write_table(made.replace_schema_metadata({"pandas": json.dumps(pandas)}), path)
+    with pytest.warns(VpemWarning, match="'PatientID' .ids of rows."):
+        assert read_dataset(path).ids.tolist() == [907, 415, 661]
+    parquet.write_table(
+        made.drop_columns("PatientID").replace_schema_metadata({"pandas": json.dumps(pandas)}), path
+    )
+    assert read_dataset(path).ids.tolist() == [2, 5, 6]
+
+
+@each(
+    ("values", "mark"),
+    [
+        ([5.1, 6, -999, 4.8, 7], "-999"),
+        ([1, 5, 2, 99, 99, 3], "99"),
+        ([5.1, 6, 4.8, 7, 40], None),
+        ([-999, -500, 200, 800], None),
+        ([0, 99, 0, 99], None),
+    ],
+)
+def test_marks_of_missing_values_are_asked_about(table, values, mark):
+    path = table("a,b\n" + "".join(f"{a},{i % 3}.5\n" for i, a in enumerate(values)))
+    if mark is None:
+        read_dataset(path)
+        return
+    with pytest.warns(VpemWarning, match=rf"{mark} in 'a': far from all .* pass na='{mark}'"):
+        read_dataset(path)
+    assert np.isnan(read_dataset(path, na=mark).X).any()
 
 
 def test_missing_and_broken_files_are_refused(table, tmp_path):

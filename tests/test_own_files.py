@@ -164,6 +164,10 @@ FILES = [
     ("t.csv", 'note,a,b\n"two\nlines, quoted",1,2\nsame,3,5\n', {"drop": "note"}, PLAIN),
     ("t.csv", "a,b\ntrue,1\nFALSE,2\n", {}, {"X": [[1, 1], [0, 2]], "names": ("a", "b")}),
     ("t.csv", "a,b\n1,12 %\n2,3 %\n", {}, "'b' holds numbers written as '12 %'; .* drop='b'"),
+    ("t.csv", "a,b\nmm,kg\n1,2\n3,5\n4,6\n5,7\n6,8\n", {},
+     "but for 1 value, 'mm' .* remove that row if it holds units, or what stands above"),
+    ("t.csv", "a,b\n1,2\n3,5\n4,6\n5,7\n6,8\nSum,28\n", {},
+     "but for 1 value, 'Sum' .* remove that row if it holds totals; or if .* pass na='Sum'"),
     # Missing values
     ("t.csv", "a,b\n1,NA\n,5\nN/A,null\n2,6\n", {},
      {"X": [[1, NAN], [NAN, 5], [NAN, NAN], [2, 6]], "names": ("a", "b")}),

@@ -15,6 +15,10 @@ from numpy.typing import DTypeLike, NDArray
 from vpem.errors import InputError, Setting, brief, named
 
 __all__ = [
+    "CLASSED",
+    "COUNTED",
+    "DIFFERENT",
+    "NO_MEASUREMENT",
     "Extremes",
     "Floats",
     "Labels",
@@ -33,7 +37,8 @@ __all__ = [
     "extremes",
     "ids_by_name",
     "is_whole",
-    "numbers_of_rows",
+    "missing_marks",
+    "no_measurement",
     "parse_bytes",
     "read_float",
     "read_int",
@@ -44,15 +49,31 @@ __all__ = [
 T = TypeVar("T")
 
 NUMBERED = (
-    "id", "ids", "idx", "index", "mrn", "no", "nr", "patient", "patients", "pid", "subject",
-    "subjects",
+    "barcode", "case", "id", "ids", "idx", "index", "mrn", "no", "nr", "participant", "patient",
+    "patients", "phone", "pid", "plz", "postal", "postcode", "record", "sample", "subject",
+    "subjects", "telephone", "zip", "zipcode",
 )  # fmt: skip
-"""Of whole numbers that are called so, more than two different ones are names of rows."""
+"""Of numbers that are called so, more than two different ones are ids or codes."""
 
-ALL_DIFFERENT, SOME_ALIKE, SOME_LACKING = (
-    "whole numbers, all different", "numbers of rows, some alike", "numbers of rows",
-)  # fmt: skip
-"""Why numbers are rather names of rows than measurements."""
+CLASSES = ("class", "classes", "cluster", "label", "labels", "target")
+"""Whole numbers that are called so, in many rows each, are what a fit is to find by itself."""
+
+DATES = ("date", "datetime", "datum", "timestamp")
+"""Numbers with such a word in their name are dates or times."""
+
+TIMES = ("epoch", "time", "ts", "unix")
+"""Numbers from `EPOCH` on with such a word in their name are times."""
+
+EPOCH = 1e9  # seconds from 1970 to 2001
+
+MARKS = (-9, -99, -999, -9999, -99999, 99, 999, 9999, 99999)
+"""Numbers by which people write that a value is missing."""
+
+BY_NAME, CLASSED = "an id or code, by its name", "known classes, by its name"
+COUNTED, DIFFERENT = "row numbers", "whole numbers, all different"
+DATED = "dates or times as numbers"
+NO_MEASUREMENT = (BY_NAME, CLASSED, COUNTED, DIFFERENT, DATED)
+"""Why numbers are hardly a measurement."""
 
 MANY_ROWS = 30
 """In fewer rows measurements in whole numbers may well all differ."""
@@ -338,12 +359,21 @@ def row_blocks(X: Matrix) -> Iterator[tuple[int, NDArray[np.floating]]]:
         yield start, X[start : start + step]
 
 
+def _words(name: str) -> list[str]:
+    """Return the words of a name, in small letters: those of PatientID, but FeNO is one."""
+    apart = re.sub(r"(?<=[a-z])(?=[A-Z][a-z]|ID)", " ", name)
+    return [word.casefold() for word in re.findall(r"[^\W_]+", apart)]
+
+
 def ids_by_name(name: str) -> bool:
-    """Whether a column is called as what names rows is: id, patient, patient_id, PatientID."""
-    words = re.findall(r"[^\W_]+", re.sub(r"(?<=[a-z])(?=[A-Z])", " ", name))
-    words = [word.casefold() for word in words]
-    alone = len(words) == 1 and words[0] in NUMBERED
-    return alone or "id" in words[:1] + words[-1:]
+    """Whether a column is called as ids and codes are: id, PatientID, Case No., Fallnummer, zip."""
+    words = _words(name)
+    if len(words) < 2:
+        return bool(words) and (words[0] in NUMBERED or words[0].endswith("nummer"))
+    *others, last = words
+    if last in ("code", "num", "number"):
+        return bool({*others} & {*NUMBERED})
+    return "id" in (words[0], last) or last in ("barcode", "mrn", "no", "nr", "nummer")
 
 
 def is_whole(values: NDArray[np.floating]) -> bool:
@@ -355,22 +385,56 @@ def is_whole(values: NDArray[np.floating]) -> bool:
     return len(there) > 0
 
 
-def numbers_of_rows(name: str, values: Floats, some: bool = False) -> str:
-    """Return why numbers are rather names of rows than measurements; nothing if they may be some.
+def no_measurement(name: str, values: Floats, some: bool = False) -> str:
+    """Return why numbers are hardly a measurement (`NO_MEASUREMENT`); nothing if they may be one.
 
     ``some`` says that there are more rows, of which measurements need not differ as in these.
     """
-    if not is_whole(values):
+    words, by_name = {*_words(name)}, ids_by_name(name)
+    known = values if len(values) and np.isfinite(values.sum()) else values[np.isfinite(values)]
+    timed = words & {*DATES} or (words & {*TIMES} and known.min(initial=np.inf) >= EPOCH)
+    if timed and len(np.unique(known)) > 2:
+        return DATED
+    n_rows = len(values)
+    if n_rows < 3 or not is_whole(known):
         return ""
-    there = values[np.isfinite(values)]
-    n_different = len(np.unique(there))
-    if n_different == len(values) > 2:
-        counted = there.max() - there.min() < 2 * len(there) > 8
-        if counted or ids_by_name(name) or (len(there) >= MANY_ROWS and not some):
-            return ALL_DIFFERENT
-    elif n_different > 2 and ids_by_name(name):
-        return SOME_ALIKE if len(there) == len(values) else SOME_LACKING
-    return ""
+    low, high = known.min(), known.max()
+    of_days = low >= 1800_01_01 and high <= 2199_12_31
+    may_be_classes = len(words) == 1 and bool(words & {*CLASSES})
+    # Where fewer numbers lie between the ends than there are rows, some are alike.
+    if high - low < n_rows - 1 and not (by_name or of_days or may_be_classes):
+        return ""
+    n_different = len(np.unique(known))
+    if may_be_classes and 1 < n_different <= n_rows // 2:
+        return CLASSED
+    if by_name and n_different > 2:
+        return BY_NAME
+    if of_days and n_different > 2:
+        months, days = known // 100 % 100, known % 100
+        if months.min() >= 1 and months.max() <= 12 and days.min() >= 1 and days.max() <= 31:
+            return DATED
+    if n_different < n_rows:
+        return ""
+    many = n_rows >= MANY_ROWS
+    ordered = (np.diff(values) > 0).all() or (np.diff(values) < 0).all()
+    if high - low < 2 * n_rows > 8 and (many or ordered or high - low == n_rows - 1):
+        return COUNTED
+    # Nobody numbers rows in tens, but many measure so.
+    rounded = not (ordered or (values % 10).any())
+    return DIFFERENT if many and not (some or rounded) else ""
+
+
+def missing_marks(X: Matrix) -> dict[int, float]:
+    """Return in which columns -999, or another of `MARKS`, is far from all other values."""
+    found = {}
+    for place, ends in enumerate(zip(*extremes(X), strict=True)):
+        for number in {*ends} & {*MARKS}:
+            values = np.concatenate([part[:, place] for _, part in row_blocks(X)])
+            others = values[np.isfinite(values) & (values != number)]
+            width = np.ptp(others) if len(others) else 0
+            if width and np.abs(others - number).min() > width:
+                found[place] = float(number)
+    return found
 
 
 def check_weights(weights: Any, n_samples: int, *, some: bool = False) -> NDArray[np.float64]:

@@ -2,22 +2,37 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 
 import numpy as np
 
-from vpem.checks import ALL_DIFFERENT, SOME_ALIKE, SOME_LACKING, Floats, read_float
-from vpem.errors import InputError
+from vpem.checks import (
+    CLASSED,
+    COUNTED,
+    DIFFERENT,
+    NO_MEASUREMENT,
+    Floats,
+    missing_marks,
+    read_float,
+)
+from vpem.errors import InputError, OwnDataWarning, Setting, shorten
 from vpem.files.table_settings import TableSettings
 
 __all__ = [
     "GUESSED",
+    "LONG",
     "MISSING_MARKS",
     "OF_ROWS",
     "ZEROS",
     "blank_marks",
     "marked_numbers",
+    "only_guesses",
     "refuse_large",
+    "take_counts",
+    "warn_of_guesses",
+    "warn_of_marks",
+    "with_features",
 ]
 
 MISSING_MARKS = (
@@ -27,9 +42,12 @@ MISSING_MARKS = (
 """What stands for a missing value in text without anybody saying so."""
 
 
-OF_ROWS, ZEROS = "ids of rows", "zeros in front"
-GUESSED = (OF_ROWS, ZEROS, ALL_DIFFERENT, SOME_ALIKE, SOME_LACKING)
+OF_ROWS, ZEROS, LONG = "ids of rows", "zeros in front", "more digits than a number can keep"
+GUESSED = (OF_ROWS, ZEROS, LONG, *NO_MEASUREMENT)
 """Why numbers are no features although nobody has said so."""
+
+MOST_NUMBERS = 3
+"""Columns of whole numbers that all differ, as far as they may number the rows."""
 
 
 def marked_numbers(table: TableSettings) -> list[float]:
@@ -46,6 +64,81 @@ def blank_marks(X: Floats, table: TableSettings, columns: Sequence[int] | None =
             for j in columns:
                 np.putmask(X[:, j], np.equal(X[:, j], mark), np.nan)
     return X
+
+
+def with_features(names: Sequence[str]) -> Setting:
+    """Return the setting that names these features, or if they are many the setting alone."""
+    plain = len(names) <= 6 and not any("," in name or '"' in name for name in names)
+    return Setting("features", ",".join(names) if plain else None)
+
+
+def only_guesses(source: str, left_out: dict[str, str]) -> InputError:
+    """Return the error of a table of which all columns are left out, some by a guess."""
+    listed = shorten((f"{name!r} ({why})" for name, why in left_out.items()), 10)
+    guessed = [name for name, why in left_out.items() if why in GUESSED]
+    return InputError(
+        f"{source}: no column is left for the features: {listed}; if some of these are "
+        "measurements, name them: ",
+        with_features(guessed),
+    )
+
+
+def warn_of_guesses(
+    source: str, left_out: dict[str, str], names: Sequence[str], features: Sequence[str]
+) -> None:
+    """Warn of numbers left out that nobody has said to be no features; ``names`` are in order."""
+    why = {name: one for name, one in left_out.items() if one in GUESSED}
+    if not why:
+        return
+    listed = shorten((f"{name!r} ({one})" for name, one in why.items()), 5)
+    first = next(iter(why))
+    use = {OF_ROWS: "id_column", COUNTED: "id_column", DIFFERENT: "id_column"}
+    use[CLASSED] = "label_column"
+    is_, them = ("is", "it is a measurement") if len(why) == 1 else ("are", "they are measurements")
+    warnings.warn(
+        OwnDataWarning(
+            f"{source}: {listed} {is_} left out of the features; to confirm that, pass ",
+            Setting(use.get(why[first], "drop"), first),
+            f"; if {them}, name all features: ",
+            with_features([name for name in names if name in why or name in features]),
+        ),
+        stacklevel=4,
+    )
+
+
+def take_counts(source: str, left_out: dict[str, str]) -> dict[str, str]:
+    """Return what is left out but for whole numbers that all differ in many columns: of counts.
+
+    Hardly any of so many numbers the rows, which is warned of.
+    """
+    counts = [name for name, why in left_out.items() if why == DIFFERENT]
+    if len(counts) <= MOST_NUMBERS:
+        return left_out
+    warnings.warn(
+        OwnDataWarning(
+            f"{source}: {shorten(map(repr, counts))} are whole numbers that all differ; since "
+            "there are so many they are taken for measurements; if one of them numbers the rows, "
+            "leave it out with ",
+            Setting("drop"),
+        ),
+        stacklevel=4,
+    )
+    return {name: why for name, why in left_out.items() if why != DIFFERENT}
+
+
+def warn_of_marks(source: str, X: Floats, names: Sequence[str]) -> None:
+    """Warn of numbers by which people write that a value is missing, where no others are near."""
+    found = {names[place]: f"{mark:g}" for place, mark in missing_marks(X).items()}
+    if found:
+        listed = shorten((f"{mark} in {name!r}" for name, mark in found.items()), 5)
+        warnings.warn(
+            OwnDataWarning(
+                f"{source}: {listed}: far from all other values there; if this stands for missing "
+                "values, pass ",
+                Setting("na", ",".join(dict.fromkeys(found.values()))),
+            ),
+            stacklevel=4,
+        )
 
 
 def refuse_large(n_bytes: int, memory_limit: int | None, source: str) -> None:

@@ -9,8 +9,8 @@ from dataclasses import replace
 import numpy as np
 import pyarrow as pa
 
-from vpem.checks import ALL_DIFFERENT, Labels, ids_by_name, numbers_of_rows, read_float
-from vpem.errors import InputError, OwnDataWarning, Setting, VpemWarning, shorten
+from vpem.checks import COUNTED, Labels, ids_by_name, no_measurement, read_float
+from vpem.errors import InputError, Setting, VpemWarning, shorten
 from vpem.files.arrow import (
     decoded,
     is_bytes,
@@ -21,14 +21,14 @@ from vpem.files.arrow import (
     numbers_in,
     plain_kind,
 )
-from vpem.files.readers.common import GUESSED, OF_ROWS, ZEROS
+from vpem.files.readers.common import GUESSED, only_guesses, take_counts
 from vpem.files.readers.frames import Frame
 from vpem.files.reading import LONGEST_STRING
 from vpem.files.table_settings import TableSettings
 
 __all__ = [
     "ID_NAMES", "MOST", "counted_by", "find_ids", "nothing_left", "sort_columns", "told_apart",
-    "warn_of_ids", "warn_of_numbers",
+    "warn_of_numbers",
 ]  # fmt: skip
 
 ID_NAMES = ("id", "ids")
@@ -83,14 +83,14 @@ def sort_columns(
         name = frame.names[place]
         is_named = name.casefold() in ID_NAMES
         if is_text(plain_kind(values.type)) and place not in frame.index and not is_named:
-            from vpem.files.readers.text_numbers import has_zeros, is_blank, numbers_of
+            from vpem.files.readers.text_numbers import code_of_digits, is_blank, numbers_of
 
             numbers = numbers_of(values, table)
             if numbers is None and not is_blank(values):
                 texts[name], left_out[name] = values, "text"
                 continue
-            if numbers is not None and name not in said and has_zeros(values):
-                left_out[name] = ZEROS
+            if numbers is not None and name not in said and (why := code_of_digits(values, table)):
+                left_out[name] = why
                 continue
             values = pa.chunked_array([pa.nulls(len(values))]) if numbers is None else numbers
         values = values if is_text(plain_kind(values.type)) else decoded(values)
@@ -101,10 +101,11 @@ def sort_columns(
         else:
             why = _why_not(values)
             why = why or ("" if name in said else _why_ids(name, values, keep_constant))
+        features[place] = values
         if why and not (keep_constant and why in UNTELLING):
             left_out[name] = why
-        else:
-            features[place] = values
+    left_out = take_counts(frame.source, left_out)
+    features = {n: values for n, values in features.items() if frame.names[n] not in left_out}
     if texts:
         from vpem.files.readers.text_numbers import check_writing
 
@@ -131,37 +132,41 @@ def _why_not(values: pa.ChunkedArray) -> str:
 
 
 def _why_ids(name: str, values: pa.ChunkedArray, some: bool) -> str:
-    """Return why a column of numbers names rows rather than being a feature; nothing if not."""
-    if not (pa.types.is_integer(values.type) or pa.types.is_floating(values.type)):
+    """Return why a column of numbers is hardly a measurement; nothing if it may be one."""
+    if not is_numeric(values.type) or values.null_count == len(values):
         return ""
     numbers, missing = numbers_in(values)
-    return numbers_of_rows(name, np.where(missing, np.nan, numbers.astype(np.float64)), some)
+    known = numbers.astype(np.float64, copy=False)
+    return no_measurement(name, np.where(missing, np.nan, known) if missing.any() else known, some)
 
 
 def find_ids(frame: Frame, columns: dict[int, pa.ChunkedArray]) -> int | None:
     """Return the column that names the rows where nobody has named one.
 
-    That is the one called ``id`` or ``ids``, an index that does more than count, the first that is
-    called as such (``patient``), or else the only one of text, or of whole numbers, that has no
-    value twice and none empty.
+    That is the one called ``id`` or ``ids``, an index of text or with the name of ids, the first
+    that is called as such (``patient``), another index that does more than count, or else the only
+    one of text, or of whole numbers, that has no value twice and none empty.
     """
     names = frame.names
     called = [place for place in columns if names[place].casefold() in ID_NAMES]
     if called:
         return called[0] if len(called) == 1 and _all_differ(columns[called[0]]) else None
-    index = [place for place in columns if place in frame.index]
-    for place in index:
-        if _all_differ(columns[place]) and not _counts(columns[place]):
+    kinds = {n: plain_kind(column.type) for n, column in columns.items()}
+    named = [n for n, one in columns.items() if ids_by_name(names[n]) and len(one) > 2]
+    index = [n for n in columns if n in frame.index and not _counts(columns[n])]
+    # An index of numbers without a name is what pandas leaves of a table that was longer.
+    of_text = [n for n in index if is_text(kinds[n])]
+    for place in (*(n for n in index if n in named), *of_text, *named, *index):
+        if _all_differ(columns[place]):
             return place
-    others = {n: column for n, column in columns.items() if n not in frame.index}
-    for place, column in others.items():
-        if ids_by_name(names[place]) and len(column) > 2 and _all_differ(column):
-            return place
-    text = [n for n, column in others.items() if is_text(plain_kind(column.type))]
+    text = [n for n, kind in kinds.items() if is_text(kind) and n not in frame.index]
     different = [n for n in text if _all_differ(columns[n])] if len(text) <= MOST else []
     if not different:
-        whole = [n for n, column in others.items() if pa.types.is_integer(column.type)]
-        different = [n for n in whole if _why_ids(names[n], columns[n], False) == ALL_DIFFERENT]
+        numbers = [n for n, kind in kinds.items() if pa.types.is_integer(kind)]
+        numbers = [n for n in numbers if n not in frame.index and _all_differ(columns[n])]
+        why = {n: _why_ids(names[n], columns[n], some=False) for n in numbers}
+        different = [n for n in numbers if why[n]]
+        different = [n for n in different if why[n] == COUNTED] or different
     return different[0] if len(different) == 1 else None
 
 
@@ -205,6 +210,8 @@ def _counts(column: pa.ChunkedArray) -> bool:
 
 def nothing_left(frame: Frame, left_out: dict[str, str]) -> InputError:
     """Return the error of a table without features."""
+    if {*GUESSED} & {*left_out.values()}:
+        return only_guesses(frame.source, left_out)
     listed = shorten((f"{name} ({why})" for name, why in left_out.items()), 10)
     sentence = f"{frame.source}: no column is left for the features: {listed or 'it has ids alone'}"
     if {*UNTELLING} & {*left_out.values()}:
@@ -214,28 +221,6 @@ def nothing_left(frame: Frame, left_out: dict[str, str]) -> InputError:
     return InputError(
         f"{sentence}; remove what stands above the names, or say what is between columns with ",
         Setting("delimiter"),
-    )
-
-
-def warn_of_ids(frame: Frame, left_out: dict[str, str]) -> None:
-    """Warn of numbers that nobody has said to be no features: ids of rows, and others left out."""
-    why = {name: one for name, one in left_out.items() if one in GUESSED}
-    if not why:
-        return
-    listed = shorten((f"{name!r} ({one})" for name, one in why.items()), 5)
-    first = next(iter(why))
-    names_rows = why[first] in (OF_ROWS, ALL_DIFFERENT)
-    is_, them = ("is", "it is a measurement") if len(why) == 1 else ("are", "they are measurements")
-    warnings.warn(
-        OwnDataWarning(
-            f"{frame.source}: {listed} {is_} left out of the features; ",
-            Setting("id_column" if names_rows else "drop", first),
-            " says so; if ",
-            them,
-            ", name all features with ",
-            Setting("features"),
-        ),
-        stacklevel=3,
     )
 
 

@@ -9,14 +9,20 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from vpem.checks import Floats, Labels
+from vpem.checks import Floats, Labels, no_measurement
 from vpem.errors import InputError, Setting
 from vpem.files.annotations import as_weights
 from vpem.files.datasets import Dataset
 from vpem.files.labels_for_fit import SomeLabels, labels_of_columns
 from vpem.files.matrix import FileMatrix
 from vpem.files.readers.choosing import choose
-from vpem.files.readers.common import blank_marks, marked_numbers
+from vpem.files.readers.common import (
+    blank_marks,
+    marked_numbers,
+    only_guesses,
+    take_counts,
+    warn_of_guesses,
+)
 from vpem.files.readers.frames import Wanted
 from vpem.files.table_settings import TableSettings
 from vpem.network.holdings import Partition, from_agent_of_feature, from_worker_of_row
@@ -67,12 +73,18 @@ def dataset_of_matrix(matrix: Matrix, wanted: Wanted) -> Dataset:
         X = blank_marks(X, table, [n for n, j in enumerate(features) if j not in codes])
         plain = not choice.chosen and not matrix.strict and wanted.columns is None
         if plain and not wanted.keep_constant and len(X) > 1:
+            called = [found.feature_names[n] for n in features]
             why = _telling_nothing(X)
-            left_out = {found.feature_names[features[n]]: word for n, word in why.items()}
             if len(why) == len(features):
                 raise InputError(f"{found.source}: no column has more than one value")
-            kept = [n for n in range(len(features)) if n not in why]
+            words = {one: no_measurement(one, X[:, n]) for n, one in enumerate(called)}
+            words |= {called[n]: word for n, word in why.items()}
+            left_out = take_counts(found.source, {one: word for one, word in words.items() if word})
+            kept = [n for n, one in enumerate(called) if one not in left_out]
+            if not kept:
+                raise only_guesses(found.source, left_out)
             X, features = _of(X, kept), [features[n] for n in kept]
+            warn_of_guesses(found.source, left_out, called, [called[n] for n in kept])
     elif marked_numbers(table):
         raise InputError(
             Setting("na"), f" changes values, which are read from disk of {found.source}; raise "

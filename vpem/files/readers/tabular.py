@@ -22,7 +22,14 @@ from vpem.files.datasets import Dataset
 from vpem.files.families import Asked
 from vpem.files.labels_for_fit import SomeLabels, labels_of_columns
 from vpem.files.readers.choosing import Choice, choose
-from vpem.files.readers.common import GUESSED, OF_ROWS, blank_marks, refuse_large
+from vpem.files.readers.common import (
+    GUESSED,
+    OF_ROWS,
+    blank_marks,
+    refuse_large,
+    warn_of_guesses,
+    warn_of_marks,
+)
 from vpem.files.readers.frames import Frame, Wanted
 from vpem.files.readers.leaving_out import (
     MOST,
@@ -31,7 +38,6 @@ from vpem.files.readers.leaving_out import (
     nothing_left,
     sort_columns,
     told_apart,
-    warn_of_ids,
     warn_of_numbers,
 )
 from vpem.files.table_settings import TableSettings
@@ -85,18 +91,22 @@ def dataset_of(frame: Frame, wanted: Wanted) -> Dataset:
             left_out = {names[ids]: OF_ROWS} | left_out
     if not features:
         raise nothing_left(frame, left_out)
-    warn_of_ids(frame, left_out)
+    chosen = [names[n] for n in features]
+    warn_of_guesses(frame.source, left_out, names, chosen)
     warn_of_numbers(frame, list(features))
     if wanted.columns is not None or wanted.keep_constant:
         empty = [n for n, values in features.items() if pa.types.is_null(values.type)]
         features |= dict.fromkeys(empty, pa.chunked_array([pa.nulls(n_rows, pa.float64())]))
     refuse_large(n_rows * len(features) * 8, wanted.memory_limit, frame.source)
-    X = matrix_of([(names[n], values) for n, values in features.items()], n_rows, frame.source)
+    X = matrix_of(list(zip(chosen, features.values(), strict=True)), n_rows, frame.source)
     columns = choice.noted | ({} if ids is None else {"id": ids})
     places = [place for place, n in enumerate(features) if n not in coded]
+    X = blank_marks(X, table, places)
+    if wanted.columns is None:
+        warn_of_marks(frame.source, X, chosen)
     made = Dataset(
-        blank_marks(X, table, places),
-        tuple(names[n] for n in features),
+        X,
+        tuple(chosen),
         **_noted(frame, columns, found),
         source=frame.source,
         left_out=left_out,

@@ -13,10 +13,10 @@ import pyarrow.compute as pc
 
 from vpem.errors import InputError, Setting, printable, shorten
 from vpem.files.arrow import decoded, is_bytes, is_empty, longest_text, plain_kind, text_array
-from vpem.files.readers.common import MISSING_MARKS
+from vpem.files.readers.common import LONG, MISSING_MARKS, ZEROS
 from vpem.files.table_settings import TableSettings
 
-__all__ = ["check_writing", "has_zeros", "is_blank", "numbers_of", "without_marks"]
+__all__ = ["check_writing", "code_of_digits", "is_blank", "numbers_of", "without_marks"]
 
 WRITINGS = (
     (".", None), (",", None), (".", ","), (",", "."), (".", " "), (",", " "), (".", "'"),
@@ -126,22 +126,28 @@ def _check_marks(name: str, text: pa.ChunkedArray, table: TableSettings, source:
     listed = shorten(map(repr, shown), 3)
     more = "" if len(words) <= 3 else " and others"
     marks = ",".join(f'"{word}"' if "," in word else word for word in shown)
+    remedy = "if that stands for missing values pass "
+    if len(others) == 1 and row in (0, len(text) - 1) and str(words[0])[:1].isalpha():
+        first = "units, or what stands above it if it holds the names"
+        remedy = f"remove that row if it holds {'totals' if row else first}; or {remedy}"
     raise InputError(
         f"{source}: column {name!r} holds numbers but for {len(others)} "
-        f"value{'s' * (len(others) > 1)}, {listed}{more} (first in row {row}, counted from 0); if "
-        "that stands for missing values pass ",
+        f"value{'s' * (len(others) > 1)}, {listed}{more} (first in row {row}, counted from 0); "
+        f"{remedy}",
         Setting("na", marks),
         ", or leave the column out with ",
         Setting("drop", name),
     )
 
 
-def has_zeros(values: pa.ChunkedArray) -> bool:
-    """Whether text is digits, some with zeros in front: a number of something, no measurement."""
-    text = pc.utf8_trim_whitespace(decoded(values).cast(pa.large_string()))
-    return bool(
-        pc.any(pc.match_substring_regex(text, "^0[0-9]+$")).as_py()
-        and pc.all(pc.match_substring_regex(text, "^[0-9]*$")).as_py()
+def code_of_digits(values: pa.ChunkedArray, table: TableSettings) -> str:
+    """Return why text that is digits is a code, no measurement; nothing if it may be one."""
+    text = without_marks(values, table)
+    if not pc.all(pc.match_substring_regex(text, "^[0-9]+$")).as_py():
+        return ""
+    reasons = ((ZEROS, "^0[0-9]+$"), (LONG, "^[0-9]{19,}$"))
+    return next(
+        (why for why, one in reasons if pc.any(pc.match_substring_regex(text, one)).as_py()), ""
     )
 
 

@@ -14,6 +14,7 @@ from typing import Any, BinaryIO
 
 from vpem.errors import FileError, InputError, Setting
 from vpem.files.packed import open_unpacked
+from vpem.files.readers.common import MISSING_MARKS
 from vpem.files.table_settings import TableSettings
 
 __all__ = ["TextTable", "look_at", "not_this_text"]
@@ -47,7 +48,7 @@ class TextTable:
     skipped: int  # lines above the names
     first: bytes | None  # in place of the line of names, in UTF-8
     runs: bool  # several blanks are one delimiter
-    zeros: frozenset[int]  # columns of digits, some with zeros in front
+    codes: frozenset[int]  # columns of digits, some with zeros in front or too many for a number
 
     def open(self) -> BinaryIO:
         """Open it, as UTF-8 from the line of names on."""
@@ -156,24 +157,26 @@ def look_at(file: Path, source: str, table: TableSettings, candidates: str) -> T
         first = _widened(below, delimiter)
     content = None if first is None else (first + "\n").encode()
     utf8 = encoding is None or codecs.lookup(encoding).name in ("utf-8", "utf-8-sig", "ascii")
-    zeros = _with_zeros(content_lines[1 - table.no_header :], delimiter)
+    marks = {*MISSING_MARKS, *table.marks}
+    codes = _of_digits(content_lines[1 - table.no_header :], delimiter, marks)
     encoding = None if utf8 else encoding
-    return TextTable(file, source, delimiter, encoding, skipped, content, runs, zeros)
+    return TextTable(file, source, delimiter, encoding, skipped, content, runs, codes)
 
 
-def _with_zeros(lines: list[str], delimiter: str) -> frozenset[int]:
-    """Return columns that have nothing but digits, somewhere with a zero in front."""
+def _of_digits(lines: list[str], delimiter: str, marks: set[str]) -> frozenset[int]:
+    """Return columns that have nothing but digits, some of which are none of a number."""
     rows = (
         [line.split() for line in lines]
         if delimiter == " "
         else csv.reader(lines, delimiter=delimiter)
     )
-    columns = zip_longest(*rows, fillvalue="")
-    return frozenset(
-        place for place, column in enumerate(columns)
-        if all(re.fullmatch(r"[0-9]*", value.strip()) for value in column)
-        and any(re.fullmatch(r"0[0-9]+", value.strip()) for value in column)
-    )  # fmt: skip
+    found = set()
+    for place, column in enumerate(zip_longest(*rows, fillvalue="")):
+        values = {value.strip() for value in column} - marks
+        digits = all(re.fullmatch("[0-9]+", value) for value in values)
+        if digits and any(re.fullmatch("0[0-9]+|[0-9]{19,}", value) for value in values):
+            found.add(place)
+    return frozenset(found)
 
 
 def _lines(start: bytes, encoding: str | None, source: str) -> list[str]:

@@ -41,7 +41,7 @@ def text_frame(file: Path, source: str, table: TableSettings, candidates: str) -
         csv.open_csv(stream, read_options=_reading(not header), parse_options=parsing) as reader,
     ):
         raw, kinds = list(reader.schema.names), list(reader.schema.types)
-    kinds = [pa.string() if n in text.zeros else kind for n, kind in enumerate(kinds)]
+    kinds = [pa.string() if n in text.codes else kind for n, kind in enumerate(kinds)]
     if header and any(_swallowed(name, text.delimiter) for name in raw):
         raise FileError(f"{source}: a column name has a line break; is a quotation mark left open?")
     # In spreadsheets long names are broken into lines.
@@ -53,7 +53,7 @@ def text_frame(file: Path, source: str, table: TableSettings, candidates: str) -
 
     def read(kept: Sequence[int], as_text: Sequence[int]) -> list[pa.ChunkedArray]:
         marks = (*MISSING_MARKS, *table.marks)
-        texts = kept if table.thousands is not None else {*as_text, *text.zeros} & {*kept}
+        texts = kept if table.thousands is not None else {*as_text, *text.codes} & {*kept}
         converting = csv.ConvertOptions(
             include_columns=[str(column) for column in kept],
             column_types={str(column): pa.string() for column in texts},

@@ -14,8 +14,8 @@ from numpy.typing import ArrayLike
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import validate_data
 
-from vpem.checks import Floats, check_data, check_finite, check_int, numbers_of_rows
-from vpem.errors import InputError, VpemWarning
+from vpem.checks import Floats, check_data, check_finite, check_int, missing_marks, no_measurement
+from vpem.errors import InputError, Setting, VpemWarning, shorten
 from vpem.files.datasets import Dataset, default_names
 from vpem.files.holdings import numbered
 from vpem.files.models import match_features
@@ -65,17 +65,28 @@ def _text_in(X: Any, error: ValueError) -> ValueError:
     return error
 
 
-def _warn_of_ids(data: Floats, names: Sequence[Any]) -> None:
-    """Warn of columns of a data frame that rather name its rows."""
-    for place, name in enumerate(names):
-        if why := numbers_of_rows(str(name), data[:, place]):
-            warnings.warn(
-                VpemWarning(
-                    f"{name!r} is taken for a measurement although it seems to name the rows "
-                    f"({why}); if it does, leave it out: X.drop(columns={name!r})"
-                ),
-                stacklevel=4,
-            )
+def _warn_of_columns(data: Floats, names: Sequence[Any]) -> None:
+    """Warn of columns that are hardly measurements, and of marks of missing values in them."""
+    why = {name: no_measurement(str(name), data[:, place]) for place, name in enumerate(names)}
+    odd = [name for name in why if why[name]]
+    if odd:
+        listed = shorten(f"{name!r} ({why[name]})" for name in odd)
+        how = ", ".join(map(repr, odd[:5])) + ", ..." * (len(odd) > 5)
+        if len(odd) == 1:
+            told = "is fitted, but may be no measurement; if it is none, leave it out"
+        else:
+            told = "are fitted, but may be no measurements; leave out those that are none"
+        warnings.warn(VpemWarning(f"{listed} {told}: X.drop(columns=[{how}])"), stacklevel=4)
+    for place, mark in missing_marks(data).items():
+        name = repr(names[place]) if len(names) else f"column {place}"
+        warnings.warn(
+            VpemWarning(
+                f"{mark:g} in {name} is far from all other values there; if it stands for missing "
+                "values, make it NaN and fit with ",
+                Setting("missing", "marginalize"),
+            ),
+            stacklevel=4,
+        )
 
 
 class OfSettings(Everyday):
@@ -106,7 +117,7 @@ class OnGraph(OfSettings):
             except ValueError as error:
                 raise _text_in(X, error) from None
             if reset:
-                _warn_of_ids(data, getattr(self, "feature_names_in_", ()))
+                _warn_of_columns(data, getattr(self, "feature_names_in_", ()))
         names = getattr(self, "feature_names_in_", None)
         finite: Any = partial(check_finite, advice=MARGINALIZE)
         if getattr(self, "missing", "refuse") == "marginalize":
