@@ -56,7 +56,9 @@ NUMBERED = (
 """Of numbers that are called so, more than two different ones are ids or codes."""
 
 CLASSES = ("class", "classes", "cluster", "label", "labels", "target")
-"""Whole numbers that are called so, in many rows each, are what a fit is to find by itself."""
+"""A few whole numbers that are called so are what a fit is to find by itself."""
+
+MOST_CLASSES = 20
 
 DATES = ("date", "datetime", "datum", "timestamp")
 """Numbers with such a word in their name are dates or times."""
@@ -405,7 +407,7 @@ def no_measurement(name: str, values: Floats, some: bool = False) -> str:
     if high - low < n_rows - 1 and not (by_name or of_days or may_be_classes):
         return ""
     n_different = len(np.unique(known))
-    if may_be_classes and 1 < n_different <= n_rows // 2:
+    if may_be_classes and 1 < n_different <= min(n_rows // 2, MOST_CLASSES):
         return CLASSED
     if by_name and n_different > 2:
         return BY_NAME
