@@ -3,6 +3,7 @@
 import pickle
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pytest
 from matplotlib.figure import Figure
@@ -407,6 +408,23 @@ def test_text_in_a_data_frame_is_named_with_the_way_on(kind):
     frame = pa.table({"a": np.arange(9.0) % 4, "sex": ["m", "f", "m"] * 3})
     with pytest.raises(InputError, match=r"'sex' of X holds 'm', .*drop.*family='auto'"):
         kind(2).fit(frame)
+    rows = [["m", 1.0], ["f", 2.0], ["m", 3.0]]
+    with pytest.raises(InputError, match=r"column 0 of X holds 'm', .*: np.delete\(X, 0, axis=1\)"):
+        kind(2).fit(rows)
+    days = pd.DataFrame({"a": [1.0, 2.0], "day": pd.to_datetime(["2024-01-01", "2024-01-02"])})
+    with pytest.raises(InputError, match=r"'day' of X holds dates or times, .*columns='day'\)$"):
+        kind(2).fit(days)
+
+
+@pytest.mark.parametrize("how", [{}, {"family": "auto"}], ids=str)
+def test_columns_of_one_name_in_a_data_frame_are_told_apart(X, how):
+    frame = pd.DataFrame(X[:, :2], columns=["a", "a"])
+    with pytest.warns(vpem.VpemWarning, match="further ones are called 'a.1'"):
+        model = VPEM(2, **how).fit(frame)
+    assert list(model.feature_names_in_) == ["a", "a.1"]
+    np.testing.assert_allclose(model.means_, VPEM(2).fit(X[:, :2]).means_, rtol=1e-6)
+    with pytest.warns(vpem.VpemWarning, match=r"'a.1'"):
+        assert len(model.predict(frame)) == len(X)
 
 
 def test_columns_of_a_data_frame_that_are_no_measurements_are_warned_of():
@@ -417,7 +435,13 @@ def test_columns_of_a_data_frame_that_are_no_measurements_are_warned_of():
         model = VPEM(2, reg_covar=0.1).fit(pa.table(frame))
     assert len([one for one in told if "patient" in str(one.message)]) == 1
     model.predict(pa.table(frame))
+    with pytest.warns(vpem.VpemWarning, match="'patient' .an id or code"):
+        VPEM(2, family="auto", reg_covar=0.1).fit(pa.table(frame))
+    del frame["class"]
+    VPEM(2, family={"patient": "gaussian"}).fit(pa.table(frame))
     frame["a"][[2, 7]] = -999
+    with pytest.warns(vpem.VpemWarning, match="column 0 .row numbers. is fitted"):
+        VPEM(1).fit(np.column_stack([np.arange(40), rng.normal(size=40)]))
     with pytest.warns(vpem.VpemWarning, match="-999 in 'a' is far .* missing='marginalize'"):
         VPEM(1).fit(pa.table({"a": frame["a"]}))
 

@@ -80,13 +80,8 @@ def matrix_of(columns: list[tuple[str, pa.ChunkedArray]], n_rows: int, source: s
             columns_hold = f"column {listed} holds" if len(bad) == 1 else f"columns {listed} hold"
             example = f" (for example {_example(bad[0][1])})" if refusal == "text" else ""
             raise InputError(
-                f"{source}: {columns_hold} {refusal}{example}, but features are numbers; name it "
-                "with ",
-                Setting("label_column"),
-                " or ",
-                Setting("id_column"),
-                ", or leave it out with ",
-                Setting("drop"),
+                f"{source}: {columns_hold} {refusal}{example}, but features are numbers; leave "
+                f"{'it' if len(bad) == 1 else 'them'} out of the features"
             )
     plain = [(name, decoded(column)) for name, column in columns]
     small = all(column.type in (pa.float32(), pa.float16()) for _, column in plain)

@@ -6,6 +6,7 @@ The file format is described in docs/reference/file-formats.md.
 from __future__ import annotations
 
 import os
+import warnings
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,7 +16,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from vpem.checks import Floats, Labels
-from vpem.errors import InputError, shorten
+from vpem.errors import InputError, VpemWarning, shorten
 from vpem.files.about import write_about
 from vpem.files.annotations import STORED, as_column, as_weights
 from vpem.files.foreign import as_matrix
@@ -199,6 +200,27 @@ def check_different(feature_names: Sequence[str], source: str) -> None:
 def default_names(n_features: int) -> tuple[str, ...]:
     """Return "feature 0", "feature 1", ... for columns that have no names."""
     return tuple(f"feature {column}" for column in range(n_features))
+
+
+def names_apart(names: Sequence[str], source: str) -> tuple[str, ...]:
+    """Return names that differ: further ones numbered as by pandas (``x.1``), with a note."""
+    if len(set(names)) == len(names):
+        return tuple(names)
+    apart: list[str] = []
+    for name in names:
+        numbered = (f"{name}.{n}" for n in range(1, len(names) + 1))
+        apart.append(name if name not in apart else next(
+            one for one in numbered if one not in apart and one not in names
+        ))  # fmt: skip
+    made = [new for old, new in zip(names, apart, strict=True) if new != old]
+    warnings.warn(
+        VpemWarning(
+            f"{source}: some columns have the same name; further ones are called "
+            f"{shorten(map(repr, made))}"
+        ),
+        stacklevel=4,
+    )
+    return tuple(apart)
 
 
 def _as_edges(values: ArrayLike, n_agents: int | None, source: str) -> NDArray[np.intp]:

@@ -21,6 +21,7 @@ from vpem.files.arrow import (
     numbers_in,
     plain_kind,
 )
+from vpem.files.datasets import names_apart
 from vpem.files.readers.common import GUESSED, only_guesses, take_counts
 from vpem.files.readers.frames import Frame
 from vpem.files.reading import LONGEST_STRING
@@ -42,24 +43,9 @@ UNTELLING = ("constant", "no values")
 
 
 def told_apart(frame: Frame) -> Frame:
-    """Return a frame whose columns have different names, made as pandas makes them, with a note."""
-    if len(set(frame.names)) == len(frame.names):
-        return frame
-    names: list[str] = []
-    for name in frame.names:
-        numbered = (f"{name}.{n}" for n in range(1, len(frame.names) + 1))
-        names.append(name if name not in names else next(
-            one for one in numbered if one not in names and one not in frame.names
-        ))  # fmt: skip
-    made = [new for old, new in zip(frame.names, names, strict=True) if new != old]
-    warnings.warn(
-        VpemWarning(
-            f"{frame.source}: some columns have the same name; further ones are called "
-            f"{shorten(map(repr, made))}"
-        ),
-        stacklevel=3,
-    )
-    return replace(frame, names=tuple(names))
+    """Return a frame whose columns have different names."""
+    names = names_apart(frame.names, frame.source)
+    return frame if names == frame.names else replace(frame, names=names)
 
 
 def sort_columns(

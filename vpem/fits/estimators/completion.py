@@ -10,14 +10,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import OneToOneFeatureMixin, TransformerMixin
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted
 
 from vpem.checks import Floats
 from vpem.errors import InputError, Setting
 from vpem.files.datasets import Dataset
 from vpem.fits.completed import Completed, Imputation
 from vpem.fits.estimators.everyday import Cells, told_of
-from vpem.fits.estimators.on_graph import OnGraph, Rows
+from vpem.fits.estimators.on_graph import OnGraph, Rows, validated
 from vpem.fits.imputation import fit_imputation
 from vpem.fits.mixture_imputation import MixtureImputation
 from vpem.fits.settings import ImputeSettings
@@ -388,10 +388,7 @@ class FedMissEM(OneToOneFeatureMixin, TransformerMixin, OnGraph):
     def _validate(self, X: Rows, *, reset: bool) -> Floats:
         given = X.X[:] if isinstance(X, Dataset) else X
         kinds = [np.float64, np.float32]
-        data: Floats = validate_data(
-            self, given, reset=reset, dtype=kinds, ensure_all_finite="allow-nan"
-        )
-        return data
+        return validated(self, given, reset=reset, dtype=kinds, ensure_all_finite="allow-nan")
 
 
 def _as_rows(rows: Matrix, seen: NDArray[np.bool_]) -> Observations:

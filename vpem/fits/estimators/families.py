@@ -14,7 +14,7 @@ import numpy as np
 from sklearn.utils.validation import _get_feature_names
 
 from vpem.errors import InputError, Setting, VpemWarning
-from vpem.files.datasets import Dataset, default_names
+from vpem.files.datasets import Dataset, default_names, names_apart
 from vpem.files.families import Asked, asked_by, in_levels_of, settle, settle_for_model
 from vpem.files.models import match_features
 from vpem.files.readers.frames import Frame, Wanted
@@ -22,7 +22,7 @@ from vpem.files.table_settings import TableSettings
 from vpem.network.holdings import Partition
 from vpem.terms.families.kinds import Kinds
 
-__all__ = ["dataset_for_fit", "dataset_for_model", "names_of"]
+__all__ = ["columns_apart", "dataset_for_fit", "dataset_for_model", "names_of"]
 
 
 def dataset_for_fit(X: Any, asked: Any, held: Callable[[Dataset], Partition]) -> Dataset:
@@ -42,6 +42,7 @@ def dataset_for_fit(X: Any, asked: Any, held: Callable[[Dataset], Partition]) ->
     InputError
         If a feature cannot be what it is said to be.
     """
+    X = columns_apart(X)
     names = names_of(X)
     if names is None and np.ndim(X) == 2:
         names = list(default_names(np.shape(X)[1]))
@@ -76,6 +77,7 @@ def dataset_for_model(X: Any, kinds: Kinds, names: Sequence[str], missing: str) 
     VpemWarning
         If there are, and missing values are not.
     """
+    X = columns_apart(X)
     if not isinstance(X, Dataset) and names_of(X) is None:
         return Dataset(np.asarray(X), default_names(np.shape(X)[1]), source="X")
     asked = Asked.of(asked_by(kinds, names))
@@ -89,6 +91,13 @@ def dataset_for_model(X: Any, kinds: Kinds, names: Sequence[str], missing: str) 
             raise InputError(f"{sentence}; integrate them out with ", marginalize)
         warnings.warn(VpemWarning(f"{sentence}; they are taken as missing"), stacklevel=4)
     return found
+
+
+def columns_apart(X: Any) -> Any:
+    """Return a data frame whose columns have different names, and what is none as it is."""
+    if not (hasattr(X, "columns") and hasattr(X, "set_axis")) or X.columns.is_unique:
+        return X
+    return X.set_axis(names_apart([str(name) for name in X.columns], "X"), axis=1)
 
 
 def names_of(X: Any) -> list[str] | None:

@@ -9,8 +9,9 @@ from numpy.typing import ArrayLike
 
 from vpem.checks import Floats
 from vpem.files.datasets import Dataset
+from vpem.files.families import Asked
 from vpem.fits.estimators.families import dataset_for_fit
-from vpem.fits.estimators.on_graph import Rows
+from vpem.fits.estimators.on_graph import Rows, warn_of_columns
 from vpem.fits.estimators.streamed import Streamed
 from vpem.fits.known_labels import KnownLabels
 from vpem.fits.likely_hubs import connect_by_likelihood
@@ -343,6 +344,12 @@ class VPEM(Streamed):
             return self._partition_of(self.agents, found.n_features, True)
 
         found = dataset_for_fit(X, self.family, held)
+        names, asked = found.feature_names, Asked.of(self.family, found.feature_names)
+        coded = () if found.kinds is None else found.kinds.columns_of("categorical")
+        said = {*coded, *(j for j, name in enumerate(names) if asked and name in asked.named)}
+        open_ = [j for j in range(len(names)) if j not in said and not isinstance(X, Dataset)]
+        if open_:
+            warn_of_columns(found.X[:, open_], [names[j] for j in open_])
         return found, found.kinds
 
     def _fit(

@@ -3,24 +3,35 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from numbers import Integral
 from types import SimpleNamespace
 from typing import Any, TypeVar
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import validate_data
 
-from vpem.checks import Floats, check_data, check_finite, check_int, missing_marks, no_measurement
+from vpem.checks import (
+    DIFFERENT,
+    Floats,
+    check_data,
+    check_finite,
+    check_int,
+    missing_marks,
+    no_measurement,
+    read_float,
+)
 from vpem.errors import InputError, Setting, VpemWarning, shorten
 from vpem.files.datasets import Dataset, default_names
 from vpem.files.holdings import numbered
 from vpem.files.models import match_features
+from vpem.files.readers.common import MOST_NUMBERS
 from vpem.fits.estimators.everyday import Everyday
-from vpem.fits.estimators.families import names_of
+from vpem.fits.estimators.families import columns_apart, names_of
 from vpem.fits.prepare import MARGINALIZE
 from vpem.network.graph import Graph, from_networkx
 from vpem.network.holdings import Partition, contiguous, from_lists, one_or_each
@@ -29,7 +40,7 @@ from vpem.network.topologies import make_graph
 from vpem.records import Settings
 from vpem.terms.missing_patterns import check_missing
 
-__all__ = ["OfSettings", "OnGraph", "Rows"]
+__all__ = ["OfSettings", "OnGraph", "Rows", "validated", "warn_of_columns"]
 
 Rows = ArrayLike | Dataset
 """What rows are given as: an array, a data frame, or a dataset."""
@@ -50,35 +61,64 @@ def _plain(value: Any) -> Any:
     return value if isinstance(value, str | int | float | None) else type(value).__name__
 
 
-def _text_in(X: Any, error: ValueError) -> ValueError:
-    """Return the error of a data frame in which a column is no numbers, or the one there was."""
-    for place, name in enumerate(names_of(X) or ()):
-        column = np.asarray(X.iloc[:, place] if hasattr(X, "iloc") else X[name])
-        try:
-            column.astype(np.float64)
-        except (TypeError, ValueError):
-            odd = next((one for one in column.tolist() if isinstance(one, str)), column[0])
+def validated(estimator: Any, X: Any, **how: Any) -> Floats:
+    """Return rows by scikit-learn's ``validate_data``; its error names the column that is none."""
+    X = columns_apart(X)
+    try:
+        data: Floats = validate_data(estimator, X, **how)
+    except (TypeError, ValueError) as error:
+        raise _no_number_in(X, error) from None
+    return data
+
+
+def _no_number_in(X: Any, error: Exception) -> Exception:
+    """Return the error of rows in which a column is no numbers, or the one there was."""
+    for name, column, out in _columns(X):
+        dated = column.dtype.kind in "mM"
+        words = (one for one in column.tolist() if isinstance(one, str))
+        word = None if dated else next((one for one in words if read_float(one) is None), None)
+        if dated or word is not None:
+            held = "dates or times, which are" if dated else f"{word!r}, which is"
+            way = ", or take text as categories, VPEM(family='auto')"
+            way *= not dated and len({*map(str, column.tolist())}) < len(column)
             return InputError(
-                f"column {name!r} of X holds {odd!r}, which is no number; leave it out, "
-                f"X.drop(columns={name!r}), or take text as categories, VPEM(family='auto')"
+                f"column {name!r} of X holds {held} no number; leave it out: {out}{way}"
             )
     return error
 
 
-def _warn_of_columns(data: Floats, names: Sequence[Any]) -> None:
+def _columns(X: Any) -> Iterator[tuple[Any, NDArray[Any], str]]:
+    """Yield the columns of rows, with their names and what leaves each out."""
+    names = names_of(X)
+    if names is not None:
+        for place, name in enumerate(names):
+            column = X.iloc[:, place] if hasattr(X, "iloc") else X[name]
+            yield name, np.asarray(column), f"X.drop(columns={name!r})"
+        return
+    with suppress(TypeError, ValueError):
+        given = np.asarray(X)
+        given = given if given.dtype.kind != "U" else np.asarray(X, dtype=object)
+        for place in range(given.shape[1] if given.ndim == 2 else 0):
+            yield place, given[:, place], f"np.delete(X, {place}, axis=1)"
+
+
+def warn_of_columns(data: Floats, names: Sequence[str] | None) -> None:
     """Warn of columns that are hardly measurements, and of marks of missing values in them."""
-    why = {name: no_measurement(str(name), data[:, place]) for place, name in enumerate(names)}
-    odd = [name for name in why if why[name]]
+    called = names or [f"column {place}" for place in range(data.shape[1])]
+    why = {name: no_measurement(name, data[:, place]) for place, name in enumerate(called)}
+    if list(why.values()).count(DIFFERENT) > MOST_NUMBERS:
+        why = {name: one for name, one in why.items() if one != DIFFERENT}
+    odd = {name: repr(name) if names else name for name, one in why.items() if one}
     if odd:
-        listed = shorten(f"{name!r} ({why[name]})" for name in odd)
-        how = ", ".join(map(repr, odd[:5])) + ", ..." * (len(odd) > 5)
-        if len(odd) == 1:
-            told = "is fitted, but may be no measurement; if it is none, leave it out"
-        else:
+        listed = shorten(f"{shown} ({why[name]})" for name, shown in odd.items())
+        told = "is fitted, but may be no measurement; if it is none, leave it out"
+        if len(odd) > 1:
             told = "are fitted, but may be no measurements; leave out those that are none"
-        warnings.warn(VpemWarning(f"{listed} {told}: X.drop(columns=[{how}])"), stacklevel=4)
+        columns = ", ".join([*odd.values()][:5]) + ", ..." * (len(odd) > 5)
+        how = f": X.drop(columns=[{columns}])" * (names is not None)
+        warnings.warn(VpemWarning(f"{listed} {told}{how}"), stacklevel=4)
     for place, mark in missing_marks(data).items():
-        name = repr(names[place]) if len(names) else f"column {place}"
+        name = repr(names[place]) if names else f"column {place}"
         warnings.warn(
             VpemWarning(
                 f"{mark:g} in {name} is far from all other values there; if it stands for missing "
@@ -112,12 +152,9 @@ class OnGraph(OfSettings):
         if isinstance(X, Dataset):
             data = self._of_dataset(X, reset, common)
         else:
-            try:
-                data = validate_data(self, X, reset=reset, **common)
-            except ValueError as error:
-                raise _text_in(X, error) from None
+            data = validated(self, X, reset=reset, **common)
             if reset:
-                _warn_of_columns(data, getattr(self, "feature_names_in_", ()))
+                warn_of_columns(data, list(getattr(self, "feature_names_in_", ())) or None)
         names = getattr(self, "feature_names_in_", None)
         finite: Any = partial(check_finite, advice=MARGINALIZE)
         if getattr(self, "missing", "refuse") == "marginalize":
