@@ -15,7 +15,7 @@ from . import examples
 from .choices import partition_of
 from .describe import describe
 from .fetch import fetch
-from .options import Without
+from .options import Force, Quiet, Without
 from .reading import DataFile, read_one, tell_families, teller
 from .roles import READ, WRITTEN
 from .split import split
@@ -33,8 +33,6 @@ app = typer.Typer(
 )
 
 Output = Annotated[Path, WRITTEN, typer.Option("--output", "-o", help="The HDF5 file to write.")]
-Force = Annotated[bool, typer.Option("--force", help="Replace an existing output.")]
-Quiet = Annotated[bool, typer.Option("-q", "--quiet", help="No messages.")]
 
 
 class ImportSettings(TableSettings, heading="Data", kept=False):

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+from .options import Json, Quiet
 from .roles import Role
 
 __all__ = ["copy", "list_"]
@@ -29,9 +30,7 @@ def _targets(value: Path | None, options: Mapping[str, Any]) -> list[Path]:
 
 
 def list_(
-    json: Annotated[
-        bool, typer.Option("--json", help="Print one JSON object instead of tables.")
-    ] = False,
+    json: Json = False,
 ) -> None:
     """List the datasets that come with vpem.
 
@@ -73,7 +72,7 @@ def copy(
         ),
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace existing files.")] = False,
-    quiet: Annotated[bool, typer.Option("-q", "--quiet", help="No messages.")] = False,
+    quiet: Quiet = False,
 ) -> None:
     """Copy a dataset that comes with vpem, or all of them.
 

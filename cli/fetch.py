@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from .options import Quiet
 from .roles import FOLDER, READ, Role, reads
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ def fetch(
         ),
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace an existing output.")] = False,
-    quiet: Annotated[bool, typer.Option("-q", "--quiet", help="No messages.")] = False,
+    quiet: Quiet = False,
 ) -> None:
     """Write an open dataset, downloaded once and checked.
 

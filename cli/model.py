@@ -38,7 +38,7 @@ AnyFile = Annotated[Path, READ, typer.Argument(help="File that vpem has written.
 @app.command("show")
 def show(
     file: AnyFile,
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    json: Json = False,
 ) -> None:
     """Show a model, or any other file that vpem has written.
 
@@ -77,8 +77,8 @@ def export(
             help="File to write: .npz (NumPy) or .json; .csv or .parquet of an imputation.",
         ),
     ],
-    force: Annotated[bool, typer.Option("--force", help="Replace an existing output.")] = False,
-    quiet: Annotated[bool, typer.Option("-q", "--quiet", help="No messages.")] = False,
+    force: Force = False,
+    quiet: Quiet = False,
     *,
     table: TableSettings,
 ) -> None:
@@ -107,8 +107,8 @@ def join(
     output: Annotated[
         Path, WRITTEN, typer.Option("-o", "--output", help="Write the model here (HDF5).")
     ],
-    force: Annotated[bool, typer.Option("--force", help="Replace an existing output.")] = False,
-    quiet: Annotated[bool, typer.Option("-q", "--quiet", help="No messages.")] = False,
+    force: Force = False,
+    quiet: Quiet = False,
 ) -> None:
     """Join the shards of a fit to one model.
 

@@ -83,7 +83,7 @@ class Printing(Settings, heading="Output", kept=False):
     json: bool = setting(False, "Print one JSON object instead of tables.", local=True)
     quiet: bool = setting(
         False,
-        "Print nothing but errors, and --json.",
+        "Print errors alone, and what --json asks for.",
         flags="-q --quiet",
         local=True,
     )
@@ -238,7 +238,7 @@ Force = Annotated[bool, typer.Option("--force", help="Replace an existing output
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")]
 Quiet = Annotated[
     bool,
-    typer.Option("-q", "--quiet", help="Print nothing but errors, and --json."),
+    typer.Option("-q", "--quiet", help="Print errors alone, and what --json asks for."),
 ]
 InitModel = Annotated[
     Path | None,

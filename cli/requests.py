@@ -200,8 +200,8 @@ class ResultSettings(Printing, heading="Output", kept=False):
         local=True,
         idle=NO_CSV_AT_ALL,
     )
-    json: bool = changed(Printing, "json", help="Print one JSON object.")
-    quiet: bool = changed(Printing, "quiet", help="No messages.")
+    json: bool = changed(Printing, "json")
+    quiet: bool = changed(Printing, "quiet")
 
     def write(self, columns: Mapping[str, Any], kind: str) -> None:
         """Write a table, unless JSON is all that is wanted."""

@@ -224,12 +224,13 @@ DOORS = {
 }
 HOW = {
     "text": "party 'lab' has other ids than party 'clinic', so their rows are not aligned; align "
-    "them by --align ids, hmac or psi, or join them by position all the same with --align none",
+    "them by adding --align ids (or hmac, psi), or join them by position all the same with --align "
+    "none",
     "numbers": "parties 'clinic' and 'lab' both have a column 'patient', and no ids say whether "
     "their rows are the same; align them by --align ids --id-column patient, or join them by "
     "position all the same with --align none",
     "turned": "party 'lab' has the same ids in another order than party 'clinic', so their rows "
-    "are not aligned; align them by --align ids, hmac or psi",
+    "are not aligned; align them by adding --align ids (or hmac, psi)",
 }
 HOW["digits"] = HOW["turned"]
 

@@ -39,7 +39,8 @@ class TableSettings(Settings, heading="Data"):
         "out.",
         heading="Model", words=("auto", *FAMILY_NAMES), local=True)
     id_column: Any = setting(None, "Column that names the rows. Its name or place. Without it one "
-        "called id or ids, or the only one of text in which no value stands twice.", local=True)
+        "called id or ids, one called patient or the like, or the only one of text or whole "
+        "numbers in which no value stands twice.", local=True)
     label_column: Any = setting(None, "Column of known classes, no feature. Its name or place (-1 "
         "is the last); evaluate compares with it. Of .h5ad a column of obs.", local=True)
     worker_column: Any = setting(None, "Column that says which worker holds each row. Its name or "

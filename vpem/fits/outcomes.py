@@ -106,7 +106,9 @@ def warn_of_degenerate(fit: MixtureResult, how: object, floor: float = 0.0) -> N
     if not fit.degenerate or getattr(how, "floor_fits", "last") == "keep":
         return
     rows = fit.mixture.assembled_weights * fit.total_weight
-    listed = shorten(f"{k} ({rows[k]:.4g} rows)" for k in fit.degenerate)
+    listed = shorten(
+        f"{k} ({rows[k]:.4g} {'row' if rows[k] == 1 else 'rows'})" for k in fit.degenerate
+    )
     # Over rows there is one hub, of the mixture alone.
     hubs = fit.network.whole.blocks, fit.mixture.blocks
     widest = max(int(one.widths.max(initial=0)) for one in hubs)
@@ -125,8 +127,9 @@ def warn_of_degenerate(fit: MixtureResult, how: object, floor: float = 0.0) -> N
     if floor:
         rest = [f"the floor of noisy statistics, {floor:.2g} of the data's variance"]
     message = VpemWarning(
-        f"{len(fit.degenerate)} of {fit.mixture.n_components} components are degenerate, their "
-        "covariances singular but for ", *rest, f": {listed}, of up to "
+        f"{len(fit.degenerate)} of {fit.mixture.n_components} components "
+        f"{'is' if len(fit.degenerate) == 1 else 'are'} degenerate, with covariances that are "
+        "singular but for ", *rest, f": {listed}, of up to "
         f"{widest} features in a hub; such a likelihood says little of the data, try ", *ways,
     )  # fmt: skip
     warnings.warn(message, stacklevel=4)

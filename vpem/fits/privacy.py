@@ -42,7 +42,7 @@ __all__ = [
 NEIGHBOURS = "a row takes part, or adds nothing"
 """What differs between neighbouring data; see the module."""
 
-REPEATABLE = "its noise can be repeated by who knows the seed: this gives no privacy"
+REPEATABLE = "its noise can be repeated by anyone who knows the seed: this gives no privacy"
 """What every output says of noise that has a seed."""
 
 OF_EPSILON, OF_DELTA = 1e-4, 1.5e-3

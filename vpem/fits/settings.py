@@ -65,8 +65,8 @@ class ImputeSettings(Settings, heading="Model"):
     variance: float = setting(1.0, "Variance of the gaussian law; divides what the ridge is held "
         "to.", least=1e-100, most=1e100)
     scale: str = changed(MixtureSettings, "scale", "auto", choices=("auto", *SCALES), help="none, "
-        "or standard: columns are standardized first, undone in outputs (gaussian). Default: "
-        "standard under the gaussian law.")
+        "or standard: columns are standardized first, undone in outputs; auto is standard under "
+        "the gaussian law, none else.")
     copies: str = setting("auto", "Copies of the matrix that observers saw parts of: one each "
         "(observers), as many as saw any one entry (fewest: converges sooner), or one for parts by "
         "--workers and else one each (auto).", heading="Method", choices=COPIES)

@@ -194,15 +194,15 @@ def check_ids(
     if level is None and having and apart:
         raise InputError(
             f"party {having[0]!r} has ids, and nobody has said whether rows are matched by them; "
-            "align them by ", Setting("align", "ids"), ", hmac or psi, or say ",
+            "align them by adding ", Setting("align", "ids"), " (or hmac, psi), or say ",
             Setting("align", "none"), " if all files have the same rows in the same order",
         )  # fmt: skip
     if level is None and having and "none" in kinds:
         raise InputError(
             f"party {having[0]!r} has ids and party {names[kinds.index('none')]!r} has none, so "
             "nothing says whether their rows are the same; name their column with ",
-            Setting("id_column"), " and align them by ", Setting("align", "ids"),
-            ", hmac or psi", *BY_POSITION,
+            Setting("id_column"), " and align them by adding ", Setting("align", "ids"),
+            " (or hmac, psi)", *BY_POSITION,
         )  # fmt: skip
     of_kind = dict(zip(reversed(kinds), reversed(names), strict=True))
     of_kind.pop("none", None)
@@ -229,10 +229,10 @@ def _same_order(
             column = (" ", Setting("id_column", "NAME")) if nameless else ()
             raise InputError(
                 f"party {name!r} has {size} rows, party {names[0]!r} {sizes[0]}, so they are not "
-                "aligned; align them by ",
+                "aligned; align them by adding ",
                 Setting("align", "ids"),
                 *column,
-                ", hmac or psi",
+                " (or hmac, psi)",
             )
     salt = holders.bcast(secrets.token_bytes(16))
     sums = holders.allgather(
@@ -249,8 +249,8 @@ def _same_order(
             what = f"party {names[party]!r} {how} party {names[having[0]]!r}"
             if refuse:
                 raise InputError(
-                    f"{what}, so their rows are not aligned; align them by ",
-                    Setting("align", "ids"), ", hmac or psi", *BY_POSITION * (not same),
+                    f"{what}, so their rows are not aligned; align them by adding ",
+                    Setting("align", "ids"), " (or hmac, psi)", *BY_POSITION * (not same),
                 )  # fmt: skip
             warnings.warn(f"{what}; rows are joined by position", VpemWarning, stacklevel=3)
             return False
