@@ -73,12 +73,12 @@ MARKS = (-9, -99, -999, -9999, -99999, 99, 999, 9999, 99999)
 
 BY_NAME, CLASSED = "an id or code, by its name", "known classes, by its name"
 COUNTED, DIFFERENT = "row numbers", "whole numbers, all different"
-DATED = "dates or times as numbers"
+DATED, NEARLY = "dates or times as numbers", "whole numbers, nearly all different"
 NO_MEASUREMENT = (BY_NAME, CLASSED, COUNTED, DIFFERENT, DATED)
-"""Why numbers are hardly a measurement."""
+"""Why numbers are hardly a measurement; `NEARLY` ones may be one as well."""
 
-MANY_ROWS = 30
-"""In fewer rows measurements in whole numbers may well all differ."""
+FEW_ROWS, MANY_ROWS = 12, 30
+"""In few rows measurements in whole numbers differ by chance; in less than many they may well."""
 
 SIDE_BY_SIDE = 2048
 """Numbers of narrow rows that are reduced as those of one row."""
@@ -388,7 +388,7 @@ def is_whole(values: NDArray[np.floating]) -> bool:
 
 
 def no_measurement(name: str, values: Floats, some: bool = False) -> str:
-    """Return why numbers are hardly a measurement (`NO_MEASUREMENT`); nothing if they may be one.
+    """Return why numbers are hardly a measurement (`NO_MEASUREMENT`, `NEARLY`), or nothing.
 
     ``some`` says that there are more rows, of which measurements need not differ as in these.
     """
@@ -415,15 +415,18 @@ def no_measurement(name: str, values: Floats, some: bool = False) -> str:
         months, days = known // 100 % 100, known % 100
         if months.min() >= 1 and months.max() <= 12 and days.min() >= 1 and days.max() <= 31:
             return DATED
-    if n_different < n_rows:
-        return ""
-    many = n_rows >= MANY_ROWS
+    many, all_differ = n_rows >= MANY_ROWS, n_different == n_rows
     ordered = (np.diff(values) > 0).all() or (np.diff(values) < 0).all()
-    if high - low < 2 * n_rows > 8 and (many or ordered or high - low == n_rows - 1):
+    in_turn = many or ordered or high - low == n_rows - 1
+    if all_differ and in_turn and high - low < 2 * n_rows > 8:
         return COUNTED
     # Nobody numbers rows in tens, but many measure so.
-    rounded = not (ordered or (values % 10).any())
-    return DIFFERENT if many and not (some or rounded) else ""
+    if some or not (ordered or (known % 10).any()):
+        return ""
+    if all_differ and many:
+        return DIFFERENT
+    nearly = n_different >= 0.95 * n_rows if many else all_differ and n_rows >= FEW_ROWS
+    return NEARLY if nearly else ""
 
 
 def missing_marks(X: Matrix) -> dict[int, float]:

@@ -11,6 +11,7 @@ from vpem.checks import (
     CLASSED,
     COUNTED,
     DIFFERENT,
+    NEARLY,
     NO_MEASUREMENT,
     Floats,
     missing_marks,
@@ -107,23 +108,28 @@ def warn_of_guesses(
 
 
 def take_counts(source: str, left_out: dict[str, str]) -> dict[str, str]:
-    """Return what is left out but for whole numbers that all differ in many columns: of counts.
+    """Return what is left out, without whole numbers that may well be measurements.
 
-    Hardly any of so many numbers the rows, which is warned of.
+    Those are numbers that nearly all differ, and where many columns are such, as counts are, all of
+    them: hardly any numbers the rows. There is a warning unless that is plain.
     """
-    counts = [name for name, why in left_out.items() if why == DIFFERENT]
-    if len(counts) <= MOST_NUMBERS:
-        return left_out
-    warnings.warn(
-        OwnDataWarning(
-            f"{source}: {shorten(map(repr, counts))} are whole numbers that all differ; since "
-            "there are so many they are taken for measurements; if one of them numbers the rows, "
-            "leave it out with ",
-            Setting("drop"),
-        ),
-        stacklevel=4,
-    )
-    return {name: why for name, why in left_out.items() if why != DIFFERENT}
+    doubtful = {name: why for name, why in left_out.items() if why in (DIFFERENT, NEARLY)}
+    are_counts = len(doubtful) > MOST_NUMBERS
+    taken = [name for name, why in doubtful.items() if are_counts or why == NEARLY]
+    if taken and not (are_counts and DIFFERENT not in doubtful.values()):
+        is_, whose, them = ("is taken for a measurement", "its", "it")
+        if len(taken) > 1:
+            is_, whose, them = ("are taken for measurements", "their", "them")
+        warnings.warn(
+            OwnDataWarning(
+                f"{source}: {shorten(map(repr, taken))} {is_}; if {whose} whole numbers, which "
+                f"{'all' if are_counts else 'nearly all'} differ, number the rows, leave {them} "
+                "out with ",
+                Setting("drop", taken[0] if len(taken) == 1 else None),
+            ),
+            stacklevel=4,
+        )
+    return {name: why for name, why in left_out.items() if name not in taken}
 
 
 def warn_of_marks(source: str, X: Floats, names: Sequence[str]) -> None:

@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pyarrow as pa
 
-from vpem.checks import COUNTED, Labels, ids_by_name, no_measurement, read_float
+from vpem.checks import COUNTED, NEARLY, Labels, ids_by_name, no_measurement, read_float
 from vpem.errors import InputError, Setting, VpemWarning, shorten
 from vpem.files.arrow import (
     decoded,
@@ -151,7 +151,7 @@ def find_ids(frame: Frame, columns: dict[int, pa.ChunkedArray]) -> int | None:
         numbers = [n for n, kind in kinds.items() if pa.types.is_integer(kind)]
         numbers = [n for n in numbers if n not in frame.index and _all_differ(columns[n])]
         why = {n: _why_ids(names[n], columns[n], some=False) for n in numbers}
-        different = [n for n in numbers if why[n]]
+        different = [n for n in numbers if why[n] not in ("", NEARLY)]
         different = [n for n in different if why[n] == COUNTED] or different
     return different[0] if len(different) == 1 else None
 

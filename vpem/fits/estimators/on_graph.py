@@ -17,6 +17,7 @@ from sklearn.utils.validation import validate_data
 
 from vpem.checks import (
     DIFFERENT,
+    NEARLY,
     Floats,
     check_data,
     check_finite,
@@ -106,8 +107,8 @@ def warn_of_columns(data: Floats, names: Sequence[str] | None) -> None:
     """Warn of columns that are hardly measurements, and of marks of missing values in them."""
     called = names or [f"column {place}" for place in range(data.shape[1])]
     why = {name: no_measurement(name, data[:, place]) for place, name in enumerate(called)}
-    if list(why.values()).count(DIFFERENT) > MOST_NUMBERS:
-        why = {name: one for name, one in why.items() if one != DIFFERENT}
+    counts = [name for name, one in why.items() if one in (DIFFERENT, NEARLY)]
+    why |= dict.fromkeys(counts if len(counts) > MOST_NUMBERS else (), "")
     odd = {name: repr(name) if names else name for name, one in why.items() if one}
     if odd:
         listed = shorten(f"{shown} ({why[name]})" for name, shown in odd.items())
