@@ -82,10 +82,11 @@ class Door:
     async def serve(self, listener: socket.socket) -> None:
         """Accept connections for ever."""
         listener.setblocking(False)
-        loop = asyncio.get_running_loop()
         while True:
+            # Not by `sock_accept`: cancelled in the wrong moment, it loses what it has accepted.
+            await _readable(listener)
             try:
-                accepted, address = await loop.sock_accept(listener)
+                accepted, address = listener.accept()
             except OSError:  # out of descriptors, or gone before it was accepted
                 await asyncio.sleep(0.1)
                 continue
@@ -173,14 +174,19 @@ def _let_go(error: BaseException | None) -> None:
         error = error.__context__
 
 
-async def _begins_tls(accepted: socket.socket) -> bool:
-    """Wait until something can be read, and look whether it begins as TLS does."""
+async def _readable(line: socket.socket) -> None:
+    """Wait until something can be read, or somebody has dialled."""
     loop = asyncio.get_running_loop()
     ready = asyncio.Event()
-    number = accepted.fileno()
+    number = line.fileno()
     loop.add_reader(number, ready.set)
     try:
         await ready.wait()
     finally:
         loop.remove_reader(number)
+
+
+async def _begins_tls(accepted: socket.socket) -> bool:
+    """Wait until something can be read, and look whether it begins as TLS does."""
+    await _readable(accepted)
     return accepted.recv(1, socket.MSG_PEEK) == b"\x16"
