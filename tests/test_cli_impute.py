@@ -188,7 +188,8 @@ def test_a_table_is_filled_and_else_as_it_was(capsys, folder, ending):
 
 
 def test_the_same_seed_gives_the_same_file(capsys, folder):
-    words = "impute one.h5 --rank 2 --workers 4 -p 0.5 --compress qsgd:8bits".split()
+    words = ("impute", "one.h5", "--rank", "2", "--workers", "4", "-p", "0.5")
+    words += ("--compress", "qsgd:8bits")
     files = []
     for name, seed in (("a.h5", 3), ("b.h5", 3), ("c.h5", 4)):
         done(capsys, *words, "--seed", seed, "-o", name, "-q")
