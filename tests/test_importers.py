@@ -296,6 +296,10 @@ def test_many_columns_of_whole_numbers_that_all_differ_are_counts(table, tmp_pat
         with pytest.raises(InputError, match=r"no column is left .* name them: features='.*,.*'"):
             read_dataset(path, drop="2-4")
         assert read_dataset(path, features=list(columns)).X.shape == (ROWS, 2)
+    # Where all but one have a number twice, that one does not number the rows either.
+    more = table(text + ",".join(map(str, [9001, *counts[0, 1:]])) + "\n", "more.csv")
+    with pytest.warns(VpemWarning, match="'a', 'b', .* which all differ"):
+        assert read_dataset(more).feature_names == tuple("abcde")
 
 
 def test_rows_of_a_matrix_may_be_numbered_too(tmp_path):

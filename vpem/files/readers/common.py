@@ -24,6 +24,7 @@ __all__ = [
     "GUESSED",
     "LONG",
     "MISSING_MARKS",
+    "MOST_NUMBERS",
     "OF_ROWS",
     "ZEROS",
     "blank_marks",

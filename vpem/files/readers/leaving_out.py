@@ -9,7 +9,15 @@ from dataclasses import replace
 import numpy as np
 import pyarrow as pa
 
-from vpem.checks import COUNTED, NEARLY, Labels, ids_by_name, no_measurement, read_float
+from vpem.checks import (
+    COUNTED,
+    DIFFERENT,
+    NEARLY,
+    Labels,
+    ids_by_name,
+    no_measurement,
+    read_float,
+)
 from vpem.errors import InputError, Setting, VpemWarning, shorten
 from vpem.files.arrow import (
     decoded,
@@ -22,7 +30,7 @@ from vpem.files.arrow import (
     plain_kind,
 )
 from vpem.files.datasets import names_apart
-from vpem.files.readers.common import GUESSED, only_guesses, take_counts
+from vpem.files.readers.common import GUESSED, MOST_NUMBERS, only_guesses, take_counts
 from vpem.files.readers.frames import Frame
 from vpem.files.reading import LONGEST_STRING
 from vpem.files.table_settings import TableSettings
@@ -131,7 +139,7 @@ def find_ids(frame: Frame, columns: dict[int, pa.ChunkedArray]) -> int | None:
 
     That is the one called ``id`` or ``ids``, an index of text or with the name of ids, the first
     that is called as such (``patient``), another index that does more than count, or else the only
-    one of text, or of whole numbers, that has no value twice and none empty.
+    one of text, or of whole numbers that are no counts, that has no value twice and none empty.
     """
     names = frame.names
     called = [place for place in columns if names[place].casefold() in ID_NAMES]
@@ -148,11 +156,12 @@ def find_ids(frame: Frame, columns: dict[int, pa.ChunkedArray]) -> int | None:
     text = [n for n, kind in kinds.items() if is_text(kind) and n not in frame.index]
     different = [n for n in text if _all_differ(columns[n])] if len(text) <= MOST else []
     if not different:
-        numbers = [n for n, kind in kinds.items() if pa.types.is_integer(kind)]
-        numbers = [n for n in numbers if n not in frame.index and _all_differ(columns[n])]
-        why = {n: _why_ids(names[n], columns[n], some=False) for n in numbers}
-        different = [n for n in numbers if why[n] not in ("", NEARLY)]
-        different = [n for n in different if why[n] == COUNTED] or different
+        why = {n: _why_ids(names[n], columns[n], some=False) for n in kinds if n not in frame.index}
+        likely = [n for n, one in why.items() if one not in ("", NEARLY)]
+        different = [n for n in likely if _all_differ(columns[n])]
+        are_counts = sum(one in (DIFFERENT, NEARLY) for one in why.values()) > MOST_NUMBERS
+        counted = [n for n in different if why[n] == COUNTED]
+        different = counted or ([] if are_counts else different)
     return different[0] if len(different) == 1 else None
 
 
