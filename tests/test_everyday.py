@@ -442,7 +442,7 @@ def test_columns_of_a_data_frame_that_are_no_measurements_are_warned_of():
     frame["a"][[2, 7]] = -999
     with pytest.warns(vpem.VpemWarning, match="column 0 .row numbers. is fitted"):
         VPEM(1).fit(np.column_stack([np.arange(40), rng.normal(size=40)]))
-    with pytest.warns(vpem.VpemWarning, match="-999 in 'a' is far .* missing='marginalize'"):
+    with pytest.warns(vpem.VpemWarning, match="-999 in 'a': apart .* missing='marginalize'"):
         VPEM(1).fit(pa.table({"a": frame["a"]}))
 
 

@@ -2,6 +2,7 @@ import datetime
 import decimal
 import gzip
 import json
+import re
 
 import numpy as np
 import pyarrow as pa
@@ -330,19 +331,30 @@ def test_ids_go_before_the_index_of_a_longer_table(tmp_path):
     [
         ([5.1, 6, -999, 4.8, 7], "-999"),
         ([1, 5, 2, 99, 99, 3], "99"),
+        ([1, 5, 2, 99, 88, 3], "88,99"),
+        ([250, 240, -32768, 261], "-32768"),
+        ([5.1, 1e30, 4.8, 7], "1e+30"),
+        ([300, 4000, -9, 0, -9, -8], "-9,-8"),
         ([5.1, 6, 4.8, 7, 40], None),
         ([-999, -500, 200, 800], None),
         ([0, 99, 0, 99], None),
+        ([300, 4000, -9, 0], None),
+        ([300, 4000, -9, -2, -9], None),
     ],
 )
-def test_marks_of_missing_values_are_asked_about(table, values, mark):
-    path = table("a,b\n" + "".join(f"{a},{i % 3}.5\n" for i, a in enumerate(values)))
-    if mark is None:
-        read_dataset(path)
-        return
-    with pytest.warns(VpemWarning, match=rf"{mark} in 'a': far from all .* pass na='{mark}'"):
-        read_dataset(path)
-    assert np.isnan(read_dataset(path, na=mark).X).any()
+def test_marks_of_missing_values_are_asked_about(table, tmp_path, values, mark):
+    rows = [(a, i % 3 + 0.5) for i, a in enumerate(values)]
+    np.save(tmp_path / "t.npy", rows)
+    text = table("a,b\n" + "".join(f"{a},{b}\n" for a, b in rows))
+    for path in (text, tmp_path / "t.npy"):
+        if mark is None:
+            read_dataset(path)
+            continue
+        listed = re.escape(mark.replace(",", ", "))
+        said = rf"{listed} in '(a|feature 0)': apart .* pass na='{re.escape(mark)}'"
+        with pytest.warns(VpemWarning, match=said):
+            read_dataset(path)
+        assert np.isnan(read_dataset(path, na=mark).X).any()
 
 
 def test_missing_and_broken_files_are_refused(table, tmp_path):

@@ -68,8 +68,11 @@ TIMES = ("epoch", "time", "ts", "unix")
 
 EPOCH = 1e9  # seconds from 1970 to 2001
 
-MARKS = (-9, -99, -999, -9999, -99999, 99, 999, 9999, 99999)
-"""Numbers by which people write that a value is missing."""
+MARKS = (
+    -7, -8, -9, -77, -88, -99, -999, -9999, -99999, 77, 88, 99, 997, 998, 999, 9999, 99999,
+    -32768, -1e30, 1e20, 1e30,
+)  # fmt: skip
+"""Numbers by which people, and instruments, write that a value is missing."""
 
 BY_NAME, CLASSED = "an id or code, by its name", "known classes, by its name"
 COUNTED, DIFFERENT = "row numbers", "whole numbers, all different"
@@ -429,16 +432,25 @@ def no_measurement(name: str, values: Floats, some: bool = False) -> str:
     return NEARLY if nearly else ""
 
 
-def missing_marks(X: Matrix) -> dict[int, float]:
-    """Return in which columns -999, or another of `MARKS`, is far from all other values."""
+def missing_marks(X: Matrix) -> dict[int, list[str]]:
+    """Return in which columns -999, or others of `MARKS`, stand apart from all other values.
+
+    They are further from them than these are from each other, or the only numbers below zero, of
+    which one is there more than once.
+    """
     found = {}
     for place, ends in enumerate(zip(*extremes(X), strict=True)):
-        for number in {*ends} & {*MARKS}:
-            values = np.concatenate([part[:, place] for _, part in row_blocks(X)])
-            others = values[np.isfinite(values) & (values != number)]
-            width = np.ptp(others) if len(others) else 0
-            if width and np.abs(others - number).min() > width:
-                found[place] = float(number)
+        if not {*ends} & {*MARKS}:
+            continue
+        values = np.concatenate([part[:, place] for _, part in row_blocks(X)])
+        others = values[np.isfinite(values) & ~np.isin(values, MARKS)]
+        if len(others) == 0 or not (width := np.ptp(others)):
+            continue
+        marks, counts = np.unique(values[np.isin(values, MARKS)], return_counts=True)
+        below = (marks < 0) & (others.min() >= 0) & (counts[marks < 0].max(initial=0) > 1)
+        apart = np.abs(others[:, np.newaxis] - marks).min(axis=0) > width
+        if (below | apart).any():
+            found[place] = [f"{mark:g}" for mark in marks[below | apart]]
     return found
 
 

@@ -135,14 +135,15 @@ def take_counts(source: str, left_out: dict[str, str]) -> dict[str, str]:
 
 def warn_of_marks(source: str, X: Floats, names: Sequence[str]) -> None:
     """Warn of numbers by which people write that a value is missing, where no others are near."""
-    found = {names[place]: f"{mark:g}" for place, mark in missing_marks(X).items()}
+    found = {names[place]: marks for place, marks in missing_marks(X).items()}
     if found:
-        listed = shorten((f"{mark} in {name!r}" for name, mark in found.items()), 5)
+        listed = shorten((f"{', '.join(marks)} in {name!r}" for name, marks in found.items()), 5)
+        every = dict.fromkeys(mark for marks in found.values() for mark in marks)
         warnings.warn(
             OwnDataWarning(
-                f"{source}: {listed}: far from all other values there; if this stands for missing "
-                "values, pass ",
-                Setting("na", ",".join(dict.fromkeys(found.values()))),
+                f"{source}: {listed}: apart from all other values there; if this stands for "
+                "missing values, pass ",
+                Setting("na", ",".join(every)),
             ),
             stacklevel=4,
         )

@@ -22,6 +22,7 @@ from vpem.files.readers.common import (
     only_guesses,
     take_counts,
     warn_of_guesses,
+    warn_of_marks,
 )
 from vpem.files.readers.frames import Wanted
 from vpem.files.table_settings import TableSettings
@@ -85,6 +86,8 @@ def dataset_of_matrix(matrix: Matrix, wanted: Wanted) -> Dataset:
                 raise only_guesses(found.source, left_out)
             X, features = _of(X, kept), [features[n] for n in kept]
             warn_of_guesses(found.source, left_out, called, [called[n] for n in kept])
+        if wanted.columns is None:
+            warn_of_marks(found.source, X, [found.feature_names[n] for n in features])
     elif marked_numbers(table):
         raise InputError(
             Setting("na"), f" changes values, which are read from disk of {found.source}; raise "

@@ -118,12 +118,12 @@ def warn_of_columns(data: Floats, names: Sequence[str] | None) -> None:
         columns = ", ".join([*odd.values()][:5]) + ", ..." * (len(odd) > 5)
         how = f": X.drop(columns=[{columns}])" * (names is not None)
         warnings.warn(VpemWarning(f"{listed} {told}{how}"), stacklevel=4)
-    for place, mark in missing_marks(data).items():
+    for place, marks in missing_marks(data).items():
         name = repr(names[place]) if names else f"column {place}"
         warnings.warn(
             VpemWarning(
-                f"{mark:g} in {name} is far from all other values there; if it stands for missing "
-                "values, make it NaN and fit with ",
+                f"{', '.join(marks)} in {name}: apart from all other values there; if this stands "
+                "for missing values, make it NaN and fit with ",
                 Setting("missing", "marginalize"),
             ),
             stacklevel=4,
