@@ -49,21 +49,27 @@ __all__ = [
 T = TypeVar("T")
 
 NUMBERED = (
-    "barcode", "case", "id", "ids", "idx", "index", "mrn", "no", "nr", "participant", "patient",
-    "patients", "phone", "pid", "plz", "postal", "postcode", "record", "sample", "subject",
-    "subjects", "telephone", "zip", "zipcode",
+    "accession", "aktenzeichen", "barcode", "case", "dossier", "id", "ids", "idx", "index",
+    "kennung", "mrn", "no", "nr", "participant", "patient", "patients", "phone", "pid", "plz",
+    "postal", "postcode", "record", "sample", "subject", "subjects", "telephone", "uid", "uuid",
+    "zip", "zipcode",
 )  # fmt: skip
 """Of numbers that are called so, more than two different ones are ids or codes."""
 
-CLASSES = ("class", "classes", "cluster", "label", "labels", "target")
+CLASSES = (
+    "class", "classes", "cluster", "diagnosis", "klasse", "label", "labels", "species", "target",
+)  # fmt: skip
 """A few whole numbers that are called so are what a fit is to find by itself."""
 
 MOST_CLASSES = 20
 
-DATES = ("date", "datetime", "datum", "timestamp")
+DATES = ("birthdate", "date", "datetime", "datum", "dob", "timestamp")
 """Numbers with such a word in their name are dates or times."""
 
-TIMES = ("epoch", "time", "ts", "unix")
+TIMES = (
+    "at", "created", "end", "epoch", "modified", "received", "seen", "start", "time", "ts", "unix",
+    "updated",
+)  # fmt: skip
 """Numbers from `EPOCH` on with such a word in their name are times."""
 
 EPOCH = 1e9  # seconds from 1970 to 2001
@@ -373,8 +379,10 @@ def _words(name: str) -> list[str]:
 def ids_by_name(name: str) -> bool:
     """Whether a column is called as ids and codes are: id, PatientID, Case No., Fallnummer, zip."""
     words = _words(name)
+    if not words or name.strip() == "NO":  # nitric oxide
+        return False
     if len(words) < 2:
-        return bool(words) and (words[0] in NUMBERED or words[0].endswith("nummer"))
+        return words[0] in NUMBERED or words[0].endswith(("nummer", "nr"))
     *others, last = words
     if last in ("code", "num", "number"):
         return bool({*others} & {*NUMBERED})
@@ -397,7 +405,8 @@ def no_measurement(name: str, values: Floats, some: bool = False) -> str:
     """
     words, by_name = {*_words(name)}, ids_by_name(name)
     known = values if len(values) and np.isfinite(values.sum()) else values[np.isfinite(values)]
-    timed = words & {*DATES} or (words & {*TIMES} and known.min(initial=np.inf) >= EPOCH)
+    dated = words & {*DATES} or any(word.endswith("datum") for word in words)
+    timed = dated or (words & {*TIMES} and known.min(initial=np.inf) >= EPOCH)
     if timed and len(np.unique(known)) > 2:
         return DATED
     n_rows = len(values)
@@ -405,17 +414,19 @@ def no_measurement(name: str, values: Floats, some: bool = False) -> str:
         return ""
     low, high = known.min(), known.max()
     of_days = low >= 1800_01_01 and high <= 2199_12_31
+    of_months = low >= 1800_01 and high <= 2199_12 and high - low > 11
     may_be_classes = len(words) == 1 and bool(words & {*CLASSES})
     # Where fewer numbers lie between the ends than there are rows, some are alike.
-    if high - low < n_rows - 1 and not (by_name or of_days or may_be_classes):
+    if high - low < n_rows - 1 and not (by_name or of_days or of_months or may_be_classes):
         return ""
     n_different = len(np.unique(known))
     if may_be_classes and 1 < n_different <= min(n_rows // 2, MOST_CLASSES):
         return CLASSED
     if by_name and n_different > 2:
         return BY_NAME
-    if of_days and n_different > 2:
-        months, days = known // 100 % 100, known % 100
+    if (of_days or of_months) and n_different > 2:
+        whole = known if of_days else 100 * known + 1
+        months, days = whole // 100 % 100, whole % 100
         if months.min() >= 1 and months.max() <= 12 and days.min() >= 1 and days.max() <= 31:
             return DATED
     many, all_differ = n_rows >= MANY_ROWS, n_different == n_rows
