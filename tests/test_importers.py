@@ -282,6 +282,34 @@ def test_numbers_that_are_no_measurements_are_no_features(table, name, value, wh
         assert read_dataset(path, id_column=name).ids.tolist() == found.ids.tolist()
 
 
+@each(
+    ("name", "value", "asked"),
+    [
+        ("case_ref", lambda i: NUMBERS[i // 3], True),
+        ("case_ref", lambda i: 10**15 + 12345679 * (i // 3), True),
+        ("dx code", lambda i: (250, 401, 786)[i % 3], True),
+        ("centre", lambda i: 11 + i % 3, True),
+        ("ref", lambda i: "" if i % 9 == 0 else NUMBERS[i], True),
+        ("salary", lambda i: 5 * NUMBERS[i // 3], False),
+        ("price", lambda i: 10 * NUMBERS[i // 3] - i % 2, False),
+        ("gain", lambda i: NUMBERS[i // 2] * (i % 20 > 12), False),
+        ("counts", lambda i: i % 10 if i % 3 else NUMBERS[i], False),
+        ("tax", lambda i: NUMBERS[i // 3] // 20, False),
+        ("group", lambda i: i % 2, False),
+        ("group size", lambda i: 11 + i % 3, False),
+    ],
+)
+def test_codes_that_repeat_are_asked_about(table, name, value, asked):
+    path = table(f"a,{name}\n" + "".join(f"{i % 5}.5,{value(i)}\n" for i in range(ROWS)))
+    if asked:
+        said = f"'{name}' is taken .* (differ|repeat), .* drop='{name}'"
+        with pytest.warns(VpemWarning, match=said):
+            assert read_dataset(path).feature_names == ("a", name)
+    assert read_dataset(path, features=["a", name]).feature_names == ("a", name)
+    if not asked:
+        assert read_dataset(path).feature_names == ("a", name)
+
+
 def test_in_few_rows_measurements_may_all_differ(table):
     heights = [151, 160, 148, 155, 163, 150, 158, 149]
     few = table("a,b\n" + "".join(f"{a},{i % 3}\n" for i, a in enumerate(heights)))

@@ -16,6 +16,7 @@ from vpem.errors import InputError, Setting, brief, named
 
 __all__ = [
     "CLASSED",
+    "CODED",
     "COUNTED",
     "DIFFERENT",
     "NO_MEASUREMENT",
@@ -63,6 +64,12 @@ CLASSES = (
 
 MOST_CLASSES = 20
 
+GROUPS = (
+    "batch", "center", "centre", "code", "country", "fold", "group", "port", "region", "site",
+    "station", "ward",
+)  # fmt: skip
+"""Whole numbers that are called so and repeat may be codes."""
+
 DATES = ("birthdate", "date", "datetime", "datum", "dob", "timestamp")
 """Numbers with such a word in their name are dates or times."""
 
@@ -83,11 +90,15 @@ MARKS = (
 BY_NAME, CLASSED = "an id or code, by its name", "known classes, by its name"
 COUNTED, DIFFERENT = "row numbers", "whole numbers, all different"
 DATED, NEARLY = "dates or times as numbers", "whole numbers, nearly all different"
+CODED = "whole numbers that repeat as codes do"
 NO_MEASUREMENT = (BY_NAME, CLASSED, COUNTED, DIFFERENT, DATED)
-"""Why numbers are hardly a measurement; `NEARLY` ones may be one as well."""
+"""Why numbers are hardly a measurement; `NEARLY` and `CODED` ones may be one as well."""
 
 FEW_ROWS, MANY_ROWS = 12, 30
 """In few rows measurements in whole numbers differ by chance; in less than many they may well."""
+
+FAR_APART = 50
+"""Between neighbours of measurements that repeat there is less, unless they are rounded."""
 
 SIDE_BY_SIDE = 2048
 """Numbers of narrow rows that are reduced as those of one row."""
@@ -399,7 +410,7 @@ def is_whole(values: NDArray[np.floating]) -> bool:
 
 
 def no_measurement(name: str, values: Floats, some: bool = False) -> str:
-    """Return why numbers are hardly a measurement (`NO_MEASUREMENT`, `NEARLY`), or nothing.
+    """Return why numbers are hardly a measurement, of `NO_MEASUREMENT` or below, or nothing.
 
     ``some`` says that there are more rows, of which measurements need not differ as in these.
     """
@@ -416,10 +427,13 @@ def no_measurement(name: str, values: Floats, some: bool = False) -> str:
     of_days = low >= 1800_01_01 and high <= 2199_12_31
     of_months = low >= 1800_01 and high <= 2199_12 and high - low > 11
     may_be_classes = len(words) == 1 and bool(words & {*CLASSES})
+    may_be_codes = _words(name)[-1:] == ["code"] or (len(words) == 1 and bool(words & {*GROUPS}))
     # Where fewer numbers lie between the ends than there are rows, some are alike.
-    if high - low < n_rows - 1 and not (by_name or of_days or of_months or may_be_classes):
+    told = by_name or of_days or of_months or may_be_classes or may_be_codes
+    if high - low < n_rows - 1 and not told:
         return ""
-    n_different = len(np.unique(known))
+    different, counts = np.unique(known, return_counts=True)
+    n_different = len(different)
     if may_be_classes and 1 < n_different <= min(n_rows // 2, MOST_CLASSES):
         return CLASSED
     if by_name and n_different > 2:
@@ -429,6 +443,9 @@ def no_measurement(name: str, values: Floats, some: bool = False) -> str:
         months, days = whole // 100 % 100, whole % 100
         if months.min() >= 1 and months.max() <= 12 and days.min() >= 1 and days.max() <= 31:
             return DATED
+    if may_be_codes and 2 < n_different <= n_rows // 2:
+        return CODED
+    n_known = len(known)
     many, all_differ = n_rows >= MANY_ROWS, n_different == n_rows
     ordered = (np.diff(values) > 0).all() or (np.diff(values) < 0).all()
     in_turn = many or ordered or high - low == n_rows - 1
@@ -439,8 +456,12 @@ def no_measurement(name: str, values: Floats, some: bool = False) -> str:
         return ""
     if all_differ and many:
         return DIFFERENT
-    nearly = n_different >= 0.95 * n_rows if many else all_differ and n_rows >= FEW_ROWS
-    return NEARLY if nearly else ""
+    if n_different >= 0.95 * n_known if many else n_different == n_known >= FEW_ROWS:
+        return NEARLY
+    repeat = n_different >= FEW_ROWS and np.median(counts) > 1 and counts.max() <= n_known // 2
+    far = repeat and np.median(np.diff(different)) > FAR_APART
+    # What is rounded, or a price, ends in a few digits alone.
+    return CODED if far and len(np.unique(different % 5)) > 2 else ""
 
 
 def missing_marks(X: Matrix) -> dict[int, list[str]]:

@@ -9,6 +9,7 @@ import numpy as np
 
 from vpem.checks import (
     CLASSED,
+    CODED,
     COUNTED,
     DIFFERENT,
     NEARLY,
@@ -111,26 +112,30 @@ def warn_of_guesses(
 def take_counts(source: str, left_out: dict[str, str]) -> dict[str, str]:
     """Return what is left out, without whole numbers that may well be measurements.
 
-    Those are numbers that nearly all differ, and where many columns are such, as counts are, all of
-    them: hardly any numbers the rows. There is a warning unless that is plain.
+    Those are numbers that nearly all differ, or repeat as codes do, and where many columns are such
+    as all differ, as counts do, all of them: hardly any numbers the rows. There is a warning unless
+    that is plain.
     """
     doubtful = {name: why for name, why in left_out.items() if why in (DIFFERENT, NEARLY)}
     are_counts = len(doubtful) > MOST_NUMBERS
     taken = [name for name, why in doubtful.items() if are_counts or why == NEARLY]
-    if taken and not (are_counts and DIFFERENT not in doubtful.values()):
+    coded = [name for name, why in left_out.items() if why == CODED]
+    plain = are_counts and DIFFERENT not in doubtful.values()
+    which = f"which {'all' if are_counts else 'nearly all'} differ, number the rows"
+    for names, what in (([] if plain else taken, which), (coded, "which repeat, are codes or ids")):
         is_, whose, them = ("is taken for a measurement", "its", "it")
-        if len(taken) > 1:
+        if len(names) > 1:
             is_, whose, them = ("are taken for measurements", "their", "them")
-        warnings.warn(
-            OwnDataWarning(
-                f"{source}: {shorten(map(repr, taken))} {is_}; if {whose} whole numbers, which "
-                f"{'all' if are_counts else 'nearly all'} differ, number the rows, leave {them} "
-                "out with ",
-                Setting("drop", taken[0] if len(taken) == 1 else None),
-            ),
-            stacklevel=4,
-        )
-    return {name: why for name, why in left_out.items() if name not in taken}
+        if names:
+            warnings.warn(
+                OwnDataWarning(
+                    f"{source}: {shorten(map(repr, names))} {is_}; if {whose} whole numbers, "
+                    f"{what}, leave {them} out with ",
+                    Setting("drop", names[0] if len(names) == 1 else None),
+                ),
+                stacklevel=4,
+            )
+    return {name: why for name, why in left_out.items() if name not in (*taken, *coded)}
 
 
 def warn_of_marks(source: str, X: Floats, names: Sequence[str]) -> None:
