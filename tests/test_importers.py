@@ -318,6 +318,10 @@ def test_in_few_rows_measurements_may_all_differ(table):
         with pytest.warns(VpemWarning, match="'a' is taken for a measurement; if .* drop='a'"):
             found = read_dataset(table("a,b\n" + "".join(f"{a},{a % 3}\n" for a in rows)))
         assert found.feature_names == ("a", "b")
+    for name in ("net revenue", "steps", "Preis"):
+        with pytest.warns(VpemWarning, match=f"'{name}' is taken .* drop='{name}'"):
+            found = read_dataset(table(f"{name},b\n" + "".join(f"{a},{a % 3}\n" for a in NUMBERS)))
+        assert found.feature_names == (name, "b")
     with pytest.warns(VpemWarning, match="'a' .ids of rows."):
         read_dataset(table("a,b\n" + "".join(f"{a},{a % 3}\n" for a in (2, 3, 5, 6, 9))))
 

@@ -94,6 +94,14 @@ CODED = "whole numbers that repeat as codes do"
 NO_MEASUREMENT = (BY_NAME, CLASSED, COUNTED, DIFFERENT, DATED)
 """Why numbers are hardly a measurement; `NEARLY` and `CODED` ones may be one as well."""
 
+MEASURED = (
+    "amount", "betrag", "bytes", "cells", "cost", "count", "counts", "distance", "duration",
+    "easting", "einkommen", "einwohner", "height", "income", "length", "northing", "population",
+    "preis", "price", "revenue", "salary", "sales", "size", "spend", "steps", "sum", "total",
+    "umsatz", "volume", "weight",
+)  # fmt: skip
+"""Whole numbers that are called so may well all differ."""
+
 FEW_ROWS, MANY_ROWS = 12, 30
 """In few rows measurements in whole numbers differ by chance; in less than many they may well."""
 
@@ -454,7 +462,7 @@ def no_measurement(name: str, values: Floats, some: bool = False) -> str:
     # Nobody numbers rows in tens, but many measure so.
     if some or not (ordered or (known % 10).any()):
         return ""
-    if all_differ and many:
+    if all_differ and many and not words & {*MEASURED}:
         return DIFFERENT
     if n_different >= 0.95 * n_known if many else n_different == n_known >= FEW_ROWS:
         return NEARLY
