@@ -266,7 +266,9 @@ def test_any_matrix_of_any_file(path):
 
 def test_a_file_without_a_matrix(path):
     stored(path, vector=[1, 2], text=[["a"]])
-    with pytest.raises(FileError, match="has no X; nor another 2-D dataset"):
+    with pytest.raises(
+        FileError, match="has no X; nor another 2-D dataset; write its columns side by"
+    ):
         read_dataset(path)
 
 

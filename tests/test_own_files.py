@@ -166,6 +166,8 @@ FILES = [
     ("t.csv", "a,b\n1,12 %\n2,3 %\n", {}, "'b' holds numbers written as '12 %'; .* drop='b'"),
     ("t.csv", "a,b\nmm,kg\n1,2\n3,5\n4,6\n5,7\n6,8\n", {},
      "but for 1 value, 'mm' .* remove that row if it holds units, or what stands above"),
+    ("t.csv", "Export of May,\n,\nmm,kg\n1,2\n3,5\n4,6\n5,7\n6,8\n", {},
+     "but for 1 value, 'mm' .* remove that row if it holds units, or what stands above"),
     ("t.csv", "a,b\n1,2\n3,5\n4,6\n5,7\n6,8\nSum,28\n", {},
      "but for 1 value, 'Sum' .* remove that row if it holds totals; or if .* pass na='Sum'"),
     # Missing values

@@ -54,7 +54,9 @@ def read_matrix(
         listed = shorten(f"{path} ({shape})" for path, shape in present.items())
         lacking = f"{file.filename} has no {name}; "
         if not present:
-            raise FileError(f"{lacking}nor another 2-D dataset")
+            raise FileError(
+                f"{lacking}nor another 2-D dataset; write its columns side by side into one"
+            )
         raise FileError(
             f"{lacking}pass one of its 2-D numeric datasets with ",
             Setting("dataset"),

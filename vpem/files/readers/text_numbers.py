@@ -122,14 +122,14 @@ def _check_marks(name: str, text: pa.ChunkedArray, table: TableSettings, source:
     if not count or (count < MOSTLY * len(known) and not alone):
         return
     shown = [printable(word.as_py())[:40] for word in words[:3]]
-    row = pc.index(text, words[0]).as_py()
+    row, place = (pc.index(column, words[0]).as_py() for column in (text, known))
     listed = shorten(map(repr, shown), 3)
     more = "" if len(words) <= 3 else " and others"
     marks = ",".join(f'"{word}"' if "," in word else word for word in shown)
     remedy = "if that stands for missing values pass "
-    if len(others) == 1 and row in (0, len(text) - 1) and str(words[0])[:1].isalpha():
+    if len(others) == 1 and place in (0, len(known) - 1) and str(words[0])[:1].isalpha():
         first = "units, or what stands above it if it holds the names"
-        remedy = f"remove that row if it holds {'totals' if row else first}; or {remedy}"
+        remedy = f"remove that row if it holds {'totals' if place else first}; or {remedy}"
     raise InputError(
         f"{source}: column {name!r} holds numbers but for {len(others)} "
         f"value{'s' * (len(others) > 1)}, {listed}{more} (first in row {row}, counted from 0); "
