@@ -53,7 +53,7 @@ NUMBERED = (
     "accession", "aktenzeichen", "barcode", "case", "dossier", "id", "ids", "idx", "index",
     "kennung", "mrn", "no", "nr", "participant", "patient", "patients", "phone", "pid", "plz",
     "postal", "postcode", "record", "sample", "subject", "subjects", "telephone", "uid", "uuid",
-    "zip", "zipcode",
+    "zip", "zip5", "zipcode",
 )  # fmt: skip
 """Of numbers that are called so, more than two different ones are ids or codes."""
 
@@ -79,6 +79,9 @@ TIMES = (
 )  # fmt: skip
 """Numbers from `EPOCH` on with such a word in their name are times."""
 
+CLOCKS = ("clock", "elapsed", "ms", "s", "sec", "second", "seconds", "t", "time", "zeit")
+"""So are those that rise in equal steps."""
+
 EPOCH = 1e9  # seconds from 1970 to 2001
 
 MARKS = (
@@ -95,12 +98,12 @@ NO_MEASUREMENT = (BY_NAME, CLASSED, COUNTED, DIFFERENT, DATED)
 """Why numbers are hardly a measurement; `NEARLY` and `CODED` ones may be one as well."""
 
 MEASURED = (
-    "amount", "betrag", "bytes", "cells", "cost", "count", "counts", "distance", "duration",
-    "easting", "einkommen", "einwohner", "height", "income", "length", "northing", "population",
-    "preis", "price", "revenue", "salary", "sales", "size", "spend", "steps", "sum", "total",
-    "umsatz", "volume", "weight",
+    "amount", "betrag", "bytes", "cells", "cm", "cost", "count", "counts", "distance", "duration",
+    "easting", "einkommen", "einwohner", "height", "income", "kg", "length", "mm", "northing",
+    "pa", "population", "preis", "price", "revenue", "salary", "sales", "size", "spend", "steps",
+    "total", "umsatz", "volume", "weight",
 )  # fmt: skip
-"""Whole numbers that are called so may well all differ."""
+"""Numbers with such a word in their name, amounts and units, are measured, even if all differ."""
 
 FEW_ROWS, MANY_ROWS = 12, 30
 """In few rows measurements in whole numbers differ by chance; in less than many they may well."""
@@ -405,7 +408,8 @@ def ids_by_name(name: str) -> bool:
     *others, last = words
     if last in ("code", "num", "number"):
         return bool({*others} & {*NUMBERED})
-    return "id" in (words[0], last) or last in ("barcode", "mrn", "no", "nr", "nummer")
+    codes = ("barcode", "mrn", "no", "nr", "nummer", "plz", "postal", "postcode", "zip")
+    return "id" in (words[0], last) or last in codes
 
 
 def is_whole(values: NDArray[np.floating]) -> bool:
@@ -425,6 +429,9 @@ def no_measurement(name: str, values: Floats, some: bool = False) -> str:
     words, by_name = {*_words(name)}, ids_by_name(name)
     known = values if len(values) and np.isfinite(values.sum()) else values[np.isfinite(values)]
     dated = words & {*DATES} or any(word.endswith("datum") for word in words)
+    if words & {*CLOCKS} and len(known) >= FEW_ROWS:
+        steps = np.diff(known)
+        dated = dated or (steps.min() > 0 and steps.max() < 1.01 * steps.min())
     timed = dated or (words & {*TIMES} and known.min(initial=np.inf) >= EPOCH)
     if timed and len(np.unique(known)) > 2:
         return DATED
@@ -460,9 +467,9 @@ def no_measurement(name: str, values: Floats, some: bool = False) -> str:
     if all_differ and in_turn and high - low < 2 * n_rows > 8:
         return COUNTED
     # Nobody numbers rows in tens, but many measure so.
-    if some or not (ordered or (known % 10).any()):
+    if some or words & {*MEASURED} or not (ordered or (known % 10).any()):
         return ""
-    if all_differ and many and not words & {*MEASURED}:
+    if all_differ and many:
         return DIFFERENT
     if n_different >= 0.95 * n_known if many else n_different == n_known >= FEW_ROWS:
         return NEARLY
