@@ -236,6 +236,7 @@ NUMBERS = np.random.default_rng(5).permutation(9000)[:ROWS]
         ("Kennung", lambda i: 40_000 + i // 2, NAMED),
         ("PatNr", lambda i: 40_000 + i // 2, NAMED),
         ("studynr", lambda i: 40_000 + i // 2, NAMED),
+        ("proband", lambda i: 1001 + i // 2, NAMED),
         ("zip code", lambda i: 10_001 + i % 9, NAMED),
         ("code_postal", lambda i: 10_001 + i % 9, NAMED),
         ("visit", lambda i: 2024_01_01 + i % 28, "dates or times as numbers"),

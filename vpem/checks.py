@@ -52,8 +52,8 @@ T = TypeVar("T")
 NUMBERED = (
     "accession", "aktenzeichen", "barcode", "case", "dossier", "id", "ids", "idx", "index",
     "kennung", "mrn", "no", "nr", "participant", "patient", "patients", "phone", "pid", "plz",
-    "postal", "postcode", "record", "sample", "subject", "subjects", "telephone", "uid", "uuid",
-    "zip", "zip5", "zipcode",
+    "postal", "postcode", "proband", "pseudonym", "record", "respondent", "sample", "subject",
+    "subjects", "telephone", "uid", "uuid", "zip", "zip5", "zipcode",
 )  # fmt: skip
 """Of numbers that are called so, more than two different ones are ids or codes."""
 
