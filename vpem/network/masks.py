@@ -140,9 +140,11 @@ def _standing(sign: str) -> InputError:
 class Masks(OfOneProcess):
     """The masks of one run, of the parties that live in this process (``here``).
 
-    All processes call the same methods in the same order. Every call that hides something takes a
-    nonce of its own, in whichever thread, and nothing turns their numbers back: a sum that is taken
-    again is another. ``register`` is told of every keystream that is expanded: SHA-256 of its key,
+    All processes call the same methods in the same order, `total` and `anybody` too: what they are
+    told goes into the keys of what is hidden after it, so that whoever tells some another total
+    than others has masks that do not cancel, and learns nothing. Every call that hides something
+    takes a nonce of its own, in whichever thread, and nothing turns their numbers back: a sum that
+    is taken again is another. ``register`` is told of every keystream that is expanded: SHA-256 of its key,
     its nonce, and by whom. InputError if parties are fewer than `FEWEST`.
     """
 
@@ -155,6 +157,7 @@ class Masks(OfOneProcess):
         self._all = tuple(range(fixed.n_parties))
         check_parties(len(self._all))
         self._number, self._chunk = 0, 0
+        self._heard = bytes(hashlib.sha256().digest_size)
         self._taken = threading.Lock()
         self._n_threads = thread_count(n_threads)
         self._pad = np.empty(TILE, dtype=np.uint64)
@@ -225,12 +228,12 @@ class Masks(OfOneProcess):
             first[:-1][flags] = np.frombuffer(drawn, dtype=np.uint64)
         return self.hide(words)
 
-    @staticmethod
-    def anybody(ring: Ring) -> NDArray[np.bool_]:
+    def anybody(self, ring: Ring) -> NDArray[np.bool_]:
         """Say of flags (P,) whether anybody has one, once what `any` gave is added up.
 
         InputError if masks do not cancel, by which all would seem to have all.
         """
+        self._hear(ring)
         if ring[-1] != 0:
             raise _standing(
                 "parties have added something to a word of a masked sum that is nobody's"
@@ -239,9 +242,16 @@ class Masks(OfOneProcess):
 
     def total(self, ring: Ring, exponents: ArrayLike | None = None) -> NDArray[np.float64]:
         """Return the sum (P,) whose parts `hide` or `shares` gave, once all are added up."""
+        self._hear(ring)
         return self.fixed.values(ring, exponents, self._n_threads)
 
     # ---- parts ----------------------------------------------------------------------------------
+
+    def _hear(self, ring: Ring) -> None:
+        """Make all further keys depend on a total: who was told another one shares none."""
+        told = hashlib.sha256(np.ascontiguousarray(ring).data).digest()
+        with self._taken:
+            self._heard = hashlib.sha256(self._heard + told).digest()
 
     def _parties(
         self, values: NDArray[Any], who: ArrayLike | None
@@ -292,7 +302,7 @@ class Masks(OfOneProcess):
 
         streams = []
         for other in others:
-            key = self._keys.between(party, other, among)
+            key = self._keys.between(party, other, among, self._heard)
             if self.register is not None:
                 self.register(hashlib.sha256(key).digest(), nonce, party)
             stream = Cipher(algorithms.ChaCha20(key, nonce), mode=None).encryptor()

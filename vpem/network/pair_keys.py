@@ -21,7 +21,7 @@ __all__ = ["KEY_BYTES", "OfOneProcess", "OwnKeys", "PairKeys", "need_cryptograph
 KEY_BYTES = 32
 """Of a public key, and of one that a pair shares."""
 
-PROTOCOL = b"vpem masked sums 1"
+PROTOCOL = b"vpem masked sums 2"
 
 
 def need_cryptography() -> None:
@@ -97,7 +97,7 @@ class PairKeys(OfOneProcess):
         self.transcript = transcript_of(facts, public)
         self._shared: dict[tuple[int, int], bytes] = {}
         self._derived: dict[tuple[int, int], bytes] = {}
-        self._among: tuple[int, ...] = ()
+        self._for: tuple[tuple[int, ...], bytes] = (), b""
         elsewhere = set(range(len(public))) - set(self.here)
         for party in self.here:
             for other in sorted(elsewhere):
@@ -135,19 +135,22 @@ class PairKeys(OfOneProcess):
             self._shared[pair] = hmac.digest(self.transcript, secret, "sha256")
         return self._shared[pair]
 
-    def between(self, party: int, other: int, among: tuple[int, ...]) -> bytes:
-        """Return the key of a party here and any other, for sums ``among`` these (increasing)."""
+    def between(self, party: int, other: int, among: tuple[int, ...], heard: bytes) -> bytes:
+        """Return the key of a party here and any other, for sums ``among`` these (increasing).
+
+        ``heard`` is the hash of all totals up to now: two that were told different ones share no
+        key any more.
+        """
         from cryptography.hazmat.primitives.hashes import SHA256
         from cryptography.hazmat.primitives.kdf.hkdf import HKDFExpand
 
         self.check_process()
-        if among != self._among:
-            self._among, self._derived = among, {}
+        if (among, heard) != self._for:
+            self._for, self._derived = (among, heard), {}
         pair = min(party, other), max(party, other)
         if pair not in self._derived:
-            info = b"".join(
-                [_field(PROTOCOL + b" pad"), *(each.to_bytes(8, "big") for each in pair + among)]
-            )
+            numbers = (each.to_bytes(8, "big") for each in pair + among)
+            info = b"".join([_field(PROTOCOL + b" pad"), *numbers, heard])
             secret = self._extracted(party, other)
             self._derived[pair] = HKDFExpand(SHA256(), KEY_BYTES, info).derive(secret)
         return self._derived[pair]

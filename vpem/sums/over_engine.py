@@ -37,14 +37,17 @@ ALIGNED = 64
 IN_FLIGHT = 2
 """Chunks of rows that are under way at a time."""
 
-Flying = Generator[None, None, Floats]
-"""Goes on where what it has sent for should be there; returns a sum."""
+Flying = Generator[None, None, Callable[[], Floats]]
+"""Goes on where what it has sent for should be there; returns what reads the sum.
+
+Sums are read in the order in which they began, everywhere, however they arrive.
+"""
 
 
 class _Flight:
     """A chunk of rows on its way."""
 
-    result: Floats | None = None
+    result: Callable[[], Floats] | None = None
 
     def __init__(self, rows: slice, work: Flying) -> None:
         self.rows, self._work = rows, work
@@ -77,7 +80,7 @@ class _OverEngine(Counted):
         self, terms: Floats, rows: slice = slice(None), scalars: Scalars | None = None
     ) -> NDArray[Any]:
         """Sum terms (B, m, K) of this process's hubs: (R, m, K)."""
-        return finished(self._sum(terms, scalars))
+        return finished(self._sum(terms, scalars))()
 
     def flow(
         self,
@@ -95,13 +98,13 @@ class _OverEngine(Counted):
                 while not ahead.go_on():
                     behind.go_on()
                 assert ahead.result is not None
-                yield ahead.rows, ahead.result
+                yield ahead.rows, ahead.result()
             ahead = behind
         if ahead is not None:
             while not ahead.go_on():
                 pass
             assert ahead.result is not None
-            yield ahead.rows, ahead.result
+            yield ahead.rows, ahead.result()
 
     def state(self) -> State:
         """Return what went up to now, as this process sent it."""
@@ -201,7 +204,7 @@ class ServerOverEngine(_OverEngine, AtServer):
             for request in requests:
                 request.wait()
             self._handed(sum(part.nbytes for part in parts))
-        return own.total(parts)
+        return lambda: own.total(parts)
 
 
 class ConsensusOverEngine(_OverEngine, _OverHubs):
@@ -314,7 +317,8 @@ class ConsensusOverEngine(_OverEngine, _OverHubs):
                 self.traffic.add(kind, near.n_links * size, exchange.n_sent * size)
         if scalars is not None:
             scalars.found = np.array(parts[1].sent[near.roots])
-        return np.array(parts[0].sent[near.roots]).reshape(terms.shape)
+        found = np.array(parts[0].sent[near.roots]).reshape(terms.shape)
+        return lambda: found
 
 
 class _States:

@@ -223,7 +223,7 @@ class TreeOverEngine(_OverEngine, TreeSum):
                 each[-1] = each[near.root]
         yield from near.tell(states, kind, self.traffic)
         self.traffic.add(kind, near.n_children * size, 0)
-        return own.total(near.follow([each[-1].copy() for each in states]))
+        return lambda: own.total(near.follow([each[-1].copy() for each in states]))
 
     def hear(
         self, messages: NDArray[np.uint8], senders: NDArray[np.intp] | None = None
@@ -257,5 +257,5 @@ class TreeOverEngine(_OverEngine, TreeSum):
         who = np.arange(self.n_senders) if senders is None else senders
         every = np.zeros((self.n_senders, received.shape[1]), dtype=received.dtype)
         every[who] = received if self.weights is None else self.weights[who, None] * received
-        found = finished(self._sum(every[self.holders.own][:, None], None, senders))
+        found = finished(self._sum(every[self.holders.own][:, None], None, senders))()
         return found[:, 0].astype(np.float64, copy=False)
