@@ -14,7 +14,7 @@ from .thread_engine import ThreadEngine, together
 RESULTS = ("result",)
 """Kinds of messages that have what each agent has: the model, which is what users ask for."""
 
-KEY_BYTES = 32
+KEY_BYTES, SEALED_BYTES = 32, 48
 
 
 class Recording(ThreadEngine):
@@ -94,8 +94,8 @@ def _hidden(first, again, moved, masked):
         return len(first) == len(again) == len(moved) and all(
             _hidden(*parts, masked) for parts in zip(first, again, moved, strict=True)
         )
-    if isinstance(first, bytes) and len(first) == KEY_BYTES and first != again:
-        return True  # public keys, fresh in every run
+    if isinstance(first, bytes) and len(first) in (KEY_BYTES, SEALED_BYTES) and first != again:
+        return True  # public keys and sealed ones, fresh in every run
     return repr(first) == repr(again) == repr(moved)
 
 

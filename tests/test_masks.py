@@ -23,7 +23,7 @@ from vpem.errors import InputError, VpemError
 from vpem.fits.spread import fit_spread
 from vpem.network import pair_keys
 from vpem.network.holdings import contiguous
-from vpem.network.masks import TILE, Masks
+from vpem.network.masks import TILE, Masks, Tag
 from vpem.network.messages import encode
 from vpem.network.topologies import make_graph
 from vpem.sums.connect import connect
@@ -437,32 +437,62 @@ def test_keys_of_another_run_or_edition_are_refused(identities):
             raise error
 
 
-class TellsTwoOfThree(ThreadEngine):
-    """A rank that is told zeros in place of a masked total, unless it is the third."""
+class Forging(ThreadEngine):
+    """A rank that is told something else in place of a masked total of rows' terms."""
 
-    forged = 0
+    left, forge, told = 0, None, (0, 1, 2)
 
     def _reduce(self, values, add):
         pending = super()._reduce(values, add)
-        if values.dtype != np.uint64 or len(values) < 60:  # no terms of rows
+        if values.dtype != np.uint64 or len(values) < 60:
             return pending
-        self.forged -= 1
-        if self.forged or self.rank == 2:
+        self.left -= 1
+        if self.left or self.rank not in self.told:
             return pending
-        return Pending(lambda: (pending.wait(), values.fill(0)))
+        return Pending(lambda: (pending.wait(), type(self).forge(values)))
+
+
+def fit_of_a_party(engine):
+    X = np.random.default_rng(0).normal(size=(60, 3))
+    network = connect(make_graph("star", 3), contiguous(3, 3), secure_sum=True)
+    own = X[:, engine.rank : engine.rank + 1]
+    return fit_spread(own, spread(network, engine), n_components=2, tol=0.0, seed=1)
 
 
 @pytest.mark.parametrize("which", [1, 2, 5])
 def test_whoever_is_told_another_total_shares_no_mask(which, monkeypatch):
-    """A server that tells two of three another total would read the third's terms in the next."""
-    X = np.random.default_rng(0).normal(size=(60, 3))
-    network = connect(make_graph("star", 3), contiguous(3, 3), secure_sum=True)
-    monkeypatch.setattr(TellsTwoOfThree, "forged", which)
-
-    def work(engine):
-        own = X[:, engine.rank : engine.rank + 1]
-        return fit_spread(own, spread(network, engine), n_components=2, tol=0.0, seed=1)
-
-    for found in together(3, work, TellsTwoOfThree):
+    """A server that tells two of three zeros would read the third's terms in the next sum."""
+    monkeypatch.setattr(Tag, "hear", lambda *_: None)  # as if parties shared nothing
+    for name, value in {"left": which, "forge": lambda ring: ring.fill(0), "told": (0, 1)}.items():
+        monkeypatch.setattr(Forging, name, staticmethod(value) if name == "forge" else value)
+    for found in together(3, fit_of_a_party, Forging):
         with pytest.raises(InputError, match="their masks do not cancel"):
+            raise found
+
+
+def double(ring):
+    ring += ring
+
+
+def swap(ring):
+    ring[:2] = ring[1::-1]
+
+
+def one_more(ring):
+    ring[7] += np.uint64(1)
+
+
+def as_a_fourth(ring):
+    """Of a party that adds nothing but a tag of its own."""
+    ring[3], ring[-4] = ring[3] + np.uint64(1), ring[-4] + np.uint64(1)
+
+
+@pytest.mark.parametrize("forge", [double, swap, one_more, as_a_fourth, lambda ring: ring.fill(0)])
+@pytest.mark.parametrize("which", [1, 4])
+def test_a_total_that_nobody_has_added_is_refused_by_all(forge, which, monkeypatch):
+    """One forged total told to all would draw parameters of the server's own choosing."""
+    monkeypatch.setattr(Forging, "left", which)
+    monkeypatch.setattr(Forging, "forge", staticmethod(forge))
+    for found in together(3, fit_of_a_party, Forging):
+        with pytest.raises(InputError, match="is not what parties have added"):
             raise found

@@ -15,8 +15,22 @@ from vpem._core.shares cimport at_once, worth
 cdef extern from "math.h" nogil:
     long long llrint(double)
 
+cdef extern from *:
+    """
+    #if defined(_MSC_VER)
+    #include <intrin.h>
+    #define upper_half(a, b) __umulh(a, b)
+    #else
+    #define upper_half(a, b) ((uint64_t)(((unsigned __int128)(a) * (b)) >> 64))
+    #endif
+    """
+    uint64_t upper_half(uint64_t a, uint64_t b) nogil
+
 cdef enum:
     TILE = 16384  # values at a time
+    BLOCK = 64    # words of a tag at a time
+
+cdef uint64_t SIGN = <uint64_t>1 << 63
 
 cdef double NANOSECONDS = 0.6   # that a value takes
 
@@ -134,3 +148,86 @@ def values_of(
         bad[tile] = values_tile(&ring[begin], &scales[begin * each], each, most,
                                 min(<Py_ssize_t>TILE, count - begin), &values[begin])
     return first_of(bad)
+
+
+cdef inline void accumulate(
+    uint64_t a,
+    uint64_t b,
+    uint64_t* sum,          # INOUT (3,)
+) noexcept nogil:
+    """Add a product of 128 bits to a sum of 192."""
+    cdef uint64_t low = a * b, high = upper_half(a, b)
+    sum[0] += low
+    high += sum[0] < low  # at most 2^64 - 1
+    sum[1] += high
+    sum[2] += sum[1] < high
+
+
+cdef inline void fold(
+    const uint64_t* low,    # IN    (3,)
+    const uint64_t* high,   # IN    (3,): times 2^64
+    uint64_t* tag,          # OUT   (2,)
+) noexcept nogil:
+    """Reduce ``low + 2^64 high``, below 2^230, modulo 2^127 - 1."""
+    cdef uint64_t a0 = low[0], a1, a2, a3, carry, b0, b1, b2
+    a1 = low[1] + high[0]
+    carry = a1 < high[0]
+    a2 = low[2] + carry
+    carry = a2 < carry
+    a2 += high[1]
+    a3 = high[2] + carry + (a2 < high[1])
+    # What is from 2^127 on counts as ones.
+    b0, b1, b2 = (a1 >> 63) | (a2 << 1), (a2 >> 63) | (a3 << 1), a3 >> 63
+    a1 &= SIGN - 1
+    a0 += b0
+    carry = a0 < b0
+    a1 += carry
+    carry = a1 < carry
+    a1 += b1
+    carry += (a1 < b1) + b2
+    # Once more: two bits of a1's upper end, and the carries.
+    b0 = (carry << 1) | (a1 >> 63)
+    a1 &= SIGN - 1
+    a0 += b0
+    a1 += a0 < b0
+    if a1 >> 63:
+        a1 &= SIGN - 1
+        a0 += 1
+        a1 += a0 == 0
+    if a1 == SIGN - 1 and a0 == <uint64_t>-1:
+        a0 = a1 = 0
+    tag[0], tag[1] = a0, a1
+
+
+def add_tag(
+    const uint64_t[::1] ring,        # IN    (P,)
+    const uint64_t[:, ::1] powers,   # IN    (BLOCK, 4)
+    uint64_t[::1] tag,               # INOUT (2,)
+):
+    """Go on with a tag by the words of a ring vector: see `vpem._core.reference_masks.add_tag`."""
+    cdef Py_ssize_t count = ring.shape[0], begin, j, some
+    cdef uint64_t low[3]
+    cdef uint64_t high[3]
+    cdef uint64_t word
+    cdef const uint64_t* row
+    if powers.shape[0] != BLOCK or powers.shape[1] != 4 or tag.shape[0] != 2:
+        raise ValueError("a tag has two words, and a block of powers four each")
+    with nogil:
+        begin = 0
+        while begin < count:
+            some = min(<Py_ssize_t>BLOCK, count - begin)
+            row = &powers[BLOCK - some, 0]
+            # Words count as numbers from 0 on; the last two of a row take back what that adds.
+            low[0], low[1], low[2] = row[2], row[3], 0
+            high[0] = high[1] = high[2] = 0
+            accumulate(tag[0], row[0], low)
+            accumulate(tag[0], row[1], high)
+            accumulate(tag[1], row[0], high)
+            accumulate(tag[1] << 1, row[1], low)  # 2^128 counts as 2
+            for j in range(some):
+                word = ring[begin + j] ^ SIGN
+                row = &powers[BLOCK - some + j, 0]
+                accumulate(word, row[0], low)
+                accumulate(word, row[1], high)
+            fold(low, high, &tag[0])
+            begin += some

@@ -14,9 +14,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["add_scaled", "values_of"]
+__all__ = ["BLOCK", "PRIME", "add_scaled", "add_tag", "values_of"]
 
 Words = NDArray[np.uint64]
+
+PRIME = 2**127 - 1
+"""Tags are numbers modulo this."""
+
+BLOCK = 64
+"""Words of a tag at a time."""
 
 
 def add_scaled(
@@ -56,3 +62,17 @@ def values_of(
     values[:] = numbers / scales
     fits = np.abs(numbers) <= most
     return -1 if fits.all() else int(fits.argmin())
+
+
+def add_tag(ring: Words, powers: Words, tag: Words) -> None:
+    """Go on with a tag by the words of a ring vector, as signed numbers ``x_1 ... x_P``.
+
+    The tag ``t`` becomes ``t s^P + x_1 s^P + ... + x_P s`` modulo `PRIME`, in two words, the lower
+    one first. Row ``j`` of ``powers`` (BLOCK, 4) has ``s^n``, ``n = BLOCK - j``, and in its last
+    two words ``-2^63 (s + ... + s^n)``, which the kernel wants.
+    """
+    point = int(powers[-1, 0]) + (int(powers[-1, 1]) << 64)
+    found = int(tag[0]) + (int(tag[1]) << 64)
+    for word in ring.view(np.int64).tolist():
+        found = (found + word) * point % PRIME
+    tag[:] = found & (2**64 - 1), found >> 64

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from typing import Any
+
+import numpy as np
 
 from vpem.engines.engine import Signs, about
 from vpem.engines.placement import Placement
@@ -44,7 +47,8 @@ def agree(
         keys = PairKeys(own, public, facts, names)
         if signs is not None:
             _check_signatures(place, signs, keys.transcript)
-    return Masks(fixed, keys, n_threads)
+        group = _group_key(place, keys)
+    return Masks(fixed, keys, group, n_threads)
 
 
 def _exchanged(place: Placement, own: list[bytes], names: Sequence[str]) -> list[bytes]:
@@ -82,6 +86,30 @@ def _check_signatures(place: Placement, signs: Signs, transcript: bytes) -> None
             "keys of another run or another edition of the study, or such as were changed on their "
             "way"
         )
+
+
+def _group_key(place: Placement, keys: PairKeys) -> bytes | None:
+    """Return the key that all parties share, made by the first; None where no party lives."""
+    from cryptography.exceptions import InvalidTag
+
+    once, key = bytes(12), os.urandom(KEY_BYTES)  # each sealing key is for this one message
+    sealed: dict[int, bytes] | None = None
+    if place.mine(0):
+        elsewhere = np.flatnonzero(place.ranks != place.ranks[0]).tolist()
+        sealed = {to: keys.sealing(0, to).encrypt(once, key, None) for to in elsewhere}
+    if place.engine.size > 1:
+        sealed = place.bcast(sealed)
+    if place.mine(0) or not len(place.own):
+        return key if place.mine(0) else None
+    party = int(place.own[0])
+    try:
+        assert isinstance(sealed, dict)
+        return keys.sealing(party, 0).decrypt(once, sealed[party], None)
+    except (AssertionError, InvalidTag, KeyError, TypeError):
+        raise InputError(
+            f"the key by which totals are checked did not come from {keys.names[0]} as it was "
+            "sent; whoever passes keys on does not follow the protocol"
+        ) from None
 
 
 def _wrong(name: str, expected: str) -> InputError:

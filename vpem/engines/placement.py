@@ -114,7 +114,7 @@ class Placement:
     def begin(self, kind: str, n_rows: int) -> None:
         """Tell who watches that a sum over so many rows begins; see `vpem.sums.sum.Sum.begin`."""
         if self.masks is not None:
-            self.masks.begin()
+            self.masks.begin(n_rows)
         if self.engine.watch is not None:
             self.engine.watch(kind, n_rows)
 
@@ -219,8 +219,9 @@ class Placement:
         """
         if self.masks is None:
             return self.allreduce(values.sum(axis=0))
-        hidden = self.masks.hide(values, exponents=exponents, who=who)
-        return self.masks.total(self.allreduce(hidden), exponents).astype(values.dtype, copy=False)
+        tag = self.masks.tag()
+        hidden = self.allreduce(self.masks.hide(values, exponents=exponents, who=who, tag=tag))
+        return self.masks.total(hidden, exponents, tag).astype(values.dtype, copy=False)
 
     def any(self, flags: ArrayLike) -> NDArray[np.bool_]:
         """Whether any process has each of some flags (n,).

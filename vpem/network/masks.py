@@ -21,12 +21,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from vpem._core.masks import add_scaled, values_of
+from vpem._core.masks import add_scaled, add_tag, values_of
+from vpem._core.reference_masks import BLOCK, PRIME
 from vpem._core.threads import thread_count
 from vpem.errors import InputError, Setting, VpemError
-from vpem.network.pair_keys import OfOneProcess, PairKeys
+from vpem.network.pair_keys import OfOneProcess, PairKeys, expanded
 
-__all__ = ["FEWEST", "FRACTION_BITS", "FixedPoint", "Masks", "check_parties"]
+__all__ = ["FEWEST", "FRACTION_BITS", "TAG_WORDS", "FixedPoint", "Masks", "Tag", "check_parties"]
 
 Ring = NDArray[np.uint64]
 
@@ -40,6 +41,9 @@ TILE = 1 << 15
 
 ZEROS = memoryview(bytes(8 * TILE))
 """What is encrypted to have a keystream as it is."""
+
+TAG_WORDS = 4
+"""Of a tag, 32 bits each: their sums are exact."""
 
 MOST_WORDS = 1 << 32
 """Of one vector: an eighth of what the block counter of a keystream can count."""
@@ -137,6 +141,66 @@ def _standing(sign: str) -> InputError:
     )
 
 
+class Tag:
+    """What shows that a total is what parties have added: a number that they alone can make.
+
+    Of the whole numbers ``x_1 ... x_n`` that a party adds to a sum, in one vector or several, the
+    tag is ``x_1 s^n + ... + x_n s`` modulo 2^127 - 1, for a point ``s`` that only parties know, and
+    one of them adds a ``pad``, another one each time. Tags add up as the numbers do, so the total's
+    must be their sum: who changes totals without knowing ``s`` is found out but for a chance of n
+    in 2^127 (Wegman and Carter, 1981). A process without parties has no ``powers`` of ``s`` (see
+    `vpem._core.reference_masks.add_tag`), and looks at nothing.
+    """
+
+    def __init__(self, powers: Ring | None, pad: int, n_own: int) -> None:
+        self._powers, self._pad = powers, pad
+        self._own = np.zeros((n_own, 2), dtype=np.uint64)
+        self._told = np.zeros(2, dtype=np.uint64)
+
+    def add(self, shares: Ring, behind: Ring, pads: bool) -> None:
+        """Go on by what parties here add (n, P); put their tags behind it (n, 4), or (n, 0)."""
+        if self._powers is None:
+            return
+        for place, share in enumerate(shares):
+            add_tag(share, self._powers, self._own[place])
+            tag = _number(self._own[place], 64) + self._pad * (pads and place == 0)
+            behind[place] = [tag % PRIME >> 32 * n & 0xFFFFFFFF for n in range(behind.shape[1])]
+
+    def hear(self, ring: Ring, behind: Ring) -> None:
+        """Go on by a part of the total (P,); where the tags' sum is behind it, look at both."""
+        if self._powers is None:
+            return
+        add_tag(ring, self._powers, self._told)
+        tag = _number(self._told, 64) + self._pad
+        if len(behind) and (tag - _number(behind, 32)) % PRIME:
+            raise InputError(
+                "the total of a masked sum is not what parties have added: it was changed on its "
+                "way, or their masks do not cancel; all must run the same command of the same "
+                "version of vpem"
+            )
+
+
+def _below_prime(key: bytes) -> int:
+    """Return a number of 127 bits of a key."""
+    return int.from_bytes(key[:16], "little") % 2**127 % PRIME
+
+
+def _number(words: Ring, bits: int) -> int:
+    """Return a number of words that count so many bits, the lowest first."""
+    return sum(word << bits * place for place, word in enumerate(words.tolist()))
+
+
+def _powers_of(point: int) -> Ring:
+    """Return what `add_tag` knows of the powers of a point."""
+    power, added, rows = 1, 0, []
+    for _ in range(BLOCK):
+        power = power * point % PRIME
+        added = (added + power) % PRIME
+        rows.append([part for number in (power, -(added << 63) % PRIME)
+                     for part in (number & (2**64 - 1), number >> 64)])  # fmt: skip
+    return np.array(rows[::-1], dtype=np.uint64)
+
+
 class Masks(OfOneProcess):
     """The masks of one run, of the parties that live in this process (``here``).
 
@@ -144,13 +208,19 @@ class Masks(OfOneProcess):
     told goes into the keys of what is hidden after it, so that whoever tells some another total
     than others has masks that do not cancel, and learns nothing. Every call that hides something
     takes a nonce of its own, in whichever thread, and nothing turns their numbers back: a sum that
-    is taken again is another. ``register`` is told of every keystream that is expanded: SHA-256 of its key,
-    its nonce, and by whom. InputError if parties are fewer than `FEWEST`.
+    is taken again is another. ``register`` is told of every keystream that is expanded: SHA-256 of
+    its key, its nonce, and by whom. InputError if parties are fewer than `FEWEST`.
     """
 
     register: Callable[[bytes, bytes, int], None] | None = None
 
-    def __init__(self, fixed: FixedPoint, keys: PairKeys, n_threads: int | None = None) -> None:
+    def __init__(
+        self,
+        fixed: FixedPoint,
+        keys: PairKeys,
+        group: bytes | None,  # a key that all parties share; None where none lives here
+        n_threads: int | None = None,
+    ) -> None:
         super().__init__()
         self.fixed, self._keys = fixed, keys
         self.here, self.names = keys.here, keys.names
@@ -161,16 +231,42 @@ class Masks(OfOneProcess):
         self._taken = threading.Lock()
         self._n_threads = thread_count(n_threads)
         self._pad = np.empty(TILE, dtype=np.uint64)
+        self._group, self._powers = group, None
+        if group is not None:
+            self._powers = _powers_of(_below_prime(expanded(group, b" point", b"")))
+        self._rows = 0
+        self._running: Tag | None = None
 
     @property
     def n_parties(self) -> int:
         """Number of parties of all processes, N."""
         return self.fixed.n_parties
 
-    def begin(self) -> None:
-        """Begin another sum, or the same one once more."""
+    def begin(self, n_rows: int = 1) -> None:
+        """Begin another sum, over so many rows, or the same one once more."""
         with self._taken:
             self._number, self._chunk = self._number + 1, 0
+            self._rows, self._running = n_rows, None
+
+    def tag(self, n_rows: int | None = None) -> tuple[Tag, bool]:
+        """Return the tag that a vector goes into, and whether it ends with that and goes with it.
+
+        Vectors of the rows of the sum that has begun have one tag together; one of its own has
+        another that is by itself (None).
+        """
+        with self._taken:
+            if n_rows is not None:
+                self._rows -= n_rows
+            tag = None if n_rows is None else self._running
+            if tag is None:
+                number, pad = self._next(TAG_WORDS), 0
+                if self._group is not None:
+                    pad = _below_prime(expanded(self._group, b" tag", self._heard + number))
+                tag = Tag(self._powers, pad, len(self.here))
+            if n_rows is None:
+                return tag, True
+            self._running = tag if self._rows > 0 else None
+            return tag, self._rows <= 0
 
     def hide(
         self,
@@ -178,23 +274,24 @@ class Masks(OfOneProcess):
         *,
         exponents: ArrayLike | None = None,
         who: ArrayLike | None = None,
+        tag: tuple[Tag, bool] | None = None,
     ) -> Ring:
         """Return what this process adds to a sum (P,): zeros where none that takes part lives here.
 
         Pads of two parties that both live here cancel before anything leaves it, and are not made.
         ``values`` (n, P) are of the parties here that take part, ``who`` are all that do,
         increasing, and ``exponents`` (P,) the powers of two of magnitudes, which all know (default:
-        0).
+        0). With a ``tag`` (see `tag`) that ends, four words more are behind the others.
         """
         among, here = self._parties(values, who)
-        found = np.zeros(values.shape[1], dtype=np.uint64)
         elsewhere = [party for party in among if party not in set(self.here)]
+        found = self._added(values, exponents, among, here, tag, np.zeros(len(here), dtype=np.intp))
         with self._taken:
-            nonce = self._next(values.shape[1])
-            for party, own in zip(here, values, strict=True):
-                self._add(own, exponents, found, party)
-                self._mask(found, party, elsewhere, among, nonce)
-        return found
+            nonce = self._next(found.shape[1])
+            for party in here:
+                self._mask(found[0], party, elsewhere, among, nonce)
+        own: Ring = found[0]
+        return own
 
     def shares(
         self,
@@ -202,6 +299,7 @@ class Masks(OfOneProcess):
         *,
         exponents: ArrayLike | None = None,
         who: ArrayLike | None = None,
+        tag: tuple[Tag, bool] | None = None,
     ) -> Ring:
         """Return what each party here sends where it sends it on its own: (n, P).
 
@@ -209,13 +307,12 @@ class Masks(OfOneProcess):
         process too.
         """
         among, here = self._parties(values, who)
-        found = np.zeros(values.shape, dtype=np.uint64)
+        found = self._added(values, exponents, among, here, tag, np.arange(len(here)))
         with self._taken:
-            nonce = self._next(values.shape[1])
-            for party, own, share in zip(here, values, found, strict=True):
-                self._add(own, exponents, share, party)
+            nonce = self._next(found.shape[1])
+            for party, share in zip(here, found, strict=False):
                 self._mask(share, party, [each for each in among if each != party], among, nonce)
-        return found
+        return found[: len(here)]
 
     def any(self, flags: NDArray[np.bool_]) -> Ring:
         """Return what this process adds where all learn of flags (P,) whether anybody has one.
@@ -240,9 +337,20 @@ class Masks(OfOneProcess):
             )
         return np.asarray(ring[:-1] != 0)
 
-    def total(self, ring: Ring, exponents: ArrayLike | None = None) -> NDArray[np.float64]:
-        """Return the sum (P,) whose parts `hide` or `shares` gave, once all are added up."""
+    def total(
+        self,
+        ring: Ring,
+        exponents: ArrayLike | None = None,
+        tag: tuple[Tag, bool] | None = None,
+    ) -> NDArray[np.float64]:
+        """Return the sum (P,) whose parts `hide` or `shares` gave, once all are added up.
+
+        InputError if it is not what parties have added.
+        """
         self._hear(ring)
+        if tag is not None:
+            ring, behind = np.split(ring, [len(ring) - TAG_WORDS * tag[1]])
+            tag[0].hear(ring, behind)
         return self.fixed.values(ring, exponents, self._n_threads)
 
     # ---- parts ----------------------------------------------------------------------------------
@@ -278,6 +386,26 @@ class Masks(OfOneProcess):
         nonce = struct.pack("<IIQ", 0, self._chunk, self._number)
         self._chunk += 1
         return nonce
+
+    def _added(
+        self,
+        values: NDArray[Any],
+        exponents: ArrayLike | None,
+        among: tuple[int, ...],
+        here: list[int],
+        tag: tuple[Tag, bool] | None,
+        rows: NDArray[np.intp],  # in which of what is returned each party's values are
+    ) -> Ring:
+        """Return what parties here add, without masks, and room for tags that end."""
+        n_words = values.shape[1]
+        found = np.zeros((rows.max(initial=0) + 1, n_words), dtype=np.uint64)
+        for party, own, row in zip(here, values, rows, strict=True):
+            self._add(own, exponents, found[row], party)
+        if tag is None:
+            return found
+        behind = np.zeros((len(found), TAG_WORDS * tag[1]), dtype=np.uint64)
+        tag[0].add(found, behind, among[0] in here)
+        return np.concatenate([found, behind], axis=1)
 
     def _add(self, own: NDArray[Any], exponents: ArrayLike | None, ring: Ring, party: int) -> None:
         """Add what a party has."""

@@ -15,11 +15,24 @@ from vpem.errors import InputError, VpemError
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+    from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 
-__all__ = ["KEY_BYTES", "OfOneProcess", "OwnKeys", "PairKeys", "need_cryptography", "transcript_of"]
+__all__ = [
+    "KEY_BYTES",
+    "SEALED_BYTES",
+    "OfOneProcess",
+    "OwnKeys",
+    "PairKeys",
+    "expanded",
+    "need_cryptography",
+    "transcript_of",
+]
 
 KEY_BYTES = 32
 """Of a public key, and of one that a pair shares."""
+
+SEALED_BYTES = KEY_BYTES + 16
+"""Of a key that is sealed for one party (ChaCha20-Poly1305)."""
 
 PROTOCOL = b"vpem masked sums 2"
 
@@ -34,6 +47,14 @@ def need_cryptography() -> None:
 
 def _field(content: bytes) -> bytes:
     return len(content).to_bytes(8, "big") + content
+
+
+def expanded(secret: bytes, what: bytes, rest: bytes) -> bytes:
+    """Return a key for something, of a secret (HKDF, expansion)."""
+    from cryptography.hazmat.primitives.hashes import SHA256
+    from cryptography.hazmat.primitives.kdf.hkdf import HKDFExpand
+
+    return HKDFExpand(SHA256(), KEY_BYTES, _field(PROTOCOL + what) + rest).derive(secret)
 
 
 def transcript_of(facts: Sequence[str], public: Sequence[bytes]) -> bytes:
@@ -135,22 +156,29 @@ class PairKeys(OfOneProcess):
             self._shared[pair] = hmac.digest(self.transcript, secret, "sha256")
         return self._shared[pair]
 
+    def sealing(self, party: int, other: int) -> ChaCha20Poly1305:
+        """Return what seals and opens one message between a party here and any other."""
+        from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
+
+        return ChaCha20Poly1305(self._expanded(party, other, b" group", b""))
+
     def between(self, party: int, other: int, among: tuple[int, ...], heard: bytes) -> bytes:
         """Return the key of a party here and any other, for sums ``among`` these (increasing).
 
         ``heard`` is the hash of all totals up to now: two that were told different ones share no
         key any more.
         """
-        from cryptography.hazmat.primitives.hashes import SHA256
-        from cryptography.hazmat.primitives.kdf.hkdf import HKDFExpand
-
         self.check_process()
         if (among, heard) != self._for:
             self._for, self._derived = (among, heard), {}
         pair = min(party, other), max(party, other)
         if pair not in self._derived:
-            numbers = (each.to_bytes(8, "big") for each in pair + among)
-            info = b"".join([_field(PROTOCOL + b" pad"), *numbers, heard])
-            secret = self._extracted(party, other)
-            self._derived[pair] = HKDFExpand(SHA256(), KEY_BYTES, info).derive(secret)
+            rest = b"".join(each.to_bytes(8, "big") for each in among) + heard
+            self._derived[pair] = self._expanded(party, other, b" pad", rest)
         return self._derived[pair]
+
+    def _expanded(self, party: int, other: int, what: bytes, rest: bytes) -> bytes:
+        """Return a key of a pair for something (HKDF, expansion)."""
+        pair = min(party, other), max(party, other)
+        numbers = b"".join(each.to_bytes(8, "big") for each in pair)
+        return expanded(self._extracted(party, other), what, numbers + rest)

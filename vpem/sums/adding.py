@@ -13,9 +13,13 @@ from numpy.typing import NDArray
 
 from vpem.checks import Floats
 from vpem.engines.placement import Placement
+from vpem.network.masks import TAG_WORDS
 from vpem.sums.scalars import Scalars, beside
 
-__all__ = ["MASKED_BYTES", "Addends", "Exponents", "farthest"]
+__all__ = ["MASKED_BYTES", "TAG_BYTES", "Addends", "Exponents", "farthest"]
+
+TAG_BYTES = 8 * TAG_WORDS
+"""Behind what is masked: what shows that nobody has changed the total."""
 
 MASKED_BYTES = 8
 """Of a number under a mask, whatever its precision was."""
@@ -51,7 +55,9 @@ class Addends:
         self.masks, self.who = holders.masks, who
         self._here = slice(None) if who is None else np.isin(holders.own, who)
         self.terms, self.scalars = terms, scalars
-        self._exponents = None if self.masks is None else self._of_all(exponents)
+        if self.masks is not None:
+            self._exponents = self._of_all(exponents)
+            self._tag = self.masks.tag(terms.shape[1] if who is None else None)
 
     def _of_all(self, exponents: Exponents) -> NDArray[np.int64]:
         """Powers of two of all numbers of a message (P,)."""
@@ -71,17 +77,18 @@ class Addends:
         if self.masks is None:
             return beside(self.terms, self.scalars)
         values = self._values()
-        found = np.zeros(values.shape, dtype=np.uint64)
-        found[self._here] = self.masks.shares(
-            values[self._here], exponents=self._exponents, who=self.who
+        shares = self.masks.shares(
+            values[self._here], exponents=self._exponents, who=self.who, tag=self._tag
         )
+        found = np.zeros((len(values), shares.shape[1]), dtype=np.uint64)
+        found[self._here] = shares
         return [found]
 
     def together(self) -> list[NDArray[Any]]:
         """What this process sends, the sums of its holders: vectors (P,), as few as can be."""
         if self.masks is not None:
             own = self._values()[self._here]
-            return [self.masks.hide(own, exponents=self._exponents, who=self.who)]
+            return [self.masks.hide(own, exponents=self._exponents, who=self.who, tag=self._tag)]
         parts: list[NDArray[Any]] = [self.terms.sum(axis=0).ravel()]
         if self.scalars is not None:
             parts.append(self.scalars.own.sum(axis=0))
@@ -92,7 +99,7 @@ class Addends:
     def total(self, parts: list[NDArray[Any]]) -> Floats:
         """Read what all holders have sent, added up (P,): the sum of terms (1, m, K)."""
         if self.masks is not None:
-            parts = [self.masks.total(parts[0], self._exponents)]
+            parts = [self.masks.total(parts[0], self._exponents, self._tag)]
         shape = (1, *self.terms.shape[1:])
         if self.scalars is not None:
             self.scalars.found = parts[-1][-self.scalars.own.shape[1] :][None]

@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 from vpem.checks import Floats
 from vpem.engines.placement import Placement
 from vpem.network.ledger import Ledger
-from vpem.network.pair_keys import KEY_BYTES
+from vpem.network.pair_keys import KEY_BYTES, SEALED_BYTES
 from vpem.network.schema import Choice, Schema, State
-from vpem.sums.adding import MASKED_BYTES, Exponents
+from vpem.sums.adding import MASKED_BYTES, TAG_BYTES, Exponents
 from vpem.sums.scalars import Scalars, message_bytes, with_scalars
 from vpem.sums.sum import Sum
 
@@ -196,8 +196,10 @@ class AtServer(Counted):
         """Count a sum: every agent sends its terms to the server and receives the total."""
         self.holders.begin(kind, n_samples)
         self.charge_as(kind)
-        itemsize = itemsize if self.holders.masks is None else MASKED_BYTES
+        masked = self.holders.masks is not None
+        itemsize = MASKED_BYTES if masked else itemsize
         size = message_bytes(n_samples, n_values, itemsize, n_scalars)
+        size += TAG_BYTES * (masked and n_samples > 0)
         self.count(size)
         self.broadcast(size)
 
@@ -226,8 +228,9 @@ class AtServer(Counted):
     def charge_keys(self) -> None:
         """Count how senders agree on masks: the public key of each goes to all."""
         self.charge_as("setup")
-        self.count(np.full(self.n_senders, KEY_BYTES))
-        self.broadcast(self.n_senders * KEY_BYTES)
+        sealed = SEALED_BYTES * (self.n_senders - 1)
+        self.count(np.full(self.n_senders, KEY_BYTES) + sealed * (np.arange(self.n_senders) == 0))
+        self.broadcast(self.n_senders * KEY_BYTES + sealed)
 
     @property
     def bytes_up(self) -> int:
@@ -276,7 +279,15 @@ class AtServer(Counted):
         own = received if here is None else received[here]
         if weights is not None:
             own = (weights if here is None else weights[here])[:, None] * own
+        self.count_tag(senders)
         return self.holders.add(own, who=senders, exponents=self._units(received))[None]
+
+    def count_tag(self, senders: NDArray[np.intp] | None = None) -> None:
+        """Count what stands behind messages under masks, on its way and back."""
+        if self.ledger is not None and not self._alone:
+            up = self._up if senders is None else self._up[senders]
+            self.ledger.grow(self.charge, TAG_BYTES, up)
+            self.ledger.grow(self.charge, TAG_BYTES, self._down)
 
     def added(
         self, received: NDArray[np.float64], senders: NDArray[np.intp] | None

@@ -20,7 +20,7 @@ def powers_above(total: Sum, sizes: NDArray[np.float64]) -> NDArray[np.float64]:
 
     Under masks all learn the largest, and nobody whose it is.
     """
-    total.begin("setup", 1, LOOKS * sizes.shape[1], MASKED_BYTES)
+    total.begin("setup", 0, 0, MASKED_BYTES, LOOKS * sizes.shape[1])
     powers = np.where(sizes > 0, np.frexp(sizes)[1], LEAST_POWER).clip(LEAST_POWER, MOST_POWER)
     found = total.holders.largest(powers, LEAST_POWER, MOST_POWER)
     return np.where(found > LEAST_POWER, np.ldexp(1.0, found), 0.0)
@@ -34,7 +34,7 @@ def power_beyond(total: Sum, values: NDArray[np.float64], exponents: NDArray[np.
     masks = total.holders.masks
     if masks is None:
         return 0
-    total.begin("setup", 1, DIGIT - 1, MASKED_BYTES)
+    total.begin("setup", 0, 0, MASKED_BYTES, DIGIT - 1)
     room = masks.fixed.powers + exponents
     beyond = np.where(values == 0, 0, np.frexp(values)[1] - room).max(axis=1, initial=0)
     found = total.holders.largest(beyond[:, None].clip(0, DIGIT - 1), 0, DIGIT - 1)

@@ -254,6 +254,8 @@ class TreeOverEngine(_OverEngine, TreeSum):
         self, received: NDArray[np.float64], senders: NDArray[np.intp] | None = None
     ) -> NDArray[np.float64]:
         """Add up what some senders (a, P), or all, have sent on its way to the root: (1, P)."""
+        if self.holders.masks is not None:
+            self.count_tag(senders)
         who = np.arange(self.n_senders) if senders is None else senders
         every = np.zeros((self.n_senders, received.shape[1]), dtype=received.dtype)
         every[who] = received if self.weights is None else self.weights[who, None] * received
