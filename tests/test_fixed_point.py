@@ -5,7 +5,7 @@ import pytest
 
 from vpem._core import masks, reference_masks
 from vpem.errors import InputError
-from vpem.network.masks import FixedPoint
+from vpem.network.masks import FixedPoint, _powers_of
 
 from .tables import over
 
@@ -100,3 +100,16 @@ def test_sum_of_rounded_values_is_within_its_bound():
 def test_exponents_that_no_number_has_are_refused():
     with pytest.raises(InputError, match="finite numbers"):
         FixedPoint(3).add(np.ones(1), [1100], np.zeros(1, dtype=np.uint64))
+
+
+@over(point=[1, 2, 2**127 - 2, 2**64, 3**80], n=[0, 1, 63, 64, 65, 1000])
+def test_tags_are_the_twins(point, n):
+    rng, powers = np.random.default_rng(n), _powers_of(point)
+    for ring in (
+        rng.integers(0, 2**64, n, dtype=np.uint64),
+        *(np.full(n, word, dtype=np.uint64) for word in (0, 2**63 - 1, 2**63, 2**64 - 1)),
+    ):
+        tags = [np.array([2**64 - 1, 2**63 - 2], dtype=np.uint64) for _ in BOTH]
+        for module, tag in zip(BOTH, tags, strict=True):
+            module.add_tag(ring, powers, tag)
+        np.testing.assert_array_equal(*tags)

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
 from cryptography.hazmat.primitives.hashes import SHA256
-from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF, HKDFExpand
 from scipy.special import gammaincc
 
 from vpem.engines.masking import agree
@@ -164,6 +164,35 @@ def test_protocol_is_that_of_the_page():
         pads[i, j] = np.frombuffer(stream, dtype="<u8")
     np.testing.assert_array_equal(sent[0], np.uint64(2**31) + pads[0, 1] + pads[0, 3])
     np.testing.assert_array_equal(sent[2], np.uint64(2**64 - 2**30) - pads[0, 3] - pads[1, 3])
+
+
+def test_tags_are_those_of_the_page():
+    """Made again from docs/reference/secure-sum.md: of a sum of two vectors of three parties."""
+    masks, prime = place_of(3).masks, 2**127 - 1
+
+    def made(what, *rest):
+        info = sized(b"vpem masked sums 2 " + what) + b"".join(rest)
+        key = HKDFExpand(SHA256(), 32, info).derive(masks._group)
+        return int.from_bytes(key[:16], "little") % 2**127 % prime
+
+    masks.begin(5)
+    nonce = (0).to_bytes(8, "little") + (1).to_bytes(8, "little")
+    point, total, parts = made(b"point"), 0, []
+    values = np.random.default_rng(0).normal(0, 1e6, size=(3, 10))
+    for rows, columns in ((3, slice(0, 6)), (2, slice(6, 10))):
+        tag = masks.tag(rows)
+        parts.append(masks.total(masks.shares(values[:, columns], tag=tag).sum(axis=0), None, tag))
+        numbers = np.rint(values[:, columns] * 2.0**32).astype(np.int64).sum(axis=0).tolist()
+        for number in numbers:
+            total = (total + number) * point % prime
+    wanted = (total + made(b"tag", bytes(32), nonce)) % prime
+    # The same sum, of which the tags are read as they are.
+    masks._number, masks._heard = 0, bytes(32)
+    masks.begin(5)
+    for rows, columns in ((3, slice(0, 6)), (2, slice(6, 10))):
+        ring = masks.shares(values[:, columns], tag=masks.tag(rows)).sum(axis=0)
+    assert sum(word << 32 * n for n, word in enumerate(ring[4:].tolist())) % prime == wanted
+    np.testing.assert_allclose(np.concatenate(parts), values.sum(axis=0), atol=1e-9)
 
 
 # ---- what is sent -------------------------------------------------------------------------------
