@@ -67,7 +67,7 @@ def meet(context: Any) -> Meeting:
     check_alike(meeting.engine.names, everyones, study.name)
     if goes_on(everyones):
         options |= {"resume": False, "resume_if_any": True}
-    meeting.outputs = frozenset(name for _, _, theirs, _ in everyones for name in theirs)
+    meeting.outputs = frozenset(name for _, _, theirs, *_ in everyones for name in theirs)
     return meeting
 
 
@@ -113,7 +113,8 @@ class Meeting(Where):
             tell=self._tell,
         )
         self._post.beginning = BEGINNING * losses.goes_on
-        self.engine = TlsEngine(self._post, study.roster, MemberSigns(study.roster, identity))
+        self._signs = MemberSigns(study.roster, identity)
+        self.engine = TlsEngine(self._post, study.roster, self._signs)
         self._post.start()
         signal.signal(signal.SIGTERM, terminate)
 
@@ -132,13 +133,19 @@ class Meeting(Where):
                 self._post.put(rank, HELLO, encode(f"{self.member.name}: {sentence}"), "options")
 
     def introduce(self, own: Any) -> list[Any]:
-        """Return what all members say of themselves, once all are there.
+        """Return what all members say of themselves, and sign, once all are there.
 
-        The first member says meanwhile whom it waits for.
+        The first member says meanwhile whom it waits for, and passes on what others have signed.
         """
+        from vpem.engines.tls.signing import INTRODUCTION
         from vpem.errors import InputError
         from vpem.network.messages import decode, encode
 
+        def signed(said: list[Any]) -> bytes:
+            """Return what a member signs: the text of the study, and what it says of itself."""
+            return encode([self.study.roster.study, self.study.roster.text, *said])
+
+        own = [*own, self._signs.sign(signed(own), INTRODUCTION)]
         found: Any
         post, others = self._post, range(1, self.engine.size)
         usual = post.timeout
@@ -158,7 +165,9 @@ class Meeting(Where):
         self._met, post.timeout = True, usual
         if not isinstance(found, list) or len(found) != self.engine.size:
             raise InputError(f"{self.engine.names[0]} has not said who is there")
-        return list(map(introduced, found, self.engine.names))
+        everyones = list(map(introduced, found, self.engine.names))
+        self._signs.introduced([(signed(one[:-1]), one[-1]) for one in everyones])
+        return everyones
 
     # ---- work -----------------------------------------------------------------------------------
 

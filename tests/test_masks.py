@@ -18,7 +18,7 @@ from vpem.engines.masking import agree
 from vpem.engines.placement import Placement
 from vpem.engines.tls.engine import TlsEngine
 from vpem.engines.tls.members import Member, Roster
-from vpem.engines.tls.signing import MemberSigns
+from vpem.engines.tls.signing import INTRODUCTION, MemberSigns
 from vpem.errors import InputError, VpemError
 from vpem.fits.spread import fit_spread
 from vpem.network import pair_keys
@@ -525,3 +525,24 @@ def test_a_total_that_nobody_has_added_is_refused_by_all(forge, which, monkeypat
     for found in together(3, fit_of_a_party, Forging):
         with pytest.raises(InputError, match="is not what parties have added"):
             raise found
+
+
+def test_what_members_run_is_signed(identities):
+    """Whoever passes introductions on cannot change them, nor tell some others than others."""
+    members = tuple(Member(each.name, der(each)) for each in identities)
+    said = [b"fit -k 2", b"fit -k 2", b"fit -k 2, other outputs"]
+
+    def signs(rank, text="a"):
+        return MemberSigns(Roster("0" * 32, "heart", 1, members, text=text), identities[rank])
+
+    signed = [(one, signs(rank).sign(one, INTRODUCTION)) for rank, one in enumerate(said)]
+    one, two, others = signs(0), signs(1), signs(2)
+    one.introduced(signed)
+    two.introduced(signed)
+    others.introduced([*signed[:2], (said[0], signs(2).sign(said[0], INTRODUCTION))])
+    assert one.facts == two.facts != others.facts
+    assert signs(0).facts != signs(0, text="b").facts
+    for changed in ((b"fit -k 3", signed[1][1]), (said[1], signed[0][1]),
+                    (said[1], signs(1).sign(said[1])), (said[1], b"")):  # fmt: skip
+        with pytest.raises(InputError, match="member 1 has signed another command"):
+            signs(0).introduced([signed[0], changed, signed[2]])

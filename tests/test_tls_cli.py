@@ -321,17 +321,18 @@ def write_a_word(path, report):
 @each(
     "found",
     [
-        ["fit", {}, []],
-        ["fit", {"--tol": [1, "x"]}, [], 1],
-        ["fit", {"--tol": ["1"]}, [], 1],
-        [1, {}, [], 1],
-        ["fit", [], [], 1],
-        ["fit", {}, [2], 1],
-        ["fit", {}, [], True],
+        ["fit", {}, [], 1],
+        ["fit", {"--tol": [1, "x"]}, [], 1, b""],
+        ["fit", {"--tol": ["1"]}, [], 1, b""],
+        [1, {}, [], 1, b""],
+        ["fit", [], [], 1, b""],
+        ["fit", {}, [2], 1, b""],
+        ["fit", {}, [], True, b""],
+        ["fit", {}, [], 1, "signature"],
     ],
 )
 def test_members_introduce_themselves_in_plain_words(found):
-    assert is_introduction(["fit", {"--tol": ["1", "default"]}, ["output"], 3])
+    assert is_introduction(["fit", {"--tol": ["1", "default"]}, ["output"], 3, b""])
     assert not is_introduction(found)
 
 

@@ -305,6 +305,10 @@ WRONG = {
         lambda two: date_badly(two, "hub", 10, 50, 11),
         f"lab refuses to talk with hub: {NOT_YET}", NOT_YET,
     ),
+    "another text of the edition": (
+        lambda two: two.rosters.update(lab=replace(two.rosters["lab"], text="ab" * 32)),
+        "hub and lab have different texts of edition 1", "lab and hub have different texts",
+    ),
     "another edition": (
         lambda two: two.rosters.update(lab=replace(two.rosters["lab"], edition=2)),
         "hub has edition 1 of heart and lab has edition 2", "lab has edition 2 of heart and hub",
@@ -377,7 +381,7 @@ def test_strangers_get_nothing_and_nobody_waits_for_them(tmp_path):
 
 def a_hello(roster, name, **changes):
     """Return the first frame of a member."""
-    hello = Hello(roster.study, roster.edition, __version__, name, "a" * 32, "", Got())
+    hello = Hello(roster.study, roster.edition, roster.text, __version__, name, "a" * 32, "", Got())
     return replace(hello, **changes)
 
 

@@ -239,6 +239,8 @@ def _compare(examined: Examined, hello: Any, member: Member, peer: str) -> Findi
             f"{member.name} has edition {edition} of {roster.name} and {own} has edition "
             f"{roster.edition}: {older} needs the newest"
         )
+    elif (text := str(hello["text"])) != roster.text:
+        sentence = roster.texts_differ(own, member.name, printable(text))
     elif version != __version__:
         sentence = (
             f"{member.name} has vpem {version} and {own} has {__version__}: all members need the "

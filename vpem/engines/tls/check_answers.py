@@ -56,6 +56,7 @@ class Answers:
                 json.dumps({
                     "name": self.identity.name, "version": __version__,
                     "study": self.roster.study, "edition": self.roster.edition,
+                    "text": self.roster.text,
                 })
             )  # fmt: skip
             left = MOST

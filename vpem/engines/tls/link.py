@@ -195,6 +195,7 @@ class Link:
         hello = Hello(
             here.roster.study,
             here.roster.edition,
+            here.roster.text,
             here.version,
             here.identity.name,
             here.session,
@@ -266,6 +267,8 @@ class Link:
                 f"{own} has edition {here.roster.edition} of {here.roster.name} and {name} has "
                 f"edition {theirs.edition}; all members need the newest"
             )
+        if theirs.text != here.roster.text:
+            return here.roster.texts_differ(own, name, theirs.text)
         return ""
 
     def _up(self, connection: Line) -> None:

@@ -76,6 +76,7 @@ class Roster:
     relay: Member | None = None  # passes sealed bytes on between those who cannot be dialled
     revoked: Mapping[str, str] = field(default_factory=dict)
     left_out: tuple[Member, ...] = ()  # others have gone on; whoever comes is told so
+    text: str = field(default="", compare=False)  # SHA-256 of what was signed, in hexadecimal
 
     @property
     def missing(self) -> tuple[str, ...]:
@@ -88,6 +89,13 @@ class Roster:
             self,
             members=tuple(one for one in self.members if one.name not in names),
             left_out=(*self.left_out, *(one for one in self.members if one.name in names)),
+        )
+
+    def texts_differ(self, own: str, name: str, text: str) -> str:
+        """Return what to say where two members have different texts of one edition."""
+        return (
+            f"{own} and {name} have different texts of edition {self.edition} of {self.name}, with "
+            f"SHA-256 {self.text[:16]} and {text[:16]}; ask the organiser which one holds"
         )
 
     def rank_of(self, name: str) -> int | None:

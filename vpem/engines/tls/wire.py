@@ -70,6 +70,7 @@ class Hello:
 
     study: str
     edition: int
+    text: str  # SHA-256 of what was signed
     version: str
     name: str
     session: str  # number of this process
@@ -206,6 +207,7 @@ def _parse_hello(found: Any) -> Hello:
     return Hello(
         _text(found["study"], 64),
         _number(found["edition"]),
+        _text(found["text"], 64),
         _text(found["version"], 64),
         _text(found["name"], 256),
         _text(found["session"], 64),

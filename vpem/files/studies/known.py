@@ -7,7 +7,6 @@ named its successor, and be no older.
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,6 +18,7 @@ from vpem.files.studies.certificates import parse_certificate, pem_of
 from vpem.files.studies.fields import Fields
 from vpem.files.studies.signed import (
     Signed,
+    digest_of,
     from_base64,
     is_signed_by,
     read_signed,
@@ -99,7 +99,7 @@ def check_known(study: Study, text: Signed) -> None:
             f"{study.path} is edition {study.edition} of {study.name}, older than the edition "
             f"{edition} that was here before; get the newest from {study.organiser}"
         )
-    if study.edition == edition and _digest(text.body) != digest:
+    if study.edition == edition and digest_of(text) != digest:
         raise FileError(
             f"{study.path} is another edition {edition} of {study.name} than the one that was here "
             f"before; ask {study.organiser} which one holds"
@@ -126,7 +126,7 @@ def remember(study: Study) -> None:
         "id": study.id,
         "edition": study.edition,
         "organiser": pem_of(organiser),
-        "sha256": _digest(read_signed(study.path, "study").body),
+        "sha256": digest_of(read_signed(study.path, "study")),
     }
     head = f"# What this folder knows of {study.path.name}; written by vpem.\n"
     text = head + table_of("[known]", table)
@@ -135,7 +135,3 @@ def remember(study: Study) -> None:
         return
     with atomic_write(file, force=True) as temporary:
         temporary.write_text(text, encoding="utf-8", newline="\n")
-
-
-def _digest(body: str) -> str:
-    return hashlib.sha256(body.encode()).hexdigest()

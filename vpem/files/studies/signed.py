@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import hashlib
 from typing import TYPE_CHECKING, Any
 
 from vpem.errors import FileError, InputError
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Signed",
+    "digest_of",
     "from_base64",
     "is_signed_by",
     "read_signed",
@@ -58,6 +60,11 @@ class Signed:
     def is_by(self, certificate: bytes, name: str = "ed25519") -> bool:
         """Whether a field of the table is the signature by the key of a certificate (DER)."""
         return is_signed_by(certificate, self.body, self.signature.read(name, from_base64))
+
+
+def digest_of(text: Signed) -> str:
+    """Return the SHA-256 of what was signed, in hexadecimal digits."""
+    return hashlib.sha256(text.body.encode()).hexdigest()
 
 
 def read_signed(path: PathLike, kind: str) -> Signed:

@@ -13,7 +13,7 @@ from vpem.files.opening import PathLike
 from vpem.files.studies.certificates import need_tls, parse_certificate
 from vpem.files.studies.fields import Fields, address_of, check_name
 from vpem.files.studies.known import Former, check_known, former_of
-from vpem.files.studies.signed import Signed, read_signed
+from vpem.files.studies.signed import Signed, digest_of, read_signed
 from vpem.network.schema import Report
 
 __all__ = [
@@ -134,7 +134,8 @@ def _study(
     number = head.hexadecimal("id", 32)
     former = former_of(text, path)
     revoked = _revoked(text.content.pop("revoked", {}), path)
-    roster = Roster(number, name, edition, members, _relay(text, path), revoked)
+    relay = _relay(text, path)
+    roster = Roster(number, name, edition, members, relay, revoked, text=digest_of(text))
     study = Study(
         path, name, number, edition, version, organiser,
         head.time("signed"), head.choice("result", RESULTS), head.seconds("timeout"),
