@@ -55,7 +55,7 @@ def tell_what_is_left(
         from vpem.fits.foretold import foretell
 
         n_samples, n_features = task.parts.n_samples, len(task.source.feature_names)
-        foretold = foretell(how, privacy, n_samples, n_features)
+        foretold = foretell(how, privacy, n_samples, n_features, task.networks[0])
         foretold.check()
         screen.note(str(foretold))
 

@@ -127,6 +127,7 @@ ALONE = {
 
 LACKING = {
     ("features", "dtype"): "an estimator computes in the type of its data",
+    ("features", "colluding"): "of rows that workers hold",
     ("features", "epsilon"): "of rows that workers hold",
     ("features", "link"): "a plan alone foretells how long an iteration takes",
     ("features", "n_samples"): "a plan has no data",

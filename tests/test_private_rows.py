@@ -21,7 +21,9 @@ from vpem.files.datasets import Dataset, write_dataset
 from vpem.fits.foretold import foretell
 from vpem.fits.privacy import Budget, accountant
 from vpem.network.holdings import evenly
+from vpem.network.ledger import Ledger
 from vpem.steps.private_em import shares_of
+from vpem.sums.noisy import Noisy
 from vpem.sums.server import ServerSum
 from vpem.sums.spread import spread_workers
 
@@ -213,3 +215,43 @@ def test_an_audit_finds_no_more_than_was_promised_and_finds_too_little_noise():
         bounds.append(lower_bound(*scores, budget.delta))
     assert 1.0 < bounds[0] < 4.0 < bounds[1]
     assert sum(shares_of(10, 3)) == pytest.approx(1)
+
+
+@pytest.mark.parametrize("colluding", [None, 0, 2])
+def test_who_knows_some_of_the_noise_learns_no_more_than_was_promised(rows, colluding):
+    """A worker can subtract its own share of the noise; of three that was a third of it."""
+    how = {**PRIVATE, "epsilon": 4.0, "colluding": colluding}
+    model = DistributedGaussianMixture(3, workers=3, **how, secure_sum=True).fit(rows[0])
+    told = model.kept().report["privacy"]
+    against = {who: one["add_or_remove"] for who, one in told["against"].items()}
+    assert told["colluding"] == (1 if colluding is None else colluding)
+    weakest = {None: "worker", 0: "outsider", 2: "2 workers"}[colluding]
+    assert against[weakest] == 4.0
+    if colluding == 0:
+        assert against["worker"] == pytest.approx(5.03, abs=0.02)
+    else:
+        assert against["outsider"] < against["worker"] <= 4.0
+    assert against["server"] == against["outsider"]
+    for one in told["against"].values():
+        assert one["change"] > 2 * one["add_or_remove"]
+
+
+def test_noise_is_that_of_all_but_those_who_collude():
+    network = connect_workers(make_graph("star", 5), secure_sum=True)
+    scales, size = 1000, 4000
+    for colluding in (0, 1, 3):
+        noisy = Noisy(network.total.on(Ledger(network.graph)), colluding, seed=1)
+        found = noisy.add(np.zeros((5, size)), np.full(size, scales), 1.0)
+        assert found.std() == pytest.approx(scales * np.sqrt(5 / (5 - colluding)), rel=0.05)
+
+
+@pytest.mark.parametrize(
+    ("how", "sentence"),
+    [
+        ({"secure_sum": True, "colluding": 3}, "colluding must be below 3, the number of workers"),
+        ({"colluding": 1}, "colluding is of workers who share out the noise"),
+    ],
+)
+def test_those_who_collude_are_some_of_those_who_add_noise(rows, how, sentence):
+    with pytest.raises(InputError, match=sentence):
+        DistributedGaussianMixture(3, workers=3, **PRIVATE, **how).fit(rows[0])

@@ -12,9 +12,10 @@ from vpem.fits.privacy import Budget, iterations_of
 from vpem.fits.settings import PrivacySettings
 from vpem.settings import FitSettings
 from vpem.steps.private_em import shares_of
+from vpem.sums.connect import Network
 from vpem.terms.residuals import Residuals
 
-__all__ = ["USUAL_ITERATIONS", "Foretold", "foretell"]
+__all__ = ["USUAL_ITERATIONS", "Foretold", "colluding_of", "foretell"]
 
 USUAL_ITERATIONS = 10
 """Of a private fit that does not say how many."""
@@ -30,6 +31,25 @@ MOST_OF_SPREAD = 1.0
 """
 
 
+def colluding_of(privacy: PrivacySettings, network: Network) -> int:
+    """Return of how many workers the noise may be known, of those that share it out."""
+    asked, n_workers = privacy.colluding, network.agents.n_agents
+    if network.agents.masks is None:
+        if asked is not None:
+            raise InputError(
+                Setting("colluding"), " is of workers who share out the noise, which they do under "
+                "masks; add ", Setting("secure_sum", True), " or leave it out",
+            )  # fmt: skip
+        return 0
+    found = 1 if asked is None else asked
+    if found >= n_workers:
+        raise InputError(
+            Setting("colluding"), f" must be below {n_workers}, the number of workers: somebody's "
+            f"noise must be left, got {found}",
+        )  # fmt: skip
+    return found
+
+
 class Foretold:
     """What is left of a fit beside the noise, by what is public.
 
@@ -43,6 +63,8 @@ class Foretold:
         Components, features, and the covariance type.
     n_iter : int
         Iterations.
+    louder : float
+        How many times as large all noise is as the budget takes: workers may know some of it.
 
     Attributes
     ----------
@@ -58,11 +80,14 @@ class Foretold:
         takes its directions; 0 of one component.
     """
 
-    def __init__(self, budget: Budget, n_samples: int, layout: Residuals, n_iter: int) -> None:
+    def __init__(
+        self, budget: Budget, n_samples: int, layout: Residuals, n_iter: int, louder: float = 1.0
+    ) -> None:
         self.budget, self.n_samples, self.layout, self.n_iter = budget, n_samples, layout, n_iter
+        self.louder = louder
         k, d = layout.n_components, layout.n_features
         self.multipliers = budget.multipliers(shares_of(n_iter, k))
-        share, last = n_samples / k, self.multipliers[-1]
+        share, last = n_samples / k, louder * self.multipliers[-1]
         averaged = last / sqrt(n_iter - n_iter // 2 + 1) if n_iter > 1 else last
         self.mean = averaged * float(layout.scales[1]) / share
         of_one = n_samples if layout.copies < k else share
@@ -70,7 +95,7 @@ class Foretold:
         self.variance = averaged * float(layout.scales[2]) / of_one
         self.lost = layout.cost * (last / share) ** 2
         whole = Residuals("full", 1, d)
-        noise = self.multipliers[1] * float(whole.scales[2]) * sqrt(d) / n_samples
+        noise = louder * self.multipliers[1] * float(whole.scales[2]) * sqrt(d) / n_samples
         self.of_spread = 0.0 if k == 1 else noise
 
     def __str__(self) -> str:
@@ -121,16 +146,24 @@ class Foretold:
         yield from [one for one in larger if not one[1].is_hopeless][:1]
 
     def _with(self, **changes: Any) -> Foretold:
-        names = ("budget", "n_samples", "layout", "n_iter")
+        names = ("budget", "n_samples", "layout", "n_iter", "louder")
         now: dict[str, Any] = {name: getattr(self, name) for name in names}
         return Foretold(**(now | changes))
 
 
 def foretell(
-    how: FitSettings, privacy: PrivacySettings, n_samples: int, n_features: int
+    how: FitSettings,
+    privacy: PrivacySettings,
+    n_samples: int,
+    n_features: int,
+    network: Network | None = None,
 ) -> Foretold:
     """Return what is left of a fit beside the noise, by what is public."""
+    louder = 1.0
+    if network is not None and network.agents.masks is not None:
+        n_workers = network.agents.n_agents
+        louder = sqrt(n_workers / (n_workers - colluding_of(privacy, network)))
     budget = Budget.of(privacy.epsilon, privacy.delta, n_samples)
     n_iter = iterations_of(how, FitSettings.max_iter, USUAL_ITERATIONS)
     layout = Residuals(how.covariance_type, how.n_components, n_features)
-    return Foretold(budget, n_samples, layout, n_iter)
+    return Foretold(budget, n_samples, layout, n_iter, louder)

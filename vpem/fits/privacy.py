@@ -172,10 +172,17 @@ class Budget:
         whole = self.multiplier
         return [whole / sqrt(share) for share in shares]
 
-    def epsilon_of_change(self) -> float:
-        """Return the epsilon for data sets that differ in what one row is, at the same delta."""
+    def epsilon_of_change(self, noise: float = 1.0) -> float:
+        """Return the epsilon for data sets that differ in what one row is, at the same delta.
+
+        ``noise`` is how much there is of it: see `epsilon_with`.
+        """
+        return self.epsilon_with(noise / 2)
+
+    def epsilon_with(self, noise: float) -> float:
+        """Return the epsilon, at the same delta, where noise is so many times as large."""
         delta = self.delta * (1 - OF_DELTA)
-        found = float(accountant().get_epsilon_gaussian(self.multiplier / 2, delta))
+        found = float(accountant().get_epsilon_gaussian(self.multiplier * noise, delta))
         return found + OF_EPSILON * self.epsilon
 
     def check_grid(self, scale: int, n_values: int) -> None:
@@ -210,6 +217,27 @@ class Guarantee:
     multipliers: tuple[float, ...]  # of each release
     noise_by: str  # "server", "root" (tree), "workers", "hubs"
     repeatable: bool = False  # a seed: no privacy, as outputs say
+    n_workers: int = 0
+    colluding: int = 0  # workers whose noise may be known, where workers add it
+
+    def against(self) -> Report:
+        """Return by who looks, who may know some of the noise, the epsilons that hold."""
+        if self.noise_by == "hubs":
+            return {"outsider": self._epsilons(1.0)}
+        if self.noise_by != "workers":
+            return {"outsider": self._epsilons(1.0), "worker": self._epsilons(1.0),
+                    self.noise_by: None}  # fmt: skip
+        n, t = self.n_workers, self.colluding
+        left = {"outsider": n, "server": n, "worker": n - 1}
+        if t > 1:
+            left[f"{t} workers"] = n - t
+        return {who: self._epsilons(sqrt(some / (n - t))) for who, some in left.items() if some}
+
+    def _epsilons(self, noise: float) -> Report:
+        """Return the epsilon of a row that takes part or not, and of one that is changed."""
+        budget = self.budget
+        add = budget.epsilon if noise == 1.0 else budget.epsilon_with(noise)
+        return {"add_or_remove": add, "change": budget.epsilon_of_change(noise)}
 
     def describe(self) -> Report:
         """Return what stands in reports and models."""
@@ -225,7 +253,10 @@ class Guarantee:
             "noise_multipliers": list(self.multipliers),
             "noise_by": self.noise_by,
             "repeatable": self.repeatable,
+            "against": self.against(),
         }
+        if self.noise_by == "workers":
+            found["colluding"] = self.colluding
         if self.repeatable:
             found["warning"] = REPEATABLE
         return found

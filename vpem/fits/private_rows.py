@@ -15,7 +15,7 @@ from vpem.checks import Floats, check_data, check_finite
 from vpem.engines.engine import about
 from vpem.errors import InputError, Setting, VpemWarning
 from vpem.files.matrix import FileMatrix
-from vpem.fits.foretold import Foretold, foretell
+from vpem.fits.foretold import Foretold, colluding_of, foretell
 from vpem.fits.local_rows import LocalRows, by_worker, check_rows_held
 from vpem.fits.prepare import precision_of
 from vpem.fits.privacy import REPEATABLE, Guarantee, bounds_of
@@ -134,7 +134,7 @@ def fit_private_rows(
     n_features = X.shape[1]
     bounds = bounds_of(privacy.bounds, n_features)
     units = _cube(bounds) if hard else bounds
-    foretold = foretell(how, privacy, workers.n_samples, n_features)
+    foretold = foretell(how, privacy, workers.n_samples, n_features, network)
     foretold.check()
     if privacy.repeatable_noise is not None:
         warnings.warn(VpemWarning(REPEATABLE), stacklevel=3)
@@ -144,7 +144,8 @@ def fit_private_rows(
     layout, grid = foretold.layout, Grid.of(workers.n_samples, n_features)
     check_grid(foretold, grid)
     rows = BoundedRows(_rows(X, workers, network, feature_names), bounds, grid, units)
-    noisy = Noisy(at_server(total), privacy.repeatable_noise)
+    colluding = colluding_of(privacy, network)
+    noisy = Noisy(at_server(total), colluding, privacy.repeatable_noise)
     releases = Releases(rows, noisy, list(foretold.multipliers))
     sent: list[int] = []
 
@@ -175,7 +176,7 @@ def fit_private_rows(
         clipped=dict(zip(total.holders.own.tolist(), rows.clipped, strict=True)),
         guarantee=Guarantee(
             foretold.budget, tuple(foretold.multipliers), noisy.by,
-            privacy.repeatable_noise is not None,
+            privacy.repeatable_noise is not None, workers.n_workers, colluding,
         ),
     )  # fmt: skip
 

@@ -34,6 +34,11 @@ NOT_PRIVATE: Rule = (
     (" is of differential privacy, which is not asked for; add ", Setting("epsilon"), " over rows "
      "or ", Setting("release_epsilon"), " over features, or leave it out"),
 )
+NOT_OF_WORKERS: Rule = (
+    lambda given: given.get("epsilon") is None or given.get("secure_sum") is False,
+    (" is of workers who share out the noise, which they do with ", Setting("epsilon"), " and ",
+     Setting("secure_sum", True), "; leave it out"),
+)
 
 OF_LOWRANK = ("rank", "ridge", "law", "variance", "copies", "compress", "participation",
               "step_size", "batch_size", "variance_reduction", "memory", "alpha")
@@ -158,6 +163,9 @@ class PrivacySettings(Settings, heading="Privacy"):
     bounds: Any = setting(None, "Least and largest value of all features, known without looking at "
         "the data: -3,3, or of each feature: '0,120;-3,3'. Values beyond are clipped.",
         idle=NOT_PRIVATE)
+    colluding: int | None = setting(None, "With --epsilon and --secure-sum: workers who may put "
+        "together what they know of the noise; the others' must do without theirs. Default: 1.",
+        least=0, idle=NOT_OF_WORKERS)
     repeatable_noise: int | None = setting(None, "For tests: a seed of the noise, which then gives "
         "no privacy.", least=0, idle=NOT_PRIVATE, hidden=True)
 

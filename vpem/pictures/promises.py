@@ -36,12 +36,24 @@ def promised(privacy: Mapping[str, Any]) -> list[tuple[str, str]]:
     listed = privacy.get("noise_multipliers")
     found = [_number(one) for one in listed] if isinstance(listed, list | tuple) else []
     known = [one for one in found if one is not None]
+    against = privacy.get("against")
+    told = [f"{who} {number:.3g}" for who, number in _epsilons(against)]
+    if len({line.rpartition(" ")[2] for line in told}) > 1:
+        lines.append(("epsilon against", ", ".join(told)))
     if known:
         releases = f"{len(known)} release{'' if len(known) == 1 else 's'}"
         lines.append(("noise", f"{releases}, least multiplier {min(known):.3g}"))
     if privacy.get("repeatable"):
         lines.append(("no privacy", str(privacy.get("warning"))))
     return lines
+
+
+def _epsilons(against: object) -> list[tuple[str, float]]:
+    """Return the epsilon against each, of a row that takes part or not."""
+    listed = against.items() if isinstance(against, Mapping) else ()
+    found = [(str(who), _number(one["add_or_remove"])) for who, one in listed
+             if isinstance(one, Mapping) and "add_or_remove" in one]  # fmt: skip
+    return [(who, number) for who, number in found if number is not None]
 
 
 def _number(value: object) -> float | None:

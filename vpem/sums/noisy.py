@@ -26,14 +26,17 @@ class Noisy:
     ----------
     inner : AtServer
         The sum, at a server or along a tree.
+    colluding : int
+        Under masks: workers of whom the noise may be known. The others' alone is enough.
     seed : int, optional
         Makes the noise repeatable, for tests: that gives no privacy; see `vpem.network.noise`.
     """
 
-    def __init__(self, inner: AtServer, seed: int | None = None) -> None:
+    def __init__(self, inner: AtServer, colluding: int = 0, seed: int | None = None) -> None:
         self.inner = inner
         holders = inner.holders
         self.masked = holders.masks is not None
+        self._enough = holders.n_agents - colluding if self.masked else 1
         self._places = self._adding()
         numbers = holders.own[self._places] if self._places else [holders.n_agents]
         self._sources = [Noise(seed, int(number)) for number in numbers]
@@ -66,10 +69,9 @@ class Noisy:
         inner = self.inner.in_units(int(np.frexp(unit)[1]) - 1 + FRACTION_BITS)
         inner.begin(kind, 1, values.shape[1], values.itemsize)
         if self._places:
-            parts = holders.n_agents if self.masked else 1
             values = values.copy()
             for place, source in zip(self._places, self._sources, strict=True):
-                values[place] += source.of_scales(scales, parts) * unit
+                values[place] += source.of_scales(scales, self._enough) * unit
         elif self.by == "server" and holders.engine.rank == 0:
             # The server holds no rows: what it adds is a vector of its own.
             noise = self._sources[0].of_scales(scales) * unit

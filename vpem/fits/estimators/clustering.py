@@ -90,6 +90,9 @@ class DistributedKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clust
     epsilon, delta, bounds : float, float, str or pair of arrays, optional
         Over rows: differential privacy of one row, by noisy sums (`vpem.PrivacySettings`). There is
         no inertia then, and the noise comes from the system, not from ``random_state``.
+    colluding : int, optional
+        With ``epsilon`` and ``secure_sum``: workers who may put together what they know of the
+        noise; the others' must do without theirs. Default: 1.
     participation : float, default=1.0
         At a server: probability that a worker, or agent, takes part in an iteration. Who does not
         counts with what it sent last.
@@ -152,6 +155,7 @@ class DistributedKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clust
         epsilon: float | None = None,
         delta: float | None = None,
         bounds: Any = None,
+        colluding: int | None = None,
         participation: float = 1.0,
         random_state: Any = 0,
         verbose: int = 0,
@@ -184,6 +188,7 @@ class DistributedKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clust
         self.epsilon = epsilon
         self.delta = delta
         self.bounds = bounds
+        self.colluding = colluding
         self.participation = participation
         self.random_state = random_state
         self.verbose = verbose

@@ -105,6 +105,9 @@ class DistributedGaussianMixture(FittedByEM):
         Differential privacy of one row, by noisy sums of rows clipped to the bounds
         (`vpem.PrivacySettings`). There is no log-likelihood then, ``max_iter`` iterations are
         taken, by default 10, and the noise comes from the system, not from ``random_state``.
+    colluding : int, optional
+        With ``epsilon`` and ``secure_sum``: workers who may put together what they know of the
+        noise; the others' must do without theirs. Default: 1.
     covariance_type : str, default="full"
         "full", "diag", "spherical", "tied", "tied-diag" or "tied-spherical".
     weight_concentration_prior_type : str, optional
@@ -172,6 +175,7 @@ class DistributedGaussianMixture(FittedByEM):
         epsilon: float | None = None,
         delta: float | None = None,
         bounds: Any = None,
+        colluding: int | None = None,
         covariance_type: str = "full",
         weight_concentration_prior_type: str | None = None,
         weight_concentration_prior: float | None = None,
@@ -220,6 +224,7 @@ class DistributedGaussianMixture(FittedByEM):
         self.epsilon = epsilon
         self.delta = delta
         self.bounds = bounds
+        self.colluding = colluding
         self.covariance_type = covariance_type
         self.weight_concentration_prior_type = weight_concentration_prior_type
         self.weight_concentration_prior = weight_concentration_prior
