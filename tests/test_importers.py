@@ -251,6 +251,9 @@ NUMBERS = np.random.default_rng(5).permutation(9000)[:ROWS]
         ("Klasse", lambda i: i % 3, "known classes, by its name"),
         ("time", lambda i: i % 9 / 50, None),
         ("time", lambda i: i + i * i / 50, None),
+        ("USUBJID", lambda i: 100 + i // 3, NAMED),
+        ("made", lambda i: 1_700_000_000 + 60 * NUMBERS[i], "ids of rows"),
+        ("made", lambda i: 1_700_000_000 + 60 * (i // 2), "dates or times as numbers"),
         ("age", lambda i: NUMBERS[i] % 60, None),
         ("income", lambda i: NUMBERS[i] + 0.5, None),
         ("income", lambda i: NUMBERS[i] * 10, None),
@@ -318,7 +321,7 @@ def test_in_few_rows_measurements_may_all_differ(table):
     heights = [151, 160, 148, 155, 163, 150, 158, 149]
     few = table("a,b\n" + "".join(f"{a},{i % 3}\n" for i, a in enumerate(heights)))
     assert read_dataset(few).feature_names == ("a", "b")
-    for rows in (NUMBERS[:20], NUMBERS[[*range(ROWS), 3]]):
+    for rows in (NUMBERS[:20], NUMBERS[[*range(ROWS), 3]], 10 * NUMBERS):
         with pytest.warns(VpemWarning, match="'a' is taken for a measurement; if .* drop='a'"):
             found = read_dataset(table("a,b\n" + "".join(f"{a},{a % 3}\n" for a in rows)))
         assert found.feature_names == ("a", "b")
@@ -519,3 +522,36 @@ def test_who_holds_each_row(tmp_path):
         read_dataset(file, worker_column="site", drop=["site"])
     file.write_text("site,a\n2,1\n0,3\n1,4\n")
     assert read_dataset(file, worker_column="site").workers.worker_of.tolist() == [2, 0, 1]
+
+
+@pytest.mark.parametrize(
+    ("index", "called"),
+    [
+        ({"start": 100, "step": 1}, [100, 101, 102]),
+        ({"start": 1, "step": 1}, [1, 2, 3]),
+        ({"start": 0, "step": 2, "name": "nr"}, [0, 2, 4]),
+        ({"start": 0, "step": 1}, None),
+        ({"start": 2**40, "step": 1}, None),
+        ({"start": "a", "step": 1}, None),
+        ([7, 7, 9], [7, 7, 9]),
+        ([100.0, 101.0, 103.0], [100, 101, 103]),
+        (
+            [datetime.date(2024, 1, 1 + n) for n in range(3)],
+            ["2024-01-01", "2024-01-02", "2024-01-03"],
+        ),
+    ],
+)
+def test_rows_are_called_as_pandas_calls_them(tmp_path, index, called):
+    made = pa.table({"a": [1.5, 2.5, 4.0]})
+    stored = "i"
+    if isinstance(index, dict):
+        stored = {"kind": "range", "name": None, "stop": 9} | index
+    else:
+        made = made.append_column("i", pa.array(index))
+    path = tmp_path / "t.parquet"
+    meta = {"pandas": json.dumps({"index_columns": [stored], "columns": []})}
+    parquet.write_table(made.replace_schema_metadata(meta), path)
+    found = read_dataset(path)
+    names = found.counted if found.ids is None else found.ids
+    assert (None if names is None else names.tolist()) == called
+    assert found.feature_names == ("a",)

@@ -57,6 +57,12 @@ NUMBERED = (
 )  # fmt: skip
 """Of numbers that are called so, more than two different ones are ids or codes."""
 
+WHOSE = (
+    "client", "customer", "device", "member", "pat", "person", "row", "site", "study", "subj",
+    "user", "usubj",
+)  # fmt: skip
+"""With "id" behind them, or before, these are called so too."""
+
 CLASSES = (
     "class", "classes", "cluster", "diagnosis", "klasse", "label", "labels", "species", "target",
 )  # fmt: skip
@@ -404,7 +410,10 @@ def ids_by_name(name: str) -> bool:
     if not words or name.strip() == "NO":  # nitric oxide
         return False
     if len(words) < 2:
-        return words[0] in NUMBERED or words[0].endswith(("nummer", "nr"))
+        (word,) = words
+        whose = word.removesuffix("id") if word.endswith("id") else word.removeprefix("id")
+        one = whose != word and whose in (*NUMBERED, *WHOSE)
+        return one or word in NUMBERED or word.endswith(("nummer", "nr"))
     *others, last = words
     if last in ("code", "num", "number"):
         return bool({*others} & {*NUMBERED})
@@ -412,7 +421,7 @@ def ids_by_name(name: str) -> bool:
     return "id" in (words[0], last) or last in codes
 
 
-def is_whole(values: NDArray[np.floating]) -> bool:
+def is_whole(values: NDArray[Any]) -> bool:
     """Whether there are values, and all that there are are whole numbers; the first tell mostly."""
     for part in (values[:64], values):
         there = part[np.isfinite(part)]
@@ -444,7 +453,7 @@ def no_measurement(name: str, values: Floats, some: bool = False) -> str:
     may_be_classes = len(words) == 1 and bool(words & {*CLASSES})
     may_be_codes = _words(name)[-1:] == ["code"] or (len(words) == 1 and bool(words & {*GROUPS}))
     # Where fewer numbers lie between the ends than there are rows, some are alike.
-    told = by_name or of_days or of_months or may_be_classes or may_be_codes
+    told = by_name or of_days or of_months or low >= EPOCH or may_be_classes or may_be_codes
     if high - low < n_rows - 1 and not told:
         return ""
     different, counts = np.unique(known, return_counts=True)
@@ -453,6 +462,8 @@ def no_measurement(name: str, values: Floats, some: bool = False) -> str:
         return CLASSED
     if by_name and n_different > 2:
         return BY_NAME
+    if n_different > 2 and any(low >= EPOCH * unit and high < 2.2e9 * unit for unit in (1, 1000)):
+        return DATED
     if (of_days or of_months) and n_different > 2:
         whole = known if of_days else 100 * known + 1
         months, days = whole // 100 % 100, whole % 100
@@ -466,9 +477,11 @@ def no_measurement(name: str, values: Floats, some: bool = False) -> str:
     in_turn = many or ordered or high - low == n_rows - 1
     if all_differ and in_turn and high - low < 2 * n_rows > 8:
         return COUNTED
-    # Nobody numbers rows in tens, but many measure so.
-    if some or words & {*MEASURED} or not (ordered or (known % 10).any()):
+    if some or words & {*MEASURED}:
         return ""
+    # Few number rows in tens, but many measure so.
+    if not (ordered or (known % 10).any()):
+        return NEARLY if all_differ and many else ""
     if all_differ and many:
         return DIFFERENT
     if n_different >= 0.95 * n_known if many else n_different == n_known >= FEW_ROWS:

@@ -161,7 +161,7 @@ def annotation_of(
     check_strings(name, column, source, file)
     values = decoded(column)
     if pa.types.is_temporal(values.type) and not pa.types.is_duration(values.type):
-        values = values.cast(pa.string())
+        values = _moments(values.cast(pa.string()))
     if _is_string(values.type):
         return _words(name, values, source)
     if not is_numeric(values.type):
@@ -169,6 +169,16 @@ def annotation_of(
     numbers, missing = numbers_in(values)
     _check_there(name, missing, source)
     return numbers.astype(np.int8) if pa.types.is_boolean(values.type) else numbers
+
+
+def _moments(values: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Return moments in text without what none of them has: parts of seconds, or a time of day."""
+    import pyarrow.compute as pc
+
+    for ending in (r"\.0+$", " 00:00:00$"):
+        if pc.all(pc.match_substring_regex(values, ending), skip_nulls=False).as_py():
+            values = pc.replace_substring_regex(values, ending, "")
+    return values
 
 
 def _words(name: str, values: pa.ChunkedArray, source: str) -> Labels:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 from pyarrow import ipc, parquet
 
@@ -20,7 +22,7 @@ __all__ = ["arrow_frame", "parquet_frame"]
 def parquet_frame(file: Path, source: str) -> Frame:
     """Open a Parquet file."""
     with _said(source, "Parquet"), parquet.ParquetFile(file) as opened:
-        schema = opened.schema_arrow
+        schema, n_rows = opened.schema_arrow, int(opened.metadata.num_rows)
     names = list(schema.names)
     text = [field.name for field in schema if is_text(field.type)]
 
@@ -32,7 +34,8 @@ def parquet_frame(file: Path, source: str) -> Frame:
                 check_unpacked(_declared(opened.metadata, set(chosen)), file, source)
                 return list(opened.read(columns=chosen).columns)
 
-    return Frame(source, tuple(names), tuple(schema.types), read, _index(schema), file=file)
+    frame = Frame(source, tuple(names), tuple(schema.types), read, _index(schema), file=file)
+    return _with_range(frame, schema, n_rows)
 
 
 def arrow_frame(file: Path, source: str) -> Frame:
@@ -61,6 +64,33 @@ def arrow_frame(file: Path, source: str) -> Frame:
         return [pa.chunked_array(part, type=one) for part, one in zip(parts, types, strict=True)]
 
     return Frame(source, tuple(schema.names), tuple(schema.types), read, _index(schema), file=file)
+
+
+def _with_range(frame: Frame, schema: pa.Schema, n_rows: int) -> Frame:
+    """Return a frame with the index that pandas keeps as a rule alone, unless it counts from 0."""
+    stored = (schema.pandas_metadata or {}).get("index_columns", [])
+    rules = [one for one in stored if isinstance(one, dict) and one.get("kind") == "range"]
+    rule = rules[0] if rules else {"start": 0, "step": 1}
+    start, step, given = rule.get("start"), rule.get("step"), rule.get("name")
+    if not isinstance(start, int) or not isinstance(step, int) or (start, step) == (0, 1):
+        return frame
+    if max(abs(start), abs(step)) >= 2**31:
+        return frame
+    own = len(frame.names)
+    name = given if isinstance(given, str) and given not in frame.names else "row index"
+
+    def read(kept: Sequence[int], as_text: Sequence[int]) -> list[pa.ChunkedArray]:
+        found = frame.read([n for n in kept if n < own], [n for n in as_text if n < own])
+        numbers = pa.chunked_array([pa.array(start + step * np.arange(n_rows))])
+        return [*found, numbers] if own in kept else found
+
+    return replace(
+        frame,
+        names=(*frame.names, name),
+        kinds=(*frame.kinds, pa.int64()),
+        read=read,
+        index=frame.index | {own},
+    )
 
 
 def _index(schema: pa.Schema) -> frozenset[int]:

@@ -15,11 +15,13 @@ from vpem.checks import (
     NEARLY,
     Labels,
     ids_by_name,
+    is_whole,
     no_measurement,
     read_float,
 )
 from vpem.errors import InputError, Setting, VpemWarning, shorten
 from vpem.files.arrow import (
+    annotation_of,
     decoded,
     is_bytes,
     is_empty,
@@ -166,11 +168,19 @@ def find_ids(frame: Frame, columns: dict[int, pa.ChunkedArray]) -> int | None:
 
 
 def counted_by(frame: Frame, columns: dict[int, pa.ChunkedArray]) -> Labels | None:
-    """Return an index that only counts the rows, if there is one."""
-    for place in sorted(frame.index & set(columns)):
-        if _all_differ(columns[place]) and _counts(columns[place]):
-            numbers: Labels = numbers_in(decoded(columns[place]))[0]
-            return numbers
+    """Return what rows are called that have no ids: by an index, or ids some of which are alike."""
+    names = frame.names
+    for place in [
+        *sorted(frame.index & set(columns)),
+        *(n for n in columns if names[n].casefold() in ID_NAMES or ids_by_name(names[n])),
+    ]:
+        try:
+            called = annotation_of(names[place], columns[place], frame.source, frame.file)
+        except InputError:  # some rows have none
+            continue
+        if called.dtype.kind == "f" and is_whole(called) and np.abs(called).max() < 2**53:
+            called = called.astype(np.int64)
+        return called
     return None
 
 
@@ -197,7 +207,7 @@ def _all_differ(column: pa.ChunkedArray) -> bool:
 def _counts(column: pa.ChunkedArray) -> bool:
     """Whether a column only counts the rows, from 0 or 1."""
     values = decoded(column)
-    if is_text(values.type):
+    if not is_numeric(values.type):
         return False
     plain = numbers_in(values)[0]
     return bool(plain[0] in (0, 1) and np.array_equal(plain, plain[0] + np.arange(len(plain))))
