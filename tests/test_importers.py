@@ -4,6 +4,7 @@ import gzip
 import json
 import re
 
+import h5py
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -555,3 +556,14 @@ def test_rows_are_called_as_pandas_calls_them(tmp_path, index, called):
     names = found.counted if found.ids is None else found.ids
     assert (None if names is None else names.tolist()) == called
     assert found.feature_names == ("a",)
+
+
+def test_ids_among_the_features_of_a_dataset_are_asked_about(tmp_path):
+    path = tmp_path / "t.h5"
+    X = np.column_stack([NUMBERS, NUMBERS % 7 / 3])
+    with h5py.File(path, "w") as file:
+        file["X"], file["feature_names"] = X, ["patient", "a"]
+    with pytest.warns(VpemWarning, match="'patient' is among the features, .* drop='patient'"):
+        assert read_dataset(path).feature_names == ("patient", "a")
+    assert read_dataset(path, features="patient,a").feature_names == ("patient", "a")
+    assert read_dataset(path, drop="patient").feature_names == ("a",)

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from vpem.checks import (
+    BY_NAME,
     CLASSED,
     CODED,
     COUNTED,
@@ -16,6 +17,7 @@ from vpem.checks import (
     NO_MEASUREMENT,
     Floats,
     missing_marks,
+    no_measurement,
     read_float,
 )
 from vpem.errors import InputError, OwnDataWarning, Setting, shorten
@@ -28,6 +30,7 @@ __all__ = [
     "MOST_NUMBERS",
     "OF_ROWS",
     "ZEROS",
+    "ask_of_ids",
     "blank_marks",
     "marked_numbers",
     "only_guesses",
@@ -107,6 +110,20 @@ def warn_of_guesses(
         ),
         stacklevel=4,
     )
+
+
+def ask_of_ids(source: str, names: Sequence[str], X: Floats) -> None:
+    """Warn of features of a dataset that are called as ids are."""
+    ids = [name for n, name in enumerate(names) if no_measurement(name, X[:, n]) == BY_NAME]
+    if ids:
+        warnings.warn(
+            OwnDataWarning(
+                f"{source}: {shorten(map(repr, ids))} is among the features, but called as ids "
+                "are; if it names the rows, leave it out with ",
+                Setting("drop", ids[0]),
+            ),
+            stacklevel=4,
+        )
 
 
 def take_counts(source: str, left_out: dict[str, str]) -> dict[str, str]:

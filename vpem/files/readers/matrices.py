@@ -17,6 +17,7 @@ from vpem.files.labels_for_fit import SomeLabels, labels_of_columns
 from vpem.files.matrix import FileMatrix
 from vpem.files.readers.choosing import choose
 from vpem.files.readers.common import (
+    ask_of_ids,
     blank_marks,
     marked_numbers,
     only_guesses,
@@ -72,9 +73,11 @@ def dataset_of_matrix(matrix: Matrix, wanted: Wanted) -> Dataset:
     if not isinstance(X, FileMatrix):
         codes = () if found.kinds is None else found.kinds.columns_of("categorical")
         X = blank_marks(X, table, [n for n, j in enumerate(features) if j not in codes])
-        plain = not choice.chosen and not matrix.strict and wanted.columns is None
-        if plain and not wanted.keep_constant and len(X) > 1:
-            called = [found.feature_names[n] for n in features]
+        called = [found.feature_names[n] for n in features]
+        plain = not choice.chosen and wanted.columns is None and not wanted.keep_constant
+        if plain and matrix.strict:
+            ask_of_ids(found.source, called, X)
+        elif plain and len(X) > 1:
             why = _telling_nothing(X)
             if len(why) == len(features):
                 raise InputError(f"{found.source}: no column has more than one value")
