@@ -240,6 +240,25 @@ def how_summed(report: Report) -> str:
     return ", ".join(parts)
 
 
+def tell_of_parameters(
+    screen: Screen, how: FitSettings, kind: str, k: int, n_parameters: int, n_rows: int
+) -> None:
+    """Say that a mixture has more parameters than there are rows, and what has fewer."""
+    from .output import plural
+
+    if n_parameters <= n_rows:
+        return
+    ways = ["--covariance diag"] * (not kind.endswith(("diag", "spherical")))
+    ways += ["--covariance tied"] * (k > 1 and not kind.startswith("tied"))
+    ways += ["--prior map"] * (how.weight_concentration_prior_type is None)
+    ways += ["fewer components"] * (k > 1)
+    listed = " or ".join(filter(None, (", ".join(ways[:-1]), *ways[-1:]))) or "fewer features"
+    screen.note(
+        f"{plural(n_parameters, 'parameter')} of {plural(n_rows, 'row')}: the fit may follow "
+        f"chance; try {listed}"
+    )
+
+
 def tell_of_tree(network: Network, screen: Screen) -> None:
     """Say in a line, where sums are by consensus, what the same would send along a tree."""
     from vpem.sums.connect import along_a_tree

@@ -15,6 +15,7 @@ from .choices import (
     counts_of,
     how_summed,
     started,
+    tell_of_parameters,
     with_families_of,
 )
 from .driver import Run
@@ -136,13 +137,10 @@ def fit(
             if not run.shards:
                 write_model(path, found.kept(source.feature_names, report, options), out.force)
 
-        few = found.mixture.n_parameters > found.total_weight and not found.degenerate
-        if few and how.weight_concentration_prior_type is None:
-            screen.note(
-                f"{plural(found.mixture.n_parameters, 'parameter')} of "
-                f"{plural(found.n_samples, 'row')}: the fit may follow chance; try --covariance "
-                "diag or tied, --prior map, or fewer components"
-            )
+        made = found.mixture
+        tell_of_parameters(
+            screen, how, made.covariance_type, made.n_components, made.n_parameters, found.n_samples
+        )
         run.finish(Result(
             found.converged, tell, write, lambda report: _show(report, task.names),
             own=lambda _: {"labels_files": labels.written, **shards}, apart=run.shards,
@@ -253,7 +251,7 @@ def _check_shards_asked(run: Run, held: HoldingSettings, how: FitSettings) -> No
 def _show(report: Report, names: Sequence[str]) -> None:
     """Print what a reader wants to know."""
     from .answers import answer
-    from .output import communication, each, number, plural, show, table
+    from .output import communication, each, number, show, table
 
     over_rows = report["algorithm"] == "em-rows"
     alone = report["n_agents"] == 1 and not over_rows

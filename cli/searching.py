@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from .choices import StartSettings
+from .choices import StartSettings, tell_of_parameters
 from .driver import reminding
 from .engine import describe_engine
 from .parties import FileSettings, gather
@@ -78,6 +78,11 @@ def warn_of(screen: Screen, found: Selection, chosen: int) -> None:
             f"{len(below)} of {plural(len(cells), 'model')} ended less likely than one of fewer "
             f"components; the first, {grid[first]}, below K = {cells[first]['below']}: try more "
             "starts, --n-init 10"
+        )
+    if cells[chosen].get("degenerate"):
+        screen.warn(
+            f"{grid[chosen]} is chosen although it has degenerate components, as all that "
+            "converged do; try fewer features, or --prior map"
         )
     if cells[chosen]["status"] != "converged":
         screen.warn(
@@ -214,6 +219,11 @@ class Search:
             finally:
                 progress.close()
             warn_of(run.screen, found, self.chosen(found))
+            best, cell = found.grid[self.chosen(found)], found.cells[self.chosen(found)]
+            tell_of_parameters(
+                run.screen, self.task.how, best.covariance_type, best.n_components,
+                int(cell.get("n_parameters") or 0), self.task.task.source.n_samples,
+            )  # fmt: skip
             return self._result(found, given, began)
 
     def _result(self, found: Selection, given: Given, began: float) -> Result:

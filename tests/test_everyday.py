@@ -409,8 +409,13 @@ def test_text_in_a_data_frame_is_named_with_the_way_on(kind):
     with pytest.raises(InputError, match=r"'sex' of X holds 'm', .*drop.*family='auto'"):
         kind(2).fit(frame)
     rows = [["m", 1.0], ["f", 2.0], ["m", 3.0]]
-    with pytest.raises(InputError, match=r"column 0 of X holds 'm', .*: np.delete\(X, 0, axis=1\)"):
+    with pytest.raises(
+        InputError, match=r"column 0 of X holds 'm', .*: np.delete\(X, 0, axis=1\)$"
+    ):
         kind(2).fit(rows)
+    model = kind(1).fit(pa.table({"a": np.arange(9.0) % 4, "sex": np.arange(9.0) % 2}))
+    with pytest.raises(InputError, match=r"column 'sex' of X holds 'm', which is no number$"):
+        model.predict(frame)
     days = pd.DataFrame({"a": [1.0, 2.0], "day": pd.to_datetime(["2024-01-01", "2024-01-02"])})
     with pytest.raises(InputError, match=r"'day' of X holds dates or times, .*columns='day'\)$"):
         kind(2).fit(days)

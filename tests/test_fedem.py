@@ -636,7 +636,11 @@ def test_step_sizes():
 # ---- the estimator -------------------------------------------------------------------------------
 
 
-@pytest.mark.filterwarnings("ignore:weights or covariances", "ignore:. of 2 components are")
+@pytest.mark.filterwarnings(
+    "ignore:weights or covariances",
+    "ignore:. of 2 components are",
+    "ignore:'feature .' has 2 different values",
+)
 @pytest.mark.parametrize(
     "estimator",
     [

@@ -20,7 +20,7 @@ from vpem.fits.fedem_result import FedFit, options_of, warn_of_noise
 from vpem.fits.fedem_rows import HeldByWorkers
 from vpem.fits.fedem_setup import Setup, codec_of_first
 from vpem.fits.local_rows import LocalRows
-from vpem.fits.outcomes import warn_of_copies, warn_of_degenerate
+from vpem.fits.outcomes import warn_of_copies, warn_of_degenerate, warn_of_few_values
 from vpem.fits.prepare import Prepared, check_distinct, prepare
 from vpem.fits.rows import n_columns
 from vpem.network.codecs import Codec, parse_codec
@@ -233,6 +233,7 @@ def fit_fedem(
         copies=copies_in_noise(run.parameters, to_mixture.floor > 0),
     )
     warn_of_degenerate(fit, how, to_mixture.floor)
+    warn_of_few_values(fit, given.X, feature_names, how, over_rows=True)
     warn_of_copies(fit)
     return fit
 

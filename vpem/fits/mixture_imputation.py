@@ -145,9 +145,7 @@ def impute_by_mixture(
         )  # fmt: skip
     with warnings.catch_warnings():
         # Of the one that is taken it is told below, by options that there are here.
-        warnings.filterwarnings(
-            "ignore", "[0-9]+ of [0-9]+ components (is|are) degenerate", VpemWarning
-        )
+        warnings.filterwarnings("ignore", "[0-9]+ of [0-9]+ components are degenerate", VpemWarning)
         fits = [work.fit(n_components=k, callback=callback, saver=saver) for k in counts]
     fit = min(fits, key=lambda fit: work.agreed([bool(fit.degenerate), fit.bic]))
     warn_of_degenerate(fit, how)

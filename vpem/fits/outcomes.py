@@ -106,9 +106,8 @@ def warn_of_degenerate(fit: MixtureResult, how: object, floor: float = 0.0) -> N
     if not fit.degenerate or getattr(how, "floor_fits", "last") == "keep":
         return
     rows = fit.mixture.assembled_weights * fit.total_weight
-    listed = shorten(
-        f"{k} ({rows[k]:.4g} {'row' if rows[k] == 1 else 'rows'})" for k in fit.degenerate
-    )
+    counts = {k: f"{rows[k]:.4g}" for k in fit.degenerate}
+    listed = shorten(f"{k} ({n} row{'s' * (n != '1')})" for k, n in counts.items())
     # Over rows there is one hub, of the mixture alone.
     hubs = fit.network.whole.blocks, fit.mixture.blocks
     widest = max(int(one.widths.max(initial=0)) for one in hubs)
@@ -127,16 +126,15 @@ def warn_of_degenerate(fit: MixtureResult, how: object, floor: float = 0.0) -> N
     if floor:
         rest = [f"the floor of noisy statistics, {floor:.2g} of the data's variance"]
     message = VpemWarning(
-        f"{len(fit.degenerate)} of {fit.mixture.n_components} components "
-        f"{'is' if len(fit.degenerate) == 1 else 'are'} degenerate, with covariances that are "
-        "singular but for ", *rest, f": {listed}, of up to "
+        f"{len(fit.degenerate)} of {fit.mixture.n_components} components are degenerate, with "
+        "covariances that are singular but for ", *rest, f": {listed}, of up to "
         f"{widest} features in a hub; such a likelihood says little of the data, try ", *ways,
     )  # fmt: skip
     warnings.warn(message, stacklevel=4)
 
 
 def warn_of_few_values(
-    fit: MixtureResult, X: Any, names: Sequence[str] | None, how: FitSettings, over_rows: bool
+    fit: MixtureResult, X: Any, names: Sequence[str] | None, how: Any, over_rows: bool
 ) -> None:
     """Warn of columns of a few values, rows ``X`` (m, d), that do not vary in some components."""
     mixture = fit.mixture
@@ -161,9 +159,11 @@ def warn_of_few_values(
             ways = [
                 "take it for a category with ",
                 Setting("family", f"{name}=categorical"),
-                ", or let the values of every column decide with ",
-                Setting("family", "auto"),
             ]
+            if values.tolist() == [0, 1]:
+                ways += [
+                    ", or let the values of every column decide with ", Setting("family", "auto"),
+                ]  # fmt: skip
         warnings.warn(
             OwnDataWarning(
                 f"{name!r} has {len(values)} different values and does not vary in some components "

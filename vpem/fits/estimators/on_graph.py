@@ -68,11 +68,11 @@ def validated(estimator: Any, X: Any, **how: Any) -> Floats:
     try:
         data: Floats = validate_data(estimator, X, **how)
     except (TypeError, ValueError) as error:
-        raise _no_number_in(X, error) from None
+        raise _no_number_in(X, how.get("reset", True), error) from None
     return data
 
 
-def _no_number_in(X: Any, error: Exception) -> Exception:
+def _no_number_in(X: Any, of_fit: bool, error: Exception) -> Exception:
     """Return the error of rows in which a column is no numbers, or the one there was."""
     for name, column, out in _columns(X):
         dated = column.dtype.kind in "mM"
@@ -80,11 +80,11 @@ def _no_number_in(X: Any, error: Exception) -> Exception:
         word = None if dated else next((one for one in words if read_float(one) is None), None)
         if dated or word is not None:
             held = "dates or times, which are" if dated else f"{word!r}, which is"
-            way = ", or take text as categories, VPEM(family='auto')"
-            way *= not dated and len({*map(str, column.tolist())}) < len(column)
-            return InputError(
-                f"column {name!r} of X holds {held} no number; leave it out: {out}{way}"
-            )
+            way = f"; leave it out: {out}" * of_fit
+            some_alike = len({*map(str, column.tolist())}) < len(column)
+            if of_fit and not dated and some_alike and names_of(X) is not None:
+                way += ", or take text as categories, VPEM(family='auto')"
+            return InputError(f"column {name!r} of X holds {held} no number{way}")
     return error
 
 
