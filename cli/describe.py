@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -70,6 +71,22 @@ class DatasetFile(FactsFile):
         from .output import show
 
         show(*_tables(self.facts))
+
+
+class TableFile(DatasetFile):
+    """A table, of data or of results; those of rows and labels alone have no features else."""
+
+    @cached_property
+    def facts(self) -> Report:
+        """What there is to say of it."""
+        from vpem.errors import InputError
+
+        try:
+            return _summary(self.path, TableSettings())
+        except InputError as error:
+            with suppress(InputError):
+                return _summary(self.path, TableSettings(features="label"))
+            raise error from None
 
 
 def _summary(data: Path, table: TableSettings, dataset: str | None = None) -> Report:

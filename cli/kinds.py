@@ -201,6 +201,21 @@ class CheckpointFile(FactsFile):
         return {"file": str(self.path), "holds": "a checkpoint"} | plain
 
 
+OTHERS = {
+    "vpem-predictions": "predictions",
+    "vpem-contributions": "contributions of parties and features",
+    "vpem-imputed": "imputed values",
+    "vpem-samples": "rows drawn from a model",
+    "vpem-observations": "observations of curves",
+    "vpem-individuals": "individuals and their observations",
+    "vpem-saem-individuals": "estimates of individuals",
+    "vpem-saem-curves": "predicted curves",
+    "vpem-saem-residuals": "residuals of a fit of SAEM",
+    "vpem-topic-words": "words of topics",
+}
+"""What else files of vpem hold, in words."""
+
+
 class OtherFile(FactsFile):
     """A table of results, or data that Python programs have written."""
 
@@ -214,7 +229,8 @@ class OtherFile(FactsFile):
         with open_read(self.path) as file:
             kind = read_attribute(file, "encoding-type")
             shapes = {path: one.shape or () for path, one in list_datasets(file).items()}
-        return {"file": str(self.path), "holds": kind} | {
+        said = OTHERS.get(kind or "", kind)
+        return {"file": str(self.path), "holds": said} | {
             path: " x ".join(map(str, shape)) or "one value" for path, shape in shapes.items()
         }
 

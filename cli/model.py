@@ -40,23 +40,20 @@ def show(
     file: AnyFile,
     json: Json = False,
 ) -> None:
-    """Show a model, or any other file that vpem has written.
+    """Show a model, or another file that vpem has written.
 
     Of a model: hubs, mixing weights, means, history. Of clusters: centres. Of a fit of SAEM:
-    estimates with standard errors, shrinkage. Of data: what 'vpem data describe' prints. 'vpem
-    show' and 'vpem model show' are one command.
+    estimates with standard errors, shrinkage. Of exports: arrays or fields, and their sizes. Of
+    data and tables: what 'vpem data describe' prints. Of studies, certificates and logs: what
+    'vpem study show', 'vpem party show' and 'vpem party log' print. Of requests: who asks, for
+    what. Of policies: the rules. Pictures, pages and private keys are refused. 'vpem show' and
+    'vpem model show' are one command.
 
     Example: vpem show model.h5
     """
-    from .kinds import stored_at
-    from .output import Screen, print_json
+    from .shown import shown
 
-    with Screen():
-        stored = stored_at(file)
-        if json:
-            print_json(stored.as_json())
-        else:
-            stored.show()
+    shown(file, json)
 
 
 class TableSettings(Settings, heading="Output", kept=False):

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from .output import Screen
 
-__all__ = ["As", "app", "facts_of", "in_words"]
+__all__ = ["As", "about_certificate", "app", "facts_of", "in_words"]
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -88,7 +88,7 @@ def facts_of(certificate: bytes) -> list[tuple[str, str]]:
     ]
 
 
-def _about(name: str, certificate: bytes) -> Report:
+def about_certificate(name: str, certificate: bytes) -> Report:
     """Return what is told of a certificate as JSON."""
     from vpem.engines.tls.members import fingerprint, fingerprint_words, validity
     from vpem.files.studies.fields import moment
@@ -136,7 +136,7 @@ def init(
         certificate = certificate_of(made)
         screen.say(f"wrote {made.key}, which nobody else may have, and {made.certificate}")
         if json:
-            print_json(_about(name, certificate))
+            print_json(about_certificate(name, certificate))
         elif not quiet:
             show(table([("name", name), *facts_of(certificate)], "", ""))
 
@@ -160,7 +160,7 @@ def show(
     with Screen():
         found = _certificates(file)
         if json:
-            print_json({"certificates": [_about(*one) for one in found]})
+            print_json({"certificates": [about_certificate(*one) for one in found]})
             return
         write(*(table([("name", name), *facts_of(made)], "", "") for name, made in found))
 

@@ -10,7 +10,7 @@ import typer
 
 from .new_study import NewStudy
 from .options import Json, Quiet
-from .party import As, facts_of
+from .party import As, about_certificate, facts_of
 from .policy import refusals
 from .roles import READ
 from .study_demo import demo
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from vpem.files.studies.request import Request
     from vpem.files.studies.study import Study
 
-__all__ = ["app"]
+__all__ = ["app", "show_request"]
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -192,27 +192,48 @@ def _compare(request: Request, told: str) -> None:
 
 def _show_request(study: Study, request: Request) -> None:
     """Print who asks, and for what."""
-    from vpem.engines.tls.members import fingerprint, written_address
-    from vpem.errors import shorten
     from vpem.files.studies.editions import check_request
 
-    from .output import show, table
-
-    member = request.member
     kind = {
         "join": "join, as a new member",
         "renew": "have a new certificate (signed by the old key, too)",
         "change": "change what it said before",
     }[check_request(study, request)]
+    _show_facts(request, [("wants to", kind)])
+
+
+def _show_facts(request: Request, facts: list[tuple[str, str]]) -> None:
+    """Print what stands in a request, below what else there is to say."""
+    from vpem.engines.tls.members import fingerprint, written_address
+    from vpem.errors import shorten
+
+    from .output import show, table
+
+    member = request.member
     facts = [
-        ("wants to", kind),
+        *facts,
         ("brings", _brings(request, shorten(request.features, 8))),
         ("dialled at", "-" if member.address is None else written_address(member.address)),
         *facts_of(member.certificate),
     ]
     if request.before is not None:
         facts.append(("before", fingerprint(request.before)[:32] + "..."))
-    show(table(facts, "", "", title=f"{member.name} asks to be in {study.name}"))
+    show(table(facts, "", "", title=f"{member.name} asks to be in {request.study}"))
+
+
+def show_request(file: Path, json: bool) -> None:
+    """Print a request, of which it is not known whether the study would take it."""
+    from .output import Screen, print_json
+
+    with Screen():
+        from vpem.files.studies.request import read_request
+
+        found = read_request(file)
+        if json:
+            about = about_certificate(found.member.name, found.member.certificate)
+            print_json({"study": found.study, **about, "features": list(found.features)})
+        else:
+            _show_facts(found, [])
 
 
 def _brings(request: Request, names: str) -> str:

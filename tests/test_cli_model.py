@@ -6,8 +6,14 @@ import pytest
 
 import vpem_cli
 from vpem import read_model, write_model
+from vpem.engines.tls.members import fingerprint_words
+from vpem.files.studies.identities import read_certificate, read_identity
+from vpem.files.studies.message_log import MessageLog
+from vpem.files.studies.policy import EXAMPLE
+from vpem.files.studies.request import write_request
 
 from .cli_support import AGENTS, HELD, NAMES, done, listing, make_data, run
+from .study_support import make_study
 
 
 @pytest.fixture(scope="module")
@@ -108,13 +114,63 @@ def test_every_file_is_shown_by_one_command(capsys, model, tmp_path, monkeypatch
     done(capsys, "fit", data, "--checkpoint", "c.h5", "-q")
     done(capsys, "select", data, "-k", "1-2", "--state", "s.h5", "-q", "-j", 1)
     for file, said in (
-        (model, "Components"), (data, "features  "), ("p.h5", "vpem-predictions"),
+        (model, "Components"), (data, "features  "), ("p.h5", "holds   predictions"),
         ("k.h5", "Clusters"), ("i.h5", "an imputation"), ("c.h5", "vp-em"), ("s.h5", "selection"),
     ):  # fmt: skip
         shown = done(capsys, "show", file)
         assert said in shown.out
         assert done(capsys, "model", "show", file).out == shown.out
         assert done(capsys, "show", file, "--json").json
+
+
+def test_show_calls_what_shows_other_files(capsys, model, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    data = model.with_name("d.h5")
+    for name in ("m.json", "m.npz"):
+        done(capsys, "model", "export", model, "-o", name)
+    for name in ("p.csv", "p.parquet"):
+        done(capsys, "predict", model, data, "-o", name, "--quiet")
+    made = make_study(tmp_path, "lab")["lab"]
+    request = write_request(made, read_identity(made.folder, "lab"), features=("age", "sex")).path
+    certificate = made.folder / "lab.crt"
+    with MessageLog("lab.log", command="fit"):
+        pass
+    (tmp_path / "policy.toml").write_text(EXAMPLE, encoding="utf-8")
+    for file, said, as_other in (
+        ("m.json", "list of 2 x 6", None), ("m.npz", "float64, 2 x 6 x 6", None),
+        ("p.csv", "label", None), ("p.parquet", "label", None),
+        (made.path, "What is shown to whom", ("study", "show")),
+        (certificate, "in words", ("party", "show")), ("lab.log", "runs", ("party", "log")),
+        (request, "2 features: age, sex", None), ("policy.toml", "fewest parties", None),
+    ):  # fmt: skip
+        shown = done(capsys, "show", file)
+        assert said in shown.out
+        assert done(capsys, "show", file, "--json").json
+        if as_other:
+            assert shown.out == done(capsys, *as_other, file).out
+    assert "asks to be in heart" in done(capsys, "show", request).out
+    assert (
+        fingerprint_words(read_certificate(certificate))
+        == (done(capsys, "show", request, "--json").json["words"])
+    )
+
+
+def test_show_refuses_what_has_nothing_to_show(capsys, model, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    done(capsys, "party", "init", "--name", "lab", "-q")
+    (tmp_path / "other").write_bytes((tmp_path / "lab.key").read_bytes())
+    for name in ("a.png", "a.svg", "a.pdf"):
+        done(capsys, "plot", model, "-o", name, "-q")
+    done(capsys, "report", model, "-o", "a.html", "-q")
+    (tmp_path / "a.bin").write_bytes(b"\0\1\2")
+    for file, said in (
+        ("a.png", "is a picture"), ("a.svg", "is a picture"), ("a.pdf", "is a picture"),
+        ("a.html", "is a page"), ("a.bin", "no file that vpem writes"),
+        ("lab.key", "a private key, which"), ("other", "a private key, which"),
+    ):  # fmt: skip
+        result = run(capsys, "show", file)
+        assert (result.code, result.out) == (2, "")
+        assert said in result.sentence
 
 
 @pytest.mark.parametrize("command", ["show", "export"])

@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import IO, Any
 
 import numpy as np
 from numpy.lib import format as npy
@@ -24,7 +24,7 @@ from vpem.files.readers.frames import Wanted, check_fields
 from vpem.files.readers.matrices import Matrix, dataset_of_matrix
 from vpem.files.readers.sparse import dense_of
 
-__all__ = ["read_npy", "read_npz"]
+__all__ = ["list_npz", "read_npy", "read_npz"]
 
 NOTED = {"ids": "ids", "labels": "labels", "sample_weight": "sample_weight"}
 SPARSE = {"data", "indices", "indptr", "format", "shape"}
@@ -59,6 +59,19 @@ def read_npz(file: Path, source: str, wanted: Wanted) -> Dataset:
     if sparse:
         return _dataset_of(_dense(found, file, source, wanted), {}, source, wanted)
     return _dataset_of(found.pop(name), found, source, wanted)
+
+
+def list_npz(file: Path) -> dict[str, str]:
+    """Return type and shape of each array of an archive, as it says itself; none is unpacked."""
+    found = {}
+    with open_regular(file) as opened, _said(str(file)), open_zip(opened, file) as archive:
+        for info in archive.infolist():
+            with archive.open(info) as stream:
+                shape, _, dtype = _header(stream)
+            kind = "text" if dtype.kind in "US" else dtype.name
+            name = info.filename.removesuffix(".npy")
+            found[name] = f"{kind}, {' x '.join(map(str, shape)) or 'one value'}"
+    return found
 
 
 def _named(wanted: Wanted) -> set[str]:
@@ -161,7 +174,7 @@ def _read(stream: Any, size: int, source: str, wanted: Wanted) -> NDArray[Any]:
     return flat.reshape(shape[::-1]).T if fortran else flat.reshape(shape)
 
 
-def _header(stream: BinaryIO) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+def _header(stream: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
     """Return what an array says of itself."""
     version = npy.read_magic(stream)
     if version == (1, 0):
