@@ -373,6 +373,36 @@ def test_curves_of_many_components_are_high_enough_to_be_seen():
         assert max(map(max, components)) > 0.5 * axes.get_ylim()[1]
 
 
+@pytest.mark.parametrize("large", [[3], [0, 5], []])
+def test_no_component_is_drawn_beyond_the_frame_because_others_are_small(large):
+    saved, rows = made_of(2, 16, names="name", unit=1.0)
+    weights = np.full(16, 1.0)
+    weights[large] = 20.0
+    weights /= weights.sum()
+    mixture = replace(spread_out_less(saved).stored.mixture, weights=weights[None])
+    saved = saved_of("m.h5", replace(saved.stored, mixture=mixture))
+    for axes in draw("marginals", saved, rows).figure.axes:
+        said = axes.texts[0].get_text().split("\n")
+        times = [int(line.split("\N{MULTIPLICATION SIGN}")[1]) for line in said]
+        *components, total = [one.get_ydata() for one in axes.lines]
+        own = np.full(16, times[0])
+        own[large] = times[-1]
+        if large:
+            assert said[1].split(" \N{MULTIPLICATION SIGN}")[0].split(" ", 1)[1] == ", ".join(
+                map(str, large)
+            )
+            assert times[1] == 1
+        np.testing.assert_allclose(total, sum(np.array(components) / own[:, None]))
+        assert max(map(max, components)) < axes.get_ylim()[1]
+
+
+def test_components_as_high_as_the_frame_are_drawn_all_the_same():
+    for peaks, room, wanted in (
+        ([50.0] * 7 + [0.01] * 3, 0.31, (24, [0, 1, 2, 3, 4, 5, 6])), ([9.0] * 10, 1.0, (1, [])),
+    ):  # fmt: skip
+        assert densities._raised(np.array(peaks), room) == wanted
+
+
 def spread_out_less(saved, by=6):
     """The same model with components that lie on one another."""
     mixture = saved.stored.mixture

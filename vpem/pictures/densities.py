@@ -273,14 +273,15 @@ def _draw_marginal(
         if cut:
             told.append(f"peak {shorten_numbers([float(f'{peak:.2g}')])[0]}")
         room = tallest if cut else peak
-        # One or two may be far higher than the others.
-        high = 1.25 * float(np.quantile(densities.max(axis=1), 0.9, method="lower"))
-        times = int(room / high) if k > CROWDED and high > 0 else 1
+        peaks = densities.max(axis=1)
+        times, large = _raised(peaks, room)
         if times > 1:
             told.append(f"components \N{MULTIPLICATION SIGN} {times}")
+            told += [f"{_listed(large)} \N{MULTIPLICATION SIGN} 1"] if len(large) else []
         if k > 1:
             for c, density in enumerate(densities):
-                axes.plot(grid, times * density, color=colour(c), linestyle=line(c), linewidth=1.3)
+                drawn = density if c in large else times * density
+                axes.plot(grid, drawn, color=colour(c), linestyle=line(c), linewidth=1.3)
         axes.plot(grid, total, color="black", linewidth=1.8, zorder=1.9)
         if told:
             axes.text(0.98, 0.97, "\n".join(told), transform=axes.transAxes, fontsize=7.5,
@@ -292,6 +293,25 @@ def _draw_marginal(
         pad = 0.06 * (high - low) or max(abs(low), 1.0) * 0.06
         pad = max(pad, 0.6) if are_counts(values) else pad
         axes.set_xlim(low - pad, high + pad)
+
+
+def _raised(peaks: NDArray[np.float64], room: float) -> tuple[int, list[int]]:
+    """Return times how much many components are drawn higher, and the large ones that are not.
+
+    One or two may be far higher than the others, and would leave the frame.
+    """
+    fitting = peaks[(peaks > 0) & (peaks <= room)]
+    if len(peaks) <= CROWDED or not len(fitting):
+        return 1, []
+    times = int(room / (1.25 * float(np.quantile(fitting, 0.9, method="lower"))))
+    return max(times, 1), np.flatnonzero(times * peaks > 1.1 * room).tolist()
+
+
+def _listed(components: list[int]) -> str:
+    """Name components in a corner of a panel."""
+    if len(components) > 3:
+        return f"{len(components)} largest"
+    return f"component{'s' if len(components) > 1 else ''} {', '.join(map(str, components))}"
 
 
 def _stack(
