@@ -396,6 +396,24 @@ def test_no_component_is_drawn_beyond_the_frame_because_others_are_small(large):
         assert max(map(max, components)) < axes.get_ylim()[1]
 
 
+def test_lines_from_a_heap_of_centres_to_their_numbers_are_seen():
+    saved, rows = made_of(2, 10, names="name", unit=1.0)
+    figure = draw("pairs", spread_out_less(saved, 10), rows).figure
+    figure.draw_without_rendering()
+    axes = figure.axes[0]
+    boxes = [one.get_bbox_patch().get_window_extent() for one in axes.texts]
+    (leaders,) = [one for one in axes.collections if type(one).__name__ == "Leaders"]
+    lines = [one.vertices for one in leaders.get_paths()]
+    assert not any(one.overlaps(two) for n, one in enumerate(boxes) for two in boxes[:n])
+    shares = np.linspace(0, 1, 50)[:, None]
+    seen = [
+        not any(box.contains(*point) for box in boxes)
+        for line in lines
+        for point in line[0] + shares * (line[1] - line[0])
+    ]
+    assert np.mean(seen) > 0.4
+
+
 def test_components_as_high_as_the_frame_are_drawn_all_the_same():
     for peaks, room, wanted in (
         ([50.0] * 7 + [0.01] * 3, 0.31, (24, [0, 1, 2, 3, 4, 5, 6])), ([9.0] * 10, 1.0, (1, [])),

@@ -227,7 +227,12 @@ def _number(axes: Axes, centres: NDArray[np.float64]) -> None:
             there = [c for c, place in enumerate(places) if axes.bbox.contains(*place)]
             low, high = axes.bbox.get_points()
             apart = places.copy()
-            apart[there] = move_apart(places[there], np.array(sizes)[there], low, high)
+            for room in (1.0, HEAP):
+                boxes = room * np.array(sizes)[there]
+                apart[there] = move_apart(places[there], boxes, low, high)
+                far = (np.abs(apart - places)[there] > 0.5 * boxes).any(axis=1)
+                if np.count_nonzero(far) < 3:
+                    break
             for label, moved in zip(labels, apart - places, strict=True):
                 label.xyann = tuple(moved / renderer.points_to_pixels(1))
             self.set_segments([*np.stack([places, apart], axis=1)])
@@ -370,3 +375,7 @@ def _legend_of_pairs(
         title_fontsize=8,
     )  # fmt: skip
     return 0.0
+
+
+HEAP = 1.7
+"""Times their size that numbers in a heap take, so that their lines are seen between them."""
