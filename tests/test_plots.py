@@ -396,6 +396,15 @@ def test_no_component_is_drawn_beyond_the_frame_because_others_are_small(large):
         assert max(map(max, components)) < axes.get_ylim()[1]
 
 
+def test_numbers_of_very_many_centres_do_not_hide_one_another():
+    saved, rows = made_of(4, 60, names="name", unit=1.0)
+    figure = draw("pairs", spread_out_less(saved, 20), rows).figure
+    figure.draw_without_rendering()
+    for axes in figure.axes[:2]:
+        boxes = [one.get_bbox_patch().get_window_extent() for one in axes.texts]
+        assert not any(one.overlaps(two) for n, one in enumerate(boxes) for two in boxes[:n])
+
+
 def test_lines_from_a_heap_of_centres_to_their_numbers_are_seen():
     saved, rows = made_of(2, 10, names="name", unit=1.0)
     figure = draw("pairs", spread_out_less(saved, 10), rows).figure

@@ -41,6 +41,9 @@ CROWDED = 6
 ROUNDS = 500
 """Steps in which numbers that would hide one another are moved apart."""
 
+HEAP = 1.7
+"""Times their size that numbers in a heap take, so that their lines are seen between them."""
+
 
 def _apart_from_each_other(
     share: NDArray[np.float64], correlation: NDArray[np.float64], most: int
@@ -227,7 +230,10 @@ def _number(axes: Axes, centres: NDArray[np.float64]) -> None:
             there = [c for c, place in enumerate(places) if axes.bbox.contains(*place)]
             low, high = axes.bbox.get_points()
             apart = places.copy()
-            for room in (1.0, HEAP):
+            # Very many would then find no room.
+            covered = HEAP**2 * np.prod(np.array(sizes)[there], axis=1).sum()
+            has_room = covered < 0.4 * np.prod(high - low)
+            for room in (1.0, HEAP)[: 2 if has_room else 1]:
                 boxes = room * np.array(sizes)[there]
                 apart[there] = move_apart(places[there], boxes, low, high)
                 far = (np.abs(apart - places)[there] > 0.5 * boxes).any(axis=1)
@@ -375,7 +381,3 @@ def _legend_of_pairs(
         title_fontsize=8,
     )  # fmt: skip
     return 0.0
-
-
-HEAP = 1.7
-"""Times their size that numbers in a heap take, so that their lines are seen between them."""
