@@ -79,7 +79,7 @@ def impute(
     ],
     *,
     how: Annotated[ImputeSettings, Without("memory alpha")],
-    parties: Annotated[Observers, Without("family align align_key missing_parties")],
+    parties: Annotated[Observers, Without("family align_key missing_parties")],
     dealing: Dealing,
     graph: Annotated[ImputeGraph, Without("graph_seed")],
     sums: Annotated[SumSettings, Without("hops hubs eigenvalue consensus compress agent_dropout")],

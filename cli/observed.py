@@ -38,6 +38,14 @@ class Observers(NumberFiles, heading="Data"):
         "value, or a matrix with gaps of any format; or one .toml file names them all "
         "(docs/reference/parties.md).",
     )
+    align: str | None = changed(
+        PartySettings,
+        "align",
+        help="How parties' rows are found that are the same: ids, by their names, or none, by "
+        "their places. Default: by names; by places if no party has any, and no column of several "
+        "says that they are other rows.",
+        choices=("none", "ids"),
+    )
 
 
 class Dealing(Settings, heading="Data", kept=False):
@@ -117,7 +125,7 @@ def observed(
     from vpem.terms.lowrank.laws import make_law
 
     law = make_law(how.law, how.variance)
-    check_parties(files, asked, over_rows=True)
+    check_parties(files, asked, over_rows=False)
     if asked.parties:
         found, holders = _of_parties(files, asked, dealing, run)
         check_laws(found, law, holders)
@@ -186,8 +194,9 @@ def _of_parties(
             raise InputError(Setting(name), " is for one file; with --parties leave it out")
     parties = run.where.parties(files, asked.table, columns=False)
     holders = place_parties(parties, run.out.output, run.shards, run.where)
-    found = observe_parties(parties, dealing.sample_weight, holders, teller(run.screen.say))
-    if found.by_position:
+    tell = teller(run.screen.say)
+    found = observe_parties(parties, dealing.sample_weight, holders, tell, asked.align)
+    if found.by_position and asked.align is None:
         run.screen.say(BY_POSITION)
     run.where.watch(found.shape[0], True, run.screen)
     return found, holders

@@ -264,6 +264,45 @@ def test_rows_of_different_patients_are_never_glued(capsys, tmp_path, monkeypatc
     assert (by_word.code, "50 rows together (align none)" in by_word.err) == (0, True)
 
 
+@each(
+    ("column", "step", "turned", "named"),
+    [
+        ("code", 10, True, "--id-column code"),
+        ("code", 10, False, None),  # the same row by row
+        ("patient", 0.5, True, "--id-column NAME"),  # visits
+        ("iron", 0.3, True, None),  # both have measured it
+        ("klasse", 0, True, None),
+    ],
+)
+def test_observers_of_different_rows_are_never_glued(
+    capsys, tmp_path, monkeypatch, column, step, turned, named
+):
+    monkeypatch.chdir(tmp_path)
+    rng = np.random.default_rng(0)
+    for file, own, by in (("a.csv", "x", 1), ("b.csv", "y", -1 if turned else 1)):
+        rows = np.arange(50)[::by]
+        if column == "code":
+            rows = np.roll(rows, 7)
+        values = {0: rows % 2, 0.3: 0.3 * rows, 0.5: rows // 2, 10: 1000 + 10 * rows}[step]
+        lines = [f"{n},{v:.3f}" for n, v in zip(values.tolist(), rng.normal(size=50), strict=True)]
+        (tmp_path / file).write_text("\n".join([f"{column},{own}", *lines]))
+    words = ["impute", "a.csv", "b.csv", "--parties", "--rank", 1, "-q"]
+    told = run(capsys, *words)
+    if named is None:
+        assert told.code == 0, told.err
+        return
+    assert told.code == 2
+    assert told.sentence == (
+        f"parties 'a' and 'b' both have a column {column!r}, and no ids say whether their rows "
+        f"are the same; align them by --align ids {named}, or join them by position all the same "
+        "with --align none"
+    )
+    assert run(capsys, *words, "--align", "none").code == 0
+    if column == "code":
+        done(capsys, *words, "--align", "ids", "--id-column", "code", "-o", "full.csv")
+        assert (tmp_path / "full.csv").read_text().startswith("row,x,y\n")
+
+
 def test_files_without_ids_are_joined_by_position_and_it_is_said(capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     rng = np.random.default_rng(0)

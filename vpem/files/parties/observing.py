@@ -2,20 +2,35 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from itertools import combinations
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from vpem.checks import check_memory
+from vpem.checks import (
+    CLASSED,
+    DIFFERENT,
+    FEW_ROWS,
+    NEARLY,
+    check_memory,
+    ids_by_name,
+    no_measurement,
+)
 from vpem.engines.each import for_each
 from vpem.engines.placement import Placement
 from vpem.errors import InputError, Setting, VpemError
+from vpem.files.datasets import default_names
 from vpem.files.long_csv import header_of, is_long, read_entries, sort_names
+from vpem.files.parties.alignment import check_ids
+from vpem.files.parties.ids import checksum
+from vpem.files.parties.joining import refuse_shared
 from vpem.files.parties.manifest import Party
-from vpem.files.parties.opening import Tell, open_party
+from vpem.files.parties.opening import Holding, Tell, open_party
+from vpem.files.readers.common import GUESSED, MOST_NUMBERS
 from vpem.terms.lowrank.entries import check_covered, from_triplets
 from vpem.terms.lowrank.observations import Observations
 
@@ -39,6 +54,8 @@ class Observed:
     values: NDArray[np.float64]
     weights: NDArray[np.float64] | None
     is_long: bool
+    naming: dict[str, NDArray[np.float64] | None] = field(default_factory=dict)
+    """Columns that hardly are measurements but say which row is which; None: it has no values."""
 
 
 def observe_parties(
@@ -46,6 +63,7 @@ def observe_parties(
     sample_weight: str | None = None,
     holders: Placement | None = None,
     tell: Tell | None = None,
+    level: str | None = None,
 ) -> Observations:
     """Read what each party saw of one matrix, of which rows and columns have names.
 
@@ -67,6 +85,10 @@ def observe_parties(
         (`Observations.part`).
     tell : callable, optional
         As for `vpem.files.parties.opening.open_parties`, of tables that are matrices.
+    level : str, optional
+        How rows are found that are the same: ids, by their names, or none, by their places in
+        matrices, whatever names they have. Default: by names, or by places if no party has any, and
+        none a column that tells its rows to be other ones.
 
     Returns
     -------
@@ -83,7 +105,9 @@ def observe_parties(
     held = for_each(
         holders, every, lambda party: read_observed(parties[party], sample_weight, tell)
     )
-    rows, columns, is_long, nameless = _names(parties, held, holders)
+    rows, columns, is_long, nameless = _names(parties, held, holders, level)
+    if nameless and level is None:
+        _refuse_other_rows(parties, held, holders)
     sources = [str(party.path) for party in parties]
 
     parts = for_each(
@@ -146,14 +170,23 @@ def _places(own: Sequence[str], names: Sequence[str]) -> NDArray[np.intp]:
 
 
 def _names(
-    parties: Sequence[Party], held: Mapping[int, Observed], holders: Placement
+    parties: Sequence[Party],
+    held: Mapping[int, Observed],
+    holders: Placement,
+    level: str | None,
 ) -> tuple[list[str], list[str], bool, bool]:
     """Names of all rows and columns, and whether all files are long tables, and rows nameless."""
+    if level == "none":
+        for own in held.values():
+            own.rows = own.rows if own.is_long else None
     facts: Any = holders.allgather(
         {party: [own.rows, own.columns, own.shape[0], own.is_long] for party, own in held.items()}
     )
     rows, columns, counts, kinds = zip(*facts.values(), strict=True)
     nameless = [one for one, names in enumerate(rows) if names is None]
+    if level == "ids":
+        facts = [{"kind": "none" if names is None else "strings"} for names in rows]
+        check_ids(facts, [party.name for party in parties], level, False)
     for one, count in enumerate(counts):
         first = nameless[0] if nameless else 0
         called = parties[first].name
@@ -177,6 +210,35 @@ def _united(names: Sequence[Sequence[str]]) -> list[str]:
     if all(set(own) == set(first) for own in names):
         return first
     return sort_names(name for own in names for name in own)
+
+
+def _refuse_other_rows(
+    parties: Sequence[Party], held: Mapping[int, Observed], holders: Placement
+) -> None:
+    """Raise InputError where columns that name rows say that those at one place are not the same.
+
+    Of values processes tell each other a checksum, or if they are other people's, nothing; and of
+    columns that are no features nobody tells another process.
+    """
+    salt = holders.bcast(secrets.token_bytes(16))
+    sums: dict[int, list[Any]] = {}
+    for party, own in held.items():
+        told = {
+            name: "" if values is None or not holders.engine.open
+            else checksum(values.astype("S32"), salt)
+            for name, values in own.naming.items() if values is not None or not holders.apart
+        }  # fmt: skip
+        sums[party] = [list(told), list(told.values())]
+    every = holders.allgather(sums)
+    known = [dict(zip(*every[party], strict=True)) for party in range(len(parties))]
+    for one, other in combinations(range(len(parties)), 2):
+        shared = [name for name in known[one] if name in known[other]]
+        for name in shared:
+            if known[one][name] != known[other][name] or not known[one][name]:
+                columns = [own.naming.get(name) for own in held.values()]
+                apart = all(one is not None and len({*one.tolist()}) == len(one) for one in columns)
+                names = [parties[one].name, parties[other].name]
+                refuse_shared(names, [[name], [name]], {name: apart}.__getitem__)
 
 
 # ---- files --------------------------------------------------------------------------------------
@@ -221,9 +283,37 @@ def read_observed(party: Party, weight: str | None, tell: Tell | None) -> Observ
     if weight is not None and weights is None:
         raise InputError(f"party {party.name!r} has no sample weights called {weight!r}")
     of_entries = None if weights is None else weights[there[0]]
+    naming = _naming(holding, values) if rows is None else {}
     return Observed(
-        rows, list(holding.feature_names), shape, there, values[there], of_entries, False
+        rows, list(holding.feature_names), shape, there, values[there], of_entries, False, naming
     )
+
+
+def _naming(holding: Holding, values: NDArray[np.float64]) -> dict[str, NDArray[np.float64] | None]:
+    """Return the columns of a matrix that say which row is which, with values if they have some.
+
+    They are features without a gap that hardly are measurements, and what was left out as such.
+    """
+    of_rows = {*GUESSED, NEARLY, "ids that repeat"} - {CLASSED}
+    numbered = default_names(len(holding.feature_names))
+    found: dict[str, NDArray[np.float64] | None] = {
+        name: None
+        for name, why in holding.left_out.items()
+        if why in of_rows or (why.startswith("text") and ids_by_name(name))
+    }
+    numbers = {}
+    for place, name in enumerate(holding.feature_names):
+        column = values[:, place]
+        if name in numbered or np.isnan(column).any():
+            continue
+        if (why := no_measurement(name, column)) in of_rows - {DIFFERENT, NEARLY}:
+            found[name] = column.copy()
+        elif why in (DIFFERENT, NEARLY) or (
+            len(column) >= FEW_ROWS and holding.tells_rows_apart(name)
+        ):
+            numbers[name] = column.copy()
+    # Many columns of whole numbers that differ are counts.
+    return found | (numbers if len(numbers) <= MOST_NUMBERS else {})
 
 
 def _read_long(files: Sequence[Any], weight: str | None) -> Observed:

@@ -5,8 +5,8 @@ A party's file is a dataset of its own: its features, its rows in an order of it
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +44,9 @@ class Holding:
     sample_weight: NDArray[np.float64] | None = None  # (m,)
     kinds: Kinds | None = None  # None: all Gaussian
     labels_for_fit: SomeLabels | None = None  # known of some rows
-    left_out: tuple[str, ...] = ()  # columns of its tables that are no features
+    left_out: Mapping[str, str] = field(
+        default_factory=dict
+    )  # columns that are no features, and why
     gaps: InputError | None = None  # values are missing where none may be
 
     @property
@@ -158,7 +160,7 @@ def open_party(
         None if weights_of_rows is None else weights_of_rows.astype(np.float64, copy=False),
         kinds,
         known,
-        tuple(name for dataset in datasets for name in dataset.left_out),
+        {name: why for dataset in datasets for name, why in dataset.left_out.items()},
         gaps,
     )
 
