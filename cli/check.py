@@ -124,6 +124,7 @@ def _look(
     from vpem.errors import InputError, VpemError
 
     from .naming import spoken
+    from .output import plural
     from .taking_part import INDIVIDUALS, look_at
 
     if not study.member(name).holds:
@@ -134,8 +135,8 @@ def _look(
         return []
     if not data:
         refuse_given(how, "is of DATA; name the file")
-        told = f"not looked at: name {name}'s file after {study.path.name}"
-        return [Finding(name, "data", "ok", told)]
+        told = f"name your data: vpem party check {study.path.name} {name}.csv"
+        return [Finding(name, "data", "note", "not looked at", told)]
     if {*study.options} == {INDIVIDUALS}:
         told = f"not looked at: 'vpem {INDIVIDUALS}' reads them by options of its own"
         return [Finding(name, "data", "ok", told)]
@@ -144,7 +145,7 @@ def _look(
         names, n_rows = look_at(context, study, name, data, how, screen.say, brought)
     except VpemError as error:
         return [Finding(name, "data", "fails", "", spoken(error))]
-    told = f"{n_rows} rows, {len(names)} features, as the study takes them"
+    told = f"{plural(n_rows, 'row')}, {plural(len(names), 'feature')}, as the study takes them"
     return [Finding(name, "data", "ok", told)]
 
 

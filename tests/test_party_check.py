@@ -424,13 +424,15 @@ def test_the_command_asks_one_that_serves_and_says_what_fails(tmp_path, capsys, 
         serving.terminate()
         assert "hub was ended by SIGTERM" in serving.communicate()[1]
     assert (found["works"], found["name"], found["edition"]) == (True, "lab", 1)
+    data = found["checks"].pop(1)
+    assert (data["state"], data["found"]) == ("note", "not looked at")
+    assert data["sentence"] == "name your data: vpem party check heart.toml lab.csv"
     assert {one["state"] for one in found["checks"]} == {"ok"}
-    assert found["checks"][1]["found"] == "not looked at: name lab's file after heart.toml"
     assert {one["with"] for one in found["checks"]} == {"hub", "lab"}
     result = run_words(capsys, "party", "check", "heart.toml")
     assert result.code == 2
     rows = [line.split() for line in result.out.splitlines()]
-    assert rows[-4:-1] == [["proxy", "none"], ["port", "fails"], []]
+    assert rows[-5:-2] == [["proxy", "none"], ["port", "fails"], []]
     assert re.search(r"^fails: hub \(.*\) refuses connections: ", result.out, re.M)
 
 
@@ -444,7 +446,7 @@ def test_the_own_data_are_looked_at(tmp_path, capsys, monkeypatch):
     serving = ("lab.csv", "--serve", "--listen", "none")
     assert "an address must be" in run_words(capsys, "party", "check", "heart.toml", *serving).err
     for words, state, said in (
-        (["lab.csv"], "ok", "3 rows, 1 features, as the study takes them"),
+        (["lab.csv"], "ok", "3 rows, 1 feature, as the study takes them"),
         (["lab.csv", "--features", "patient"], "fails", "patient"),
         (["poor.csv", "--serve"], "fails", "no ids, .*; also, party 'lab': poor.csv: row 1, feat"),
         (["none.csv"], "fails", "party 'lab': 'none.csv' does not exist"),
