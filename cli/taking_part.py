@@ -153,6 +153,7 @@ def look_at(
     names, n_rows = dict[str, None](), 0
     agreed = agreed_before(context, study)
     others = [one for one in agreed if one.command != INDIVIDUALS]
+    fits = [one for one in others if one.command not in ("predict", "score")]
     for place, one in enumerate(others or agreed):
         speak_of([*context.command.params, *one.params])
         brought = features if one.command != "impute" else ()
@@ -165,13 +166,15 @@ def look_at(
             except VpemError as error:
                 whose_options(error, study)
                 raise
-        names |= dict.fromkeys(found)
+        if one in fits or not fits:  # a model has the features of its fit
+            names |= dict.fromkeys(found)
     speak_of(context.command.params)
     return tuple(names), n_rows
 
 
 def _opened(one: Agreed, study: Study, party: Party, tell: Any) -> tuple[Sequence[str], int]:
     """Return names of features and number of rows that a command will find in a party's files."""
+    from vpem.files.parties.alignment import check_ids
     from vpem.files.parties.joining import check_own_ids, refuse_gaps, refuse_shared
     from vpem.files.parties.observing import entries_of, read_observed
     from vpem.files.parties.opening import open_party
@@ -181,7 +184,10 @@ def _opened(one: Agreed, study: Study, party: Party, tell: Any) -> tuple[Sequenc
     weight, level = one.values.get("sample_weight"), one.values.get("align")
     if one.command == "impute":
         seen = read_observed(party, weight, tell)
-        entries_of(party, seen, seen.rows or [""] * seen.shape[0], seen.columns)
+        named = seen.rows is not None and level != "none"
+        check_ids([{"kind": "strings" if named else "none"}], [party.name], level, False)
+        rows = seen.rows or [f"row {number}" for number in range(seen.shape[0])]
+        entries_of(party, seen, rows, seen.columns)
         return seen.columns, seen.shape[0]
     over_features = one.values.get("split") == "features"
     # A model knows whether values may be missing.
@@ -194,15 +200,37 @@ def _opened(one: Agreed, study: Study, party: Party, tell: Any) -> tuple[Sequenc
     holding.close()
     names = holding.feature_names
 
-    def check_ids() -> None:
+    def look_at_ids() -> None:
         if over_features:
             check_own_ids([holding], level, apart=True)
 
-    refuse_gaps([holding], check_ids)
-    check_ids()
+    refuse_gaps([holding], look_at_ids)
+    look_at_ids()
     if over_features and level is None:
         others = {who: own for who, own in study.features.items() if who != party.name}
         refuse_shared([party.name, *others], [names, *others.values()])
+    if over_features and not one.values.get("missing_parties"):
+        _check_rows(one, holding.n_samples, party.name)
     if one.command in ("kmeans", "fedem"):
         refuse_families(holding.kinds, names, str(party.path))
     return names, holding.n_samples
+
+
+def _check_rows(one: Agreed, n_rows: int, name: str) -> None:
+    """Raise InputError where a party has fewer rows than any fit of a command has components."""
+    from vpem.errors import InputError
+    from vpem.fits.selection.lists import parse_numbers
+
+    from .output import plural
+
+    param = next((param for param in one.params if {"-k"} & {*param.opts}), None)
+    asked = None if param is None else one.values.get(param.name)
+    if param is None or asked is None or param.name not in ("n_components", "n_clusters"):
+        return
+    counts = parse_numbers(param.opts[-1], str(asked), least=1)
+    if n_rows < min(counts):
+        noun = param.name.removeprefix("n_")
+        raise InputError(
+            f"party {name!r} has {plural(n_rows, 'row')}, and {min(counts)} {noun} need at least "
+            "as many rows that all parties have"
+        )

@@ -123,6 +123,9 @@ OWN = {
     "gaps.csv": "patient,iron,sugar\na,1,2\nb,,4\nc,5,7\n",
     "poor.csv": "iron,sugar\n1,2\n,4\n5,7\n",
     "twice.csv": "patient,iron,sugar\na,1,2\nb,3,4\na,5,7\n",
+    "hollow.csv": "patient,iron,sugar,zinc\na,,2,1\nb,,4,1\nc,,7,1\n",
+    "single.csv": "patient,iron,sugar\na,1,2\n",
+    "nameless.csv": "patient,iron,sugar\na,1,2\n,,4\nc,5,7\n",
     "long.csv": "row,column,value\nr,c,1\nr,d,2\ns,c,3\n",
     "long-twice.csv": "row,column,value\nr,c,1\nr,c,2\ns,c,3\n",
 }
@@ -139,6 +142,14 @@ OWN = {
         ("--split rows", "lab.csv --features iron", None),
         ("--align ids --missing marginalize", "gaps.csv", None),
         ("--command impute", "long.csv", None),
+        ("--command impute --rank 2", "bare.csv", None),
+        ("--command impute --align ids", "bare.csv", "'lab' has no ids, by which rows could be al"),
+        ("--align ids --missing-parties -k 2-3", "single.csv", None),
+        ("--align ids -k 2-3 --scale standard", "single.csv", "party 'lab' has 1 row, and 2 compon"
+         "ents need at least as many rows that all parties have"),
+        ("--command kmeans -k 4 --split features --align ids", "lab.csv", "has 3 rows, and 4 clus"),
+        ("--align ids", "nameless.csv --id-column patient", "row 1 .counted from 0. has no id in "
+         "column 'patient'; fill it in, or remove the row$"),
         ("--command fit --command predict --align psi", "lab.csv", None),
         ("--align ids", "bare.csv", "'lab' has no ids, by which rows could be aligned; name their "
          "column with --id-column or in"),
@@ -151,8 +162,8 @@ OWN = {
         ("--align ids", "gaps.h5", "gaps.h5: row 1, feature 0 .'iron'. is NaN"),
         ("--align ids", "poor.csv", "has no ids, .*; also, party 'lab': poor.csv: row 1, feat"),
         ("", "lab.csv", "party 'lab' has ids, and nobody has said whether rows are matched by them;"
-         " align them by --align ids, .*hub alone can change what heart says: vpem study change "
-         "heart.toml --align ids"),
+         " align them by adding --align ids .*hub alone can change what heart says: vpem study "
+         "change heart.toml --align ids"),
         ("--command kmeans -k 2", "counts.h5", "feature 'iron' is kept as poisson, which 'vpem f"),
         ("--command kmeans -k 2", "gaps.csv", "or integrate them out with --missing marginalize"),
         ("--command fit --command kmeans --split features --align ids", "counts.h5", "is kept as"),
@@ -187,6 +198,17 @@ def test_a_request_is_refused_where_the_runs_would_refuse(
     else:
         assert (found.code, (lab / "lab.request").exists()) == (2, False)
         assert re.search(said, found.err.splitlines()[-1])
+
+
+def test_a_request_names_what_the_fit_takes(capsys, people, hub):
+    """Not what is left out of it, though a command that uses the model would keep it."""
+    begun(capsys, "--command", "fit", "--command", "predict", "--align", "ids")
+    lab = people("lab", "hub/heart.toml")
+    done(capsys, "party", "init", "--name", "lab")
+    (lab / "hollow.csv").write_text(OWN["hollow.csv"])
+    found = done(capsys, "party", "request", "heart.toml", "hollow.csv")
+    assert re.search(r"left out: iron \(no values\), zinc \(constant\)", found.err)
+    assert re.search(r"features +sugar\n", found.out)
 
 
 def test_names_that_several_parties_bring_need_a_word(capsys, people, hub):

@@ -155,19 +155,19 @@ def text_array(words: Sequence[str]) -> pa.Array:
 
 
 def annotation_of(
-    name: str, column: pa.ChunkedArray, source: str, file: Path | None = None
+    name: str, column: pa.ChunkedArray, source: str, file: Path | None = None, what: str = "label"
 ) -> Labels:
-    """Return ids or labels as an array of integers, floats or strings."""
+    """Return ids or labels, ``what`` each is called, as an array of integers, floats or strings."""
     check_strings(name, column, source, file)
     values = decoded(column)
     if pa.types.is_temporal(values.type) and not pa.types.is_duration(values.type):
         values = _moments(values.cast(pa.string()))
     if _is_string(values.type):
-        return _words(name, values, source)
+        return _words(name, values, source, what)
     if not is_numeric(values.type):
         raise InputError(f"{source}: column {name!r} holds {values.type}, not text or numbers")
     numbers, missing = numbers_in(values)
-    _check_there(name, missing, source)
+    _check_there(name, missing, source, what)
     return numbers.astype(np.int8) if pa.types.is_boolean(values.type) else numbers
 
 
@@ -181,7 +181,7 @@ def _moments(values: pa.ChunkedArray) -> pa.ChunkedArray:
     return values
 
 
-def _words(name: str, values: pa.ChunkedArray, source: str) -> Labels:
+def _words(name: str, values: pa.ChunkedArray, source: str, what: str) -> Labels:
     """Return a column of text without white space around it; of whole numbers as integers."""
     import pyarrow.compute as pc
 
@@ -193,19 +193,21 @@ def _words(name: str, values: pa.ChunkedArray, source: str) -> Labels:
             f"{source}: row {int(np.argmax(broken))} (counted from 0) has a line break in column "
             f"{name!r}; is a quotation mark left open?"
         )
-    _check_there(name, missing | (numbers_in(is_empty(values))[0] == 1), source)
+    _check_there(name, missing | (numbers_in(is_empty(values))[0] == 1), source, what)
     if pc.all(pc.match_substring_regex(values, r"^(0|-?[1-9][0-9]{0,17})$")).as_py():
         return numbers_in(values.cast(pa.int64()))[0]
     return np.array(values.to_pylist(), dtype=str)
 
 
-def _check_there(name: str, missing: NDArray[Any], source: str) -> None:
+def _check_there(name: str, missing: NDArray[Any], source: str, what: str) -> None:
     """Raise InputError if a row has no value."""
     if missing.any():
+        row = f"{source}: row {int(np.argmax(missing))} (counted from 0)"
+        if what == "id":
+            raise InputError(f"{row} has no id in column {name!r}; fill it in, or remove the row")
         raise InputError(
-            f"{source}: row {int(np.argmax(missing))} (counted from 0) has no value in column "
-            f"{name!r}, which holds labels, ids or workers; fill it in, or leave the column out "
-            "with ",
+            f"{row} has no value in column {name!r}, which holds {what}s; fill it in, or leave "
+            "the column out with ",
             Setting("drop"),
         )
 

@@ -185,8 +185,8 @@ def _noted(frame: Frame, noted: dict[str, int], found: Columns) -> dict[str, Any
             values["sample_weight"] = weights_of(name, column, frame.source)
         elif what == "worker":
             values["workers"] = from_worker_of_row(
-                annotation_of(name, column, frame.source, frame.file)
+                annotation_of(name, column, frame.source, frame.file, what)
             )
         else:
-            values[f"{what}s"] = annotation_of(name, column, frame.source, frame.file)
+            values[f"{what}s"] = annotation_of(name, column, frame.source, frame.file, what)
     return values
