@@ -184,8 +184,9 @@ def _opened(one: Agreed, study: Study, party: Party, tell: Any) -> tuple[Sequenc
     weight, level = one.values.get("sample_weight"), one.values.get("align")
     if one.command == "impute":
         seen = read_observed(party, weight, tell)
-        named = seen.rows is not None and level != "none"
-        check_ids([{"kind": "strings" if named else "none"}], [party.name], level, False)
+        if level == "ids":
+            kind = "none" if seen.rows is None else "strings"
+            check_ids([{"kind": kind}], [party.name], level, apart=True)
         rows = seen.rows or [f"row {number}" for number in range(seen.shape[0])]
         entries_of(party, seen, rows, seen.columns)
         return seen.columns, seen.shape[0]

@@ -148,11 +148,13 @@ OWN = {
         ("--align ids -k 2-3 --scale standard", "single.csv", "party 'lab' has 1 row, and 2 compon"
          "ents need at least as many rows that all parties have"),
         ("--command kmeans -k 4 --split features --align ids", "lab.csv", "has 3 rows, and 4 clus"),
+        ("--align ids", "twice.csv", "rows 0 and 2 of party 'lab' have the same id"),
+        ("--align ids", "nameless.csv", "no id in column 'patient'; fill .*; also, .* is NaN"),
         ("--align ids", "nameless.csv --id-column patient", "row 1 .counted from 0. has no id in "
          "column 'patient'; fill it in, or remove the row$"),
         ("--command fit --command predict --align psi", "lab.csv", None),
         ("--align ids", "bare.csv", "'lab' has no ids, by which rows could be aligned; name their "
-         "column with --id-column or in"),
+         "column with --id-column, or store them in its HDF5 file .ids.$"),
         ("--align ids", "lab.csv --features patient,iron --id-column patient",
          "'patient' cannot be a feature: it holds ids"),
         ("--align hmac", "twice.csv --id-column patient", "rows 0 and 2 of party 'lab' have the"),

@@ -183,13 +183,16 @@ def check_ids(
     kinds = [fact["kind"] for fact in facts]
     having = [name for name, kind in zip(names, kinds, strict=True) if kind != "none"]
     if level not in (None, "none") and "none" in kinds:
+        elsewhere = (
+            " or in a manifest, store them in its HDF5 file (ids), or say ",
+            Setting("align", "none"),
+            " if rows are aligned already",
+        )
         raise InputError(
             f"party {names[kinds.index('none')]!r} has no ids, by which rows could be aligned; "
             "name their column with ",
             Setting("id_column"),
-            " or in a manifest, store them in its HDF5 file (ids), or say ",
-            Setting("align", "none"),
-            " if rows are aligned already",
+            *((", or store them in its HDF5 file (ids)",) if apart else elsewhere),
         )
     if level is None and having and apart:
         raise InputError(

@@ -7,16 +7,18 @@ keeps what is in them to itself.
 from __future__ import annotations
 
 import os
+import warnings
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
-from vpem.checks import Floats, Labels, check_memory
+from vpem.checks import Floats, Labels, check_memory, ids_by_name
 from vpem.engines.each import for_each
 from vpem.engines.engine import about
 from vpem.engines.placement import Placement
-from vpem.errors import InputError, Setting
+from vpem.errors import InputError, Setting, VpemWarning
 from vpem.files.datasets import Dataset, default_names
 from vpem.files.levels import recoded
 from vpem.files.parties.alignment import BY_POSITION, Alignment, align, check_ids, read_key
@@ -25,7 +27,7 @@ from vpem.files.parties.homes import Home
 from vpem.files.parties.ids import read_ids
 from vpem.files.parties.known import check_labels, labels_of_rows, refuse_labels_of_rows
 from vpem.files.parties.manifest import Party
-from vpem.files.parties.opening import Holding, Tell, open_parties
+from vpem.files.parties.opening import Holding, Tell, open_parties, open_party
 from vpem.files.parties.share import Share
 from vpem.files.parties.weights import joined_weights, stacked_weights
 from vpem.network.holdings import Partition, Workers
@@ -42,10 +44,27 @@ def check_own_ids(holdings: Sequence[Holding], level: str | None, apart: bool) -
 
     ``apart`` says whether others of these are somebody else's.
     """
+    if level not in (None, "none"):
+        for holding in holdings:
+            _check_left_out(holding, level)
     names = [holding.party.name for holding in holdings]
     ids = [holding.n_samples if holding.ids is None else holding.ids for holding in holdings]
     read = [read_ids(own, name, level) for own, name in zip(ids, names, strict=True)]
     check_ids([facts for _, facts in read], names, level, apart)
+
+
+def _check_left_out(holding: Holding, level: str) -> None:
+    """Raise InputError where a column called as ids is none, since one is empty or there twice."""
+    called = [name for name in holding.left_out if ids_by_name(name)]
+    if holding.ids is not None or len(called) != 1:
+        return
+    table = holding.party.table.changed(id_column=called[0])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", VpemWarning)
+        again = open_party(replace(holding.party, table=table), keep_constant=True, on_disk=True)
+        again.close()
+        if again.ids is not None:
+            read_ids(again.ids, holding.party.name, level)
 
 
 def refuse_gaps(held: Sequence[Holding], check: Callable[[], None] = lambda: None) -> None:
