@@ -151,7 +151,7 @@ OWN = {
         ("--align ids", "twice.csv", "rows 0 and 2 of party 'lab' have the same id"),
         ("--align ids", "nameless.csv", "no id in column 'patient'; fill .*; also, .* is NaN"),
         ("--align ids", "nameless.csv --id-column patient", "row 1 .counted from 0. has no id in "
-         "column 'patient'; fill it in, or remove the row$"),
+         "column 'patient'; fill it in, or remove the row; also, .* is NaN"),
         ("--command fit --command predict --align psi", "lab.csv", None),
         ("--align ids", "bare.csv", "'lab' has no ids, by which rows could be aligned; name their "
          "column with --id-column, or store them in its HDF5 file .ids.$"),

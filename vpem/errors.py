@@ -114,6 +114,10 @@ class MissingColumnError(InputError):
         self.columns = columns
 
 
+class MissingIdError(InputError):
+    """A row has no id."""
+
+
 class FileError(VpemError, OSError):
     """A file that cannot be read, is not what it should be, or cannot be written."""
 

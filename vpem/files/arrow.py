@@ -11,7 +11,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from vpem.checks import Floats, Labels, check_memory, read_float
-from vpem.errors import FileError, InputError, Setting, shorten
+from vpem.errors import FileError, InputError, MissingIdError, Setting, shorten
 from vpem.files.annotations import as_weights
 from vpem.files.opening import check_unpacked
 from vpem.files.reading import LONGEST_STRING
@@ -204,7 +204,9 @@ def _check_there(name: str, missing: NDArray[Any], source: str, what: str) -> No
     if missing.any():
         row = f"{source}: row {int(np.argmax(missing))} (counted from 0)"
         if what == "id":
-            raise InputError(f"{row} has no id in column {name!r}; fill it in, or remove the row")
+            raise MissingIdError(
+                f"{row} has no id in column {name!r}; fill it in, or remove the row"
+            )
         raise InputError(
             f"{row} has no value in column {name!r}, which holds {what}s; fill it in, or leave "
             "the column out with ",

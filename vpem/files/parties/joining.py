@@ -44,19 +44,18 @@ def check_own_ids(holdings: Sequence[Holding], level: str | None, apart: bool) -
 
     ``apart`` says whether others of these are somebody else's.
     """
-    if level not in (None, "none"):
-        for holding in holdings:
-            _check_left_out(holding, level)
+    for holding in holdings:
+        _check_left_out(holding, level)
     names = [holding.party.name for holding in holdings]
     ids = [holding.n_samples if holding.ids is None else holding.ids for holding in holdings]
     read = [read_ids(own, name, level) for own, name in zip(ids, names, strict=True)]
     check_ids([facts for _, facts in read], names, level, apart)
 
 
-def _check_left_out(holding: Holding, level: str) -> None:
+def _check_left_out(holding: Holding, level: str | None) -> None:
     """Raise InputError where a column called as ids is none, since one is empty or there twice."""
     called = [name for name in holding.left_out if ids_by_name(name)]
-    if holding.ids is not None or len(called) != 1:
+    if level in (None, "none") or holding.ids is not None or len(called) != 1:
         return
     table = holding.party.table.changed(id_column=called[0])
     with warnings.catch_warnings():
@@ -226,6 +225,8 @@ def join_parties(
         def look(party: int) -> None:
             if party == max(held):  # all of this process
                 refuse_gaps(own, lambda: check_own_ids(own, level, apart))
+                for holding in own:
+                    _check_left_out(holding, level)
 
         for_each(holders, range(len(parties)), look)
         found = align_parties(

@@ -5,8 +5,9 @@ A party's file is a dataset of its own: its features, its rows in an order of it
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,15 @@ from numpy.typing import NDArray
 from vpem.checks import Floats, Labels, check_finite, is_whole
 from vpem.engines.each import for_each
 from vpem.engines.placement import Placement
-from vpem.errors import FileError, InputError, Setting, VpemError, did_you_mean
+from vpem.errors import (
+    FileError,
+    InputError,
+    MissingIdError,
+    Setting,
+    VpemError,
+    VpemWarning,
+    did_you_mean,
+)
 from vpem.files.data import read_data
 from vpem.files.datasets import Dataset
 from vpem.files.labels_for_fit import SomeLabels, settle_labels
@@ -147,7 +156,10 @@ def open_party(
         ids = _chained([dataset.ids for dataset in datasets], "ids", party)
         known = _known(party, datasets, ids)
     except VpemError as error:
-        raise type(error)(f"party {party.name!r}: ", *error.parts) from None
+        also: Sequence[str | Setting] = ()
+        if isinstance(error, MissingIdError) and not keep_empty:
+            also = _gaps_without_ids(party)
+        raise type(error)(f"party {party.name!r}: ", *error.parts, *also) from None
     labels = [dataset.labels for dataset in datasets]
     noted = [None if weights is None else dataset.sample_weight for dataset in datasets]
     weights_of_rows = _chained(noted, "weights", party)
@@ -163,6 +175,22 @@ def open_party(
         {name: why for dataset in datasets for name, why in dataset.left_out.items()},
         gaps,
     )
+
+
+def _gaps_without_ids(party: Party) -> Sequence[str | Setting]:
+    """Return what else is to be said of a party's files, whose ids are not all there."""
+    table = party.table
+    drop = table.drop
+    if table.id_column is not None and table.features is None and drop is None:
+        drop = [table.id_column]
+    without = table.changed(id_column=None, drop=drop)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", VpemWarning)
+        try:
+            gaps = open_party(replace(party, table=without)).gaps
+        except VpemError:  # of which the error of the ids says enough
+            return ()
+    return () if gaps is None else ("; also, ", *gaps.parts)
 
 
 def _known(party: Party, datasets: Sequence[Dataset], ids: Labels | None) -> SomeLabels | None:
