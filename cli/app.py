@@ -58,7 +58,7 @@ COMMANDS = {
     "saem": ("saem.saem", "Fit a model with latent variables by stochastic EM (SAEM)."),
     "predict": ("use.predict", "Assign rows to components or centres; predict individuals."),
     "score": ("use.score", "Compute log-likelihood, BIC and AIC of data under a model."),
-    "show": ("model.show", "Show a model, or any other file that vpem has written."),
+    "show": ("model.show", "Show a model, or another file that vpem has written."),
     "sample": ("use.sample", "Draw rows from a model, each labelled with its component."),
     "evaluate": ("use.evaluate", "Compare components or clusters with labels."),
     "plot": ("plot.plot", "Draw a model: its components, how they differ, how the fit went."),

@@ -126,16 +126,16 @@ class FalseMember:
         if not self.session or rng.random() < 0.3:
             self.session = secrets.token_hex(16)
         hello = Hello(
-            self.roster.study, self.roster.edition, __version__, self.identity.name, self.session,
-            "", Got(),
+            self.roster.study, self.roster.edition, self.roster.text, __version__,
+            self.identity.name, self.session, "", Got(),
         )  # fmt: skip
         how = rng.random()
         if how < 0.7:
             return hello.pack()
         if how < 0.8:
             fields: dict[str, Any] = {
-                "study": "0" * 32, "edition": 2, "version": "\x1b[2J", "name": "clinic",
-                "yours": "f" * 32, "got": Got(int(pick(rng, ODD_NUMBERS[:9])), 3),
+                "study": "0" * 32, "edition": 2, "text": "\x1b[2J", "version": "\x1b[2J",
+                "name": "clinic", "yours": "f" * 32, "got": Got(int(pick(rng, ODD_NUMBERS[:9])), 3),
             }  # fmt: skip
             name = str(pick(rng, list(fields)))
             return replace(hello, **{name: fields[name]}).pack()

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["BLOCK", "PRIME", "add_scaled", "add_tag", "values_of"]
+__all__ = ["add_scaled", "add_tag", "values_of"]
 
 Words = NDArray[np.uint64]
 
