@@ -107,11 +107,11 @@ def goes_on(everyones: list[Any]) -> bool:
 def is_introduction(found: Any) -> bool:
     """Whether a value may be an introduction, with its signature.
 
-    It is a command, what all must have alike, outputs, and fewest parties.
+    It is a command, what all must have alike, outputs, fewest parties, and random bytes.
     """
     return (
         isinstance(found, list)
-        and len(found) == 5
+        and len(found) == 6
         and isinstance(found[0], str)
         and isinstance(found[1], dict)
         and all(isinstance(told, list) and len(told) == 2 for told in found[1].values())
@@ -119,7 +119,7 @@ def is_introduction(found: Any) -> bool:
         and isinstance(found[2], list)
         and all(isinstance(name, str) for name in found[2])
         and type(found[3]) is int
-        and isinstance(found[4], bytes)
+        and all(isinstance(part, bytes) for part in found[4:])
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 import time
@@ -145,6 +146,7 @@ class Meeting(Where):
             """Return what a member signs: the text of the study, and what it says of itself."""
             return encode([self.study.roster.study, self.study.roster.text, *said])
 
+        own = [*own, os.urandom(16)]  # no two runs are introduced alike
         own = [*own, self._signs.sign(signed(own), INTRODUCTION)]
         found: Any
         post, others = self._post, range(1, self.engine.size)

@@ -412,6 +412,57 @@ def untouched(kind, found):
     return found
 
 
+@pytest.mark.parametrize("how", ["changed", "of another time", "of another run", "cut"])
+def test_what_the_first_member_passes_on_is_what_was_said(identities, how):
+    members = tuple(Member(each.name, der(each)) for each in identities)
+    roster = Roster("0" * 32, "heart", 1, members)
+    others = []
+
+    class Forging(QueuePost):
+        def put(self, to, tag, message, topic=""):
+            if tag == 4 and how == "changed":
+                message = bytes(message).replace(b"honest", b"forged")
+            elif tag == 4 and how == "cut":
+                message = bytes(message)[:20]
+            elif tag == 6 and how == "of another time":
+                message = others[1]
+            elif tag == 6 and how == "of another run":
+                message = members_say(roster, identities, [1, 2], b"run before")
+            others.append(bytes(message))
+            super().put(to, tag, message, topic)
+
+    def member(rank, size, mail):
+        post = Forging(rank, mail) if rank == 0 else QueuePost(rank, mail)
+        signs = MemberSigns(roster, identities[rank])
+        signs._run = b"this run"
+        return TlsEngine(post, roster, signs)
+
+    def work(engine):
+        heard = []
+        try:
+            heard += engine.allgather([engine.rank])
+            heard.append(engine.bcast("honest" if engine.rank == 1 else None, 1))
+            values = np.array([1, 2]) if engine.rank == 1 else np.zeros(2, dtype=int)
+            engine.bcast_array(values, 1)
+            heard.append(values.tolist())
+        except InputError as error:
+            heard.append(str(error))
+        return heard
+
+    first, author, third = together(3, work, member)
+    honest = [[0], [1], [2], "honest", [1, 2]]
+    assert first == author == honest
+    assert third == [*honest[: 3 + (how.startswith("of"))], third[-1]]
+    assert "a message of member 1 has come otherwise than it was signed; member 0" in third[-1]
+
+
+def members_say(roster, identities, values, run):
+    """Return an array as the second member signs it in some run."""
+    signs = MemberSigns(roster, identities[1])
+    signs._run = run
+    return signs.seal(6, np.array(values).tobytes())
+
+
 def agreeing(engine):
     """Agree on keys, and say so where that fails, as commands do."""
     try:

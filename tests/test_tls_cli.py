@@ -322,17 +322,19 @@ def write_a_word(path, report):
     "found",
     [
         ["fit", {}, [], 1],
-        ["fit", {"--tol": [1, "x"]}, [], 1, b""],
-        ["fit", {"--tol": ["1"]}, [], 1, b""],
-        [1, {}, [], 1, b""],
-        ["fit", [], [], 1, b""],
-        ["fit", {}, [2], 1, b""],
-        ["fit", {}, [], True, b""],
-        ["fit", {}, [], 1, "signature"],
+        ["fit", {"--tol": [1, "x"]}, [], 1, b"", b""],
+        ["fit", {"--tol": ["1"]}, [], 1, b"", b""],
+        [1, {}, [], 1, b"", b""],
+        ["fit", [], [], 1, b"", b""],
+        ["fit", {}, [2], 1, b"", b""],
+        ["fit", {}, [], True, b"", b""],
+        ["fit", {}, [], 1, b"", "signature"],
+        ["fit", {}, [], 1, "random", b""],
+        ["fit", {}, [], 1, b""],
     ],
 )
 def test_members_introduce_themselves_in_plain_words(found):
-    assert is_introduction(["fit", {"--tol": ["1", "default"]}, ["output"], 3, b""])
+    assert is_introduction(["fit", {"--tol": ["1", "default"]}, ["output"], 3, b"", b""])
     assert not is_introduction(found)
 
 

@@ -64,6 +64,12 @@ class Signs(Protocol):
     def holds(self, rank: int, message: bytes, signature: bytes) -> bool:
         """Whether a signature of a message is that of a process."""
 
+    def seal(self, number: int, message: bytes) -> bytes:
+        """Return a message that another process passes on, signed, by its number in the run."""
+
+    def unseal(self, rank: int, number: int, sealed: Any) -> bytes:
+        """Return the message that a process has signed; InputError if it has signed another."""
+
 
 class Engine(Protocol):
     """The processes that agents live in.

@@ -1,7 +1,7 @@
 """The engine of the members of a study, who talk over links of their own.
 
 What all do together goes by the first member: others send it theirs, and it sends all the same
-answer. Neighbours talk to each other directly. Arrays whose shapes both ends know travel as their
+answer. What it passes on is signed by whose it is. Neighbours talk to each other directly. Arrays whose shapes both ends know travel as their
 bytes alone; other values are messages (`vpem.network.messages`).
 """
 
@@ -110,18 +110,20 @@ class TlsEngine:
         """Return every process's value in every process."""
         tag, message = self._together(), encode(value)
         if self.rank:
-            self._post.put(0, tag, message, self.topic)
+            self._post.put(0, tag, self._sealed(tag, message), self.topic)
             parts = self._read(0, tag)
             if not isinstance(parts, list) or len(parts) != self.size:
                 raise self._wrong(0, "what all members have")
-            parts[self.rank] = message
         else:
             self._ask(self._others(), [tag])
             parts = [message, *(bytes(self._post.take(r, tag)) for r in self._others())]
             every = encode(parts)
             for to in self._others():
                 self._post.put(to, tag, every, self.topic)
-        return [value if r == self.rank else self._decode(m, r) for r, m in enumerate(parts)]
+        return [
+            value if r == self.rank else self._decode(self._opened(r, tag, part), r)
+            for r, part in enumerate(parts)
+        ]
 
     # ---- arrays --------------------------------------------------------------------------------
 
@@ -206,14 +208,27 @@ class TlsEngine:
     def _tell(self, message: bytes) -> None:
         """Send all others what they hear (`_hear`) of this member."""
         tag = self._together()
+        message = self._sealed(tag, message)
         for to in [0] if self.rank else self._others():
             self._post.put(to, tag, message, self.topic)
+
+    def _sealed(self, tag: int, message: bytes) -> bytes:
+        """Return a message of this member as it goes by the first, whose own go to all directly."""
+        return message if not self.rank or self.signs is None else self.signs.seal(tag, message)
+
+    def _opened(self, root: int, tag: int, message: Any) -> Any:
+        """Return a member's message, which has come by the first one or is its own."""
+        if not root or self.signs is None:
+            return message
+        if not isinstance(message, bytes | bytearray | memoryview):
+            raise self._wrong(root, "a message")
+        return self.signs.unseal(root, tag, message)
 
     def _hear(self, root: int, read: Callable[[Any, int], Any]) -> Any:
         """Return what is read in the root's message; the first member passes on what can be."""
         tag, source = self._together(), 0 if self.rank else root
         message = self._post.take(source, tag)
-        found = read(message, source)
+        found = read(self._opened(root, tag, message), root)
         for to in [] if self.rank else self._others():
             if to != root:
                 self._post.put(to, tag, message, self.topic)

@@ -5,13 +5,21 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
 from vpem.engines.tls.members import Identity, Roster, fingerprint
 from vpem.errors import InputError
 
-__all__ = ["INTRODUCTION", "MemberSigns"]
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+__all__ = ["INTRODUCTION", "SIGNATURE_BYTES", "MemberSigns"]
+
+SIGNATURE_BYTES = 64
 
 KEYS, INTRODUCTION = b"vpem: keys of masked sums\0", b"vpem: what a member runs\0"
+PASSED_ON = b"vpem: what the first member passes on\0"
 """Stand before what is signed here, so that nothing else that the key signs is taken for it."""
 
 
@@ -19,7 +27,7 @@ class MemberSigns:
     """Signatures of members (`vpem.engines.engine.Signs`): facts are study, edition and members."""
 
     def __init__(self, roster: Roster, identity: Identity) -> None:
-        self._roster, self._identity = roster, identity
+        self._roster, self._identity, self._run = roster, identity, b""
         shown = [f"{each.name} {fingerprint(each.certificate)}" for each in roster.members]
         self.facts = [roster.study, str(roster.edition), roster.text, *shown]
 
@@ -36,10 +44,11 @@ class MemberSigns:
                     "them on has changed them"
                 )
         every = hashlib.sha256(b"".join(hashlib.sha256(said).digest() for said, _ in everyones))
+        self._run = every.digest()
         self.facts.append(every.hexdigest())
 
-    def sign(self, message: bytes, context: bytes = KEYS) -> bytes:
-        """Return this member's signature (Ed25519) of a message."""
+    @cached_property
+    def _key(self) -> Ed25519PrivateKey:
         from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
         from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
@@ -48,16 +57,26 @@ class MemberSigns:
             key = load_pem_private_key(self._identity.key.read_bytes(), None)
         if not isinstance(key, Ed25519PrivateKey):
             raise InputError(f"{self._identity.key} is no Ed25519 key that can be read")
-        return key.sign(context + message)
+        return key
+
+    @cached_property
+    def _keys(self) -> list[Any]:
+        """Public keys of all members."""
+        from cryptography import x509
+
+        certificates = [member.certificate for member in self._roster.members]
+        return [x509.load_der_x509_certificate(each).public_key() for each in certificates]
+
+    def sign(self, message: bytes, context: bytes = KEYS) -> bytes:
+        """Return this member's signature (Ed25519) of a message."""
+        return self._key.sign(context + message)
 
     def holds(self, rank: int, message: bytes, signature: bytes, context: bytes = KEYS) -> bool:
         """Whether a signature of a message is that of a member."""
-        from cryptography import x509
         from cryptography.exceptions import InvalidSignature
         from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
-        certificate = x509.load_der_x509_certificate(self._roster.members[rank].certificate)
-        key = certificate.public_key()
+        key = self._keys[rank]
         if not isinstance(key, Ed25519PublicKey):
             return False
         try:
@@ -65,3 +84,25 @@ class MemberSigns:
         except InvalidSignature:
             return False
         return True
+
+    def seal(self, number: int, message: bytes) -> bytes:
+        """Return a message that the first member is to pass on, signed, by its number in the run.
+
+        What all have said of themselves is signed with it, so that it counts in this run alone.
+        """
+        return message + self.sign(self._in_run(number, message), PASSED_ON)
+
+    def unseal(self, rank: int, number: int, sealed: Any) -> bytes:
+        """Return the message that a member has signed; InputError if it has signed another."""
+        sealed = bytes(sealed)
+        message, signature = sealed[:-SIGNATURE_BYTES], sealed[-SIGNATURE_BYTES:]
+        if not self.holds(rank, self._in_run(number, message), signature, PASSED_ON):
+            raise InputError(
+                f"a message of {self._roster.members[rank].name} has come otherwise than it was "
+                f"signed; {self._roster.members[0].name}, which passes it on, has changed it or "
+                "taken it from another run"
+            )
+        return message
+
+    def _in_run(self, number: int, message: bytes) -> bytes:
+        return self._run + number.to_bytes(8, "big") + hashlib.sha256(message).digest()
