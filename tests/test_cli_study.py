@@ -293,7 +293,7 @@ def test_an_organiser_is_renewed(capsys, people, hub, tmp_path):
     from vpem.files.studies.identities import key_of, read_identity
 
     key = key_of(read_identity(tmp_path / "hub", "hub"))
-    (tmp_path / "lab" / "heart.toml").write_text(signed_text(body, {"ed25519": key}))
+    (tmp_path / "lab" / "heart.toml").write_text(signed_text("study", body, {"ed25519": key}))
     said = run(capsys, "study", "show", "heart.toml").sentence
     assert said.startswith("heart.toml is signed by another hub than before; ask there")
 

@@ -231,8 +231,18 @@ def test_what_a_study_must_be(heart, change):
     body = read_signed(heart["lab"].path, "study").body
     assert old in body
     key = key_of(identity_of(heart["hub"].folder, "hub"))
-    path.write_text(signed_text(body.replace(old, new), {"ed25519": key}))
+    path.write_text(signed_text("study", body.replace(old, new), {"ed25519": key}))
     with pytest.raises((FileError, InputError), match=sentence):
+        read_study(path)
+
+
+def test_a_text_signed_as_something_else_is_no_study(heart):
+    from vpem.files.studies.signed import read_signed, signed_text
+
+    path = heart["hub"].path
+    key = key_of(identity_of(heart["hub"].folder, "hub"))
+    path.write_text(signed_text("request", read_signed(path, "study").body, {"ed25519": key}))
+    with pytest.raises(FileError, match="not signed by hub"):
         read_study(path)
 
 

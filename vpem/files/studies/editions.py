@@ -101,7 +101,7 @@ def _former(study: Study, following: bytes) -> Former:
     if len(study.former) >= MOST_FORMER:
         raise InputError(f"the organiser of {study.name} was renewed {MOST_FORMER} times already")
     identity = known_identity(study, study.organiser)
-    signature = sign(key_of(identity), succession(study.id, following))
+    signature = sign(key_of(identity), "successor", succession(study.id, following))
     return Former(certificate_of(identity), signature)
 
 

@@ -114,7 +114,12 @@ def _follows(study: Study, certificate: bytes) -> bool:
         return False
     begin = chain.index(certificate)
     return all(
-        is_signed_by(former.certificate, succession(study.id, after), from_base64(former.signature))
+        is_signed_by(
+            former.certificate,
+            "successor",
+            succession(study.id, after),
+            from_base64(former.signature),
+        )
         for former, after in zip(study.former[begin:], chain[begin + 1 :], strict=True)
     )
 

@@ -71,7 +71,9 @@ def write_request(
     if before is not None:
         keys["before"] = key_of(before)
     with atomic_write(request.path, force=True) as temporary:
-        temporary.write_text(signed_text(_body(request), keys), encoding="utf-8", newline="\n")
+        temporary.write_text(
+            signed_text("request", _body(request), keys), encoding="utf-8", newline="\n"
+        )
     return request
 
 

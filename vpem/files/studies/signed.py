@@ -1,7 +1,7 @@
 """Texts with a signature below them: whoever changes one letter is found out.
 
 Such a file is TOML whose last table is ``[signature]``; Ed25519 signs the text above it, UTF-8 with
-lines ended by newlines, without the empty line between. Programs of mail that write other ends of
+lines ended by newlines, without the empty line between, behind its kind and a zero byte. Programs of mail that write other ends of
 lines do no harm.
 """
 
@@ -50,7 +50,7 @@ class Signed:
         above, mark, below = text.rpartition(MARK)
         if not mark:
             raise FileError(f"{path} is no {kind}: it has no table [signature] at its end")
-        self.body = above
+        self.body, self.kind = above, kind
         self.content = parse_toml(self.body, path)
         table = parse_toml(mark + below, path).pop("signature")
         if set(parse_toml(mark + below, path)) != {"signature"} or "signature" in self.content:
@@ -59,7 +59,8 @@ class Signed:
 
     def is_by(self, certificate: bytes, name: str = "ed25519") -> bool:
         """Whether a field of the table is the signature by the key of a certificate (DER)."""
-        return is_signed_by(certificate, self.body, self.signature.read(name, from_base64))
+        signature = self.signature.read(name, from_base64)
+        return is_signed_by(certificate, self.kind, self.body, signature)
 
 
 def digest_of(text: Signed) -> str:
@@ -83,25 +84,31 @@ def from_base64(text: str) -> bytes:
     return found
 
 
-def sign(key: Ed25519PrivateKey, text: str) -> str:
-    """Return the signature of a text by a key, in base 64."""
-    return base64.b64encode(key.sign(text.encode())).decode()
+def _in_context(kind: str, text: str) -> bytes:
+    """Return what is signed of a text, which is then taken for nothing of another kind."""
+    return f"vpem: {kind}\0{text}".encode()
 
 
-def is_signed_by(certificate: bytes, text: str, signature: bytes) -> bool:
-    """Whether a signature of a text is by the key of a certificate (DER)."""
+def sign(key: Ed25519PrivateKey, kind: str, text: str) -> str:
+    """Return the signature of a text of some kind by a key, in base 64."""
+    return base64.b64encode(key.sign(_in_context(kind, text))).decode()
+
+
+def is_signed_by(certificate: bytes, kind: str, text: str, signature: bytes) -> bool:
+    """Whether a signature of a text of some kind is by the key of a certificate (DER)."""
     from cryptography.exceptions import InvalidSignature
 
     try:
-        public_key_of(certificate).verify(signature, text.encode())
+        public_key_of(certificate).verify(signature, _in_context(kind, text))
     except InvalidSignature:
         return False
     return True
 
 
-def signed_text(body: str, keys: Mapping[str, Ed25519PrivateKey]) -> str:
+def signed_text(kind: str, body: str, keys: Mapping[str, Ed25519PrivateKey]) -> str:
     """Return tables of TOML, which end with one newline, with signatures by the keys below them."""
-    return body + MARK + "".join(_lines((name, sign(key, body)) for name, key in keys.items()))
+    signatures = ((name, sign(key, kind, body)) for name, key in keys.items())
+    return body + MARK + "".join(_lines(signatures))
 
 
 def table_of(head: str, fields: Report) -> str:

@@ -27,7 +27,7 @@ def write_study(study: Study, identity: Identity, *, force: bool = True) -> None
     """Sign a study and write it to its path, completely or not at all; only the organiser may."""
     if certificate_of(identity) != study.member(study.organiser).certificate:
         raise InputError(f"{study.name} is signed by {study.organiser}, not by {identity.name}")
-    text = signed_text(_body(study), {"ed25519": key_of(identity)})
+    text = signed_text("study", _body(study), {"ed25519": key_of(identity)})
     with atomic_write(study.path, force) as temporary:
         temporary.write_text(text, encoding="utf-8", newline="\n")
 
