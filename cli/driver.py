@@ -22,6 +22,7 @@ from .roles import Role
 if TYPE_CHECKING:
     from vpem.files.table_settings import TableSettings
     from vpem.network.schema import Report
+    from vpem.settings import FitSettings
     from vpem.sums.connect import Network
 
     from .labels import LabelFile
@@ -48,6 +49,11 @@ class Output(Printing, heading="Output", kept=False):
         file=Role(writes=True, files=_written),
     )
     force: bool = setting(False, "Replace an existing output.", local=True, idle=NOTHING_REPLACED)
+    publish_anyway: bool = setting(
+        False,
+        "In a study: let a model leave that has components of fewer than 5 rows, or singular ones. "
+        "The policy of every party must say publish-anyway = true.",
+    )
     strict: bool = setting(False, "Exit with 3 if not converged.", heading="Stopping", local=True)
 
 
@@ -79,6 +85,7 @@ class Run:
         engine: EngineSettings | None = None,
         checkpoints: CheckpointSettings | None = None,
     ) -> None:
+        from vpem.errors import InputError
         from vpem.files.hdf5 import check_writable
 
         self.screen = screen
@@ -89,6 +96,10 @@ class Run:
         engine = engine or EngineSettings()
         self.where = where_of(engine, screen)
         self.engine = self.where.engine
+        if out.publish_anyway and not self.where.least_rows:
+            raise InputError(
+                "--publish-anyway is of a study, from which a model goes to others; leave it out"
+            )
         self.shards = engine.shards
         if out.output is not None and self.where.speaks and not self.shards:
             check_writable(out.output, out.force, kind)
@@ -128,6 +139,18 @@ class Run:
         finally:
             progress.close()
 
+    def protecting(self, how: FitSettings, width: int) -> FitSettings:
+        """Return settings by which components of few rows are not in a model that leaves.
+
+        Full covariances of so many features need rows of their own; 0: their kind is not known.
+        """
+        least = self.where.least_rows
+        if not least or self.out.publish_anyway:
+            return how
+        if how.covariance_type == "full" and how.weight_concentration_prior_type is None:
+            least = max(least, width + 1.0)
+        return how.changed(least_rows=max(how.least_rows, least))
+
     def facts(self, files: Sequence[Path]) -> Report:
         """Return what the report says of files, and of what was warned of."""
         return self.where.facts(self.screen, files)
@@ -145,6 +168,8 @@ class Run:
         self.where.tell_warnings(self.screen)
         if not self.where.speaks:
             raise typer.Exit(self._code(result.converged))
+        if not self.out.publish_anyway:
+            self.where.check_published(result)
         report = self.where.share(result, self.out, self.screen)
         self.end(report, result.converged, lambda: result.show(report))
 

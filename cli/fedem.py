@@ -119,7 +119,7 @@ def fedem(
             plot = None if out.plot is None else str(out.plot)
             return {"labels_files": run.labels.written, "plot": plot}
 
-        run.finish(Result(found.converged, tell, write, _show, own=draw))
+        run.finish(Result(found.converged, tell, write, _show, own=draw, found=found))
 
 
 def _fit(

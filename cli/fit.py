@@ -143,7 +143,7 @@ def fit(
         )
         run.finish(Result(
             found.converged, tell, write, lambda report: _show(report, task.names),
-            own=lambda _: {"labels_files": labels.written, **shards}, apart=run.shards,
+            own=lambda _: {"labels_files": labels.written, **shards}, apart=run.shards, found=found,
         ))  # fmt: skip
 
 

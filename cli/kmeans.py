@@ -133,7 +133,7 @@ def kmeans(
 
         run.finish(Result(
             found.converged, tell, write, lambda report: _show(report, names),
-            own=lambda _: {"labels_files": labels.written},
+            own=lambda _: {"labels_files": labels.written}, found=found,
         ))  # fmt: skip
 
 

@@ -41,6 +41,9 @@ BEGINNING = 60.0
 """Seconds that members have to begin again, if the time-out is shorter, where they would go on
 without one that is lost."""
 
+LEAST_ROWS = 5.0
+"""Of a component in a model that others will have: none of them is more than a fifth of it."""
+
 PATIENCE = 0.3
 """Seconds in which members that find the same fault say so themselves, before they hear of it from
 others."""
@@ -60,7 +63,7 @@ def meet(context: Any) -> Meeting:
     meeting = Meeting(losses, member, command, options)
     join(meeting)
     terms = terms_of(context)
-    meeting.guard.check(command, options)
+    meeting.guard.check(command, options, member.holds)
     given = [name for name, role in context.command.roles().items() if role.writes]
     given = [name for name in given if options.get(name) is not None]
     everyones = meeting.introduce([command, terms, given, meeting.guard.fewest])
@@ -236,6 +239,23 @@ class Meeting(Where):
     def _over(self) -> None:
         """Note that nobody needs or hears anything more of this process, however it ends."""
         self._delivered = True
+
+    least_rows = LEAST_ROWS
+
+    def check_published(self, result: Result) -> None:
+        """Raise InputError where a model would tell other members of few rows, at all alike."""
+        from vpem.errors import InputError, Setting
+        from vpem.fits.outcomes import few_rows_of
+
+        if result.apart or result.found is None:
+            return
+        told: list[Any] = self.engine.allgather(few_rows_of(result.found, self.least_rows))
+        for sentence in filter(None, told):
+            raise InputError(
+                f"{sentence:.500}: a model would tell others of them, and none is written; fit "
+                "fewer components, or ask all parties to allow ", Setting("publish_anyway", True),
+                " in their policies",
+            )  # fmt: skip
 
     def watch(self, n_rows: int, over_rows: bool, screen: Screen) -> None:
         """Keep to this member's policy."""

@@ -42,10 +42,16 @@ class Guard:
         self.study = study
         self.policy = policy_beside(study.path)
 
-    def check(self, command: str, options: Mapping[str, Any]) -> None:
-        """Raise PolicyError where a command may not be run; options by names of parameters."""
-        if self.policy is not None:
-            self.policy.check(command, options, **self.facts)
+    def check(self, command: str, options: Mapping[str, Any], holds: bool) -> None:
+        """Raise PolicyError where a command may not be run; options by names of parameters.
+
+        Some options need the word of whoever ``holds`` data.
+        """
+        from vpem.files.studies.policy import FILE, Policy
+
+        if self.policy is not None or holds:
+            policy = self.policy or Policy(self.study.path.parent / FILE)
+            policy.check(command, options, **self.facts)
 
     @property
     def fewest(self) -> int:

@@ -39,6 +39,8 @@ class Result:
         Given the report, writes what each user wants beside; returns what reports say of it.
     apart : bool
         Whether each process writes a model of its own, by ``write``.
+    found : Fit, FedFit or Clustering, optional
+        What others will have, of which `vpem.fits.outcomes.few_rows_of` tells.
     """
 
     converged: bool
@@ -47,6 +49,7 @@ class Result:
     show: Callable[[Report], None]
     own: Callable[[Report], Report] = lambda _: {}
     apart: bool = False
+    found: Any = None
 
 
 def send(

@@ -249,7 +249,8 @@ class Search:
 
         converged = all(one["status"] == "converged" for one in found.cells)
         show = partial(show_selection, found)
-        return Result(converged, tell, write, show, own=partial(self._own, found))
+        chosen = None if fitted is None else fitted[0]
+        return Result(converged, tell, write, show, own=partial(self._own, found), found=chosen)
 
     def _own(self, found: Selection, report: Report) -> Report:
         """Draw the picture, if it is wanted; what a report says of a user's own files."""

@@ -135,6 +135,8 @@ class Task:
     def fit(self, data: tuple[Any, Any, Report], how: FitSettings, **more: Any) -> Fit:
         """Fit the data as `data` returns them; parameters stay in the processes of their hubs."""
         X, weights, about = data
+        width = self.source.n_features if self.over_rows else self.network.whole.blocks.widths.max()
+        how = self.run.protecting(how, int(width))
         more = how.values() | {"sample_weight": weights} | about | more
         if self.over_rows:
             from vpem.fits.rows import fit_em
@@ -150,7 +152,9 @@ class Task:
         ``limit`` is that of `data`; ``more`` is what else that kind takes.
         """
         X, weights, about = self.data(limit)
-        options = how.values("n_components", "covariance_type", "n_init") | about
+        options = (
+            self.run.protecting(how, 0).values("n_components", "covariance_type", "n_init") | about
+        )
         workers = self.parts if self.over_rows else None
         return kind(X, self.networks, workers, options, sample_weight=weights, **more)
 

@@ -99,6 +99,14 @@ class Where:
         report["model"] = None if out.output is None else str(out.output)
         return report | result.own(report)
 
+    @property
+    def least_rows(self) -> float:
+        """Rows that every component of a model must have, for it to leave; 0: it stays here."""
+        return 0.0
+
+    def check_published(self, result: Result) -> None:
+        """Raise InputError where a model would tell others of few rows."""
+
     def watch(self, n_rows: int, over_rows: bool, screen: Screen) -> None:
         """Take note of how many rows there are, over which sums will be taken."""
 

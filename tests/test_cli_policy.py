@@ -6,6 +6,7 @@ import tomllib
 import numpy as np
 import pytest
 
+from vpem import read_model
 from vpem.files.studies.logged import entries
 from vpem.files.studies.message_log import MessageLog, log_beside
 
@@ -86,3 +87,47 @@ def test_a_refusal_is_told_in_full_and_named_elsewhere(company, policy, rule, sh
         assert found[name].sentence == f"lab ended: lab's policy {rule}; ask there"
     sent = [one for one in entries([log_beside(folder / "heart.toml", "lab")]) if one.sent]
     assert sum(one.kind == "server" for one in sent) == shown
+
+
+def test_no_model_leaves_that_tells_of_few_rows(tmp_path):
+    """Of 178 wines 20 components would have some of one row, whose means are that row."""
+    from vpem import example_path, read_dataset
+
+    X = read_dataset(example_path("wine")).X
+    columns = {"clinic": range(4), "lab": range(4, 9), "shop": range(9, 13)}
+    few = {"components": 20, "seed": 0, "max-iter": 60}
+    made = make_company(
+        tmp_path, list(columns), {"fit": few, "kmeans": {"clusters": 60, "split": "features"}},
+        server="hub",
+    )  # fmt: skip
+    for name, own in columns.items():
+        np.savetxt(made.folders[name] / "own.csv", X[:, own], delimiter=",", comments="",
+                   header=",".join(f"{name}{j}" for j in own))  # fmt: skip
+    data = {name: ["own.csv"] for name in columns}
+
+    def means(words, *more):
+        own = {n: [*own, "-o", "m.h5", "--force"] for n, own in data.items()}
+        found = made.run(*words, *more, own=own)
+        assert {one.code for one in found.values()} == {0}, found
+        model = read_model(made.folders["lab"] / "m.h5").mixture
+        rows = model.assembled_weights * len(X)
+        apart = np.abs(X[:, None] - model.assembled_means).max(axis=2)
+        return rows, int((apart.min(axis=0) < 1e-6 * np.abs(X).max()).sum())
+
+    rows, alike = means(["fit"])
+    assert ((rows == 0) | (rows >= 5 * (1 - 1e-9))).all()
+    assert (rows >= 5).any()
+    assert alike == 0
+
+    for found in made.run("kmeans", own=data | {"hub": []}).values():
+        assert found.code == 2
+        assert "clusters of fewer than 5 rows: " in found.err
+    for name, found in made.run("fit", "--publish-anyway", own=data).items():
+        assert found.code == 2
+        assert "publish-anyway" in found.err, name
+
+    for name in columns:
+        (made.folders[name] / "policy.toml").write_text("publish-anyway = true\n")
+    rows, alike = means(["fit"], "--publish-anyway")
+    assert (rows < 2.5).any()
+    assert alike > 0

@@ -92,6 +92,7 @@ ALONE = {
         align align_key checkpoint checkpoint_every config data dataset digits force init_model
         init_rows help_all json missing_parties output parties plot quiet resume resume_if_any
         show_config
+        publish_anyway
         state strict traces worker_rows device_individuals id time value covariates doses
         init_individuals quote_formulas labels_file vocabulary min_documents max_share
         topics

@@ -1,5 +1,6 @@
 """How a run ends, and what becomes of components that collapse on the way."""
 
+import warnings
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -20,7 +21,7 @@ from vpem import (
     fit_vpem,
     make_graph,
 )
-from vpem.network.holdings import contiguous, evenly
+from vpem.network.holdings import contiguous, evenly, from_worker_of_row
 from vpem.steps import em
 from vpem.sums.server import ServerSum
 from vpem.terms.features import FeatureTerms
@@ -355,3 +356,41 @@ def test_one_agent_refuses_components_beyond_its_rows_and_copies_are_told():
                 fit(X, *held, reg_covar=reg_covar, **how)
     with pytest.warns(VpemWarning, match="components that are copies of others: 2; they say"):
         fit_vpem(X, one, reg_covar=1e-3, init=[0, 39, 20], floor_fits="keep", **how)
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        {},
+        {"batch_size": 60},
+        {"covariance_type": "diag"},
+        {"n_factors": 1, "max_iter": 20},
+        {"masked": True},
+        {"workers": 4},
+        {"workers": 4, "masked": True},
+        {"weights": 3.0},
+    ],
+)
+def test_no_component_is_left_that_has_few_rows(how):
+    """And one that was given up, with no weight, has no row's mean."""
+    rng = np.random.default_rng(4)
+    X = rng.normal(size=(150, 6)) + 3 * rng.integers(0, 2, size=(150, 1))
+    how = {"least_rows": 5, "seed": 1, "n_components": 20, "max_iter": 100, "tol": 1e-4} | how
+    masked, workers = how.pop("masked", False), how.pop("workers", None)
+    heaviest = how.pop("weights", 1.0)
+    weights = None if heaviest == 1.0 else rng.uniform(0.1, heaviest, size=150)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", VpemWarning)
+        if workers is None:
+            network = connect(make_graph("star", 3), contiguous(6, 3), secure_sum=masked)
+            fit = fit_vpem(X, network, sample_weight=weights, **how)
+        else:
+            network = connect_workers(make_graph("star", workers), secure_sum=masked)
+            fit = fit_em(X, from_worker_of_row(np.arange(150) % workers), network, **how)
+    rows = fit.mixture.assembled_weights * fit.total_weight
+    if how.get("batch_size") is None:  # of batches the last is not all rows
+        least = 5 if weights is None else 5 * weights.max()
+        assert ((rows == 0) | (rows >= least * (1 - 1e-9))).all(), rows
+    apart = np.abs(X[:, None] - fit.mixture.assembled_means).max(axis=2).min(axis=0)
+    assert apart.min() > 1e-6
+    assert (rows == 0).any()

@@ -73,7 +73,7 @@ def mixed_terms(blocks: Blocks, given: Prepared, how: FitSettings) -> MixedTerms
     """Return the terms of a fit of several families."""
     assert how.n_threads is not None
     assert given.kinds is not None
-    return MixedTerms(
+    made = MixedTerms(
         given.X,
         blocks,
         how.covariance_type,
@@ -86,3 +86,5 @@ def mixed_terms(blocks: Blocks, given: Prepared, how: FitSettings) -> MixedTerms
         dtype=given.precision,
         skip_negligible=not how.every_weight,
     )
+    made.least_rows = how.least_rows
+    return made

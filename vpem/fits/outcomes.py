@@ -86,6 +86,28 @@ def warn_of_outcome(fit: Fit, how: FitSettings) -> None:
         )
 
 
+def few_rows_of(fit: Any, least: float) -> str:
+    """Say which components or clusters of a fit would tell others of few rows; empty: none.
+
+    They have fewer than ``least`` rows, sums of responsibilities, or are singular but for the
+    floor: rows that do not vary in some direction. What was protected by noise tells of none.
+    """
+    if getattr(fit, "guarantee", None) is not None:
+        return ""
+    mixture, noun, singular = getattr(fit, "mixture", None), "clusters", []
+    if mixture is None:
+        rows = fit.counts
+    else:
+        noun, rows = "components", mixture.assembled_weights * fit.total_weight
+        singular = [k for k in fit.degenerate if rows[k] >= least]
+    used = getattr(mixture, "in_use", rows > 0)
+    few = np.flatnonzero(used & (rows < least * (1 - 1e-9)))
+    parts = [f"{noun} of fewer than {least:g} rows: "
+             + shorten(f"{k} ({rows[k]:.3g})" for k in few)] * bool(len(few))  # fmt: skip
+    parts += [f"singular {noun}: {shorten(map(str, singular))}"] * bool(singular)
+    return "; ".join(parts)
+
+
 def warn_of_copies(fit: MixtureResult) -> None:
     """Warn of components that coincide with others."""
     if fit.copies:

@@ -337,6 +337,7 @@ def make_terms(
         skip_negligible=not how.every_weight,
         **others,
     )
+    made.least_rows = how.least_rows
     return made
 
 

@@ -130,6 +130,9 @@ class Reinitialiser:
             centre = self.terms.at_rows(np.array([row], dtype=np.intp))[0]
             give_up = self.counts[component] > MOST_RECOVERIES
             if give_up:
+                if isinstance(mixtures[0], Mixture):
+                    # Whoever has the model reads its mean: it is to be no row's.
+                    centre = mixtures[0].weights.mean(axis=0) @ mixtures[0].means
                 self._give_up(component, centre, mixtures[0].n_components, iteration)
             weight = 0.0 if give_up else 1.0 / mixtures[0].n_components
             mixtures = _placed(roots, mixtures, component, centre, weight)
@@ -241,7 +244,14 @@ def _true_in(flags: NDArray[Any]) -> Iterable[tuple[int, int]]:
 
 
 def least_weight(terms: Terms) -> float:
-    """Effective samples below which a component has collapsed."""
+    """Effective samples below which a component has collapsed.
+
+    Of less than a row it shrinks where rows weigh less than 1 on average; of more it is of the
+    heaviest, so that no row is more of a component than it may be.
+    """
+    weights = terms.row_weights
+    if terms.least_rows > 1 and weights is not None and len(weights):
+        return terms.least_rows * float(weights.max())
     return terms.least_rows * min(1.0, terms.total_weight / terms.n_samples)
 
 

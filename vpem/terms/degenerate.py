@@ -138,15 +138,13 @@ def coinciding(mixture: Any) -> Flags:
     """Return which components (K, K) have the same parameters in all hubs here.
 
     Loadings of factors, known up to a rotation that hubs share, are not looked at. Components that
-    a posterior does not use are all as the prior is, and coincide with none.
+    a posterior does not use are all as the prior is, those that were given up as all rows are; they
+    coincide with none.
     """
     k = mixture.n_components
     if isinstance(mixture, Mixture):
-        same = _same_normals(mixture)
-        if mixture.is_proper:
-            used: Flags = getattr(mixture, "in_use", np.ones(k, dtype=np.bool_))
-            same &= used & used[:, None]
-        return same
+        used: Flags = getattr(mixture, "in_use", (mixture.weights > 0).any(axis=0))
+        return _same_normals(mixture) & used & used[:, None]
     same = np.ones((k, k), dtype=np.bool_)
     for part, law in zip(mixture.parts, mixture.laws, strict=True):
         if part.core is not None:

@@ -28,8 +28,8 @@ class RowTerms:
     n_threads: int
     itemsize: int
     least_rows = 0.5
-    """Effective samples (sum of responsibilities) below which a component has collapsed. Where rows
-    weigh less than 1 on average it shrinks with them."""
+    """Effective samples (sum of responsibilities) below which a component has collapsed, in rows:
+    see `vpem.steps.reinitialise.least_weight`."""
     known: Known | None = None  # labels, say, of some rows
     is_proper = False  # a prior keeps every component from being singular
 

@@ -54,7 +54,7 @@ class VariationalTerms(ConjugateTerms):
     def of(cls, plain: FeatureTerms, beliefs: Beliefs) -> Self:
         """Return the variational terms of the rows that plain terms have, without a prior yet."""
         made = cls.of_plain(plain)
-        made.beliefs = beliefs
+        made.beliefs, made.least_rows = beliefs, cls.least_rows
         return made
 
     def about(self, sample: Mixture) -> Self:

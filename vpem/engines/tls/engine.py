@@ -1,8 +1,9 @@
 """The engine of the members of a study, who talk over links of their own.
 
 What all do together goes by the first member: others send it theirs, and it sends all the same
-answer. What it passes on is signed by whose it is. Neighbours talk to each other directly. Arrays whose shapes both ends know travel as their
-bytes alone; other values are messages (`vpem.network.messages`).
+answer. What it passes on is signed by whose it is. Neighbours talk to each other directly. Arrays
+whose shapes both ends know travel as their bytes alone; other values are messages
+(`vpem.network.messages`).
 """
 
 from __future__ import annotations

@@ -27,7 +27,8 @@ class MemberSigns:
     """Signatures of members (`vpem.engines.engine.Signs`): facts are study, edition and members."""
 
     def __init__(self, roster: Roster, identity: Identity) -> None:
-        self._roster, self._identity, self._run = roster, identity, b""
+        self._roster, self._identity = roster, identity
+        self._run = b""
         shown = [f"{each.name} {fingerprint(each.certificate)}" for each in roster.members]
         self.facts = [roster.study, str(roster.edition), roster.text, *shown]
 
@@ -94,8 +95,8 @@ class MemberSigns:
 
     def unseal(self, rank: int, number: int, sealed: Any) -> bytes:
         """Return the message that a member has signed; InputError if it has signed another."""
-        sealed = bytes(sealed)
-        message, signature = sealed[:-SIGNATURE_BYTES], sealed[-SIGNATURE_BYTES:]
+        whole = bytes(sealed)
+        message, signature = whole[:-SIGNATURE_BYTES], whole[-SIGNATURE_BYTES:]
         if not self.holds(rank, self._in_run(number, message), signature, PASSED_ON):
             raise InputError(
                 f"a message of {self._roster.members[rank].name} has come otherwise than it was "

@@ -73,6 +73,9 @@ most-esteps = 500
 # What may become of a run when a party is lost: all "wait" for it, or the others go on "without"
 # it: then there is a sum with it and one without it, and the difference is what it added.
 # if-lost = ["wait"]
+
+# Whether models may leave that have components of fewer than 5 rows, or singular ones.
+# publish-anyway = true
 """
 """A policy to begin with; as it stands it suits a study of three parties that show no data."""
 
@@ -107,6 +110,7 @@ class Policy:
     results: tuple[str, ...] | None = None  # what may become of them
     masked_sums: bool = False  # nobody may see what one party adds to a sum
     if_lost: tuple[str, ...] | None = None  # what may become of a run then
+    publish_anyway: bool = False  # a model may tell others of few rows
 
     def check(self, command: str, options: Mapping[str, Any], **facts: Any) -> None:
         """Raise PolicyError where a command may not be run; the parameters are `refused`'s."""
@@ -125,12 +129,15 @@ class Policy:
         """Yield, before any work, why a command of `COMMANDS` may not be run, rule by rule.
 
         Of ``options``, by names of settings, ``hops``, ``align``, ``topology``, ``graph``,
-        ``split`` and ``secure_sum`` are looked at. ``n_parties`` have data; ``result`` is "all" or
-        "shards".
+        ``split``, ``secure_sum`` and ``publish_anyway`` are looked at. ``n_parties`` have data;
+        ``result`` is "all" or "shards".
         """
         if self.masked_sums and not options.get("secure_sum"):
             without = f"but 'vpem {command}' runs without "
             yield self._error("requires masked sums", without, Setting("secure_sum", True))
+        if options.get("publish_anyway") and not self.publish_anyway:
+            told = "does not say publish-anyway = true, so that no model tells others of few rows"
+            yield self._error(told, "but got ", Setting("publish_anyway", True))
         yield from self._among("commands", "command", command, f"but this is 'vpem {command}'")
         if self.fewest_parties is not None and n_parties < self.fewest_parties:
             yield self._error(
@@ -280,4 +287,5 @@ RULES: dict[str, Callable[[str, object], Any]] = {
     "results": _some(RESULTS),
     "masked-sums": _flag,
     "if-lost": _some(IF_LOST),
+    "publish-anyway": _flag,
 }

@@ -1,8 +1,8 @@
 """Texts with a signature below them: whoever changes one letter is found out.
 
 Such a file is TOML whose last table is ``[signature]``; Ed25519 signs the text above it, UTF-8 with
-lines ended by newlines, without the empty line between, behind its kind and a zero byte. Programs of mail that write other ends of
-lines do no harm.
+lines ended by newlines, without the empty line between, behind its kind and a zero byte. Programs
+of mail that write other ends of lines do no harm.
 """
 
 from __future__ import annotations

@@ -108,6 +108,9 @@ class VPEM(Streamed):
     floor_fits : {"last", "keep"}, default="last"
         Whether a restart with components that are singular but for the floor under variances is
         kept only where all have some, or judged as others are, without a warning.
+    least_rows : float, default=0.5
+        Rows, sums of responsibilities, below which a component has collapsed: it is placed anew,
+        and left out the fourth time.
     tol : float, default=1e-7
         Change of the log-likelihood per sample below which a root proposes to stop.
     max_iter : int, default=1000
@@ -228,6 +231,7 @@ class VPEM(Streamed):
         precisions_init: Any = None,
         n_init: int = 1,
         floor_fits: str = "last",
+        least_rows: float = 0.5,
         tol: float = 1e-7,
         max_iter: int = 1000,
         batch_size: int | None = None,
@@ -277,6 +281,7 @@ class VPEM(Streamed):
         self.precisions_init = precisions_init
         self.n_init = n_init
         self.floor_fits = floor_fits
+        self.least_rows = least_rows
         self.tol = tol
         self.max_iter = max_iter
         self.batch_size = batch_size

@@ -124,7 +124,9 @@ class DistributedGaussianMixture(FittedByEM):
         Where EM starts.
     batch_size, step_size, accelerate
         As for `vpem.VPEM`, of each worker's rows (`vpem.steps.row_batches.fit_row_batches`).
-    n_init, floor_fits, tol, max_iter, reg_covar, scale, missing, warm_start, random_state
+    n_init, floor_fits, least_rows, tol, max_iter, reg_covar, scale, missing, warm_start
+        As for `vpem.VPEM`.
+    random_state
         As for `vpem.VPEM`.
     init_params, weights_init, means_init, precisions_init, verbose, verbose_interval, n_threads
         As for `vpem.VPEM`.
@@ -188,6 +190,7 @@ class DistributedGaussianMixture(FittedByEM):
         precisions_init: Any = None,
         n_init: int = 1,
         floor_fits: str = "last",
+        least_rows: float = 0.5,
         tol: float = 1e-7,
         max_iter: int = 1000,
         reg_covar: float | str = "auto",
@@ -233,6 +236,7 @@ class DistributedGaussianMixture(FittedByEM):
         self.prior_covariance = prior_covariance
         self.n_init = n_init
         self.floor_fits = floor_fits
+        self.least_rows = least_rows
         self.tol = tol
         self.max_iter = max_iter
         self.reg_covar = reg_covar
