@@ -275,7 +275,9 @@ def _show(report: Report, names: Sequence[str]) -> None:
         mixture.insert(2, plural(report["n_factors"], "factor"))
     if over_rows:
         network[-1] = each(report["worker_rows"], "row")
-    iterations = [str(report["n_iter"]), f"{number(report['seconds'], 3)} s"]
+    iterations = [str(report["n_iter"])]
+    if report["seconds"] is not None:  # nobody is told how long noise was added to rows
+        iterations.append(f"{number(report['seconds'], 3)} s")
     lost = len(report["lost_sums"])
     if lost:
         iterations.insert(1, f"{lost} sum{'' if lost == 1 else 's'} taken back")

@@ -264,7 +264,9 @@ def _show(report: Report, names: Sequence[str]) -> None:
     network = [plural(len(names), "worker" if over_rows else "agent"), report["topology"]]
     if not over_rows:
         network.append(f"{plural(len(report['hubs']), 'hub')} of {plural(report['hops'], 'hop')}")
-    iterations = [str(report["n_iter"]), f"{number(report['seconds'], 3)} s"]
+    iterations = [str(report["n_iter"])]
+    if report["seconds"] is not None:  # nobody is told how long noise was added to rows
+        iterations.append(f"{number(report['seconds'], 3)} s")
     if not report["converged"]:
         iterations.insert(1, "not converged")
     units = " (of standardized features)" if report["scale"] == "standard" else ""

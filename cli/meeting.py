@@ -172,6 +172,7 @@ class Meeting(Where):
             raise InputError(f"{self.engine.names[0]} has not said who is there")
         everyones = list(map(introduced, found, self.engine.names))
         self._signs.introduced([(signed(one[:-1]), one[-1]) for one in everyones])
+        post.log_key = self._signs.run
         return everyones
 
     # ---- work -----------------------------------------------------------------------------------

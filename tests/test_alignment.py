@@ -453,7 +453,9 @@ def test_hashes_depend_on_the_key():
     one = _hashed(tokens, NAMES[:1], {0: KEY}, Placement.here(3))[0]
     assert one.dtype == "S32"
     assert not np.isin(one, _hashed(tokens, NAMES[:1], {0: KEY[::-1]}, Placement.here(3))[0]).any()
-    assert np.array_equal(one, _hashed(tokens, NAMES[:1], {0: KEY}, Placement.here(3))[0])
+    both = _hashed({0: tokens[0], 1: tokens[0]}, NAMES[:2], {0: KEY, 1: KEY}, Placement.here(3))
+    assert np.array_equal(both[0], both[1])
+    assert not np.isin(one, both[0]).any()  # those of another run
 
 
 def test_without_its_library_set_intersection_says_what_to_install(monkeypatch):

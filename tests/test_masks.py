@@ -434,7 +434,7 @@ def test_what_the_first_member_passes_on_is_what_was_said(identities, how):
     def member(rank, size, mail):
         post = Forging(rank, mail) if rank == 0 else QueuePost(rank, mail)
         signs = MemberSigns(roster, identities[rank])
-        signs._run = b"this run"
+        signs.run = b"this run"
         return TlsEngine(post, roster, signs)
 
     def work(engine):
@@ -459,7 +459,7 @@ def test_what_the_first_member_passes_on_is_what_was_said(identities, how):
 def members_say(roster, identities, values, run):
     """Return an array as the second member signs it in some run."""
     signs = MemberSigns(roster, identities[1])
-    signs._run = run
+    signs.run = run
     return signs.seal(6, np.array(values).tobytes())
 
 

@@ -46,7 +46,7 @@ def test_messages_are_noted_and_summed_up(path):
     line = json.loads(path.read_text().splitlines()[1])
     assert line == {
         "time": "1970-01-01T00:00:01.500000Z", "way": "sent", "peer": "hub", "kind": "estep",
-        "bytes": 10, "sha256": hashlib.sha256(b"a" * 10).hexdigest(),
+        "bytes": 10, "hmac": hashlib.sha256(b"a" * 10).hexdigest(),
     }  # fmt: skip
     with MessageLog(path, command="predict") as log:  # is added to
         log.note(message(time=2.0))
@@ -110,7 +110,7 @@ def test_what_is_no_log_is_refused(path, content):
 @pytest.mark.parametrize(
     ("key", "value"),
     [("way", "lost"), ("peer", 3), ("kind", None), ("bytes", -1), ("bytes", True),
-     ("sha256", "00"), ("time", "noon")],
+     ("hmac", "00"), ("time", "noon")],
 )  # fmt: skip
 def test_a_damaged_line_is_named(path, key, value):
     with MessageLog(path) as log:

@@ -1,6 +1,7 @@
 """Differential privacy of rows, by every door: what is found, what is told, what is refused."""
 
 import json
+import warnings
 
 import numpy as np
 import pytest
@@ -28,6 +29,7 @@ from vpem.sums.server import ServerSum
 from vpem.sums.spread import spread_workers
 
 from .cli_support import done, run
+from .tables import each
 from .thread_engine import ThreadEngine, over_queues, together
 
 ASKED = ("--epsilon", 4, "--delta", "1e-6", "--bounds=-2,2")
@@ -58,7 +60,7 @@ def test_a_private_fit_finds_the_components_and_tells_nothing_else(capsys, data,
     assert "noise of a mean: 0.0" in told.err
     assert "worker 1: " in told.err  # how many were clipped, which no report has
     report = told.json
-    for name in ("log_likelihood", "root_log_likelihood", "bic", "aic"):
+    for name in ("log_likelihood", "root_log_likelihood", "bic", "aic", "seconds"):
         assert report[name] is None
     assert report["disagreement"]["log_likelihood"] is None
     assert (report["history"], report["recoveries"], report["init_rows"]) == ([], [], None)
@@ -196,6 +198,21 @@ def test_what_is_left_is_foretold_by_what_is_public():
         left(1_500).check()
     assert "covariance_type" in str(raised.value) or "epsilon" in str(raised.value)
     assert left(2_000, covariance_type="diag").lost < left(2_000).lost
+
+
+@each(
+    ("budget", "sentence"),
+    [
+        ((20.0, 1e-6), "epsilon=20.0 promises little: above 10 a row can all but be told"),
+        ((1.0, 5e-3), "delta=0.005 is much for 100 rows; take at most 0.001, a tenth"),
+        ((1.0, 1e-3), None),
+    ],
+)
+def test_a_promise_of_little_is_called_so(budget, sentence):
+    with warnings.catch_warnings(record=True) as heard:
+        warnings.simplefilter("always")
+        Budget.of(*budget, 100).warn_of_little(100)
+    assert [sentence in str(one.message) for one in heard] == [True] * (sentence is not None)
 
 
 def test_an_audit_finds_no_more_than_was_promised_and_finds_too_little_noise():

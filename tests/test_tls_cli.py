@@ -15,7 +15,7 @@ from vpem.engines.placement import Placement
 from vpem.errors import FileError, InputError, VpemError
 from vpem.files.models import read_model
 from vpem.files.studies.identities import make_identity
-from vpem.files.studies.logged import read_log
+from vpem.files.studies.logged import entries, read_log
 from vpem_cli.again import going_on
 from vpem_cli.agreement import check_alike, goes_on, is_introduction
 from vpem_cli.labels import LabelFile, whole_of
@@ -149,6 +149,9 @@ def test_logs_tell_what_went_and_what_all_have_alike(fitted, company):
         if kind in {"server", "labels"}
     ]  # fmt: skip
     assert sum(of_sums) == sum(handed[kind]["by_tls"] for kind in ("server", "labels"))
+    every = list(entries([path / f"{name}-heart.log" for name, path in company.folders.items()]))
+    ends = [sorted(one.digest for one in every if one.sent == sent) for sent in (True, False)]
+    assert ends[0] == ends[1]
 
 
 def test_a_search_is_that_of_one_process_and_each_keeps_its_state(company, tmp_path, capsys):

@@ -180,6 +180,7 @@ class Clustering(
             "root_inertia": self.root_inertia.tolist(),
             "disagreement": self.disagreement,
             "history": list(self.history),
+            "seconds": self.seconds,
             **({} if self.guarantee is None else self.guarantee.in_report("inertia")),
             "converged": self.converged,
             "n_iter": self.n_iter,
@@ -201,7 +202,6 @@ class Clustering(
             "roots": None if over_rows else [int(hub.root) for hub in network.hubs],
             **network.describe("positions", *SUMMED, "compress", "faults"),
             "communication": self.communication,
-            "seconds": self.seconds,
         }
 
     def kept(

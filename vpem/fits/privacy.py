@@ -18,6 +18,7 @@ a little of epsilon and of delta for the difference, and `Budget.check_grid` hol
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import import_module
@@ -29,7 +30,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vpem.checks import check_number, read_float
-from vpem.errors import InputError, Setting, shorten
+from vpem.errors import InputError, Setting, VpemWarning, shorten
 from vpem.network.noise import LARGEST_SCALE, beyond_reach, ratio_to_gaussian
 from vpem.network.schema import Report
 from vpem.settings import FitSettings, KmeansSettings
@@ -74,6 +75,10 @@ def accountant() -> ModuleType:
             "differential privacy is accounted for by dp-accounting, which is not installed: "
             "pip install 'vpem[dp]'"
         ) from None
+
+
+MUCH_EPSILON, MUCH_DELTA = 10.0, 0.1
+"""Epsilon, and delta times the number of rows, above which a promise is worth little."""
 
 
 def spent(multipliers: Sequence[float], delta: float) -> float:
@@ -155,6 +160,20 @@ class Budget:
                 f"{0.01 / n_samples:.0e}"
             )  # fmt: skip
         return cls(epsilon, delta)
+
+    def warn_of_little(self, n_samples: int, name: str = "epsilon") -> None:
+        """Warn of an epsilon or delta that promises little to one of so many rows."""
+        parts: list[str | Setting] = []
+        if self.epsilon > MUCH_EPSILON:
+            parts += [Setting(name, self.epsilon), " promises little: above "
+                      f"{MUCH_EPSILON:g} a row can all but be told from its absence"]  # fmt: skip
+        if self.delta * n_samples > MUCH_DELTA:
+            parts += ["; "] * bool(parts) + [
+                Setting("delta", self.delta), f" is much for {n_samples} rows; take at most "
+                f"{MUCH_DELTA / n_samples:.2g}, a tenth of one over their number",
+            ]  # fmt: skip
+        if parts:
+            warnings.warn(VpemWarning(*parts), stacklevel=4)
 
     @property
     def multiplier(self) -> float:
@@ -262,8 +281,8 @@ class Guarantee:
         return found
 
     def in_report(self, judged: str = "log_likelihood") -> Report:
-        """Return what a report says, and that it does not tell how good a fit is: its keys."""
-        untold = dict.fromkeys((judged, f"root_{judged}"))
+        """Return what a report says, and that it tells neither how good a fit is nor its time."""
+        untold = dict.fromkeys((judged, f"root_{judged}", "seconds"))
         if judged == "log_likelihood":
             untold |= dict.fromkeys(("bic", "aic"))
         return {**untold, "privacy": self.describe()}

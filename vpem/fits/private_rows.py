@@ -136,6 +136,7 @@ def fit_private_rows(
     units = _cube(bounds) if hard else bounds
     foretold = foretell(how, privacy, workers.n_samples, n_features, network)
     foretold.check()
+    foretold.budget.warn_of_little(workers.n_samples)
     if privacy.repeatable_noise is not None:
         warnings.warn(VpemWarning(REPEATABLE), stacklevel=3)
     ledger = Ledger(network.graph)

@@ -84,6 +84,7 @@ def release_vpem(
     n_iter = iterations_of(how, FitSettings().max_iter, USUAL_ITERATIONS)
     multipliers = budget.multipliers([FOR_START, *[(1 - FOR_START) / n_iter] * n_iter])
     _check_noise(multipliers[-1], given.n_samples, whole.widths, how, budget, n_iter)
+    budget.warn_of_little(given.n_samples, "release_epsilon")
     if privacy.repeatable_noise is not None:
         warnings.warn(VpemWarning(REPEATABLE), stacklevel=3)
     if network.part_of is not None:

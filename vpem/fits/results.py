@@ -358,12 +358,12 @@ class Fit(MixtureResult):
             "root_log_likelihood": (self.root_log_likelihood / self.total_weight).tolist(),
             "history": self.history.tolist(),
             **self._criteria(),
+            "seconds": self.seconds,
             **({} if self.guarantee is None else self.guarantee.in_report()),
             "init_rows": self._starts,
             "restart": self.best_restart,
             "recoveries": [asdict(recovery) for recovery in self.recoveries],
             "communication": self.communication,
-            "seconds": self.seconds,
             "iterations_per_second": self.total_iterations / max(self.seconds, 1e-9),
         }
 

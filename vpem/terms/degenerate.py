@@ -143,7 +143,8 @@ def coinciding(mixture: Any) -> Flags:
     """
     k = mixture.n_components
     if isinstance(mixture, Mixture):
-        used: Flags = getattr(mixture, "in_use", (mixture.weights > 0).any(axis=0))
+        given_up = (mixture.weights == 0).all(axis=0)
+        used: Flags = np.asarray(getattr(mixture, "in_use", ~given_up))
         return _same_normals(mixture) & used & used[:, None]
     same = np.ones((k, k), dtype=np.bool_)
     for part, law in zip(mixture.parts, mixture.laws, strict=True):

@@ -59,4 +59,4 @@ class Sent:
     peer: str
     topic: str  # kind of message
     size: int  # bytes of the message itself
-    digest: str  # their SHA-256
+    digest: str  # their HMAC-SHA256, by a key that those of the run have had

@@ -24,11 +24,14 @@ PASSED_ON = b"vpem: what the first member passes on\0"
 
 
 class MemberSigns:
-    """Signatures of members (`vpem.engines.engine.Signs`): facts are study, edition and members."""
+    """Signatures of members (`vpem.engines.engine.Signs`): facts are study, edition and members.
+
+    ``run`` is a hash of what all have said of themselves, which members alone know.
+    """
 
     def __init__(self, roster: Roster, identity: Identity) -> None:
         self._roster, self._identity = roster, identity
-        self._run = b""
+        self.run = b""
         shown = [f"{each.name} {fingerprint(each.certificate)}" for each in roster.members]
         self.facts = [roster.study, str(roster.edition), roster.text, *shown]
 
@@ -45,7 +48,7 @@ class MemberSigns:
                     "them on has changed them"
                 )
         every = hashlib.sha256(b"".join(hashlib.sha256(said).digest() for said, _ in everyones))
-        self._run = every.digest()
+        self.run = every.digest()
         self.facts.append(every.hexdigest())
 
     @cached_property
@@ -106,4 +109,4 @@ class MemberSigns:
         return message
 
     def _in_run(self, number: int, message: bytes) -> bytes:
-        return self._run + number.to_bytes(8, "big") + hashlib.sha256(message).digest()
+        return self.run + number.to_bytes(8, "big") + hashlib.sha256(message).digest()

@@ -11,6 +11,7 @@ in many.
 
 from __future__ import annotations
 
+import hashlib
 import hmac
 import os
 import secrets
@@ -35,6 +36,8 @@ from vpem.settings import ALIGNMENTS
 __all__ = ["Alignment", "align", "check_ids", "read_key"]
 
 SHORTEST_KEY = 32  # bytes
+STRETCHED: dict[str, int] = {"n": 1 << 15, "r": 8, "p": 1, "maxmem": 1 << 26, "dklen": 32}
+"""By scrypt (RFC 7914): of a key that somebody has typed each guess takes 0.1 s and 32 MB."""
 LEAST_SHARE = 0.1  # of the smallest party; fewer rows in common are warned about
 
 
@@ -269,16 +272,19 @@ def _hashed(
     keys: Mapping[int, bytes] | None,
     holders: Placement,
 ) -> dict[int, Tokens]:
-    """Replace ids by keyed hashes (HMAC-SHA256), after checking that keys agree."""
+    """Replace ids by keyed hashes (HMAC-SHA256) of this run, after checking that keys agree."""
+    salt = holders.bcast(secrets.token_bytes(16))
+    given = {} if keys is None else keys
+    stretched = {key: hashlib.scrypt(key, salt=salt, **STRETCHED) for key in set(given.values())}
 
     def mark(party: int) -> str:
-        if keys is None or party not in keys:
+        if party not in given:
             raise InputError(
                 Setting("align", "hmac"),
                 " needs a key that all parties share; give its file by ",
                 Setting("align_key"),
             )
-        return hmac.digest(keys[party], b"vpem: which key", "sha256").hex()
+        return hmac.digest(stretched[given[party]], b"vpem: which key", "sha256").hex()
 
     marks = holders.allgather(for_each(holders, range(len(names)), mark))
     for party, name in enumerate(names):
@@ -288,7 +294,7 @@ def _hashed(
             )
     out = {}
     for party, part in tokens.items():
-        key = keys[party] if keys is not None else b""
+        key = stretched[given[party]]
         digests = [hmac.digest(key, b"vpem: id " + token, "sha256") for token in part.tolist()]
         out[party] = np.frombuffer(b"".join(digests), dtype="S32")
     return out

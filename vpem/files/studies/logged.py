@@ -118,7 +118,7 @@ def _read(line: bytes, run: str) -> tuple[State | None, Entry | None]:
         if not re.fullmatch("[0-9a-f]{16}", about["id"]):
             raise ValueError
         return {"time": found["time"], **about}, None
-    way, size, digest = found["way"], found["bytes"], found["sha256"]
+    way, size, digest = found["way"], found["bytes"], found["hmac"]
     texts = all(isinstance(found[name], str) for name in ("peer", "kind"))
     if way not in ("sent", "received") or type(size) is not int or size < 0 or not texts:
         raise ValueError

@@ -90,7 +90,7 @@ class MessageLog:
                 "peer": message.peer,
                 "kind": message.topic,
                 "bytes": message.size,
-                "sha256": message.digest,
+                "hmac": message.digest,
             }
         )
         if self._failure is not None:
