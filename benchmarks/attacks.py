@@ -1,10 +1,11 @@
-"""What is recovered of a column, with masks and without: ``python -m benchmarks.attacks``.
+"""Attacks on a fit, by who sees what: ``python -m benchmarks.attacks [--column]``.
 
-Somebody sees what one agent sends, or the totals that all roots learn, knows a few values of a
-column of that agent, and guesses the others: of wine the column proline, which is all that its
-agent has of 13 columns; of breast cancer the first of an agent's 3 columns of 30. Shown is the
-correlation of guesses and truth on rows that were not known: 1 is the column itself. Medians over
-draws of the known rows. Masks are other ones each time, and so are the guesses made of them.
+`ATTACKS` are those of docs/explanation/adversaries.md, each carried out on a fit of the data beside
+it; what is printed stands there. With ``--column`` it is a table of what is guessed of a column, by
+how many of its values somebody knows: of wine the column proline, which is all that its agent has
+of 13 columns; of breast cancer the first of an agent's 3 columns of 30. Shown is the correlation of
+guesses and truth on rows that were not known: 1 is the column itself. Medians over draws of the
+known rows. Masks are other ones each time, and so are the guesses made of them.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import sys
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +24,22 @@ import numpy as np
 from numpy.typing import NDArray
 from rich.console import Console
 
-from vpem import VpemWarning, connect, fit_vpem, make_graph, read_dataset
-from vpem.network.holdings import contiguous
+from vpem import (
+    VpemWarning,
+    connect,
+    connect_workers,
+    fit_em,
+    fit_vpem,
+    kmeans_rows,
+    make_graph,
+    read_dataset,
+)
+from vpem.fits.privacy import Budget, Guarantee
+from vpem.network.holdings import contiguous, from_worker_of_row
 from vpem.sums.adding import Addends
 from vpem.sums.server import ServerSum
 
+from .audit import Audited, lower_bound
 from .communication import table
 
 FOLDER = Path(__file__).parents[1] / "data"
@@ -48,8 +61,9 @@ class Watched(ServerSum):
 
     Attributes
     ----------
-    sent, learnt : list of ndarray of shape (m, K - 1)
+    sent, learnt, left : list of ndarray of shape (m, K - 1)
         Of each E-step, as numbers: words of a masked message are taken for the integers they are.
+        What is left of a total is that of the agent, once all others subtract what they know.
     """
 
     def __init__(self, total: Any, agent: int) -> None:
@@ -58,6 +72,7 @@ class Watched(ServerSum):
         self.agent = agent
         self.sent: list[Matrix] = []
         self.learnt: list[Matrix] = []
+        self.left: list[Matrix] = []
 
     def reduce(self, terms: Any, rows: slice = slice(None), scalars: Any = None) -> Any:
         """Sum terms, and keep what is seen of it."""
@@ -67,11 +82,43 @@ class Watched(ServerSum):
         if message.dtype == np.uint64:
             message = message.astype(np.int64)
         found = own.total([part.sum(axis=0, dtype=part.dtype) for part in parts])
-        if self.charge not in ("setup", "labels"):
-            values = message[: terms[0].size].astype(np.float64)
-            self.sent.append(values.reshape(terms[0].shape))
-            self.learnt.append(np.array(found[0], dtype=np.float64))
+        if self.charge in ("setup", "labels"):
+            return found
+        values = message[: terms[0].size].astype(np.float64)
+        self.sent.append(values.reshape(terms[0].shape))
+        self.learnt.append(np.array(found[0], dtype=np.float64))
+        self.left.append(self.learnt[-1] - np.delete(terms, self.agent, 0).sum(axis=0))
+        return self.told(found)
+
+    def told(self, found: Any) -> Any:
+        """Return what the server says of a total: the total."""
         return found
+
+
+class Liar(Watched):
+    """A server of k-means over rows that looks for a place which one row alone is nearest to.
+
+    It moves the second of two centres out along a direction, until one row is left there.
+    """
+
+    def told(self, found: Any) -> Any:
+        """Put the second centre farther out, or nearer, by how many rows its last place has had."""
+        forged, place = np.array(found), self.place
+        numbers, d = forged.ravel(), len(self.middle)
+        if place["at"]:
+            place["near" if numbers[1] > 1 else "far"] = place["at"]
+        place["at"] = (place["near"] + place["far"]) / 2
+        numbers[:2] = 1.0
+        numbers[2 : 2 + d] = self.middle
+        numbers[2 + d : 2 + 2 * d] = self.middle + place["at"] * self.direction
+        return numbers.reshape(forged.shape)
+
+    def aim(self, X: Matrix) -> None:
+        """Look along the direction in which the rows vary most, and let nobody stop."""
+        self.holders.engine.allreduce = lambda values, op="sum": np.maximum(values, 1)
+        self.middle = X.mean(axis=0)
+        self.direction = np.linalg.svd(X - self.middle, full_matrices=False)[2][0]
+        self.place = {"near": 0.0, "far": 4 * float(np.abs(X).max()), "at": 0.0}
 
 
 def watch(
@@ -123,6 +170,135 @@ def correlation(
     return statistics.median(found)
 
 
+def means_of_one_row(least_rows: float, *, over_rows: bool = False) -> str:
+    """Count the components of a model, of 40 of 178 wines, whose mean is a row."""
+    X = read_dataset(FOLDER / "wine.h5").X
+    how: dict[str, Any] = {"n_components": 40, "seed": 0, "least_rows": least_rows}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", VpemWarning)
+        if over_rows:
+            workers = from_worker_of_row(np.arange(len(X)) % 3)
+            fit: Any = fit_em(X, workers, connect_workers(make_graph("star", 3)), **how)
+        else:
+            fit = fit_vpem(X, connect(make_graph("star", 3), contiguous(13, 3)), **how)
+    apart = np.abs(X[:, None] - fit.mixture.assembled_means).max(axis=2).min(axis=0)
+    return f"{int((apart < 1e-9 * np.abs(X).max()).sum())} of 40"
+
+
+def of_a_column(view: str, masked: bool) -> str:
+    """Return the correlation of proline with what is guessed of it by 30 of its 178 values."""
+    seen, _, columns = watch(
+        read_dataset(FOLDER / "wine.h5"), 13, 12, masked, n_components=2, max_iter=20
+    )
+    column = np.asarray(read_dataset(FOLDER / "wine.h5").X[:, columns[0]], dtype=np.float64)
+    return f"{correlation(by_lines, np.hstack(getattr(seen, view)), column, 30):.2f}"
+
+
+def of_one_row(view: str, masked: bool) -> str:
+    """Return how far off a worker's only row, of 30 features, is as read off its message.
+
+    Over sums of k-means: weights of clusters, then sums of rows.
+    """
+    X = read_dataset(FOLDER / "breast_cancer.h5").X
+    seen = _clustered(X, np.minimum(np.arange(len(X)), 3), 0, masked, Watched, max_iter=2)
+    numbers = getattr(seen, view)[-1].ravel()
+    return _off(numbers[2:62].reshape(2, 30).sum(axis=0) / numbers[:2].sum(), X[:1])
+
+
+def of_two_totals(masked: bool) -> str:
+    """Return how far off is a row that alone changes its cluster, as the difference of totals."""
+    X = read_dataset(FOLDER / "breast_cancer.h5").X
+    seen = _clustered(X, np.arange(len(X)) % 4, 3, masked, Watched, max_iter=300)
+    for one, two in pairwise(each.ravel() for each in seen.learnt):
+        moved = two[:2] - one[:2]
+        if abs(abs(moved[0]) - 1) < 1e-6:
+            return _off((two[2:32] - one[2:32]) / moved[0], X)
+    raise RuntimeError("no row has changed its cluster alone")
+
+
+def of_a_lie() -> str:
+    """Return how far off a row is that a server has looked for by centres of its own."""
+    X = read_dataset(FOLDER / "breast_cancer.h5").X
+    seen = _clustered(X, np.arange(len(X)) % 4, 3, False, Liar, max_iter=60)
+    for numbers in (each.ravel() for each in seen.learnt):
+        if abs(numbers[1] - 1) < 1e-6:
+            return _off(numbers[32:62], X)
+    raise RuntimeError("no place has one row alone")
+
+
+def _clustered(
+    X: Matrix, worker_of: NDArray[np.intp], agent: int, masked: bool, kind: Any, max_iter: int
+) -> Any:
+    """Cluster rows of four workers in two, and return what was seen."""
+    workers = from_worker_of_row(worker_of)
+    network = connect_workers(make_graph("star", 4), secure_sum=masked)
+    seen = kind(network.total, agent)
+    if kind is Liar:
+        seen.aim(X)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", VpemWarning)
+        kmeans_rows(X, workers, replace(network, total=seen), n_clusters=2, seed=0,
+                    max_iter=max_iter)  # fmt: skip
+    return seen
+
+
+def _off(guess: Matrix, X: Matrix) -> str:
+    """Say how far from a guess the nearest row is: in words, or by the largest relative error."""
+    off = float((np.abs(X - guess) / np.abs(X).max(axis=0)).max(axis=1).min())
+    return "exact" if off < 1e-6 else f"off by {off:.1g}"
+
+
+def of_noise(too_small: int = 1) -> str:
+    """Return a lower bound of an epsilon of 4, by 2,000 sums with and without a row.
+
+    The audit of whole fits is `benchmarks.audit`.
+    """
+    budget, runs, unit = Budget(4.0, 1e-3), 2000, 2.0**-20
+    scales = np.full(runs, int(budget.multipliers([1.0])[0] / unit))
+    values = np.zeros((2, runs))
+    values[1] = 1.0  # as far as a row may move it
+    found = [
+        Audited(ServerSum(2), there, too_small).add(values, scales, unit)
+        for there in (False, True)
+    ]  # fmt: skip
+    return f"{lower_bound(found[0], found[1], budget.delta):.1f}"
+
+
+def promised(who: str, n_workers: int = 4, colluding: int = 1) -> str:
+    """Return the epsilon of a row against somebody, of 4 asked for, where workers add noise."""
+    made = Guarantee(
+        Budget(4.0, 1e-6), (Budget(4.0, 1e-6).multiplier,), "workers", False, n_workers, colluding
+    )
+    return f"{made.against()[who]['add_or_remove']:.2f}"
+
+
+ATTACKS: dict[str, Callable[[], str]] = {
+    "means that are a row, features": lambda: means_of_one_row(0.5),
+    "means that are a row, in a study": lambda: means_of_one_row(5),
+    "means that are a row, over rows": lambda: means_of_one_row(0.5, over_rows=True),
+    "means that are a row, over rows in a study": lambda: means_of_one_row(5, over_rows=True),
+    "a column of the messages": lambda: of_a_column("sent", False),
+    "a column of masked messages": lambda: of_a_column("sent", True),
+    "a column of the totals": lambda: of_a_column("learnt", False),
+    "a column of totals of masked messages": lambda: of_a_column("learnt", True),
+    "a column by all others": lambda: of_a_column("left", False),
+    "a column by all others, masked": lambda: of_a_column("left", True),
+    "a worker's only row": lambda: of_one_row("sent", False),
+    "a worker's only row, masked": lambda: of_one_row("sent", True),
+    "a worker's only row by all others": lambda: of_one_row("left", False),
+    "a worker's only row by all others, masked": lambda: of_one_row("left", True),
+    "a row that changes its cluster": lambda: of_two_totals(False),
+    "a row that changes its cluster, masked": lambda: of_two_totals(True),
+    "a row that a server looks for": of_a_lie,
+    "epsilon at least, of 4": of_noise,
+    "epsilon at least, of a third of the noise": lambda: of_noise(3),
+    "epsilon against a worker": lambda: promised("worker"),
+    "epsilon against the server": lambda: promised("server"),
+    "epsilon against two workers": lambda: promised("2 workers", colluding=2),
+}
+"""By what is learnt: returns it as a figure."""
+
+
 def rows_of(name: str, data: Any, n_agents: int, agent: int, **how: Any) -> list[dict[str, Any]]:
     """Attack the first column of an agent, by who sees what."""
     rows = []
@@ -151,10 +327,15 @@ def rows_of(name: str, data: Any, n_agents: int, agent: int, **how: Any) -> list
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Print the table."""
+    """Print what each attack finds, or the table."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.attacks", description=__doc__)
     parser.add_argument("--iterations", type=int, default=20)
+    parser.add_argument("--column", action="store_true")
     given = parser.parse_args(words)
+    if not given.column:
+        for name, attack in ATTACKS.items():
+            print(f"{name:<45} {attack()}", flush=True)
+        return 0
     wine, cancer = (read_dataset(FOLDER / f"{name}.h5") for name in ("wine", "breast_cancer"))
     how: dict[str, Any] = {"max_iter": given.iterations}
     rows = [

@@ -185,6 +185,9 @@ class CuttingProxy:
         self.listener.close()
         self.cut()
 
+    def hear(self, data):
+        """Take no note of what passes."""
+
     def hold(self):
         """Let all connections stand, and carry nothing any more."""
         for line in list(self.lines):
@@ -217,6 +220,7 @@ class _Line:
     def _carry(self, source, target):
         with contextlib.suppress(OSError):
             while data := source.recv(1 << 16):
+                self.proxy.hear(data)
                 if self.held:
                     continue
                 if self.left is not None:
