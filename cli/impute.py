@@ -85,7 +85,7 @@ def impute(
     sums: Annotated[SumSettings, Without("hops hubs eigenvalue consensus compress agent_dropout")],
     checkpoints: CheckpointSettings,
     engine: Annotated[EngineSettings, Without("shards")],
-    out: ImputeOutput,
+    out: Annotated[ImputeOutput, Without("publish_anyway")],
 ) -> None:
     """Impute a matrix from the parts of it that observers saw.
 

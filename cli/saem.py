@@ -92,7 +92,7 @@ def saem(
     ],
     checkpoints: CheckpointSettings,
     engine: Annotated[EngineSettings, Without("shards")],
-    out: SaemOutput,
+    out: Annotated[SaemOutput, Without("publish_anyway")],
     given: Given,
 ) -> None:
     """Fit a model with latent variables by stochastic EM (SAEM).
