@@ -231,10 +231,10 @@ class FitSettings(MixtureSettings, PriorSettings, heading="Model"):
     floor_fits: str = setting("last", "Fits with a component that only the floor under variances "
         "keeps from being singular: the best only where all have some (last), or judged as others "
         "are, without a warning (keep).", heading="Start", choices=("last", "keep"))
-    least_rows: float = setting(0.5, "Rows, sums of responsibilities, below which a component has "
-        "collapsed: it is placed anew, and left out the fourth time. Rows that weigh less or more "
-        "than others count so. In a study 5 at least, unless --publish-anyway.", heading="Method",
-        least=0.0, above=True)
+    least_rows: float = setting(0.5, "Rows, sums of responsibilities, that every component must "
+        "have. Below one, a component with fewer is placed anew, and left out the fourth time; "
+        "else the smallest is left out, one an iteration, and rows count by the largest weight. In "
+        "a study 5 at least, unless --publish-anyway.", heading="Method", least=0.0, above=True)
     missing: str = setting("refuse", "What to do about missing values (NaN): refuse, or "
         "marginalize. That integrates them out, missing at random.", heading="Data",
         choices=MISSINGS)

@@ -55,16 +55,26 @@ def warn_of_outcome(fit: Fit, how: FitSettings) -> None:
     warn_of_partitions(fit.partitions)
     warn_of_degenerate(fit, how)
     warn_of_copies(fit)
-    if fit.recoveries:
+    few = [r for r in fit.recoveries if r.reason == "weight"] if how.least_rows >= 1 else []
+    if few:
+        warnings.warn(
+            VpemWarning(
+                f"{len(few)} of {how.n_components} components were left out, which had fewer rows "
+                f"than the {how.least_rows:g} of ", Setting("least_rows"), "; try fewer components",
+            ),
+            stacklevel=3,
+        )  # fmt: skip
+    placed = [r for r in fit.recoveries if r not in few]
+    if placed:
         listed = shorten(
             f"component {r.component}{'' if r.hub is None else f' in hub {r.hub}'} "
             f"({r.reason}, iteration {r.iteration}"
             f"{', given up' if r.row is None else ''})"
-            for r in fit.recoveries
+            for r in placed
         )
         warnings.warn(
             VpemWarning(
-                f"{len(fit.recoveries)} times a collapsed component was placed anew: {listed}; "
+                f"{len(placed)} times a collapsed component was placed anew: {listed}; "
                 "try fewer components or a larger ",
                 Setting("reg_covar"),
             ),

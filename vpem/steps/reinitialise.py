@@ -129,6 +129,8 @@ class Reinitialiser:
             row = self.draw_row()
             centre = self.terms.at_rows(np.array([row], dtype=np.intp))[0]
             give_up = self.counts[component] > MOST_RECOVERIES
+            if reason == "weight" and self.terms.least_rows >= 1:
+                give_up = len(self.given_up) + 1 < mixtures[0].n_components
             if give_up:
                 if isinstance(mixtures[0], Mixture):
                     # Whoever has the model reads its mean: it is to be no row's.
@@ -145,10 +147,20 @@ class Reinitialiser:
 
     def emptied(self, counts: Sequence[NDArray[np.float64]]) -> bool:
         """Whether any root finds too few effective samples (R, K) of a component in use."""
-        used = np.ones(counts[0].shape[1], dtype=np.bool_)
-        used[list(self.given_up)] = False
-        few = any((count[:, used] < self.least).any() for count in counts)
+        few = any(self._few(count).any() for count in counts)
         return bool(self.total.holders.any([few])[0])
+
+    def _few(self, count: NDArray[np.float64]) -> NDArray[np.bool_]:
+        """Which components in use have too few effective samples (R, K).
+
+        Of more than a row each it is the smallest alone: once that has gone others have its rows.
+        """
+        few: NDArray[np.bool_] = count < self.least
+        few[:, list(self.given_up)] = False
+        if self.terms.least_rows >= 1:
+            smallest = np.where(few, count, np.inf).argmin(axis=1)
+            few &= np.arange(count.shape[1]) == smallest[:, None]
+        return few
 
     def _collapsed(
         self, factors: Sequence[Factors], counts: Sequence[NDArray[np.float64]]
@@ -160,9 +172,9 @@ class Reinitialiser:
         for made, count in zip(factors, counts, strict=True):
             for copy, hub in _true_in(made.failed):
                 events.append((int(copy), "covariance", self.hubs[hub]))
-            for root, component in _true_in(count < self.least):
+            for root, component in _true_in(self._few(count)):
                 # An estimate that all share is looked at in one process.
-                if int(component) not in self.given_up and root < len(self.roots):
+                if root < len(self.roots):
                     events.append((int(component), "weight", self.roots[root]))
         found: dict[int, tuple[int | None, str]] = {}
         for component, reason, hub in sorted(self.total.holders.pool(events)):
@@ -174,8 +186,7 @@ class Reinitialiser:
     ) -> dict[int, tuple[int | None, str]]:
         """Components that collapsed, and why, where nobody may learn in whose hub."""
         failed = np.any([made.failed.any(axis=1) for made in factors], axis=0)
-        few = np.any([(count < self.least).any(axis=0) for count in counts], axis=0)
-        few[list(self.given_up)] = False
+        few = np.any([self._few(count).any(axis=0) for count in counts], axis=0)
         flags = np.concatenate([np.broadcast_to(failed, few.shape), few])
         failed, few = np.split(self.total.holders.any(flags), 2)
         reasons = np.where(failed, "covariance", "weight")
@@ -250,7 +261,7 @@ def least_weight(terms: Terms) -> float:
     heaviest, so that no row is more of a component than it may be.
     """
     weights = terms.row_weights
-    if terms.least_rows > 1 and weights is not None and len(weights):
+    if terms.least_rows >= 1 and weights is not None and len(weights):
         return terms.least_rows * float(weights.max())
     return terms.least_rows * min(1.0, terms.total_weight / terms.n_samples)
 

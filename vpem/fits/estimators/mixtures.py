@@ -109,8 +109,9 @@ class VPEM(Streamed):
         Whether a restart with components that are singular but for the floor under variances is
         kept only where all have some, or judged as others are, without a warning.
     least_rows : float, default=0.5
-        Rows, sums of responsibilities, below which a component has collapsed: it is placed anew,
-        and left out the fourth time.
+        Rows, sums of responsibilities, that every component must have. Below one, a component with
+        fewer is placed anew, and left out the fourth time; else the smallest is left out, one an
+        iteration.
     tol : float, default=1e-7
         Change of the log-likelihood per sample below which a root proposes to stop.
     max_iter : int, default=1000
