@@ -1,6 +1,7 @@
 """Policies of parties: what they refuse, in whose words, and what a policy may say."""
 
 import tomllib
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -18,10 +19,14 @@ from vpem.files.studies.policy import (
 from vpem.fits.rows import fit_em
 from vpem.fits.spread import fit_spread
 from vpem.network.holdings import contiguous, evenly
+from vpem.network.masks import Masks
 from vpem.network.topologies import make_graph
 from vpem.sums.connect import connect, connect_workers
 from vpem.sums.spread import spread, spread_workers
 
+from . import test_masked_crossings
+from .tables import over
+from .test_masked_crossings import FITS
 from .thread_engine import together
 
 ASKED = {"hops": 0, "align": None, "topology": None, "graph": None, "split": "features"}
@@ -107,10 +112,11 @@ def test_esteps_are_counted_as_sums_begin(tmp_path):
         steps.begin("check", 10)
     assert steps.taken == 2  # nothing more was shown
     over_rows = ESteps(policy, n_rows=1)
-    for kind in ("setup", "estep", "setup", "check"):
-        over_rows.begin(kind, 1)
-    with pytest.raises(PolicyError):
-        over_rows.begin("estep", 1)
+    for kind, rows in (("setup", 1), ("setup", 0), ("check", 1)):
+        over_rows.begin(kind, rows)
+    for kind in ("setup", "estep", "sum"):
+        with pytest.raises(PolicyError):
+            over_rows.begin(kind, 1)
     free = ESteps(Policy(tmp_path), 10)
     for _ in range(1000):
         free.begin("estep", 10)
@@ -201,3 +207,52 @@ def test_every_sum_over_rows_is_watched(tmp_path, topology):
     assert together(2, work) == [None, None]
     assert begun[0] == begun[1]
     assert begun[0].count(("estep", 1)) + begun[0].count(("check", 1)) == 6
+
+
+TRAVELLING = [
+    "rows", "rows in batches", "rows along a tree", "rows collapsed", "k-means of rows",
+    "k-means of rows in batches", "search of rows", "FedEM", "VR-FedEM", "imputation",
+    "mixture imputation of rows", "SAEM",
+]  # fmt: skip
+PLAIN = ["rows", "rows in batches", "rows collapsed", "k-means of rows", "search of rows"]
+
+
+@pytest.mark.filterwarnings("ignore::vpem.errors.VpemWarning")
+@over(fit=[*((name, True) for name in TRAVELLING), *((name, False) for name in PLAIN)])
+def test_over_rows_all_sums_in_which_data_travel_are_counted_once(fit, monkeypatch):
+    name, masked = fit
+    how = dict(FITS[name])
+    work, data, travelled = how.pop("work"), how.pop("data"), [0, 0, 0]
+    if masked:  # a sum has a tag, and what is agreed on by yes and no has none
+
+        def noting(hide):
+            def hidden(masks, values, **more):
+                travelled[masks.here[0]] += more.get("tag") is not None
+                return hide(masks, values, **more)
+
+            return hidden
+
+        for way in ("hide", "shares"):
+            monkeypatch.setattr(Masks, way, noting(getattr(Masks, way)))
+    else:
+        open_ = lambda graph, secure_sum, **more: connect_workers(graph, **more)  # noqa: E731
+        monkeypatch.setattr(test_masked_crossings, "connect_workers", open_)
+
+    def fitted(engine):
+        steps = ESteps(Policy(Path()), 1)
+        engine.watch = steps.begin
+        if not masked:
+            for sums in ("allreduce", "iallreduce"):
+                monkeypatch.setattr(engine, sums, counted(getattr(engine, sums), engine.rank))
+        work(engine, data, **how)
+        return steps.taken
+
+    def counted(add, rank):
+        def adding(values, op="sum"):
+            travelled[rank] += op == "sum" and values.dtype.kind == "f"
+            return add(values) if add.__name__ == "iallreduce" else add(values, op)
+
+        return adding
+
+    assert together(3, fitted) == travelled
+    assert travelled[0] > 10

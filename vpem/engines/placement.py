@@ -195,13 +195,18 @@ class Placement:
 
     # ---- arrays and lists of all processes ------------------------------------------------------
 
-    def allreduce(self, values: NDArray[Any], op: str = "sum") -> NDArray[Any]:
+    def allreduce(
+        self, values: NDArray[Any], op: str = "sum", *, told: bool = False
+    ) -> NDArray[Any]:
         """Return the "sum" or the "max" of all processes' arrays.
 
-        With masks no floats go this way, which would be in the open: `add` hides them.
+        With masks no floats go this way, which would be in the open: `add` hides them. Who watches
+        is told of a sum, unless `begin` has ``told`` it, or it adds up what nobody's rows are in.
         """
         if self.masks is not None and values.dtype.kind == "f":
             raise RuntimeError("numbers of agents were about to be sent without masks")
+        if op == "sum" and not told and self.engine.watch is not None:
+            self.engine.watch("sum", 1)
         return self.engine.allreduce(values, op)
 
     def add(
@@ -210,17 +215,19 @@ class Placement:
         *,
         who: NDArray[np.intp] | None = None,
         exponents: ArrayLike | None = None,
+        told: bool = False,
     ) -> NDArray[Any]:
         """Return the sum (P,) of what agents have, everywhere the same, under masks if there are.
 
         ``values`` (n, P) are those of the agents that live here and take part, ``who``, by default
         all, is increasing, and ``exponents`` (P,) are powers of two of magnitudes for masks; see
-        `Masks.hide`.
+        `Masks.hide`, and `allreduce` for ``told``.
         """
         if self.masks is None:
-            return self.allreduce(values.sum(axis=0))
+            return self.allreduce(values.sum(axis=0), told=told)
         tag = self.masks.tag()
-        hidden = self.allreduce(self.masks.hide(values, exponents=exponents, who=who, tag=tag))
+        own = self.masks.hide(values, exponents=exponents, who=who, tag=tag)
+        hidden = self.allreduce(own, told=told)
         return self.masks.total(hidden, exponents, tag).astype(values.dtype, copy=False)
 
     def any(self, flags: ArrayLike) -> NDArray[np.bool_]:
@@ -231,12 +238,14 @@ class Placement:
         """
         found = np.asarray(flags, dtype=np.bool_)
         if self.masks is not None:
-            return self.masks.anybody(self.allreduce(self.masks.any(found)))
+            return self.masks.anybody(self.allreduce(self.masks.any(found), told=True))
         if not self.apart:
             return found
         return self.allreduce(found.astype(np.uint8), "max").astype(np.bool_)
 
-    def add_up(self, values: Floats, *, columns: int | None = None) -> NDArray[np.float64]:
+    def add_up(
+        self, values: Floats, *, columns: int | None = None, told: bool = False
+    ) -> NDArray[np.float64]:
         """Return the sums (P,) of what all agents have, (n, P), of whatever size it is.
 
         With masks agents find out first how large numbers are, so that they keep as many bits as
@@ -244,14 +253,14 @@ class Placement:
         a column together.
         """
         if self.masks is None:
-            return self.add(values)
+            return self.add(values, told=told)
         sizes = values
         if columns is not None:
             shape = (len(values), values.shape[1] // columns, columns)
             sizes = np.abs(values).reshape(shape).max(axis=1, initial=0.0)
         exponents = self._exponents(sizes)
         times = values.shape[1] // max(1, sizes.shape[1])
-        return self.add(values, exponents=np.tile(exponents, times))
+        return self.add(values, exponents=np.tile(exponents, times), told=told)
 
     def largest(
         self, values: NDArray[np.integer[Any]], least: int, most: int
@@ -292,8 +301,8 @@ class Placement:
         if self.n_agents == 1:
             return np.asarray(self.bcast(own))
         if own.dtype == np.bool_:  # which MPI has no sum of
-            return self.allreduce(self.padded(own).astype(np.uint8)).astype(np.bool_)
-        return self.allreduce(self.padded(own))
+            return self.allreduce(self.padded(own).astype(np.uint8), told=True).astype(np.bool_)
+        return self.allreduce(self.padded(own), told=True)
 
     def padded(self, values: NDArray[Any]) -> NDArray[Any]:
         """Put what this process's agents have (n_i, ...) among zeros for all others, (N, ...)."""

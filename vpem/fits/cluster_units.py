@@ -76,7 +76,7 @@ def _charge_rows(asked: Wanted, workers: Workers, total: Sum, how: KmeansSetting
         charge_weights(total, workers.counts)
     if asked.misses:
         # Every feature's weight and mean, by which missing values of starts are filled.
-        total.begin("setup", 1, 2 * d, 8)
+        total.begin("setup", 0, 0, 8, 2 * d)
     if how.scale == "none":
         try:
             charge_moments(total, d)

@@ -124,7 +124,7 @@ class Observers:
         if self._server is None:
             self.total.agree("flooding", ITEM)
         else:
-            self._server.begin("setup", 1, 1, ITEM)
+            self._server.begin("setup", 0, 0, ITEM, 1)
         related = tuple(each / largest for each in weights)
         self.observations = replace(self.observations, weights=related)
 

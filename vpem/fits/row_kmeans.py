@@ -318,7 +318,8 @@ def _all_centres(run: Lloyd, total: Sum) -> NDArray[np.float64]:
     if total.roots.n_agents == 1 or not total.holders.apart:
         return run.centres
     with about(total.holders.engine, "result"):
-        found: NDArray[np.float64] = total.holders.allreduce(total.holders.padded(run.centres))
+        every = total.holders.padded(run.centres)
+        found: NDArray[np.float64] = total.holders.allreduce(every, told=True)
     return found
 
 

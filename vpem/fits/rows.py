@@ -276,7 +276,7 @@ def _charge_setup(
         charge_weights(total, terms.counts)
     if given.misses:
         # Every feature's weight, mean and variance, by which missing values are filled first.
-        total.begin("setup", 1, 3 * d, 8)
+        total.begin("setup", 0, 0, 8, 3 * d)  # which were counted as they travelled
         total.agree("setup", 2 * d * 8)
 
 
@@ -330,4 +330,4 @@ def charge_scaling(total: Any, n_features: int) -> None:
 
 def charge_moments(total: Any, n_features: int) -> None:
     """Count what standard deviations cost: sums of weights, values and squares."""
-    total.begin("setup", 1, 2 * n_features + 1, 8)
+    total.begin("setup", 0, 0, 8, 2 * n_features + 1)  # which were counted as they travelled

@@ -79,7 +79,9 @@ class SaemNeighbours:
 
     def _every(self) -> Vector:
         """Return what all devices have, (R, P)."""
-        return self.holders.allreduce(self.estimates) if self._apart else self.estimates
+        if not self._apart:
+            return self.estimates
+        return self.holders.allreduce(self.estimates, told=True)
 
     @property
     def statistic(self) -> Vector:

@@ -106,6 +106,7 @@ class SaemServer:
         if self.network is not None:
             self.network.charge_setup(self.ledger, 0, ITEM)
         self._choose_units(local, self.total)
+        self.holders.begin("setup", 1)
         self.total.charge_as("setup")
         sent = self.total.send(local)
         if not self._carries:

@@ -37,7 +37,7 @@ class Together:
     def add(self, values: Vector) -> Any:
         """Return the sum of what all parts of all processes have, (m, ...)."""
         if self.parts is None:
-            return self.engine.allreduce(np.asarray(values[0]))
+            return self.place.allreduce(np.asarray(values[0]))
         flat = values.astype(np.float64).reshape(len(values), int(np.prod(values.shape[1:])))
         return self.place.add_up(flat).reshape(values.shape[1:])
 
@@ -102,7 +102,7 @@ class Together:
     def _count(self, flags: NDArray[np.bool_]) -> NDArray[np.intp]:
         """Count over all individuals flags (r, n_here, q) of those here: (r, q)."""
         if self.parts is None:
-            return self.engine.allreduce(flags.sum(axis=1))
+            return self.place.allreduce(flags.sum(axis=1))
         each = np.array([flags[:, part].sum(axis=1).ravel() for part in self.parts], np.float64)
         flat = each.reshape(len(self.parts), flags.shape[0] * flags.shape[2])
         found: NDArray[np.intp] = np.rint(self.place.add(flat)).astype(np.intp)

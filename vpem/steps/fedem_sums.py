@@ -123,15 +123,15 @@ class Central(_Keeping):
         """Average a vector a worker (n, P), zero of others', exactly: what all find (P,)."""
         if self.holders.masks is None:
             return super().add(values)
+        self.holders.begin("check", 1)
         found: Vector = self.total.aggregate(values)[0]
         return found
 
     def mean(self, received: Vector, own: Vector) -> Vector:
-        """Average what the server has received of all workers (n, P)."""
+        """Average what the server has received of all workers (n, P), since `keep` began."""
         if self.holders.masks is not None:
-            return self.add(own)
-        found: Vector = self.first.aggregate(received)[0]
-        return found
+            return np.asarray(self.total.aggregate(own)[0])
+        return np.asarray(self.first.aggregate(received)[0])
 
     def collect(self, values: Vector) -> tuple[Vector, Vector]:
         """Send a vector a worker (n, P) to the server, once: what it receives, and the mean (1, P).
@@ -143,6 +143,7 @@ class Central(_Keeping):
 
     def keep(self, values: Vector) -> Vector:
         """First memories (n, P), as the server knows them."""
+        self.holders.begin("setup", 1)
         self.total.charge_as("setup")
         received = self.first.send(values)
         self.total.charge_as("estep")
@@ -266,7 +267,7 @@ class Local(_Keeping):
         if not self._apart:
             return values
         with about(self.holders.engine, "check"):
-            return self.holders.allreduce(values)
+            return self.holders.allreduce(values, told=True)
 
     def others(self, worker: int) -> bool:
         """Whether a root lives in another process."""
@@ -274,7 +275,9 @@ class Local(_Keeping):
 
     def count(self, found: int) -> int:
         """What all roots counted, of what this process's did."""
-        return int(self.holders.allreduce(np.array([found]))[0]) if self._apart else found
+        if not self._apart:
+            return found
+        return int(self.holders.allreduce(np.array([found]), told=True)[0])
 
     def bytes_sent(self) -> tuple[int, int]:
         """Payload bytes sent by workers, twice: there are no others."""

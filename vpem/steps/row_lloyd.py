@@ -196,10 +196,10 @@ class _Clusters:
         return messages, self._changed(changes.sum())
 
     def _changed(self, here: Any) -> int:
-        """How many rows of all have changed; where sums are masked these tell it themselves."""
+        """How many rows of all have changed, which the sums tell, too; here as a whole number."""
         if self.held.reach is not None:
             return 0
-        return int(self.held.holders.allreduce(np.array([here]))[0])
+        return int(self.held.holders.allreduce(np.array([here]), told=True)[0])
 
     def _messages_of_batch(self, run: Lloyd, number: int) -> tuple[NDArray[np.float64], int]:
         """Assign the rows of a batch: what the workers send of all, and how many rows changed."""

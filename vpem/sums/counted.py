@@ -271,16 +271,18 @@ class AtServer(Counted):
     ) -> NDArray[np.float64]:
         """Add up what the server has of some senders (a, P), or of all: shape (1, P).
 
-        Under masks it has nothing of any, and what they have sent is added up on its way.
+        Somebody has begun the sum (`Placement.begin`) before. Under masks the server has nothing of
+        any, and what they have sent is added up on its way.
         """
         if self.holders.masks is None:
-            return self.holders.allreduce(self.added(received, senders)[None])
+            return self.holders.allreduce(self.added(received, senders)[None], told=True)
         here, weights = self.here(senders), self._weights_of(senders)
         own = received if here is None else received[here]
         if weights is not None:
             own = (weights if here is None else weights[here])[:, None] * own
         self.count_tag(senders)
-        return self.holders.add(own, who=senders, exponents=self._units(received))[None]
+        units = self._units(received)
+        return self.holders.add(own, who=senders, exponents=units, told=True)[None]
 
     def count_tag(self, senders: NDArray[np.intp] | None = None) -> None:
         """Count what stands behind messages under masks, on its way and back."""

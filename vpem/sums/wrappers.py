@@ -200,7 +200,7 @@ class Compressed(Wrapper):
         here = self.server.here(senders)
         if here is None or not self.server.carries:
             received, sizes = self.quantizer.transmit(values, self._draw, here)
-            self.inner.count(self.holders.allreduce(sizes), senders)
+            self.inner.count(self.holders.allreduce(sizes, told=True), senders)
             return received
         messages = self.quantizer.pack(values, self._draw, here)
         self.inner.count(messages.shape[1], senders)

@@ -190,7 +190,8 @@ class ESteps:
 
     What a sum shows of rows counts by the share of rows that are in it: batches of a pass are one
     E-step together. Sums of a start that show rows count too, and so does the E-step after the last
-    iteration. Where parties hold rows, each sum over them is one (``n_rows`` is 1).
+    iteration. Where parties hold rows (``n_rows`` is 1), each sum of theirs is one, whatever it is
+    for; what is agreed on by yes and no, such as units, is none, and begins with no rows.
     """
 
     def __init__(self, policy: Policy, n_rows: int) -> None:
@@ -205,7 +206,7 @@ class ESteps:
     def begin(self, kind: str, n_rows: int) -> None:
         """Count a sum that begins; PolicyError if it would show more than the policy allows."""
         # Of few numbers for all rows together, where features are spread, nothing is seen of one.
-        if n_rows == 1 and (self.n_rows > 1 or kind == "setup"):
+        if n_rows == 0 or (n_rows == 1 and self.n_rows > 1):
             return
         most = self.policy.most_esteps
         if most is not None and self._shown + n_rows > most * self.n_rows:
