@@ -227,8 +227,10 @@ def _given(context: Any, leaf: Any) -> set[str]:
 def _check(context: Any) -> None:
     """Refuse what the command would refuse before it looks at data."""
     from .idle import refuse_idle
+    from .policy import refuse_repeatable
 
     refuse_idle(context)
+    refuse_repeatable(context.params)
     records = context.command.callback.records(context.params)
     if "sums" in records and (topology := context.params.get("topology")):
         from vpem.network.topologies import make_graph

@@ -9,7 +9,7 @@ from .naming import name_of
 from .reading import STDIN
 from .sources import in_files, source_of
 
-__all__ = ["check_alike", "goes_on", "introduced", "is_introduction", "terms_of"]
+__all__ = ["check_alike", "digest_of", "goes_on", "introduced", "is_introduction", "terms_of"]
 
 OWN = ("data", "memory_limit", "proba")
 """Parameters of commands that are each member's own; of settings `vpem.records.About.local` says
@@ -39,7 +39,7 @@ def terms_of(context: Any) -> dict[str, list[str]]:
                 continue
             value = None if value is None else "given"
         elif role is not None and value is not None:
-            value = _content(value)
+            value = f"a file with SHA-256 {digest_of(value)[:16]}"
         if param.name == "resume" and context.params.get("resume_if_any"):
             value = IF_ANY
         if param.name != "resume_if_any":
@@ -52,8 +52,8 @@ def _word(value: Any) -> str:
     return NOT_THERE if value is None or value is False else str(value)
 
 
-def _content(path: Path) -> str:
-    """Return what tells the content of a file from others."""
+def digest_of(path: Path) -> str:
+    """Return the SHA-256 of a file's content."""
     import hashlib
 
     from vpem.files.opening import open_regular
@@ -62,7 +62,7 @@ def _content(path: Path) -> str:
     with open_regular(path) as file:
         while piece := file.read(1 << 20):
             digest.update(piece)
-    return f"a file with SHA-256 {digest.hexdigest()[:16]}"
+    return digest.hexdigest()
 
 
 def introduced(found: Any, name: str) -> Any:

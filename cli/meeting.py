@@ -63,7 +63,7 @@ def meet(context: Any) -> Meeting:
     meeting = Meeting(losses, member, command, options)
     join(meeting)
     terms = terms_of(context)
-    meeting.guard.check(command, options, member.holds)
+    meeting.guard.check(command, options, member)
     given = [name for name, role in context.command.roles().items() if role.writes]
     given = [name for name in given if options.get(name) is not None]
     everyones = meeting.introduce([command, terms, given, meeting.guard.fewest])
@@ -71,6 +71,7 @@ def meet(context: Any) -> Meeting:
     check_alike(meeting.engine.names, everyones, study.name)
     if goes_on(everyones):
         options |= {"resume": False, "resume_if_any": True}
+    meeting.guard.begin()
     meeting.outputs = frozenset(name for _, _, theirs, *_ in everyones for name in theirs)
     return meeting
 
@@ -276,6 +277,7 @@ class Meeting(Where):
         from .output import size
 
         join(None)
+        self.guard.end()
         self._post.close()
         self._log.close()
         log = self._log
@@ -333,6 +335,7 @@ class Meeting(Where):
                 self._post.part(sentence, code)
             self._post.close()
             self._log.close()
+            self.guard.end()
 
     def _begin_again(self, name: str) -> None:
         """Run the same command anew, from the newest state that all have; does not return."""

@@ -356,6 +356,9 @@ def renew(
 
 app.command()(policy)
 app.command()(log)
+app.command("budget")(
+    Elsewhere("budget.budget", "Show what runs of studies have told of each data file here.")
+)
 app.command("check")(
     Elsewhere("check.check", "Look at this member's data, and at its links with others.")
 )

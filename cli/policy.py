@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from vpem.engines.engine import Engine
+    from vpem.engines.tls.members import Member
     from vpem.errors import Setting
+    from vpem.files.studies.policy import ESteps
+    from vpem.files.studies.spent import Ran
     from vpem.files.studies.study import Study
     from vpem.network.schema import Report
 
@@ -20,9 +24,11 @@ def policy() -> None:
     """Print a policy to begin with, for policy.toml beside a study.
 
     Whatever a study says, it limits, at the party whose it is, how far features may travel, how few
-    parties and rows are enough, how many E-steps a run may take, whether sums are masked, and which
-    commands, alignments, topologies and results there may be. What it refuses is told in full
-    there, and to other parties by that party's name. Write it to the file with > policy.toml.
+    parties and rows are enough, how many components there may be, how many E-steps a run may take
+    and how many runs there may be, what differential privacy they need, whether sums are masked,
+    and which models, commands, alignments, topologies and results there may be. What it refuses is
+    told in full there, and to other parties by that party's name. Write it to the file with
+    > policy.toml.
 
     Example: vpem party policy
     """
@@ -34,24 +40,88 @@ def policy() -> None:
 
 
 class Guard:
-    """Keeps a command to the policy beside a study, if there is one."""
+    """Keeps a command to the policy beside a study, if there is one, and notes what it tells."""
 
     def __init__(self, study: Study) -> None:
         from vpem.files.studies.policy import policy_beside
+        from vpem.files.studies.spent import Spent
 
         self.study = study
         self.policy = policy_beside(study.path)
+        self.spent = Spent(study.folder)
+        self._run: Ran | None = None
+        self._components = self._hops = 0
+        self._begun = False
+        self._steps: ESteps | None = None
 
-    def check(self, command: str, options: Mapping[str, Any], holds: bool) -> None:
-        """Raise PolicyError where a command may not be run; options by names of parameters.
+    def check(self, command: str, options: Mapping[str, Any], member: Member) -> None:
+        """Raise PolicyError where a member may not run a command; options by names of parameters.
 
-        Some options need the word of whoever ``holds`` data.
+        Some options need the word of whoever holds data. InputError where noise could be
+        subtracted.
         """
-        from vpem.files.studies.policy import FILE, Policy
+        from secrets import token_hex
 
-        if self.policy is not None or holds:
-            policy = self.policy or Policy(self.study.path.parent / FILE)
-            policy.check(command, options, **self.facts)
+        from vpem.files.studies.policy import FILE, Policy
+        from vpem.files.studies.spent import Ran, now
+        from vpem.files.table_settings import TableSettings
+
+        from .agreement import digest_of
+        from .saem_corpus import files_in
+        from .taking_part import own_party
+
+        refuse_repeatable(options)
+        n_parties = self.facts["n_parties"]
+        asked = asked_of(options, n_parties)
+        self._components, self._hops = asked["n_components"], int(options.get("hops") or 0)
+        if self.policy is not None or member.holds:
+            policy = self.policy or Policy(self.study.folder / FILE)
+            limited = policy.models is not None
+            digests = {str(path): digest_of(path) for path in models_in(options) if limited}
+            policy.check(command, options, **self.facts, **asked, models=digests)
+        if options.get("data"):
+            files = own_party(member.name, files_in(options["data"]), TableSettings()).find()
+            self._run = Ran(
+                token_hex(8), now(), self.study.id, self.study.edition, command,
+                self.spent.digests(files), n_parties, bool(options.get("secure_sum")),
+                **noise_of(options),
+            )  # fmt: skip
+            self._check_spent()
+
+    def _check_spent(self) -> None:
+        """Raise PolicyError where runs before leave nothing for this one."""
+        from datetime import UTC, datetime, timedelta
+
+        from .budget import in_all
+
+        policy, run = self.policy, self._run
+        if run is None or policy is None:
+            return
+        runs, since = self.spent.runs(), datetime.now(UTC) - timedelta(days=policy.in_days)
+        times = [datetime.fromisoformat(one.time) for one in runs if one.study == run.study]
+        policy.check_runs(sum(time > since for time in times))
+        for file, digest in run.data.items():
+            read = [*(one for one in runs if one.has_read({file, digest})), run]
+            if policy.most_epsilon_in_all is not None:
+                epsilon = in_all(read, policy.epsilon_against)
+                policy.check_spent(run.command, Path(file).name, epsilon)
+
+    def begin(self) -> None:
+        """Note a run of which all have agreed, before anything of its data is sent."""
+        if self._run is not None:
+            self.spent.begin(self._run, self._check_spent)
+            self._begun = True
+
+    def end(self) -> None:
+        """Note how much data of a run that has begun travelled; if that fails it counts as any."""
+        from contextlib import suppress
+
+        from vpem.errors import FileError
+
+        if self._run is not None and self._begun:
+            self._begun, sums = False, self._steps.n_sums if self._steps else 0
+            with suppress(FileError):
+                self.spent.end(self._run, max(sums, bool(self._steps and self._hops)))
 
     @property
     def fewest(self) -> int:
@@ -70,15 +140,73 @@ class Guard:
 
         ``n_rows`` are what parties have together; where each holds rows, these are ``over_rows``.
         """
-        from vpem.files.studies.policy import ESteps
+        from vpem.files.studies.policy import ESteps, Policy
 
-        if self.policy is None:
-            return
-        self.policy.check_rows(n_rows)
-        most = self.policy.most_esteps
-        if most is not None:
-            screen.say(f"{self.policy.path} allows at most {most} E-steps in this run")
-            engine.watch = ESteps(self.policy, 1 if over_rows else n_rows).begin
+        policy = self.policy or Policy(self.study.folder)
+        policy.check_rows(n_rows, self._components)
+        if policy.most_esteps is not None:
+            screen.say(f"{policy.path} allows at most {policy.most_esteps} E-steps in this run")
+        self._steps = ESteps(policy, 1 if over_rows else n_rows)
+        engine.watch = self._steps.begin
+
+
+def refuse_repeatable(options: Mapping[str, Any]) -> None:
+    """Raise InputError where a study's noise could be drawn again by who knows its seed."""
+    from vpem.errors import InputError, Setting
+
+    if options.get("repeatable_noise") is not None:
+        raise InputError(
+            Setting("repeatable_noise"), " is for tests on one machine: in a study all would know "
+            "the noise, and could subtract it; leave it out"
+        )  # fmt: skip
+
+
+def models_in(options: Mapping[str, Any]) -> list[Path]:
+    """Return the files of models that options name."""
+    given = (options.get("model"), options.get("init_model"))
+    return [path for path in given if isinstance(path, Path)]
+
+
+def asked_of(options: Mapping[str, Any], n_parties: int) -> Report:
+    """Return what policies look at of options: the most components, and epsilons by adversary."""
+    from vpem.fits.selection.lists import parse_numbers
+
+    counts = [0]
+    for name in ("n_components", "n_clusters", "components", "clusters"):
+        if options.get(name) is not None:
+            counts += parse_numbers(name, str(options[name]))
+    for path in models_in(options):
+        import h5py
+
+        if h5py.is_hdf5(str(path)):
+            with h5py.File(path) as file:
+                counts += [int(file.attrs.get(name, 0)) for name in ("n_components", "n_clusters")]
+    found: Report = {"n_components": max(counts), "epsilons": None}
+    if made := noise_of(options):
+        from vpem.fits.privacy import Budget, Guarantee
+
+        spent, masked = made["noise"], bool(options.get("secure_sum"))
+        by = "workers" if masked else "root" if options.get("sum") == "tree" else "server"
+        by = by if made["protects"] == "all" else "hubs"
+        known = 1 if options.get("colluding") is None else int(options["colluding"])
+        known = min(known, n_parties - 1) if masked else 0
+        budget = Budget(spent["epsilon"], spent["delta"])
+        against = Guarantee(budget, (), by, False, n_parties, known).against()
+        found["epsilons"] = {who: told and told["add_or_remove"] for who, told in against.items()}
+    return found
+
+
+def noise_of(options: Mapping[str, Any]) -> Report:
+    """Return what a ledger says of the noise of a run; nothing where there is none."""
+    over_rows, epsilon = (options.get(name) for name in ("epsilon", "release_epsilon"))
+    epsilon, delta = over_rows or epsilon, options.get("delta")
+    if epsilon is None or delta is None:
+        return {}
+    from vpem.fits.privacy import Budget
+
+    budget = Budget(float(epsilon), float(delta))
+    noise = {"epsilon": budget.epsilon, "delta": budget.delta, "multiplier": budget.multiplier}
+    return {"noise": noise, "protects": "all" if over_rows else "outsiders"}
 
 
 def refusals(study: Study, so_far: bool = False) -> list[str]:
@@ -98,7 +226,8 @@ def refusals(study: Study, so_far: bool = False) -> list[str]:
         asked = {"align": None, "topology": None} | {
             name.replace("-", "_"): value for name, value in options.items()
         }
-        for error in policy.refused(command, asked, **guard.facts):
+        known = asked_of(asked, guard.facts["n_parties"])
+        for error in policy.refused(command, asked, **guard.facts, **known):
             found[f"{clean(error.told(_typed))}; this member will refuse 'vpem {command}'"] = None
     return list(found)
 

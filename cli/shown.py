@@ -54,7 +54,12 @@ def _other(file: Path) -> Callable[[Path, bool], None] | None:
     """Return what shows a file of studies; None of any other. Keys are refused."""
     from vpem.errors import InputError
     from vpem.files.studies.message_log import BEGINS
+    from vpem.files.studies.spent import FILE as LEDGER
 
+    if file.name == LEDGER:
+        from .budget import budget
+
+        return lambda path, json: budget(path, json=json)
     start = _start(file)
     if b"PRIVATE KEY-----" in start or file.suffix == ".key":
         raise InputError(f"{file} is a private key, which is shown to nobody")

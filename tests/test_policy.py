@@ -39,8 +39,10 @@ def policy_of(tmp_path, text):
 
 
 def check(policy, command="fit", n_parties=3, result="all", if_lost="wait", **asked):
+    known = ("n_components", "models", "epsilons")
+    facts = {name: asked.pop(name) for name in known if name in asked}
     options = {name: value for name, value in (ASKED | asked).items() if name != "split" or value}
-    policy.check(command, options, n_parties=n_parties, result=result, if_lost=if_lost)
+    policy.check(command, options, n_parties=n_parties, result=result, if_lost=if_lost, **facts)
 
 
 REFUSED = [
@@ -59,6 +61,18 @@ REFUSED = [
     ("masked-sums = true", {}, "requires masked sums", "'vpem fit' runs without secure_sum=True"),
     ("if-lost = ['wait']", {"if_lost": "without"}, "allows only if-lost = 'wait'",
      "the study says 'without'"),
+    ("most-components = 3", {"n_components": 4}, "allows at most 3 components",
+     "'vpem fit' has 4"),
+    ("smallest-batch = 50", {"batch_size": 49}, "requires batches of 50 rows", "batch_size=49"),
+    (f"models = ['{'a' * 64}']", {"models": {"m.h5": "b" * 64}}, "does not allow this model",
+     f"m.h5, whose SHA-256 is {'b' * 64}"),
+    ("largest-epsilon = 2", {"epsilons": {"worker": 2.1, "outsider": 1.5}},
+     "requires differential privacy with epsilon 2 or less against another party", "is 2.1"),
+    ("largest-epsilon = 2\nepsilon-against = 'outsider'", {}, "requires differential privacy with "
+     "epsilon 2 or less against an outsider", "'vpem fit' runs without the noise that epsilon"),
+    ("largest-epsilon = 2", {"epsilons": {"outsider": 1.0}}, "requires differential privacy with "
+     "epsilon 2 or less against another party",
+     "from whom the noise of this run does not protect"),
 ]  # fmt: skip
 
 
@@ -87,6 +101,11 @@ ALLOWED = [
     ("masked-sums = false", {}),
     ("masked-sums = true", {"secure_sum": True}),
     ("if-lost = ['wait', 'without']", {"if_lost": "without"}),
+    ("most-components = 3\nsmallest-batch = 50", {"n_components": 3, "batch_size": 50}),
+    ("smallest-batch = 50", {"batch_size": None}),
+    (f"models = ['{'A' * 64}']", {"models": {"m.h5": "a" * 64}}),
+    ("largest-epsilon = 2", {"epsilons": {"worker": 2.0000001}}),
+    ("largest-epsilon = 2\nepsilon-against = 'outsider'", {"epsilons": {"outsider": 2.0}}),
 ]
 
 
@@ -100,6 +119,21 @@ def test_rows_are_looked_at_once_they_are_known(tmp_path):
     policy.check_rows(100)
     with pytest.raises(PolicyError, match="requires at least 100 rows, but the parties have 99 "):
         policy.check_rows(99)
+    each = policy_of(tmp_path, "fewest-rows-per-component = 10")
+    each.check_rows(30, 3)
+    with pytest.raises(PolicyError, match="10 rows for each component, but the parties have 29 "):
+        each.check_rows(29, 3)
+
+
+def test_runs_before_count(tmp_path):
+    policy = policy_of(tmp_path, "most-runs = 2\nin-days = 7\nmost-epsilon-in-all = 6")
+    policy.check_runs(1)
+    with pytest.raises(PolicyError, match="allows at most 2 runs in 7 days, and there were 2"):
+        policy.check_runs(2)
+    policy.check_spent("fit", "lab.csv", 6.0)
+    for epsilon, told in ((6.1, "lab.csv would have told 6.1"), (np.inf, "without noise are told")):
+        with pytest.raises(PolicyError, match=f"allows at most epsilon 6 of a data file.*{told}"):
+            policy.check_spent("fit", "lab.csv", epsilon)
 
 
 def test_esteps_are_counted_as_sums_begin(tmp_path):
@@ -139,6 +173,14 @@ def test_esteps_are_counted_as_sums_begin(tmp_path):
         ("results = ['shard']", "got 'shard' (did you mean 'shards'?)"),
         ("masked-sums = 'yes'", "masked-sums must be true or false, got 'yes'"),
         ("[fit]\nhops = 1", "has no rule 'fit'"),
+        ("most-component = 1", "(did you mean 'most-components'?)"),
+        ("largest-epsilon = 0", "largest-epsilon must be a number above 0, got 0"),
+        ("largest-epsilon = true", "must be a number above 0, got True"),
+        ("most-epsilon-in-all = inf", "must be a number above 0, got inf"),
+        ("epsilon-against = 'server'", "must be worker or outsider, got 'server'"),
+        ("epsilon-against = []", "must be worker or outsider, got []"),
+        ("models = ['abc']", "must be a list of SHA-256 in 64 hexadecimal digits"),
+        ("in-days = 0", "must be a whole number of at least 1, got 0"),
     ],
 )
 def test_a_policy_is_read_strictly(tmp_path, text, told):

@@ -398,6 +398,7 @@ def test_one_more_interrupt_ends_the_wait_for_others_and_not_the_sentence():
     meeting._post = SimpleNamespace(close=close)
     meeting.engine, meeting.member = SimpleNamespace(rank=1), SimpleNamespace(name="lab")
     meeting.losses = SimpleNamespace(deal_with=lambda error, *_: error)
+    meeting.guard = SimpleNamespace(end=lambda: None)
 
     def tell(sentence, code=2):
         told.append(sentence)

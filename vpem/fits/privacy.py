@@ -19,7 +19,7 @@ a little of epsilon and of delta for the difference, and `Budget.check_grid` hol
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from math import ceil, exp, sqrt
@@ -37,7 +37,7 @@ from vpem.settings import FitSettings, KmeansSettings
 
 __all__ = [
     "NEIGHBOURS", "REPEATABLE", "Budget", "Guarantee", "accountant", "bounds_of",
-    "iterations_of", "spent",
+    "iterations_of", "spent", "spent_in_all",
 ]  # fmt: skip
 
 NEIGHBOURS = "a row takes part, or adds nothing"
@@ -85,6 +85,19 @@ def spent(multipliers: Sequence[float], delta: float) -> float:
     """Return the epsilon of releases with these noise multipliers, at this delta."""
     together = 1 / sqrt(sum(multiplier**-2 for multiplier in multipliers))
     return float(accountant().get_epsilon_gaussian(together, delta))
+
+
+def spent_in_all(runs: Sequence[Mapping[str, float]]) -> float:
+    """Return the epsilon of runs together, at the largest ``delta`` of theirs.
+
+    Each has its ``epsilon``, and the ``multiplier`` of the noise of all its releases together.
+    """
+    epsilons = [run["epsilon"] for run in runs]
+    if len(runs) < 2:
+        return float(sum(epsilons))
+    slack = OF_EPSILON * sum(epsilons)  # of noise on integers, in each
+    delta = max(run["delta"] for run in runs) * (exp(-slack) - OF_DELTA)
+    return spent([run["multiplier"] for run in runs], delta) + slack
 
 
 def bounds_of(given: Any, n_features: int) -> NDArray[np.float64]:

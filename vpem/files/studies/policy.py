@@ -1,18 +1,21 @@
 """What a party allows, whatever a study says: its own `policy.toml`, beside the study.
 
 The rules of a party hold for what is done with its data, and win over the study and the command
-line. They are looked at before any work, once the parties' rows are known, and as sums begin.
+line. They are looked at before any work, once the parties' rows are known, and as sums begin. What
+earlier runs have told counts, too (`vpem.files.studies.spent`).
 """
 
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from math import isinf
 from pathlib import Path
 from typing import Any
 
-from vpem.errors import InputError, Setting, did_you_mean, shorten
+from vpem.errors import InputError, Setting, brief, did_you_mean, shorten
 from vpem.files.opening import PathLike, check_readable
 from vpem.files.studies.study import IF_LOST, RESULTS
 from vpem.files.toml_text import read_toml
@@ -41,6 +44,12 @@ OVER_FEATURES = ("fit", "select", "predict", "score")
 LARGEST = 10**12
 """Of a number."""
 
+ADVERSARIES = {"worker": "another party", "outsider": "an outsider"}
+"""Against whom an epsilon may have to hold; an outsider sees the result alone."""
+
+UP = 1 + 1e-6
+"""By which an epsilon may exceed another that it was to be: it is found by a search."""
+
 EXAMPLE = """\
 # What this party allows, whatever a study says. Lines that begin with # allow anything.
 
@@ -54,6 +63,14 @@ fewest-rows = 100
 # Passes over the rows in one run whose sums show how each row fits each component,
 # or, where parties hold rows, sums over these.
 most-esteps = 500
+
+# Components of a model, or clusters, and rows of all parties together for each of them: a
+# component of few rows shows these.
+most-components = 20
+fewest-rows-per-component = 10
+
+# Rows in a batch (--batch-size).
+# smallest-batch = 100
 
 # What may be run.
 # commands = ["fit", "predict"]
@@ -69,6 +86,20 @@ most-esteps = 500
 
 # Whether nobody may see what this party adds to a sum (--secure-sum).
 # masked-sums = true
+
+# Models that may be used (predict, score, --init-model), by the SHA-256 of their files.
+# models = ["0000000000000000000000000000000000000000000000000000000000000000"]
+
+# Only runs with differential privacy (--epsilon, --release-epsilon): the largest epsilon of one,
+# and of all that have read one data file, against another party ("worker") or who sees the model
+# alone ("outsider"). 'vpem party budget' shows what is left.
+# largest-epsilon = 4
+# most-epsilon-in-all = 8
+# epsilon-against = "worker"
+
+# Runs that may read data here, in so many days.
+# most-runs = 20
+# in-days = 30
 
 # What may become of a run when a party is lost: all "wait" for it, or the others go on "without"
 # it: then there is a sum with it and one without it, and the difference is what it added.
@@ -111,6 +142,15 @@ class Policy:
     masked_sums: bool = False  # nobody may see what one party adds to a sum
     if_lost: tuple[str, ...] | None = None  # what may become of a run then
     publish_anyway: bool = False  # a model may tell others of few rows
+    most_components: int | None = None
+    fewest_rows_per_component: int | None = None
+    smallest_batch: int | None = None
+    models: tuple[str, ...] | None = None  # SHA-256 of their files
+    largest_epsilon: float | None = None  # of one run
+    most_epsilon_in_all: float | None = None  # of all that have read one data file
+    epsilon_against: str = "worker"
+    most_runs: int | None = None
+    in_days: int = 30  # in which there may be so many
 
     def check(self, command: str, options: Mapping[str, Any], **facts: Any) -> None:
         """Raise PolicyError where a command may not be run; the parameters are `refused`'s."""
@@ -125,12 +165,17 @@ class Policy:
         n_parties: int,
         result: str,
         if_lost: str = "wait",
+        n_components: int = 0,
+        models: Mapping[str, str] | None = None,
+        epsilons: Mapping[str, float | None] | None = None,
     ) -> Iterator[PolicyError]:
         """Yield, before any work, why a command of `COMMANDS` may not be run, rule by rule.
 
         Of ``options``, by names of settings, ``hops``, ``align``, ``topology``, ``graph``,
-        ``split``, ``secure_sum`` and ``publish_anyway`` are looked at. ``n_parties`` have data;
-        ``result`` is "all" or "shards".
+        ``split``, ``batch_size``, ``secure_sum`` and ``publish_anyway`` are looked at.
+        ``n_parties`` have data; ``result`` is "all" or "shards"; ``n_components`` are the most of
+        any model, ``models`` digests of files, and ``epsilons`` those of the run by adversary
+        (None: it is not private).
         """
         if self.masked_sums and not options.get("secure_sum"):
             without = f"but 'vpem {command}' runs without "
@@ -148,6 +193,20 @@ class Policy:
         if self.if_lost is not None and if_lost not in self.if_lost:
             allowed = " or ".join(map(repr, self.if_lost))
             yield self._error(f"allows only if-lost = {allowed}", f"but the study says {if_lost!r}")
+        if self.most_components is not None and n_components > self.most_components:
+            yield self._error(
+                f"allows at most {self.most_components} components",
+                f"but 'vpem {command}' has {n_components}",
+            )
+        batch = int(options.get("batch_size") or LARGEST)
+        if self.smallest_batch is not None and batch < self.smallest_batch:
+            asked = Setting("batch_size", batch)
+            yield self._error(f"requires batches of {self.smallest_batch} rows", "but got ", asked)
+        for file, digest in (models or {}).items():
+            if self.models is not None and digest not in self.models:
+                yield self._error("does not allow this model", f"{file}, whose SHA-256 is {digest}")
+        if self.largest_epsilon is not None:
+            yield from self._private(command, self.largest_epsilon, epsilons)
         usual = "features" if command in OVER_FEATURES else "rows"
         over_rows = options.get("split", usual) == "rows"
         hops = int(options.get("hops") or 0)
@@ -166,8 +225,48 @@ class Policy:
             asked = Setting("graph", str(graph)) if graph else Setting("topology", topology)
             yield from self._among("topologies", "topology", topology, "but got ", asked)
 
-    def check_rows(self, n_rows: int) -> None:
+    def _private(
+        self, command: str, most: float, epsilons: Mapping[str, float | None] | None
+    ) -> Iterator[PolicyError]:
+        """Yield why a run is not private enough."""
+        who = ADVERSARIES[self.epsilon_against]
+        rule = f"requires differential privacy with epsilon {most:g} or less against {who}"
+        if epsilons is None:
+            yield self._error(
+                rule, f"but 'vpem {command}' runs without the noise that ", Setting("epsilon"),
+                " or ", Setting("release_epsilon"), " adds",
+            )  # fmt: skip
+        elif (own := epsilons.get(self.epsilon_against)) is None:
+            yield self._error(rule, "from whom the noise of this run does not protect")
+        elif own > most * UP:
+            yield self._error(rule, f"but that of this run is {own:.3g}")
+
+    def check_runs(self, n_runs: int) -> None:
+        """Raise PolicyError where so many runs, of the days that count, leave none."""
+        if self.most_runs is not None and n_runs >= self.most_runs:
+            rule = f"allows at most {self.most_runs} runs in {self.in_days} days"
+            raise self._error(rule, f"and there were {n_runs}")
+
+    def check_spent(self, command: str, file: str, epsilon: float) -> None:
+        """Raise PolicyError where a run would bring what was told of a file to this epsilon."""
+        most = self.most_epsilon_in_all
+        if most is not None and epsilon > most * UP:
+            found = f"but with this 'vpem {command}' {file} would have told {epsilon:.3g}"
+            if isinf(epsilon):
+                found = f"but of {file}, with this 'vpem {command}', sums without noise are told"
+            raise self._error(
+                f"allows at most epsilon {most:g} of a data file in all its runs",
+                f"{found}; 'vpem party budget' shows what was spent",
+            )
+
+    def check_rows(self, n_rows: int, n_components: int = 0) -> None:
         """Raise PolicyError where parties have too few rows together, once these are known."""
+        each = self.fewest_rows_per_component
+        if each is not None and n_rows < each * n_components:
+            raise self._error(
+                f"requires at least {each} rows for each component",
+                f"but the parties have {n_rows} together for {n_components}",
+            )
         if self.fewest_rows is not None and n_rows < self.fewest_rows:
             raise self._error(
                 f"requires at least {self.fewest_rows} rows", f"but the parties have {n_rows} "
@@ -196,7 +295,7 @@ class ESteps:
 
     def __init__(self, policy: Policy, n_rows: int) -> None:
         self.policy, self.n_rows = policy, n_rows
-        self._shown = 0
+        self._shown = self.n_sums = 0
 
     @property
     def taken(self) -> float:
@@ -205,8 +304,11 @@ class ESteps:
 
     def begin(self, kind: str, n_rows: int) -> None:
         """Count a sum that begins; PolicyError if it would show more than the policy allows."""
+        if n_rows == 0:
+            return
         # Of few numbers for all rows together, where features are spread, nothing is seen of one.
-        if n_rows == 0 or (n_rows == 1 and self.n_rows > 1):
+        if n_rows == 1 and self.n_rows > 1:
+            self.n_sums += 1
             return
         most = self.policy.most_esteps
         if most is not None and self._shown + n_rows > most * self.n_rows:
@@ -218,6 +320,7 @@ class ESteps:
                 file=self.policy.path,
             )  # fmt: skip
         self._shown += n_rows
+        self.n_sums += 1
 
 
 # ---- the file ------------------------------------------------------------------------------------
@@ -251,6 +354,28 @@ def _count(least: int) -> Callable[[str, object], int]:
         return value
 
     return read
+
+
+def _number(where: str, value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < LARGEST:
+        raise InputError(f"{where} must be a number above 0, got {value!r}")
+    return float(value)
+
+
+def _one(where: str, value: object) -> str:
+    if value not in list(ADVERSARIES):
+        raise InputError(f"{where} must be {' or '.join(ADVERSARIES)}, got {value!r}")
+    return str(value)
+
+
+def _digests(where: str, value: object) -> tuple[str, ...]:
+    found = [str(one).lower() for one in value] if isinstance(value, list) else []
+    if not found or not all(re.fullmatch("[0-9a-f]{64}", one) for one in found):
+        raise InputError(
+            f"{where} must be a list of SHA-256 in 64 hexadecimal digits, as 'sha256sum model.h5' "
+            f"tells them, got {brief(value)}"
+        )
+    return tuple(found)
 
 
 def _some(choices: Sequence[str]) -> Callable[[str, object], tuple[str, ...]]:
@@ -289,4 +414,13 @@ RULES: dict[str, Callable[[str, object], Any]] = {
     "masked-sums": _flag,
     "if-lost": _some(IF_LOST),
     "publish-anyway": _flag,
+    "most-components": _count(1),
+    "fewest-rows-per-component": _count(1),
+    "smallest-batch": _count(1),
+    "models": _digests,
+    "largest-epsilon": _number,
+    "most-epsilon-in-all": _number,
+    "epsilon-against": _one,
+    "most-runs": _count(0),
+    "in-days": _count(1),
 }

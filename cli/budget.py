@@ -1,0 +1,135 @@
+"""`vpem party budget`: what runs have told of each data file, and what is left to be told."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from math import inf, isinf
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from .options import Json
+from .output import plural, print_json, show, table
+from .roles import FOLDER, READ
+
+if TYPE_CHECKING:
+    from vpem.files.studies.policy import Policy
+    from vpem.files.studies.spent import Ran
+    from vpem.network.schema import Report
+
+__all__ = ["budget", "in_all"]
+
+
+def budget(
+    where: Annotated[
+        Path,
+        FOLDER,
+        typer.Argument(metavar="STUDY", help="The study, or its folder. Default: this folder."),
+    ] = Path(),
+    data: Annotated[
+        Path | None, READ, typer.Option(help="Only this data file.", show_default=False)
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Show what runs of studies have told of each data file here.
+
+    A party notes every run before it begins, in data.spent beside its studies: runs with
+    differential privacy, whose epsilon is that of all together, at the largest of their deltas, and
+    runs without noise, of which no epsilon bounds what they told. What policy.toml leaves by
+    most-epsilon-in-all is shown, too. Files of one path or of one content are the same.
+
+    Example: vpem party budget --data lab.csv
+    """
+    from vpem.files.studies.policy import policy_beside
+    from vpem.files.studies.spent import Spent
+
+    folder = where if where.is_dir() else where.parent
+    ledger, policy = Spent(folder), policy_beside(folder / "policy.toml")
+    runs = ledger.runs()
+    files = {file: {file} for ran in runs for file in ran.data}
+    if data is not None:
+        files = {file: {file, digest} for file, digest in ledger.digests([data]).items()}
+    for ran in runs:
+        for file in files.keys() & ran.data.keys():
+            files[file].add(ran.data[file])
+    read = {file: [ran for ran in runs if ran.has_read(files[file])] for file in sorted(files)}
+    found = [_report(file, some, policy) for file, some in read.items() if some]
+    if json:
+        print_json({"ledger": str(ledger.path), "data": found})
+    elif not found:
+        show(f"{ledger.path}: no run of a study has read {data or 'data'}")
+    else:
+        show(*(table(_facts(one), "", "", title=Path(one["file"]).name) for one in found))
+
+
+def in_all(runs: Sequence[Ran], against: str) -> float:
+    """Return the epsilon of runs together against an adversary.
+
+    It is infinite where one adds no noise, or none that protects from that adversary.
+    """
+    from vpem.fits.privacy import spent_in_all
+
+    noise = [ran.noise for ran in runs
+             if ran.noise and (ran.protects == "all" or against == "outsider")]  # fmt: skip
+    return inf if len(noise) < len(runs) else spent_in_all(noise)
+
+
+def _left(most: float, against: str, runs: Sequence[Ran]) -> float:
+    """Return the epsilon that one more run may have, at the largest delta of those before."""
+    from vpem.fits.privacy import Budget, spent
+
+    if not runs or in_all(runs, against) >= most:
+        return 0.0
+    noise = [ran.noise for ran in runs if ran.noise]
+    delta = max(one["delta"] for one in noise)
+    rest = Budget(most, delta).multiplier ** -2 - sum(one["multiplier"] ** -2 for one in noise)
+    return 0.999 * spent([rest**-0.5], delta) if rest > 0 else 0.0  # of noise on integers
+
+
+def _report(file: str, runs: Sequence[Ran], policy: Policy | None) -> Report:
+    """Return what runs that read a file come to, in plain values."""
+    noisy = [ran for ran in runs if ran.noise is not None]
+    parties = in_all(noisy, "worker")
+    most = policy and policy.most_epsilon_in_all
+    return {
+        "file": file,
+        "runs": len(runs),
+        "commands": dict(Counter(ran.command for ran in runs)),
+        "first": runs[0].time,
+        "last": runs[-1].time,
+        "sums": sum(ran.sums or 0 for ran in runs),
+        "not_ended": sum(ran.sums is None for ran in runs),
+        "masked": sum(ran.masked for ran in runs),
+        "with_noise": len(noisy),
+        "without_noise": len(runs) - len(noisy),
+        "epsilon": {
+            "outsider": in_all(noisy, "outsider"), "worker": None if isinf(parties) else parties,
+        },
+        "delta": max((ran.noise["delta"] for ran in runs if ran.noise), default=None),
+        "left": _left(most, policy.epsilon_against, runs) if policy and most else None,
+    }  # fmt: skip
+
+
+def _facts(found: Report) -> list[tuple[str, str]]:
+    """Return the lines of a table on one data file."""
+    commands = ", ".join(f"{name} {count}" for name, count in found["commands"].items())
+    facts = [
+        ("runs", f"{found['runs']} ({commands}), {found['masked']} of them under masks"),
+        ("first, last", f"{found['first']}, {found['last']}"),
+        ("sums of data", f"{found['sums']:,}"),
+    ]
+    if found["not_ended"]:
+        facts.append(("interrupted", f"{found['not_ended']}, which count as whole runs"))
+    if found["with_noise"]:
+        told = f"{plural(found['with_noise'], 'run')}, together epsilon "
+        facts.append(("with noise", f"{told}{found['epsilon']['outsider']:.4g},"))
+        whom = "outsiders" if found["epsilon"]["worker"] is None else "all"
+        facts.append(("", f"delta {found['delta']:g}, against {whom}"))
+    if found["without_noise"]:
+        told = plural(found["without_noise"], "run")
+        facts.append(("without noise", f"{told}: no epsilon bounds what was told"))
+    if found["left"] is not None:
+        facts.append(("left", f"epsilon {found['left']:.3g} for one more run (policy.toml)"))
+    return facts

@@ -1,0 +1,240 @@
+"""The ledger of what runs have told of a party's data, and what policies make of it."""
+
+import hashlib
+import json
+import os
+import re
+import stat
+from datetime import UTC, datetime, timedelta
+
+import h5py
+import numpy as np
+import pytest
+
+from vpem.errors import FileError, InputError
+from vpem.files.models import read_model
+from vpem.files.studies.spent import Ran, Spent, now
+from vpem.fits.privacy import Budget, spent
+from vpem_cli.budget import in_all
+from vpem_cli.policy import Guard
+
+from .cli_support import done
+from .company_support import make_company
+from .study_support import make_study
+
+PARTIES = ("clinic", "lab", "ward")
+PRIVATE = {
+    "split": "rows", "components": 2, "epsilon": 8.0, "delta": 1e-4, "bounds": "-8,8",
+    "max-iter": 2, "covariance": "spherical",
+}  # fmt: skip
+
+
+def ran(number=0, data=("lab.csv", "a"), **more):
+    """A run of a member; ``data`` are the path and a digit of the digest."""
+    about = {"study": "0" * 32, "edition": 1, "command": "fit", "parties": 3, "masked": False}
+    read = {data[0]: 64 * data[1]}
+    return Ran(**(about | {"run": f"{number:016x}", "time": now(), "data": read} | more))
+
+
+def private(number, epsilon=4.0, delta=1e-6, protects="all", **more):
+    multiplier = Budget(epsilon, delta).multiplier
+    noise = {"epsilon": epsilon, "delta": delta, "multiplier": multiplier}
+    return ran(number, noise=noise, protects=protects, **more)
+
+
+def test_what_begins_and_ends_is_kept_and_who_was_interrupted_has_spent(tmp_path):
+    ledger = Spent(tmp_path)
+    assert ledger.runs() == []
+    runs = [ran(0), private(1), ran(2), private(3)]
+    for one in runs:
+        ledger.begin(one, lambda: None)
+    ledger.end(runs[0], 17)
+    ledger.end(runs[2], 0)  # nothing was sent
+    kept = ledger.runs()
+    assert [one.run for one in kept] == [runs[0].run, runs[1].run, runs[3].run]
+    assert [one.sums for one in kept] == [17, None, None]
+    assert kept[1] == runs[1]
+    assert stat.S_IMODE(os.stat(ledger.path).st_mode) == 0o600
+
+
+def test_what_a_check_refuses_is_not_noted(tmp_path):
+    ledger = Spent(tmp_path)
+
+    def refuse():
+        raise FileError("no more")
+
+    with pytest.raises(FileError, match="no more"):
+        ledger.begin(ran(), refuse)
+    assert ledger.runs() == []
+
+
+def test_data_are_told_apart_by_content_under_a_key_of_ones_own(tmp_path):
+    for name in ("one", "other"):
+        (tmp_path / name).mkdir()
+    file = tmp_path / "lab.csv"
+    file.write_text("x\n1\n")
+    ledger, other = Spent(tmp_path / "one"), Spent(tmp_path / "other")
+    (digest,) = ledger.digests([file]).values()
+    assert ledger.digests([file]) == {str(file): digest}
+    assert {*other.digests([file]).values()}.isdisjoint({digest})
+    key = tmp_path / "one" / "data.spent.key"
+    assert stat.S_IMODE(os.stat(key).st_mode) == 0o600
+    key.write_bytes(b"short")
+    with pytest.raises(FileError, match=r"data.spent.key is damaged"):
+        ledger.digests([file])
+
+
+def test_files_of_one_path_or_one_content_are_the_same():
+    lab = ran(0, ("lab.csv", "a"))
+    for names, same in (({"lab.csv"}, True), ({"copy.csv", 64 * "a"}, True), ({"x.csv"}, False)):
+        assert lab.has_read(names) == same
+
+
+DAMAGED = [
+    lambda lines: lines[0][:-9],
+    lambda lines: lines[0] + lines[0],
+    lambda lines: lines[0] + lines[1].replace("0000000000000000", "0000000000000009"),
+    lambda lines: lines[0].replace('"masked":false', '"masked":0'),
+    lambda lines: lines[0].replace('"edition":1', '"edition":-1'),
+    lambda lines: lines[0].replace('"edition":1', '"edition":1,"more":1'),
+    lambda lines: lines[0].replace('"noise":null', '"noise":{"epsilon":4.0}'),
+    lambda lines: lines[0].replace('"noise":null', '"noise":{}'),
+    lambda lines: lines[0].replace("aaaa", "zzzz"),
+    lambda lines: lines[0] + lines[1].replace('"sums":3', '"sums":true'),
+    lambda lines: lines[0] + lines[1].replace('"sums":3', '"sums":-1'),
+    lambda lines: lines[0].replace('"fit"', '"\\u001b[31m"'),
+    lambda lines: "[" * 100000 + "\n",
+    lambda lines: "\x00\n",
+    lambda lines: "7\n",
+]
+
+
+@pytest.mark.parametrize("damage", DAMAGED)
+def test_a_damaged_line_is_one_sentence(tmp_path, damage):
+    ledger = Spent(tmp_path)
+    ledger.begin(ran(), lambda: None)
+    ledger.end(ran(), 3)
+    lines = ledger.path.read_text().splitlines(keepends=True)
+    ledger.path.write_text(damage(lines))
+    with pytest.raises(FileError, match=r"data.spent is damaged in line [12], and nobody knows"):
+        ledger.runs()
+
+
+def test_runs_compose_as_one_gaussian_release_does():
+    runs = [private(0), private(1), private(2, 1.0, 1e-7)]
+    exact = spent([one.noise["multiplier"] for one in runs], 1e-6)
+    assert exact <= in_all(runs, "worker") <= 1.002 * exact
+    assert 5.5 < in_all(runs[:2], "worker") < 6.2  # less than the sum
+    assert in_all(runs[:1], "worker") == 4.0
+    released = private(3, protects="outsiders")
+    assert np.isinf(in_all([released], "worker"))
+    assert in_all([released], "outsider") == 4.0
+    assert np.isinf(in_all([*runs, ran(4)], "outsider"))
+    assert in_all([], "worker") == 0.0
+
+
+@pytest.fixture(scope="module")
+def company(tmp_path_factory):
+    rng = np.random.default_rng(0)
+    made = make_company(
+        tmp_path_factory.mktemp("company"), PARTIES,
+        {"fit": PRIVATE, "kmeans": {"clusters": 2}, "predict": {"split": "rows"}}, server="hub",
+    )  # fmt: skip
+    for name in PARTIES:
+        rows = rng.normal(size=(700, 2)) + 6 * rng.integers(2, size=(700, 1)) - 3
+        np.savetxt(made.folders[name] / "own.csv", rows, "%.4f", ",", header="one,two", comments="")
+    return made
+
+
+def told(capsys, folder, *words):
+    return json.loads(done(capsys, "party", "budget", folder, "--json", *words).out)["data"]
+
+
+OWN = {name: ["own.csv"] for name in PARTIES}
+
+
+def test_runs_are_noted_and_refused_when_nothing_is_left(company, capsys):
+    lab = company.folders["lab"]
+    model = company.folders["lab"] / "model.h5"
+    own = OWN | {"lab": ["own.csv", "-o", "model.h5"]}
+    assert {one.code for one in company.run("fit", own=own).values()} == {0}
+    (one,) = told(capsys, lab)
+    assert one["file"] == str(lab / "own.csv")
+    assert one["epsilon"] == {"outsider": 8.0, "worker": 8.0}
+    assert (one["runs"], one["without_noise"], one["not_ended"]) == (1, 0, 0)
+    assert one["sums"] == len(read_model(model).report["privacy"]["noise_multipliers"])
+    assert not (company.folders["hub"] / "data.spent").exists()  # it has no data
+
+    policy = lab / "policy.toml"
+    policy.write_text("most-epsilon-in-all = 11\n")
+    found = company.run("fit", own=OWN)
+    assert {found["lab"].code, found["hub"].code} == {2}
+    rule = "allows at most epsilon 11 of a data file in all its runs"
+    assert found["lab"].sentence.startswith(
+        f"policy.toml {rule}, but with this 'vpem fit' own.csv would have told 12."
+    )
+    assert found["hub"].sentence == f"lab ended: lab's policy {rule}; ask there"
+    (one,) = told(capsys, lab, "--data", lab / "own.csv")
+    assert one["runs"] == 1  # what did not begin has told nothing
+    assert 4 < one["left"] < 7
+    policy.unlink()
+    assert {one.code for one in company.run("kmeans", own=OWN).values()} == {0}
+    (one,) = told(capsys, lab)
+    assert (one["with_noise"], one["without_noise"]) == (1, 1)
+    shown = done(capsys, "party", "budget", lab / "heart.toml").out
+    assert "1 run, together epsilon 8," in shown
+    assert "1 run: no epsilon bounds what was told" in shown
+
+
+GUARDED = [
+    ("", {}, None),
+    ("", {"repeatable_noise": 0}, "repeatable_noise is for tests on one machine: in a study all"),
+    ("most-runs = 1", {}, "allows at most 1 runs in 30 days, and there were 1"),
+    ("most-runs = 1\nin-days = 1", {"days": 2}, None),
+    ("most-epsilon-in-all = 6", {"epsilon": 4.0}, None),
+    ("most-epsilon-in-all = 6", {"epsilon": 4.1}, "own.csv would have told 6.01"),
+    ("most-epsilon-in-all = 6", {"epsilon": 4.1, "other": True}, None),
+    ("most-epsilon-in-all = 6", {"release_epsilon": 1.0}, "but of own.csv, with this"),
+    ("most-epsilon-in-all = 6\nepsilon-against = 'outsider'", {"release_epsilon": 1.0}, None),
+    ("most-epsilon-in-all = 6", {"delta": None}, "sums without noise are told"),
+    ("largest-epsilon = 4", {"epsilon": 4.0}, None),
+    ("largest-epsilon = 4", {"epsilon": 4.1, "secure_sum": True}, "but that of this run is 4.1"),
+    ("largest-epsilon = 4\nepsilon-against = 'outsider'",
+     {"epsilon": 4.1, "secure_sum": True}, None),
+    ("most-components = 5", {"n_components": "2-5"}, None),
+    ("most-components = 5", {"n_components": "2-6"}, "at most 5 components, but 'vpem fit' has 6"),
+    ("most-components = 5", {"n_clusters": 6}, "at most 5 components, but 'vpem fit' has 6"),
+    ("most-components = 2", {"model": 3}, "at most 2 components, but 'vpem fit' has 3"),
+    ("most-components = 3", {"model": 3}, None),
+    ("models = ['{0}']", {"model": 3}, None),
+    (f"models = ['{'0' * 64}']", {"init_model": 3}, "does not allow this model, "),
+    (f"models = ['{'0' * 64}']", {"init_model": 3}, "whose SHA-256 is {0}"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("policy", "asked", "refused"), GUARDED)
+def test_what_a_guard_refuses_before_any_work(tmp_path, policy, asked, refused):
+    """After a private run with epsilon 4 of the same data."""
+    made = make_study(tmp_path, *PARTIES)["lab"]
+    for name in ("own.csv", "other.csv"):
+        (made.folder / name).write_text(f"{name}\n1.0\n")
+    data = [made.folder / ("other.csv" if asked.get("other") else "own.csv")]
+    options = {"data": data, "delta": 1e-6, **asked}
+    for name in {"model", "init_model"} & {*asked}:
+        options[name] = made.folder / "model.h5"
+        with h5py.File(options[name], "w") as file:
+            file.attrs["n_components"] = asked[name]
+        digest = hashlib.sha256(options[name].read_bytes()).hexdigest()
+        policy, refused = policy.replace("{0}", digest), refused and refused.replace("{0}", digest)
+    if policy:
+        (made.folder / "policy.toml").write_text(policy)
+    before = Spent(made.folder)
+    when = datetime.now(UTC) - timedelta(days=asked.get("days", 0))
+    read = (str(made.folder / "own.csv"), "a")
+    before.begin(private(1, study=made.id, time=when.isoformat(), data=read), lambda: None)
+    guard = Guard(made)
+    if refused is None:
+        guard.check("fit", options, made.member("lab"))
+    else:
+        with pytest.raises(InputError, match=re.escape(refused)):
+            guard.check("fit", options, made.member("lab"))
