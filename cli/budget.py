@@ -91,45 +91,39 @@ def _left(most: float, against: str, runs: Sequence[Ran]) -> float:
 def _report(file: str, runs: Sequence[Ran], policy: Policy | None) -> Report:
     """Return what runs that read a file come to, in plain values."""
     noisy = [ran for ran in runs if ran.noise is not None]
-    parties = in_all(noisy, "worker")
+    epsilons = {who: in_all(noisy, who) for who in ("outsider", "worker")}
     most = policy and policy.most_epsilon_in_all
     return {
         "file": file,
-        "runs": len(runs),
-        "commands": dict(Counter(ran.command for ran in runs)),
+        "runs": dict(Counter(ran.command for ran in runs)),
         "first": runs[0].time,
         "last": runs[-1].time,
         "sums": sum(ran.sums or 0 for ran in runs),
         "not_ended": sum(ran.sums is None for ran in runs),
-        "masked": sum(ran.masked for ran in runs),
-        "with_noise": len(noisy),
+        "not_masked": sum(not ran.masked for ran in runs),
         "without_noise": len(runs) - len(noisy),
-        "epsilon": {
-            "outsider": in_all(noisy, "outsider"), "worker": None if isinf(parties) else parties,
-        },
+        "with_noise": len(noisy),
+        "epsilon": {who: None if isinf(one) else one for who, one in epsilons.items()},
         "delta": max((ran.noise["delta"] for ran in runs if ran.noise), default=None),
         "left": _left(most, policy.epsilon_against, runs) if policy and most else None,
-    }  # fmt: skip
+    }
 
 
 def _facts(found: Report) -> list[tuple[str, str]]:
     """Return the lines of a table on one data file."""
-    commands = ", ".join(f"{name} {count}" for name, count in found["commands"].items())
-    facts = [
-        ("runs", f"{found['runs']} ({commands}), {found['masked']} of them under masks"),
-        ("first, last", f"{found['first']}, {found['last']}"),
-        ("sums of data", f"{found['sums']:,}"),
-    ]
-    if found["not_ended"]:
-        facts.append(("interrupted", f"{found['not_ended']}, which count as whole runs"))
-    if found["with_noise"]:
-        told = f"{plural(found['with_noise'], 'run')}, together epsilon "
-        facts.append(("with noise", f"{told}{found['epsilon']['outsider']:.4g},"))
-        whom = "outsiders" if found["epsilon"]["worker"] is None else "all"
-        facts.append(("", f"delta {found['delta']:g}, against {whom}"))
-    if found["without_noise"]:
-        told = plural(found["without_noise"], "run")
-        facts.append(("without noise", f"{told}: no epsilon bounds what was told"))
-    if found["left"] is not None:
-        facts.append(("left", f"epsilon {found['left']:.3g} for one more run (policy.toml)"))
-    return facts
+    runs, epsilon = found["runs"], found["epsilon"]
+    whom = "outsiders" if epsilon["worker"] is None else "all"
+    told = f"{plural(found['with_noise'], 'run')}, together epsilon {epsilon['outsider']:.4g}"
+    facts = {
+        "runs": ", ".join(f"{name} {count}" for name, count in runs.items()),
+        "first, last": f"{found['first']}, {found['last']}",
+        "sums of data": f"{found['sums']:,}",
+        "without masks": found["not_masked"] and plural(found["not_masked"], "run"),
+        "interrupted": found["not_ended"] and f"{found['not_ended']}, which count as whole runs",
+        "with noise": found["delta"] and f"{told}, delta {found['delta']:g}, against {whom}",
+        "without noise": found["without_noise"]
+        and f"{plural(found['without_noise'], 'run')}: no epsilon bounds what was told",
+        "left": found["left"] is not None
+        and f"epsilon {found['left']:.3g} for one more run (policy.toml)",
+    }
+    return [(name, str(fact)) for name, fact in facts.items() if fact]

@@ -66,7 +66,6 @@ class Guard:
         from vpem.files.studies.spent import Ran, now
         from vpem.files.table_settings import TableSettings
 
-        from .agreement import digest_of
         from .saem_corpus import files_in
         from .taking_part import own_party
 
@@ -76,9 +75,7 @@ class Guard:
         self._components, self._hops = asked["n_components"], int(options.get("hops") or 0)
         if self.policy is not None or member.holds:
             policy = self.policy or Policy(self.study.folder / FILE)
-            limited = policy.models is not None
-            digests = {str(path): digest_of(path) for path in models_in(options) if limited}
-            policy.check(command, options, **self.facts, **asked, models=digests)
+            policy.check(command, options, **self.facts, **asked)
         if options.get("data"):
             files = own_party(member.name, files_in(options["data"]), TableSettings()).find()
             self._run = Ran(
@@ -161,39 +158,38 @@ def refuse_repeatable(options: Mapping[str, Any]) -> None:
         )  # fmt: skip
 
 
-def models_in(options: Mapping[str, Any]) -> list[Path]:
-    """Return the files of models that options name."""
-    given = (options.get("model"), options.get("init_model"))
-    return [path for path in given if isinstance(path, Path)]
-
-
 def asked_of(options: Mapping[str, Any], n_parties: int) -> Report:
-    """Return what policies look at of options: the most components, and epsilons by adversary."""
+    """Return what policies look at: digests of models, most components, epsilons by adversary."""
+    from numbers import Integral
+
+    import h5py
+
+    from vpem.files.walking import open_read
     from vpem.fits.selection.lists import parse_numbers
 
-    counts = [0]
+    from .agreement import digest_of
+
+    given = (options.get("model"), options.get("init_model"))
+    models = {str(path): digest_of(path) for path in given if isinstance(path, Path)}
+    counts, noise, epsilons = [0], noise_of(options), None
     for name in ("n_components", "n_clusters", "components", "clusters"):
         if options.get(name) is not None:
             counts += parse_numbers(name, str(options[name]))
-    for path in models_in(options):
-        import h5py
-
-        if h5py.is_hdf5(str(path)):
-            with h5py.File(path) as file:
-                counts += [int(file.attrs.get(name, 0)) for name in ("n_components", "n_clusters")]
-    found: Report = {"n_components": max(counts), "epsilons": None}
-    if made := noise_of(options):
+    for path in filter(h5py.is_hdf5, models):
+        with open_read(path) as file:
+            told = (file.attrs.get("n_components"), *getattr(file.get("centres"), "shape", ())[:1])
+            counts += [int(one) for one in told if isinstance(one, Integral)]
+    if noise:
         from vpem.fits.privacy import Budget, Guarantee
 
-        spent, masked = made["noise"], bool(options.get("secure_sum"))
+        masked, known = bool(options.get("secure_sum")), options.get("colluding")
         by = "workers" if masked else "root" if options.get("sum") == "tree" else "server"
-        by = by if made["protects"] == "all" else "hubs"
-        known = 1 if options.get("colluding") is None else int(options["colluding"])
-        known = min(known, n_parties - 1) if masked else 0
-        budget = Budget(spent["epsilon"], spent["delta"])
+        by = by if noise["protects"] == "all" else "hubs"
+        known = min(1 if known is None else int(known), n_parties - 1) if masked else 0
+        budget = Budget(noise["noise"]["epsilon"], noise["noise"]["delta"])
         against = Guarantee(budget, (), by, False, n_parties, known).against()
-        found["epsilons"] = {who: told and told["add_or_remove"] for who, told in against.items()}
-    return found
+        epsilons = {who: told and told["add_or_remove"] for who, told in against.items()}
+    return {"n_components": max(counts), "models": models, "epsilons": epsilons}
 
 
 def noise_of(options: Mapping[str, Any]) -> Report:

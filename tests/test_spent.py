@@ -161,7 +161,7 @@ def test_runs_are_noted_and_refused_when_nothing_is_left(company, capsys):
     (one,) = told(capsys, lab)
     assert one["file"] == str(lab / "own.csv")
     assert one["epsilon"] == {"outsider": 8.0, "worker": 8.0}
-    assert (one["runs"], one["without_noise"], one["not_ended"]) == (1, 0, 0)
+    assert (one["runs"], one["without_noise"], one["not_ended"]) == ({"fit": 1}, 0, 0)
     assert one["sums"] == len(read_model(model).report["privacy"]["noise_multipliers"])
     assert not (company.folders["hub"] / "data.spent").exists()  # it has no data
 
@@ -175,14 +175,14 @@ def test_runs_are_noted_and_refused_when_nothing_is_left(company, capsys):
     )
     assert found["hub"].sentence == f"lab ended: lab's policy {rule}; ask there"
     (one,) = told(capsys, lab, "--data", lab / "own.csv")
-    assert one["runs"] == 1  # what did not begin has told nothing
+    assert one["runs"] == {"fit": 1}  # what did not begin has told nothing
     assert 4 < one["left"] < 7
     policy.unlink()
     assert {one.code for one in company.run("kmeans", own=OWN).values()} == {0}
     (one,) = told(capsys, lab)
     assert (one["with_noise"], one["without_noise"]) == (1, 1)
     shown = done(capsys, "party", "budget", lab / "heart.toml").out
-    assert "1 run, together epsilon 8," in shown
+    assert "1 run, together epsilon 8, delta 0.0001, against all" in shown
     assert "1 run: no epsilon bounds what was told" in shown
 
 
@@ -206,6 +206,7 @@ GUARDED = [
     ("most-components = 5", {"n_clusters": 6}, "at most 5 components, but 'vpem fit' has 6"),
     ("most-components = 2", {"model": 3}, "at most 2 components, but 'vpem fit' has 3"),
     ("most-components = 3", {"model": 3}, None),
+    ("most-components = 2", {"init_model": 3}, "at most 2 components, but 'vpem fit' has 3"),
     ("models = ['{0}']", {"model": 3}, None),
     (f"models = ['{'0' * 64}']", {"init_model": 3}, "does not allow this model, "),
     (f"models = ['{'0' * 64}']", {"init_model": 3}, "whose SHA-256 is {0}"),
@@ -223,7 +224,10 @@ def test_what_a_guard_refuses_before_any_work(tmp_path, policy, asked, refused):
     for name in {"model", "init_model"} & {*asked}:
         options[name] = made.folder / "model.h5"
         with h5py.File(options[name], "w") as file:
-            file.attrs["n_components"] = asked[name]
+            if name == "model":
+                file.attrs["n_components"] = asked[name]
+            else:  # a clustering
+                file["centres"], file.attrs["n_components"] = np.ones((asked[name], 2)), "many"
         digest = hashlib.sha256(options[name].read_bytes()).hexdigest()
         policy, refused = policy.replace("{0}", digest), refused and refused.replace("{0}", digest)
     if policy:
