@@ -49,7 +49,7 @@ def budget(
     ledger, policy = Spent(folder), policy_beside(folder / "policy.toml")
     runs = ledger.runs()
     files = {file: {file} for ran in runs for file in ran.data}
-    if data is not None:
+    if data is not None and runs:
         files = {file: {file, digest} for file, digest in ledger.digests([data]).items()}
     for ran in runs:
         for file in files.keys() & ran.data.keys():
