@@ -314,7 +314,7 @@ VERBS = re.compile(
 """What says things in the open; `Placement.add`, `add_up`, `any`, `largest` and `join` may not."""
 
 TALKERS = {
-    "cli": "engine labels loading ranks results saem_corpus saem_data saem_rows",
+    "cli": "engine labels loading meeting ranks results saem_corpus saem_data saem_rows",
     "vpem/files": "checkpoints",
     "vpem/files/parties": "alignment families joining observing set_intersection weights",
     "vpem/fits": "feature_kmeans fedem_moments fedem_setup known_labels labels likely_hubs "
