@@ -120,6 +120,8 @@ class Meeting(Where):
         self._post.beginning = BEGINNING * losses.goes_on
         self._signs = MemberSigns(study.roster, identity)
         self.engine = TlsEngine(self._post, study.roster, self._signs)
+        if self.guard.policy is not None:
+            self.engine.limit = self.guard.policy.check_sizes
         self._post.start()
         signal.signal(signal.SIGTERM, terminate)
 

@@ -1,6 +1,7 @@
 """Alignment by id: every level finds the rows that sets find, in the first party's order."""
 
 import re
+import threading
 import unicodedata
 import warnings
 from functools import partial
@@ -417,6 +418,182 @@ def test_other_peoples_ids_are_not_compared_unless_that_is_said():
 def test_rows_that_some_lack_cannot_be_kept_by_every_level(level):
     with pytest.raises(InputError, match=f"cannot be kept with align {level or 'none'}, since"):
         agree([["a"], ["a"]], level, keep_missing=True)
+
+
+# ---- parties that do not keep to it --------------------------------------------------------------
+
+GUESSES = [f"p{number:04d}" for number in range(5000)]
+OTHERS = GUESSES[::7]
+"""Ids of other parties: 715."""
+
+needs_psi = pytest.mark.skipif("psi" not in MATCHING, reason="openmined-psi is not installed")
+
+
+class Says:
+    """A part of openmined-psi of which some methods do something else."""
+
+    def __init__(self, part, **otherwise):
+        self._part, self._otherwise = part, otherwise
+
+    def __getattr__(self, name):
+        own = getattr(self._part, name)
+        return partial(self._otherwise[name], own) if name in self._otherwise else own
+
+
+def modified(monkeypatch, party, side, **otherwise):
+    """Let one party run modified code at one side ("client", "server") of the set intersection."""
+    from vpem.files.parties import set_intersection
+
+    psi = set_intersection._library()
+    theirs = Says(psi)
+    maker = Says(getattr(psi, side), CreateWithNewKey=lambda own, key: Says(own(key), **otherwise))
+    setattr(theirs, side, maker)
+    ranks = {str(party): theirs}
+    monkeypatch.setattr(
+        set_intersection, "_library", lambda: ranks.get(threading.current_thread().name, psi)
+    )
+
+
+def of_three(level="psi", ids=(GUESSES[:3], OTHERS, OTHERS), limits=(None,) * 3, **lies):
+    """Align ids of three parties, of whom the first lies about what it sends: what each raises."""
+
+    class Engine(ThreadEngine):
+        def bcast(self, value, root=0):
+            return super().bcast(lies.get("bcast", int)(value) if type(value) is int else value)
+
+        def send(self, value, to):
+            is_list = isinstance(value, np.ndarray)
+            super().send(lies.get("send", np.array)(value) if is_list else value, to)
+
+        def allgather(self, value):
+            counts = isinstance(value, dict) and isinstance(value.get(0), list)
+            return super().allgather(lies.get("allgather", dict)(value) if counts else value)
+
+    def work(engine):
+        threading.current_thread().name = str(engine.rank)
+        engine.limit = limits[engine.rank]
+        held = {engine.rank: np.array(ids[engine.rank])}
+        holders = Placement(engine, range(3))
+        return align(held, NAMES[:3], holders, level, keys=dict.fromkeys(held, KEY))
+
+    return together(3, work, Engine)
+
+
+@needs_psi
+def test_a_first_party_that_asks_with_more_ids_than_it_announced_learns_nothing(monkeypatch):
+    learnt = []
+
+    def look(own, *messages):
+        learnt.append(own(*messages))
+        return [place for place in learnt[-1] if place < 3]
+
+    ask = {"CreateRequest": lambda own, texts: own(GUESSES), "GetIntersection": look}
+    modified(monkeypatch, 0, "client", **ask)
+    errors = of_three()
+    assert learnt == []
+    assert {str(error) for error in errors} == {
+        "party 'hospital' sent 5000 encrypted ids, but it may send 3, as many as it has announced "
+        "or as are still in question"
+    }
+
+
+def more(own, asked):
+    """Answer more than was asked."""
+    found = own(asked)
+    found.encrypted_elements.extend(found.encrypted_elements[:2])
+    return found
+
+
+def emptied(own, asked):
+    """Answer with ids that are empty, and as many bytes."""
+    found = own(asked)
+    del found.encrypted_elements[:]
+    found.encrypted_elements.extend([b"", b"x" * 99, b"", b""])
+    return found
+
+
+class Noise:
+    def SerializeToString(self):
+        return bytes(35 * len(OTHERS))
+
+
+@needs_psi
+@pytest.mark.parametrize(
+    ("otherwise", "told"),
+    [
+        ({"CreateSetupMessage": lambda own, p, n, ids, kind: own(p, n, GUESSES, kind)},
+         "party 'insurer' sent 5000 encrypted ids, but it may send 715, as"),
+        ({"ProcessRequest": more}, "party 'insurer' sent 5 encrypted ids, but it may send 3, as"),
+        ({"ProcessRequest": emptied}, "party 'insurer' sent 4 encrypted ids, but it may send 3,"),
+        ({"CreateSetupMessage": lambda own, *how: Noise()}, "party 'insurer' has sent something"),
+    ],
+)  # fmt: skip
+def test_another_party_answers_with_as_many_ids_as_it_has(monkeypatch, otherwise, told):
+    ids = GUESSES[:21:7]
+    modified(monkeypatch, 2, "server", **otherwise)
+    errors = of_three(ids=(ids, OTHERS, OTHERS))
+    assert all(str(error).startswith(told) for error in errors), errors
+
+
+LIES = [
+    ("psi", {"bcast": lambda n: n + 1},
+     "party 'hospital' says that 4 ids are in common with party 'lab', of at most 3"),
+    ("psi", {"bcast": lambda n: -1}, "party 'hospital' says that -1 ids are in common"),
+    ("psi", {"send": lambda ids: ids[:2]}, "'hospital' sent a list of 2 ids in common, expected 3"),
+    ("psi", {"send": lambda ids: ids[[0, 0, 0]]}, "lacks ids that the set intersection found"),
+    ("psi", {"send": lambda ids: ids[:0]}, "'hospital' sent a list of 0 ids in common, expected 3"),
+    ("psi", {"allgather": lambda counts: {0: [100, 100]}},
+     "party 'hospital' has not told all parties the same rows: they have 100, 3, 3"),
+    ("ids", {"send": lambda rows: rows[[0] * 100]}, "'lab' which of its 715 rows are used, each"),
+    ("hmac", {"send": lambda rows: rows + 715}, "'lab' which of its 715 rows are used, each once"),
+    ("hmac", {"send": lambda rows: rows - 715}, "'lab' which of its 715 rows are used, each once"),
+    ("hmac", {"send": lambda rows: rows * 0.5}, "'lab' which of its 715 rows are used, each once"),
+]  # fmt: skip
+
+
+@needs_psi
+@pytest.mark.parametrize(("level", "lie", "told"), LIES)
+def test_what_the_first_party_says_of_rows_is_looked_at(level, lie, told):
+    errors = of_three(level, (GUESSES[:21:7], OTHERS, OTHERS), **lie)
+    assert all(type(error) is InputError and told in str(error) for error in errors), errors
+
+
+@needs_psi
+@pytest.mark.parametrize("level", ["psi", "hmac", "ids"])
+def test_a_policy_limits_how_many_ids_others_may_compare(tmp_path, level, monkeypatch):
+    """It is looked at before any id travels; where ids are shown, the first party has all."""
+    from vpem.files.parties import alignment
+    from vpem.files.studies.policy import Policy
+
+    met = []
+    monkeypatch.setattr(alignment, "_hashed", lambda *tokens: met.append(tokens))
+    monkeypatch.setattr(alignment, "intersect", lambda *tokens: met.append(tokens))
+    for most in (7, 6):
+        met.clear()
+        limit = Policy(tmp_path, largest_ratio_of_rows=most).check_sizes
+        errors = of_three(level, (GUESSES, OTHERS, OTHERS), (None, limit, None))
+        if most == 7 or level == "ids":
+            assert bool(met) == (level != "ids")
+            continue
+        assert met == []
+        assert {str(error) for error in errors} == {
+            f"{tmp_path} allows others at most 6 times as many ids as it has, but party "
+            "'hospital' has 5000 and 'lab' 715"
+        }
+
+
+@needs_psi
+def test_a_first_party_that_leaves_out_ids_is_refused_by_who_asks_for_more_rows(
+    tmp_path, monkeypatch
+):
+    """The list is chosen by the first party; with fewest-rows it may not be short."""
+    from vpem.files.studies.policy import Policy, PolicyError
+
+    modified(monkeypatch, 0, "client", GetIntersection=lambda own, *sent: own(*sent)[:2])
+    found = of_three(ids=(GUESSES[:21:7], OTHERS, OTHERS))
+    for alignment in found:
+        with pytest.raises(PolicyError, match="requires at least 3 rows"):
+            Policy(tmp_path, fewest_rows=3).check_rows(alignment.n_samples)
 
 
 # ---- keys and libraries -------------------------------------------------------------------------

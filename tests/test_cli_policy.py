@@ -64,27 +64,33 @@ def company(tmp_path_factory):
     )  # fmt: skip
     for name in PARTIES:
         rows = rng.normal(size=(50, 2)).tolist()
-        lines = [f"{name}1,{name}2", *(f"{one!r},{other!r}" for one, other in rows)]
-        (made.folders[name] / "own.csv").write_text("\n".join(lines) + "\n")
+        lines = [f"p{row},{one!r},{other!r}" for row, (one, other) in enumerate(rows)]
+        for file, some in (("own", lines), ("few", lines[:4])):
+            head = f"id,{name}1,{name}2"
+            (made.folders[name] / f"{file}.csv").write_text("\n".join([head, *some]) + "\n")
     return made
 
 
 @pytest.mark.parametrize(
-    ("policy", "rule", "shown"),
+    ("policy", "rule", "align", "shown"),
     [
-        ("most-esteps = 3", "allows at most 3 E-steps in a run", 3),
-        ("fewest-rows = 51", "requires at least 51 rows", 0),
+        ("most-esteps = 3", "allows at most 3 E-steps in a run", "none", 3),
+        ("fewest-rows = 51", "requires at least 51 rows", "none", 0),
+        ("fewest-rows = 5", "requires at least 5 rows", "ids", 0),
+        ("largest-ratio-of-rows = 12", "allows others at most 12 times as many ids as it "
+         "has", "psi", 0),
     ],
-)
-def test_a_refusal_is_told_in_full_and_named_elsewhere(company, policy, rule, shown):
+)  # fmt: skip
+def test_a_refusal_is_told_in_full_and_named_elsewhere(company, policy, rule, align, shown):
     folder = company.folders["lab"]
     (folder / "policy.toml").write_text(policy)
     log_beside(folder / "heart.toml", "lab").unlink(missing_ok=True)
-    found = company.run("fit", "--init-rows", "0,1", own={name: ["own.csv"] for name in PARTIES})
+    own = {"clinic": ["own.csv"], "lab": ["own.csv" if align == "none" else "few.csv"]}
+    found = company.run("fit", "--init-rows", "0,1", "--align", align, own=own)
     assert {one.code for one in found.values()} == {2}
     assert found["lab"].sentence.startswith(f"policy.toml {rule}, ")
     for name in ("hub", "clinic"):
-        assert found[name].sentence == f"lab ended: lab's policy {rule}; ask there"
+        assert found[name].sentence.removeprefix("lab ended: ") == f"lab's policy {rule}; ask there"
     sent = [one for one in entries([log_beside(folder / "heart.toml", "lab")]) if one.sent]
     assert sum(one.kind == "server" for one in sent) == shown
 

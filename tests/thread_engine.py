@@ -33,7 +33,7 @@ class ThreadEngine:
     apart = True
     crowded = False
     topic = "agreement"
-    watch = None
+    watch = limit = None
     copies = 1
     open = True
     signs = None

@@ -95,6 +95,9 @@ class Engine(Protocol):
     watch : callable or None
         Is told of every sum that begins, its kind and the rows it shows, before anything of it is
         sent; what it raises ends the run.
+    limit : callable or None
+        Is told the rows of all parties, a party's number and the names of all, where ids will be
+        compared, before any is sent; what it raises ends the run.
     copies : int
         How often this process sends an array, or others their total, where those of all are added.
     open : bool
@@ -113,6 +116,7 @@ class Engine(Protocol):
     seats: Sequence[int] | None
     topic: str
     watch: Callable[[str, int], None] | None
+    limit: Callable[[Sequence[int], int, Sequence[str]], None] | None
     copies: int
     open: bool
     signs: Signs | None

@@ -80,6 +80,7 @@ class MpiEngine:
     seats: Sequence[int] | None = None
     topic = ""
     watch: Callable[[str, int], None] | None = None
+    limit: Callable[[Sequence[int], int, Sequence[str]], None] | None = None
     copies = 1
     open = True
     signs: Signs | None = None

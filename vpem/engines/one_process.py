@@ -32,6 +32,7 @@ class OneProcess:
     seats: Sequence[int] | None = None
     topic = ""
     watch: Callable[[str, int], None] | None = None
+    limit: Callable[[Sequence[int], int, Sequence[str]], None] | None = None
     copies = 0
     open = True
     signs: Signs | None = None

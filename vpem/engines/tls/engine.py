@@ -52,6 +52,7 @@ class TlsEngine:
         self.copies = 1 if self.rank else self.size - 1
         self.topic = "agreement"
         self.watch: Callable[[str, int], None] | None = None
+        self.limit: Callable[[Sequence[int], int, Sequence[str]], None] | None = None
         self._number = 0
         self._pairs: dict[tuple[int, int], int] = {}
 

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from vpem.checks import Labels
 from vpem.engines.each import for_each
 from vpem.engines.placement import Placement
-from vpem.errors import InputError, Setting, VpemWarning, check_choice
+from vpem.errors import InputError, Setting, VpemWarning, brief, check_choice, shorten
 from vpem.files.opening import check_readable, open_regular
 from vpem.files.parties.ids import Tokens, checksum, match, read_ids
 from vpem.files.parties.set_intersection import check_common, intersect
@@ -118,6 +118,8 @@ def align(
         rows = {party: np.arange(sizes[party]) for party in read}
         told = "none", False, names, sizes[0], sizes, sizes, sizes[0]
         return Alignment(*told, rows, by_position)
+    limit = holders.engine.limit if level in ("hmac", "psi") else None
+    for_each(holders, parties, lambda party: limit and limit(sizes, party, names))
     if level == "hmac":
         tokens = _hashed(tokens, names, keys, holders)
     if level == "psi":
@@ -126,6 +128,11 @@ def align(
         rows, n_complete = _matched(tokens, names, holders, keep_missing)
     counts = {party: [len(part), int((part >= 0).sum())] for party, part in rows.items()}
     known = holders.allgather(counts)
+    if any(known[party][0] != known[0][0] for party in parties):
+        raise InputError(
+            f"party {names[0]!r} has not told all parties the same rows: they have "
+            f"{shorten(known[party][0] for party in parties)}"
+        )
     present = tuple(known[party][1] for party in parties)
     if n_complete < LEAST_SHARE * min(sizes):
         warnings.warn(
@@ -320,15 +327,31 @@ def _matched(
         n_complete = int(np.all([place >= 0 for place in places], axis=0).sum())
     alone, n_complete = holders.bcast([alone, n_complete])
     check_common(alone, names)
-    rows = {}
+    told = {}
     for party in range(len(names)):
-        chosen = holders.send(places[party], 0, party)
+        value = holders.send(places[party], 0, party)
         if holders.mine(party):
-            chosen = np.asarray(chosen, dtype=np.intp)
-            out = np.full(len(chosen), -1, dtype=np.intp)
-            out[chosen >= 0] = orders[party][chosen[chosen >= 0]]
-            rows[party] = out
-    return rows, n_complete
+            told[party] = value
+
+    def rows_of(party: int) -> NDArray[np.intp]:
+        chosen, order = np.asarray(told[party]), orders[party]
+        known = chosen.ndim == 1 and chosen.dtype.kind == "i"
+        has = chosen >= 0 if known else np.zeros(chosen.shape, dtype=bool)
+        if (
+            not known
+            or chosen.min(initial=0) < -keep_missing
+            or chosen.max(initial=-1) >= len(order)
+            or len(np.unique(chosen[has])) < has.sum()
+        ):
+            raise InputError(
+                f"party {names[0]!r} must tell party {names[party]!r} which of its {len(order)} "
+                f"rows are used, each once, got {brief(told[party])}"
+            )
+        out = np.full(len(chosen), -1, dtype=np.intp)
+        out[has] = order[chosen[has]]
+        return out
+
+    return for_each(holders, range(len(names)), rows_of), n_complete
 
 
 def _outer(tokens: Sequence[Tokens]) -> tuple[list[Any], int | None]:

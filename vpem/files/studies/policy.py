@@ -60,6 +60,10 @@ largest-hops = 0
 fewest-parties = 3
 fewest-rows = 100
 
+# How many times as many rows as this party another may have where ids are matched by hmac or psi:
+# who brings every id that there could be learns which of them are here.
+largest-ratio-of-rows = 10
+
 # Passes over the rows in one run whose sums show how each row fits each component,
 # or, where parties hold rows, sums over these.
 most-esteps = 500
@@ -134,6 +138,7 @@ class Policy:
     largest_hops: int | None = None  # that features may travel
     fewest_parties: int | None = None
     fewest_rows: int | None = None  # of all parties together
+    largest_ratio_of_rows: int | None = None  # of another party and this one, see `check_sizes`
     most_esteps: int | None = None  # in one run, see `ESteps`
     commands: tuple[str, ...] | None = None
     align: tuple[str, ...] | None = None  # how rows may be
@@ -273,6 +278,16 @@ class Policy:
                 "together"
             )  # fmt: skip
 
+    def check_sizes(self, sizes: Sequence[int], own: int, names: Sequence[str]) -> None:
+        """Raise PolicyError where another party brings too many ids, before any is compared."""
+        most, n_rows = self.largest_ratio_of_rows, sizes[own]
+        for name, size in zip(names, sizes, strict=True):
+            if most is not None and size > most * n_rows:
+                raise self._error(
+                    f"allows others at most {most} times as many ids as it has",
+                    f"but party {name!r} has {size} and {names[own]!r} {n_rows}",
+                )
+
     def _among(
         self, name: str, noun: str, value: str, *found: str | Setting
     ) -> Iterator[PolicyError]:
@@ -406,6 +421,7 @@ RULES: dict[str, Callable[[str, object], Any]] = {
     "largest-hops": _count(0),
     "fewest-parties": _count(1),
     "fewest-rows": _count(1),
+    "largest-ratio-of-rows": _count(1),
     "most-esteps": _count(1),
     "commands": _some(COMMANDS),
     "align": _some(ALIGNMENTS),
