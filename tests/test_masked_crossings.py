@@ -2,6 +2,7 @@
 
 import re
 from collections import defaultdict
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -18,9 +19,12 @@ from vpem.fits.selection.trials import Cell, Problem, Trial
 from vpem.fits.spread import fit_spread, own_columns
 from vpem.fits.spread_use import SpreadRows
 from vpem.network.holdings import contiguous, from_worker_of_row
+from vpem.network.ledger import Ledger
 from vpem.network.masks import Masks
 from vpem.saem.individuals import from_long
+from vpem.sums.powers import powers_above
 from vpem.sums.spread import spread, spread_workers
+from vpem.sums.units import in_common_units
 from vpem.terms.lowrank.entries import from_matrices
 from vpem.terms.scaling import Scaling
 
@@ -54,6 +58,36 @@ def test_agents_learn_sums_flags_and_largest_numbers_and_not_whose():
         np.testing.assert_allclose(apart, values.sum(axis=0), rtol=1e-14)
         np.testing.assert_allclose(alike, values.sum(axis=0), atol=1e136)
         assert largest == [9]
+
+
+SCALES = [[1e9, 2.0], [3.0, 1e-5], [0.0, -1e-200]], [[-1e9, 1e-9], [7e8, 3.0], [4e4, 0.0]]
+"""Of three agents, whose largest powers of two are the same, and nothing else is."""
+
+
+LOOKS = {
+    "units": lambda total, own: in_common_units(total, own).exponents,
+    "powers": lambda total, own: powers_above(total, np.abs(own)),
+}
+
+
+@each("look", LOOKS)
+@each(["topology", "how"], [("star", {}), ("path", {"sum": "tree"})])
+def test_of_sizes_nothing_is_seen_but_the_largest_power(topology, how, look, monkeypatch):
+    """Of two sets of scales all hear totals that are 0 or not at the same places."""
+    heard, said = [], []
+    monkeypatch.setattr(Masks, "_hear", lambda _, ring: heard.append((ring != 0).tolist()))
+    network = connect(make_graph(topology, 3), HELD, secure_sum=True, **how)
+
+    def work(engine, values):
+        total = spread(network, engine).total.on(Ledger(network.graph))
+        return LOOKS[look](total, np.array(values)[total.holders.own]).tolist()
+
+    for values in SCALES:
+        found = together(3, partial(work, values=values))
+        said.append((found, sorted(heard)))
+        heard.clear()
+    assert said[0] == said[1]
+    assert [len(one) for one in said[0][1]] == [31 * 2 + 1] * 6  # two questions, heard by three
 
 
 def test_floats_and_items_cannot_go_without_masks_by_mistake():

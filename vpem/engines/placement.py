@@ -6,7 +6,7 @@ written with these steps runs in one process as in many.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Any, Self, TypeVar
 
@@ -23,6 +23,9 @@ from vpem.network.masks import Masks
 __all__ = ["Placement"]
 
 T = TypeVar("T")
+
+Ask = Callable[[NDArray[np.bool_]], NDArray[np.bool_]]
+"""Of flags (n,) of this process, whether any process has each."""
 
 PIECE_BYTES = 1 << 24
 """Of rows that are sent at a time."""
@@ -258,17 +261,17 @@ class Placement:
         if columns is not None:
             shape = (len(values), values.shape[1] // columns, columns)
             sizes = np.abs(values).reshape(shape).max(axis=1, initial=0.0)
-        exponents = self._exponents(sizes)
+        exponents = self.exponents(sizes)
         times = values.shape[1] // max(1, sizes.shape[1])
         return self.add(values, exponents=np.tile(exponents, times), told=told)
 
     def largest(
-        self, values: NDArray[np.integer[Any]], least: int, most: int
+        self, values: NDArray[np.integer[Any]], least: int, most: int, ask: Ask | None = None
     ) -> NDArray[np.integer[Any]]:
         """Return the largest of whole numbers (n, P) of all agents, from ``least`` to ``most``.
 
         With masks it is found digit by digit, by whether any is beyond: all learn it, not whose it
-        is.
+        is, and nothing of smaller ones. They ``ask`` that, by default by `any`.
         """
         low, span = np.full(values.shape[1], least), most - least + 1
         if self.masks is None:
@@ -276,18 +279,21 @@ class Placement:
         while span > 1:
             span = -(-span // DIGIT)
             edges = low + span * np.arange(1, DIGIT)[:, None]
-            beyond = self.any(np.array([(values >= edge).any(axis=0) for edge in edges]).ravel())
+            beyond = (ask or self.any)(
+                np.array([(values >= edge).any(axis=0) for edge in edges]).ravel()
+            )
             low = low + span * beyond.reshape(edges.shape).sum(axis=0)
         return low
 
-    def _exponents(self, values: Floats) -> NDArray[np.integer[Any]]:
+    def exponents(self, values: Floats, ask: Ask | None = None) -> NDArray[np.integer[Any]]:
         """Binary exponents by which `add` keeps all bits that masked sums of values (n, P) can.
 
-        Of each value all learn the largest power of two of all agents.
+        Of each value all learn the largest power of two of all agents; ``ask`` as in `largest`.
         """
         assert self.masks is not None
         powers = np.where(values == 0, LEAST_POWER, np.frexp(values)[1])
-        most = self.largest(powers.clip(LEAST_POWER, MOST_POWER), LEAST_POWER, MOST_POWER)
+        powers = powers.clip(LEAST_POWER, MOST_POWER)
+        most = self.largest(powers, LEAST_POWER, MOST_POWER, ask)
         return most - self.masks.fixed.powers
 
     def join(self, values: NDArray[Any]) -> NDArray[Any]:

@@ -319,11 +319,17 @@ class Masks(OfOneProcess):
 
         Who has a flag adds a random word, and others 0: see `anybody`. One word more is nobody's.
         """
-        words = np.zeros((len(self.here), len(flags) + 1), dtype=np.uint64)
-        for first in words[:1]:
-            drawn = os.urandom(8 * int(flags.sum()))
-            first[:-1][flags] = np.frombuffer(drawn, dtype=np.uint64)
-        return self.hide(words)
+        own = np.zeros((len(self.here), len(flags)), dtype=np.bool_)
+        own[:1] = flags
+        return self.hide(self.words(own))
+
+    @staticmethod
+    def words(flags: NDArray[np.bool_]) -> Ring:
+        """Return what is hidden of parties' flags (n, P): (n, P + 1); see `any`."""
+        found = np.zeros((len(flags), flags.shape[1] + 1), dtype=np.uint64)
+        drawn = os.urandom(8 * int(flags.sum()))
+        found[:, :-1][flags] = np.frombuffer(drawn, dtype=np.uint64)
+        return found
 
     def anybody(self, ring: Ring) -> NDArray[np.bool_]:
         """Say of flags (P,) whether anybody has one, once what `any` gave is added up.

@@ -35,7 +35,7 @@ class Addends:
     holders : Placement
         Who adds, under masks or not.
     terms : ndarray of shape (B, m, K)
-        Of the holders of this process.
+        Of the holders of this process; flags, under masks: the total says whether anybody has each.
     scalars : Scalars, optional
         What travels with them, whose sums are put in their place.
     exponents : int or ndarray of shape (K,)
@@ -57,7 +57,9 @@ class Addends:
         self.terms, self.scalars = terms, scalars
         if self.masks is not None:
             self._exponents = self._of_all(exponents)
-            self._tag = self.masks.tag(terms.shape[1] if who is None else None)
+            self._tag = None
+            if terms.dtype != np.bool_:
+                self._tag = self.masks.tag(terms.shape[1] if who is None else None)
 
     def _of_all(self, exponents: Exponents) -> NDArray[np.int64]:
         """Powers of two of all numbers of a message (P,)."""
@@ -69,6 +71,8 @@ class Addends:
 
     def _values(self) -> NDArray[Any]:
         """All numbers of a message, of each holder (B, P)."""
+        if self.masks is not None and self.terms.dtype == np.bool_:
+            return self.masks.words(np.asarray(self.terms, np.bool_).reshape(len(self.terms), -1))
         values = beside(self.terms, self.scalars)
         return values[0] if len(values) == 1 else np.concatenate(values, axis=1)
 
@@ -98,7 +102,9 @@ class Addends:
 
     def total(self, parts: list[NDArray[Any]]) -> Floats:
         """Read what all holders have sent, added up (P,): the sum of terms (1, m, K)."""
-        if self.masks is not None:
+        if self.masks is not None and self.terms.dtype == np.bool_:
+            parts = [self.masks.anybody(parts[0])]
+        elif self.masks is not None:
             parts = [self.masks.total(parts[0], self._exponents, self._tag)]
         shape = (1, *self.terms.shape[1:])
         if self.scalars is not None:

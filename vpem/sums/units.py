@@ -1,27 +1,24 @@
 """Units in which numbers of any size can be added under masks, which holders agree on.
 
 A masked sum is of numbers in a range (`vpem.network.masks.FixedPoint`), in units of a power of two.
-Where none is known beforehand, holders find by masked counts how large the largest is of all.
+Where none is known beforehand, holders find by masked questions how large the largest is of all.
 """
 
 from __future__ import annotations
 
 import warnings
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from vpem.engines.placement import Placement
 from vpem.errors import InputError, VpemWarning
-from vpem.network.masks import Masks
 from vpem.sums.adding import MASKED_BYTES
 from vpem.sums.counted import AtServer, add_vectors
 from vpem.sums.sum import Sum
 
 __all__ = ["add_numbers", "check_digits", "in_common_units"]
-
-LEAST_POWER = -480
-"""Numbers below this power of two count as nothing where units are agreed on."""
 
 MOST_ROUNDING = 1e-2
 """Of usual squared distances, beyond which rounding decides for one row in 100 or more."""
@@ -29,33 +26,25 @@ MOST_ROUNDING = 1e-2
 MUCH_ROUNDING = 1e-5
 """Of them, beyond which one row in 100,000 may be near enough to two centres to change clusters."""
 
-STEP = 32
-"""Powers of two are found in two steps: which run of so many, and which of the run."""
-
 
 def in_common_units(total: AtServer, values: NDArray[np.float64]) -> AtServer:
     """Return the same sum in units in which numbers of all holders can be added under masks.
 
-    Holders count, under masks too, how many of them have their largest numbers in each of some runs
-    of powers of two, and then at each power of the last run: of whom that is nobody hears.
-    ``values`` (B, P) are of the holders of this process.
+    All learn the largest power of two of all holders, and nothing else: they answer under masks
+    whether any has a larger number than some. ``values`` (B, P) are of the holders of this process.
     """
-    masks = total.holders.masks
-    if masks is None:
+    if total.holders.masks is None:
         return total
-    counting = total.in_units(0)
-    counting.weights = None
 
-    def last(places: NDArray[np.int64]) -> NDArray[np.int64]:
-        own = total.holders.padded(_one_hot(places))
-        counts = counting.aggregate(counting.send(own))[0]
-        counting.broadcast(own.shape[1] * MASKED_BYTES)
-        return _last_of(counts)
+    def ask(flags: NDArray[np.bool_]) -> NDArray[np.bool_]:
+        size = MASKED_BYTES * (len(flags) + 1)
+        total.count(size)
+        total.broadcast(size)
+        own: NDArray[Any] = np.zeros((len(total.holders.own), 1, len(flags)), dtype=np.bool_)
+        own[:1] = flags
+        return np.asarray(total.reduce(own)[0, 0])
 
-    powers = _powers_of(values)
-    run = last(powers // STEP)
-    place = last(np.where(powers // STEP == run, powers % STEP, -1))
-    return total.in_units(_units_below(STEP * run + place, masks))
+    return total.in_units(np.asarray(total.holders.exponents(values, ask), dtype=np.int64))
 
 
 def check_digits(
@@ -104,28 +93,3 @@ def add_numbers(
     found = total.aggregate(total.send(total.holders.padded(values)))
     total.broadcast(values.shape[1] * values.itemsize)
     return found
-
-
-def _powers_of(values: NDArray[np.float64]) -> NDArray[np.int64]:
-    """Powers of two that numbers are below, counted from the least that matters, `LEAST_POWER`."""
-    found = np.frexp(values)[1].astype(np.int64) - LEAST_POWER
-    found[values == 0] = 0
-    return found.clip(0, STEP**2 - 1)
-
-
-def _one_hot(places: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Ones at places (B, P) of `STEP` each among zeros, (B, P `STEP`); none at places below 0."""
-    found: NDArray[np.float64] = (places[:, :, None] == np.arange(STEP)).astype(np.float64)
-    return found.reshape(len(places), places.shape[1] * STEP)
-
-
-def _last_of(counts: NDArray[np.float64]) -> NDArray[np.int64]:
-    """Return the last of `STEP` places each (P,) at which anybody has something."""
-    there = counts.reshape(-1, STEP)[:, ::-1] > 0.5
-    found: NDArray[np.int64] = STEP - 1 - there.argmax(axis=1)
-    return found
-
-
-def _units_below(powers: NDArray[np.int64], masks: Masks) -> NDArray[np.int64]:
-    """Powers of two (P,) in which numbers below these can be added under masks."""
-    return powers + LEAST_POWER - (int(np.frexp(masks.fixed.largest)[1]) - 1)
