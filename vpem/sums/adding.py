@@ -72,7 +72,7 @@ class Addends:
     def _values(self) -> NDArray[Any]:
         """All numbers of a message, of each holder (B, P)."""
         if self.masks is not None and self.terms.dtype == np.bool_:
-            return self.masks.words(np.asarray(self.terms, np.bool_).reshape(len(self.terms), -1))
+            return self.masks.words(self.terms.reshape(len(self.terms), len(self._exponents)) > 0)
         values = beside(self.terms, self.scalars)
         return values[0] if len(values) == 1 else np.concatenate(values, axis=1)
 
