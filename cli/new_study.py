@@ -123,7 +123,13 @@ def new_study(name: str, organiser: str | None, how: NewStudy, agreed: Sequence[
     )
     relay, number = _relay(how), secrets.token_hex(16)
     setup = Setup(
-        who, topology, None if relay is None else relay.name, how.result, how.if_lost, how.timeout
+        who,
+        topology,
+        None if relay is None else relay.name,
+        how.result,
+        how.if_lost,
+        how.timeout,
+        member.holds,
     )
     return Study(
         folder / f"{name}.toml", name, number, 1, __version__, who,
@@ -142,10 +148,11 @@ def what_is_run(setup: Setup, agreed: Sequence[Agreed]) -> Report:
 
     if setup.if_lost == "without":
         check_goes_on(agreed)
+    told = {one.command: one.values for one in agreed}
     return {
         "options": {one.command: one.table for one in agreed},
         "runs": tuple(one.line() for one in agreed),
-        "shows": tuple(disclosures(setup, {one.command: one.values for one in agreed})),
+        "shows": tuple(one.text for one in disclosures(setup, told)),
     }
 
 
@@ -182,7 +189,7 @@ def setup_of(study: Study) -> Setup:
     relay = study.roster.relay
     return Setup(
         study.organiser, next(iter(graphs), "star"), None if relay is None else relay.name,
-        study.result, study.if_lost, study.timeout,
+        study.result, study.if_lost, study.timeout, study.roster.members[0].holds,
     )  # fmt: skip
 
 

@@ -251,14 +251,12 @@ def _criteria(found: Report) -> str:
 
 def _likelihood(found: Report) -> str:
     """Say in a line what the log-likelihood is, and how sure."""
-    from math import isfinite
-
     value = f"{found['value']:.3f}"
     if found["error"]:
         value += f", Monte Carlo error {found['error']:.2g}"
-    return value + (
-        f"; linearized {found['linearized']:.3f}" if isfinite(found["linearized"]) else ""
-    )
+    linearized = found["linearized"]
+    known = linearized is not None and linearized == linearized  # NaN is None where members hear
+    return f"{value}; linearized {linearized:.3f}" if known else value
 
 
 def devices_of(report: Report, what: str = "individual") -> str:

@@ -24,8 +24,7 @@ __all__ = ["Placement"]
 
 T = TypeVar("T")
 
-Ask = Callable[[NDArray[np.bool_]], NDArray[np.bool_]]
-"""Of flags (n,) of this process, whether any process has each."""
+Ask = Callable[[NDArray[np.bool_]], NDArray[np.bool_]]  # whether any process has each flag (n,)
 
 PIECE_BYTES = 1 << 24
 """Of rows that are sent at a time."""

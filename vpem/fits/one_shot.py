@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 
 from vpem._core.threads import thread_count
 from vpem.checks import Floats
+from vpem.engines.engine import about
 from vpem.engines.placement import Placement
 from vpem.errors import InputError, Setting
 from vpem.files.matrix import FileMatrix
@@ -126,13 +127,15 @@ def one_shot(asked: Wanted, network: Network, ledger: Ledger, how: KmeansSetting
         dtype=asked.dtype,
     )
     holders = network.total.holders
-    sent = holders.gather(_cluster_parties(asked, terms, holders, how, threads), holders.n_agents)
-    answer = None if sent is None else _join_cells(sent, asked, how, threads)
-    told, parts = holders.bcast(None if answer is None else answer[0], holders.n_agents), []
-    for party in told["parties"]:
-        part = None if answer is None else answer[1].pop(party)
-        part = holders.send(part, holders.n_agents, party)
-        parts += [] if part is None or not holders.mine(party) else [part]
+    clustered = _cluster_parties(asked, terms, holders, how, threads)
+    with about(holders.engine, "server"):
+        sent = holders.gather(clustered, holders.n_agents)
+        answer = None if sent is None else _join_cells(sent, asked, how, threads)
+        told, parts = holders.bcast(None if answer is None else answer[0], holders.n_agents), []
+        for party in told["parties"]:
+            part = None if answer is None else answer[1].pop(party)
+            part = holders.send(part, holders.n_agents, party)
+            parts += [] if part is None or not holders.mine(party) else [part]
     own = np.concatenate([np.empty((how.n_clusters, 0)), *parts], axis=1)
     labels = told["labels"]
     distances = distances_of_all(holders, terms, own, labels)

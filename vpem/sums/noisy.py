@@ -9,9 +9,14 @@ from vpem.network.masks import FRACTION_BITS
 from vpem.network.noise import Noise
 from vpem.sums.counted import AtServer
 
-__all__ = ["Noisy"]
+__all__ = ["Noisy", "noise_by"]
 
 Vector = NDArray[np.float64]
+
+
+def noise_by(masked: bool, way: str) -> str:
+    """Say who adds noise to a sum: "server", "root" or "workers"; see `Noisy`."""
+    return "workers" if masked else "root" if way == "tree" else "server"
 
 
 class Noisy:
@@ -44,7 +49,7 @@ class Noisy:
     @property
     def by(self) -> str:
         """Who adds the noise: "server", "root" or "workers"."""
-        return "workers" if self.masked else "root" if self.inner.way == "tree" else "server"
+        return noise_by(self.masked, self.inner.way)
 
     def _adding(self) -> list[int]:
         """Which of this process's workers add noise to what they have."""

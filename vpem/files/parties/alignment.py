@@ -335,20 +335,15 @@ def _matched(
 
     def rows_of(party: int) -> NDArray[np.intp]:
         chosen, order = np.asarray(told[party]), orders[party]
-        known = chosen.ndim == 1 and chosen.dtype.kind == "i"
-        has = chosen >= 0 if known else np.zeros(chosen.shape, dtype=bool)
-        if (
-            not known
-            or chosen.min(initial=0) < -keep_missing
-            or chosen.max(initial=-1) >= len(order)
-            or len(np.unique(chosen[has])) < has.sum()
-        ):
+        fits = chosen.ndim == 1 and chosen.dtype.kind == "i"
+        fits = fits and -keep_missing <= chosen.min(initial=0) <= chosen.max(initial=0) < len(order)
+        if not fits or len(np.unique(chosen[chosen >= 0])) < (chosen >= 0).sum():
             raise InputError(
                 f"party {names[0]!r} must tell party {names[party]!r} which of its {len(order)} "
                 f"rows are used, each once, got {brief(told[party])}"
             )
         out = np.full(len(chosen), -1, dtype=np.intp)
-        out[has] = order[chosen[has]]
+        out[chosen >= 0] = order[chosen[chosen >= 0]]
         return out
 
     return for_each(holders, range(len(names)), rows_of), n_complete

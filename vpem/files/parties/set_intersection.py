@@ -18,9 +18,7 @@ from vpem.files.parties.ids import Tokens, match
 __all__ = ["check_common", "intersect"]
 
 FALSE_POSITIVES = 1e-12  # asked of the set intersection, which here has none: it sends raw sets
-
-POINT_BYTES = 35
-"""Of an encrypted id in a message: a point of P-256, and what says that it is one."""
+POINT_BYTES = 35  # of an encrypted id in a message: a point of P-256, and what says that it is one
 
 
 def intersect(
@@ -46,15 +44,10 @@ def intersect(
             client = library[0].client.CreateWithNewKey(True)
             request = client.CreateRequest(_texts(tokens[0][kept])).SerializeToString()
         request = holders.send(request, 0, other)
-        sent = for_each(
-            holders, [other],
-            partial(_answer, library, request, n_kept, tokens, names),
-        )  # fmt: skip
-        sent = holders.send(sent.get(other), other, 0)
-        found = for_each(
-            holders, [0],
-            partial(_common, library, client, sent, (sizes[other], n_kept), names[other]),
-        )  # fmt: skip
+        answer = partial(_answer, library, request, n_kept, tokens, names)
+        sent = holders.send(for_each(holders, [other], answer).get(other), other, 0)
+        look = partial(_common, library, client, sent, (sizes[other], n_kept), names[other])
+        found = for_each(holders, [0], look)
         kept = kept[found[0]] if found else kept
         told = holders.bcast(len(kept))
         if not isinstance(told, int) or not 0 <= told <= min(n_kept, sizes[other]):
@@ -108,9 +101,8 @@ def _common(
     """Return which of the ids that the first party has asked for another has, by what that sent."""
     psi = library[first]
     with _read_from(name):
-        setup, answer = sent
-        setup = _read(psi.ServerSetup, setup, sizes[0], name)
-        answer = _read(psi.Response, answer, sizes[1], name)
+        setup = _read(psi.ServerSetup, sent[0], sizes[0], name)
+        answer = _read(psi.Response, sent[1], sizes[1], name)
         # In no order; each once, since ids differ.
         return np.unique(np.array(client.GetIntersection(setup, answer), dtype=np.intp))
 

@@ -280,13 +280,13 @@ class Policy:
 
     def check_sizes(self, sizes: Sequence[int], own: int, names: Sequence[str]) -> None:
         """Raise PolicyError where another party brings too many ids, before any is compared."""
-        most, n_rows = self.largest_ratio_of_rows, sizes[own]
-        for name, size in zip(names, sizes, strict=True):
-            if most is not None and size > most * n_rows:
-                raise self._error(
-                    f"allows others at most {most} times as many ids as it has",
-                    f"but party {name!r} has {size} and {names[own]!r} {n_rows}",
-                )
+        most, largest = self.largest_ratio_of_rows, max(sizes)
+        if most is not None and largest > most * sizes[own]:
+            raise self._error(
+                f"allows others at most {most} times as many ids as it has",
+                f"but party {names[sizes.index(largest)]!r} has {largest} and {names[own]!r} "
+                f"{sizes[own]}",
+            )
 
     def _among(
         self, name: str, noun: str, value: str, *found: str | Setting
