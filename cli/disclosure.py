@@ -136,8 +136,8 @@ def _of_command(setup: Setup, command: str, values: Mapping[str, Any]) -> Iterat
         yield Told(
             "Sums are masked: what a party sends for them looks random, and only totals over all "
             "parties can be read, by those who get them. What one party added could be found out "
-            "by all the others together. The server must be trusted to follow the protocol. As for "
-            f"a total, {LATER}."
+            "by all the others together. A server that tells another total than that is found out, "
+            f"unless it is a party, or works with one. As for a total, {LATER}."
         )
     codec = values.get("compress") or values.get("codec")
     if codec:
@@ -156,6 +156,12 @@ def _of_command(setup: Setup, command: str, values: Mapping[str, Any]) -> Iterat
         end += "report (result shards)"
     if command not in ("predict", "score"):
         yield Told(f"In the end {end}.", "result")
+    if command in ("fit", "select", "fedem", "kmeans") and " all)" in end:
+        few = "components of fewer than 5 rows, or singular ones"
+        if values.get("publish_anyway"):
+            yield Told(f"It may have {few}, which tell of single rows (--publish-anyway).")
+        elif values.get("epsilon") is None and values.get("release_epsilon") is None:
+            yield Told(f"It has no {few}: else none is written.")
 
 
 def _of_ids(setup: Setup, how: str | None) -> Iterator[Told]:
