@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from vpem.engines.tls.post import Post
     from vpem.files.checkpoints import FileSaver
     from vpem.files.studies.study import Study
+    from vpem.network.outlast import Outlast
     from vpem.network.schema import Report
     from vpem.steps.keeper import Keeper
 
@@ -46,8 +47,13 @@ class Losses:
         self._first = study.roster.members[0].name
         self.fewest: dict[str, int] = {}
         self.lost: list[tuple[str, int]]
-        self.lost, self._kept = inherited()
+        self.lost, self._kept, opened = inherited()
         self.keeper: Keeper | None = None
+        self.outlast: Outlast | None = None
+        if self.goes_on and options.get("secure_sum"):
+            from vpem.network.outlast import Outlast
+
+            self.outlast = Outlast(self._too_few, opened)
         again = options.get("resume") or options.get("resume_if_any")
         if not self.lost and again and member == self._first:
             self.lost = _in_checkpoint(options.get("checkpoint"), study)
@@ -92,12 +98,18 @@ class Losses:
         Otherwise what is to be said is returned; ``met`` says whether all had met.
         """
         from vpem.engines.tls.post import GoneOn, Returned, Unheard
+        from vpem.errors import VpemError
 
         from .naming import spoken
 
         if not self.goes_on:
             return error
         told: Exception = error
+        gone = [] if self.outlast is None else [engine.names[n] for n in sorted(self.outlast.gone)]
+        if self.outlast is not None and self.outlast.error is not None:
+            post.flush()  # what others need to end this iteration, too
+            if not isinstance(error, VpemError):  # something else needed who is lost
+                told = self.outlast.error
         if isinstance(told, Unheard | Returned) and engine.rank and told.name != self._first:
             try:
                 post.report(told.name, str(told))
@@ -107,10 +119,8 @@ class Losses:
             return self._follow(told, met)
         if not isinstance(told, Unheard | Returned):
             return told
-        names = [told.name, *(name for name in post.silent if name != told.name)]
-        reason = self._too_few(names)
-        if told.name == self._first:
-            reason = f"without {self._first}, the first member of {self._whole.name}, nobody can"
+        names = list(dict.fromkeys([*gone, told.name, *post.silent]))
+        reason = self._too_few(names) or self._repeats(names)
         if reason is None:
             self._go_on(names, met, f"{spoken(told)}; going on without {', '.join(names)}")
         told.add_note(f"the others do not go on: {reason}")
@@ -119,6 +129,8 @@ class Losses:
     def _too_few(self, names: Sequence[str]) -> str | None:
         """Return why those who are left cannot go on, or None where they can."""
         members = self.study.roster.members
+        if self._first in names:
+            return f"without {self._first}, the first member of {self._whole.name}, nobody can"
         left = sum(one.holds and one.name not in names for one in members)
         masked = bool(self._options.get("secure_sum"))
         if left < FEWEST[masked]:
@@ -129,14 +141,28 @@ class Losses:
                 return f"{name}'s policy requires {fewest} parties, and {left} would be left"
         return None
 
+    def _repeats(self, names: Sequence[str]) -> str | None:
+        """Return why the sums that would follow are none to take, or None where they are."""
+        if self.outlast is None:
+            return None
+        from vpem.steps.keeper import REPEATED
+
+        kept = self._kept if self.keeper is None else self.keeper.newest()
+        left = {one.name for one in self.study.roster.members} - set(names)
+        return REPEATED if self.outlast.repeats(kept, left) else None
+
     def _follow(self, told: Any, met: bool) -> Exception:
         """Go on without those without whom the first member does."""
+        from vpem.engines.engine import StalledError
         from vpem.errors import InputError
 
         members = {one.name for one in self._whole.roster.members[1:]}
         names = [name for name in told.without if name not in self.names]
         if not set(names) <= members - {self._member}:
             return InputError(f"{self._first} has said that it goes on without who is no member")
+        reason = self._repeats(names)
+        if reason is not None:
+            return StalledError(f"{told}; here that cannot be: {reason}")
         self._go_on(names, met, f"{self._first} goes on without {', '.join(names)}")
 
     def _go_on(self, names: Sequence[str], met: bool, why: str) -> NoReturn:
@@ -150,33 +176,40 @@ class Losses:
         begin_again(
             without_resuming(sys.orig_argv, self._options) if met else sys.orig_argv,
             [*lost, *((name, -1) for name in names)], kept,
+            None if self.outlast is None else self.outlast.state(),
         )  # fmt: skip
 
     def come_back(self, met: bool) -> NoReturn:
         """Run the same command anew, from the newest checkpoint that all have; does not return."""
         lost = self.lost if self.keeper is None else self.keeper.lost
-        begin_again(going_on(sys.orig_argv) if met else sys.orig_argv, lost, {})
+        everybody = [one.name for one in self.study.roster.members]
+        opened = None if self.outlast is None else self.outlast.state(everybody)
+        begin_again(going_on(sys.orig_argv) if met else sys.orig_argv, lost, {}, opened)
 
 
 # ---- images of a process ------------------------------------------------------------------------
 
 
 def begin_again(
-    words: Sequence[str], lost: Sequence[tuple[str, int]], kept: dict[int, Any]
+    words: Sequence[str],
+    lost: Sequence[tuple[str, int]],
+    kept: dict[int, Any],
+    opened: dict[str, Any] | None = None,
 ) -> NoReturn:
     """Run a command line in the place of this process.
 
-    ``lost`` says who is missing, and since when, and ``kept`` what the run goes on from, by
-    iterations (`vpem.steps.keeper.Keeper`).
+    ``lost`` says who is missing, and since when, ``kept`` what the run goes on from, by iterations
+    (`vpem.steps.keeper.Keeper`), and ``opened`` what masked sums there were
+    (`vpem.network.outlast.Outlast`).
     """
     import tempfile
 
     from vpem.network.messages import encode
 
     os.environ.pop(INHERITED, None)
-    if lost:
+    if lost or opened:
         file = tempfile.TemporaryFile()  # noqa: SIM115
-        file.write(encode([list(map(list, lost)), kept]))
+        file.write(encode([list(map(list, lost)), kept, opened]))
         file.flush()
         os.set_inheritable(file.fileno(), True)
         os.environ[INHERITED] = str(file.fileno())
@@ -185,19 +218,19 @@ def begin_again(
     os.execv(sys.executable, list(words))
 
 
-def inherited() -> tuple[list[tuple[str, int]], dict[int, Any]]:
-    """Return who is missing, and what was kept, as the image of this process before knew it."""
+def inherited() -> tuple[list[tuple[str, int]], dict[int, Any], dict[str, Any] | None]:
+    """Return who is missing, and what was kept and opened, as the image before knew it."""
     from vpem.errors import InputError
     from vpem.network.messages import decode
 
     number = os.environ.pop(INHERITED, None)
     if number is None:
-        return [], {}
+        return [], {}, None
     try:
         with os.fdopen(int(number), "r+b") as file:
             file.seek(0)
-            lost, kept = decode(file.read())
-            return [(str(name), int(since)) for name, since in lost], dict(kept)
+            lost, kept, opened = decode(file.read())
+            return [(str(name), int(since)) for name, since in lost], dict(kept), opened
     except (OSError, ValueError, TypeError):
         raise InputError(f"{INHERITED} names no file of this process; unset it") from None
 

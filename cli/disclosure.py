@@ -67,7 +67,7 @@ def disclosures(setup: Setup, commands: Mapping[str, Mapping[str, Any]]) -> list
             f"A member that is not heard of for {setup.timeout:g} s is left out, and the others go "
             f"on without it. Whoever sees totals (all members, {setup.server} among them) has one "
             "with what it added and one without, of nearly the same parameters: their difference "
-            "is nearly what it added, masks or none."
+            "is nearly what it added, masks or none. Under masks they are never of the same ones."
         ))  # fmt: skip
     for command, values in commands.items():
         head = f"{command}: " if len(commands) > 1 else ""

@@ -120,6 +120,7 @@ class Meeting(Where):
         self._post.beginning = BEGINNING * losses.goes_on
         self._signs = MemberSigns(study.roster, identity)
         self.engine = TlsEngine(self._post, study.roster, self._signs)
+        self.engine.outlast = losses.outlast
         if self.guard.policy is not None:
             self.engine.limit = self.guard.policy.check_sizes
         self._post.start()
@@ -229,6 +230,8 @@ class Meeting(Where):
         """Give all members the report, and the model to those who want it; check what has come."""
         from .results import receive, send
 
+        if self.losses.outlast is not None and self.losses.outlast.error is not None:
+            raise self.losses.outlast.error  # sums went on to here without one who is lost
         if self.engine.rank == 0:
             report = send(self.engine, result, out.output, self._over)
         else:

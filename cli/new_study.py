@@ -173,6 +173,13 @@ def check_goes_on(agreed: Sequence[Agreed]) -> None:
                     f" cannot be had with --{name.replace('_', '-')}, which is spent where a run "
                     "begins again; let it wait",
                 )  # fmt: skip
+        over_rows = one.values.get("split") == "rows" or one.command not in ("fit", "kmeans")
+        if one.values.get("secure_sum") and (over_rows or one.values.get("sum") == "tree"):
+            raise InputError(
+                Setting("if_lost", "without"), " can be had with --secure-sum for 'vpem fit' and "
+                "'vpem kmeans' over features, at a server: others begin with sums that would be "
+                "taken again without who is lost; let it wait",
+            )  # fmt: skip
         hops = one.values.get("hops") if one.values.get("split") != "rows" else None
         if str(hops or 0) != "0":
             raise InputError(

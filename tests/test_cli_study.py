@@ -368,6 +368,11 @@ def test_a_changed_request_is_refused(capsys, people, hub):
         ("x --star h:1 --if-lost without --hops 1", "--if-lost without cannot be had with --hops"),
         ("x --star h:1 --if-lost without --command select", "cannot be had with 'vpem select'"),
         (
+            "x --star h:1 --if-lost without --split rows --secure-sum",
+            "can be had with --secure-sum",
+        ),
+        ("x --star h:1 --if-lost without --command saem --secure-sum", "can be had with --secure"),
+        (
             "x --star h:1 --if-lost without --release-epsilon 4 --delta 1e-6 --bounds 0,1 --hops 0",
             "--if-lost without cannot be had with --release-epsilon",
         ),

@@ -148,7 +148,7 @@ def test_protocol_is_that_of_the_page():
     own, who = masks._keys._own, [0, 1, 3]
     facts = [b"4", b"32", *(b"agent %d" % party for party in range(4))]
     transcript = hashlib.sha256(
-        sized(b"vpem masked sums 2", numbers(len(facts)), *facts, *own.public.values())
+        sized(b"vpem masked sums 3", numbers(len(facts)), *facts, *own.public.values())
     ).digest()
     masks.begin()
     masks.total(masks.hide(np.full((3, 2), 0.5), who=who))  # the first vector of the sum
@@ -158,7 +158,7 @@ def test_protocol_is_that_of_the_page():
     pads = {}
     for i, j in ((0, 1), (0, 3), (1, 3)):
         secret = own.private(i).exchange(own.private(j).public_key())
-        info = sized(b"vpem masked sums 2 pad") + numbers(i, j, *who) + heard.digest()
+        info = sized(b"vpem masked sums 3 pad") + numbers(i, j, *who) + heard.digest()
         key = HKDF(SHA256(), 32, transcript, info).derive(secret)
         stream = Cipher(algorithms.ChaCha20(key, nonce), None).encryptor().update(bytes(40))
         pads[i, j] = np.frombuffer(stream, dtype="<u8")
@@ -171,7 +171,7 @@ def test_tags_are_those_of_the_page():
     masks, prime = place_of(3).masks, 2**127 - 1
 
     def made(what, *rest):
-        info = sized(b"vpem masked sums 2 " + what) + b"".join(rest)
+        info = sized(b"vpem masked sums 3 " + what) + b"".join(rest)
         key = HKDFExpand(SHA256(), 32, info).derive(masks._group)
         return int.from_bytes(key[:16], "little") % 2**127 % prime
 

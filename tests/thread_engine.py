@@ -37,6 +37,7 @@ class ThreadEngine:
     copies = 1
     open = True
     signs = None
+    outlast = None
 
     def __init__(self, rank, size, mail, timeout=20.0, seats=None):
         self.rank, self.size, self.mail, self.timeout = rank, size, mail, timeout

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from vpem.checks import Floats
 from vpem.errors import VpemError
+from vpem.network.outlast import Outlast
 
 __all__ = ["Engine", "Neighbours", "Pending", "Signs", "StalledError", "about"]
 
@@ -105,6 +106,9 @@ class Engine(Protocol):
     signs : Signs or None
         How processes prove who they are, where others pass on what they say; None: they have no
         identity apart from whoever started all of them.
+    outlast : Outlast or None
+        What is known of masked sums where these go on without a process that is lost; None: they
+        need all. `iallreduce`, which all of them go by, then raises FewerError as one is lost.
     """
 
     rank: int
@@ -120,6 +124,7 @@ class Engine(Protocol):
     copies: int
     open: bool
     signs: Signs | None
+    outlast: Outlast | None
 
     def send(self, value: Any, to: int) -> None:
         """Send a value to another process."""
@@ -148,7 +153,7 @@ class Engine(Protocol):
     def allreduce(self, values: NDArray[Any], op: str = "sum") -> NDArray[Any]:
         """Return the "sum" or the "max" of all processes' arrays, the same to the last bit."""
 
-    def iallreduce(self, values: Floats) -> Pending:
+    def iallreduce(self, values: NDArray[Any]) -> Pending:
         """Begin to add all processes' arrays, in place."""
 
     def neighbours(self, ranks: Sequence[int]) -> Neighbours:

@@ -48,7 +48,7 @@ def agree(
         if signs is not None:
             _check_signatures(place, signs, keys.transcript)
         group = _group_key(place, keys)
-    return Masks(fixed, keys, group, n_threads)
+    return Masks(fixed, keys, group, n_threads, engine.outlast)
 
 
 def _exchanged(place: Placement, own: list[bytes], names: Sequence[str]) -> list[bytes]:

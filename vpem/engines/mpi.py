@@ -26,6 +26,7 @@ from mpi4py import MPI
 from vpem.engines.engine import Engine, Signs, StalledError
 from vpem.errors import Setting
 from vpem.network.messages import decode, encode
+from vpem.network.outlast import Outlast
 
 __all__ = ["MpiEngine", "join"]
 
@@ -84,6 +85,7 @@ class MpiEngine:
     copies = 1
     open = True
     signs: Signs | None = None
+    outlast: Outlast | None = None
 
     def __init__(self, comm: Any = None, *, timeout: float | None = None) -> None:
         self._given = MPI.COMM_WORLD if comm is None else comm
@@ -173,7 +175,7 @@ class MpiEngine:
         self._wait(self._comm.Iallreduce(MPI.IN_PLACE, found, op=OPERATIONS[op]))
         return found
 
-    def iallreduce(self, values: Floats) -> _Pending:
+    def iallreduce(self, values: NDArray[Any]) -> _Pending:
         """Begin to add all ranks' arrays, in place."""
         return _Pending(self, self._comm.Iallreduce(MPI.IN_PLACE, values, op=MPI.SUM))
 

@@ -8,8 +8,8 @@ from typing import Any, Never
 
 from numpy.typing import NDArray
 
-from vpem.checks import Floats
 from vpem.engines.engine import Signs
+from vpem.network.outlast import Outlast
 
 __all__ = ["OneProcess"]
 
@@ -36,6 +36,7 @@ class OneProcess:
     copies = 0
     open = True
     signs: Signs | None = None
+    outlast: Outlast | None = None
 
     def __init__(self) -> None:
         self.names = ["this process"]
@@ -76,7 +77,7 @@ class OneProcess:
         """Return the values."""
         return values
 
-    def iallreduce(self, values: Floats) -> _Arrived:
+    def iallreduce(self, values: NDArray[Any]) -> _Arrived:
         """Leave the values as they are."""
         return _Arrived()
 

@@ -18,7 +18,8 @@ from vpem.checks import Floats
 from vpem.engines.engine import Engine
 from vpem.engines.one_process import OneProcess
 from vpem.errors import InputError
-from vpem.network.masks import Masks
+from vpem.network.masks import Masks, Sent
+from vpem.network.outlast import FewerError
 
 __all__ = ["Placement"]
 
@@ -225,12 +226,71 @@ class Placement:
         all, is increasing, and ``exponents`` (P,) are powers of two of magnitudes for masks; see
         `Masks.hide`, and `allreduce` for ``told``.
         """
-        if self.masks is None:
+        masks = self.masks
+        if masks is None:
             return self.allreduce(values.sum(axis=0), told=told)
-        tag = self.masks.tag()
-        own = self.masks.hide(values, exponents=exponents, who=who, tag=tag)
-        hidden = self.allreduce(own, told=told)
-        return self.masks.total(hidden, exponents, tag).astype(values.dtype, copy=False)
+        tags = []
+
+        def hidden(who: NDArray[np.intp] | None) -> NDArray[np.uint64]:
+            tags.append(masks.tag())
+            return masks.hide(values, exponents=exponents, who=who, tag=tags[-1])
+
+        ring = self.summed(hidden, who, told=told)
+        return masks.total(ring, exponents, tags[-1]).astype(values.dtype, copy=False)
+
+    def left(self, who: NDArray[np.intp] | None = None) -> NDArray[np.intp] | None:
+        """Return who of some, or of all, is not lost; None: all are there."""
+        outlast = self.engine.outlast
+        if outlast is None or not outlast.gone:
+            return who
+        every = np.arange(self.n_agents) if who is None else who
+        return every[~np.isin(self.ranks[every], list(outlast.gone))]
+
+    def summed(
+        self,
+        hidden: Callable[[NDArray[np.intp] | None], NDArray[np.uint64]],
+        who: NDArray[np.intp] | None = None,
+        *,
+        told: bool = True,
+    ) -> NDArray[np.uint64]:
+        """Add up what is ``hidden`` under masks, of some or of all, and open the total.
+
+        Where one is lost meanwhile nobody opens it: it is taken again of those who are left.
+        """
+        assert self.masks is not None
+        if self.engine.outlast is None:
+            return self.allreduce(hidden(who), told=told)
+        if not told and self.engine.watch is not None:
+            self.engine.watch("sum", 1)
+        while True:
+            ring = hidden(self.left(who))
+            sent = self.masks.latest
+            try:
+                self.engine.iallreduce(ring).wait()
+            except FewerError:
+                continue
+            return self.opened(ring, sent)
+
+    def opened(self, ring: NDArray[np.uint64], sent: Sent) -> NDArray[np.uint64]:
+        """Open a sum of vectors by the keys of all, and by shares of the key of one who is lost."""
+        masks, outlast = self.masks, self.engine.outlast
+        assert masks is not None
+        assert outlast is not None
+        keys, shares = masks.veil(sent), None
+        try:
+            self.engine.iallreduce(keys).wait()
+        except FewerError:
+            lost = [p for p in sent[1] if int(self.ranks[p]) in outlast.gone]
+            keys, shares = masks.veil(sent), masks.shares_of(lost[0], sent)
+            try:
+                if len(lost) > 1:  # of each the share of the other is needed
+                    raise
+                for each in (keys, shares):
+                    self.engine.iallreduce(each).wait()
+            except FewerError:
+                assert outlast.error is not None
+                raise outlast.error from None
+        return masks.unveiled(ring, sent, keys, shares)
 
     def any(self, flags: ArrayLike) -> NDArray[np.bool_]:
         """Whether any process has each of some flags (n,).
@@ -239,8 +299,9 @@ class Placement:
         other than 0 says that somebody did (all but once in 2^64 times), not who or how many.
         """
         found = np.asarray(flags, dtype=np.bool_)
-        if self.masks is not None:
-            return self.masks.anybody(self.allreduce(self.masks.any(found), told=True))
+        masks = self.masks
+        if masks is not None:
+            return masks.anybody(self.summed(lambda who: masks.any(found, who)))
         if not self.apart:
             return found
         return self.allreduce(found.astype(np.uint8), "max").astype(np.bool_)

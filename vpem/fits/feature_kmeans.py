@@ -146,7 +146,7 @@ def kmeans_features(
             n_threads=threads,
             dtype=asked.dtype,
         )
-        complete(terms, network)
+        complete(terms, network, in_sums=True)  # which k-means has none of
         agree_on_units(terms, network.total, ledger)
         shape = (how.n_clusters, network.blocks.n_features)
         places = np.argsort(terms.blocks.order)

@@ -39,8 +39,12 @@ __all__ = [
 ]
 
 
-def complete(terms: FeatureTerms, network: Network) -> FeatureTerms:
-    """Give terms what they cannot know: of the features and blocks of other processes."""
+def complete(terms: FeatureTerms, network: Network, *, in_sums: bool = False) -> FeatureTerms:
+    """Give terms what they cannot know: of the features and blocks of other processes.
+
+    Where masked sums go on without who is lost nobody is told the constant by itself, which is of
+    the data and no parameters, if it can travel ``in_sums`` of log-likelihoods, or is not needed.
+    """
     holders, blocks = network.total.holders, network.whole.blocks
     engine = holders.engine
 
@@ -48,7 +52,8 @@ def complete(terms: FeatureTerms, network: Network) -> FeatureTerms:
         return float(holders.add_up(hubs[:, None])[0])
 
     terms.add_up = add_up
-    terms.log_constant = add_up(terms.constants())
+    terms.constant_in_sums = in_sums and holders.masks is not None and engine.outlast is not None
+    terms.log_constant = 0.0 if terms.constant_in_sums else add_up(terms.constants())
     terms.widest = int(blocks.widths.max(initial=0))
     terms.n_features = blocks.n_features
     # Where any reads rows from a file, all add up the same runs of them.

@@ -162,7 +162,9 @@ def fit_vpem(
     if saver is not None:
         saver.begin(_described(given, network, how, first_restart, labelled))
     with one_blas_thread(), np.errstate(over="ignore"):
-        terms = under_prior(complete(_terms(network, given, how, labelled), network), how)
+        terms = _terms(network, given, how, labelled)
+        in_sums = how.batch_size is None and not isinstance(terms, FactorTerms)
+        terms = under_prior(complete(terms, network, in_sums=in_sums), how)
         ledger = Ledger(network.graph)
         network.charge_setup(ledger, given.n_samples, terms.itemsize)
         _agree_on_units(terms, network, ledger, how.init)

@@ -5,6 +5,9 @@ other party a *pad*, the keystream of a key that only the two have. The lower of
 the other subtracts it, so that masks cancel to the last bit in the sum of all, and what one party
 sends looks like random words. Sums of integers do not depend on their order: they are the same
 bits wherever parties live.
+
+Where sums go on without a party that is lost, each adds a pad of its own, too, and gives its key
+away once the vectors of all are there (`Masks.veil`).
 """
 
 from __future__ import annotations
@@ -13,7 +16,7 @@ import hashlib
 import os
 import struct
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -25,11 +28,15 @@ from vpem._core.masks import add_scaled, add_tag, values_of
 from vpem._core.reference_masks import BLOCK, PRIME
 from vpem._core.threads import thread_count
 from vpem.errors import InputError, Setting, VpemError
-from vpem.network.pair_keys import OfOneProcess, PairKeys, expanded
+from vpem.network.outlast import Outlast
+from vpem.network.pair_keys import KEY_BYTES, OfOneProcess, PairKeys, expanded
 
 __all__ = ["FEWEST", "FRACTION_BITS", "TAG_WORDS", "FixedPoint", "Masks", "Tag", "check_parties"]
 
 Ring = NDArray[np.uint64]
+
+Sent = tuple[bytes, tuple[int, ...]]
+"""A vector that was hidden: its nonce, and who takes part."""
 
 FEWEST = 3
 """Parties of a masked sum: with two, each subtracts its own term and has the other's."""
@@ -210,8 +217,12 @@ class Masks(OfOneProcess):
     takes a nonce of its own, in whichever thread, and nothing turns their numbers back: a sum that
     is taken again is another. ``register`` is told of every keystream that is expanded: SHA-256 of
     its key, its nonce, and by whom. InputError if parties are fewer than `FEWEST`.
+
+    ``outlast`` is told with whom totals are opened, where sums go on without who is lost: then each
+    vector is veiled, and has a tag that is by itself; ``latest`` was hidden last.
     """
 
+    latest: Sent
     register: Callable[[bytes, bytes, int], None] | None = None
 
     def __init__(
@@ -220,9 +231,10 @@ class Masks(OfOneProcess):
         keys: PairKeys,
         group: bytes | None,  # a key that all parties share; None where none lives here
         n_threads: int | None = None,
+        outlast: Outlast | None = None,
     ) -> None:
         super().__init__()
-        self.fixed, self._keys = fixed, keys
+        self.fixed, self._keys, self.outlast = fixed, keys, outlast
         self.here, self.names = keys.here, keys.names
         self._all = tuple(range(fixed.n_parties))
         check_parties(len(self._all))
@@ -254,6 +266,7 @@ class Masks(OfOneProcess):
         Vectors of the rows of the sum that has begun have one tag together; one of its own has
         another that is by itself (None).
         """
+        n_rows = n_rows if self.outlast is None else None
         with self._taken:
             if n_rows is not None:
                 self._rows -= n_rows
@@ -290,6 +303,7 @@ class Masks(OfOneProcess):
             nonce = self._next(found.shape[1])
             for party in here:
                 self._mask(found[0], party, elsewhere, among, nonce)
+            self.latest = nonce, among
         own: Ring = found[0]
         return own
 
@@ -312,16 +326,53 @@ class Masks(OfOneProcess):
             nonce = self._next(found.shape[1])
             for party, share in zip(here, found, strict=False):
                 self._mask(share, party, [each for each in among if each != party], among, nonce)
+            self.latest = nonce, among
         return found[: len(here)]
 
-    def any(self, flags: NDArray[np.bool_]) -> Ring:
+    def veil(self, sent: Sent) -> Ring:
+        """Give away the keys of the own pads here of a vector, since those of all are there.
+
+        Each party's are four words among zeros (N, 4). Whoever has given them takes part in no sum
+        of the same numbers without one of these.
+        """
+        assert self.outlast is not None
+        self.outlast.note([self.names[party] for party in sent[1]])
+        return self._table({p: self._veil(p, *sent) for p in self.here if p in sent[1]})
+
+    def shares_of(self, lost: int, sent: Sent) -> Ring:
+        """Give away what parties here know of the key of one who is lost and has not given it.
+
+        They have given their own keys: the vector of the lost one is in the total.
+        """
+        own = [party for party in self.here if party in sent[1]]
+        return self._table({party: self._keys.share(lost, party, sent[0]) for party in own})
+
+    def _table(self, keys: Mapping[int, bytes]) -> Ring:
+        found = np.zeros((self.n_parties, KEY_BYTES // 8), dtype=np.uint64)
+        for party, key in keys.items():
+            found[party] = np.frombuffer(key, dtype=np.uint64)
+        return found
+
+    def unveiled(self, ring: Ring, sent: Sent, keys: Ring, shares: Ring | None = None) -> Ring:
+        """Take the own pads of all who take part off a sum of their vectors, by their keys (N, 4).
+
+        That of one who is lost, and has given none, is made of the ``shares`` of all others.
+        """
+        if shares is not None:
+            given = keys.any(axis=1, keepdims=True)
+            keys = np.where(given, keys, np.bitwise_xor.reduce(shares, axis=0))
+        with self._taken:
+            self._pads(ring, [(keys[p].tobytes(), np.subtract) for p in sent[1]], sent[0])
+        return ring
+
+    def any(self, flags: NDArray[np.bool_], who: ArrayLike | None = None) -> Ring:
         """Return what this process adds where all learn of flags (P,) whether anybody has one.
 
         Who has a flag adds a random word, and others 0: see `anybody`. One word more is nobody's.
         """
         own = np.zeros((len(self.here), len(flags)), dtype=np.bool_)
         own[:1] = flags
-        return self.hide(self.words(own))
+        return self.hide(self.words(own), who=who)
 
     @staticmethod
     def words(flags: NDArray[np.bool_]) -> Ring:
@@ -431,16 +482,33 @@ class Masks(OfOneProcess):
     def _mask(
         self, ring: Ring, party: int, others: list[int], among: tuple[int, ...], nonce: bytes
     ) -> None:
-        """Add a party's pads with some others, some words of all of them at a time."""
+        """Add a party's pads with some others, and its own."""
+        keys = [
+            (self._keys.between(party, other, among, self._heard),
+             np.subtract if party > other else np.add)
+            for other in others
+        ]  # fmt: skip
+        if self.outlast is not None:
+            keys.append((self._veil(party, nonce, among), np.add))
+        if self.register is not None:
+            for key, _ in keys:
+                self.register(hashlib.sha256(key).digest(), nonce, party)
+        self._pads(ring, keys, nonce)
+
+    def _veil(self, party: int, nonce: bytes, among: tuple[int, ...]) -> bytes:
+        """Return the key of a party's own pad of a vector: each other one can tell its share."""
+        shares = {p: self._keys.share(party, p, nonce) for p in among if p != party}
+        found: Ring = np.bitwise_xor.reduce(self._table(shares), axis=0)
+        return found.tobytes()
+
+    def _pads(self, ring: Ring, keys: Sequence[tuple[bytes, np.ufunc]], nonce: bytes) -> None:
+        """Add or subtract pads, some words of all of them at a time."""
         from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
 
-        streams = []
-        for other in others:
-            key = self._keys.between(party, other, among, self._heard)
-            if self.register is not None:
-                self.register(hashlib.sha256(key).digest(), nonce, party)
-            stream = Cipher(algorithms.ChaCha20(key, nonce), mode=None).encryptor()
-            streams.append((stream, np.subtract if party > other else np.add))
+        streams = [
+            (Cipher(algorithms.ChaCha20(key, nonce), mode=None).encryptor(), add)
+            for key, add in keys
+        ]
         for begin in range(0, len(ring), TILE):
             some = ring[begin : begin + TILE]
             pad = self._pad[: len(some)]

@@ -34,7 +34,7 @@ KEY_BYTES = 32
 SEALED_BYTES = KEY_BYTES + 16
 """Of a key that is sealed for one party (ChaCha20-Poly1305)."""
 
-PROTOCOL = b"vpem masked sums 2"
+PROTOCOL = b"vpem masked sums 3"
 
 
 def need_cryptography() -> None:
@@ -161,6 +161,12 @@ class PairKeys(OfOneProcess):
         from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 
         return ChaCha20Poly1305(self._expanded(party, other, b" group", b""))
+
+    def share(self, owner: int, other: int, nonce: bytes) -> bytes:
+        """Return one pair's share of the key of the pad that the owner alone adds to a vector."""
+        self.check_process()
+        numbers = owner.to_bytes(8, "big") + other.to_bytes(8, "big")
+        return expanded(self._extracted(owner, other), b" own", numbers + nonce)
 
     def between(self, party: int, other: int, among: tuple[int, ...], heard: bytes) -> bytes:
         """Return the key of a party here and any other, for sums ``among`` these (increasing).

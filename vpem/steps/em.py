@@ -78,7 +78,8 @@ def log_likelihood(
     silent = total.silent
     local = partial(terms.local, factors)
     limit = farthest(total.holders, FARTHEST[terms.itemsize])
-    differ = Differences(terms, total, mixture.n_components, local, limit, rest)
+    constants = -2.0 * terms.constants() if terms.constant_in_sums else 0.0
+    differ = Differences(terms, total, mixture.n_components, local, limit, rest, constants)
     for rows, sums in differ:
         responsibilities, log_likelihoods = terms.responsibilities(mixture, sums, rows)
         found += log_likelihoods

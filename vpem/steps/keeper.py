@@ -3,6 +3,10 @@
 Who is lost takes part of a checkpoint along: sums remember what it sent, and its features have
 parameters. What the others can go on from are parameters of their own; each keeps them of the two
 newest iterations, since nobody is more than one ahead of another.
+
+Under masks they go on with the restart that is under way alone, and from parameters alone at which
+nothing was added up with whom they go on without (`vpem.network.outlast`): those of other restarts
+have been summed, and restarts to come may draw the same rows again.
 """
 
 from __future__ import annotations
@@ -11,12 +15,19 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
-from vpem.engines.engine import Engine
+from vpem.engines.engine import Engine, StalledError
 from vpem.errors import InputError
 from vpem.network.schema import Place, State
 from vpem.steps.saver import NoSaver, Saver
 
-__all__ = ["Keeper", "Starts"]
+__all__ = ["REPEATED", "Keeper", "Starts"]
+
+REPEATED = (
+    "they have opened a masked sum of the same numbers with it, and the difference would be what "
+    "it added; wait for it and go on with --checkpoint and --resume, or begin anew with another "
+    "--seed"
+)
+"""Why those who are left do not go on."""
 
 Starts = dict[int, State]
 """Parameters to begin at, by number of the restart."""
@@ -61,7 +72,7 @@ class Keeper(NoSaver):
         self.kept: dict[int, Starts] = dict(kept or {})
         self.done = 0
         """Iterations of the run up to now, those among more than there are now too."""
-        self._engine = engine
+        self._engine, self.outlast = engine, engine.outlast
         self._former: dict[int, State] = {} if self.kept else getattr(inner, "former", {})
 
     @property
@@ -92,6 +103,10 @@ class Keeper(NoSaver):
         units that are found anew, which are those of before where rows are.
         """
         self.pick = pick
+        if self.outlast is not None:
+            if self.saved is not None:
+                self.outlast.resumed(self._engine.names)
+            self.outlast.moved(self.newest().get(self.done))
         if self.lost and self.done in self._former:
             with suppress(KeyError, IndexError, TypeError, ValueError, AttributeError):
                 self.kept = {self.done: pick(self._former[self.done])}
@@ -101,7 +116,8 @@ class Keeper(NoSaver):
     def newest(self) -> dict[int, Starts]:
         """Return the parameters that are kept, by iterations of the run."""
         if not self.kept and self.saved is not None and self.pick is not None:
-            return {self.done: self.pick(self.saved)}
+            starts = self.pick(self.saved)
+            return {self.done: starts if self.outlast is None else self._going(starts)}
         return self.kept
 
     def _agree(self) -> None:
@@ -115,13 +131,27 @@ class Keeper(NoSaver):
         if not isinstance(told, list) or [one[0] for one in told] != names:
             raise InputError(f"{self._engine.names[0]} has not said who was lost; begin anew")
         self.lost = [(str(name), self.done if since < 0 else int(since)) for name, since in told]
+        outlast, left = self.outlast, self._engine.names
+        if outlast is not None and (self._former or outlast.repeats(self.kept, left)):
+            raise StalledError(f"nobody goes on without {', '.join(names)}: {REPEATED}")
+
+    @staticmethod
+    def _going(starts: Starts) -> Starts:
+        """Return the parameters of the restart that is under way, which is the last."""
+        return {max(starts): starts[max(starts)]}
 
     def offer(self, state: Callable[[], State], *, last: bool = False) -> None:
         """Keep the parameters, and offer the whole to the inner one."""
         self.done += 1
         if self.pick is not None:
-            self.kept[self.done] = self.pick(state())
+            starts = self.pick(state())
+            if self.outlast is not None:
+                starts = self._going(starts)
+                self.outlast.moved(starts, last)
+            self.kept[self.done] = starts
             for old in sorted(self.kept)[:-NEWEST]:
                 del self.kept[old]
+        if self.outlast is not None and self.outlast.error is not None:
+            raise self.outlast.error
         if self.inner is not None:
             self.inner.offer(state, last=last)

@@ -234,7 +234,9 @@ class Restarts(_Saving, Generic[R]):
             self._starts = saver.starts(self._picked)
         if self._starts:
             begun = max(self._starts)
-            self.numbers = [*sorted(self._starts), *(one for one in self.numbers if one > begun)]
+            others = [one for one in self.numbers if one > begun]
+            masked = isinstance(saver, Keeper) and saver.outlast is not None
+            self.numbers = [*sorted(self._starts), *([] if masked else others)]
         if saver is not None and saver.saved is not None:
             self._restore()
 

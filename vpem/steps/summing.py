@@ -75,10 +75,16 @@ def agree_on_units(terms: StartTerms, total: Sum, ledger: Ledger) -> None:
         counted = at_server(total).on(ledger)
         counted.charge_as("setup")
         squares = BEYOND * diagonals(terms)[:, None]
-        terms.units = int(np.max(in_common_units(counted, squares).exponents))
-        usual = usual_squares(terms.at_rows(spread_rows(terms.n_samples)))
-        of_hubs = np.bincount(terms.blocks.block_of, usual, terms.blocks.n_blocks)
-        check_digits(total.holders, of_hubs.astype(np.float64), terms.units)
+
+        def find() -> int:
+            units = int(np.max(in_common_units(counted, squares).exponents))
+            usual = usual_squares(terms.at_rows(spread_rows(terms.n_samples)))
+            of_hubs = np.bincount(terms.blocks.block_of, usual, terms.blocks.n_blocks)
+            check_digits(total.holders, of_hubs.astype(np.float64), units)
+            return units
+
+        outlast = total.holders.engine.outlast
+        terms.units = find() if outlast is None else outlast.once("units of squares", find)
 
 
 def begin_differences(total: Sum, kind: str, n_samples: int, n_numbers: int, itemsize: int) -> None:
@@ -117,6 +123,8 @@ class Differences:
         nearer, so that it does not take the digits of others (`vpem._core.reference.differences`).
     rest : ndarray of shape (B, M, K - 1), optional
         Where what others add to the sum is written, for each holder of this process.
+    beside : ndarray of shape (B,)
+        What holders add to the sum of first numbers.
     """
 
     def __init__(
@@ -127,11 +135,13 @@ class Differences:
         local: Callable[[slice], Floats],
         limit: float = np.inf,
         rest: Floats | None = None,
+        beside: NDArray[np.float64] | float = 0.0,
     ) -> None:
         self.rest = rest
         self.terms, self.total, self.n_numbers = terms, total, n_numbers
         self._numbers, self._limit = local, limit
         self._scalars = scalars_of_rows(terms, total)
+        self._scalars.own[:, 0] = beside
 
     @property
     def firsts(self) -> NDArray[np.float64]:

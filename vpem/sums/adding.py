@@ -52,7 +52,7 @@ class Addends:
         exponents: Exponents = 0,
         who: NDArray[np.intp] | None = None,
     ) -> None:
-        self.masks, self.who = holders.masks, who
+        self.masks, self.who = holders.masks, who if holders.masks is None else holders.left(who)
         self._here = slice(None) if who is None else np.isin(holders.own, who)
         self.terms, self.scalars = terms, scalars
         if self.masks is not None:
@@ -60,6 +60,12 @@ class Addends:
             self._tag = None
             if terms.dtype != np.bool_:
                 self._tag = self.masks.tag(terms.shape[1] if who is None else None)
+
+    def again(self, who: NDArray[np.intp] | None) -> NDArray[Any]:
+        """What this process sends in another sum, of those who are left."""
+        assert self.masks is not None
+        self.who, self._tag = who, self.masks.tag()
+        return self.together()[0]
 
     def _of_all(self, exponents: Exponents) -> NDArray[np.int64]:
         """Powers of two of all numbers of a message (P,)."""

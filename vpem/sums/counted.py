@@ -199,7 +199,7 @@ class AtServer(Counted):
         masked = self.holders.masks is not None
         itemsize = MASKED_BYTES if masked else itemsize
         size = message_bytes(n_samples, n_values, itemsize, n_scalars)
-        size += TAG_BYTES * (masked and n_samples > 0)
+        size += TAG_BYTES * (masked and n_samples > 0 and not self._opens)
         self.count(size)
         self.broadcast(size)
 
@@ -284,12 +284,18 @@ class AtServer(Counted):
         units = self._units(received)
         return self.holders.add(own, who=senders, exponents=units, told=True)[None]
 
+    @property
+    def _opens(self) -> bool:
+        """Whether each masked vector has a tag of its own, and is opened by keys of all senders."""
+        return self.holders.masks is not None and self.holders.masks.outlast is not None
+
     def count_tag(self, senders: NDArray[np.intp] | None = None) -> None:
-        """Count what stands behind messages under masks, on its way and back."""
+        """Count what stands behind messages under masks, and what opens them: there and back."""
         if self.ledger is not None and not self._alone:
             up = self._up if senders is None else self._up[senders]
-            self.ledger.grow(self.charge, TAG_BYTES, up)
-            self.ledger.grow(self.charge, TAG_BYTES, self._down)
+            self.ledger.grow(self.charge, TAG_BYTES + KEY_BYTES * self._opens, up)
+            every = KEY_BYTES * self.n_senders * self._opens
+            self.ledger.grow(self.charge, TAG_BYTES + every, self._down)
 
     def added(
         self, received: NDArray[np.float64], senders: NDArray[np.intp] | None

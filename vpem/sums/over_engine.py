@@ -18,6 +18,7 @@ from vpem.checks import Floats
 from vpem.engines.engine import about
 from vpem.engines.placement import Placement
 from vpem.network.mixing import chebyshev_steps
+from vpem.network.outlast import FewerError
 from vpem.network.routes import Routes
 from vpem.network.schema import Schema, State
 from vpem.sums.adding import Addends
@@ -195,16 +196,33 @@ class ServerOverEngine(_OverEngine, AtServer):
 
     def _sum(self, terms: Floats, scalars: Scalars | None) -> Flying:
         own = Addends(self.holders, terms, scalars, self.exponents)
-        parts = own.together()
-        if self.holders.engine.size > 1:
+        parts, charge, fewer = own.together(), self.charge, False
+        masks, engine = self.holders.masks, self.holders.engine
+        sent = None
+        if masks is not None and masks.outlast is not None:
+            sent = masks.latest
+            self.count_tag()
+        if engine.size > 1:
             # Of several types they are under way at the same time.
-            with about(self.holders.engine, self.charge):
-                requests = [self.holders.engine.iallreduce(part) for part in parts]
+            with about(engine, charge):
+                requests = [engine.iallreduce(part) for part in parts]
             yield
-            for request in requests:
-                request.wait()
+            try:
+                for request in requests:
+                    request.wait()
+            except FewerError:
+                fewer = True
             self._handed(sum(part.nbytes for part in parts))
-        return lambda: own.total(parts)
+
+        def read() -> Floats:
+            if sent is None:
+                return own.total(parts)
+            with about(engine, charge):
+                if fewer:
+                    return own.total([self.holders.summed(own.again)])
+                return own.total([self.holders.opened(parts[0], sent)])
+
+        return read
 
 
 class ConsensusOverEngine(_OverEngine, _OverHubs):

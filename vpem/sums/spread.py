@@ -112,6 +112,11 @@ def sum_over(network: Network, agents: Placement, following: bool = False) -> Su
     if isinstance(total, ServerSum):
         return ServerOverEngine(holders)
     if isinstance(total, TreeSum):
+        if holders.masks is not None and engine.outlast is not None:
+            raise InputError(
+                "masked sums along a tree need all members: let the study wait for a lost one "
+                "(vpem study change --if-lost wait), or have a server"
+            )
         return TreeOverEngine(agents, holders, total)
     if isinstance(total, CompressedServerSum):
         return total.over(agents, holders)

@@ -61,6 +61,7 @@ class FeatureTerms(RowTerms, BlockStatistics):
         `NEGLIGIBLE` / M) that all of them together are below the rounding of one row's weight.
     """
 
+    constant_in_sums = False
     doubt = 0.0
     """Share of each row that a start by clusters divides evenly among all components."""
 

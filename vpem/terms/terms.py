@@ -31,12 +31,17 @@ class Terms(Protocol):
     reg_covar: NDArray[np.float64]
     """Added to the diagonal of every covariance."""
     log_constant: float
+    constant_in_sums: bool
+    """Whether each hub adds its own part of that to what is summed, and it is 0 here."""
     itemsize: int
     """Bytes of a number that is sent."""
     least_rows: float
     """Effective samples below which a component has collapsed, where a row weighs 1."""
     resolution: float
     """Relative change of a log-likelihood that rounding alone can make."""
+
+    def constants(self) -> NDArray[np.float64]:
+        """What each hub here has of `log_constant`, (B,)."""
 
     def chunks(self, n_values: int) -> Iterator[slice]:
         """Runs of rows for which ``n_values`` numbers a row fit in the working memory."""

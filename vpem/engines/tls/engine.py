@@ -4,21 +4,26 @@ What all do together goes by the first member: others send it theirs, and it sen
 answer. What it passes on is signed by whose it is. Neighbours talk to each other directly. Arrays
 whose shapes both ends know travel as their bytes alone; other values are messages
 (`vpem.network.messages`).
+
+Where masked sums go on without a member that is lost (`Outlast`) the first member says of each
+whether the vectors of all are there, and otherwise whose are not.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
 
 from vpem.checks import Floats
-from vpem.engines.engine import Signs
+from vpem.engines.engine import Signs, StalledError
 from vpem.engines.tls.members import Roster
+from vpem.engines.tls.news import GoneOn, Unheard
 from vpem.errors import InputError
 from vpem.network.messages import decode, encode
+from vpem.network.outlast import FewerError, Outlast
 
 if TYPE_CHECKING:
     from vpem.engines.tls.post import Post
@@ -27,6 +32,9 @@ __all__ = ["TlsEngine"]
 
 SEGMENT = 1 << 18
 """Bytes that are added up at a time: while one segment travels back, others still come in."""
+
+WITHOUT = b"\0"
+"""Begins what the first member says in place of an answer: numbers of members who are lost."""
 
 ADDED: dict[str, Any] = {"sum": np.add, "max": np.maximum}
 
@@ -53,6 +61,7 @@ class TlsEngine:
         self.topic = "agreement"
         self.watch: Callable[[str, int], None] | None = None
         self.limit: Callable[[Sequence[int], int, Sequence[str]], None] | None = None
+        self.outlast: Outlast | None = None
         self._number = 0
         self._pairs: dict[tuple[int, int], int] = {}
 
@@ -110,6 +119,8 @@ class TlsEngine:
 
     def allgather(self, value: Any) -> list[Any]:
         """Return every process's value in every process."""
+        if self.outlast is not None and self.outlast.error is not None:
+            raise self.outlast.error  # of who is lost there is none
         tag, message = self._together(), encode(value)
         if self.rank:
             self._post.put(0, tag, self._sealed(tag, message), self.topic)
@@ -135,12 +146,12 @@ class TlsEngine:
         self._reduce(found, ADDED[op]).wait()
         return found
 
-    def iallreduce(self, values: Floats) -> _Pending:
-        """Begin to add all processes' arrays, in place."""
-        return self._reduce(values, np.add)
+    def iallreduce(self, values: NDArray[Any]) -> _Pending:
+        """Begin to add all processes' arrays, in place; FewerError where one of them is lost."""
+        return self._reduce(values, np.add, self.outlast is not None)
 
-    def _reduce(self, values: NDArray[Any], add: Any) -> _Pending:
-        flat, topic = values.reshape(-1), self.topic
+    def _reduce(self, values: NDArray[Any], add: Any, masked: bool = False) -> _Pending:
+        flat, topic, gone = values.reshape(-1), self.topic, len(self._gone)
         step = max(1, SEGMENT // values.itemsize)
         parts = [
             (flat[begin : begin + step], self._together()) for begin in range(0, flat.size, step)
@@ -150,22 +161,73 @@ class TlsEngine:
         self._ask([0] if self.rank else self._others(), tags)
 
         def answer() -> None:
-            for part, tag in parts:
-                for source in self._others():
-                    add(part, self._array(source, tag, part), out=part)
-                message = part.tobytes()
-                for to in self._others():
-                    self._post.put(to, tag, message, topic)
+            left = list(tags)
+            try:
+                for part, tag in parts:
+                    for source in self._others():
+                        add(part, self._array(source, tag, part), out=part)
+                    message = part.tobytes()
+                    for to in self._others():
+                        self._post.put(to, tag, message, topic)
+                    left.remove(tag)
+            except Unheard as error:
+                if not masked:
+                    raise
+                self._without(error, left[0], topic)
 
         def read() -> None:
             for part, tag in parts:
-                part[...] = self._array(0, tag, part)
+                message = self._post.take(0, tag)
+                if masked and len(message) % part.itemsize:
+                    self._told_without(message)
+                part[...] = self._as(part, message, 0)
 
-        if self.rank == 0:
-            return _Pending(answer)
-        for part, tag in parts:
+        def wait() -> None:
+            if len(self._gone) != gone:  # it began before
+                raise FewerError
+            (read if self.rank else answer)()
+
+        for part, tag in parts if self.rank else ():
             self._post.put(0, tag, part.tobytes(), topic)
-        return _Pending(read)
+        return _Pending(wait)
+
+    # ---- one who is lost -----------------------------------------------------------------------
+
+    @property
+    def _gone(self) -> set[int]:
+        return set() if self.outlast is None else self.outlast.gone
+
+    def _without(self, error: Unheard, tag: int, topic: str) -> NoReturn:
+        """Tell the others whom sums go on without; raises the error if they cannot."""
+        outlast = self.outlast
+        if outlast is None:
+            raise error
+        silent = set(self._post.silent) - {self.names[rank] for rank in outlast.gone}
+        names = [error.name, *sorted(silent - {error.name})]
+        if outlast.refusal(names) is not None:
+            raise error
+        ranks = np.array([self.names.index(name) for name in names], dtype="<i8")
+        outlast.gone.update(ranks.tolist())
+        outlast.error = error
+        for to in self._others():
+            self._post.put(to, tag, WITHOUT + ranks.tobytes(), topic)
+        raise FewerError
+
+    def _told_without(self, message: Any) -> None:
+        """Hear whom sums go on without; raises FewerError, or why this member does not."""
+        outlast = self.outlast
+        if outlast is None or len(message) % 8 != 1 or bytes(message[:1]) != WITHOUT:
+            return
+        ranks = set(np.frombuffer(bytes(message)[1:], dtype="<i8").tolist())
+        if not ranks or not ranks <= set(range(1, self.size)) - {self.rank} - outlast.gone:
+            raise self._wrong(0, "a sum")
+        names = [self.names[rank] for rank in sorted(ranks)]
+        reason, told = outlast.refusal(names), GoneOn(self.names[0], tuple(names))
+        if reason is not None:
+            raise StalledError(f"{told}; here that cannot be: {reason}")
+        outlast.gone |= ranks
+        outlast.error = told
+        raise FewerError
 
     def neighbours(self, ranks: Sequence[int]) -> _Neighbours:
         """Join this process with those that it exchanges with, who name it too."""
@@ -200,7 +262,7 @@ class TlsEngine:
         return 2 * self._pairs[source, to] + 1
 
     def _others(self) -> Iterator[int]:
-        return (rank for rank in range(self.size) if rank != self.rank)
+        return (rank for rank in range(self.size) if rank not in {self.rank, *self._gone})
 
     def _ask(self, sources: Iterable[int], tags: Sequence[int]) -> None:
         """Say what will be read of others: until then they are held back."""

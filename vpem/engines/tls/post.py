@@ -139,6 +139,17 @@ class Post:
             self._noted(False, source, message.topic, message.data)
         return message.data
 
+    def flush(self, seconds: float = 10.0) -> None:
+        """Wait, for so long at most, until all that was sent over links that are there has come."""
+        end, put = time.monotonic() + seconds, threading.Event()
+        self._board.call(put.set)  # behind all that was put
+        put.wait(seconds)
+        while any(link.connection and link.out.kept for link in self._links.values()):
+            if time.monotonic() > end:
+                return
+            with self._changed:
+                self._changed.wait(LOOK_EVERY)
+
     def part(self, sentence: str, code: int) -> None:
         """Tell all other members why this one ends."""
         farewell = Refusal(printable(sentence)[:TEXT], code)

@@ -69,6 +69,8 @@ class MixedTerms(RowTerms):
     parameters are as for `vpem.terms.features.FeatureTerms`.
     """
 
+    constant_in_sums = False
+
     doubt = 0.1
     """EM never leaves a probability of 0, which clusters without a level would begin with."""
     tells_expected = False
