@@ -64,7 +64,7 @@ class Addends:
     def again(self, who: NDArray[np.intp] | None) -> NDArray[Any]:
         """What this process sends in another sum, of those who are left."""
         assert self.masks is not None
-        self.who, self._tag = who, self.masks.tag()
+        self.who, self._tag = who, self._tag and self.masks.tag()
         return self.together()[0]
 
     def _of_all(self, exponents: Exponents) -> NDArray[np.int64]:

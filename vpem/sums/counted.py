@@ -289,13 +289,13 @@ class AtServer(Counted):
         """Whether each masked vector has a tag of its own, and is opened by keys of all senders."""
         return self.holders.masks is not None and self.holders.masks.outlast is not None
 
-    def count_tag(self, senders: NDArray[np.intp] | None = None) -> None:
+    def count_tag(self, senders: NDArray[np.intp] | None = None, tag: int = TAG_BYTES) -> None:
         """Count what stands behind messages under masks, and what opens them: there and back."""
         if self.ledger is not None and not self._alone:
             up = self._up if senders is None else self._up[senders]
-            self.ledger.grow(self.charge, TAG_BYTES + KEY_BYTES * self._opens, up)
-            every = KEY_BYTES * self.n_senders * self._opens
-            self.ledger.grow(self.charge, TAG_BYTES + every, self._down)
+            own = KEY_BYTES * self._opens
+            self.ledger.grow(self.charge, tag + own, up)
+            self.ledger.grow(self.charge, tag + self.n_senders * own, self._down)
 
     def added(
         self, received: NDArray[np.float64], senders: NDArray[np.intp] | None

@@ -21,7 +21,7 @@ from vpem.network.mixing import chebyshev_steps
 from vpem.network.outlast import FewerError
 from vpem.network.routes import Routes
 from vpem.network.schema import Schema, State
-from vpem.sums.adding import Addends
+from vpem.sums.adding import TAG_BYTES, Addends
 from vpem.sums.consensus import _OverHubs
 from vpem.sums.counted import AtServer, Counted, charged
 from vpem.sums.exchanges import row_bytes
@@ -201,7 +201,7 @@ class ServerOverEngine(_OverEngine, AtServer):
         sent = None
         if masks is not None and masks.outlast is not None:
             sent = masks.latest
-            self.count_tag()
+            self.count_tag(tag=TAG_BYTES * (terms.dtype != np.bool_))
         if engine.size > 1:
             # Of several types they are under way at the same time.
             with about(engine, charge):

@@ -139,12 +139,12 @@ class AlongTree(AtServer):
         """Count a message of the root to some of the senders, or to all."""
         self._over(int(np.max(size, initial=0)), receivers, upward=False)
 
-    def count_tag(self, senders: NDArray[np.intp] | None = None) -> None:
+    def count_tag(self, senders: NDArray[np.intp] | None = None, tag: int = TAG_BYTES) -> None:
         """Count what stands behind messages under masks, on its way and back."""
         if self.ledger is not None and len(self._up):
             for who, links in ((senders, self._up), (None, self._down)):
                 on = self.every_way if who is None else self._ways(self.agents[who])
-                self.ledger.grow(self.charge, TAG_BYTES, links[on[self.tree.leaves]])
+                self.ledger.grow(self.charge, tag, links[on[self.tree.leaves]])
 
     def agree(self, kind: str, size: int = 1, source: int | None = None) -> None:
         """Count how all agents hear what the root has decided, or what one of them has.
