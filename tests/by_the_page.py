@@ -1,4 +1,4 @@
-"""Masked sums as docs/reference/secure-sum.md describes them, without anything of vpem.
+"""Masked sums as docs/reference/masked-protocol.md describes them, without anything of vpem.
 
 Given private keys and whole numbers, all that parties send and compute in some sums.
 """

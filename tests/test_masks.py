@@ -143,7 +143,7 @@ def numbers(*values):
 
 
 def test_protocol_is_that_of_the_page():
-    """Made again from docs/reference/secure-sum.md: the second sum of parties 0 and 3 of 4."""
+    """Made again from docs/reference/masked-protocol.md: the second sum of parties 0 and 3 of 4."""
     masks = place_of(4).masks
     own, who = masks._keys._own, [0, 1, 3]
     facts = [b"4", b"32", *(b"agent %d" % party for party in range(4))]
@@ -167,7 +167,7 @@ def test_protocol_is_that_of_the_page():
 
 
 def test_tags_are_those_of_the_page():
-    """Made again from docs/reference/secure-sum.md: of a sum of two vectors of three parties."""
+    """Made again from docs/reference/masked-protocol.md: a sum of two vectors of three."""
     masks, prime = place_of(3).masks, 2**127 - 1
 
     def made(what, *rest):
