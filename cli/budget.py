@@ -24,10 +24,14 @@ __all__ = ["budget", "in_all"]
 
 def budget(
     where: Annotated[
-        Path,
+        Path | None,
         FOLDER,
-        typer.Argument(metavar="STUDY", help="The study, or its folder. Default: this folder."),
-    ] = Path(),
+        typer.Argument(
+            metavar="STUDY",
+            help="The study, or its folder. Default: this folder.",
+            show_default=False,
+        ),
+    ] = None,
     data: Annotated[
         Path | None, READ, typer.Option(help="Only this data file.", show_default=False)
     ] = None,
@@ -45,6 +49,7 @@ def budget(
     from vpem.files.studies.policy import policy_beside
     from vpem.files.studies.spent import Spent
 
+    where = where or Path()
     folder = where if where.is_dir() else where.parent
     ledger, policy = Spent(folder), policy_beside(folder / "policy.toml")
     runs = ledger.runs()

@@ -54,6 +54,7 @@ class Scripted:
     itemsize = 8
     resolution = 0.0
     least_rows = 0.5
+    constant_in_sums = False
 
     def __init__(self, script):
         self.script = iter([*script, script[-1]])

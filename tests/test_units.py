@@ -174,7 +174,7 @@ def test_private_fits_have_the_units_of_their_bounds():
     found = []
     for times, moved in ((np.ones(D), np.zeros(D)), (TIMES, MOVED)):
         private = PrivacySettings(
-            epsilon=20.0, delta=1e-5, repeatable_noise=7,
+            epsilon=10.0, delta=1e-5, repeatable_noise=7,
             bounds=(low * times + moved, high * times + moved),
         )  # fmt: skip
         network = connect_workers(make_graph("star", 3))
