@@ -274,9 +274,11 @@ def promised(who: str, n_workers: int = 4, colluding: int = 1) -> str:
 
 ATTACKS: dict[str, Callable[[], str]] = {
     "means that are a row, features": lambda: means_of_one_row(0.5),
-    "means that are a row, in a study": lambda: means_of_one_row(5),
+    "means that are a row, of 5 rows or more": lambda: means_of_one_row(5),
     "means that are a row, over rows": lambda: means_of_one_row(0.5, over_rows=True),
-    "means that are a row, over rows in a study": lambda: means_of_one_row(5, over_rows=True),
+    "means that are a row, over rows, of 5 rows or more": lambda: means_of_one_row(
+        5, over_rows=True
+    ),
     "a column of the messages": lambda: of_a_column("sent", False),
     "a column of masked messages": lambda: of_a_column("sent", True),
     "a column of the totals": lambda: of_a_column("learnt", False),

@@ -96,7 +96,7 @@ def _left(most: float, against: str, runs: Sequence[Ran]) -> float:
 def _report(file: str, runs: Sequence[Ran], policy: Policy | None) -> Report:
     """Return what runs that read a file come to, in plain values."""
     noisy = [ran for ran in runs if ran.noise is not None]
-    epsilons = {who: in_all(noisy, who) for who in ("outsider", "worker")}
+    epsilons = {who: in_all(noisy, who) if noisy else inf for who in ("outsider", "worker")}
     most = policy and policy.most_epsilon_in_all
     return {
         "file": file,
@@ -118,7 +118,7 @@ def _facts(found: Report) -> list[tuple[str, str]]:
     """Return the lines of a table on one data file."""
     runs, epsilon = found["runs"], found["epsilon"]
     whom = "outsiders" if epsilon["worker"] is None else "all"
-    told = f"{plural(found['with_noise'], 'run')}, together epsilon {epsilon['outsider']:.4g}"
+    told = f"{plural(found['with_noise'], 'run')}, together epsilon {epsilon['outsider'] or 0:.4g}"
     facts = {
         "runs": ", ".join(f"{name} {count}" for name, count in runs.items()),
         "first, last": f"{found['first']}, {found['last']}",

@@ -139,16 +139,25 @@ class Run:
         finally:
             progress.close()
 
-    def protecting(self, how: FitSettings, width: int) -> FitSettings:
+    def protecting(self, how: FitSettings, width: int, n_rows: int) -> FitSettings:
         """Return settings by which components of few rows are not in a model that leaves.
 
         Full covariances of so many features need rows of their own; 0: their kind is not known.
+        InputError where there are not as many.
         """
+        from vpem.errors import InputError, Setting
+
         least = self.where.least_rows
         if not least or self.out.publish_anyway:
             return how
         if how.covariance_type == "full" and how.weight_concentration_prior_type is None:
             least = max(least, width + 1.0)
+            if n_rows < least:
+                raise InputError(
+                    f"{n_rows} rows are too few for full covariances of {width} features: a model "
+                    "would tell others of single rows; take ", Setting("covariance_type", "diag"),
+                    ", or ", Setting("weight_concentration_prior_type", "map"),
+                )  # fmt: skip
         return how.changed(least_rows=max(how.least_rows, least))
 
     def facts(self, files: Sequence[Path]) -> Report:

@@ -15,7 +15,7 @@ from .engine import EngineSettings, describe_engine
 from .labels import LabelFile, LabelledOutput, of_workers
 from .options import Given, MemoryLimit, Without
 from .output import Progress, Screen
-from .own import own_rows, own_weights
+from .own import heaviest_of, own_rows, own_weights
 from .parties import DataFiles, RowParties, gather
 from .results import Result
 from .workers import graph_of, workers_of
@@ -119,7 +119,10 @@ def fedem(
             plot = None if out.plot is None else str(out.plot)
             return {"labels_files": run.labels.written, "plot": plot}
 
-        run.finish(Result(found.converged, tell, write, _show, own=draw, found=found))
+        heaviest = heaviest_of(source, held.sample_weight)
+        run.finish(Result(
+            found.converged, tell, write, _show, own=draw, found=found, heaviest=heaviest
+        ))  # fmt: skip
 
 
 def _fit(

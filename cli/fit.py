@@ -24,6 +24,7 @@ from .known_labels import known_to, tell_of_labels
 from .labels import LabelFile, LabelledOutput, of_workers
 from .options import Given, MemoryLimit
 from .output import Progress, Screen, plural
+from .own import heaviest_of
 from .parties import DataFiles, FitFiles, gather
 from .promised import (
     check_asked,
@@ -144,6 +145,7 @@ def fit(
         run.finish(Result(
             found.converged, tell, write, lambda report: _show(report, task.names),
             own=lambda _: {"labels_files": labels.written, **shards}, apart=run.shards, found=found,
+            heaviest=heaviest_of(source, held.sample_weight),
         ))  # fmt: skip
 
 

@@ -27,7 +27,7 @@ from .engine import (
 from .labels import LabelFile, LabelledOutput, of_clusters
 from .options import Given, MemoryLimit, Without
 from .output import Progress, Screen, plural
-from .own import own_features, own_rows, own_weights
+from .own import heaviest_of, own_features, own_rows, own_weights
 from .parties import DataFiles, NumberFiles, gather
 from .promised import check_asked, kept_of_private, tell_of_clipped, warned_of_private
 from .results import Result
@@ -134,6 +134,7 @@ def kmeans(
         run.finish(Result(
             found.converged, tell, write, lambda report: _show(report, names),
             own=lambda _: {"labels_files": labels.written}, found=found,
+            heaviest=heaviest_of(source, held.sample_weight),
         ))  # fmt: skip
 
 

@@ -256,7 +256,9 @@ class Meeting(Where):
 
         if result.apart or result.found is None:
             return
-        told: list[Any] = self.engine.allgather(few_rows_of(result.found, self.least_rows))
+        told: list[Any] = self.engine.allgather(
+            few_rows_of(result.found, self.least_rows, result.heaviest)
+        )
         for sentence in filter(None, told):
             raise InputError(
                 f"{sentence:.500}: a model would tell others of them, and none is written; fit "

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from vpem.network.holdings import Workers
     from vpem.sums.connect import Network
 
-__all__ = ["own_features", "own_rows", "own_weights"]
+__all__ = ["heaviest_of", "own_features", "own_rows", "own_weights"]
 
 
 def own_features(
@@ -74,3 +74,9 @@ def own_weights(source: Dataset, held: Workers, network: Network) -> Any:
         return weights
     own = [held.rows[worker] for worker in network.agents.own]
     return weights[np.concatenate([np.empty(0, dtype=np.intp), *own])]
+
+
+def heaviest_of(source: Dataset, column: str | None) -> float:
+    """Return the largest weight of a row of this process; 1 where rows have none."""
+    weights = source.sample_weight
+    return 1.0 if column is None or weights is None else float(weights.max(initial=0.0)) or 1.0

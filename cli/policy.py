@@ -184,7 +184,7 @@ def asked_of(options: Mapping[str, Any], n_parties: int) -> Report:
 
         masked, known = bool(options.get("secure_sum")), options.get("colluding")
         by = "workers" if masked else "root" if options.get("sum") == "tree" else "server"
-        by = by if noise["protects"] == "all" else "hubs"
+        by = by if options.get("epsilon") is not None else "hubs"
         known = min(1 if known is None else int(known), n_parties - 1) if masked else 0
         budget = Budget(noise["noise"]["epsilon"], noise["noise"]["delta"])
         against = Guarantee(budget, (), by, False, n_parties, known).against()
@@ -202,7 +202,9 @@ def noise_of(options: Mapping[str, Any]) -> Report:
 
     budget = Budget(float(epsilon), float(delta))
     noise = {"epsilon": budget.epsilon, "delta": budget.delta, "multiplier": budget.multiplier}
-    return {"noise": noise, "protects": "all" if over_rows else "outsiders"}
+    # A worker who may know no share but knows its own is not protected.
+    own_share = options.get("secure_sum") and options.get("colluding") == 0
+    return {"noise": noise, "protects": "all" if over_rows and not own_share else "outsiders"}
 
 
 def refusals(study: Study, so_far: bool = False) -> list[str]:

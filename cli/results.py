@@ -41,6 +41,8 @@ class Result:
         Whether each process writes a model of its own, by ``write``.
     found : Fit, FedFit or Clustering, optional
         What others will have, of which `vpem.fits.outcomes.few_rows_of` tells.
+    heaviest : float
+        The largest weight of a row here.
     """
 
     converged: bool
@@ -50,6 +52,7 @@ class Result:
     own: Callable[[Report], Report] = lambda _: {}
     apart: bool = False
     found: Any = None
+    heaviest: float = 1.0
 
 
 def send(

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from .choices import StartSettings, tell_of_parameters
 from .driver import reminding
 from .engine import describe_engine
+from .own import heaviest_of
 from .parties import FileSettings, gather
 from .results import Result
 from .tasks import Task
@@ -250,7 +251,10 @@ class Search:
         converged = all(one["status"] == "converged" for one in found.cells)
         show = partial(show_selection, found)
         chosen = None if fitted is None else fitted[0]
-        return Result(converged, tell, write, show, own=partial(self._own, found), found=chosen)
+        return Result(
+            converged, tell, write, show, own=partial(self._own, found), found=chosen,
+            heaviest=heaviest_of(task.task.source, task.held.sample_weight),
+        )  # fmt: skip
 
     def _own(self, found: Selection, report: Report) -> Report:
         """Draw the picture, if it is wanted; what a report says of a user's own files."""

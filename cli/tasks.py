@@ -101,6 +101,10 @@ class Task:
         return self
 
     @property
+    def _n_rows(self) -> int:
+        return int(self.parts.n_samples if self.over_rows else self.source.n_samples)
+
+    @property
     def network(self) -> Network:
         """The one of fewest hops."""
         return self.networks[min(self.networks)]
@@ -136,7 +140,7 @@ class Task:
         """Fit the data as `data` returns them; parameters stay in the processes of their hubs."""
         X, weights, about = data
         width = self.source.n_features if self.over_rows else self.network.whole.blocks.widths.max()
-        how = self.run.protecting(how, int(width))
+        how = self.run.protecting(how, int(width), self._n_rows)
         more = how.values() | {"sample_weight": weights} | about | more
         if self.over_rows:
             from vpem.fits.rows import fit_em
@@ -153,7 +157,10 @@ class Task:
         """
         X, weights, about = self.data(limit)
         options = (
-            self.run.protecting(how, 0).values("n_components", "covariance_type", "n_init") | about
+            self.run.protecting(how, 0, self._n_rows).values(
+                "n_components", "covariance_type", "n_init"
+            )
+            | about
         )
         workers = self.parts if self.over_rows else None
         return kind(X, self.networks, workers, options, sample_weight=weights, **more)

@@ -59,8 +59,8 @@ def test_a_study_and_a_request_say_what_the_policy_refuses(capsys, tmp_path, mon
 def company(tmp_path_factory):
     rng = np.random.default_rng(0)
     made = make_company(
-        tmp_path_factory.mktemp("company"), PARTIES, {"fit": {"components": 2, "tol": 0.0}},
-        server="hub",
+        tmp_path_factory.mktemp("company"), PARTIES,
+        {"fit": {"components": 2, "tol": 0.0, "covariance": "diag"}}, server="hub",
     )  # fmt: skip
     for name in PARTIES:
         rows = rng.normal(size=(50, 2)).tolist()
@@ -137,3 +137,31 @@ def test_no_model_leaves_that_tells_of_few_rows(tmp_path):
     rows, alike = means(["fit"], "--publish-anyway")
     assert (rows < 2.5).any()
     assert alike > 0
+
+
+def test_what_was_left_out_is_no_row_and_neither_starts_nor_heavy_rows_leave(tmp_path):
+    from vpem import example_path, read_dataset
+
+    X = read_dataset(example_path("wine")).X
+    flag, heavy = (np.arange(178) % 3 == 0) * 1.0, np.where(np.arange(178) == 7, 400.0, 1.0)
+    tables = {"clinic": [X[:, :4], heavy], "lab": [X[:, 4:9], flag], "shop": [X[:, 9:]]}
+    made = make_company(tmp_path, list(tables), {"fit": {"max-iter": 40}}, server="hub")
+    for name, own in tables.items():
+        table = np.column_stack(own)
+        heads = [f"{name}{j}" for j in range(table.shape[1])]
+        np.savetxt(made.folders[name] / "own.csv", table, delimiter=",", comments="",
+                   header=",".join(heads))  # fmt: skip
+    own = {name: ["own.csv", "-o", "m.h5", "--force"] for name in tables}
+    kinds = ("--family", "auto", "--drop", "clinic4", "-k", "20")
+    assert {one.code for one in made.run("fit", *kinds, own=own).values()} == {0}
+    mixture = read_model(made.folders["lab"] / "m.h5").mixture
+    cores = [part.core.assembled_means for part in mixture.parts if part.core is not None]
+    means = np.concatenate(cores, axis=1)
+    assert (mixture.assembled_weights == 0).any()
+    assert np.abs(X[:, None] - means).max(axis=2).min() > 1e-6
+    start = ("--max-iter", "0", "--init-rows", "0,60", "-k", "2", "--drop", "clinic4,lab5")
+    weighs = ("--sample-weight", "clinic4", "--drop", "lab5", "-k", "1", "--covariance", "diag")
+    for words, told in ((start, "the start of a fit"), (weighs, "fewer than 5 rows: 0 (1.44)")):
+        for one in made.run("fit", *words, own=own).values():
+            assert one.code == 2
+            assert told in one.err

@@ -180,7 +180,7 @@ def test_esteps_are_counted_as_sums_begin(tmp_path):
         ("epsilon-against = 'server'", "must be worker or outsider, got 'server'"),
         ("epsilon-against = []", "must be worker or outsider, got []"),
         ("models = ['abc']", "must be a list of SHA-256 in 64 hexadecimal digits"),
-        ("in-days = 0", "must be a whole number of at least 1, got 0"),
+        ("in-days = 0", "must be a whole number of at least 1 and at most 36500, got 0"),
     ],
 )
 def test_a_policy_is_read_strictly(tmp_path, text, told):

@@ -96,25 +96,31 @@ def warn_of_outcome(fit: Fit, how: FitSettings) -> None:
         )
 
 
-def few_rows_of(fit: Any, least: float) -> str:
+def few_rows_of(fit: Any, least: float, heaviest: float = 1.0) -> str:
     """Say which components or clusters of a fit would tell others of few rows; empty: none.
 
-    They have fewer than ``least`` rows, sums of responsibilities, or are singular but for the
-    floor: rows that do not vary in some direction. What was protected by noise tells of none.
+    They have fewer than ``least`` rows of the ``heaviest`` weight, are singular but for the floor
+    (rows that do not vary in some direction), or stand where a row is: at a start, or placed anew
+    in the last iteration. What was protected by noise tells of none.
     """
     if getattr(fit, "guarantee", None) is not None:
         return ""
     mixture, noun, singular = getattr(fit, "mixture", None), "clusters", []
     if mixture is None:
-        rows = fit.counts
+        rows = fit.counts / heaviest
     else:
-        noun, rows = "components", mixture.assembled_weights * fit.total_weight
+        noun, rows = "components", mixture.assembled_weights * fit.total_weight / heaviest
         singular = [k for k in fit.degenerate if rows[k] >= least]
     used = getattr(mixture, "in_use", rows > 0)
     few = np.flatnonzero(used & (rows < least * (1 - 1e-9)))
+    n_iter, recoveries = getattr(fit, "n_iter", 1), getattr(fit, "recoveries", ())
+    late = sorted({r.component for r in recoveries if r.iteration >= n_iter and r.row is not None})
     parts = [f"{noun} of fewer than {least:g} rows: "
              + shorten(f"{k} ({rows[k]:.3g})" for k in few)] * bool(len(few))  # fmt: skip
-    parts += [f"singular {noun}: {shorten(map(str, singular))}"] * bool(singular)
+    parts += [f"singular {noun}: {shorten(map(str, singular))} (--prior map, or --family auto for "
+              "columns of few values, keeps them from that)"] * bool(singular)  # fmt: skip
+    parts += [f"{noun} just placed anew: {shorten(map(str, late))}"] * bool(late)
+    parts += ["the start of a fit, which may be rows"] * (n_iter == 0)
     return "; ".join(parts)
 
 

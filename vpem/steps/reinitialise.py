@@ -129,12 +129,10 @@ class Reinitialiser:
             row = self.draw_row()
             centre = self.terms.at_rows(np.array([row], dtype=np.intp))[0]
             give_up = self.counts[component] > MOST_RECOVERIES
-            if reason == "weight" and self.terms.least_rows >= 1:
-                give_up = len(self.given_up) + 1 < mixtures[0].n_components
+            give_up |= reason == "weight" and self.terms.least_rows >= 1
             if give_up:
-                if isinstance(mixtures[0], Mixture):
-                    # Whoever has the model reads its mean: it is to be no row's.
-                    centre = mixtures[0].weights.mean(axis=0) @ mixtures[0].means
+                # Whoever has the model reads its mean: it is to be no row's.
+                centre = self.terms.middle(mixtures[0])
                 self._give_up(component, centre, mixtures[0].n_components, iteration)
             weight = 0.0 if give_up else 1.0 / mixtures[0].n_components
             mixtures = _placed(roots, mixtures, component, centre, weight)
@@ -157,7 +155,9 @@ class Reinitialiser:
         """
         few: NDArray[np.bool_] = count < self.least
         few[:, list(self.given_up)] = False
-        if self.terms.least_rows >= 1:
+        if self.terms.least_rows >= 1 and count.shape[1] - len(self.given_up) == 1:
+            few[:] = False  # the last one stays
+        elif self.terms.least_rows >= 1:
             smallest = np.where(few, count, np.inf).argmin(axis=1)
             few &= np.arange(count.shape[1]) == smallest[:, None]
         return few

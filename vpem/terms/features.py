@@ -290,6 +290,11 @@ class FeatureTerms(RowTerms, BlockStatistics):
         """Rows of the data as centres, shape (len(indices), d), in block order and fit units."""
         return self.rows.take(indices).astype(np.float64)
 
+    def middle(self, mixture: Mixture) -> NDArray[np.float64]:
+        """The mean of a mixture (d,): a centre that is no row."""
+        found: NDArray[np.float64] = mixture.weights.mean(axis=0) @ mixture.means
+        return found
+
     def with_sample_covariance(self, covariances: NDArray[np.float64]) -> FeatureTerms:
         """Return the same terms with a sample covariance that is known from elsewhere."""
         chosen = copy(self)

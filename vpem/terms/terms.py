@@ -91,6 +91,9 @@ class Terms(Protocol):
     def at_rows(self, indices: NDArray[np.intp]) -> NDArray[np.float64]:
         """Rows of the data as centres."""
 
+    def middle(self, mixture: Mixture) -> NDArray[np.float64]:
+        """A centre that is no row."""
+
     def reseeded(
         self, mixture: Mixture, component: int, centre: NDArray[np.float64], weight: float
     ) -> Mixture:

@@ -360,12 +360,15 @@ def policy_beside(study: PathLike) -> Policy | None:
     return read_policy(path) if os.path.lexists(path) else None
 
 
-def _count(least: int) -> Callable[[str, object], int]:
-    """Return what reads a whole number of at least so many."""
+def _count(least: int, most: int = LARGEST) -> Callable[[str, object], int]:
+    """Return what reads a whole number of at least, and at most, so many."""
 
     def read(where: str, value: object) -> int:
-        if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= LARGEST:
-            raise InputError(f"{where} must be a whole number of at least {least}, got {value!r}")
+        if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+            upper = "" if most == LARGEST else f" and at most {most}"
+            raise InputError(
+                f"{where} must be a whole number of at least {least}{upper}, got {value!r}"
+            )
         return value
 
     return read
@@ -438,5 +441,5 @@ RULES: dict[str, Callable[[str, object], Any]] = {
     "most-epsilon-in-all": _number,
     "epsilon-against": _one,
     "most-runs": _count(0),
-    "in-days": _count(1),
+    "in-days": _count(1, 36_500),
 }

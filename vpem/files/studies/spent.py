@@ -147,6 +147,7 @@ class Spent:
                     import fcntl
 
                     fcntl.flock(file, fcntl.LOCK_EX)
+                self.runs()  # what is damaged does not get worse
                 check()
                 size = os.fstat(file.fileno()).st_size
                 if file.write(line) < len(line):

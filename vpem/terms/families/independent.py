@@ -229,6 +229,11 @@ class IndependentTerms(PartTerms):
             table[component] = fresh[name][0]
         return replace(part, tables=tables)
 
+    def middle(self, part: Part, weights: NDArray[np.float64]) -> Table:
+        """The usual values of all rows (n,)."""
+        usual: Table = self.law.family.means(self.pooled, self.features)
+        return np.asarray(usual).reshape(-1)
+
     def embedded(self, rows: slice) -> Floats:
         """Rows (m, n) in block order; NaN missing."""
         return self.rows.read(rows)

@@ -178,6 +178,11 @@ class LocatedTerms(PartTerms):
         """Place one component anew, at a centre (n,)."""
         return replace(part, core=self.inner.reseeded(core_of(part), component, centre, 0.0))
 
+    def middle(self, part: Part, weights: NDArray[np.float64]) -> Table:
+        """The mean of all components (n,)."""
+        found: Table = weights @ core_of(part).means
+        return found
+
     def embedded(self, rows: slice) -> Floats:
         """Rows (m, n) in block order and units of fitting; NaN missing."""
         data = self.inner.rows.read(rows)

@@ -275,6 +275,13 @@ class MixedTerms(RowTerms):
             found[:, places] = own.at_rows(indices)
         return found
 
+    def middle(self, mixture: MixedMixture) -> NDArray[np.float64]:
+        """A centre (d,) that is no row: means of numbers, the commonest levels of categories."""
+        found, weights = np.empty(self.blocks.n_features), mixture.weights.mean(axis=0)
+        for own, part, places in zip(self.parts, mixture.parts, self.places, strict=True):
+            found[places] = own.middle(part, weights)
+        return found
+
     def start(self, centres: NDArray[np.float64]) -> MixedMixture:
         """Equal weights, and each family's parameters to start from at ``centres`` (K, d)."""
         weights = np.full((1, len(centres)), 1.0 / len(centres))

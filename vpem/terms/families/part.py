@@ -250,6 +250,10 @@ class PartTerms(ABC):
         """Place one component anew, at a centre (n,)."""
 
     @abstractmethod
+    def middle(self, part: Part, weights: NDArray[np.float64]) -> Table:
+        """A centre (n,) that is no row, by mixing weights (K,)."""
+
+    @abstractmethod
     def embedded(self, rows: slice) -> Floats:
         """Rows (m, n) in block order for distances: numbers, or codes; NaN missing."""
 
