@@ -58,11 +58,8 @@ def digest_of(path: Path) -> str:
 
     from vpem.files.opening import open_regular
 
-    digest = hashlib.sha256()
     with open_regular(path) as file:
-        while piece := file.read(1 << 20):
-            digest.update(piece)
-    return digest.hexdigest()
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def introduced(found: Any, name: str) -> Any:

@@ -46,10 +46,13 @@ def budget(
 
     Example: vpem party budget --data lab.csv
     """
+    from vpem.errors import FileError
     from vpem.files.studies.policy import policy_beside
     from vpem.files.studies.spent import Spent
 
     where = where or Path()
+    if not where.exists():
+        raise FileError(f"there is no study, and no folder, {where}")
     folder = where if where.is_dir() else where.parent
     ledger, policy = Spent(folder), policy_beside(folder / "policy.toml")
     runs = ledger.runs()
@@ -118,14 +121,15 @@ def _facts(found: Report) -> list[tuple[str, str]]:
     """Return the lines of a table on one data file."""
     runs, epsilon = found["runs"], found["epsilon"]
     whom = "outsiders" if epsilon["worker"] is None else "all"
-    told = f"{plural(found['with_noise'], 'run')}, together epsilon {epsilon['outsider'] or 0:.4g}"
     facts = {
         "runs": ", ".join(f"{name} {count}" for name, count in runs.items()),
         "first, last": f"{found['first']}, {found['last']}",
         "sums of data": f"{found['sums']:,}",
         "without masks": found["not_masked"] and plural(found["not_masked"], "run"),
         "interrupted": found["not_ended"] and f"{found['not_ended']}, which count as whole runs",
-        "with noise": found["delta"] and f"{told}, delta {found['delta']:g}, against {whom}",
+        "with noise": found["delta"]
+        and f"{plural(found['with_noise'], 'run')}, together epsilon {epsilon['outsider']:.4g}, "
+        f"delta {found['delta']:g}, against {whom}",
         "without noise": found["without_noise"]
         and f"{plural(found['without_noise'], 'run')}: no epsilon bounds what was told",
         "left": found["left"] is not None

@@ -12,6 +12,8 @@ from typing import Any, NamedTuple
 from vpem.pictures.promises import promised
 from vpem.sums.noisy import noise_by
 
+from .where import LEAST_ROWS
+
 __all__ = ["Setup", "Told", "disclosures"]
 
 LATER = "it can tell more than it seems to: see 'What leaves an agent' in the documentation"
@@ -157,7 +159,7 @@ def _of_command(setup: Setup, command: str, values: Mapping[str, Any]) -> Iterat
     if command not in ("predict", "score"):
         yield Told(f"In the end {end}.", "result")
     if command in ("fit", "select", "fedem", "kmeans") and " all)" in end:
-        few = "components of fewer than 5 rows, or singular ones"
+        few = f"components of fewer than {LEAST_ROWS:g} rows, or singular ones"
         if values.get("publish_anyway"):
             yield Told(f"It may have {few}, which tell of single rows (--publish-anyway).")
         elif values.get("epsilon") is None and values.get("release_epsilon") is None:

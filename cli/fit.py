@@ -253,7 +253,7 @@ def _check_shards_asked(run: Run, held: HoldingSettings, how: FitSettings) -> No
 def _show(report: Report, names: Sequence[str]) -> None:
     """Print what a reader wants to know."""
     from .answers import answer
-    from .output import communication, each, number, show, table
+    from .output import communication, each, number, show, table, took
 
     over_rows = report["algorithm"] == "em-rows"
     alone = report["n_agents"] == 1 and not over_rows
@@ -277,9 +277,7 @@ def _show(report: Report, names: Sequence[str]) -> None:
         mixture.insert(2, plural(report["n_factors"], "factor"))
     if over_rows:
         network[-1] = each(report["worker_rows"], "row")
-    iterations = [str(report["n_iter"])]
-    if report["seconds"] is not None:  # nobody is told how long noise was added to rows
-        iterations.append(f"{number(report['seconds'], 3)} s")
+    iterations = took(report)
     lost = len(report["lost_sums"])
     if lost:
         iterations.insert(1, f"{lost} sum{'' if lost == 1 else 's'} taken back")

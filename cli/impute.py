@@ -191,7 +191,7 @@ class _Progress(Progress):
 
 def _show(report: Report, fit: Completed) -> None:
     """Print what a reader wants to know."""
-    from .output import communication, number, plural, show, table
+    from .output import communication, number, plural, show, table, took
 
     law = report["law"]
     if report["variance"] is not None:
@@ -206,7 +206,7 @@ def _show(report: Report, fit: Completed) -> None:
         network.append(f"statistics up to {report['disagreement']:.2g} apart")
     if report["sample_weight"] is not None:
         seen += f", weighed by {report['sample_weight']}"
-    iterations = [str(report["n_iter"]), f"{number(report['seconds'], 3)} s"]
+    iterations = took(report)
     if not report["converged"]:
         iterations.insert(1, "not converged")
     elif report.get("in_noise"):

@@ -257,7 +257,7 @@ def _show(report: Report, names: Sequence[str]) -> None:
     from vpem.fits.answer import NOT_MEASURED
 
     from .answers import answer
-    from .output import communication, number, show, table
+    from .output import communication, number, show, table, took
 
     over_rows = report["split"] == "rows"
     one_shot, weighted = report["one_shot"], report["sample_weight"]
@@ -265,9 +265,7 @@ def _show(report: Report, names: Sequence[str]) -> None:
     network = [plural(len(names), "worker" if over_rows else "agent"), report["topology"]]
     if not over_rows:
         network.append(f"{plural(len(report['hubs']), 'hub')} of {plural(report['hops'], 'hop')}")
-    iterations = [str(report["n_iter"])]
-    if report["seconds"] is not None:  # nobody is told how long noise was added to rows
-        iterations.append(f"{number(report['seconds'], 3)} s")
+    iterations = took(report)
     if not report["converged"]:
         iterations.insert(1, "not converged")
     units = " (of standardized features)" if report["scale"] == "standard" else ""

@@ -18,7 +18,7 @@ from .farewells import INTERRUPTED, PRIVATE, told_outside, unforeseen
 from .naming import spoken
 from .policy import Guard
 from .taking_part import member_of, own_party, whose_options
-from .where import Where, join
+from .where import LEAST_ROWS, Where, join
 
 if TYPE_CHECKING:
     from vpem.engines.tls.members import Member
@@ -40,9 +40,6 @@ HELLO = 0
 BEGINNING = 60.0
 """Seconds that members have to begin again, if the time-out is shorter, where they would go on
 without one that is lost."""
-
-LEAST_ROWS = 5.0
-"""Of a component in a model that others will have: none of them is more than a fifth of it."""
 
 PATIENCE = 0.3
 """Seconds in which members that find the same fault say so themselves, before they hear of it from

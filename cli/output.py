@@ -122,6 +122,12 @@ def size(count: int) -> str:
     return f"{count} B"
 
 
+def took(report: Report) -> list[str]:
+    """Write the iterations of a fit and its time, which nobody is told of noise added to rows."""
+    seconds = report["seconds"]
+    return [str(report["n_iter"]), *([] if seconds is None else [f"{number(seconds, 3)} s"])]
+
+
 def communication(sent: Report, names: Sequence[str]) -> str:
     """Write in a line what a fit has sent, and over which link most."""
     if not sent.get("messages"):

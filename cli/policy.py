@@ -181,10 +181,11 @@ def asked_of(options: Mapping[str, Any], n_parties: int) -> Report:
             counts += [int(one) for one in told if isinstance(one, Integral)]
     if noise:
         from vpem.fits.privacy import Budget, Guarantee
+        from vpem.sums.noisy import noise_by
 
         masked, known = bool(options.get("secure_sum")), options.get("colluding")
-        by = "workers" if masked else "root" if options.get("sum") == "tree" else "server"
-        by = by if options.get("epsilon") is not None else "hubs"
+        over_rows = options.get("epsilon") is not None
+        by = noise_by(masked, str(options.get("sum"))) if over_rows else "hubs"
         known = min(1 if known is None else int(known), n_parties - 1) if masked else 0
         budget = Budget(noise["noise"]["epsilon"], noise["noise"]["delta"])
         against = Guarantee(budget, (), by, False, n_parties, known).against()

@@ -156,12 +156,8 @@ class Task:
         ``limit`` is that of `data`; ``more`` is what else that kind takes.
         """
         X, weights, about = self.data(limit)
-        options = (
-            self.run.protecting(how, 0, self._n_rows).values(
-                "n_components", "covariance_type", "n_init"
-            )
-            | about
-        )
+        how = self.run.protecting(how, 0, self._n_rows)
+        options = how.values("n_components", "covariance_type", "n_init") | about
         workers = self.parts if self.over_rows else None
         return kind(X, self.networks, workers, options, sample_weight=weights, **more)
 

@@ -3,7 +3,6 @@
 import json
 import os
 import queue
-import time
 import warnings
 from collections import defaultdict
 from functools import partial
@@ -32,10 +31,10 @@ from vpem.terms.scaling import Scaling
 
 from . import by_the_page
 from .cli_support import overlapping
-from .company_support import ended, make_company
+from .company_support import make_company
 from .tables import each
 from .test_lost import over_features
-from .test_tls_cli import FIT, IDS, wait_for, write_rows
+from .test_tls_cli import FIT, IDS, without, write_rows
 from .thread_engine import QueuePost, over_queues, together
 
 VECTORS = Path(__file__).parent / "vectors" / "masked_sums.json"
@@ -358,16 +357,7 @@ def test_members_of_a_study_go_on_under_masks(tmp_path):
         write_rows(made.folders[name] / f"{name}.csv", X, columns, np.arange(len(X)))
     own = {name: (f"{name}.csv", *IDS, "--json") for name in NAMES}
     own["clinic"] += ("--timeout", "1")
-    try:
-        processes = {name: made.begin(name, "fit", *words) for name, words in own.items()}
-        log = made.folders["gp"] / "gp-heart.log"
-        wait_for(log)
-        while log.read_bytes().count(b"\n") < 90 and processes["gp"].poll() is None:
-            time.sleep(0.01)
-        processes["gp"].kill()
-        found = {name: ended(process) for name, process in processes.items()}
-    finally:
-        made.end()
+    found = without(made, own, "gp", 90)
     assert [found[name].code for name in NAMES[:3]] == [0, 0, 0], found
     report = json.loads(found["lab"].out)
     (lost,) = report["without"]

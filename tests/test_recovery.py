@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from vpem import (
+    VPEM,
     Blocks,
     InputError,
     Mixture,
@@ -395,3 +396,12 @@ def test_no_component_is_left_that_has_few_rows(how):
     apart = np.abs(X[:, None] - fit.mixture.assembled_means).max(axis=2).min(axis=0)
     assert apart.min() > 1e-6
     assert (rows == 0).any()
+
+
+@pytest.mark.filterwarnings("ignore::vpem.NotConvergedWarning")
+def test_components_that_were_left_out_are_no_copies_in_any_family():
+    rng = np.random.default_rng(4)
+    X = np.column_stack([rng.normal(size=(150, 5)), rng.integers(0, 2, size=150)])
+    with pytest.warns(VpemWarning, match="were left out") as heard:
+        VPEM(20, agents=3, family="auto", least_rows=5, max_iter=60).fit(X)
+    assert not any("copies" in str(one.message) for one in heard)

@@ -18,7 +18,7 @@ from vpem.fits.privacy import Budget, spent
 from vpem_cli.budget import in_all
 from vpem_cli.policy import Guard
 
-from .cli_support import done
+from .cli_support import done, run
 from .company_support import make_company
 from .study_support import make_study
 
@@ -242,3 +242,9 @@ def test_what_a_guard_refuses_before_any_work(tmp_path, policy, asked, refused):
     else:
         with pytest.raises(InputError, match=re.escape(refused)):
             guard.check("fit", options, made.member("lab"))
+
+
+def test_a_study_that_is_not_there_is_no_empty_ledger(capsys, tmp_path):
+    found = run(capsys, "party", "budget", tmp_path / "nowhere")
+    assert found.code == 2
+    assert "there is no study, and no folder, " in found.err

@@ -376,6 +376,20 @@ def wait_for(path):
     assert path.exists()
 
 
+def without(made, own, lost, n_messages):
+    """Fit, and kill a member that has logged so many messages: what each left behind."""
+    try:
+        processes = {name: made.begin(name, "fit", *words) for name, words in own.items()}
+        log = made.folders[lost] / f"{lost}-heart.log"
+        wait_for(log)
+        while log.read_bytes().count(b"\n") < n_messages and processes[lost].poll() is None:
+            time.sleep(0.01)
+        processes[lost].kill()
+        return {name: ended(process) for name, process in processes.items()}
+    finally:
+        made.end()
+
+
 @pytest.fixture
 def slower(company):
     """A study of more iterations than there is time for."""
@@ -456,16 +470,7 @@ def test_the_others_go_on_without_a_member_that_is_lost(tmp_path):
         write_rows(made.folders[name] / f"{name}.csv", X, columns, np.arange(len(X)))
     own = {name: (f"{name}.csv", *IDS, "--json") for name in names}
     own["clinic"] += ("--timeout", "1")
-    try:
-        processes = {name: made.begin(name, "fit", *words) for name, words in own.items()}
-        log = made.folders["imaging"] / "imaging-heart.log"
-        wait_for(log)
-        while log.read_bytes().count(b"\n") < 60 and processes["imaging"].poll() is None:
-            time.sleep(0.01)
-        processes["imaging"].kill()
-        found = {name: ended(process) for name, process in processes.items()}
-    finally:
-        made.end()
+    found = without(made, own, "imaging", 60)
     assert [found[name].code for name in ("clinic", "lab")] == [0, 0], found
     report = json.loads(found["lab"].out)
     (lost,) = report["without"]

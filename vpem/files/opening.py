@@ -12,9 +12,9 @@ import os
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
-from io import TextIOWrapper
+from io import BufferedReader, TextIOWrapper
 from pathlib import Path
-from typing import BinaryIO, TextIO
+from typing import TextIO
 
 from vpem.checks import check_memory, parse_bytes
 from vpem.errors import FileError, InputError
@@ -76,7 +76,7 @@ def check_readable(path: PathLike) -> Path:
 
 
 @contextmanager
-def open_regular(path: PathLike) -> Iterator[BinaryIO]:
+def open_regular(path: PathLike) -> Iterator[BufferedReader]:
     """Open a regular file to read its bytes; links to one are followed.
 
     What is opened is looked at, not what the name stood for before.
@@ -94,7 +94,7 @@ def open_text(path: PathLike) -> Iterator[TextIO]:
         yield text
 
 
-def open_plain(path: PathLike) -> BinaryIO:
+def open_plain(path: PathLike) -> BufferedReader:
     """Open a regular file to read its bytes; whoever calls closes it. See `open_regular`."""
     name = os.fspath(path)
     if not name:

@@ -141,12 +141,11 @@ def coinciding(mixture: Any) -> Flags:
     a posterior does not use are all as the prior is, those that were given up as all rows are; they
     coincide with none.
     """
-    k = mixture.n_components
+    given_up = (mixture.weights == 0).all(axis=0)
+    used: Flags = np.asarray(getattr(mixture, "in_use", ~given_up))
+    same: Flags = used & used[:, None]
     if isinstance(mixture, Mixture):
-        given_up = (mixture.weights == 0).all(axis=0)
-        used: Flags = np.asarray(getattr(mixture, "in_use", ~given_up))
-        return _same_normals(mixture) & used & used[:, None]
-    same = np.ones((k, k), dtype=np.bool_)
+        return same & _same_normals(mixture)
     for part, law in zip(mixture.parts, mixture.laws, strict=True):
         if part.core is not None:
             same &= _same_normals(part.core)

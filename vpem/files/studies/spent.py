@@ -7,6 +7,7 @@ who has a copy of it alone cannot find out whether data that were guessed are th
 
 from __future__ import annotations
 
+import hashlib
 import hmac
 import json
 import os
@@ -99,10 +100,8 @@ class Spent:
             raise FileError(f"{beside} is damaged: the key of {self.path} has {KEY_BYTES} bytes")
         found = {}
         for path in files:
-            digest = hmac.new(key, digestmod="sha256")
             with open_regular(path) as file:
-                while piece := file.read(1 << 20):
-                    digest.update(piece)
+                digest = hashlib.file_digest(file, lambda: hmac.new(key, digestmod="sha256"))
             found[str(path.absolute())] = digest.hexdigest()
         return found
 
