@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from vpem.network.schema import Report
     from vpem.steps.keeper import Keeper
 
-__all__ = ["Losses", "going_on"]
 
 INHERITED = "_VPEM_INHERITED"
 """Variable with the number of the open file that a process inherits from the image before it."""
@@ -97,7 +96,7 @@ class Losses:
 
         Otherwise what is to be said is returned; ``met`` says whether all had met.
         """
-        from vpem.engines.tls.post import GoneOn, Returned, Unheard
+        from vpem.engines.tls.news import GoneOn, Returned, Unheard
         from vpem.errors import VpemError
 
         from .naming import spoken

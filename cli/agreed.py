@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from vpem.files.studies.study import Study
     from vpem.network.schema import Report
 
-__all__ = ["Agreed", "agree_on", "agreed_before", "refuse_as_own", "runnable"]
 
 OWN = ("engine", "parties", "shards", "threads", "jobs", "strict")
 """Options of one member's machine, or what a study says elsewhere, besides those that are local."""

@@ -9,8 +9,6 @@ from .naming import name_of
 from .reading import STDIN
 from .sources import in_files, source_of
 
-__all__ = ["check_alike", "digest_of", "goes_on", "introduced", "is_introduction", "terms_of"]
-
 OWN = ("data", "memory_limit", "proba")
 """Parameters of commands that are each member's own; of settings `vpem.records.About.local` says
 so, and what is written is."""

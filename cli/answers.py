@@ -13,8 +13,6 @@ if TYPE_CHECKING:
 
     from .tables import Table
 
-__all__ = ["answer", "note_of_one_column", "note_of_one_feature"]
-
 
 MOST_OF_IT = 0.9
 """Share of all squares from which on one feature is all that clusters, or imputed values, are."""

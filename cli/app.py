@@ -9,8 +9,6 @@ import typer
 from .commands import finish
 from .members import Elsewhere
 
-__all__ = ["app", "command"]
-
 app = typer.Typer(
     name="vpem",
     no_args_is_help=True,

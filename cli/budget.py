@@ -11,15 +11,14 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from .options import Json
-from .output import plural, print_json, show, table
+from .output import plural, print_json, show
 from .roles import FOLDER, READ
+from .tables import table
 
 if TYPE_CHECKING:
     from vpem.files.studies.policy import Policy
     from vpem.files.studies.spent import Ran
     from vpem.network.schema import Report
-
-__all__ = ["budget", "in_all"]
 
 
 def budget(

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
     from .output import Screen
 
-__all__ = ["check"]
 
 LONGEST = 500.0
 """Seconds of idle time that the other end answers after."""
@@ -282,7 +281,10 @@ async def _until_cancelled(door: Any, listener: Any) -> None:
 
 def _show(study: Study, name: str, findings: list[Finding], json: bool, quiet: bool) -> None:
     """Print what was found."""
-    from .output import clean, print_json, show, table
+    from vpem.errors import printable
+
+    from .output import print_json, show
+    from .tables import table
 
     works = not any(one.state == "fails" for one in findings)
     if json:
@@ -304,6 +306,6 @@ def _show(study: Study, name: str, findings: list[Finding], json: bool, quiet: b
     show(table(rows, "with", "what", "found", "", title=f"{study.name} as {name}"))
     for one in findings:
         if one.sentence:
-            print(clean(f"{one.state}: {one.sentence}"))
+            print(printable(f"{one.state}: {one.sentence}"))
     if works:
         print(f"{name} can take part in {study.name}.")

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from vpem.engines.engine import Engine
     from vpem.files.checkpoints import FileSaver
 
-__all__ = ["CheckpointSettings", "catching", "each_file", "saver_of"]
 
 SAME_KEY = 1.0
 """Seconds in which a second Ctrl-C is the first one once more: launchers pass it on."""

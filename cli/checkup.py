@@ -17,16 +17,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from vpem.network.schema import Report
 
-__all__ = [
-    "Problems",
-    "blas",
-    "extras",
-    "kernels",
-    "libraries",
-    "mpi",
-    "processors",
-    "surroundings",
-]
 
 Problems = list[tuple[bool, str]]
 

@@ -30,20 +30,6 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=MixtureSettings)
 S = TypeVar("S", bound=TableSettings)
 
-__all__ = [
-    "ComponentSettings",
-    "StartSettings",
-    "counts_of",
-    "how_summed",
-    "partition_of",
-    "rows_of",
-    "start_model",
-    "started",
-    "stored_graph",
-    "tell_of_tree",
-    "with_families_of",
-]
-
 
 class StartSettings(Settings, heading="Start"):
     """Where a fit begins, if it finds no start of its own."""

@@ -36,8 +36,6 @@ from .roles import READ, Role, begin, roles_of
 from .sources import WORDS, near_file, show_config, where_from
 from .where import joined
 
-__all__ = ["Command", "Group", "dress", "finish"]
-
 SHOW = "vpem.show"
 """Under this name a context keeps whether the values are shown in place of work."""
 

@@ -14,8 +14,6 @@ from vpem import settings
 
 from .config import is_flag, key_of
 
-__all__ = ["CHOICES", "complete_values", "listed_in", "words_of"]
-
 CHOICES: dict[str, tuple[str, ...]] = {
     "kind": (
         "profile", "projection", "history", "graph", "sparsity", "communication", "marginals",

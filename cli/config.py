@@ -14,23 +14,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from vpem.network.schema import Report
 
-__all__ = [
-    "FILE",
-    "FILES",
-    "NOT_IN_FILES",
-    "STUDY",
-    "check_environment",
-    "engine_asked",
-    "is_flag",
-    "key_of",
-    "leaves",
-    "options_of",
-    "path_of",
-    "read_config",
-    "take_defaults",
-    "variable_of",
-    "variables",
-]
 
 NOT_IN_FILES = ("config", "show-config", "help-all")
 

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
     from .tables import Table
 
-__all__ = ["columns_of", "held_by", "labels_if_any", "shown"]
 
 MOST_FEATURES = 30
 """Features that a table has; files and JSON have all."""

@@ -23,7 +23,7 @@ from .where import Where
 
 if TYPE_CHECKING:
     from vpem.files.datasets import Dataset
-__all__ = ["app"]
+
 
 app = typer.Typer(
     no_args_is_help=True,

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from .play import Keep, Play, folder
 
-__all__ = ["demo"]
-
 STEPS = (
     ("Ten agents hold three measurements each of 569 breast masses:",
      "data copy breast_cancer"),

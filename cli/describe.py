@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
     from .tables import Table
 
-__all__ = ["DatasetFile", "describe"]
 
 MOST_ROWS = 100  # rows of one table; --json has them all
 
@@ -250,7 +249,7 @@ def _notes(feature: Report) -> str:
 
 def _filled(rows: Sequence[tuple[Any, ...]], *columns: str, right: tuple[str, ...] = ()) -> Table:
     """Return a table of the first rows, saying how many it leaves out."""
-    from .output import table
+    from .tables import table
 
     left = len(rows) - MOST_ROWS
     caption = f"and {left} more; --json shows all" if left > 0 else None

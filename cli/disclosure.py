@@ -14,8 +14,6 @@ from vpem.sums.noisy import noise_by
 
 from .where import LEAST_ROWS
 
-__all__ = ["Setup", "Told", "disclosures"]
-
 LATER = "it can tell more than it seems to: see 'What leaves an agent' in the documentation"
 
 

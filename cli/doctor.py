@@ -12,8 +12,6 @@ from .options import Json
 if TYPE_CHECKING:
     from vpem.network.schema import Report
 
-__all__ = ["doctor"]
-
 
 def doctor(context: typer.Context, json: Json = False) -> None:
     """Look at this installation: first problems, then facts.
@@ -61,10 +59,13 @@ def doctor(context: typer.Context, json: Json = False) -> None:
 
 def _show(found: Report, problems: list[tuple[bool, str]]) -> None:
     """Print problems, then facts."""
-    from .output import clean, plural, show, table
+    from vpem.errors import printable
+
+    from .output import plural, show
+    from .tables import table
 
     for needed, advice in problems:
-        print(clean(f"{'broken' if needed else 'note'}: {advice}"))
+        print(printable(f"{'broken' if needed else 'note'}: {advice}"))
     if not problems:
         print("Everything works.")
     missing = "not there"

@@ -16,7 +16,8 @@ from .choices import tell_of_tree
 from .engine import EngineSettings, where_of
 from .idle import NO_CSV, NOTHING_REPLACED
 from .options import Printing
-from .output import Progress, Screen, print_json
+from .output import Screen, print_json
+from .progress import Progress
 from .roles import Role
 
 if TYPE_CHECKING:
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
     from .options import Given
     from .results import Result
 
-__all__ = ["Output", "Run", "TableOutput", "reminding"]
 
 P = TypeVar("P", bound=Progress)
 
@@ -223,7 +223,8 @@ def reminding(progress: Progress, seconds: float = 1.0) -> Iterator[None]:
 
 def _show_missing(report: Report) -> None:
     """Print who was lost on the way, if anybody was."""
-    from .output import show, table
+    from .output import show
+    from .tables import table
 
     lost = [(one["member"], one["since_iteration"]) for one in report.get("without", ())]
     if lost:

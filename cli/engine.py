@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from .labels import LabelFile
     from .output import Screen
 
-__all__ = ["EngineSettings", "describe_engine", "place_parties", "where_of"]
 
 ENGINES = ("simulator", "mpi", "tls")
 

@@ -11,8 +11,6 @@ import typer
 from .options import Json, Quiet
 from .roles import Role
 
-__all__ = ["copy", "list_"]
-
 FOLDER = Path("data")
 """Where all are copied to: pages and help name them there."""
 
@@ -38,7 +36,8 @@ def list_(
     """
     from vpem.files.examples import EXAMPLES
 
-    from .output import print_json, show, table
+    from .output import print_json, show
+    from .tables import table
 
     if json:
         print_json({name: vars(example) for name, example in EXAMPLES.items()})

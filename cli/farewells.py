@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-__all__ = ["INTERRUPTED", "PRIVATE", "told_outside", "unforeseen"]
-
 PRIVATE = "it cannot use its data or its machine; ask there"
 """Of most errors: what a member's files hold stays there."""
 
@@ -20,7 +18,7 @@ def told_outside(error: Exception, sentence: str | None, code: int, name: str) -
     """
     from vpem.engines.engine import StalledError
     from vpem.engines.tls.faults import Fault
-    from vpem.engines.tls.post import Parted, Returned
+    from vpem.engines.tls.news import Parted, Returned
     from vpem.files.studies.policy import PolicyError
 
     if sentence is None:

@@ -14,19 +14,18 @@ from .driver import Run
 from .engine import EngineSettings, describe_engine
 from .labels import LabelFile, LabelledOutput, of_workers
 from .options import Given, MemoryLimit, Without
-from .output import Progress, Screen
+from .output import Screen
 from .own import heaviest_of, own_rows, own_weights
 from .parties import DataFiles, RowParties, gather
+from .progress import Progress
 from .results import Result
 from .workers import graph_of, workers_of
 
 if TYPE_CHECKING:
     from vpem.files.datasets import Dataset
-    from vpem.fits.fedem import FedFit
+    from vpem.fits.fedem_result import FedFit
     from vpem.network.holdings import Workers
     from vpem.network.schema import Report
-
-__all__ = ["fedem"]
 
 
 class FedWorkers(WorkerSettings, heading="Data"):
@@ -194,7 +193,8 @@ def _steps(report: Report) -> str:
 def _show(report: Report) -> None:
     """Print what a reader wants to know."""
     from .answers import answer
-    from .output import communication, each, number, plural, show, size, table
+    from .output import communication, each, number, plural, show, size
+    from .tables import table
 
     network = [
         plural(report["n_workers"], "worker"),

@@ -13,8 +13,6 @@ from .roles import FOLDER, READ, Role, reads
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["fetch"]
-
 
 def _target(value: Path | None, options: Mapping[str, Any]) -> list[Path]:
     """Return where the dataset is written."""

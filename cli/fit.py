@@ -23,9 +23,10 @@ from .engine import EngineSettings, describe_engine
 from .known_labels import known_to, tell_of_labels
 from .labels import LabelFile, LabelledOutput, of_workers
 from .options import Given, MemoryLimit
-from .output import Progress, Screen, plural
+from .output import Screen, plural
 from .own import heaviest_of
 from .parties import DataFiles, FitFiles, gather
+from .progress import Progress
 from .promised import (
     check_asked,
     kept_of_private,
@@ -46,8 +47,6 @@ if TYPE_CHECKING:
 
     from .labels import Found
     from .tables import Table
-
-__all__ = ["fit"]
 
 
 class FitChoices(ComponentSettings, PrivacySettings):
@@ -253,7 +252,8 @@ def _check_shards_asked(run: Run, held: HoldingSettings, how: FitSettings) -> No
 def _show(report: Report, names: Sequence[str]) -> None:
     """Print what a reader wants to know."""
     from .answers import answer
-    from .output import communication, each, number, show, table, took
+    from .output import communication, each, number, show, took
+    from .tables import table
 
     over_rows = report["algorithm"] == "em-rows"
     alone = report["n_agents"] == 1 and not over_rows
@@ -311,7 +311,7 @@ def _show(report: Report, names: Sequence[str]) -> None:
 
 def _hubs(report: Report, names: Sequence[str]) -> Table:
     """Show who is in which hub."""
-    from .output import table
+    from .tables import table
 
     listing = [
         (

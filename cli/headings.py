@@ -8,8 +8,6 @@ from typing import Any
 
 from .config import key_of
 
-__all__ = ["FEW", "HEADINGS", "grouped", "split_examples"]
-
 HEADINGS: dict[str, tuple[str, ...]] = {
     "Options": (),
     "Study": ("command", "as"),

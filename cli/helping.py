@@ -6,8 +6,6 @@ from typing import Annotated, Any
 
 import typer
 
-__all__ = ["show_help"]
-
 
 def _begun(context: typer.Context, incomplete: str) -> list[str]:
     """Return the commands that the words so far may go on with."""

@@ -16,14 +16,6 @@ from .sources import is_given
 if TYPE_CHECKING:
     from vpem.errors import InputError
 
-__all__ = [
-    "FEW_VARY",
-    "NOTHING_REPLACED",
-    "NO_CSV",
-    "NO_CSV_AT_ALL",
-    "refuse_idle",
-    "why_refused",
-]
 
 NAMED_OUTPUTS = (
     "output", "plot", "state", "checkpoint", "individuals", "topics", "traces", "labels_file",

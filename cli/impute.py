@@ -18,7 +18,8 @@ from .driver import Run, TableOutput
 from .engine import EngineSettings, describe_engine
 from .observed import Dealing, Observers, observed
 from .options import Without
-from .output import Progress, Screen
+from .output import Screen
+from .progress import Progress
 from .reading import STDIN
 from .results import Result
 from .roles import READ
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
 
     from .tables import Table
 
-__all__ = ["impute"]
 
 LISTED = 20
 """Columns up to which the trend over them is printed."""
@@ -191,7 +191,8 @@ class _Progress(Progress):
 
 def _show(report: Report, fit: Completed) -> None:
     """Print what a reader wants to know."""
-    from .output import communication, number, plural, show, table, took
+    from .output import communication, number, plural, show, took
+    from .tables import table
 
     law = report["law"]
     if report["variance"] is not None:
@@ -289,7 +290,8 @@ def _chosen(choice: Report | None) -> list[tuple[str, str]]:
 
 def _held_out(choice: Report) -> Table:
     """Return the table of errors of the fit that was chosen: of many columns the worst of all."""
-    from .output import number, table
+    from .output import number
+    from .tables import table
 
     columns = sorted(choice["by_column"], key=lambda one: -_ratio(one))[:LISTED]
     if len(choice["by_column"]) <= LISTED:
@@ -314,7 +316,8 @@ def _ratio(one: Report) -> float:
 
 def _holdout(scores: Report) -> list[Any]:
     """Return the table of errors on hidden entries, and why one was not found."""
-    from .output import number, plural, table
+    from .output import number, plural
+    from .tables import table
 
     heads = list(scores["model"])
     lines = []
@@ -333,7 +336,8 @@ def _holdout(scores: Report) -> list[Any]:
 
 def _by_column(scores: Sequence[Report]) -> Table:
     """Return the table of errors in columns: of many those of which most is left to explain."""
-    from .output import number, table
+    from .output import number
+    from .tables import table
 
     title = "Error by column"
     if len(scores) > LISTED:

@@ -15,7 +15,6 @@ if TYPE_CHECKING:
 
     from .requests import Request, ResultSettings
 
-__all__ = ["ImputationFile", "StoredFile", "as_printed", "reported", "stored_at"]
 
 CORPUS_MODEL = "lda"
 """The model of documents."""
@@ -36,7 +35,9 @@ def stored_at(path: Path, curve: str | None = None) -> StoredFile:
     import h5py
 
     from vpem.errors import FileError
-    from vpem.files.hdf5 import check_readable, open_read, read_attribute
+    from vpem.files.opening import check_readable
+    from vpem.files.reading import read_attribute
+    from vpem.files.walking import open_read
 
     if not h5py.is_hdf5(str(check_readable(path))):
         raise FileError(
@@ -61,7 +62,7 @@ def _is_number(cell: object) -> bool:
 
 def as_printed(item: Contained, heading: str = "") -> Any:
     """Return a table of what there is to say of a fit as a terminal has it."""
-    from .output import table
+    from .tables import table
 
     right = tuple(
         head
@@ -178,7 +179,8 @@ class FactsFile(StoredFile):
 
     def show(self) -> None:
         """Print the facts."""
-        from .output import show, table
+        from .output import show
+        from .tables import table
 
         lines = [(name.replace("_", " "), str(value)) for name, value in self.facts.items()]
         show(table(lines, "", ""))
@@ -224,7 +226,8 @@ class OtherFile(FactsFile):
     @cached_property
     def facts(self) -> dict[str, Any]:
         """What lies where in it."""
-        from vpem.files.hdf5 import list_datasets, open_read, read_attribute
+        from vpem.files.reading import read_attribute
+        from vpem.files.walking import list_datasets, open_read
 
         with open_read(self.path) as file:
             kind = read_attribute(file, "encoding-type")
@@ -247,9 +250,9 @@ class ImputationFile(FactsFile):
     @cached_property
     def facts(self) -> dict[str, Any]:
         """What there is to say of the matrix, and of how it was completed."""
-        from vpem.files.hdf5 import open_read
         from vpem.files.imputations import read_imputed
         from vpem.files.json_text import read_json_element
+        from vpem.files.walking import open_read
 
         found = read_imputed(self.path)
         with open_read(self.path) as file:

@@ -26,9 +26,10 @@ from .engine import (
 )
 from .labels import LabelFile, LabelledOutput, of_clusters
 from .options import Given, MemoryLimit, Without
-from .output import Progress, Screen, plural
+from .output import Screen, plural
 from .own import heaviest_of, own_features, own_rows, own_weights
 from .parties import DataFiles, NumberFiles, gather
+from .progress import Progress
 from .promised import check_asked, kept_of_private, tell_of_clipped, warned_of_private
 from .results import Result
 from .workers import graph_of, workers_of
@@ -40,9 +41,6 @@ if TYPE_CHECKING:
     from vpem.fits.answer import Answer
     from vpem.fits.clustering import Clustering
     from vpem.network.schema import Report
-
-
-__all__ = ["kmeans"]
 
 
 class ClusterChoices(KmeansSettings, PrivacySettings):
@@ -257,7 +255,8 @@ def _show(report: Report, names: Sequence[str]) -> None:
     from vpem.fits.answer import NOT_MEASURED
 
     from .answers import answer
-    from .output import communication, number, show, table, took
+    from .output import communication, number, show, took
+    from .tables import table
 
     over_rows = report["split"] == "rows"
     one_shot, weighted = report["one_shot"], report["sample_weight"]

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from .parties import FitFiles
     from .tasks import Task
 
-__all__ = ["known_to", "place_of", "tell_of_labels"]
-
 
 def place_of(asked: str | None, names: Sequence[str]) -> int:
     """Return the number of the agent that has the labels, the first unless another is named."""

@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     Found = Mapping[int, Mapping[str, Any]]
     """Columns that were found, by party."""
 
-__all__ = ["LabelFile", "LabelledOutput", "of_clusters", "of_individuals", "of_workers"]
-
 
 OPTIONS = {"labels_file": "--labels", "output": "--output"}
 """Options that name tables of labels, by their settings."""

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from .of_rows import RowFile
     from .output import Screen
 
-__all__ = ["Loaded", "labels_of", "load"]
 
 OF_ALL_DATA = ("labels", "features", "missing", "sample_weight")
 """Options about rows that parties' data have, too."""

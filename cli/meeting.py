@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from .output import Screen
     from .results import Result
 
-__all__ = ["Meeting", "meet"]
 
 HELLO = 0
 """Tag of what members say of themselves before anything else; engines number from 2."""
@@ -290,7 +289,7 @@ class Meeting(Where):
     def fail(self, error: Exception, sentence: str | None, tell: Callable[..., int]) -> int:
         """Say what went wrong, tell others as much as they may know, and end."""
         from vpem.engines.tls.faults import Fault
-        from vpem.engines.tls.post import LeftOut, Parted, Returned
+        from vpem.engines.tls.news import LeftOut, Parted, Returned
         from vpem.errors import Interrupted, VpemError
         from vpem.files.studies.policy import PolicyError
 

@@ -16,8 +16,6 @@ from .options import spread
 if TYPE_CHECKING:
     from vpem.network.schema import Report
 
-__all__ = ["Elsewhere", "Members", "tree"]
-
 
 class Elsewhere:
     """Stands for a command or a group of another module, "module.name", until it is called."""

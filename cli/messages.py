@@ -8,14 +8,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from .options import Json
-from .output import print_json, show, size, table
+from .output import print_json, show, size
 from .roles import READ
+from .tables import table
 
 if TYPE_CHECKING:
     from vpem.files.studies.logged import Logged
     from vpem.network.schema import Report
-
-__all__ = ["log"]
 
 
 def log(

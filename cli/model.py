@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from vpem.files.models import Model
     from vpem.network.schema import Report
 
-__all__ = ["app"]
 
 app = typer.Typer(
     no_args_is_help=True,

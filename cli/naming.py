@@ -16,16 +16,6 @@ from .config import is_flag, key_of
 if TYPE_CHECKING:
     from vpem.errors import Setting, VpemError, VpemWarning
 
-__all__ = [
-    "ALIKE",
-    "in_options",
-    "in_place_of",
-    "meant",
-    "name_of",
-    "nearest",
-    "speak_of",
-    "spoken",
-]
 
 ALIKE: tuple[tuple[str, ...], ...] = (
     ("components", "clusters", "k", "classes", "mixtures", "groups"),

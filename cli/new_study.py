@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from .agreed import Agreed
     from .disclosure import Setup
 
-__all__ = ["NewStudy", "check_goes_on", "check_links", "new_study", "setup_of", "what_is_run"]
-
 
 class NewStudy(Settings, heading="Study", kept=False):
     """How members of a new study are linked, and what they will have."""

@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 
     from .driver import Run
 
-__all__ = ["Dealing", "Observers", "observed"]
-
 
 class Observers(NumberFiles, heading="Data"):
     """Whether files are those of parties, each of whom is an observer."""

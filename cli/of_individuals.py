@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from .kinds import StoredFile, reported
-from .output import as_plain, number, print_json, show, table
+from .output import as_plain, number, print_json, show
 from .requests import IndividualSettings, Request, refuse_given
+from .tables import table
 
 if TYPE_CHECKING:
     from vpem.network.schema import Report
@@ -19,8 +20,6 @@ if TYPE_CHECKING:
 
     Tables = tuple[Report, Report]
     """A report, and columns."""
-
-__all__ = ["SaemFile"]
 
 
 class SaemFile(StoredFile):

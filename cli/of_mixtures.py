@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 from vpem.errors import Setting
 
 from .of_rows import RowFile
-from .output import print_json, show, table
+from .output import print_json, show
 from .requests import Request, ResultSettings
+from .tables import table
 
 if TYPE_CHECKING:
     import numpy as np
@@ -24,8 +25,6 @@ if TYPE_CHECKING:
 
     from .loading import Loaded
     from .of_rows import Assigned
-
-__all__ = ["MixtureFile"]
 
 
 class MixtureFile(RowFile):

@@ -14,8 +14,9 @@ from vpem.settings import MISSINGS
 from .config import key_of
 from .kinds import StoredFile, reported
 from .loading import Loaded, labels_of, load
-from .output import number, print_json, show, table
+from .output import number, print_json, show
 from .requests import Request, refuse_given
+from .tables import table
 
 if TYPE_CHECKING:
     import numpy as np
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
     Assigned = tuple[Labels, dict[str, Labels], dict[str, Floats]]
     """Labels of rows, columns that go with them, and what JSON has of these."""
 
-__all__ = ["ClustersFile", "RowFile"]
 
 COMMANDS = {
     "vp-em": "fit",

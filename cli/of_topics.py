@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from .kinds import StoredFile, reported
-from .output import number, plural, print_json, show, table
+from .output import number, plural, print_json, show
 from .requests import Request, refuse_given
+from .tables import table
 
 if TYPE_CHECKING:
     from vpem.network.schema import Report
@@ -16,7 +17,6 @@ if TYPE_CHECKING:
     from vpem.saem.individuals import Individuals
     from vpem.saem.topics import Heard, Topics
 
-__all__ = ["TopicsFile"]
 
 NO_DOCUMENTS = "is not for documents, which have words and counts"
 

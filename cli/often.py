@@ -12,8 +12,6 @@ from typing import Any
 
 from .config import key_of
 
-__all__ = ["OFTEN", "brief", "often"]
-
 LAST = " output force json quiet"
 
 OFTEN: dict[str, str] = {

@@ -24,17 +24,6 @@ from .sources import is_given
 if TYPE_CHECKING:
     from vpem.network.schema import Report
 
-__all__ = [
-    "Force",
-    "Given",
-    "InitModel",
-    "Json",
-    "MemoryLimit",
-    "Printing",
-    "Quiet",
-    "Without",
-    "spread",
-]
 
 KINDS: Report = {
     "list[str]": list[str],

@@ -11,31 +11,14 @@ from contextlib import contextmanager, suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from vpem.errors import printable as clean
+from vpem.errors import printable
 
 from .naming import in_options
 from .progress import Progress, alone, in_rows, take_away
-from .tables import Table, table
+from .tables import Table
 
 if TYPE_CHECKING:
     from vpem.network.schema import Report
-
-__all__ = [
-    "Progress",
-    "Screen",
-    "as_plain",
-    "clean",
-    "communication",
-    "each",
-    "fail",
-    "number",
-    "plural",
-    "print_json",
-    "show",
-    "size",
-    "table",
-    "tell",
-]
 
 
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m$")
@@ -58,7 +41,7 @@ def tell(line: str) -> None:
     """Print one line on stderr; a stderr that takes nothing stops no work."""
     with alone, suppress(OSError):
         take_away()
-        print(in_rows(clean(line)), file=sys.stderr, flush=True)
+        print(in_rows(printable(line)), file=sys.stderr, flush=True)
 
 
 def fail(message: str, code: int = 2) -> int:
@@ -166,7 +149,7 @@ class Screen:
 
         def show(message: Any, *_: Any, **__: Any) -> None:
             known = isinstance(message, VpemWarning)
-            self.warn(clean(in_options(message) if known else message))
+            self.warn(printable(in_options(message) if known else message))
 
         warnings.showwarning = show
         return self

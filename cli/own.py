@@ -10,8 +10,6 @@ if TYPE_CHECKING:
     from vpem.network.holdings import Workers
     from vpem.sums.connect import Network
 
-__all__ = ["heaviest_of", "own_features", "own_rows", "own_weights"]
-
 
 def own_features(
     source: Dataset, network: Network, limit: int | None = None

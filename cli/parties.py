@@ -30,20 +30,6 @@ if TYPE_CHECKING:
 
 R = TypeVar("R")
 
-__all__ = [
-    "BY_POSITION",
-    "OF_A_FIT",
-    "DataFiles",
-    "DataParties",
-    "FileSettings",
-    "FitFiles",
-    "NumberFiles",
-    "PartySettings",
-    "RowParties",
-    "check_parties",
-    "gather",
-    "joined",
-]
 
 DataFiles = Annotated[
     list[Path],

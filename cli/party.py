@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
     from .output import Screen
 
-__all__ = ["As", "about_certificate", "app", "facts_of", "in_words"]
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -124,7 +123,8 @@ def init(
 
     Example: vpem party init --name lab
     """
-    from .output import Screen, print_json, show, table
+    from .output import Screen, print_json, show
+    from .tables import table
 
     with Screen(quiet) as screen:
         from vpem.errors import FileError
@@ -154,8 +154,9 @@ def show(
 
     Example: vpem party show lab.crt
     """
-    from .output import Screen, print_json, table
+    from .output import Screen, print_json
     from .output import show as write
+    from .tables import table
 
     with Screen():
         found = _certificates(file)
@@ -249,7 +250,8 @@ def _ask(study: Study, name: str, given: Report, screen: Screen) -> None:
     from vpem.files.studies.known import remember
     from vpem.files.studies.request import write_request
 
-    from .output import show, table
+    from .output import show
+    from .tables import table
 
     identity, before = usable(read_identity(study.folder, name)), None
     rank = study.roster.rank_of(name)

@@ -17,8 +17,6 @@ import typer
 
 from .roles import FOLDER
 
-__all__ = ["Keep", "Play", "folder"]
-
 Keep = Annotated[
     Path | None,
     FOLDER,

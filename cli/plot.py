@@ -18,8 +18,6 @@ from .requests import IndividualSettings, Request, RowSettings
 from .roles import READ, writes
 from .use import DATA, FitFile
 
-__all__ = ["plot", "report"]
-
 OptionalData = Annotated[
     list[Path] | None,
     READ,

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 
     from .output import Screen
 
-__all__ = ["Guard", "policy", "refusals"]
-
 
 def policy() -> None:
     """Print a policy to begin with, for policy.toml beside a study.
@@ -215,7 +213,7 @@ def refusals(study: Study, so_far: bool = False) -> list[str]:
     """
     from dataclasses import replace
 
-    from .output import clean
+    from vpem.errors import printable
 
     guard, found = Guard(study), dict[str, None]()
     if guard.policy is None:
@@ -227,7 +225,9 @@ def refusals(study: Study, so_far: bool = False) -> list[str]:
         }
         known = asked_of(asked, guard.facts["n_parties"])
         for error in policy.refused(command, asked, **guard.facts, **known):
-            found[f"{clean(error.told(_typed))}; this member will refuse 'vpem {command}'"] = None
+            found[f"{printable(error.told(_typed))}; this member will refuse 'vpem {command}'"] = (
+                None
+            )
     return list(found)
 
 

@@ -11,17 +11,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import Any
 
-__all__ = [
-    "Progress",
-    "alone",
-    "fitting",
-    "in_rows",
-    "is_terminal",
-    "span",
-    "take_away",
-    "what_is_read",
-]
-
 APART = "  "
 DOTS = "..."
 TICK = 0.5

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from .output import Screen
     from .tasks import Task
 
-__all__ = ["check_asked", "kept_of_private", "tell_of_clipped", "tell_what_is_left"]
-
 
 def check_asked(
     how: FitSettings | KmeansSettings,

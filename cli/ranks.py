@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from .engine import EngineSettings
     from .output import Screen
 
-__all__ = ["Job", "Terminated", "asks_for_mpi", "join_job", "launched", "terminate"]
 
 LAUNCHERS = (
     ("PMI_SIZE", "PMI_RANK"),

@@ -21,10 +21,6 @@ if TYPE_CHECKING:
 
     from .where import Where
 
-__all__ = [
-    "STDIN", "DataFile", "kept_of", "read_one", "refuse_families", "refuse_shared_stdin", "settled",
-    "tell_families", "teller",
-]  # fmt: skip
 
 STDIN = "-"
 

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
     from .output import Screen
 
-__all__ = ["relay"]
-
 
 def relay(
     file: Annotated[

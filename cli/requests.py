@@ -27,14 +27,6 @@ if TYPE_CHECKING:
     from .output import Screen
     from .where import Where
 
-__all__ = [
-    "IndividualSettings",
-    "PredictedSettings",
-    "Request",
-    "ResultSettings",
-    "RowSettings",
-    "refuse_given",
-]
 
 MOST_TIMES = 100_000
 

@@ -12,7 +12,6 @@ if TYPE_CHECKING:
     from vpem.errors import FileError
     from vpem.network.schema import Report
 
-__all__ = ["Result", "receive", "send"]
 
 PIECE = 1 << 20
 """Bytes of a file that are sent at a time."""

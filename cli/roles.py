@@ -17,8 +17,6 @@ from typing import Any, get_type_hints
 from .config import FILE
 from .naming import name_of
 
-__all__ = ["FOLDER", "READ", "WRITTEN", "Role", "begin", "reads", "roles_of", "writes", "written"]
-
 
 def _named(value: Any, options: Mapping[str, Any]) -> Iterable[Any]:
     """Return the files that a value names."""

@@ -11,6 +11,7 @@ from vpem.settings import GraphSettings, SaemSettings, SumSettings
 from .checkpoints import CheckpointSettings
 from .driver import Run
 from .engine import EngineSettings, describe_engine
+from .kinds import CORPUS_MODEL
 from .labels import LabelFile, LabelledOutput, of_individuals
 from .options import Given, InitModel, Without
 from .results import Result
@@ -25,7 +26,6 @@ from .saem_choices import (
     sampler_options_of,
     start_of,
 )
-from .saem_corpus import CORPUS_MODEL
 from .saem_data import (
     DeviceFiles,
     HeldIndividuals,
@@ -39,8 +39,6 @@ if TYPE_CHECKING:
     from vpem.network.schema import Report
     from vpem.saem.results import SaemFit
     from vpem.sums.connect import Network
-
-__all__ = ["saem"]
 
 
 class SaemGraph(GraphSettings, heading="Network"):

@@ -20,18 +20,6 @@ if TYPE_CHECKING:
 
     from .options import Given
 
-__all__ = [
-    "ModelSettings",
-    "SamplerSettings",
-    "check_start",
-    "model_options_of",
-    "name_words",
-    "needed_covariates",
-    "sampler_options_of",
-    "start_of",
-    "words_of",
-]
-
 
 CURVES = ("one-compartment", "two-compartment", "curve")
 MIXED = ("linear", *CURVES)

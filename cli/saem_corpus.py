@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 from vpem.errors import InputError, Setting
 from vpem.records import changed, setting
 
-from .kinds import CORPUS_MODEL
 from .output import plural
 from .parties import PartySettings
 
@@ -21,7 +20,6 @@ if TYPE_CHECKING:
 
     from .output import Screen
 
-__all__ = ["CORPUS_MODEL", "CORPUS_SETTINGS", "CorpusReader", "CorpusSettings", "files_in"]
 
 CORPUS_SETTINGS = ("vocabulary", "min_documents", "max_share", "dataset")
 """Settings that are for documents alone."""

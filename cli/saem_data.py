@@ -13,9 +13,10 @@ from vpem.errors import InputError, Setting
 from vpem.files.table_settings import TableSettings
 from vpem.records import setting
 
+from .kinds import CORPUS_MODEL
 from .roles import READ
 from .saem_choices import words_of
-from .saem_corpus import CORPUS_MODEL, CORPUS_SETTINGS, CorpusReader, CorpusSettings, files_in
+from .saem_corpus import CORPUS_SETTINGS, CorpusReader, CorpusSettings, files_in
 from .saem_rows import RowReader, read_if_there
 
 if TYPE_CHECKING:
@@ -29,13 +30,6 @@ if TYPE_CHECKING:
 
     from .driver import Run
 
-__all__ = [
-    "DeviceFiles",
-    "HeldIndividuals",
-    "Source",
-    "read_source",
-    "rows_of_names",
-]
 
 DeviceFiles = Annotated[
     list[Path],

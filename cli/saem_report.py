@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from .output import Progress, Screen, communication, number, plural, show, table
+from .output import Screen, communication, number, plural, show
+from .progress import Progress
+from .tables import table
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -14,15 +16,6 @@ if TYPE_CHECKING:
     from vpem.network.schema import Report
     from vpem.saem.results import SaemFit
 
-__all__ = [
-    "SaemCounter",
-    "algorithm_of",
-    "devices_of",
-    "iterations_of",
-    "report_of",
-    "show_report",
-    "write_individual_table",
-]
 
 MOST_ROWS = 60
 """Parameters that are printed; --json has them all."""

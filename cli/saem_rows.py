@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from vpem.network.schema import Report
     from vpem.saem.individuals import Individuals
 
-__all__ = ["RowReader", "individuals_of", "read_if_there", "words_in"]
-
 
 def read_if_there(model: str) -> tuple[str, ...]:
     """Return covariates that are read for a model where there are such."""

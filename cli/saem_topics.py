@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from .output import communication, number, plural, show, table
+from .output import communication, number, plural, show
 from .results import Result
 from .saem_report import algorithm_of, devices_of, iterations_of
+from .tables import table
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
 
     from .saem import SaemOutput
 
-__all__ = ["document_columns", "topic_facts", "topic_lines", "topics_result"]
 
 SHOWN = 5
 """Words of a topic that are printed."""

@@ -35,8 +35,6 @@ if TYPE_CHECKING:
     from .output import Screen
     from .select import SelectOutput
 
-__all__ = ["Asked", "Search", "SearchTask", "warn_of"]
-
 
 @dataclass(frozen=True)
 class Asked:

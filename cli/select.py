@@ -26,8 +26,6 @@ from .roles import WRITTEN, Role
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["select"]
-
 
 def _state(state: Path | None, output: Path | None) -> Path | None:
     """Return where a search is kept: the file asked for, or one beside the model."""

@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Any
 
 from vpem.errors import VpemError
 
-from .output import Progress, number, plural, show, table
-from .progress import span
+from .output import number, plural, show
+from .progress import Progress, span
+from .tables import table
 
 if TYPE_CHECKING:
     from vpem.fits.selection.search import Selection
     from vpem.fits.selection.trials import Outcome, Trial
     from vpem.network.schema import Report
 
-__all__ = ["NAMES", "SearchProgress", "Stopped", "Stopping", "cell_name", "show_selection"]
 
 NAMES = {"bic": "BIC", "aic": "AIC", "icl": "ICL", "heldout": "held-out log-likelihood"}
 

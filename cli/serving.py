@@ -14,7 +14,6 @@ if TYPE_CHECKING:
 
     from .output import Screen
 
-__all__ = ["Serving"]
 
 LOOK_EVERY = 5.0
 """Seconds between looks at the study's file."""

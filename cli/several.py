@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass
 from typing import TYPE_CHECKING, Any
 
-from vpem.errors import VpemWarning
+from vpem.errors import VpemWarning, printable
 from vpem.fits.selection.criteria import choose
 from vpem.fits.selection.search import search
 from vpem.fits.selection.trials import Cell, Problem
@@ -15,7 +15,6 @@ from vpem.fits.selection.trials import Cell, Problem
 from .checkpoints import CheckpointSettings, catching, each_file, saver_of
 from .engine import describe_engine
 from .naming import in_options
-from .output import clean
 from .progress import Progress
 from .searching import warn_of
 
@@ -27,8 +26,6 @@ if TYPE_CHECKING:
     from vpem.settings import FitSettings
 
     from .driver import Run
-
-__all__ = ["Each", "EachProgress", "choose_by_bic", "each_checkpoint"]
 
 
 class EachProgress(Progress):
@@ -114,7 +111,7 @@ def choose_by_bic(problem: Each, counts: Sequence[int], how: FitSettings) -> tup
     fit, ran, heard = problem.best
     for one in heard:
         # What is so in every fit has been said.
-        if clean(in_options(one)) not in screen.warnings:
+        if printable(in_options(one)) not in screen.warnings:
             warnings.warn(one, stacklevel=2)
     warn_of(screen, found, found.choice.best)
     screen.say(_line(found))

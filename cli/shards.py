@@ -15,8 +15,6 @@ if TYPE_CHECKING:
 
     from .driver import Run
 
-__all__ = ["check_shards", "write_shards"]
-
 
 def _own_paths(run: Run, network: Network, names: Sequence[str]) -> dict[int, Path]:
     """Return the files of this process's shards by the numbers of hubs.

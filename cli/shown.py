@@ -9,8 +9,6 @@ from typing import Any, NoReturn
 
 from .kinds import FactsFile, StoredFile, stored_at
 
-__all__ = ["shown"]
-
 START = 4096
 """Bytes by which kinds are told apart."""
 

@@ -15,19 +15,6 @@ from typing import Any
 from .config import FILES, NOT_IN_FILES, key_of, path_of
 from .naming import name_of
 
-__all__ = [
-    "WORDS",
-    "given",
-    "in_files",
-    "is_given",
-    "near_file",
-    "show_config",
-    "source_of",
-    "told_apart",
-    "told_by",
-    "where_from",
-]
-
 WORDS = "vpem.words"
 """Under this name a context keeps the words that follow the name of its command."""
 
@@ -174,7 +161,7 @@ def show_config(context: Any) -> None:
         }
         print_json({"command": context.command_path, "options": options})
         return
-    from .output import clean
+    from vpem.errors import printable
 
     lines = []
     for name, value, kind, place, required in rows:
@@ -189,7 +176,7 @@ def show_config(context: Any) -> None:
     print(f"# vpem {' '.join(path)}: every option and where its value is from.")
     print(f"# To use it: vpem {' '.join(path)} --config FILE\n[{'.'.join(path)}]")
     for line, comment in lines:
-        sys.stdout.write(f"{line:{width}}  # {clean(comment)}\n")
+        sys.stdout.write(f"{line:{width}}  # {printable(comment)}\n")
 
 
 def _plain(value: Any) -> Any:

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 
     from vpem.files.datasets import Dataset
 
-__all__ = ["split"]
-
 
 class PartyHolding(HoldingSettings, heading="Data", kept=False):
     """Which party is to have which features."""

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from vpem.files.studies.request import Request
     from vpem.files.studies.study import Study
 
-__all__ = ["app", "show_request"]
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -207,7 +206,8 @@ def _show_facts(request: Request, facts: list[tuple[str, str]]) -> None:
     from vpem.engines.tls.members import fingerprint, written_address
     from vpem.errors import shorten
 
-    from .output import show, table
+    from .output import show
+    from .tables import table
 
     member = request.member
     facts = [

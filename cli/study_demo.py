@@ -9,8 +9,6 @@ from pathlib import Path
 
 from .play import Keep, Play, folder
 
-__all__ = ["demo"]
-
 SERVER = "hub"
 PARTIES = ("clinic", "lab", "imaging")
 KNOWN = 550

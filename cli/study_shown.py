@@ -11,7 +11,6 @@ if TYPE_CHECKING:
     from vpem.files.studies.study import Study
     from vpem.network.schema import Report
 
-__all__ = ["report_of", "show_study"]
 
 WIDEST = 96
 """Characters of a line of text."""
@@ -58,7 +57,8 @@ def show_study(study: Study) -> None:
     """Print a study."""
     from vpem.engines.tls.members import written_address
 
-    from .output import plural, show, table
+    from .output import plural, show
+    from .tables import table
 
     relay = study.roster.relay
     result = {"all": "all members", "shards": "each has its own part"}[study.result]

@@ -14,7 +14,6 @@ from vpem.errors import printable
 if TYPE_CHECKING:
     from rich.console import Console
 
-__all__ = ["Table", "table"]
 
 LEAST = 16
 """Text may be broken into pieces of so many columns, where words are longer."""

@@ -19,10 +19,6 @@ if TYPE_CHECKING:
 
     from .agreed import Agreed
 
-__all__ = [
-    "INDIVIDUALS", "check_data", "load_study", "look_at", "member_of", "own_party", "whose_options",
-]  # fmt: skip
-
 
 def load_study(context: Any, value: Path | None) -> Path | None:
     """Take the options of a command that a study says: a callback of --study."""

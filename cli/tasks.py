@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 
     P = TypeVar("P", bound=Problem)
 
-__all__ = ["Task"]
-
 
 class Task:
     """Data of a command, of which a process has what its own agents have, and their networks.

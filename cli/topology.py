@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from .output import Screen
     from .tables import Table
 
-__all__ = ["app"]
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -230,7 +229,8 @@ def _named(source: str | None, agents: int | None, graph: GraphSettings) -> Grap
 def _show(found: Report) -> None:
     """Print what a reader wants to know."""
     from .choices import how_summed
-    from .output import number, plural, show, size, table
+    from .output import number, plural, show, size
+    from .tables import table
 
     names = [*found["agent_names"], "server"]
     degrees = found["degrees"]
@@ -273,7 +273,8 @@ def _show(found: Report) -> None:
 def _hubs(hubs: list[Report], names: list[str]) -> list[Table | str]:
     from vpem.errors import shorten
 
-    from .output import plural, table
+    from .output import plural
+    from .tables import table
 
     listing = [
         (
@@ -293,7 +294,7 @@ def _hubs(hubs: list[Report], names: list[str]) -> list[Table | str]:
 
 def _mixing(found: Report) -> list[Table | str]:
     """Tables of mixing rates, errors after rounds, rounds for errors."""
-    from .output import table
+    from .tables import table
 
     def told(row: Report, name: str, digits: str) -> str:
         return f"{'<= ' if row[f'{name}_is_bound'] else ''}{row[name]:{digits}}"
@@ -338,7 +339,8 @@ def _mixing(found: Report) -> list[Table | str]:
 
 def _time(found: Report) -> Table:
     """Table of how long an iteration takes, and what of it."""
-    from .output import number, plural, size, table
+    from .output import number, plural, size
+    from .tables import table
 
     made_of = {
         "computing": f"{number(found['flops'], 3)} flops, "
@@ -359,7 +361,8 @@ def _messages(found: Report, names: list[str]) -> list[Table | str]:
 
     Means are rounded.
     """
-    from .output import plural, size, table
+    from .output import plural, size
+    from .tables import table
 
     communication = found["communication"]
     rows: list[tuple[object, ...]] = []

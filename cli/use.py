@@ -20,8 +20,6 @@ from .requests import (
 )
 from .roles import READ
 
-__all__ = ["FitFile", "evaluate", "predict", "sample", "score"]
-
 ModelFile = Annotated[Path, READ, typer.Argument(help="Model, from 'vpem fit --output'.")]
 FitFile = Annotated[
     Path, READ, typer.Argument(help="Model, clusters or fit of SAEM, from the --output of a fit.")

@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from .output import Screen
     from .results import Result
 
-__all__ = ["LEAST_ROWS", "Where", "join", "joined"]
-
 
 LEAST_ROWS = 5.0
 """Of a component in a model that others will have: none of them is more than a fifth of it."""

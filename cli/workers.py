@@ -14,8 +14,6 @@ if TYPE_CHECKING:
 
     from .output import Screen
 
-__all__ = ["graph_of", "workers_of"]
-
 
 def workers_of(
     source: Dataset, held: WorkerSettings, screen: Screen, sort_by_label: bool = False

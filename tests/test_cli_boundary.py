@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 
 import vpem_cli
+from vpem.errors import printable
 from vpem.files.data import read_dataset
 from vpem.files.models import read_model, write_model
 from vpem.terms.scaling import Scaling
-from vpem_cli.output import clean
 
 from .cli_support import MAIN, NAMES, done, listing, make_data, run, spawn
 from .forks import environment, interpreter
@@ -224,10 +224,10 @@ def test_a_model_is_continued_in_its_own_file(capsys, folder):
 
 
 def test_text_is_made_one_line_without_control_characters():
-    assert clean("größe, 身長 (cm)") == "größe, 身長 (cm)"
-    assert clean("a\nb\tc\r\n") == "a b c  "
-    assert clean("\x1b[2J\x07\x9b\u202e\udc80\0") == "�[2J�����"
-    assert clean(3.5) == "3.5"
+    assert printable("größe, 身長 (cm)") == "größe, 身長 (cm)"
+    assert printable("a\nb\tc\r\n") == "a b c  "
+    assert printable("\x1b[2J\x07\x9b\u202e\udc80\0") == "�[2J�����"
+    assert printable(3.5) == "3.5"
 
 
 FOREIGN = "\x1b]0;pwned\x07\nvpem: error: no"

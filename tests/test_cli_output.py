@@ -5,7 +5,8 @@ import re
 
 import pytest
 
-from vpem_cli.output import each, show, table
+from vpem_cli.output import each, show
+from vpem_cli.tables import table
 
 from .cli_support import done, make_data, run
 from .tables import over

@@ -11,7 +11,8 @@ import pytest
 
 from vpem_cli import progress as showing
 from vpem_cli.driver import reminding
-from vpem_cli.output import Progress, Screen, fail
+from vpem_cli.output import Screen, fail
+from vpem_cli.progress import Progress
 from vpem_cli.saem_report import SaemCounter
 from vpem_cli.selecting import SearchProgress
 

@@ -7,8 +7,8 @@ from vpem import NumericalError, connect, make_graph
 from vpem.errors import PartitionedError
 from vpem.network.holdings import contiguous
 from vpem.network.ledger import Ledger
+from vpem.settings import COVARIANCE_TYPES
 from vpem.steps import em
-from vpem.terms.mixture import COVARIANCE_TYPES
 
 from .batch_support import (  # noqa: F401
     KEPT,

@@ -16,11 +16,13 @@ from websockets.exceptions import ConnectionClosed
 
 from vpem import __version__
 from vpem.engines.engine import StalledError
-from vpem.engines.tls.dial import Trouble, dial
+from vpem.engines.tls.dial import dial
 from vpem.engines.tls.door import STRANGERS, WAITING
+from vpem.engines.tls.faults import Trouble
 from vpem.engines.tls.here import Pace
 from vpem.engines.tls.members import fingerprint
-from vpem.engines.tls.post import GoneOn, LeftOut, Parted, Post, Returned, Unheard
+from vpem.engines.tls.news import GoneOn, LeftOut, Parted, Returned, Unheard
+from vpem.engines.tls.post import Post
 from vpem.engines.tls.streams import OVERHEAD, UNASKED, Incoming, Message, Outgoing
 from vpem.engines.tls.trust import client_context, server_context
 from vpem.engines.tls.wire import (

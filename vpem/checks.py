@@ -14,39 +14,6 @@ from numpy.typing import DTypeLike, NDArray
 
 from vpem.errors import InputError, Setting, brief, named
 
-__all__ = [
-    "CLASSED",
-    "CODED",
-    "COUNTED",
-    "DIFFERENT",
-    "NO_MEASUREMENT",
-    "Extremes",
-    "Floats",
-    "Labels",
-    "Matrix",
-    "as_array",
-    "as_kept",
-    "available_memory",
-    "check_data",
-    "check_dtype",
-    "check_finite",
-    "check_int",
-    "check_memory",
-    "check_number",
-    "check_rows",
-    "check_weights",
-    "extremes",
-    "ids_by_name",
-    "is_whole",
-    "missing_marks",
-    "no_measurement",
-    "parse_bytes",
-    "read_float",
-    "read_int",
-    "row_blocks",
-]
-
-
 T = TypeVar("T")
 
 NUMBERED = (

@@ -6,8 +6,6 @@ from sklearn.exceptions import ConvergenceWarning
 
 from vpem import errors
 
-__all__ = ["NotConvergedWarning"]
-
 
 class NotConvergedWarning(errors.NotConvergedWarning, ConvergenceWarning):
     """The log-likelihood was still changing when the iterations ran out.

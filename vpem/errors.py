@@ -12,26 +12,6 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = [
-    "FileError",
-    "InputError",
-    "Interrupted",
-    "NotConvergedWarning",
-    "NumericalError",
-    "OwnDataWarning",
-    "PartitionedError",
-    "Setting",
-    "VpemError",
-    "VpemWarning",
-    "brief",
-    "check_choice",
-    "did_you_mean",
-    "named",
-    "not_converged",
-    "printable",
-    "shorten",
-]
-
 
 @dataclass(frozen=True)
 class Setting:

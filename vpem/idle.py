@@ -11,34 +11,6 @@ from typing import Any
 from vpem.errors import Setting
 from vpem.records import Rule, Sentence
 
-__all__ = [
-    "AUTOMATIC",
-    "BY_FEATURES",
-    "BY_ROWS",
-    "CODED",
-    "EXACT",
-    "EXACT_ZERO",
-    "FEW_STARTS",
-    "HELD_OUT",
-    "IN_BATCHES",
-    "LEAST_STARTS",
-    "MASKED_ABSENT",
-    "MASKED_BY_ROUNDS",
-    "MASKED_CODES",
-    "MASKED_HOPS",
-    "MASKS",
-    "NEVER",
-    "OF_MODELS",
-    "OF_SUMS_OVER_HUBS",
-    "RESTARTED",
-    "ROUNDS",
-    "STARTED",
-    "UNDRAWN",
-    "UNPROTECTED",
-    "WITHOUT_HOPS",
-    "WITHOUT_ROUNDS",
-]
-
 LEAST_STARTS = 4
 """Starts of the k-means of each party and of the server, in one shot: one plain, for the proof,
 then greedy."""

@@ -5,8 +5,6 @@ from __future__ import annotations
 from vpem.errors import Setting
 from vpem.records import Rule, Settings, setting
 
-__all__ = ["PRIORS", "PriorSettings"]
-
 WEIGHT_PRIORS = ("dirichlet_process", "dirichlet_distribution")
 """Priors of mixing weights, as scikit-learn calls them."""
 

@@ -9,8 +9,6 @@ from typing import Any, ClassVar, Self, TypeVar, dataclass_transform
 
 from vpem.errors import InputError, Setting, brief, check_choice, did_you_mean
 
-__all__ = ["About", "Rule", "Sentence", "Settings", "about", "changed", "refuse_both", "setting"]
-
 T = TypeVar("T", bound="Settings")
 
 Sentence = tuple[str | Setting, ...]

@@ -18,19 +18,6 @@ from vpem.records import Settings, changed, refuse_both, setting
 if TYPE_CHECKING:
     from pathlib import Path
 
-__all__ = [
-    "FedMixtureSettings",
-    "FedSettings",
-    "FitSettings",
-    "GraphSettings",
-    "HoldingSettings",
-    "KmeansHolding",
-    "KmeansSettings",
-    "MixtureSettings",
-    "SaemSettings",
-    "SumSettings",
-    "WorkerSettings",
-]
 
 # ---- choices -------------------------------------------------------------------------------------
 

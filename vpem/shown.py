@@ -8,8 +8,6 @@ from typing import Any, ClassVar
 
 from vpem.errors import printable
 
-__all__ = ["Shown", "html_table", "table"]
-
 
 class _Facts(Formatter):
     """Formats numbers of things, ``{n_hubs:hub}``, and what is or is not, ``{is_here:yes|no}``."""

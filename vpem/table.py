@@ -10,8 +10,6 @@ from dataclasses import dataclass
 
 from vpem.errors import InputError, Setting
 
-__all__ = ["ALGORITHMS", "REFUSED", "WAYS", "Way", "refusal"]
-
 # fmt: off
 ALGORITHMS = {
     "vp-em": "VP-EM",

@@ -8,8 +8,6 @@ from typing import Any, TypeVar
 from vpem import errors
 from vpem.engines.placement import Placement
 
-__all__ = ["for_each"]
-
 T = TypeVar("T")
 
 

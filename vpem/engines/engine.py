@@ -19,8 +19,6 @@ from vpem.checks import Floats
 from vpem.errors import VpemError
 from vpem.network.outlast import Outlast
 
-__all__ = ["Engine", "Neighbours", "Pending", "Signs", "StalledError", "about"]
-
 
 class StalledError(VpemError):
     """Processes that did not answer within the deadline."""

@@ -14,8 +14,6 @@ from vpem.errors import InputError
 from vpem.network.masks import FRACTION_BITS, FixedPoint, Masks, check_parties
 from vpem.network.pair_keys import KEY_BYTES, OwnKeys, PairKeys
 
-__all__ = ["agree"]
-
 
 def agree(
     place: Placement,

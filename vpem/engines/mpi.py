@@ -28,8 +28,6 @@ from vpem.errors import Setting
 from vpem.network.messages import decode, encode
 from vpem.network.outlast import Outlast
 
-__all__ = ["MpiEngine", "join"]
-
 YIELD = getattr(os, "sched_yield", lambda: time.sleep(0))
 """Gives the processor to whoever waits for it."""
 

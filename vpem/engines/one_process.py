@@ -11,8 +11,6 @@ from numpy.typing import NDArray
 from vpem.engines.engine import Signs
 from vpem.network.outlast import Outlast
 
-__all__ = ["OneProcess"]
-
 
 class _Arrived:
     """Nothing is on its way."""

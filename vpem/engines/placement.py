@@ -21,8 +21,6 @@ from vpem.errors import InputError
 from vpem.network.masks import Masks, Sent
 from vpem.network.outlast import FewerError
 
-__all__ = ["Placement"]
-
 T = TypeVar("T")
 
 Ask = Callable[[NDArray[np.bool_]], NDArray[np.bool_]]  # whether any process has each flag (n,)

@@ -7,12 +7,13 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from vpem.errors import InputError
-from vpem.files.hdf5 import open_read, read_attribute, write_attribute
+from vpem.files.hdf5 import write_attribute
+from vpem.files.reading import read_attribute
+from vpem.files.walking import open_read
 
 if TYPE_CHECKING:
     import h5py
 
-__all__ = ["ABOUT", "read_about", "write_about"]
 
 ABOUT = ("source", "licence", "sha256")
 """Attributes: where to find the data and how to cite them, on what terms, of which file."""

@@ -15,7 +15,6 @@ from vpem.files.walking import find
 if TYPE_CHECKING:
     import h5py
 
-__all__ = ["STORED", "as_column", "as_weights", "read_weights"]
 
 STORED = "sample_weight"
 """What datasets call the weights of their rows."""

@@ -16,12 +16,6 @@ from vpem.files.annotations import as_weights
 from vpem.files.opening import check_unpacked
 from vpem.files.reading import LONGEST_STRING
 
-__all__ = [
-    "annotation_of", "check_kinds", "check_strings", "decoded", "is_bytes", "is_empty",
-    "is_numeric", "is_text", "longest_text", "matrix_of", "numbers_in", "plain_kind", "text_array",
-    "weights_of",
-]  # fmt: skip
-
 
 def check_kinds(columns: list[tuple[str, pa.DataType]], source: str) -> None:
     """Raise InputError if a column is of a kind that could be neither features nor their names."""

@@ -22,11 +22,10 @@ from vpem.engines.engine import Engine
 from vpem.engines.one_process import OneProcess
 from vpem.errors import FileError, InputError, Interrupted, Setting, VpemWarning, named
 from vpem.files.endings import check_ending
-from vpem.files.hdf5 import PathLike, check_writable
+from vpem.files.hdf5 import check_writable
+from vpem.files.opening import PathLike
 from vpem.files.states import read_state, write_state
 from vpem.network.schema import ANEW, PLAIN, Integer, Mapping, Place, State, check
-
-__all__ = ["FileSaver", "State", "files_of", "hold", "newest_common"]
 
 EVERY = 10
 """Iterations from one checkpoint to the next where nothing else is asked for."""

@@ -24,7 +24,6 @@ from vpem.files.table_settings import TableSettings
 if TYPE_CHECKING:
     from vpem.files.readers.profiles import ColumnProfile
 
-__all__ = ["STDIN", "open_frame", "read_data", "read_dataset"]
 
 ANY = ",;\t| "
 """What may be between fields, but in .tsv."""

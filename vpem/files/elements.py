@@ -25,7 +25,6 @@ from vpem.network.schema import Array, Field, Maybe, Place, Schema, Sizes, State
 if TYPE_CHECKING:
     import h5py
 
-__all__ = ["Column", "Elements", "Json", "Strings", "check_written", "read_elements"]
 
 Elements = dict[str, Field]
 """A schema of a file, or of a group in it."""

@@ -7,8 +7,6 @@ from pathlib import Path
 
 from vpem.errors import InputError
 
-__all__ = ["ENDINGS", "INSTEAD", "check_ending", "ending_of"]
-
 PathLike = str | os.PathLike[str]
 
 HDF5 = (".h5", ".hdf5", "")

@@ -12,8 +12,6 @@ from vpem.files.endings import check_ending, ending_of
 from vpem.files.hdf5 import atomic_write, check_writable
 from vpem.files.temporaries import new_folder
 
-__all__ = ["EXAMPLES", "Example", "copy_all", "copy_example", "example_path", "folder_of_examples"]
-
 PathLike = str | os.PathLike[str]
 
 

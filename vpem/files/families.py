@@ -18,17 +18,6 @@ from vpem.network.holdings import Partition
 from vpem.settings import FAMILY_NAMES
 from vpem.terms.families.kinds import Kinds
 
-__all__ = [
-    "AUTO",
-    "AsRead",
-    "Asked",
-    "asked_by",
-    "check_named",
-    "in_levels_of",
-    "settle",
-    "settle_for_model",
-]
-
 AUTO = "auto"
 
 LARGEST_COUNT = 1000

@@ -17,9 +17,7 @@ import numpy as np
 from vpem.checks import Floats
 from vpem.errors import FileError, InputError, Setting, VpemWarning, check_choice
 from vpem.files.datasets import Dataset
-from vpem.files.hdf5 import check_readable
-
-__all__ = ["CACHE", "OPEN", "OpenData", "digest", "download", "fetch", "kept_in"]
+from vpem.files.opening import check_readable
 
 CACHE = "VPEM_CACHE"
 """Environment variable: the folder where downloads are kept."""

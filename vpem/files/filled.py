@@ -14,8 +14,6 @@ from vpem.files.data import open_frame
 from vpem.files.imputations import Imputed
 from vpem.files.table_settings import TableSettings
 
-__all__ = ["filled_columns"]
-
 
 def filled_columns(
     path: str | os.PathLike[str], table: TableSettings, found: Imputed

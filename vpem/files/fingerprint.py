@@ -11,16 +11,6 @@ from vpem.network.schema import State
 from vpem.terms.density import Density
 from vpem.terms.statistic_states import leaves
 
-__all__ = [
-    "LOOKED_AT",
-    "RUNS_LOOKED_AT",
-    "checksum",
-    "describe_run",
-    "describe_steps",
-    "network_facts",
-    "start_facts",
-]
-
 
 def describe_run(recipe: str, X: Any, row_weights: Any, network: Any, **options: Any) -> State:
     """Describe a run by what must be the same when it goes on.

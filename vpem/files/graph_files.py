@@ -16,8 +16,6 @@ from vpem.files.json_text import TIMES, parse_json
 from vpem.files.opening import read_bytes
 from vpem.network.graph import Graph, from_edges, from_networkx
 
-__all__ = ["EDGE_LISTS", "read_graph"]
-
 EDGE_LISTS: tuple[str, ...] = (".txt", ".edges", ".edgelist", ".csv", ".tsv")
 HEADERS = (("source", "target"), ("from", "to"))
 

@@ -17,52 +17,18 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from vpem.checks import Labels, check_memory
+from vpem.checks import Labels
 from vpem.errors import FileError, InputError, Setting, VpemError
 from vpem.files.endings import check_ending
-from vpem.files.opening import PathLike, check_readable
+from vpem.files.opening import PathLike
 from vpem.files.reading import (
     LONGEST_STRING,
-    check_encoding,
-    check_matrix,
-    read_array,
-    read_attribute,
-    read_column,
-    read_strings,
-    read_value,
 )
 from vpem.files.temporaries import temporary_beside
-from vpem.files.walking import find, is_group, list_datasets, list_members, open_file, open_read
 
 if TYPE_CHECKING:
     import h5py
 
-__all__ = [
-    "PathLike",
-    "atomic_write",
-    "check_encoding",
-    "check_matrix",
-    "check_memory",
-    "check_readable",
-    "check_writable",
-    "create",
-    "describe_element",
-    "find",
-    "is_group",
-    "list_datasets",
-    "list_members",
-    "open_file",
-    "open_read",
-    "read_array",
-    "read_attribute",
-    "read_column",
-    "read_strings",
-    "read_value",
-    "write_array",
-    "write_attribute",
-    "write_column",
-    "write_strings",
-]
 
 LARGE_TEXT = 1 << 20  # bytes from which strings are stored compressed
 

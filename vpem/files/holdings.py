@@ -12,8 +12,6 @@ from vpem.errors import InputError, did_you_mean, shorten
 from vpem.files.json_text import read_json_file
 from vpem.network.holdings import Partition, Workers, from_lists, from_worker_of_row
 
-__all__ = ["numbered", "read_holders", "read_partition", "read_workers"]
-
 
 def read_partition(
     path: str | os.PathLike[str], n_features: int, feature_names: Sequence[str] | None = None

@@ -24,13 +24,6 @@ from vpem.network.schema import Report
 if TYPE_CHECKING:
     import h5py
 
-__all__ = [
-    "parse_json",
-    "read_json_bytes",
-    "read_json_element",
-    "read_json_file",
-    "write_json_element",
-]
 
 DEEPEST = 16
 TIMES = 8

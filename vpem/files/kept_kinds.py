@@ -8,14 +8,13 @@ import numpy as np
 
 from vpem.errors import FileError, InputError
 from vpem.files.elements import Elements, Strings, read_elements
-from vpem.files.hdf5 import find, write_array, write_strings
+from vpem.files.hdf5 import write_array, write_strings
+from vpem.files.walking import find
 from vpem.network.schema import Array
 from vpem.terms.families.kinds import Kinds
 
 if TYPE_CHECKING:
     import h5py
-
-__all__ = ["read_kinds", "write_kinds"]
 
 
 def write_kinds(group: h5py.Group, kinds: Kinds) -> None:

@@ -18,8 +18,6 @@ from vpem.files.datasets import Dataset
 from vpem.files.readers.formats import format_of
 from vpem.files.table_settings import TableSettings, words_in
 
-__all__ = ["SomeLabels", "columns_of_labels", "labels_of_columns", "settle_labels"]
-
 UNKNOWN = frozenset(("", "?", "-1", "na", "n/a", "nan", "null", "none"))
 """Words that stand for no label, whatever else does."""
 

@@ -15,10 +15,6 @@ from vpem.errors import InputError, Setting
 if TYPE_CHECKING:
     from vpem.files.matrix import FileMatrix
 
-__all__ = [
-    "MOST_LEVELS", "Recoding", "check_levels", "distinct", "in_levels", "in_order", "named_numbers",
-    "recoded",
-]  # fmt: skip
 
 MOST_LEVELS = 1000
 """A category that is read has no more: each is a parameter of every component."""

@@ -21,11 +21,6 @@ from vpem.errors import FileError, InputError, did_you_mean, shorten
 from vpem.files.opening import PathLike, check_readable
 from vpem.files.packed import open_unpacked
 
-__all__ = [
-    "LONGEST_NAME", "Entries", "header_of", "is_long", "is_long_csv", "read_cells",
-    "read_entries", "sort_names",
-]  # fmt: skip
-
 LONGEST_NAME = 4096
 DELIMITERS = ",;\t"
 """Of columns: what the first line has most of."""

@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 from vpem.errors import FileError, InputError
 from vpem.files import kept_kinds
 from vpem.files.elements import Elements, read_elements
-from vpem.files.hdf5 import find, is_group, write_array
+from vpem.files.hdf5 import write_array
+from vpem.files.walking import find, is_group
 from vpem.network.blocks import Blocks
 from vpem.network.schema import Array, Report
 from vpem.terms.families.kinds import Kinds
@@ -23,14 +24,6 @@ from vpem.terms.scaling import Scaling
 if TYPE_CHECKING:
     import h5py
 
-__all__ = [
-    "family_arrays",
-    "hub_arrays",
-    "kinds_as_json",
-    "read_families",
-    "read_kinds",
-    "write_families",
-]
 
 SUM_TOLERANCE = 1e-6
 """By how much shares of a category's levels may miss 1."""

@@ -18,8 +18,6 @@ from vpem.network.schema import Report
 from vpem.terms.factor_mixture import FactorMixture
 from vpem.terms.families.mixture import MixedMixture
 
-__all__ = ["assembled", "model_as_json", "write_json", "write_npz"]
-
 
 def assembled(model: Model) -> dict[str, NDArray[np.float64]]:
     """Return the one mixture a user wants, in the user's order and units.

@@ -19,21 +19,6 @@ from typing import TextIO
 from vpem.checks import check_memory, parse_bytes
 from vpem.errors import FileError, InputError
 
-__all__ = [
-    "EXPANSION",
-    "READ_LIMIT",
-    "PathLike",
-    "advice",
-    "check_readable",
-    "check_unpacked",
-    "open_plain",
-    "open_regular",
-    "open_text",
-    "read_bytes",
-    "read_limit",
-    "read_text",
-]
-
 PathLike = str | os.PathLike[str]
 
 AS_IT_IS = getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)

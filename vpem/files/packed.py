@@ -16,8 +16,6 @@ from typing import Any, BinaryIO
 from vpem.errors import FileError, shorten
 from vpem.files.opening import EXPANSION, PathLike, advice, open_plain, read_limit
 
-__all__ = ["PACKINGS", "open_unpacked", "open_zip", "packing_of"]
-
 PACKINGS = {b"\x1f\x8b": "gzip", b"BZh": "bzip2", b"\xfd7zXZ\x00": "xz", b"PK\x03\x04": "zip"}
 """What files begin with that are packed."""
 

@@ -9,7 +9,8 @@ import numpy as np
 
 from vpem.errors import InputError
 from vpem.files.elements import Elements, read_elements
-from vpem.files.hdf5 import find, write_array, write_attribute
+from vpem.files.hdf5 import write_array, write_attribute
+from vpem.files.walking import find
 from vpem.network.schema import Array, Choice, Report
 from vpem.prior_settings import WEIGHT_PRIORS
 from vpem.terms.mixture import Mixture
@@ -19,7 +20,6 @@ from vpem.terms.variational_mixture import VariationalMixture
 if TYPE_CHECKING:
     import h5py
 
-__all__ = ["posterior_as_json", "read_posterior", "write_posterior"]
 
 HUB: Elements = {
     "counts": Array("f", ("components",), least=0),

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
     from vpem.files.matrix import FileMatrix
 
-__all__ = ["FileRows", "ReadAhead", "pieces"]
 
 SETTLED = 3e-3
 """Seconds after which the kernels have their processors."""

@@ -18,17 +18,6 @@ from vpem.files.walking import find, place_of, reading, spend
 if TYPE_CHECKING:
     import h5py
 
-__all__ = [
-    "LONGEST_STRING",
-    "check_encoding",
-    "check_matrix",
-    "read_array",
-    "read_attribute",
-    "read_column",
-    "read_shape",
-    "read_strings",
-    "read_value",
-]
 
 LONGEST_STRING = 4096
 LONGEST_ATTRIBUTE = 1 << 16

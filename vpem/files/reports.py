@@ -19,8 +19,6 @@ from vpem.network.schema import (
     Schema,
 )
 
-__all__ = ["COMMUNICATION", "REPORT", "report_elements"]
-
 COUNTED = {"messages": COUNT, "bytes": COUNT, "rounds": COUNT}
 COUNTS = Numbers(least=0)
 

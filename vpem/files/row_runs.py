@@ -8,8 +8,6 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Read", "RowRuns", "reads_of"]
-
 WASTE = 8
 """Rows may be read along with those wanted, so many times as many."""
 

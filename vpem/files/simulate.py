@@ -13,8 +13,6 @@ from vpem.errors import InputError, Setting
 from vpem.files.datasets import Dataset, default_names
 from vpem.network.holdings import contiguous
 
-__all__ = ["bayes_error", "simulate"]
-
 Floats = NDArray[np.float64]
 
 BLOCK_ROWS = 1 << 15

@@ -14,8 +14,6 @@ from vpem.errors import FileError
 from vpem.files.matrix import FileMatrix
 from vpem.files.temporaries import temporary_beside
 
-__all__ = ["Spool"]
-
 
 class Spool:
     """A matrix (M, d) that is written run by run, and then read; FileError if there is no room.

@@ -13,8 +13,6 @@ from vpem.checks import available_memory
 from vpem.errors import FileError, InputError
 from vpem.files.temporaries import temporary_beside
 
-__all__ = ["spooled"]
-
 PART = 1 << 20
 MARGIN = 1 << 26
 """Bytes that stay free in the folder for temporary files."""

@@ -23,16 +23,6 @@ from vpem.files.opening import EXPANSION, advice, read_limit
 if TYPE_CHECKING:
     import h5py
 
-__all__ = [
-    "DEFLATE",
-    "SHUFFLE",
-    "Inflation",
-    "check_storage",
-    "codes_of",
-    "inflate",
-    "lengths_of_strings",
-    "most_of",
-]
 
 Lengths = Iterator[NDArray[np.uint32]]
 

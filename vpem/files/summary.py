@@ -9,8 +9,6 @@ from numpy.typing import NDArray
 
 from vpem.checks import Matrix, row_blocks
 
-__all__ = ["FeatureSummary", "summarize_features"]
-
 
 @dataclass(frozen=True)
 class FeatureSummary:

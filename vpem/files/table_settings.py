@@ -12,8 +12,6 @@ from vpem.idle import BY_ROWS, OF_SUMS_OVER_HUBS, UNPROTECTED
 from vpem.records import Settings, setting
 from vpem.settings import FAMILY_NAMES
 
-__all__ = ["OF_ONE_FIT", "LabelledTable", "TableSettings", "settings_in", "words_in"]
-
 OF_ONE_FIT = ("features", "drop", "family")
 """Settings by which features are chosen: a model knows its own."""
 

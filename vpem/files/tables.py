@@ -15,8 +15,6 @@ from vpem.checks import Labels
 from vpem.files.endings import ending_of
 from vpem.files.hdf5 import atomic_write, create, write_column
 
-__all__ = ["write_columns"]
-
 PathLike = str | os.PathLike[str]
 VERSION = "0.1.0"
 FORMULAS = ("=", "+", "-", "@", "\t")

@@ -19,8 +19,6 @@ from types import FrameType
 
 from vpem.errors import FileError
 
-__all__ = ["new_folder", "remove_stale", "temporary_beside"]
-
 _NAME = re.compile(r"\.vpem-([0-9a-f]{24})-(\d{1,10})-(\d{1,20})-[0-9a-f]{12}(\..*)?")
 
 

@@ -14,8 +14,6 @@ from vpem.errors import FileError
 from vpem.files.opening import PathLike, read_text
 from vpem.network.schema import Report
 
-__all__ = ["TIMES", "as_toml", "parse_toml", "read_toml"]
-
 DEEPEST = 16
 TIMES = 64
 """Memory that parsed TOML takes, in units of its text."""

@@ -15,7 +15,6 @@ from vpem.files.storage import DEFLATE, SHUFFLE, codes_of, inflate
 if TYPE_CHECKING:
     import h5py
 
-__all__ = ["Unpacking"]
 
 SMALL, LARGE = 1 << 14, 1 << 23
 """Bytes of a chunk worth the way to another thread, and of one that each thread may hold."""

@@ -22,17 +22,6 @@ from vpem.files.storage import most_of
 if TYPE_CHECKING:
     import h5py
 
-__all__ = [
-    "find",
-    "is_group",
-    "list_datasets",
-    "list_members",
-    "open_file",
-    "open_read",
-    "place_of",
-    "reading",
-    "spend",
-]
 
 LONGEST_PATH = 64
 """Members on the way to an element."""

@@ -11,8 +11,6 @@ from vpem.settings import FitSettings
 from vpem.steps.accelerate import Acceleration, parse_acceleration
 from vpem.sums.connect import Network
 
-__all__ = ["acceleration_of", "check_rest"]
-
 
 def acceleration_of(
     how: FitSettings, network: Network, *, over_rows: bool = False

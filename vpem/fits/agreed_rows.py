@@ -22,8 +22,6 @@ from vpem.terms.points import Points, root_of
 from vpem.terms.reach import Reach, exponents_of
 from vpem.terms.scaling import Scaling
 
-__all__ = ["agree_on_rows", "parts_of", "units_by_reach"]
-
 Vector = NDArray[np.float64]
 
 ROUNDED = 2.0**-48

@@ -28,19 +28,6 @@ from vpem.terms.scaling import Scaling
 if TYPE_CHECKING:
     from vpem.files.clusterings import StoredClustering
 
-__all__ = [
-    "NAMED",
-    "NOT_MEASURED",
-    "Answer",
-    "Difference",
-    "answer_of",
-    "as_table",
-    "most_telling",
-    "spread_of_clusters",
-    "spread_of_mixture",
-    "standardized_means",
-    "telling_shares",
-]
 
 Vector = NDArray[np.float64]
 

@@ -15,8 +15,6 @@ from vpem.terms.factor_mixture import FactorMixture, mixture_of
 from vpem.terms.mixture import Mixture
 from vpem.terms.scaling import Scaling
 
-__all__ = ["cut_blocks", "join_parts", "joined", "joined_weights", "own_blocks"]
-
 
 def own_blocks(whole: Blocks, numbers: Sequence[int] | NDArray[np.intp]) -> Blocks:
     """Return some blocks, whose features are counted from 0, block by block."""

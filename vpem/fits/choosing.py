@@ -33,8 +33,6 @@ from vpem.terms.lowrank.laws import Law
 from vpem.terms.lowrank.model import ImputationModel
 from vpem.terms.lowrank.observations import Observations
 
-__all__ = ["Choice", "choose"]
-
 Matrix = NDArray[np.float64]
 
 HIDDEN = 5

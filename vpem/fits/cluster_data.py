@@ -26,8 +26,6 @@ from vpem.settings import CLUSTER_INITS, KmeansSettings
 from vpem.terms.missing_patterns import blank_row, check_columns, check_missing, observed_moments
 from vpem.terms.scaling import Add, RunningMoments, Scaling, alone
 
-__all__ = ["Wanted", "prepare"]
-
 OF_WHAT_IS_THERE = ("cluster by what is there with ", Setting("missing", "marginalize"))
 """Advice where values are missing."""
 

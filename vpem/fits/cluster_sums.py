@@ -24,8 +24,6 @@ from vpem.sums.tree import AlongTree
 from vpem.terms.features import FeatureTerms
 from vpem.terms.nearest import distances_within
 
-__all__ = ["check_absent", "check_network", "distances_of_all", "lasting", "pace_of"]
-
 SETTLED = 1e-6
 """Part of what a codec left out of a sum that may be left when it stops."""
 

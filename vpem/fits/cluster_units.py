@@ -22,8 +22,6 @@ from vpem.sums.units import check_digits
 from vpem.terms.nearest import spread_rows, usual_squares
 from vpem.terms.reach import Reach
 
-__all__ = ["agreed_units"]
-
 
 def agreed_units(
     asked: Wanted,

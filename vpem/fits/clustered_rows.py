@@ -17,8 +17,6 @@ from vpem.steps.held_rows import StoredParts
 from vpem.terms.nearest import nearest
 from vpem.terms.scaling import Scaling
 
-__all__ = ["ClusteredRows"]
-
 
 class ClusteredRows:
     """Rows of the workers of this process, worker by worker, in the units of clustering.

@@ -31,15 +31,6 @@ from vpem.terms.scaling import TENFOLD, Scaling, spreads_apart
 if TYPE_CHECKING:
     from vpem.fits.one_shot import OneShot
 
-__all__ = [
-    "Callback",
-    "Clustering",
-    "KMeansProgress",
-    "describe_kmeans",
-    "progress_of",
-    "warn_of_outcome",
-]
-
 
 @dataclass(frozen=True)
 class KMeansProgress:

@@ -17,8 +17,6 @@ from vpem.terms.lowrank.laws import Law
 from vpem.terms.lowrank.observations import Observations
 from vpem.terms.scaling import Scaling
 
-__all__ = ["Completed", "Imputation", "Seen"]
-
 Matrix = NDArray[np.float64]
 
 

@@ -46,17 +46,6 @@ from vpem.terms.missing_patterns import check_missing
 from vpem.terms.posteriors import CHUNK_VALUES
 from vpem.terms.variational_mixture import VariationalMixture
 
-__all__ = [
-    "Contribution",
-    "FeatureContribution",
-    "PartyContribution",
-    "contribution",
-    "figures_of",
-    "in_order",
-    "parties_of",
-    "separation",
-]
-
 Vector = NDArray[np.float64]
 
 

@@ -32,8 +32,6 @@ from vpem.terms.row_statistics import Message
 from vpem.terms.row_terms import CHUNK_BYTES
 from vpem.terms.scaling import Scaling
 
-__all__ = ["Rates", "Work", "iteration_time", "measure_rates", "message_size"]
-
 EXPONENTIAL = 20
 """Flops that an exponential and its share of a row's normalisation count as."""
 

@@ -12,8 +12,6 @@ from vpem.terms.density import Density
 from vpem.terms.families.mixture import MixedMixture
 from vpem.terms.families.student import dof_of
 
-__all__ = ["Difference", "Levels", "degrees_of_freedom_of", "levels_of"]
-
 Vector = NDArray[np.float64]
 
 

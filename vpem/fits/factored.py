@@ -10,8 +10,6 @@ from vpem.fits.settings import PlanSettings
 from vpem.settings import FitSettings
 from vpem.sums.connect import Network
 
-__all__ = ["check_factors", "check_sums_of_factors", "refuse_over_rows"]
-
 
 def refuse_over_rows(how: FitSettings) -> None:
     """Raise InputError where workers that hold rows are to have factors."""

@@ -44,8 +44,6 @@ from vpem.terms.features import FeatureTerms
 from vpem.terms.missing import terms_of
 from vpem.terms.nearest import nearest, weighed
 
-__all__ = ["kmeans_features"]
-
 
 def kmeans_features(
     X: Floats | FileMatrix | None,

@@ -15,7 +15,7 @@ from vpem.engines.placement import Placement
 from vpem.errors import InputError, Setting
 from vpem.files.fingerprint import checksum, describe_run, describe_steps, start_facts
 from vpem.files.matrix import FileMatrix
-from vpem.fits.fedem_moments import ITEM, MANY, codec_of_moments
+from vpem.fits.fedem_moments import MANY, codec_of_moments
 from vpem.fits.fedem_result import FedFit, options_of, warn_of_noise
 from vpem.fits.fedem_rows import HeldByWorkers
 from vpem.fits.fedem_setup import Setup, codec_of_first
@@ -37,14 +37,13 @@ from vpem.steps.runs import Progress
 from vpem.steps.saver import Saver
 from vpem.steps.starts import Tell, teller
 from vpem.sums.connect import Network, connect_workers
+from vpem.sums.quantizer import ITEM
 from vpem.terms.degenerate import copies_in_noise, degenerate_in_hubs
 from vpem.terms.mixture import Mixture
 from vpem.terms.mixture_states import mixture_of_start, start_of_mixture
 from vpem.terms.mixture_statistics import MixtureStatistics
 from vpem.terms.statistic_map import FLOOR
 from vpem.terms.whitening import Whitening
-
-__all__ = ["FedFit", "fit_fedem"]
 
 
 def _refuse_masked(sample_weight: Floats | None, missing: str) -> None:

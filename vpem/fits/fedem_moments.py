@@ -22,8 +22,6 @@ from vpem.terms.reach import Reach, exponents_of
 from vpem.terms.scaling import Scaling, deviations_of
 from vpem.terms.statistic_map import Moments
 
-__all__ = ["ITEM", "MANY", "SHORT", "Agreement", "HeldPart", "codec_of_moments"]
-
 Vector = NDArray[np.float64]
 
 SHORT = 4

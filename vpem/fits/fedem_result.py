@@ -16,8 +16,6 @@ from vpem.steps.fedruns import FEW, FedRun
 from vpem.terms.covariances import is_tied
 from vpem.terms.statistic_map import FLOOR
 
-__all__ = ["FedFit", "options_of", "warn_of_noise"]
-
 OFTEN = 0.1
 """Share of the later iterations that project something, from which on there is a warning."""
 

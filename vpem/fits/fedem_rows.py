@@ -23,8 +23,6 @@ from vpem.terms.missing import terms_of
 from vpem.terms.scaling import Scaling
 from vpem.terms.statistic_map import StatisticMap
 
-__all__ = ["HeldByWorkers"]
-
 Vector = NDArray[np.float64]
 
 

@@ -11,7 +11,7 @@ from vpem._core.threads import thread_count
 from vpem.engines.placement import Placement
 from vpem.errors import InputError
 from vpem.fits.agreed_rows import agree_on_rows
-from vpem.fits.fedem_moments import ITEM, MANY, SHORT, Agreement
+from vpem.fits.fedem_moments import MANY, SHORT, Agreement
 from vpem.fits.fedem_rows import HeldByWorkers
 from vpem.fits.local_rows import charge_weights
 from vpem.network.blocks import Blocks
@@ -30,7 +30,7 @@ from vpem.steps.streams import PointStream, RowStream
 from vpem.sums.connect import Network
 from vpem.sums.counted import at_server
 from vpem.sums.powers import powers_above
-from vpem.sums.quantizer import Quantizer
+from vpem.sums.quantizer import ITEM, Quantizer
 from vpem.sums.wrappers import Compressed, Memory, Wrapper
 from vpem.terms.missing import MissingTerms
 from vpem.terms.mixture import Mixture
@@ -38,8 +38,6 @@ from vpem.terms.mixture_statistics import MixtureStatistics, in_order
 from vpem.terms.reach import Reach
 from vpem.terms.scaling import floors_of, sharing
 from vpem.terms.statistic_map import StatisticMap
-
-__all__ = ["Setup", "codec_of_first"]
 
 Vector = NDArray[np.float64]
 

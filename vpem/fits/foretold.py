@@ -15,8 +15,6 @@ from vpem.steps.private_em import shares_of
 from vpem.sums.connect import Network
 from vpem.terms.residuals import Residuals
 
-__all__ = ["USUAL_ITERATIONS", "Foretold", "colluding_of", "foretell"]
-
 USUAL_ITERATIONS = 10
 """Of a private fit that does not say how many."""
 

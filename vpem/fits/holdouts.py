@@ -13,8 +13,6 @@ from vpem.fits.completed import Completed
 from vpem.network.schema import Report
 from vpem.terms.lowrank.dealing import Hidden
 
-__all__ = ["iterative_imputer", "score_holdout"]
-
 Matrix = NDArray[np.float64]
 
 MOST_WORK = 2e9

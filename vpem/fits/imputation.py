@@ -45,8 +45,6 @@ from vpem.terms.lowrank.laws import Law, make_law
 from vpem.terms.lowrank.model import ImputationModel
 from vpem.terms.lowrank.observations import Observations
 
-__all__ = ["Imputation", "fit_imputation"]
-
 MATRICES = 8
 """Matrices of I x J numbers that a fit needs beside those of observers."""
 

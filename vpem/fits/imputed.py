@@ -25,8 +25,6 @@ from vpem.fits.mixture_imputation import MixtureImputation
 from vpem.network.schema import Report
 from vpem.terms.lowrank.dealing import Hidden
 
-__all__ = ["imputed_of", "write_imputation"]
-
 
 def imputed_of(found: Completed, hidden: Hidden | None = None) -> Imputed:
     """Return the completed matrix of an imputation, with what was hidden from it as it was seen.

@@ -19,8 +19,6 @@ from vpem.terms.families.mixture import MixedMixture
 if TYPE_CHECKING:
     from vpem.fits.prepare import Prepared
 
-__all__ = ["known_kinds", "mixed_terms", "refuse_other_kinds", "refuse_with_kinds"]
-
 
 def known_kinds(
     kinds: Kinds | None, X: Any, any_has: Callable[[NDArray[np.bool_]], NDArray[np.bool_]]

@@ -19,8 +19,6 @@ from vpem.network.schema import Report
 from vpem.sums.connect import Network
 from vpem.terms.known import Known, out_of_reach
 
-__all__ = ["KnownLabels", "Labelled", "label_rows", "looked_up", "refuse_labels"]
-
 ASTRAY = 1e-6
 """Responsibility of other components from which on a row is not where its label says."""
 

@@ -33,16 +33,6 @@ from vpem.terms.factor_mixture import FactorMixture
 from vpem.terms.mixture import Mixture
 from vpem.terms.posteriors import CHUNK_VALUES, local_terms
 
-__all__ = [
-    "charge_clusters",
-    "columns_of",
-    "columns_of_clusters",
-    "of_each",
-    "responsibilities_of_agents",
-    "responsibilities_of_workers",
-    "stacked",
-]
-
 if TYPE_CHECKING:
     from vpem.fits.clustering import Clustering
 

@@ -14,18 +14,6 @@ from vpem.fits.parts import cut
 from vpem.terms.density import Density
 from vpem.terms.mixture import Mixture
 
-__all__ = [
-    "Everything",
-    "Others",
-    "Tally",
-    "Whole",
-    "apart",
-    "divergence",
-    "log_posterior",
-    "piece",
-    "with_constant",
-]
-
 Vector = NDArray[np.float64]
 Piece = tuple[Density, NDArray[np.intp]]
 """A marginal of a mixture, and of which features it is, in its order."""

@@ -35,8 +35,6 @@ from vpem.terms.families.kinds import Kinds
 from vpem.terms.posteriors import CHUNK_VALUES
 from vpem.terms.scaling import Scaling
 
-__all__ = ["choose_hubs", "connect_by_likelihood"]
-
 JOINT = ("full", "tied")
 """Covariances of which features of a hub have one together."""
 

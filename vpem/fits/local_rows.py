@@ -21,16 +21,6 @@ from vpem.sums.sum import Sum
 from vpem.terms.matrix import Rows
 from vpem.terms.points import Points
 
-__all__ = [
-    "DrawnRows",
-    "LocalRows",
-    "SharedRows",
-    "by_worker",
-    "charge_weights",
-    "check_rows_held",
-    "read_rows",
-]
-
 
 class LocalRows:
     """Which rows, of those that workers hold, are in this process.

@@ -18,8 +18,6 @@ from vpem.terms.families.mixture import MixedMixture
 from vpem.terms.families.part import Part
 from vpem.terms.mixture import Mixture
 
-__all__ = ["agree_on_kinds", "blank_mixture", "cut_families", "join_families", "sent_of"]
-
 
 def agree_on_kinds(
     kinds: Kinds | None, columns: NDArray[np.intp], network: Network

@@ -42,8 +42,6 @@ from vpem.terms.lowrank.observations import Observations
 from vpem.terms.mixture import Mixture
 from vpem.terms.scaling import Scaling
 
-__all__ = ["MixtureImputation", "impute_by_mixture"]
-
 WEIGHTS, VALUES = 3, 4
 """Set the streams of draws apart: of rows' weights, and of components and values."""
 

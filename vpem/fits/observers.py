@@ -24,8 +24,6 @@ from vpem.terms.lowrank.laws import Law
 from vpem.terms.lowrank.observations import Observations, check_law
 from vpem.terms.scaling import Scaling
 
-__all__ = ["Observers", "check_laws", "hide_entries"]
-
 Vector = NDArray[np.float64]
 
 MOST_BITS = int(np.array(np.finfo(np.float64).max).view(np.int64))

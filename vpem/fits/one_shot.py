@@ -49,8 +49,6 @@ from vpem.sums.server import ServerSum
 from vpem.terms.features import FeatureTerms
 from vpem.terms.nearest import weighed
 
-__all__ = ["OneShot", "one_shot", "proven_factor"]
-
 SERVER_STREAM = 0
 """Number of the server's random stream; party b has b + 1."""
 

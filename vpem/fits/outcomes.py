@@ -20,15 +20,6 @@ if TYPE_CHECKING:
     from vpem.settings import FitSettings
     from vpem.sums.sum import Sum
 
-__all__ = [
-    "LARGEST_DISAGREEMENT",
-    "copies_of",
-    "warn_of_copies",
-    "warn_of_degenerate",
-    "warn_of_few_values",
-    "warn_of_outcome",
-    "warn_of_partitions",
-]
 
 LARGEST_DISAGREEMENT = 1e-3
 """In nats per sample, between roots whose sums have no operator to judge them by."""

@@ -29,15 +29,6 @@ from vpem.terms.mixture import Mixture
 from vpem.terms.scaling import Scaling
 from vpem.terms.variational_mixture import VariationalMixture
 
-__all__ = [
-    "complete",
-    "gathered",
-    "join_centres",
-    "outline",
-    "own_columns_of_hubs",
-    "own_start",
-]
-
 
 def complete(terms: FeatureTerms, network: Network, *, in_sums: bool = False) -> FeatureTerms:
     """Give terms what they cannot know: of the features and blocks of other processes.

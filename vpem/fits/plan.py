@@ -35,8 +35,6 @@ from vpem.sums.forecast import communication, labels_sent
 from vpem.sums.quantizer import ITEM
 from vpem.table import refusal
 
-__all__ = ["ERRORS", "ROUNDS", "plan"]
-
 ROUNDS = (10, 30, 100, 300)
 """Rounds after which the consensus error is given, beside those that were chosen."""
 

@@ -12,8 +12,6 @@ from vpem.network.schema import Report
 from vpem.terms.mixture import Mixture
 from vpem.terms.variational_mixture import VariationalMixture
 
-__all__ = ["cut_posterior", "join_posteriors", "sent_of_gaussian"]
-
 
 def cut_posterior(
     mixture: VariationalMixture, numbers: Sequence[int] | NDArray[np.intp]

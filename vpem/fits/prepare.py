@@ -43,10 +43,6 @@ from vpem.terms.scaling import Scaling, alone, floor_of, floors_of, sharing
 if TYPE_CHECKING:
     from vpem.fits.local_rows import LocalRows
 
-__all__ = [
-    "LARGEST_VALUE", "MARGINALIZE", "Prepared", "check_count", "check_distinct", "make_terms",
-    "precision_of", "prepare", "restart_numbers", "started", "units_of",
-]  # fmt: skip
 
 MARGINALIZE = ("integrate them out with ", Setting("missing", "marginalize"))
 """Advice where values are missing."""

@@ -18,8 +18,6 @@ from vpem.terms.priors import Beliefs, wishart_sizes
 from vpem.terms.variational import VariationalTerms
 from vpem.terms.variational_missing import variational_terms
 
-__all__ = ["believing", "mode_prior", "under_prior"]
-
 
 def believing(terms: FeatureTerms, how: FitSettings) -> FeatureTerms:
     """Return plain terms as such that a prior is yet to be found for, if one is asked for."""

@@ -35,11 +35,6 @@ from vpem.network.noise import LARGEST_SCALE, beyond_reach, ratio_to_gaussian
 from vpem.network.schema import Report
 from vpem.settings import FitSettings, KmeansSettings
 
-__all__ = [
-    "NEIGHBOURS", "REPEATABLE", "Budget", "Guarantee", "accountant", "bounds_of",
-    "iterations_of", "spent", "spent_in_all",
-]  # fmt: skip
-
 NEIGHBOURS = "a row takes part, or adds nothing"
 """What differs between neighbouring data; see the module."""
 

@@ -24,8 +24,6 @@ from vpem.terms.covariances import variances_of
 from vpem.terms.nearest import nearest
 from vpem.terms.scaling import Scaling
 
-__all__ = ["LEAVE_OUT", "private_kmeans"]
-
 LEAVE_OUT = {
     "method": "it is for features, and this is for rows",
     "scale": "standard deviations that nobody has paid for would tell of rows; give bounds of "

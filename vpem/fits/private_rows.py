@@ -39,8 +39,6 @@ from vpem.terms.mixture import Mixture
 from vpem.terms.residuals import Parts
 from vpem.terms.scaling import Scaling, floor_of
 
-__all__ = ["check_grid", "check_private", "fit_private_rows"]
-
 LEAVE_OUT: dict[str, str] = {
     "tol": "whether the log-likelihood still changes is known to nobody who has not paid for it, "
     "and all iterations are taken",

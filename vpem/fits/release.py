@@ -27,8 +27,6 @@ from vpem.steps.noisy_em import NoisyEM, scales_of_hubs
 from vpem.sums.connect import Network
 from vpem.terms.scaling import Scaling, floor_of
 
-__all__ = ["MOST_NOISE", "USUAL_ITERATIONS", "noise_left", "release_vpem"]
-
 USUAL_ITERATIONS = 16
 """Of a fit that does not say how many; each has its share of the budget."""
 

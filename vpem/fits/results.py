@@ -24,14 +24,6 @@ from vpem.terms.variational_mixture import VariationalMixture
 if TYPE_CHECKING:
     from vpem.fits.privacy import Guarantee
 
-__all__ = [
-    "SUMMED",
-    "Fit",
-    "MixtureResult",
-    "NetworkResult",
-    "Result",
-    "RowFit",
-]
 
 SUMMED = (
     "sum", "tree", "rounds", "weights", "mixing_rate", "consensus_error",

@@ -50,8 +50,6 @@ from vpem.sums.sum import Sum
 from vpem.terms.nearest import weighed
 from vpem.terms.reach import Reach
 
-__all__ = ["kmeans_rows"]
-
 
 def kmeans_rows(
     X: Floats | FileMatrix,

@@ -30,8 +30,6 @@ from vpem.terms.missing import MissingTerms
 from vpem.terms.mixture import Mixture
 from vpem.terms.row_statistics import Message, RowTerms
 
-__all__ = ["RowRestart"]
-
 ORDER_OF_BATCHES = 1
 """Sets the stream that orders batches apart from the one that draws rows."""
 

@@ -61,8 +61,6 @@ from vpem.terms.mixture import Mixture
 from vpem.terms.row_statistics import RowTerms
 from vpem.terms.scaling import sharing
 
-__all__ = ["charge_moments", "charge_scaling", "fit_em", "n_columns"]
-
 
 def fit_em(
     X: Floats | FileMatrix,

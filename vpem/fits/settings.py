@@ -18,8 +18,6 @@ from vpem.settings import (
     SumSettings,
 )
 
-__all__ = ["COPIES", "ImputeSettings", "PlanSettings", "PrivacySettings"]
-
 COPIES = ("auto", "observers", "fewest")
 
 # fmt: off

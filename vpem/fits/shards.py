@@ -39,8 +39,6 @@ from vpem.terms.factor_mixture import FactorMixture
 from vpem.terms.families.kinds import Kinds
 from vpem.terms.families.mixture import MixedMixture
 
-__all__ = ["join_shards", "shard_path", "shard_paths", "write_shard"]
-
 PathLike = str | os.PathLike[str]
 
 AGENT = Integer(most=MOST_AGENTS - 1)

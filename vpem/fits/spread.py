@@ -30,8 +30,6 @@ from vpem.sums.connect import Network
 from vpem.terms.families.kinds import Kinds
 from vpem.terms.missing_patterns import check_missing
 
-__all__ = ["bring", "bring_kinds", "fit_spread", "own_columns"]
-
 T = TypeVar("T")
 
 

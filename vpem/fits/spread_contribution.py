@@ -23,8 +23,6 @@ from vpem.terms.density import Density
 from vpem.terms.mixture import Mixture
 from vpem.terms.variational_mixture import VariationalMixture
 
-__all__ = ["spread_contribution"]
-
 FIGURES = 6
 """Of each party."""
 

@@ -35,8 +35,6 @@ from vpem.terms.mixture import Mixture
 from vpem.terms.posteriors import CHUNK_VALUES, local_terms, normalised
 from vpem.terms.scaling import Scaling
 
-__all__ = ["SpreadRows"]
-
 Hubs = tuple[Density | None, Floats, NDArray[np.intp]]
 """Of `SpreadRows.hubs_here`."""
 

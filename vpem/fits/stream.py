@@ -20,8 +20,6 @@ from vpem.terms.degenerate import degenerate
 from vpem.terms.missing import terms_of
 from vpem.terms.scaling import floors_of
 
-__all__ = ["fit_next"]
-
 
 def fit_next(
     fit: Fit,

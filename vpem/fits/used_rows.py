@@ -15,7 +15,6 @@ from vpem.errors import InputError, VpemWarning
 if TYPE_CHECKING:
     from vpem.fits.local_rows import LocalRows
 
-__all__ = ["Used", "used_here", "used_of_all", "weighed"]
 
 NOTHING_USED = "no row that is used has a value; give data with some"
 

@@ -56,8 +56,6 @@ from vpem.terms.families.kinds import Kinds
 from vpem.terms.features import FeatureTerms
 from vpem.terms.mixture import Mixture
 
-__all__ = ["check_kept", "fit_vpem"]
-
 ORDER_OF_BATCHES, LOADINGS = 1, 2
 """Set the streams that order batches, and draw loadings, apart from the one that draws rows."""
 

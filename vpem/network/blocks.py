@@ -15,7 +15,6 @@ from vpem.errors import InputError
 if TYPE_CHECKING:
     from vpem.network.hubs import Hub
 
-__all__ = ["Blocks"]
 
 Kind = TypeVar("Kind", bound=np.generic)
 

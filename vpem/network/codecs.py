@@ -30,19 +30,6 @@ from vpem._core.threads import thread_count
 from vpem.checks import as_array, check_int, read_float, read_int
 from vpem.errors import InputError, NumericalError, brief, check_choice
 
-__all__ = [
-    "CODECS",
-    "BlockTernary",
-    "Cast",
-    "Codec",
-    "Dither",
-    "Natural",
-    "RandK",
-    "TopK",
-    "draw_keys",
-    "parse_codec",
-]
-
 Values = NDArray[np.floating]
 Keys = NDArray[np.uint64]
 Faults = NDArray[np.uint8]

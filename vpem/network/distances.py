@@ -8,8 +8,6 @@ from numpy.typing import NDArray
 from vpem._core.balls import hops_from
 from vpem.network.graph import Graph
 
-__all__ = ["diameter", "eccentricities"]
-
 
 def eccentricities(graph: Graph) -> NDArray[np.intp]:
     """Return the hops (n_nodes,) from each node of a connected graph to the one farthest from it.

@@ -11,9 +11,6 @@ from vpem.checks import check_number
 from vpem.errors import InputError, PartitionedError, Setting, shorten
 from vpem.network.graph import Graph
 
-__all__ = ["DrawnFaults", "Faults", "Links", "failing_rounds"]
-
-
 MOST_DRAWN = 10**9
 """Links and agents of all rounds of one sum."""
 

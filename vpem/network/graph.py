@@ -20,16 +20,6 @@ from vpem.shown import Shown
 if TYPE_CHECKING:
     import networkx as nx
 
-__all__ = [
-    "Graph",
-    "agent_labels",
-    "check_connected",
-    "check_seed",
-    "components",
-    "from_edges",
-    "from_networkx",
-    "sorted_edges",
-]
 
 NUMBER = re.compile(r"0|[1-9][0-9]{0,17}")
 

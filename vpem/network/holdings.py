@@ -15,11 +15,6 @@ from vpem.checks import check_int, check_memory
 from vpem.errors import InputError, VpemWarning, shorten
 from vpem.shown import Shown
 
-__all__ = [
-    "Partition", "Workers", "by_label", "contiguous", "evenly", "from_agent_of_feature",
-    "from_lists", "from_worker_of_row",
-]  # fmt: skip
-
 Indices = NDArray[np.intp]
 Names = Sequence[str] | None
 

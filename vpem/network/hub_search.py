@@ -12,8 +12,6 @@ from vpem.network.graph import Graph
 from vpem.network.hubs import Hub, find_hubs, warn_of_one
 from vpem.network.likely_hubs import within
 
-__all__ = ["Gains", "search_hubs"]
-
 LEAST_GAIN = 1e-12
 """Of a move, below which it is rounding."""
 

@@ -14,8 +14,6 @@ from vpem.checks import check_int
 from vpem.errors import VpemWarning
 from vpem.network.graph import Graph, check_seed
 
-__all__ = ["Hub", "find_hubs", "warn_of_one"]
-
 
 @dataclass(frozen=True)
 class Hub:

@@ -10,8 +10,6 @@ from numpy.typing import NDArray
 from vpem.network.graph import Graph
 from vpem.network.schema import LARGEST_COUNT, Array, Schema, State
 
-__all__ = ["KINDS", "Ledger"]
-
 KINDS = ("setup", "flooding", "estep", "stopping", "server", "labels")
 """Features to roots and sums of the start; agreement by flooding; rounds of the E-steps; agreeing
 to stop; sums at a server; the sum that says what rows belong to once the fit is over, and what

@@ -15,16 +15,6 @@ from vpem.network.ledger import Ledger
 from vpem.network.routes import NUMBER_BYTES, Routes, charge_features, charge_flooding, find_routes
 from vpem.network.schema import Report
 
-__all__ = [
-    "LikelyHubs",
-    "charge_meetings",
-    "find_meetings",
-    "foretell_hubs",
-    "hubs_of",
-    "route_to",
-    "within",
-]
-
 VALUE_BYTES = 8
 """Of a feature of a row, or a number of a moment, on its way."""
 

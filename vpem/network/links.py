@@ -8,8 +8,6 @@ from dataclasses import dataclass
 
 from vpem.errors import InputError, Setting, brief
 
-__all__ = ["Link", "parse_link"]
-
 BITS = {"kbit": 1e3, "mbit": 1e6, "gbit": 1e9}
 SECONDS = {"us": 1e-6, "ms": 1e-3, "s": 1.0}
 NUMBER = r"([0-9]+(?:\.[0-9]+)?)"

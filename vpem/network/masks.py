@@ -31,8 +31,6 @@ from vpem.errors import InputError, Setting, VpemError
 from vpem.network.outlast import Outlast
 from vpem.network.pair_keys import KEY_BYTES, OfOneProcess, PairKeys, expanded
 
-__all__ = ["FEWEST", "FRACTION_BITS", "TAG_WORDS", "FixedPoint", "Masks", "Tag", "check_parties"]
-
 Ring = NDArray[np.uint64]
 
 Sent = tuple[bytes, tuple[int, ...]]

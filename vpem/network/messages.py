@@ -15,8 +15,6 @@ import numpy as np
 
 from vpem.errors import InputError
 
-__all__ = ["decode", "encode"]
-
 MAGIC = b"vpem"
 LENGTH = struct.Struct("<4sQ")
 KINDS = "biufcSU"

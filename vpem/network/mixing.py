@@ -17,14 +17,6 @@ from vpem.settings import WEIGHTS
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
-__all__ = [
-    "MOST_FASTEST",
-    "chebyshev",
-    "chebyshev_bound",
-    "chebyshev_steps",
-    "mixing_matrix",
-    "mixing_rate",
-]
 
 MOST_FASTEST = 150
 """Agents up to which the fastest weights are looked for: seconds for 100, a minute for 150."""

@@ -16,15 +16,6 @@ from numpy.typing import NDArray
 from vpem.checks import check_int
 from vpem.errors import InputError
 
-__all__ = [
-    "LARGEST_SCALE",
-    "Noise",
-    "beyond_reach",
-    "distance_to_one",
-    "ratio_to_gaussian",
-    "share",
-]
-
 Integers = NDArray[np.int64]
 Mask = NDArray[np.bool_]
 

@@ -13,8 +13,6 @@ from typing import Any, TypeVar
 
 from vpem.network.messages import encode
 
-__all__ = ["FewerError", "Outlast"]
-
 T = TypeVar("T")
 
 SETUP, START = "setup", "start"

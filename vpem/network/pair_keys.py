@@ -17,16 +17,6 @@ if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
     from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 
-__all__ = [
-    "KEY_BYTES",
-    "SEALED_BYTES",
-    "OfOneProcess",
-    "OwnKeys",
-    "PairKeys",
-    "expanded",
-    "need_cryptography",
-    "transcript_of",
-]
 
 KEY_BYTES = 32
 """Of a public key, and of one that a pair shares."""

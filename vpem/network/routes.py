@@ -14,15 +14,6 @@ from vpem.network.graph import Graph
 from vpem.network.hubs import Hub
 from vpem.network.ledger import Ledger
 
-__all__ = [
-    "Routes",
-    "charge_answers",
-    "charge_features",
-    "charge_flooding",
-    "charge_hubs",
-    "find_routes",
-]
-
 NUMBER_BYTES = 4
 """Of the number of an agent."""
 

@@ -17,12 +17,6 @@ from numpy.typing import NDArray
 
 from vpem.errors import FileError, Setting
 
-__all__ = [
-    "ANEW", "COUNT", "FLAG", "KEPT", "LARGEST_COUNT", "NOTHING", "NUMBER", "PLAIN", "REAL", "TEXT",
-    "Array", "Choice", "Field", "Fields", "Integer", "ListOf", "Mapping", "Maybe", "Number",
-    "Numbers", "Place", "Plain", "Report", "Schema", "Sizes", "State", "check",
-]  # fmt: skip
-
 Schema = Union["Field", "dict[str, Any]", "list[Schema]", "tuple[Schema, ...]"]
 """A field, or a dict, list or tuple of schemas."""
 

@@ -11,8 +11,6 @@ from vpem.errors import InputError
 from vpem.network.graph import Graph
 from vpem.network.ledger import Ledger
 
-__all__ = ["MARGIN", "estimate_rate"]
-
 VALUE_BYTES = 8
 """Of the one number in each message."""
 

@@ -13,8 +13,6 @@ from vpem.errors import InputError, Setting, VpemWarning, check_choice
 from vpem.network.graph import Graph, agent_labels, check_seed, components, sorted_edges
 from vpem.settings import TOPOLOGIES
 
-__all__ = ["make_graph"]
-
 SPARSE = ("geometric", "erdos-renyi", "small-world", "scale-free")  # have a mean degree to choose
 
 BYTES_OF_AGENT = 200  # of its name and links, about

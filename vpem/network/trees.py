@@ -8,8 +8,6 @@ from vpem.network.hubs import Hub
 from vpem.network.ledger import Ledger
 from vpem.network.routes import NUMBER_BYTES, Routes, find_routes
 
-__all__ = ["grow_tree"]
-
 CHOSEN_BYTES = 1
 """Of the message by which an agent tells another that it is its parent."""
 

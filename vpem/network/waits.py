@@ -13,8 +13,6 @@ from vpem.network.faults import Faults
 from vpem.network.graph import Graph
 from vpem.network.routes import Routes
 
-__all__ = ["AT_ONCE", "Waits"]
-
 AT_ONCE = 32
 """Rounds that are drawn together."""
 

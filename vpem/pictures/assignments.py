@@ -17,7 +17,6 @@ from vpem.pictures.style import CURVE, INK, SHADE, halo, map_of_shares, mark_com
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["agreement_of", "draw_confusion", "draw_responsibilities"]
 
 ROWS_OF_MAP = 4_000
 SURE = 0.9

@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from vpem.pictures.style import said_bytes
 from vpem.pictures.traffic import MEANINGS
 
-__all__ = ["Contents", "Fact", "Listing", "Section", "Table", "facts", "sent_by_phase"]
-
 Fact = tuple[str, object]
 
 

@@ -27,7 +27,6 @@ from vpem.pictures.style import (
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["draw_history"]
 
 MOST_LINES = 8
 """Roots up to which each has a line of its own."""

@@ -38,14 +38,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = [
-    "are_counts",
-    "draw_marginals",
-    "histogram",
-    "others",
-    "pick_features",
-    "span",
-]
 
 PANELS = 18
 """Features of the marginals, unless they are chosen."""

@@ -20,7 +20,6 @@ from vpem.saem.saved import SavedSaem
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["draw_check", "draw_effects", "draw_observed", "draw_residuals"]
 
 Numbers = NDArray[np.float64]
 

@@ -7,8 +7,6 @@ import math
 from vpem.pictures.contents import Table
 from vpem.saem.estimates import Figure, Summary
 
-__all__ = ["correlation_table", "estimate_tables", "said"]
-
 MOST_ROWS = 60
 """Parameters, or latents, of a table."""
 

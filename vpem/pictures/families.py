@@ -19,15 +19,6 @@ from vpem.terms.families.mixture import MixedMixture
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = [
-    "densities_of",
-    "draw_levels",
-    "families_of",
-    "in_a_plane",
-    "is_count",
-    "levels_drawn",
-    "mixed_parts",
-]
 
 Vector = NDArray[np.float64]
 

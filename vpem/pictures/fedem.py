@@ -15,7 +15,6 @@ from vpem.steps.fedruns import FedHistory
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["draw_histories"]
 
 LEAST = 1e-300
 

@@ -18,17 +18,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = [
-    "WIDTH",
-    "Picture",
-    "check_picture",
-    "legend_below",
-    "new_figure",
-    "one_panel",
-    "render",
-    "save_picture",
-    "words",
-]
 
 ON_SCREEN = 90
 """Dots an inch in a notebook."""

@@ -25,8 +25,6 @@ from vpem.pictures.reported import History, SavedFit, numbers
 from vpem.pictures.samples import EvaluationData
 from vpem.pictures.style import said_bytes
 
-__all__ = ["contents_of_fit"]
-
 MOST_FEATURES = 60
 """Rows of the table of means."""
 

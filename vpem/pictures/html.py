@@ -17,7 +17,6 @@ from vpem.pictures.figure import render
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["as_source", "fill_page", "show_item", "show_picture", "text"]
 
 Part = tuple[str, str, str]
 """Name, heading and HTML of a section."""

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.lines import Line2D
 
-__all__ = ["NAMED", "NUMBERED", "WORKED_OUT", "draw_hubs"]
 
 NAMED = 60
 """Agents up to which each bears its name."""

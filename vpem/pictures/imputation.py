@@ -15,7 +15,6 @@ from vpem.pictures.style import CURVE, tidy
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["draw_imputation"]
 
 NAMED = 16
 """Rows or columns up to which each is named."""

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
     Data = EvaluationData | Individuals
 
-__all__ = ["KINDS", "Kind", "check_kind", "draw", "kinds_of", "next_kinds"]
-
 
 @dataclass(frozen=True)
 class Kind:

@@ -22,7 +22,6 @@ from vpem.terms.families.mixture import MixedMixture
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["draw_graph", "draw_sparsity"]
 
 NAMED = 40
 """Features up to which axes bear their names."""

@@ -20,7 +20,6 @@ from vpem.pictures.saved import SavedLatents
 if TYPE_CHECKING:
     from vpem.pictures.kinds import Data
 
-__all__ = ["contents_of", "write_page"]
 
 MOST_CURVES = 12
 """Individuals whose curves are drawn."""

@@ -17,7 +17,6 @@ from vpem.pictures.style import mark_components
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["draw_profile"]
 
 MOST_FEATURES = 30
 """Features that are drawn, unless they are chosen."""

@@ -18,7 +18,6 @@ from vpem.pictures.style import few_ticks, tidy
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["draw_projection", "separating_plane"]
 
 NAMED = 3
 """Features that are named at each axis, those that go with it most."""

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-__all__ = ["UNPUBLISHED", "promised"]
-
 COVERS = {
     "hubs": "outsiders who see the model alone; parties see terms and responsibilities, "
     "against which this is no protection",

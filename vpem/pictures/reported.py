@@ -21,8 +21,6 @@ from vpem.network.hubs import Hub
 from vpem.network.ledger import KINDS
 from vpem.network.schema import Report
 
-__all__ = ["History", "Links", "Parts", "Saved", "SavedFit", "counted_by_kind", "numbers"]
-
 Vector = NDArray[np.float64]
 
 

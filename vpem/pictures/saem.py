@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["MOST_PANELS", "draw_curves", "draw_traces"]
 
 MOST_PANELS = 36
 """Parameters, or individuals, up to which all are drawn."""

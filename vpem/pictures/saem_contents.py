@@ -34,8 +34,6 @@ from vpem.saem.models.catalogue import OWN
 from vpem.saem.prediction import Predictor
 from vpem.saem.saved import SavedSaem
 
-__all__ = ["contents_of_latents"]
-
 MOST_TOLD = 4
 """Estimates of the sentence with which all begins."""
 

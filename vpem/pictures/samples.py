@@ -9,8 +9,6 @@ from numpy.typing import NDArray
 
 from vpem.checks import Floats, Labels
 
-__all__ = ["EvaluationData", "choose_rows"]
-
 SEED = 0
 """Of the choice among many rows, so that a picture is the same every time."""
 

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from matplotlib.lines import Line2D
 
-__all__ = ["draw_pair", "draw_pairs", "legend_of_pair", "rows_to_scatter"]
 
 PAIRED = 4
 """Features of the pairs, unless they are chosen."""

@@ -15,7 +15,6 @@ from vpem.pictures.style import RULE, contender, line, marker, tidy, whole_numbe
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["LABELS", "draw_selection"]
 
 LABELS = {
     "bic": "BIC (lower is better)",

@@ -15,36 +15,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from matplotlib.ticker import Formatter
 
-__all__ = [
-    "BAND",
-    "COLOURS",
-    "CURVE",
-    "FAINT",
-    "GRID",
-    "HATCHES",
-    "INK",
-    "LIGHT",
-    "PALE",
-    "RULE",
-    "SHADE",
-    "LineStyle",
-    "colour",
-    "contender",
-    "few_ticks",
-    "halo",
-    "hatch",
-    "hub_colour",
-    "line",
-    "map_of_shares",
-    "mark_components",
-    "marker",
-    "of_bytes",
-    "place_panels",
-    "said_bytes",
-    "shorten_numbers",
-    "tidy",
-    "whole_numbers",
-]
 
 COLOURS = (
     "#20408F", "#DD7400", "#A8123C", "#1B96F3", "#14604A",

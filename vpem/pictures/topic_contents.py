@@ -12,8 +12,6 @@ from vpem.pictures.saved import SavedTopics
 from vpem.saem.individuals import Individuals
 from vpem.saem.topics import Topics
 
-__all__ = ["contents_of_topics"]
-
 Items = list[Table | Listing | str]
 
 MOST_DOCUMENTS = 60

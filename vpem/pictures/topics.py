@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["draw_shares", "draw_spreads", "draw_topics"]
 
 MOST_TOPICS = 24
 """Topics up to which all are drawn."""

@@ -16,7 +16,6 @@ from vpem.pictures.style import CURVE, HATCHES, LIGHT, of_bytes, said_bytes, tid
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["MEANINGS", "draw_communication"]
 
 MEANINGS = {
     "setup": "setup",

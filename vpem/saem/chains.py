@@ -12,8 +12,6 @@ from vpem.network.schema import Array, Schema, State
 from vpem.saem.models.model import SaemModel, Vector
 from vpem.saem.streams import Streams
 
-__all__ = ["Chains", "Sampler", "begin_chains", "learn", "precisions", "spread"]
-
 NUDGE = 1e-4
 """Relative step of the differences that give curvatures."""
 

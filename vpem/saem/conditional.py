@@ -14,8 +14,6 @@ from vpem.saem.individuals import Individuals
 from vpem.saem.models.model import SaemModel, Vector
 from vpem.saem.streams import Streams
 
-__all__ = ["Conditional", "exact_conditional", "sample_conditional"]
-
 FAINT = 0.05
 """Correlation from which on draws are as good as independent."""
 

@@ -14,8 +14,6 @@ from vpem.errors import InputError, shorten
 from vpem.files.long_csv import sort_names
 from vpem.saem.individuals import Individuals
 
-__all__ = ["document_counts", "from_counts", "in_words", "join_words", "share_words"]
-
 Vector = NDArray[np.float64]
 
 

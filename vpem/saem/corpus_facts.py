@@ -14,8 +14,6 @@ from vpem.saem.conditional import Conditional
 from vpem.saem.individuals import Individuals
 from vpem.saem.models.model import SaemModel, Vector
 
-__all__ = ["TOP", "CorpusFacts", "coherence_of", "corpus_facts", "top_words"]
-
 TOP = 10
 """Words of a topic that speak for it."""
 

@@ -16,8 +16,6 @@ from vpem.saem.individuals import Individuals
 from vpem.saem.models.gmm import GmmModel
 from vpem.saem.models.model import POSITIVE, SaemModel, Vector
 
-__all__ = ["Curves", "Latents", "at_times", "check_law", "finite", "in_batches", "moved_to"]
-
 MOST_TIMES = 100_000
 
 LARGEST = 1 << 22

@@ -14,8 +14,6 @@ from vpem.saem.chains import Chains, Sampler
 from vpem.saem.models.model import Counts, SaemModel, Vector
 from vpem.saem.streams import Streams
 
-__all__ = ["Devices"]
-
 DRAWN = (1 << 20) - 1
 """Use of an individual's random numbers, the last, by which batches are drawn."""
 

@@ -16,8 +16,6 @@ from vpem.saem.models.model import SaemModel, Vector
 from vpem.saem.prediction import Predictor
 from vpem.saem.streams import Streams
 
-__all__ = ["Check", "Residuals", "Share", "residuals_of", "simulate", "visual_checks"]
-
 SIMULATED = 1 << 32
 """Iteration of the streams whose numbers new measurements are made of."""
 

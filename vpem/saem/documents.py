@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from vpem.saem.prediction import Predictor
     from vpem.saem.saved import SavedSaem
 
-__all__ = ["Completion", "completion", "draw_latents", "in_words_of", "is_wide"]
 
 BURN_IN = 50
 CHAINS = 10

@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 if TYPE_CHECKING:
     from vpem.saem.individuals import Individuals
 
-__all__ = ["Doses", "doses_of"]
 
 Vector = NDArray[np.float64]
 

@@ -22,16 +22,6 @@ from vpem.saem.models.model import POSITIVE, Vector
 from vpem.saem.models.normal import triangle_names
 from vpem.saem.saved import SavedSaem
 
-__all__ = [
-    "Figure",
-    "Summary",
-    "criteria_of",
-    "few_individuals",
-    "flat_latents",
-    "lacking_errors",
-    "summary_of",
-]
-
 FLAT = 0.9
 """Shrinkage above which a latent hardly varies between individuals."""
 

@@ -12,15 +12,6 @@ from vpem.saem.conditional import Conditional
 from vpem.saem.models.integrated import Integrated
 from vpem.saem.models.model import Counts, SaemModel, Vector
 
-__all__ = [
-    "Certainty",
-    "complete_and_hidden",
-    "covariance_of",
-    "least_share",
-    "observed_information",
-    "standard_errors",
-]
-
 DROP = 5e-5
 """Of a log-density, by a nudge of one parameter: a hundredth of its standard error, were no latents
 hidden, whatever its units."""

@@ -15,12 +15,13 @@ from vpem.files.fingerprint import checksum, network_facts, start_facts
 from vpem.network.codecs import Codec, parse_codec
 from vpem.network.holdings import Workers, evenly
 from vpem.network.schema import KEPT, NOTHING, Array, Report, State, check
+from vpem.saem.chains import Sampler
 from vpem.saem.conditional import Conditional, exact_conditional, sample_conditional
 from vpem.saem.corpus_facts import corpus_facts
 from vpem.saem.fisher import Certainty
 from vpem.saem.individuals import Individuals
 from vpem.saem.likelihood import LogLikelihood, importance_log_likelihood
-from vpem.saem.models.catalogue import INCOMPLETE, MODELS, OWN, all_options, make_model, seeded
+from vpem.saem.models.catalogue import INCOMPLETE, OWN, all_options, make_model, seeded
 from vpem.saem.models.inside import Framed
 from vpem.saem.models.model import SaemModel, Vector
 from vpem.saem.neighbours import SaemNeighbours, keeper_of
@@ -35,7 +36,7 @@ from vpem.saem.results import (
 )  # fmt: skip
 from vpem.saem.runs import SaemProgress, SaemRun
 from vpem.saem.saem import burn_in_of, chains_of, exact_at, run_saem
-from vpem.saem.samplers import AUTO, Sampler, options_of, sampler_of, usual_sampler
+from vpem.saem.samplers import AUTO, options_of, sampler_of, usual_sampler
 from vpem.saem.server import SaemServer
 from vpem.saem.streams import Streams
 from vpem.saem.together import Together
@@ -45,8 +46,6 @@ from vpem.steps.restarts import OneRun
 from vpem.steps.saver import Saver
 from vpem.sums.connect import Network
 from vpem.table import refusal
-
-__all__ = ["MODELS", "fit_saem", "make_model"]
 
 
 def fit_saem(

@@ -15,8 +15,6 @@ from vpem.saem.models.model import SaemModel
 from vpem.saem.saved import SavedSaem
 from vpem.saem.structures.by_name import is_own
 
-__all__ = ["FittedModel", "Maker"]
-
 Maker = Callable[[Individuals], SaemModel]
 
 

@@ -11,8 +11,6 @@ from vpem.saem.chains import Chains, spread
 from vpem.saem.models.model import SaemModel, Vector
 from vpem.saem.streams import Streams
 
-__all__ = ["Gibbs"]
-
 
 @dataclass(frozen=True)
 class Gibbs:

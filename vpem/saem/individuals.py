@@ -15,8 +15,6 @@ from vpem.saem.doses import Doses
 from vpem.saem.together import Everyone, Together
 from vpem.shown import Shown
 
-__all__ = ["Individuals", "from_long", "from_matrix"]
-
 Vector = NDArray[np.float64]
 
 

@@ -16,8 +16,6 @@ from vpem.saem.models.model import SaemModel, Vector
 from vpem.saem.moves import turn, turn_back
 from vpem.saem.streams import Streams
 
-__all__ = ["Langevin"]
-
 
 @dataclass(frozen=True)
 class Langevin:

@@ -15,8 +15,6 @@ from vpem.saem.linearized import linearized_log_likelihood
 from vpem.saem.models.model import SaemModel, Vector
 from vpem.saem.streams import Streams
 
-__all__ = ["LogLikelihood", "importance_log_likelihood"]
-
 BATCH = 250
 MOST_NUMBERS = 1 << 22
 """Of draws of rows that are held at a time."""

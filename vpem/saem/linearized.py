@@ -7,8 +7,6 @@ import numpy as np
 from vpem.saem.models.model import SaemModel, Vector
 from vpem.saem.models.normal import LOG_2_PI
 
-__all__ = ["linearized_log_likelihood"]
-
 NUDGE = 1e-4
 """Of a latent, in its sd between individuals, for the slopes of curves."""
 

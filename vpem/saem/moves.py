@@ -30,8 +30,6 @@ from vpem.saem.models.model import SaemModel, Vector
 from vpem.saem.models.normal import quadratic
 from vpem.saem.streams import Keys, Stream, Streams
 
-__all__ = ["DRIFT", "LEAP", "WALK", "Law", "Moves", "propose"]
-
 WALK, DRIFT, LEAP = 0, 1, 2
 
 TAME = 5.0

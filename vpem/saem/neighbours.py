@@ -18,8 +18,6 @@ from vpem.sums.quantizer import ITEM
 from vpem.sums.tree import TreeSum
 from vpem.sums.wrappers import Channel, Partial
 
-__all__ = ["SaemNeighbours", "keeper_of"]
-
 
 class SaemNeighbours:
     """Devices on a graph, each of which has its own estimate of the mean statistic of all.

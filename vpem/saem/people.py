@@ -18,8 +18,6 @@ from vpem.saem.models.model import SaemModel, Vector
 if TYPE_CHECKING:
     from vpem.saem.results import SaemFit
 
-__all__ = ["People", "collect", "leave_out"]
-
 
 @dataclass(frozen=True)
 class People:

@@ -17,7 +17,6 @@ from vpem.saem.server import SaemServer
 if TYPE_CHECKING:
     from vpem.saem.runs import SaemRun
 
-__all__ = ["PerplexityWatch"]
 
 LOOKS = 5
 """How often the perplexity is seen in a window."""

@@ -27,8 +27,6 @@ from vpem.saem.samplers import Metropolis
 from vpem.saem.saved import SavedSaem, as_saved
 from vpem.saem.streams import Streams
 
-__all__ = ["Predictor"]
-
 BURN_IN = 150
 CHAINS = 10
 

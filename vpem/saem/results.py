@@ -24,11 +24,6 @@ from vpem.saem.runs import SaemRun
 from vpem.shown import Shown
 from vpem.sums.connect import Network
 
-__all__ = [
-    "SaemFit", "acceptance_of", "network_report", "spread_of", "warn_of_few",
-    "warn_unless_settled",
-]  # fmt: skip
-
 FEWEST = 0.01
 """Share of importance draws that weighted ones are worth, below which chains are doubted."""
 

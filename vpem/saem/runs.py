@@ -22,8 +22,6 @@ from vpem.network.schema import (
 from vpem.saem.chains import Chains
 from vpem.saem.models.model import SaemModel, Vector
 
-__all__ = ["SaemProgress", "SaemRun"]
-
 
 @dataclass(frozen=True)
 class SaemProgress:

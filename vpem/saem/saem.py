@@ -47,14 +47,6 @@ from vpem.steps.saver import (
     stream_state,
 )  # fmt: skip
 
-__all__ = [
-    "burn_in_of",
-    "chains_of",
-    "exact_at",
-    "run_saem",
-    "step_size",
-]
-
 CHAINS = (4, 10)
 """Least and most chains of each individual that are moved, by default."""
 

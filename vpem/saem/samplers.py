@@ -19,22 +19,6 @@ from vpem.saem.models.model import SaemModel, Vector
 from vpem.saem.moves import DRIFT, LEAP, WALK, Moves
 from vpem.saem.streams import Streams
 
-__all__ = [
-    "AUTO",
-    "SAMPLERS",
-    "Chains",
-    "Exact",
-    "Gibbs",
-    "Hmc",
-    "Langevin",
-    "Mala",
-    "Metropolis",
-    "Sampler",
-    "options_of",
-    "sampler_of",
-    "usual_sampler",
-]
-
 WIDTH = 2.4
 """First walks, in standard deviations: the best for a normal law."""
 

@@ -18,9 +18,6 @@ from vpem.saem.models.model import Vector
 from vpem.saem.results import SaemFit
 from vpem.shown import Shown
 
-__all__ = ["CERTAIN", "SavedSaem", "as_saved"]
-
-
 CERTAIN = ("covariance", "freedom", "test_errors")
 
 

@@ -22,8 +22,6 @@ from vpem.sums.server import ServerSum
 from vpem.sums.wrappers import Compressed, Memory, Partial
 from vpem.terms.reach import exponents_of
 
-__all__ = ["SaemServer", "Units", "moments_of"]
-
 LEAST = 1e-3
 
 ROOM, SMALLER = 2.0**20, 2.0**8

@@ -30,7 +30,6 @@ from vpem.saem.streams import Streams
 if TYPE_CHECKING:
     from vpem.saem.runs import SaemRun
 
-__all__ = ["Watch", "still_to_go"]
 
 DRAWS = 200
 """Of each individual, at least, for the information at a look."""

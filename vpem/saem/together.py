@@ -9,8 +9,6 @@ from numpy.typing import NDArray
 
 from vpem.engines.placement import Placement
 
-__all__ = ["Everyone", "Together"]
-
 Vector = NDArray[np.float64]
 
 

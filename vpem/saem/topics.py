@@ -19,8 +19,6 @@ from vpem.saem.models.model import Vector
 from vpem.saem.results import SaemFit
 from vpem.saem.saved import SavedSaem, as_saved
 
-__all__ = ["Heard", "Topics"]
-
 
 class Topics:
     """Topics of a corpus, as a fit of ``lda`` has found them.

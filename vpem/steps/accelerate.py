@@ -27,8 +27,6 @@ from vpem.terms.families.coordinates import coordinates_of
 from vpem.terms.mixture import Mixture
 from vpem.terms.terms import Terms
 
-__all__ = ["Accelerated", "Acceleration", "PlainSteps", "parse_acceleration"]
-
 MOST_LOCAL = 1000
 """Local steps after a sum that may be asked for."""
 

@@ -22,8 +22,6 @@ from vpem.sums.sum import Sum
 from vpem.terms.mixture import Mixture
 from vpem.terms.terms import BatchTerms
 
-__all__ = ["KEEPS", "STEP_SIZE", "fit_batches"]
-
 KEEPS = ("auto", "statistics", "responsibilities")
 """What incremental EM remembers of a batch."""
 

@@ -26,8 +26,6 @@ from vpem.sums.sum import Sum
 from vpem.terms.points import Points
 from vpem.terms.reach import Reach
 
-__all__ = ["LEAST_OF_CELL", "Cells", "find_cells", "tell_of_cells"]
-
 LEAST_OF_CELL = 5
 """Rows of a cell of which a mean is told."""
 

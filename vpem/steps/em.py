@@ -30,8 +30,6 @@ from vpem.terms.mixture import Mixture
 from vpem.terms.statistics import Statistics
 from vpem.terms.terms import Terms
 
-__all__ = ["EStep", "expect", "fit", "iterate", "log_likelihood", "maximize"]
-
 
 def expect(
     terms: Terms,

@@ -13,7 +13,6 @@ from vpem.network.schema import COUNT, Array, Integer, ListOf, Maybe, Schema, St
 if TYPE_CHECKING:
     from vpem.steps.fedruns import StatisticModel
 
-__all__ = ["ELSEWHERE", "Estimates"]
 
 ELSEWHERE = object()
 """Parameters of a root of another process."""

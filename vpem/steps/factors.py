@@ -31,8 +31,6 @@ from vpem.terms.mixture import Mixture
 from vpem.terms.statistics import Statistics
 from vpem.terms.terms import Terms
 
-__all__ = ["Numbers", "fit", "numbers_of_a_component", "numbers_of_a_row", "posterior_of"]
-
 
 def numbers_of_a_row(n_components: int, n_factors: int) -> int:
     """Numbers of a row in a message: u of each component, and how c differ from the first."""

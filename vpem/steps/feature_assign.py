@@ -19,8 +19,6 @@ from vpem.sums.sum import Sum
 from vpem.terms.features import FeatureTerms
 from vpem.terms.missing import MissingTerms
 
-__all__ = ["Assigned", "assign"]
-
 
 @dataclass
 class Assigned:

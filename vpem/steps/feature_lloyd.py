@@ -18,8 +18,6 @@ from vpem.sums.sum import Sum
 from vpem.terms.features import FeatureTerms
 from vpem.terms.missing import MissingTerms
 
-__all__ = ["lloyd_features"]
-
 RESEEDED_BYTES = 12
 """Of the message that says which cluster was re-initialised, and at which row."""
 

@@ -40,8 +40,6 @@ from vpem.steps.saver import NoSaver, Saver, check_length
 from vpem.sums.connect import Network
 from vpem.sums.quantizer import Basis, Quantizer
 
-__all__ = ["first_statistics", "run_fedem"]
-
 Vector = NDArray[np.float64]
 
 

@@ -22,8 +22,6 @@ from vpem.network.schema import (
 from vpem.steps.fedruns import FedHistory, FedRun, StatisticModel
 from vpem.steps.saver import STREAM, Saver, set_stream, stream_state
 
-__all__ = ["fedem_state", "restore_fedem"]
-
 
 def fedem_state(
     run: FedRun,

@@ -22,8 +22,6 @@ from vpem.sums.sum import Sum
 from vpem.sums.wrappers import Channel, Compressed, Memory, Partial
 from vpem.terms.reach import exponents_of
 
-__all__ = ["Central", "Local", "check_masked", "statistic_keeper"]
-
 Vector = NDArray[np.float64]
 
 ROOM = 2.0**8

@@ -13,17 +13,6 @@ from vpem.checks import read_float
 from vpem.errors import InputError, Setting
 from vpem.network.schema import Schema, State
 
-__all__ = [
-    "FEW",
-    "FedHistory",
-    "FedProgress",
-    "FedRun",
-    "StatisticModel",
-    "StepSize",
-    "parse_step_size",
-    "weights_of",
-]
-
 Vector = NDArray[np.float64]
 
 FEW = 10

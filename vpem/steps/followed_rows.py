@@ -18,8 +18,6 @@ from numpy.typing import NDArray
 from vpem._core.assign import follow_rows, inertias_of, measure_rows
 from vpem.steps.held_rows import HeldRows
 
-__all__ = ["FollowedRows"]
-
 FEW_ROWS = 12
 """Of a worker and centre, below which distances of all rows cost less than moments of centres."""
 

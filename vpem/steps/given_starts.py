@@ -15,8 +15,6 @@ from vpem.terms.covariances import is_diagonal, is_tied
 from vpem.terms.mixture import Mixture
 from vpem.terms.scaling import Scaling
 
-__all__ = ["GivenStart"]
-
 Vector = NDArray[np.float64]
 
 PARTS = ("weights", "means", "covariances")

@@ -18,8 +18,6 @@ from vpem.terms.matrix import Rows
 from vpem.terms.nearest import squares_of_observed
 from vpem.terms.reach import Reach
 
-__all__ = ["CHUNK_ROWS", "HeldRows", "StoredParts"]
-
 CHUNK_ROWS = 1 << 14
 """Rows that miss values are assigned so many a time."""
 

@@ -13,8 +13,6 @@ from vpem.terms.statistic_states import arrays_of, having_arrays, schema_of_arra
 from vpem.terms.statistics import Statistics
 from vpem.terms.terms import Terms
 
-__all__ = ["Incremental"]
-
 RECORD_BYTES = 1 << 10
 """What the objects around one batch's statistics take."""
 

@@ -20,8 +20,6 @@ from vpem.errors import InputError
 from vpem.network.schema import Place, State
 from vpem.steps.saver import NoSaver, Saver
 
-__all__ = ["REPEATED", "Keeper", "Starts"]
-
 REPEATED = (
     "they have opened a masked sum of the same numbers with it, and the difference would be what "
     "it added; wait for it and go on with --checkpoint and --resume, or begin anew with another "

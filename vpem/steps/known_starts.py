@@ -15,8 +15,6 @@ from vpem.steps.summing import FARTHEST, Differences, begin_differences
 from vpem.sums.adding import farthest
 from vpem.sums.sum import Sum
 
-__all__ = ["start_at_labels"]
-
 
 def start_at_labels(
     init: str,

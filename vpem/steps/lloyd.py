@@ -35,17 +35,6 @@ from vpem.sums.counted import AtServer
 from vpem.sums.sum import Sum
 from vpem.sums.wrappers import Wrapper
 
-__all__ = [
-    "MOST_LLOYD",
-    "PLAIN",
-    "Clusters",
-    "Lloyd",
-    "LloydRuns",
-    "Pace",
-    "inertia_of_roots",
-    "iterate_lloyd",
-]
-
 MOST_LLOYD = 300
 """Most iterations."""
 

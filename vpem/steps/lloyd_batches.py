@@ -16,8 +16,6 @@ from numpy.typing import NDArray
 from vpem.checks import Floats
 from vpem.steps.held_rows import CHUNK_ROWS, HeldRows
 
-__all__ = ["ClusterSums", "RowBatches", "by_cluster", "with_sums"]
-
 Labels = NDArray[np.int32]
 
 

@@ -16,8 +16,6 @@ from vpem.terms.covariances import Factors
 from vpem.terms.mixture import Mixture
 from vpem.terms.terms import Terms
 
-__all__ = ["LocalSteps"]
-
 
 class LocalSteps:
     """Steps of the roots of this process.

@@ -29,8 +29,6 @@ from vpem.terms.features import FeatureTerms
 from vpem.terms.mixture import Mixture
 from vpem.terms.residuals import Parts, Residuals, balanced
 
-__all__ = ["NoisyEM", "scales_of_hubs"]
-
 Vector = NDArray[np.float64]
 Integers = NDArray[np.int64]
 

@@ -21,8 +21,6 @@ from vpem.steps.private_start import LEAST_SPREAD, MOST_SPREAD, find_start, spre
 from vpem.steps.releases import Releases
 from vpem.terms.residuals import Parts, Residuals
 
-__all__ = ["SHARES", "length_of", "run_private", "shares_of", "step"]
-
 Vector = NDArray[np.float64]
 
 SHARES = {"histograms": 0.1, "moments": 0.1, "sketch": 0.2}

@@ -16,8 +16,6 @@ from numpy.typing import NDArray
 from vpem.steps.releases import Releases
 from vpem.terms.residuals import Parts, Residuals
 
-__all__ = ["find_start", "n_values_of_start", "search_sketch", "spread_of"]
-
 Vector = NDArray[np.float64]
 
 N_BINS = 32

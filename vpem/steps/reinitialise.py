@@ -16,8 +16,6 @@ from vpem.terms.covariances import Factors
 from vpem.terms.mixture import Mixture
 from vpem.terms.terms import Terms
 
-__all__ = ["DRAWN", "REINITIALISED_BYTES", "Recovery", "Reinitialiser", "least_weight"]
-
 MOST_RECOVERIES = 3
 """Times one component is re-initialised before it is given up with mixing weight zero."""
 

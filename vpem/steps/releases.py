@@ -12,8 +12,6 @@ from numpy.typing import NDArray
 from vpem.sums.noisy import Noisy
 from vpem.terms.bounded_rows import BoundedRows
 
-__all__ = ["Releases", "scales_of"]
-
 Vector = NDArray[np.float64]
 
 

@@ -16,8 +16,6 @@ from vpem.network.schema import COUNT, FLAG, Integer, Mapping, Maybe, Number, Sc
 from vpem.steps.keeper import Keeper
 from vpem.steps.saver import STREAM, PartSaver, Saver, set_stream, stream_state
 
-__all__ = ["Best", "Kept", "OneRun", "Restart", "Restarts"]
-
 
 class Scored(Protocol):
     """A run that is over."""

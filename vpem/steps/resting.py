@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from vpem.settings import FedSettings
     from vpem.sums.quantizer import Basis
 
-__all__ = ["Drift", "Rest", "looks_needed", "stays_noisy"]
 
 LOOKS = 10
 """Small corrections in a row that a noisy run ends with."""

@@ -31,8 +31,6 @@ from vpem.terms.mixture import Mixture
 from vpem.terms.row_statistics import Message
 from vpem.terms.statistics import Statistics
 
-__all__ = ["fit_row_batches"]
-
 
 def fit_row_batches(
     step: OverRows,

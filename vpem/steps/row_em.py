@@ -22,8 +22,6 @@ from vpem.terms.mixture import Mixture
 from vpem.terms.row_statistics import Message, RowTerms
 from vpem.terms.statistics import Statistics
 
-__all__ = ["OverRows", "add_messages", "sample_roots"]
-
 
 def add_messages(
     terms: RowTerms,

@@ -21,8 +21,6 @@ from vpem.sums.sum import Sum
 from vpem.sums.wrappers import Wrapper
 from vpem.terms.reach import Reach
 
-__all__ = ["lloyd_rows"]
-
 
 def lloyd_rows(
     parts: Sequence[Floats] | StoredParts,

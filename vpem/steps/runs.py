@@ -34,8 +34,6 @@ from vpem.terms.density import Density
 from vpem.terms.mixture_states import mixture_of_start, start_of_mixture
 from vpem.terms.terms import Terms
 
-__all__ = ["MixtureRuns", "Progress", "Run", "check_finite", "mean_over_roots", "note_partition"]
-
 MOST_PARTITIONED = 20
 """Iterations in a row in which the network falls apart before the run is given up."""
 

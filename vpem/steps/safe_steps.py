@@ -24,17 +24,6 @@ if TYPE_CHECKING:
     from vpem.settings import FedSettings
     from vpem.sums.quantizer import Quantizer
 
-__all__ = [
-    "MOST_ITERATIONS",
-    "WHOLE_STEPS",
-    "SafeSteps",
-    "batches_of",
-    "enough_iterations",
-    "noise_of",
-    "safe_step",
-    "step_ceiling",
-    "theorem_step",
-]
 
 WHOLE_STEPS = 1000
 """Whole steps of EM, of length 1, that the default of ``max_iter`` is worth."""

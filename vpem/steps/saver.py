@@ -10,17 +10,6 @@ import numpy as np
 from vpem.errors import InputError, Setting
 from vpem.network.schema import ANEW, Array, Choice, Integer, Place, State
 
-__all__ = [
-    "COUNTED_STREAM",
-    "STREAM",
-    "NoSaver",
-    "PartSaver",
-    "Saver",
-    "check_length",
-    "set_stream",
-    "stream_state",
-]
-
 STREAM = {
     "bit_generator": Choice(("PCG64",)),
     "state": {name: Integer(most=(1 << 128) - 1) for name in ("state", "inc")},

@@ -21,8 +21,6 @@ from vpem.sums.counted import add_vectors
 from vpem.sums.sum import Sum
 from vpem.terms.terms import StartTerms
 
-__all__ = ["seed_features", "seed_rows", "summed_distances"]
-
 MANY_WORKERS = 16
 """Workers from which on their sums are taken in one call, row by row and not in pairs."""
 

@@ -18,15 +18,6 @@ from vpem.terms.features import FeatureTerms
 from vpem.terms.missing import MissingTerms
 from vpem.terms.mixture import Mixture
 
-__all__ = [
-    "LLOYD_TOLERANCE",
-    "MOST_LLOYD_OF_START",
-    "Tell",
-    "draw_start",
-    "step_of_lloyd",
-    "teller",
-]
-
 LLOYD_TOLERANCE = 1e-4
 """Squared shift of all centres, in mean variances of a feature, at which a start's are at rest."""
 

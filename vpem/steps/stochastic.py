@@ -18,8 +18,6 @@ from vpem.terms.mixture import Mixture
 from vpem.terms.statistics import Statistics
 from vpem.terms.terms import BatchTerms
 
-__all__ = ["Stochastic", "step"]
-
 
 class Stochastic:
     """Statistics that move towards each batch's by ever smaller steps; nothing else is kept.

@@ -8,8 +8,6 @@ from numpy.typing import NDArray
 from vpem.checks import Floats
 from vpem.terms.reach import Reach
 
-__all__ = ["ROW_BYTES", "PlacedStream", "PointStream", "RowStream"]
-
 MOST_DRAWS = 50
 """Draws a row wanted before rows that were drawn are put aside."""
 

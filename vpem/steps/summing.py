@@ -21,16 +21,6 @@ from vpem.sums.units import check_digits, in_common_units
 from vpem.terms.nearest import diagonals, spread_rows, usual_squares
 from vpem.terms.terms import StartTerms, Terms
 
-__all__ = [
-    "FARTHEST",
-    "Differences",
-    "agree_on_units",
-    "begin_differences",
-    "in_units_of_squares",
-    "scalars_of_rows",
-    "summed",
-]
-
 FARTHEST = {8: 2.0**36, 4: 2.0**16}
 """Twice the nats by which a hub's terms of a row may differ and be sent as they are, by bytes of a
 number: what differs by little is as exact then as these are there, to 1e-5 and 1e-2."""

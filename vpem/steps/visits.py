@@ -21,8 +21,6 @@ from vpem.terms.mixture import Mixture
 from vpem.terms.statistics import Statistics
 from vpem.terms.terms import BatchTerms, Terms
 
-__all__ = ["Visits", "towards"]
-
 
 class Visits:
     """Visits of batches: the sums they take, what is found, and the record of it."""

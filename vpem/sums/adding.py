@@ -16,8 +16,6 @@ from vpem.engines.placement import Placement
 from vpem.network.masks import TAG_WORDS
 from vpem.sums.scalars import Scalars, beside
 
-__all__ = ["MASKED_BYTES", "TAG_BYTES", "Addends", "Exponents", "farthest"]
-
 TAG_BYTES = 8 * TAG_WORDS
 """Behind what is masked: what shows that nobody has changed the total."""
 

@@ -12,8 +12,6 @@ from vpem.sums.counted import AtServer
 from vpem.sums.quantizer import Quantizer
 from vpem.sums.wrappers import Compressed, Senders, Vector, Wrapper
 
-__all__ = ["Carried", "Carry"]
-
 Carry = Callable[[NDArray[np.uint8]], NDArray[np.uint8]]
 """Lets others hear messages (a, size) of this process; returns those that it hears itself."""
 

@@ -13,8 +13,6 @@ from vpem.network.graph import Graph
 from vpem.settings import SumSettings
 from vpem.sums.rounds import MOST_GOSSIP_ROUNDS
 
-__all__ = ["settled", "way_of"]
-
 MOST_ROUNDS = {"none": 10**9, "chebyshev": 10**6}
 """By acceleration."""
 

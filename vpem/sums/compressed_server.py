@@ -29,8 +29,6 @@ from vpem.sums.wrappers import Channel, Compressed, Memory, short_keys
 if TYPE_CHECKING:
     from vpem.network.codecs import Codec, Keys
 
-__all__ = ["CompressedServerSum"]
-
 
 CAUTIOUS = 10
 """Times what may be left: the bound takes all agents to be as far off as one, and to one side."""

@@ -20,8 +20,6 @@ from vpem.sums.wrappers import Channel, short_keys
 if TYPE_CHECKING:
     from vpem.network.codecs import Codec, Keys
 
-__all__ = ["CompressedTreeSum"]
-
 
 class CompressedTreeSum(AlongTree, CompressedServerSum):
     """Adds terms along a tree, each link of which has a memory, and its two ends keep it alike.

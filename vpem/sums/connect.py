@@ -40,8 +40,6 @@ from vpem.sums.server import Exact, ServerSum
 from vpem.sums.sum import Sum
 from vpem.sums.tree import TreeSum
 
-__all__ = ["Network", "along_a_tree", "connect", "connect_workers"]
-
 
 @dataclass(frozen=True)
 class Network(Shown, facts="{graph.n_agents:agent}, {graph.topology}, {blocks.n_blocks:hub}"):

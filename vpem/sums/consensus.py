@@ -18,8 +18,6 @@ from vpem.settings import CONSENSUS
 from vpem.sums.counted import AmongNeighbours, charged
 from vpem.sums.scalars import Scalars, beside, message_bytes
 
-__all__ = ["ConsensusSum", "consensus_error_bound", "rounds_needed"]
-
 ALL_ONES = 1e-13
 """An operator this close to all ones is the exact sum to rounding: roots share one estimate."""
 

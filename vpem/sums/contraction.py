@@ -14,14 +14,6 @@ from vpem.network.codecs import parse_codec
 if TYPE_CHECKING:
     from vpem.network.codecs import Codec
 
-__all__ = [
-    "RoundSteps",
-    "codec_of",
-    "compressed_rounds",
-    "contraction",
-    "messages_alone",
-    "stable_steps",
-]
 
 NOISE_PER_GAP = 1.5
 """Acceleration stays stable while ``sqrt(1 - rate^2)`` is at least this times ``sqrt(omega)``."""

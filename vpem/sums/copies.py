@@ -18,8 +18,6 @@ from vpem.sums.neighbours import Neighbourhood
 from vpem.sums.quantizer import Quantizer
 from vpem.sums.wrappers import Channel, Compressed, Memory, short_keys
 
-__all__ = ["Copies", "speakers"]
-
 Vectors = NDArray[np.float64]
 Mask = NDArray[np.bool_]
 

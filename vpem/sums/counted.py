@@ -19,16 +19,6 @@ from vpem.sums.adding import MASKED_BYTES, TAG_BYTES, Exponents
 from vpem.sums.scalars import Scalars, message_bytes, with_scalars
 from vpem.sums.sum import Sum
 
-__all__ = [
-    "SUM_KIND",
-    "AmongNeighbours",
-    "AtServer",
-    "Counted",
-    "add_vectors",
-    "at_server",
-    "charged",
-]
-
 SUM_KIND = Choice(("setup", "estep", "check"))
 """What a sum is for; see `vpem.sums.sum.Sum.begin`."""
 

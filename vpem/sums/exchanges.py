@@ -10,8 +10,6 @@ from numpy.typing import NDArray
 
 from vpem.engines.engine import Engine, Neighbours, about
 
-__all__ = ["Exchange", "Ways", "row_bytes"]
-
 Agents = NDArray[np.intp]
 Mask = NDArray[np.bool_]
 Joined = tuple[Engine, Neighbours]

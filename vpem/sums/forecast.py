@@ -24,7 +24,6 @@ from vpem.sums.units import add_numbers
 if TYPE_CHECKING:
     from vpem.network.codecs import Codec
 
-__all__ = ["communication", "labels_sent", "one_sum"]
 
 MOST_DRAWN = 500
 """Sums whose faults are drawn for a mean."""

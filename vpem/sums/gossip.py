@@ -46,7 +46,6 @@ from vpem.sums.scalars import Scalars, beside, flattened, message_bytes, unflatt
 if TYPE_CHECKING:
     from vpem.network.codecs import Codec
 
-__all__ = ["GossipSum"]
 
 MOST_DRAWS = 20
 """Draws of a sum of the start, or after the last iteration, in which the network falls apart."""

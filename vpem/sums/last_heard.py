@@ -29,8 +29,6 @@ from vpem.sums.wrappers import Compressed, Memory, Wrapper, short_keys
 if TYPE_CHECKING:
     from vpem.network.codecs import Codec
 
-__all__ = ["HeardAtServer", "HeardByNeighbours"]
-
 
 class HeardAtServer(Wrapper):
     """A server's sum to which every sender contributes with some probability, anew each time.

@@ -7,8 +7,6 @@ from typing import Any, Generic, TypeVar
 
 from vpem.network.schema import Maybe, Schema, State
 
-__all__ = ["GoesOn", "Memories"]
-
 M = TypeVar("M")
 
 

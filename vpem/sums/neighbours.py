@@ -19,8 +19,6 @@ from vpem.network.routes import Routes
 from vpem.network.schema import COUNT, Mapping, Schema, State
 from vpem.sums.exchanges import Ways, row_bytes
 
-__all__ = ["Neighbourhood", "Traffic", "finished"]
-
 T = TypeVar("T")
 
 Agents = NDArray[np.intp]

@@ -9,8 +9,6 @@ from vpem.network.masks import FRACTION_BITS
 from vpem.network.noise import Noise
 from vpem.sums.counted import AtServer
 
-__all__ = ["Noisy", "noise_by"]
-
 Vector = NDArray[np.float64]
 
 

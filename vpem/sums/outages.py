@@ -10,8 +10,6 @@ from vpem.network.faults import DrawnFaults, Faults
 from vpem.network.graph import Graph
 from vpem.network.routes import Routes
 
-__all__ = ["Outages"]
-
 
 class Outages:
     """Draws what fails during each sum, and says who is heard then.

@@ -28,8 +28,6 @@ from vpem.sums.exchanges import row_bytes
 from vpem.sums.neighbours import Neighbourhood, Traffic, finished
 from vpem.sums.scalars import Scalars, beside, message_bytes, with_scalars
 
-__all__ = ["ConsensusOverEngine", "ServerOverEngine"]
-
 ROUND_WIDTH = 32
 """Values of a round's states are a multiple of this, and begin at a multiple of `ALIGNED`."""
 

@@ -9,8 +9,6 @@ from vpem.engines.placement import DIGIT, LEAST_POWER, MOST_POWER
 from vpem.sums.adding import MASKED_BYTES
 from vpem.sums.sum import Sum
 
-__all__ = ["power_beyond", "powers_above"]
-
 LOOKS = 2 * (DIGIT - 1)
 """Powers of two of which holders say whether they have a larger one, until the largest is known."""
 

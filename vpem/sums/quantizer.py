@@ -10,8 +10,6 @@ from numpy.typing import NDArray
 
 from vpem.network.codecs import Codec, Keys
 
-__all__ = ["ITEM", "Basis", "Quantizer"]
-
 Vector = NDArray[np.float64]
 
 ITEM = 8

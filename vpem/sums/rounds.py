@@ -16,8 +16,6 @@ from vpem.settings import SumSettings
 from vpem.sums.consensus import consensus_error_bound, rounds_needed
 from vpem.sums.contraction import compressed_rounds, contraction
 
-__all__ = ["LARGEST_CONSENSUS_ERROR", "MOST_GOSSIP_ROUNDS", "Rounds"]
-
 MOST_GOSSIP_ROUNDS = 10**5
 """Of a compressed sum, or one with faults, which have to be run one by one."""
 

@@ -11,16 +11,6 @@ from numpy.typing import NDArray
 
 from vpem.checks import Floats
 
-__all__ = [
-    "SCALAR_BYTES",
-    "Scalars",
-    "beside",
-    "flattened",
-    "message_bytes",
-    "unflattened",
-    "with_scalars",
-]
-
 SCALAR_BYTES = 8
 """Of each of them, whatever else is sent: no codec and no other precision touches it."""
 

@@ -14,8 +14,6 @@ from vpem.sums.adding import Addends
 from vpem.sums.counted import AtServer
 from vpem.sums.scalars import Scalars
 
-__all__ = ["Exact", "ServerSum"]
-
 
 class Exact(AtServer):
     """Adds the terms of all blocks and returns the total to every root.

@@ -26,8 +26,6 @@ from vpem.sums.sum import Sum
 from vpem.sums.tree import TreeSum
 from vpem.sums.tree_over_engine import TreeOverEngine
 
-__all__ = ["spread", "spread_workers", "sum_exactly", "sum_over", "uncompressed"]
-
 
 def spread(network: Network, engine: Engine) -> Network:
     """Return this process's part of a network.

@@ -14,8 +14,6 @@ from vpem.network.ledger import Ledger
 from vpem.network.schema import Schema, State
 from vpem.sums.scalars import Scalars
 
-__all__ = ["Sum"]
-
 
 class Sum(Protocol):
     """How it is summed."""

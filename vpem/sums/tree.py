@@ -18,8 +18,6 @@ from vpem.sums.adding import TAG_BYTES
 from vpem.sums.counted import AtServer
 from vpem.sums.server import Exact
 
-__all__ = ["AlongTree", "TreeSum"]
-
 
 class AlongTree(AtServer):
     """A sum at the root of a tree, to which messages go from agent to agent, and back to all.

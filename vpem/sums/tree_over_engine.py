@@ -19,8 +19,6 @@ from vpem.sums.over_engine import IN_FLIGHT, Flying, _OverEngine
 from vpem.sums.scalars import Scalars
 from vpem.sums.tree import AlongTree, TreeSum
 
-__all__ = ["TreeLevel", "TreeOverEngine", "TreeWays"]
-
 Ranks = NDArray[np.intp]
 T = TypeVar("T")
 

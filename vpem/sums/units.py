@@ -18,8 +18,6 @@ from vpem.sums.adding import MASKED_BYTES
 from vpem.sums.counted import AtServer, add_vectors
 from vpem.sums.sum import Sum
 
-__all__ = ["add_numbers", "check_digits", "in_common_units"]
-
 MOST_ROUNDING = 1e-2
 """Of usual squared distances, beyond which rounding decides for one row in 100 or more."""
 

@@ -24,8 +24,6 @@ from vpem.sums.counted import AtServer
 from vpem.sums.quantizer import Quantizer
 from vpem.sums.scalars import Scalars, flattened, message_bytes, unflattened, with_scalars
 
-__all__ = ["Channel", "Compressed", "Memory", "Partial", "Wrapper"]
-
 Vector = NDArray[np.float64]
 Senders = NDArray[np.intp]
 

@@ -21,8 +21,6 @@ from vpem.errors import InputError
 from vpem.terms.matrix import Rows
 from vpem.terms.residuals import WIDEST, Parts, Residuals, farthest
 
-__all__ = ["BoundedRows", "Grid", "ResidualSums"]
-
 Vector = NDArray[np.float64]
 Integers = NDArray[np.int64]
 

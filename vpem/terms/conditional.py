@@ -9,8 +9,6 @@ from numpy.typing import NDArray
 
 from vpem.terms.mixture import Mixture
 
-__all__ = ["fill_gaps"]
-
 Matrix = NDArray[np.float64]
 
 

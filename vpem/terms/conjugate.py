@@ -26,10 +26,6 @@ from vpem.terms.mixture import Mixture
 from vpem.terms.priors import check_prior, wishart_sizes
 from vpem.terms.statistics import Statistics
 
-__all__ = [
-    "ConjugateMissingTerms", "ConjugateTerms", "MapMissingTerms", "MapTerms", "PriorFactors",
-]  # fmt: skip
-
 Vector = NDArray[np.float64]
 
 NO_ROWS = np.array(1e-200)

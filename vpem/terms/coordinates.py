@@ -17,8 +17,6 @@ from vpem.network.blocks import Blocks
 from vpem.terms.covariances import block_views
 from vpem.terms.mixture import Mixture
 
-__all__ = ["Coordinates"]
-
 Vector = NDArray[np.float64]
 
 

@@ -16,16 +16,6 @@ from vpem.network.blocks import Blocks
 if TYPE_CHECKING:
     from vpem.terms.mixture import Mixture
 
-__all__ = [
-    "Factors",
-    "block_views",
-    "covariance_shape",
-    "factorise",
-    "is_diagonal",
-    "is_independent",
-    "is_tied",
-    "variances_of",
-]
 
 Vector = NDArray[np.float64]
 

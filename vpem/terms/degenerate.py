@@ -15,15 +15,6 @@ from numpy.typing import NDArray
 from vpem.terms.covariances import variances_of
 from vpem.terms.mixture import Mixture
 
-__all__ = [
-    "AT_FLOOR",
-    "COINCIDES",
-    "coinciding",
-    "copies_in_noise",
-    "degenerate",
-    "degenerate_in_hubs",
-]
-
 AT_FLOOR = 1.1
 """Variances, in floors, up to which they are at the floor: the rows add less than a tenth of it."""
 

@@ -17,8 +17,6 @@ from vpem.shown import Shown
 from vpem.terms.posteriors import posteriors
 from vpem.terms.scaling import Scaling
 
-__all__ = ["Density"]
-
 
 class Density(ABC, Shown, facts="{n_components:component}, {n_features:feature}"):
     """A mixture whose log-densities are sums over hubs.

@@ -20,7 +20,6 @@ from vpem.terms.scaling import Scaling
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["FactorMixture", "mixture_of"]
 
 FACTS = "{n_components:component}, {n_features:feature}, {covariance_type}, {n_factors:factor}"
 

@@ -22,8 +22,6 @@ from vpem.terms.loadings import LoadedFactors, Posterior
 from vpem.terms.mixture import Mixture
 from vpem.terms.statistics import Statistics
 
-__all__ = ["FactorStatistics", "FactorTerms"]
-
 START = 2.0
 """What all features together know of a factor at a start, in what is known before them."""
 

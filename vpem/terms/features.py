@@ -21,8 +21,6 @@ from vpem.terms.row_terms import RowTerms
 from vpem.terms.scaling import FLOOR, Scaling
 from vpem.terms.statistics import BlockStatistics, Statistics
 
-__all__ = ["FeatureTerms", "lightest_of"]
-
 NEGLIGIBLE = 1e-22
 """Responsibilities that together weigh less than this are left out of a component's moments."""
 

@@ -15,8 +15,6 @@ from numpy.typing import NDArray
 
 from vpem.checks import Floats
 
-__all__ = ["Known", "out_of_reach"]
-
 LEAST_APART, A_FEATURE = 2.0**12, 64.0
 """Twice the nats by which features of a row may at least speak against its label, in vain, and
 for each feature where there are many: it may lie eight standard deviations away in all of them."""

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from vpem.network.blocks import Blocks
     from vpem.terms.factor_mixture import FactorMixture
 
-__all__ = ["LoadedFactors", "Posterior"]
 
 Vector = NDArray[np.float64]
 

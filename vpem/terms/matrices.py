@@ -8,8 +8,6 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["are_positive", "lower_half", "symmetric", "white_units"]
-
 Vector = NDArray[np.float64]
 Kind = TypeVar("Kind", bound=np.generic)
 

@@ -13,8 +13,6 @@ from vpem.checks import Floats, Matrix, row_blocks
 from vpem.network.blocks import Blocks
 from vpem.terms.scaling import Scaling
 
-__all__ = ["Arranges", "MemoryRows", "Rows", "Shaped", "arrange_into", "arrange_rows"]
-
 
 class Rows(Protocol):
     """Rows in block order and in the units and precision of fitting."""

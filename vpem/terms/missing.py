@@ -32,8 +32,6 @@ from vpem.terms.reach import Reach
 from vpem.terms.scaling import Add, Scaling, alone
 from vpem.terms.statistics import MissingStatistics, Statistics
 
-__all__ = ["MissingTerms", "terms_of"]
-
 LEAST_SEEN = 0.5
 """Effective rows that a block needs of a component to change its parameters; where rows weigh less
 than 1 on average it shrinks with them."""

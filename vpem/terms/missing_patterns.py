@@ -14,19 +14,6 @@ from vpem.errors import InputError
 from vpem.network.blocks import Blocks
 from vpem.terms.scaling import Add, Scaling, alone, deviations_of
 
-__all__ = [
-    "Plan",
-    "blank_row",
-    "check_columns",
-    "check_missing",
-    "check_values",
-    "marginal_terms",
-    "observed_moments",
-    "observed_scaling",
-    "pattern_plan",
-    "rows_with_values",
-]
-
 TILE = 256
 """Most rows of a tile, as in the kernels."""
 

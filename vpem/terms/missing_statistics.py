@@ -13,8 +13,6 @@ from vpem.terms.covariances import Factors, block_views
 from vpem.terms.mixture import Mixture
 from vpem.terms.statistics import BlockStatistics, MissingStatistics, Statistics, enough_rows
 
-__all__ = ["MissingBlockStatistics", "MissingFactors"]
-
 
 @dataclass(frozen=True)
 class MissingFactors(Factors):

@@ -27,8 +27,6 @@ from vpem.terms.density import Density
 from vpem.terms.missing_patterns import marginal_terms, pattern_plan
 from vpem.terms.scaling import Scaling
 
-__all__ = ["Mixture"]
-
 
 @dataclass(frozen=True)
 class Mixture(Density, facts="{n_components:component}, {n_features:feature}, {covariance_type}"):

@@ -6,8 +6,6 @@ from vpem.network.schema import KEPT, State, check
 from vpem.terms.density import Density
 from vpem.terms.scaling import Scaling
 
-__all__ = ["mixture_of_start", "start_of_mixture"]
-
 
 def start_of_mixture(mixture: Density) -> State:
     """Return the parameters in units of the data, to begin another fit at."""

@@ -15,8 +15,6 @@ from vpem.terms.mixture import Mixture
 from vpem.terms.reach import Reach
 from vpem.terms.statistic_map import StatisticMap
 
-__all__ = ["MixtureStatistics", "in_order"]
-
 Vector = NDArray[np.float64]
 
 WORTH_THREADS = 1 << 19

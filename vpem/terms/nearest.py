@@ -17,16 +17,6 @@ from vpem.terms.missing import MissingTerms
 from vpem.terms.scaling import Scaling
 from vpem.terms.terms import StartTerms
 
-__all__ = [
-    "diagonals",
-    "distances_within",
-    "nearest",
-    "spread_rows",
-    "squares_of_observed",
-    "usual_squares",
-    "weighed",
-]
-
 FEWEST_ROWS = 10
 """By fewer it is not told what is usual: one of them may be the one that is far away."""
 

@@ -7,8 +7,6 @@ from numpy.typing import NDArray
 
 from vpem.terms.scaling import Scaling
 
-__all__ = ["Points", "root_of"]
-
 
 def root_of(covariance: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return a root (d, d) of a covariance, of which rounding may have made directions negative.

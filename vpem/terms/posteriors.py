@@ -18,7 +18,6 @@ from vpem.terms.missing_patterns import check_missing
 if TYPE_CHECKING:
     from vpem.terms.density import Density
 
-__all__ = ["CHUNK_VALUES", "local_terms", "normalised", "posteriors"]
 
 CHUNK_VALUES = 1 << 20
 """Values of the largest temporary array when a mixture is evaluated."""

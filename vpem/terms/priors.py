@@ -14,8 +14,6 @@ from vpem.network.blocks import Blocks
 from vpem.terms.covariances import block_views, is_independent
 from vpem.terms.mixture import Mixture
 
-__all__ = ["DIRICHLET", "Beliefs", "Prior", "check_prior", "wishart_sizes"]
-
 Vector = NDArray[np.float64]
 
 DIRICHLET = "dirichlet_distribution"

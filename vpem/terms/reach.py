@@ -11,8 +11,6 @@ from numpy.typing import NDArray
 from vpem.terms.points import Points
 from vpem.terms.scaling import Scaling
 
-__all__ = ["MOST_NATS", "Reach", "exponents_of"]
-
 Vector = NDArray[np.float64]
 
 WHOLE_BITS = 31

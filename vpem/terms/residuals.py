@@ -9,8 +9,6 @@ from math import sqrt
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["WIDEST", "Parts", "Residuals", "balanced", "farthest"]
-
 Vector = NDArray[np.float64]
 Integers = NDArray[np.int64]
 

@@ -14,8 +14,6 @@ from vpem.terms.mixture import Mixture
 from vpem.terms.reach import MOST_NATS, Reach
 from vpem.terms.statistics import MissingStatistics, Statistics
 
-__all__ = ["Message", "RowTerms"]
-
 
 class Message:
     """How statistics about ``shifts`` (K, d), known to all, and a log-likelihood are a vector."""

@@ -14,8 +14,6 @@ from vpem.terms.density import Density
 from vpem.terms.known import Known
 from vpem.terms.matrix import Rows
 
-__all__ = ["CHUNK_BYTES", "RowTerms", "mixed"]
-
 CHUNK_BYTES = 1 << 24
 """Size aimed at for the terms of one chunk of rows, over all hubs or agents."""
 

@@ -14,11 +14,6 @@ from vpem.checks import Floats, Matrix, row_blocks
 from vpem.errors import Setting, VpemWarning
 from vpem.network.blocks import Blocks
 
-__all__ = [
-    "FLOOR", "TENFOLD", "Add", "RunningMoments", "Scaling", "alone", "deviations_of", "floor_of",
-    "floors_of", "sharing", "spreads_apart",
-]  # fmt: skip
-
 FLOOR = 1e-6
 """What ``auto`` adds to variances of features in their own standard deviations."""
 

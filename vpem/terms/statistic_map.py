@@ -19,8 +19,6 @@ from vpem.terms.scaling import FLOOR as RIDGE
 from vpem.terms.scaling import Scaling
 from vpem.terms.statistics import MissingStatistics, Statistics
 
-__all__ = ["FLOOR", "Moments", "StatisticMap"]
-
 Vector = NDArray[np.float64]
 
 FLOOR = 1e-4

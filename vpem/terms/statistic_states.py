@@ -11,8 +11,6 @@ from numpy.typing import NDArray
 
 from vpem.network.schema import Array, Schema
 
-__all__ = ["arrays_of", "having_arrays", "leaves", "schema_of_arrays"]
-
 
 def arrays_of(statistics: Any) -> Any:
     """Return the arrays of statistics: a record is a table by its fields, a tuple a list."""

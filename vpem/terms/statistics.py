@@ -22,8 +22,6 @@ from vpem.terms.matrix import Rows
 from vpem.terms.mixture import Mixture
 from vpem.terms.scaling import Scaling
 
-__all__ = ["BlockStatistics", "MissingStatistics", "Statistics", "enough_rows"]
-
 
 @dataclass
 class Statistics:

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from vpem.terms.mixture import Mixture
     from vpem.terms.statistics import Statistics
 
-__all__ = ["BatchTerms", "StartTerms", "Terms"]
-
 
 class Terms(Protocol):
     """What is summed."""

@@ -25,8 +25,6 @@ from vpem.terms.priors import Beliefs, Prior, wishart_sizes
 from vpem.terms.statistics import Statistics, enough_rows
 from vpem.terms.variational_mixture import VariationalMixture, over_steps
 
-__all__ = ["VariationalTerms"]
-
 Vector = NDArray[np.float64]
 
 

@@ -23,8 +23,6 @@ from vpem.terms.statistics import MissingStatistics, Statistics
 from vpem.terms.variational import VariationalTerms
 from vpem.terms.variational_mixture import VariationalMixture
 
-__all__ = ["VariationalMissingTerms", "variational_terms"]
-
 Vector = NDArray[np.float64]
 
 

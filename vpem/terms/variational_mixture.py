@@ -19,7 +19,6 @@ from vpem.terms.priors import Prior
 if TYPE_CHECKING:
     from vpem.network.schema import Schema, State
 
-__all__ = ["VariationalMixture", "over_steps"]
 
 Vector = NDArray[np.float64]
 

@@ -12,7 +12,6 @@ from vpem.terms.matrices import lower_half, symmetric, white_units
 if TYPE_CHECKING:
     from vpem.terms.statistic_map import StatisticMap
 
-__all__ = ["Whitening"]
 
 Vector = NDArray[np.float64]
 

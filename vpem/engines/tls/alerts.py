@@ -14,8 +14,6 @@ from collections.abc import Iterator
 from contextvars import ContextVar
 from typing import Any
 
-__all__ = ["SpeakingContext", "last_words"]
-
 _line: ContextVar[socket.socket | None] = ContextVar("line", default=None)
 """The socket of the handshake that begins in this task."""
 

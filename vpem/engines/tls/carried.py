@@ -19,8 +19,6 @@ from vpem.engines.tls.relay import ABSENT, CHUNK, PAIRED, PING, RELAY, WAIT, eit
 from vpem.engines.tls.sockets import Called
 from vpem.engines.tls.trust import client_context
 
-__all__ = ["calls", "through"]
-
 PAUSES = 0.5, 5.0
 """Seconds before a relay that was lost is dialled again: the first time, and at most."""
 

@@ -24,8 +24,6 @@ from vpem.engines.tls.sockets import Called
 from vpem.engines.tls.trust import client_context
 from vpem.errors import printable
 
-__all__ = ["Examined", "Finding", "examine"]
-
 SOON = timedelta(days=30)
 PINGS = 9
 SIZE = 1 << 22

@@ -22,8 +22,6 @@ from vpem.engines.tls.members import Identity, Member, Roster
 from vpem.engines.tls.sockets import Answered
 from vpem.engines.tls.trust import client_context
 
-__all__ = ["CHECK", "LONGEST", "MOST", "WEIGHT", "Answers"]
-
 CHECK = "/check"
 
 WEIGHT = 1 << 14

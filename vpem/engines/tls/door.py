@@ -16,8 +16,6 @@ from vpem.engines.tls.sockets import Answered, Host, answer
 from vpem.engines.tls.trust import refusal_of
 from vpem.errors import InputError, Setting
 
-__all__ = ["Door", "listening"]
-
 WAITING = 16
 """Connections that have not said anything yet, each of which has a socket and nothing else."""
 

@@ -28,7 +28,6 @@ from vpem.network.outlast import FewerError, Outlast
 if TYPE_CHECKING:
     from vpem.engines.tls.post import Post
 
-__all__ = ["TlsEngine"]
 
 SEGMENT = 1 << 18
 """Bytes that are added up at a time: while one segment travels back, others still come in."""

@@ -20,18 +20,6 @@ from vpem.engines.tls.sockets import Called
 from vpem.engines.tls.trust import not_valid, refusal_of
 from vpem.errors import VpemError, printable
 
-__all__ = [
-    "Fault",
-    "Met",
-    "Refused",
-    "Trouble",
-    "clock",
-    "closed",
-    "explain",
-    "others_clock",
-    "validity",
-]
-
 ASTRAY = timedelta(minutes=5)
 """How much two clocks may differ."""
 

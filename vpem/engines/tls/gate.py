@@ -12,8 +12,6 @@ from socket import socket
 from vpem.engines.tls.alerts import last_words
 from vpem.engines.tls.sockets import Answered
 
-__all__ = ["BUFFER", "shake_hands"]
-
 BUFFER = 1 << 15
 """Bytes that a connection is read by; asyncio has 256 kB for it, which strangers would take too."""
 

@@ -12,8 +12,6 @@ from vpem.engines.tls.streams import Message
 from vpem.engines.tls.wire import Refusal
 from vpem.errors import VpemError
 
-__all__ = ["Damage", "Here", "Pace"]
-
 
 class Damage(Refused):
     """A frame that no member of the same version sends."""

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Sequence
 
 from websockets.exceptions import ConnectionClosed
 
-from vpem.engines.tls.dial import Refused, Trouble
+from vpem.engines.tls.faults import Refused, Trouble
 from vpem.engines.tls.here import Damage, Here
 from vpem.engines.tls.members import Member
 from vpem.engines.tls.news import GoneOn, LeftOut
@@ -28,8 +28,6 @@ from vpem.engines.tls.wire import (
     Refusal,
     parse,
 )  # fmt: skip
-
-__all__ = ["Link"]
 
 
 class Link:

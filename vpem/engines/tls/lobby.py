@@ -11,8 +11,6 @@ from vpem.engines.tls.relay import MOST, RELAY, Relay
 from vpem.engines.tls.sockets import Answered, certificate_of
 from vpem.engines.tls.trust import believed, not_valid
 
-__all__ = ["Lobby"]
-
 CHECKS = 4
 """Checks that a member may have at a time."""
 

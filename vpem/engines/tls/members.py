@@ -8,16 +8,6 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
 
-__all__ = [
-    "Identity",
-    "Member",
-    "Roster",
-    "fingerprint",
-    "fingerprint_words",
-    "validity",
-    "written_address",
-]
-
 SPOKEN = 16
 """Bytes of a fingerprint that are read over a telephone: as hard to imitate as its key."""
 

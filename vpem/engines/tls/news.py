@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from vpem.engines.engine import StalledError
 from vpem.errors import Setting, VpemError
 
-__all__ = ["GoneOn", "LeftOut", "Parted", "Returned", "Sent", "Unheard"]
-
 
 class Parted(VpemError):
     """Another member has ended, why, and with which exit code."""

@@ -15,14 +15,12 @@ from vpem.engines.tls.door import listening
 from vpem.engines.tls.here import Pace
 from vpem.engines.tls.link import Link
 from vpem.engines.tls.members import Identity, Roster
-from vpem.engines.tls.news import GoneOn, LeftOut, Parted, Returned, Sent, Unheard
+from vpem.engines.tls.news import Parted, Returned, Sent, Unheard
 from vpem.engines.tls.streams import Message
 from vpem.engines.tls.switchboard import LOOK_EVERY, Switchboard
 from vpem.engines.tls.trust import identity_error
 from vpem.engines.tls.wire import FAREWELL, TEXT, UNHEARD, Missed, Refusal
 from vpem.errors import InputError, Setting, VpemError, printable
-
-__all__ = ["GoneOn", "LeftOut", "Parted", "Post", "Returned", "Sent", "Unheard"]
 
 SAY_AFTER = (10.0, 60.0)
 """Seconds without a member that is waited for after which that is said: at first, and again."""

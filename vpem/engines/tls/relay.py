@@ -22,8 +22,6 @@ from websockets.exceptions import ConnectionClosed
 
 from vpem.engines.tls.sockets import Answered
 
-__all__ = ["ABSENT", "CHUNK", "PAIRED", "RELAY", "WAIT", "Passed", "Relay"]
-
 RELAY = "/relay/"
 """How the paths begin that a relay serves."""
 

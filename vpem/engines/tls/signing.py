@@ -14,7 +14,6 @@ from vpem.errors import InputError
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-__all__ = ["INTRODUCTION", "SIGNATURE_BYTES", "MemberSigns"]
 
 SIGNATURE_BYTES = 64
 

@@ -20,18 +20,6 @@ from websockets.server import ServerProtocol
 
 from vpem.engines.tls.wire import FRAME, Refusal
 
-__all__ = [
-    "Answered",
-    "Called",
-    "Host",
-    "Line",
-    "certificate_of",
-    "quiet",
-    "refuse",
-    "said_goodbye",
-    "sent_at_damage",
-]
-
 quiet = logging.Logger("vpem.links", logging.CRITICAL + 1)
 """The library's logger: what is to be said is said by the members' own sentences."""
 

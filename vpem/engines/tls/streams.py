@@ -9,8 +9,6 @@ from dataclasses import dataclass
 from vpem.checks import available_memory
 from vpem.engines.tls.wire import PIECE, Ack, Damaged, Data, Got
 
-__all__ = ["Incoming", "Message", "Outgoing"]
-
 UNASKED = 1 << 24
 """Bytes that a member may have sent of what nobody has asked for yet."""
 

@@ -12,8 +12,9 @@ from typing import Any
 
 from vpem import __version__
 from vpem.engines.tls.carried import calls, through
-from vpem.engines.tls.dial import PATH, Refused, dial
+from vpem.engines.tls.dial import PATH, dial
 from vpem.engines.tls.door import Door
+from vpem.engines.tls.faults import Refused
 from vpem.engines.tls.here import Damage, Here, Pace
 from vpem.engines.tls.link import Link
 from vpem.engines.tls.lobby import Lobby
@@ -24,8 +25,6 @@ from vpem.engines.tls.streams import Message
 from vpem.engines.tls.trust import believed, client_context, server_context
 from vpem.engines.tls.wire import FINISHED, Refusal
 from vpem.errors import VpemError
-
-__all__ = ["LOOK_EVERY", "Switchboard"]
 
 LOOK_EVERY = 0.1
 """Seconds between looks at signals and clocks, while waiting."""

@@ -10,15 +10,6 @@ from vpem.engines.tls.alerts import SpeakingContext
 from vpem.engines.tls.members import Identity, Member, Roster, fingerprint, validity
 from vpem.errors import InputError
 
-__all__ = [
-    "any_context",
-    "client_context",
-    "identity_error",
-    "not_valid",
-    "refusal_of",
-    "server_context",
-]
-
 NO_CHECK_TIME = 0x200000
 """OpenSSL's X509_V_FLAG_NO_CHECK_TIME: dates are looked at after the handshake, by `not_valid`,
 so that both ends can say whose certificate it is, and until when it held."""

@@ -7,23 +7,6 @@ import struct
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-__all__ = [
-    "FAREWELL",
-    "FINISHED",
-    "FRAME",
-    "PIECE",
-    "TEXT",
-    "UNHEARD",
-    "Ack",
-    "Damaged",
-    "Data",
-    "Got",
-    "Hello",
-    "Missed",
-    "Refusal",
-    "parse",
-]  # fmt: skip
-
 PIECE = 1 << 18
 """Bytes of a message in one frame: few enough that what is urgent passes between."""
 

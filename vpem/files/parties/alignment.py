@@ -33,8 +33,6 @@ from vpem.files.parties.set_intersection import check_common, intersect
 from vpem.network.schema import Report
 from vpem.settings import ALIGNMENTS
 
-__all__ = ["Alignment", "align", "check_ids", "read_key"]
-
 SHORTEST_KEY = 32  # bytes
 STRETCHED: dict[str, int] = {"n": 1 << 15, "r": 8, "p": 1, "maxmem": 1 << 26, "dklen": 32}
 """By scrypt (RFC 7914): of a key that somebody has typed each guess takes 0.1 s and 32 MB."""

@@ -12,8 +12,6 @@ from vpem.errors import InputError
 from vpem.files.datasets import Dataset
 from vpem.network.holdings import Partition
 
-__all__ = ["cut", "file_stems"]
-
 
 def cut(
     dataset: Dataset,

@@ -17,8 +17,6 @@ from vpem.terms.families.kinds import Kinds
 if TYPE_CHECKING:
     from vpem.files.parties.opening import Holding
 
-__all__ = ["check_spoken_of", "joined_kinds", "settle_party", "stacked_kinds"]
-
 
 def settle_party(
     party: Party, datasets: Sequence[Dataset], parts: Sequence[Any], names: Sequence[str]

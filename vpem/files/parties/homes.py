@@ -11,8 +11,6 @@ from numpy.typing import NDArray
 
 from vpem.checks import Labels
 
-__all__ = ["Home"]
-
 
 @dataclass(frozen=True, eq=False)
 class Home:

@@ -14,8 +14,6 @@ from vpem.checks import Labels
 from vpem.errors import InputError
 from vpem.network.schema import Report
 
-__all__ = ["Tokens", "checksum", "match", "read_ids"]
-
 Tokens = NDArray[np.bytes_]
 """Ids, or hashes of them, as bytes of fixed width."""
 

@@ -33,11 +33,6 @@ from vpem.files.parties.weights import joined_weights, stacked_weights
 from vpem.network.holdings import Partition, Workers
 from vpem.network.schema import Report
 
-__all__ = [
-    "Share", "align_parties", "check_own_ids", "join_parties", "joined_names", "refuse_gaps",
-    "refuse_shared", "stack_parties",
-]  # fmt: skip
-
 
 def check_own_ids(holdings: Sequence[Holding], level: str | None, apart: bool) -> None:
     """Raise InputError where ids of parties that are all here keep rows from being aligned.

@@ -10,8 +10,6 @@ from vpem.files.parties.opening import Holding
 from vpem.idle import OF_SUMS_OVER_HUBS
 from vpem.network.schema import Report
 
-__all__ = ["check_labels", "labels_of_rows", "refuse_labels_of_rows"]
-
 
 def check_labels(held: Mapping[int, Holding], party: int, name: str) -> None:
     """Raise InputError where another party of this process has labels for the fit too."""

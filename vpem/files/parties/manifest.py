@@ -15,8 +15,6 @@ from vpem.files.opening import check_readable
 from vpem.files.table_settings import LabelledTable, TableSettings, settings_in
 from vpem.files.toml_text import read_toml
 
-__all__ = ["Party", "choose_parties", "read_manifest"]
-
 ALIASES = {"columns": "features", "ids": "id_column", "labels": "label_column"}
 """Short keys of a manifest, and the settings of tables that they stand for."""
 

@@ -34,8 +34,6 @@ from vpem.files.readers.common import GUESSED, MOST_NUMBERS
 from vpem.terms.lowrank.entries import check_covered, from_triplets
 from vpem.terms.lowrank.observations import Observations
 
-__all__ = ["entries_of", "observe_parties", "read_observed"]
-
 KINDS = ("row", "column")
 
 ROW_NAMES = ("row", "id", "ids")

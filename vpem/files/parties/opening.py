@@ -35,8 +35,6 @@ from vpem.files.parties.manifest import Party
 from vpem.files.table_settings import TableSettings
 from vpem.terms.families.kinds import Kinds
 
-__all__ = ["Holding", "Tell", "open_parties", "open_party"]
-
 Tell = Callable[[Dataset, TableSettings, TableSettings | None], None]
 """Is given what was read of a file, and how its party, and a model, say that it is to be read."""
 

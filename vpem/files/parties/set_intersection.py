@@ -15,8 +15,6 @@ from vpem.engines.placement import Placement
 from vpem.errors import InputError, brief
 from vpem.files.parties.ids import Tokens, match
 
-__all__ = ["check_common", "intersect"]
-
 FALSE_POSITIVES = 1e-12  # asked of the set intersection, which here has none: it sends raw sets
 POINT_BYTES = 35  # of an encrypted id in a message: a point of P-256, and what says that it is one
 

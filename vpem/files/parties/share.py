@@ -7,8 +7,6 @@ from dataclasses import dataclass
 
 from vpem.files.datasets import Dataset
 
-__all__ = ["Share"]
-
 
 @dataclass
 class Share(Dataset):

@@ -13,8 +13,6 @@ from vpem.errors import InputError
 from vpem.files.parties.manifest import Party
 from vpem.files.parties.opening import Holding
 
-__all__ = ["joined_weights", "stacked_weights"]
-
 
 def joined_weights(
     parties: Sequence[Party],

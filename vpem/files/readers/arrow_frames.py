@@ -16,8 +16,6 @@ from vpem.files.arrow import is_text
 from vpem.files.opening import check_unpacked, open_regular
 from vpem.files.readers.frames import Frame
 
-__all__ = ["arrow_frame", "parquet_frame"]
-
 
 def parquet_frame(file: Path, source: str) -> Frame:
     """Open a Parquet file."""

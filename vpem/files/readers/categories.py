@@ -25,8 +25,6 @@ from vpem.files.readers.frames import Frame, Wanted
 from vpem.files.readers.leaving_out import ID_NAMES
 from vpem.files.readers.text_numbers import check_writing, numbers_of, without_marks
 
-__all__ = ["Category", "take_categories"]
-
 ROWS_A_LEVEL = 2
 """Text with fewer rows a level, on average, is taken for a category only if somebody says so."""
 

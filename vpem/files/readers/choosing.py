@@ -14,8 +14,6 @@ from vpem.files.labels_for_fit import columns_of_labels
 from vpem.files.readers.frames import Wanted
 from vpem.files.table_settings import words_in
 
-__all__ = ["Choice", "choose", "columns_in", "resolve_column"]
-
 NOTED = ("label", "id", "worker", "weight")
 """What columns may hold beside features."""
 

@@ -23,24 +23,6 @@ from vpem.checks import (
 from vpem.errors import InputError, OwnDataWarning, Setting, shorten
 from vpem.files.table_settings import TableSettings
 
-__all__ = [
-    "GUESSED",
-    "LONG",
-    "MISSING_MARKS",
-    "MOST_NUMBERS",
-    "OF_ROWS",
-    "ZEROS",
-    "ask_of_ids",
-    "blank_marks",
-    "marked_numbers",
-    "only_guesses",
-    "refuse_large",
-    "take_counts",
-    "warn_of_guesses",
-    "warn_of_marks",
-    "with_features",
-]
-
 MISSING_MARKS = (
     "", "#N/A", "#N/A N/A", "#NA", "-1.#IND", "-1.#QNAN", "-NaN", "-nan", "1.#IND", "1.#QNAN",
     "<NA>", "N/A", "NA", "NAN", "NULL", "NaN", "None", "Null", "n/a", "na", "nan", "none", "null",

@@ -8,8 +8,6 @@ from vpem.errors import FileError, Setting
 from vpem.files.opening import PathLike, check_readable, open_regular
 from vpem.files.packed import open_unpacked, open_zip, packing_of
 
-__all__ = ["format_of"]
-
 START = 4096
 """Bytes that are looked at."""
 

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 
     from vpem.files.readers.profiles import ColumnProfile
 
-__all__ = ["Frame", "Wanted", "check_fields"]
-
 
 @dataclass(frozen=True)
 class Frame:

@@ -37,11 +37,6 @@ from vpem.files.readers.frames import Frame
 from vpem.files.reading import LONGEST_STRING
 from vpem.files.table_settings import TableSettings
 
-__all__ = [
-    "ID_NAMES", "MOST", "counted_by", "find_ids", "nothing_left", "sort_columns", "told_apart",
-    "warn_of_numbers",
-]  # fmt: skip
-
 ID_NAMES = ("id", "ids")
 """Of columns that are hardly meant to be features, in any case of letters."""
 

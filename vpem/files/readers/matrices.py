@@ -29,8 +29,6 @@ from vpem.files.readers.frames import Wanted
 from vpem.files.table_settings import TableSettings
 from vpem.network.holdings import Partition, from_agent_of_feature, from_worker_of_row
 
-__all__ = ["Matrix", "dataset_of_matrix"]
-
 
 @dataclass(frozen=True)
 class Matrix:

@@ -24,8 +24,6 @@ from vpem.files.readers.frames import Wanted, check_fields
 from vpem.files.readers.matrices import Matrix, dataset_of_matrix
 from vpem.files.readers.sparse import dense_of
 
-__all__ = ["list_npz", "read_npy", "read_npz"]
-
 NOTED = {"ids": "ids", "labels": "labels", "sample_weight": "sample_weight"}
 SPARSE = {"data", "indices", "indptr", "format", "shape"}
 """Members of what scipy.sparse.save_npz writes."""

@@ -15,8 +15,6 @@ from vpem.files.arrow import decoded, is_empty, is_text, plain_kind
 from vpem.files.datasets import Dataset
 from vpem.files.readers.frames import Frame
 
-__all__ = ["ColumnProfile", "profile_of"]
-
 KINDS = (
     (pa.types.is_boolean, "true/false"),
     (pa.types.is_integer, "whole numbers"),

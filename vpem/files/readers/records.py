@@ -12,8 +12,6 @@ from numpy.typing import NDArray
 
 from vpem.files.readers.frames import Frame
 
-__all__ = ["frame_of_arrays", "frame_of_records"]
-
 
 def frame_of_arrays(
     columns: Mapping[str, NDArray[Any]],

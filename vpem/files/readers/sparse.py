@@ -13,8 +13,6 @@ from vpem.errors import FileError
 from vpem.files.opening import check_unpacked
 from vpem.files.readers.common import refuse_large
 
-__all__ = ["Parts", "check_parts", "dense_of"]
-
 Parts = tuple[NDArray[Any], NDArray[Any], NDArray[Any]]
 """Values, their columns (rows), and where each row (column) begins."""
 

@@ -46,7 +46,6 @@ from vpem.network.holdings import from_worker_of_row
 if TYPE_CHECKING:
     from vpem.files.readers.categories import Category
 
-__all__ = ["dataset_of"]
 
 Columns = dict[int, pa.ChunkedArray]
 """Columns that were read, by their number in the table."""

@@ -16,8 +16,6 @@ from vpem.files.arrow import decoded, is_bytes, is_empty, longest_text, plain_ki
 from vpem.files.readers.common import LONG, MISSING_MARKS, ZEROS
 from vpem.files.table_settings import TableSettings
 
-__all__ = ["check_writing", "code_of_digits", "is_blank", "numbers_of", "without_marks"]
-
 WRITINGS = (
     (".", None), (",", None), (".", ","), (",", "."), (".", " "), (",", " "), (".", "'"),
     (",", "'"), (",", "\u00a0"), (",", "\u202f"), (".", "\u2019"), (".", "_"),

@@ -17,8 +17,6 @@ from vpem.files.packed import open_unpacked
 from vpem.files.readers.common import MISSING_MARKS
 from vpem.files.table_settings import TableSettings
 
-__all__ = ["TextTable", "look_at", "not_this_text"]
-
 START = 1 << 16
 """Bytes that are looked at."""
 

@@ -20,8 +20,6 @@ from vpem.files.readers.frames import Frame
 from vpem.files.readers.text_streams import TextTable, look_at, not_this_text
 from vpem.files.table_settings import TableSettings
 
-__all__ = ["text_frame"]
-
 OF_A_COLUMN = 3000  # bytes that reading a column takes, however short it is
 LINES_OF_A_NAME = 4  # at most
 BLOCK_BYTES = 1 << 24  # the longest row of a text, and how much of it is parsed at once

@@ -17,17 +17,6 @@ if TYPE_CHECKING:
     )
     from cryptography.x509 import Certificate
 
-__all__ = [
-    "SLACK",
-    "check_days",
-    "common_name",
-    "make_certificate",
-    "make_key",
-    "parse_certificate",
-    "parse_key",
-    "pem_of",
-    "public_key_of",
-]
 
 SLACK = timedelta(minutes=15)
 """How long before it is made a certificate is valid, since clocks differ."""

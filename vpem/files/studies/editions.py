@@ -18,8 +18,6 @@ from vpem.files.studies.signed import sign
 from vpem.files.studies.study import MOST_MEMBERS, Study, read_study
 from vpem.files.studies.writing import write_study
 
-__all__ = ["approved", "changed", "check_request", "revoked", "sign_edition"]
-
 
 def check_request(study: Study, request: Request) -> str:
     """Return what a request would do to a study: "join", "renew" or "change".

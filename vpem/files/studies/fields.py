@@ -12,8 +12,6 @@ from vpem.checks import read_int
 from vpem.errors import InputError, brief, did_you_mean
 from vpem.network.schema import Report
 
-__all__ = ["Fields", "address_of", "check_name", "moment"]
-
 T = TypeVar("T")
 
 NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9_-]{0,38}[A-Za-z0-9])?")

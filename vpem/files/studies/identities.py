@@ -30,20 +30,6 @@ from vpem.files.temporaries import temporary_beside
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-__all__ = [
-    "certificate_of",
-    "identities_in",
-    "identity_of",
-    "key_of",
-    "known_identity",
-    "make_identity",
-    "only_identity",
-    "read_certificate",
-    "read_identity",
-    "renew_identity",
-    "usable",
-    "write_new",
-]
 
 SOON = timedelta(days=30)
 LARGEST = 1 << 14

@@ -30,14 +30,6 @@ if TYPE_CHECKING:
     from vpem.files.studies.study import Study
     from vpem.network.schema import Report
 
-__all__ = [
-    "MOST_FORMER",
-    "Former",
-    "check_known",
-    "former_of",
-    "remember",
-    "succession",
-]
 
 MOST_FORMER = 50
 

@@ -14,8 +14,6 @@ from vpem.files.opening import PathLike, open_regular
 from vpem.files.studies.message_log import LONGEST
 from vpem.network.schema import State
 
-__all__ = ["Entry", "Logged", "Totals", "entries", "read_log"]
-
 DIGEST = re.compile("[0-9a-f]{64}")
 
 

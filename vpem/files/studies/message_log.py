@@ -24,7 +24,6 @@ from vpem.files.opening import AS_IT_IS, PathLike
 if TYPE_CHECKING:
     from vpem.engines.tls.news import Sent
 
-__all__ = ["MessageLog", "log_beside"]
 
 LARGEST = 1 << 26
 """Bytes of a log; a longer one is set aside under another name, and the next begins."""

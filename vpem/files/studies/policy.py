@@ -21,17 +21,6 @@ from vpem.files.studies.study import IF_LOST, RESULTS
 from vpem.files.toml_text import read_toml
 from vpem.settings import ALIGNMENTS, TOPOLOGIES
 
-__all__ = [
-    "COMMANDS",
-    "EXAMPLE",
-    "FILE",
-    "ESteps",
-    "Policy",
-    "PolicyError",
-    "policy_beside",
-    "read_policy",
-]
-
 FILE = "policy.toml"
 """Its name, in the folder of the study."""
 

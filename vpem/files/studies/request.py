@@ -18,8 +18,6 @@ from vpem.files.studies.signed import read_signed, signed_text, table_of
 from vpem.files.studies.study import FORMAT, MOST_FEATURES, Study, check_member
 from vpem.files.studies.writing import member_table
 
-__all__ = ["Request", "read_request", "write_request"]
-
 
 @dataclass(frozen=True)
 class Request:

@@ -25,16 +25,6 @@ if TYPE_CHECKING:
 
     from vpem.network.schema import Report
 
-__all__ = [
-    "Signed",
-    "digest_of",
-    "from_base64",
-    "is_signed_by",
-    "read_signed",
-    "sign",
-    "signed_text",
-    "table_of",
-]
 
 MARK = "\n[signature]\n"
 BYTES = 64

@@ -25,8 +25,6 @@ from vpem.errors import FileError
 from vpem.files.opening import AS_IT_IS, PathLike, open_regular
 from vpem.files.studies.identities import write_new
 
-__all__ = ["FILE", "Ran", "Spent", "now"]
-
 FILE = "data.spent"
 """Its name, in the folder of the studies, which share it; of its key ``data.spent.key``."""
 

@@ -16,18 +16,6 @@ from vpem.files.studies.known import Former, check_known, former_of
 from vpem.files.studies.signed import Signed, digest_of, read_signed
 from vpem.network.schema import Report
 
-__all__ = [
-    "FORMAT",
-    "IF_LOST",
-    "MOST_FEATURES",
-    "MOST_LINES",
-    "MOST_MEMBERS",
-    "RESULTS",
-    "Study",
-    "check_member",
-    "read_study",
-]
-
 FORMAT = 1
 RESULTS = ("all", "shards")
 IF_LOST = ("wait", "without")

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from vpem.files.studies.study import Study
     from vpem.network.schema import Report
 
-__all__ = ["member_table", "write_study"]
-
 
 def write_study(study: Study, identity: Identity, *, force: bool = True) -> None:
     """Sign a study and write it to its path, completely or not at all; only the organiser may."""

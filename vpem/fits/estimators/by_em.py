@@ -15,8 +15,6 @@ from vpem.settings import FitSettings
 from vpem.steps.given_starts import GivenStart
 from vpem.steps.runs import mean_over_roots
 
-__all__ = ["FittedByEM"]
-
 STARTS = {
     "kmeans": "kmeans",
     "k-means++": "k-means++",

@@ -27,8 +27,6 @@ from vpem.terms.missing_patterns import check_values
 from vpem.terms.nearest import nearest, squares_of_observed
 from vpem.terms.scaling import Scaling
 
-__all__ = ["DistributedKMeans"]
-
 
 class DistributedKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, OnGraph):
     """k-means of rows that workers hold, or of features that agents hold.

@@ -31,8 +31,6 @@ from vpem.terms.lowrank.factors import fit_rows
 from vpem.terms.lowrank.laws import Gaussian, Law
 from vpem.terms.lowrank.observations import Observations, check_law
 
-__all__ = ["FedMissEM"]
-
 Matrix = NDArray[np.float64]
 
 NEWTON_STEPS = 100

@@ -22,8 +22,6 @@ from vpem.fits.completed import Completed
 from vpem.fits.imputed import write_imputation
 from vpem.shown import html_table, table
 
-__all__ = ["Cells", "Everyday", "Lines"]
-
 Cells = tuple[tuple[str, ...], list[tuple[str, ...]]]
 """Heads and rows of a table."""
 

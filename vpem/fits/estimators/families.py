@@ -22,8 +22,6 @@ from vpem.files.table_settings import TableSettings
 from vpem.network.holdings import Partition
 from vpem.terms.families.kinds import Kinds
 
-__all__ = ["columns_apart", "dataset_for_fit", "dataset_for_model", "names_of"]
-
 
 def dataset_for_fit(X: Any, asked: Any, held: Callable[[Dataset], Partition]) -> Dataset:
     """Return rows with the family of each feature.

@@ -15,8 +15,6 @@ from vpem.settings import FedMixtureSettings, SumSettings
 from vpem.sums.combinations import way_of
 from vpem.sums.connect import connect_workers
 
-__all__ = ["FedEM"]
-
 
 class FedEM(FittedMixture):
     """Gaussian mixture of rows that workers hold, by FedEM or VR-FedEM.

@@ -21,8 +21,6 @@ from vpem.terms.factor_mixture import FactorMixture
 from vpem.terms.missing_patterns import rows_with_values
 from vpem.terms.mixture import Mixture
 
-__all__ = ["FittedMixture"]
-
 
 class FittedMixture(DensityMixin, OnGraph):
     """Estimator that has a ``mixture_`` after `fit`, and parameters ``graph``, ``random_state``."""

@@ -20,8 +20,6 @@ from vpem.network.schema import Report
 from vpem.settings import TOPOLOGIES
 from vpem.steps.runs import mean_over_roots
 
-__all__ = ["estimator_of"]
-
 E = TypeVar("E", bound=OnGraph)
 
 CALLED = {

@@ -23,8 +23,6 @@ from vpem.settings import FitSettings, SumSettings
 from vpem.sums.connect import connect
 from vpem.terms.families.kinds import Kinds
 
-__all__ = ["VPEM"]
-
 
 class VPEM(Streamed):
     """Gaussian mixture of data split by features over agents on a graph.

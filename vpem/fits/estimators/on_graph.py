@@ -41,8 +41,6 @@ from vpem.network.topologies import make_graph
 from vpem.records import Settings
 from vpem.terms.missing_patterns import check_missing
 
-__all__ = ["OfSettings", "OnGraph", "Rows", "validated", "warn_of_columns"]
-
 Rows = ArrayLike | Dataset
 """What rows are given as: an array, a data frame, or a dataset."""
 

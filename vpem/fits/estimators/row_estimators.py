@@ -19,8 +19,6 @@ from vpem.network.holdings import Workers, evenly, from_worker_of_row
 from vpem.settings import FitSettings, SumSettings
 from vpem.sums.connect import connect_workers
 
-__all__ = ["DistributedGaussianMixture", "workers_of"]
-
 
 def workers_of(workers: Any, n_samples: int) -> Workers:
     """Return who holds which rows, of an estimator's parameter ``workers``.

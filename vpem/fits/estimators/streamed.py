@@ -19,8 +19,6 @@ from vpem.fits.stream import fit_next
 from vpem.steps.batches import STEP_SIZE
 from vpem.terms.missing_patterns import check_columns
 
-__all__ = ["Streamed"]
-
 
 class Streamed(FittedByEM):
     """What an estimator has that goes on from each batch to the next."""

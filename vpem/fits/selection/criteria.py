@@ -10,14 +10,6 @@ import numpy as np
 from vpem.errors import InputError
 from vpem.network.schema import Report
 
-__all__ = [
-    "Chosen",
-    "choose",
-    "compare_folds",
-    "higher_is_better",
-    "over_folds",
-]
-
 
 def higher_is_better(criterion: str) -> bool:
     """Whether a larger value of a criterion is a better one."""

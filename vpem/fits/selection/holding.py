@@ -39,8 +39,6 @@ from vpem.terms.families.kinds import Kinds
 from vpem.terms.mixture import Mixture
 from vpem.terms.posteriors import CHUNK_VALUES, local_terms, normalised, posteriors
 
-__all__ = ["ByFeatures", "ByRows", "Held", "Judged"]
-
 Indices = NDArray[np.intp]
 
 

@@ -16,8 +16,6 @@ from typing import Any
 
 from vpem.fits.selection.trials import Outcome, Problem, Trial
 
-__all__ = ["one_thread", "run_trials"]
-
 ENDINGS = (signal.SIGINT, signal.SIGTERM)
 """Signals that end a search."""
 

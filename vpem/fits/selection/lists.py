@@ -7,8 +7,6 @@ from collections.abc import Iterable
 
 from vpem.errors import InputError, brief, check_choice
 
-__all__ = ["MOST_NUMBERS", "as_ranges", "parse_names", "parse_numbers"]
-
 MOST_NUMBERS = 10_000
 """Longest list."""
 

@@ -14,14 +14,13 @@ from vpem.errors import FileError, InputError, Setting
 from vpem.files.checkpoints import hold, own_files
 from vpem.files.endings import check_ending
 from vpem.files.fingerprint import checksum, describe_run
-from vpem.files.hdf5 import PathLike, check_writable
+from vpem.files.hdf5 import check_writable
+from vpem.files.opening import PathLike
 from vpem.files.states import read_state, write_state
 from vpem.fits.selection.trials import OF_DATA, Outcome, Problem, result_schema
 from vpem.network.schema import PLAIN, Choice, Mapping, Place, Report, check
 from vpem.sums.connect import Network
 from vpem.terms.families.kinds import Kinds
-
-__all__ = ["Record", "facts_of"]
 
 KIND = "selection"
 

@@ -19,8 +19,6 @@ from vpem.network.schema import Report
 from vpem.settings import CRITERIA, FitSettings, SumSettings
 from vpem.steps.cells import LEAST_OF_CELL
 
-__all__ = ["Selection", "check_problem", "grid", "search", "trials_of", "without_repeats"]
-
 DIAGONAL = ("diag", "tied-diag")
 """Covariance types whose models do not depend on the hubs."""
 

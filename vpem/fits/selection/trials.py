@@ -36,8 +36,6 @@ from vpem.network.schema import COUNT, NUMBER, TEXT, Choice, ListOf, Number, Rep
 from vpem.sums.connect import Network
 from vpem.sums.neighbours import Traffic
 
-__all__ = ["OF_DATA", "Cell", "Problem", "Trial", "folds_of", "name_hops", "result_schema"]
-
 ORDER_OF_FOLDS = 2
 """Sets the stream that deals rows out to folds apart from those of starts and batches."""
 

@@ -9,8 +9,6 @@ from vpem.errors import InputError, did_you_mean
 from vpem.files.holdings import read_holders
 from vpem.network.holdings import Workers
 
-__all__ = ["read_devices"]
-
 
 def read_devices(path: str | os.PathLike[str], individuals: Sequence[str]) -> Workers:
     """Read who holds whom: JSON, ``{"device": [individual, ...], ...}``, individuals by name.

@@ -11,8 +11,6 @@ from numpy.typing import NDArray
 from vpem.errors import InputError, MissingColumnError, check_choice, did_you_mean, shorten
 from vpem.saem.doses import Doses
 
-__all__ = ["EVENTS", "doses_of_lines", "event_columns", "measured_lines"]
-
 Vector = NDArray[np.float64]
 
 EVENTS = ("amt", "rate", "duration", "evid", "mdv", "addl", "ii", "ss")

@@ -12,18 +12,11 @@ import numpy as np
 
 from vpem.errors import FileError, VpemError
 from vpem.files.elements import Elements, Json, Strings, check_written, read_elements
-from vpem.files.hdf5 import (
-    atomic_write,
-    check_encoding,
-    create,
-    open_read,
-    read_attribute,
-    write_array,
-    write_attribute,
-    write_strings,
-)
+from vpem.files.hdf5 import atomic_write, create, write_array, write_attribute, write_strings
 from vpem.files.json_text import write_json_element
+from vpem.files.reading import check_encoding, read_attribute
 from vpem.files.reports import COMMUNICATION
+from vpem.files.walking import open_read
 from vpem.network.schema import (
     COUNT,
     FLAG,
@@ -55,13 +48,6 @@ from vpem.saem.saved import CERTAIN, SavedSaem, as_saved
 if TYPE_CHECKING:
     import h5py
 
-__all__ = [
-    "ENCODING",
-    "is_saem",
-    "read_saem",
-    "saem_as_json",
-    "save_saem",
-]
 
 ENCODING = FIT
 VERSION = "0.1.0"

@@ -17,8 +17,6 @@ from vpem.files.opening import PathLike
 from vpem.saem.formats.events import doses_of_lines, event_columns, measured_lines
 from vpem.saem.individuals import Individuals, from_long
 
-__all__ = ["MOST_COLUMNS", "LongTable"]
-
 MOST_COLUMNS = 1024
 MISSING = ("", "NA", "NaN", "nan", ".")
 

@@ -17,8 +17,6 @@ from vpem.saem.models.normal import LEAST, LOG_2_PI, is_floored, times
 from vpem.saem.models.tables import table_of
 from vpem.terms.matrices import lower_half, symmetric
 
-__all__ = ["BifactorModel"]
-
 
 class BifactorModel(SaemModel):
     """``y_j = mu_j + general_j z_0 + loading_j z_g(j) + e_j``, factors standard normal.

@@ -8,8 +8,6 @@ from vpem.saem.models.bifactor import BifactorModel
 from vpem.saem.models.model import Counts, Vector
 from vpem.saem.models.normal import LOG_2_PI, times
 
-__all__ = ["IncompleteBifactorModel"]
-
 LEAST_SEEN = 1e-6
 """Least number of individuals that have an item, of all of them, that a statistic may say."""
 

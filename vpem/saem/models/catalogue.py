@@ -16,17 +16,6 @@ from vpem.saem.individuals import Individuals
 from vpem.saem.models.model import SaemModel
 from vpem.saem.models.tables import is_incomplete
 
-__all__ = [
-    "INCOMPLETE",
-    "MODELS",
-    "OWN",
-    "all_options",
-    "has_curves",
-    "make_model",
-    "model_class",
-    "seeded",
-]
-
 MODELS = {
     "linear": ("vpem.saem.models.linear", "LinearModel"),
     "one-compartment": ("vpem.saem.models.curves", "OneCompartmentModel"),

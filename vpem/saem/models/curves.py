@@ -13,8 +13,6 @@ from vpem.saem.structures.by_name import structure_of
 from vpem.saem.structures.compartments import OneCompartment, TwoCompartments
 from vpem.saem.structures.formulas import LinearPredictor
 
-__all__ = ["CurveModel", "GeneralizedLinearModel", "OneCompartmentModel", "TwoCompartmentModel"]
-
 
 class _Dosed(MixedModel):
     """Concentrations after doses, in compartments with rates of first order."""

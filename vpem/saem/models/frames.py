@@ -20,8 +20,6 @@ from numpy.typing import NDArray
 from vpem.saem.individuals import Individuals
 from vpem.saem.models.model import Vector
 
-__all__ = ["Frame", "framed"]
-
 SAME = 1e-10
 """Share of a column's square that others leave, below which it says nothing beside them."""
 FLAT = 1e-24

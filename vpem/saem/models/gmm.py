@@ -26,8 +26,6 @@ from vpem.terms.matrices import lower_half, symmetric
 from vpem.terms.points import root_of
 from vpem.terms.scaling import FLOOR, deviations_of
 
-__all__ = ["GmmModel"]
-
 LEAST_WEIGHT = 1e-6
 
 

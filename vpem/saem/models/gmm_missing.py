@@ -16,8 +16,6 @@ from vpem.saem.models.normal import log_normal
 from vpem.saem.streams import Stream
 from vpem.terms.matrices import lower_half
 
-__all__ = ["IncompleteGmmModel"]
-
 
 class IncompleteGmmModel(GmmModel):
     """`GmmModel` of features that are missing at random.

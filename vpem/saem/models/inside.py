@@ -18,8 +18,6 @@ from vpem.saem.models.population import Population, Varying
 if TYPE_CHECKING:
     from vpem.saem.conditional import Conditional
 
-__all__ = ["Framed"]
-
 
 class Framed(Varying):
     """A model that is fitted in columns that are unrelated, see `vpem.saem.models.frames`.

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from vpem.saem.individuals import Individuals
     from vpem.saem.models.linear import LinearModel
 
-__all__ = ["Integrated", "integrated"]
 
 STEPS = 100
 PASSES = 3

@@ -19,8 +19,6 @@ from vpem.errors import InputError
 from vpem.saem.individuals import Individuals
 from vpem.saem.models.model import Vector
 
-__all__ = ["LAWS", "LINKED", "NORMAL", "Bends", "Law", "Normal", "Rows"]
-
 LOG_2_PI = float(np.log(2 * np.pi))
 
 

@@ -24,8 +24,6 @@ from vpem.saem.individuals import Individuals
 from vpem.saem.models.model import LEAST_UNIT, Counts, SaemModel, Vector
 from vpem.saem.streams import Keys, Streams
 
-__all__ = ["LdaModel", "TopicNames"]
-
 SWEEPS, CLOSE = 200, 1e-3
 """Of the bound: most iterations, and the largest change of a topic's words at which they end."""
 

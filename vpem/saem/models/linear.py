@@ -27,8 +27,6 @@ from vpem.saem.models.normal import (
 from vpem.saem.models.population import Population, Varying, columns_of, effect_of, words_of
 from vpem.terms.matrices import lower_half, symmetric
 
-__all__ = ["LinearModel"]
-
 MOST_SLOPES = 16
 """Latents that the kernel takes."""
 

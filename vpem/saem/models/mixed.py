@@ -34,8 +34,6 @@ from vpem.saem.structures.formulas import LinearPredictor
 from vpem.saem.structures.structure import Structure
 from vpem.terms.matrices import lower_half, symmetric
 
-__all__ = ["MixedModel", "latents_of"]
-
 MOST_LATENTS = 16
 """Latents that kernels take."""
 LEAST_VARIANCE = 0.25

@@ -19,7 +19,6 @@ from vpem.saem.streams import Keys, Stream
 if TYPE_CHECKING:
     from vpem.saem.models.integrated import Integrated
 
-__all__ = ["POSITIVE", "Counts", "SaemModel", "Vector", "begin_model", "check_model"]
 
 Vector = NDArray[np.float64]
 

@@ -9,19 +9,6 @@ from vpem.errors import InputError
 from vpem.saem.individuals import Individuals
 from vpem.terms.matrices import lower_half
 
-__all__ = [
-    "crossed",
-    "floored",
-    "gradient_normal",
-    "is_floored",
-    "known_scale",
-    "log_normal",
-    "products",
-    "quadratic",
-    "times",
-    "triangle_names",
-]
-
 Vector = NDArray[np.float64]
 LOG_2_PI = float(np.log(2 * np.pi))
 LEAST = 1e-10

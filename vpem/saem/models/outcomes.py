@@ -14,8 +14,6 @@ from vpem.saem.models.laws import LAWS, Law, Normal, Rows
 from vpem.saem.models.model import Counts, Vector
 from vpem.saem.models.normal import known_scale
 
-__all__ = ["Outcome", "Outcomes"]
-
 
 class Outcome(NamedTuple):
     """Rows of one outcome, and how they are measured.

@@ -23,18 +23,6 @@ from vpem.saem.models.model import SaemModel, Vector
 from vpem.saem.models.normal import LEAST, LOG_2_PI, floored, is_floored, products, triangle_names
 from vpem.terms.matrices import lower_half, symmetric
 
-__all__ = [
-    "COVARIANCES",
-    "Effect",
-    "Population",
-    "Varying",
-    "columns_of",
-    "effect_of",
-    "effects_of",
-    "short_name",
-    "words_of",
-]
-
 COVARIANCES = ("diagonal", "full")
 """Covariances of random effects."""
 

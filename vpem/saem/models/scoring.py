@@ -23,8 +23,6 @@ from vpem.saem.models.outcomes import Outcomes
 from vpem.saem.models.population import Population
 from vpem.terms.matrices import symmetric
 
-__all__ = ["Scoring"]
-
 WIDEST = 1.0
 """Longest step of a coefficient on a logarithmic scale in one iteration."""
 FACTOR = 16.0

@@ -9,8 +9,6 @@ import numpy as np
 from vpem.saem.individuals import Individuals
 from vpem.saem.models.model import Vector
 
-__all__ = ["is_incomplete", "table_of"]
-
 
 def table_of(individuals: Individuals, items: Sequence[float] | None) -> tuple[Vector, Vector]:
     """Return the values (n, d), NaN where they are missing, and the items (d,).

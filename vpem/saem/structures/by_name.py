@@ -11,8 +11,6 @@ from vpem.saem.structures.formulas import FORMULAS, Formula
 from vpem.saem.structures.own import OwnCurve
 from vpem.saem.structures.structure import Structure
 
-__all__ = ["is_own", "structure_of"]
-
 
 def is_own(name: str) -> bool:
     """Whether a name is a user's file of Python, and a function in it: ``FILE.py:function``."""

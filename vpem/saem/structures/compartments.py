@@ -14,8 +14,6 @@ from vpem.saem.doses import Doses, doses_of
 from vpem.saem.individuals import Individuals
 from vpem.saem.structures.structure import Structure, Vector
 
-__all__ = ["Compartments", "OneCompartment", "TwoCompartments"]
-
 CORES = {
     ("cl", "v"): 0,
     ("cl", "ke"): BY_CL_AND_KE,

@@ -13,8 +13,6 @@ from vpem.errors import check_choice
 from vpem.saem.individuals import Individuals
 from vpem.saem.structures.structure import SCALES, Structure, Vector
 
-__all__ = ["FORMULAS", "Formula", "LinearPredictor"]
-
 
 @dataclass(frozen=True)
 class _Kind:

@@ -15,8 +15,6 @@ from vpem.saem.individuals import Individuals
 from vpem.saem.structures.own import Signature
 from vpem.saem.structures.structure import Structure, Vector
 
-__all__ = ["Ode", "ode"]
-
 RELATIVE = 1e-6
 ABSOLUTE = 1e-8
 """Tolerances of a step, the second as a part of the largest amount until then."""

@@ -12,8 +12,6 @@ from vpem.errors import InputError, check_choice
 from vpem.saem.individuals import Individuals
 from vpem.saem.structures.structure import SCALES, Structure, Vector
 
-__all__ = ["OwnCurve", "Signature", "curve"]
-
 
 class Signature:
     """What a user's function says of itself: its parameters, where they begin, its covariates.

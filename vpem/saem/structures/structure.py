@@ -12,8 +12,6 @@ from vpem.errors import check_choice
 from vpem.saem.doses import Doses
 from vpem.saem.individuals import Individuals
 
-__all__ = ["SCALES", "Structure", "Vector"]
-
 Vector = NDArray[np.float64]
 
 SCALES = ("log", "logit", "identity")

@@ -20,8 +20,6 @@ from vpem.terms.families.family import (
     where_seen,
 )
 
-__all__ = ["LEAST_PROBABILITY", "Bernoulli", "Categorical"]
-
 LEAST_PROBABILITY = 1e-300
 """What a probability counts as in a term where it is smaller.
 

@@ -14,8 +14,6 @@ from vpem.terms.families.family import Features
 from vpem.terms.matrix import Rows, Shaped
 from vpem.terms.scaling import Scaling
 
-__all__ = ["Change", "Columns", "PartRows"]
-
 Change = Callable[[Floats], Floats]
 """What becomes of values before they are scaled."""
 

@@ -20,8 +20,6 @@ from vpem.terms.families.mixture import MixedMixture
 from vpem.terms.families.part import Law, Part
 from vpem.terms.mixture import Mixture
 
-__all__ = ["MixedCoordinates", "coordinates_of"]
-
 Vector = NDArray[np.float64]
 
 TINY = 1e-300

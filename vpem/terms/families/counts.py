@@ -11,8 +11,6 @@ from vpem.checks import Floats
 from vpem.terms.families.family import Features, Table, Tables, where_seen
 from vpem.terms.families.products import Products
 
-__all__ = ["LEAST_RATE", "Poisson", "no_count"]
-
 LEAST_RATE = 1e-300
 """What a rate counts as in a term where it is smaller: zero stays zero in EM, and terms finite."""
 

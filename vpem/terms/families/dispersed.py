@@ -14,8 +14,6 @@ from vpem.checks import Floats
 from vpem.terms.families.counts import LEAST_RATE, no_count
 from vpem.terms.families.family import Family, Features, Table, Tables, where_seen
 
-__all__ = ["LARGEST_SIZE", "LEAST_SIZE", "NegativeBinomial", "size_from"]
-
 LEAST_SIZE, LARGEST_SIZE = 1e-6, 1e8
 """Bounds of sizes; at the larger one counts of a mean below 1000 are Poisson to five digits."""
 

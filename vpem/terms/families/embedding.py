@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from vpem.terms.families.mixed import MixedTerms
     from vpem.terms.families.part import PartTerms
 
-__all__ = ["embedding"]
 
 NEAR_NORMAL: dict[str, Callable[[Floats], Floats]] = {
     "poisson": np.log1p, "negative-binomial": np.log1p, "exponential": np.cbrt, "gamma": np.cbrt,

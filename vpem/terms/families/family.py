@@ -18,8 +18,6 @@ from numpy.typing import DTypeLike, NDArray
 from vpem.checks import Floats
 from vpem.network.blocks import Blocks
 
-__all__ = ["Family", "Features", "Table", "Tables", "halfway", "row_shares", "where_seen"]
-
 Table = NDArray[np.float64]
 Tables = dict[str, Table]
 """Parameters or statistics by name, each of shape (K, C) with C cells in block order."""

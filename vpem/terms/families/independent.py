@@ -19,8 +19,6 @@ from vpem.terms.families.part import RANGES, How, Law, Made, Part, PartTerms
 from vpem.terms.matrix import Rows
 from vpem.terms.scaling import Scaling
 
-__all__ = ["Cells", "IndependentLaw", "IndependentTerms"]
-
 CHUNK_VALUES = 1 << 20
 """Values of rows that are looked at together for what all of them have in common."""
 

@@ -20,8 +20,6 @@ from vpem.terms.families.dispersed import NegativeBinomial
 from vpem.terms.families.family import Family, Features
 from vpem.terms.families.positive import Exponential, Gamma
 
-__all__ = ["FAMILIES", "LOCATED", "MOST_LEVELS", "Kinds"]
-
 LOCATED = ("gaussian", "t", "log-normal")
 """Families of which the features of a hub are joint: they have locations and scatter."""
 

@@ -10,8 +10,6 @@ from vpem.terms.families.lognormal import LogNormalLaw
 from vpem.terms.families.part import Law
 from vpem.terms.families.student import StudentLaw
 
-__all__ = ["LAWS", "law_of"]
-
 LAWS: dict[str, Law] = {law.name: law for law in (GaussianLaw(), StudentLaw(), LogNormalLaw())}
 """Families with locations and scatter, by their names; all others are in `FAMILIES`."""
 

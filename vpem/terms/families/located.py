@@ -22,8 +22,6 @@ from vpem.terms.missing_patterns import observed_scaling
 from vpem.terms.mixture import Mixture
 from vpem.terms.scaling import Scaling, floors_of, sharing
 
-__all__ = ["GaussianLaw", "LocatedTerms", "core_of"]
-
 
 class GaussianLaw(Law):
     """Gaussian features among those of other families."""

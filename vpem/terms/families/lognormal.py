@@ -15,8 +15,6 @@ from vpem.terms.families.located import GaussianLaw, LocatedTerms
 from vpem.terms.families.part import How, Part
 from vpem.terms.missing import MissingTerms
 
-__all__ = ["LogNormalLaw", "LogNormalTerms"]
-
 
 def _logs(values: Floats) -> Floats:
     with np.errstate(divide="ignore", invalid="ignore"):

@@ -23,8 +23,6 @@ from vpem.terms.row_terms import RowTerms
 from vpem.terms.scaling import Scaling
 from vpem.terms.statistics import enough_rows
 
-__all__ = ["MixedFactors", "MixedStatistics", "MixedTerms"]
-
 
 @dataclass(frozen=True)
 class MixedFactors:

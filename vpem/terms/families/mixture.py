@@ -23,8 +23,6 @@ from vpem.terms.families.values import wrong_value
 from vpem.terms.mixture import Mixture
 from vpem.terms.scaling import Scaling
 
-__all__ = ["MixedMixture", "scaling_of"]
-
 
 @dataclass(frozen=True)
 class MixedMixture(Density, facts="{n_components:component}, {n_features:feature}, {told}"):

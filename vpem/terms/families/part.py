@@ -20,9 +20,6 @@ from vpem.terms.families.family import Features, Table, Tables
 from vpem.terms.mixture import Mixture
 from vpem.terms.scaling import Scaling
 
-__all__ = ["RANGES", "How", "Law", "Made", "Part", "PartTerms"]
-
-
 RANGES: dict[str, tuple[float, float]] = {
     "positive": (0.0, np.inf), "probability": (0.0, 1.0), "simplex": (0.0, 1.0),
     "any": (-np.inf, np.inf),

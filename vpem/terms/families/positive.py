@@ -11,8 +11,6 @@ from vpem.checks import Floats
 from vpem.terms.families.family import Features, Table, Tables, where_seen
 from vpem.terms.families.products import Products
 
-__all__ = ["LARGEST_SHAPE", "LEAST_SHAPE", "Exponential", "Gamma", "shape_of"]
-
 LEAST_PART = 1e-9
 """Of the mean of all rows, what a component's is at least: all its values may be 0."""
 

@@ -12,8 +12,6 @@ from vpem._core.families import product_moments, product_terms
 from vpem.checks import Floats
 from vpem.terms.families.family import Family, Features, Table, Tables
 
-__all__ = ["Products"]
-
 
 class Products(Family):
     """Features with a cell of each parameter, and sums over rows of a few functions of each."""

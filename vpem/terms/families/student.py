@@ -35,8 +35,6 @@ from vpem.terms.missing_statistics import MissingFactors
 from vpem.terms.mixture import Mixture
 from vpem.terms.statistics import MissingStatistics, Statistics, enough_rows
 
-__all__ = ["START_DOF", "StudentFactors", "StudentLaw", "StudentTerms", "dof_of"]
-
 START_DOF = 10.0
 """Of components that no rows have told about yet."""
 

@@ -11,8 +11,6 @@ from vpem.terms.families.family import Table
 from vpem.terms.families.positive import shape_of
 from vpem.terms.statistics import Statistics
 
-__all__ = ["LEAST_DOF", "MOST_DOF", "StudentStatistics", "degrees_of_freedom", "student_terms"]
-
 LEAST_DOF = 1.0
 """Tails of a Cauchy: with heavier ones a few equal rows can have a likelihood beyond all bounds
 (Fernandez and Steel 1999)."""

@@ -11,8 +11,6 @@ from vpem.errors import InputError
 from vpem.terms.families.kinds import Kinds
 from vpem.terms.families.laws import law_of
 
-__all__ = ["check_values_of", "wrong_value"]
-
 MAY_BE = {
     "categorical": "codes from 0 to one less than there are levels",
     "bernoulli": "0 or 1",

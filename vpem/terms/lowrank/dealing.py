@@ -14,8 +14,6 @@ from vpem.network.holdings import Partition, contiguous
 from vpem.settings import DEALS
 from vpem.terms.lowrank.observations import Observations
 
-__all__ = ["Hidden", "hide", "split", "split_columns"]
-
 
 @dataclass(frozen=True)
 class Hidden:

@@ -13,8 +13,6 @@ from vpem.checks import as_array, check_memory
 from vpem.errors import InputError, shorten
 from vpem.terms.lowrank.observations import Observations
 
-__all__ = ["check_covered", "from_matrices", "from_triplets", "weighted"]
-
 
 def from_matrices(
     matrices: Any,

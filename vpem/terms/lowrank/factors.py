@@ -21,8 +21,6 @@ from numpy.typing import NDArray
 from vpem.errors import NumericalError
 from vpem.terms.lowrank.laws import Law
 
-__all__ = ["LowRank", "descend", "fit_rows", "objective", "shrink"]
-
 Matrix = NDArray[np.float64]
 
 SMALL = 200

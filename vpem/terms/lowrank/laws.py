@@ -11,8 +11,6 @@ from vpem.checks import check_number
 from vpem.errors import InputError, check_choice
 from vpem.settings import LAWS
 
-__all__ = ["Bernoulli", "Gaussian", "Law", "Poisson", "make_law"]
-
 Values = NDArray[np.float64]
 
 LARGEST_VALUE = 1e100

@@ -13,8 +13,6 @@ from vpem.terms.lowrank.factors import LowRank, descend, shrink
 from vpem.terms.lowrank.laws import Gaussian, Law
 from vpem.terms.lowrank.observations import Observations
 
-__all__ = ["ImputationModel"]
-
 Matrix = NDArray[np.float64]
 
 OUTSIDE = 1e-9

@@ -13,8 +13,6 @@ from vpem.errors import InputError
 from vpem.shown import Shown
 from vpem.terms.lowrank.laws import Law
 
-__all__ = ["Observations", "check_law"]
-
 
 @dataclass(frozen=True)
 class Observations(
