@@ -35,9 +35,8 @@ def stored_at(path: Path, curve: str | None = None) -> StoredFile:
     import h5py
 
     from vpem.errors import FileError
+    from vpem.files.hdf5 import open_read, read_attribute
     from vpem.files.opening import check_readable
-    from vpem.files.reading import read_attribute
-    from vpem.files.walking import open_read
 
     if not h5py.is_hdf5(str(check_readable(path))):
         raise FileError(
@@ -226,8 +225,7 @@ class OtherFile(FactsFile):
     @cached_property
     def facts(self) -> dict[str, Any]:
         """What lies where in it."""
-        from vpem.files.reading import read_attribute
-        from vpem.files.walking import list_datasets, open_read
+        from vpem.files.hdf5 import list_datasets, open_read, read_attribute
 
         with open_read(self.path) as file:
             kind = read_attribute(file, "encoding-type")
@@ -250,9 +248,9 @@ class ImputationFile(FactsFile):
     @cached_property
     def facts(self) -> dict[str, Any]:
         """What there is to say of the matrix, and of how it was completed."""
+        from vpem.files.hdf5 import open_read
         from vpem.files.imputations import read_imputed
         from vpem.files.json_text import read_json_element
-        from vpem.files.walking import open_read
 
         found = read_imputed(self.path)
         with open_read(self.path) as file:

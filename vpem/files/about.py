@@ -7,9 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from vpem.errors import InputError
-from vpem.files.hdf5 import write_attribute
-from vpem.files.reading import read_attribute
-from vpem.files.walking import open_read
+from vpem.files.hdf5 import open_read, read_attribute, write_attribute
 
 if TYPE_CHECKING:
     import h5py

@@ -9,8 +9,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from vpem.checks import Labels
 from vpem.errors import InputError
-from vpem.files.reading import read_array
-from vpem.files.walking import find
+from vpem.files.hdf5 import find, read_array
 
 if TYPE_CHECKING:
     import h5py

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from vpem.checks import Floats, Labels, check_memory, read_float
 from vpem.errors import FileError, InputError, MissingIdError, Setting, shorten
 from vpem.files.annotations import as_weights
+from vpem.files.hdf5 import LONGEST_STRING
 from vpem.files.opening import check_unpacked
-from vpem.files.reading import LONGEST_STRING
 
 
 def check_kinds(columns: list[tuple[str, pa.DataType]], source: str) -> None:

@@ -13,11 +13,18 @@ from vpem._core.threads import thread_count
 from vpem.checks import Floats, Labels, as_kept
 from vpem.errors import FileError
 from vpem.files.elements import Column, Elements, Strings, check_written, read_elements
-from vpem.files.hdf5 import atomic_write, create, write_array, write_column, write_strings
+from vpem.files.hdf5 import (
+    atomic_write,
+    check_encoding,
+    create,
+    open_read,
+    read_attribute,
+    write_array,
+    write_column,
+    write_strings,
+)
 from vpem.files.json_text import write_json_element
-from vpem.files.reading import check_encoding, read_attribute
 from vpem.files.reports import report_elements
-from vpem.files.walking import open_read
 from vpem.network.schema import COUNT, Array, ListOf, Maybe, Numbers, Report
 from vpem.shown import Shown
 from vpem.terms.matrix import Arranges

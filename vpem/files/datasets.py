@@ -24,14 +24,15 @@ from vpem.files.hdf5 import (
     atomic_write,
     create,
     describe_element,
+    find,
+    open_read,
+    read_array,
     write_array,
     write_column,
     write_strings,
 )
 from vpem.files.kept_kinds import write_kinds
 from vpem.files.matrix import FileMatrix
-from vpem.files.reading import read_array
-from vpem.files.walking import find, open_read
 from vpem.network.holdings import Partition, Workers
 from vpem.shown import Shown
 from vpem.terms.families.kinds import Kinds

@@ -17,9 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vpem.errors import FileError, InputError, shorten
+from vpem.files.hdf5 import find, read_array, read_attribute, read_column, read_strings, read_value
 from vpem.files.json_text import DEEPEST, read_json_element
-from vpem.files.reading import read_array, read_attribute, read_column, read_strings, read_value
-from vpem.files.walking import find
 from vpem.network.schema import Array, Field, Maybe, Place, Schema, Sizes, State, check
 
 if TYPE_CHECKING:

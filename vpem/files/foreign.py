@@ -8,9 +8,8 @@ from numpy.typing import ArrayLike, DTypeLike
 
 from vpem.checks import Floats
 from vpem.errors import FileError, InputError, Setting, did_you_mean, shorten
+from vpem.files.hdf5 import find, list_datasets, read_array, read_attribute, read_strings
 from vpem.files.matrix import FileMatrix
-from vpem.files.reading import read_array, read_attribute, read_strings
-from vpem.files.walking import find, list_datasets
 
 
 def as_matrix(values: ArrayLike, source: str, dtype: DTypeLike | None = None) -> Floats:

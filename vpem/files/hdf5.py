@@ -2,12 +2,21 @@
 
 Writing goes to a temporary file beside the target, which takes the target's place only when it is
 complete.
+
+Ways into HDF5 that anybody may have made: opening, and following hard links only.
+
+Whatever h5py raises on a damaged file becomes one sentence here and in `vpem.files.hdf5`: nobody
+else calls it to read.
+
+Reading elements of HDF5 that anybody may have made: no more than the file holds.
 """
 
 from __future__ import annotations
 
+import mmap
 import os
 import shutil
+import struct
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from io import FileIO
@@ -17,13 +26,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from vpem.checks import Labels
-from vpem.errors import FileError, InputError, Setting, VpemError
+from vpem.checks import Labels, check_memory, read_int
+from vpem.errors import FileError, InputError, Setting, VpemError, brief, printable
 from vpem.files.endings import check_ending
-from vpem.files.opening import PathLike
-from vpem.files.reading import (
-    LONGEST_STRING,
-)
+from vpem.files.opening import EXPANSION, PathLike, advice, check_readable, open_regular, read_limit
+from vpem.files.storage import Inflation, check_storage, lengths_of_strings, most_of
 from vpem.files.temporaries import temporary_beside
 
 if TYPE_CHECKING:
@@ -204,3 +211,459 @@ def _flush(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+LONGEST_PATH = 64
+"""Members on the way to an element."""
+
+MOST_MEMBERS = 1 << 20
+MOST_LISTED = 10_000
+"""Links that are looked at where a file is asked what it holds."""
+
+FAILURES = (
+    OSError, RuntimeError, LookupError, ValueError, TypeError, AttributeError, ArithmeticError,
+)  # fmt: skip
+"""What h5py raises on damaged files."""
+
+
+HEAP = struct.Struct("<4sB3xQ")
+HEAP_OBJECT = struct.Struct("<H6xQ")
+"""Heads of a global heap, which holds strings, and of an object in it (HDF5 format, III.E)."""
+
+SEARCHED = 1 << 26
+"""Bytes of a file in which heaps are looked for."""
+
+
+def _check_heaps(path: PathLike) -> None:
+    """Raise FileError where HDF5 would never end: free space in a heap that has no size."""
+    with (
+        open_regular(path) as file,
+        mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data,
+    ):
+        lengths = data[14:15] if data[8:9] < b"\x02" else data[10:11]
+        at = data.find(b"GCOL", 0, SEARCHED) if lengths == b"\x08" else -1
+        # Heaps do not overlap: all objects together are no longer than the file.
+        left = min(len(data), SEARCHED) // HEAP_OBJECT.size
+        while 0 <= at <= len(data) - HEAP.size and left > 0:
+            _, version, size = HEAP.unpack_from(data, at)
+            place, end = at + HEAP.size, min(at + size, len(data))
+            while version == 1 and place + HEAP_OBJECT.size <= end and left > 0:
+                number, length = HEAP_OBJECT.unpack_from(data, place)
+                step = HEAP_OBJECT.size + -(-length // 8) * 8 if number else length
+                if step == 0:
+                    raise FileError(f"{path} is damaged: a heap of its strings never ends")
+                place, left = place + step, left - 1
+            at = data.find(b"GCOL", at + 4, SEARCHED)
+
+
+def open_file(path: PathLike) -> h5py.File:
+    """Open an HDF5 file for reading; whoever calls closes it."""
+    import h5py
+
+    check_readable(path)
+    name = os.fspath(path)
+    if not h5py.is_hdf5(name):
+        raise FileError(f"{path} is not an HDF5 file")
+    _check_heaps(path)
+    try:
+        # Runs of whole chunks are read once: without a cache they go where they are wanted.
+        return h5py.File(name, "r", locking="best-effort", rdcc_nbytes=0)
+    except FAILURES as error:
+        if "truncated" in str(error):
+            raise FileError(f"{path} is cut short; copy or download it again") from error
+        raise FileError(f"{path} cannot be opened; it is damaged ({error})") from error
+
+
+@contextmanager
+def open_read(path: PathLike) -> Iterator[h5py.File]:
+    """Open an HDF5 file for reading through the functions of this module.
+
+    Where h5py fails on a part of the file that nobody foresaw, that is a FileError too.
+    """
+    try:
+        with open_file(path) as file:
+            number = _number(file)
+            _spent[number] = 0
+            try:
+                yield file
+            finally:
+                _spent.pop(number, None)
+    except VpemError:
+        raise
+    except FAILURES as error:
+        if not _is_from_h5py(error):
+            raise
+        raise FileError(f"{path} is damaged ({error})") from error
+
+
+_spent: dict[int, int] = {}
+"""Bytes that were made of each file that is open, by the number that HDF5 gives it."""
+
+
+def _number(file: h5py.File) -> int:
+    """Return the number that HDF5 gives a file as long as it is open."""
+    import h5py
+
+    return int(h5py.h5o.get_info(file.id).fileno)
+
+
+def spend(dataset: h5py.Dataset, n_bytes: int, where: str) -> None:
+    """Count what is made of a file: one dataset may be in it by many names."""
+    file = dataset.file
+    number = _number(file)
+    total = _spent[number] = _spent.get(number, 0) + n_bytes
+    most = read_limit() + most_of(os.path.getsize(file.filename))
+    if total > most:
+        raise FileError(
+            f"{where} cannot be read: all that the file declares takes more than {most} bytes, far "
+            f"more than it stores; {advice(total)}"
+        )
+    check_memory(dataset.size * dataset.dtype.itemsize, where)
+
+
+def _is_from_h5py(error: BaseException) -> bool:
+    """Whether an error was raised inside h5py: then it is the file's, not ours."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    return trace is not None and "h5py" in Path(trace.tb_frame.f_code.co_filename).parts
+
+
+def find(group: h5py.Group, name: str) -> Any:
+    """Return the member of ``group`` called ``name`` (a path), or None if there is none.
+
+    Only hard links are followed: others lead out of the file, in circles, or through more names
+    than anybody could have written.
+    """
+    import h5py
+
+    where = place_of(group, name)
+    parts = [part for part in name.split("/") if part not in ("", ".")]
+    if len(parts) > LONGEST_PATH:
+        raise FileError(f"{place_of(group, name[:40])}... leads through {len(parts)} groups")
+    with reading(where):
+        node: Any = group.file if name.startswith("/") else group
+        for part in parts:
+            if not isinstance(node, h5py.Group) or not node.id.links.exists(part.encode()):
+                return None
+            _check_link(node.id.links.get_info(part.encode()), where)
+            node = node[part]
+        return node
+
+
+def is_group(item: object) -> bool:
+    """Whether what `find` returned is a group."""
+    import h5py
+
+    return isinstance(item, h5py.Group)
+
+
+def _check_link(info: h5py.h5l.LinkInfo, where: str) -> None:
+    """Refuse every link that is no hard one."""
+    import h5py
+
+    if info.type == h5py.h5l.TYPE_SOFT:
+        raise FileError(f"{where} is a soft link, which is not followed; copy what it stands for")
+    if info.type != h5py.h5l.TYPE_HARD:
+        raise FileError(f"{where} is a link to another file, which is not followed; copy it in")
+
+
+def list_members(group: h5py.Group, most: int = MOST_MEMBERS) -> list[str]:
+    """Return the names of a group's members, at most so many, in the order of the file."""
+    where = place_of(group, "")
+    with reading(where):
+        names = _names(group, most + 1)
+    if len(names) > most:
+        raise FileError(f"{where} has more than {most} members")
+    return names
+
+
+def _names(group: h5py.Group, most: int) -> list[str]:
+    """Return names of at most ``most`` members."""
+    found: list[bytes] = []
+
+    def note(name: bytes) -> bool | None:
+        found.append(name)
+        return True if len(found) >= most else None
+
+    group.id.links.iterate(note)
+    return [name.decode("utf-8") for name in found]
+
+
+def list_datasets(file: h5py.File) -> dict[str, h5py.Dataset]:
+    """Return the datasets that a file holds itself, by path; each object once, by one path.
+
+    Only the first `MOST_LISTED` links are looked at.
+    """
+    import h5py
+
+    found: dict[str, h5py.Dataset] = {}
+    seen = {h5py.h5o.get_info(file.id).addr}
+    left, groups = MOST_LISTED, [("", file)]
+    with reading(file.filename):
+        while groups and left > 0:
+            path, group = groups.pop(0)
+            for name in _names(group, left):
+                left -= 1
+                info = group.id.links.get_info(name.encode())
+                if info.type != h5py.h5l.TYPE_HARD or info.u in seen:
+                    continue
+                seen.add(info.u)
+                item = group[name]
+                if isinstance(item, h5py.Group):
+                    groups.append((f"{path}{name}/", item))
+                elif isinstance(item, h5py.Dataset) and not (item.is_virtual or item.external):
+                    found[f"{path}{name}"] = item
+    return dict(sorted(found.items()))
+
+
+def place_of(item: h5py.Group | h5py.Dataset, name: str) -> str:
+    """Return "file: /path" for messages."""
+    inside = f"{item.name or ''}/{name}".replace("//", "/").strip("/")
+    return f"{item.file.filename}: {inside or 'the root group'}"
+
+
+@contextmanager
+def reading(where: str) -> Iterator[None]:
+    """Turn whatever h5py raises on a damaged file into one sentence."""
+    try:
+        yield
+    except VpemError:
+        raise
+    except MemoryError as error:
+        raise FileError(f"{where} does not fit in memory") from error
+    except FAILURES as error:
+        raise FileError(
+            f"{where} cannot be read: it is damaged, or stored in a way not known here ({error})"
+        ) from error
+
+
+LONGEST_STRING = 4096
+LONGEST_ATTRIBUTE = 1 << 16
+RUN_BYTES = 1 << 24
+KINDS = {
+    "b": "true/false values",
+    "i": "integers",
+    "u": "integers",
+    "f": "real numbers",
+    "c": "complex numbers",
+    "S": "strings",
+    "O": "strings or other objects",
+    "V": "records or opaque bytes",
+}
+
+
+def read_array(
+    group: h5py.Group,
+    name: str,
+    *,
+    ndim: int | None = None,
+    shape: Sequence[int | None] | None = None,
+    kinds: str = "iuf",
+) -> NDArray[Any]:
+    """Read a numeric dataset after checking its NumPy kinds, dimensions and size.
+
+    In ``shape`` None stands for any length. The result is C-contiguous, in native byte order, and
+    no wider than a double.
+    """
+    where = place_of(group, name)
+    dataset = _dataset(group, name)
+    with reading(where):
+        _check_kind(dataset, where, kinds)
+        _check_shape(dataset, where, ndim, shape)
+        spend(dataset, check_storage(dataset, where), where)
+        Inflation(dataset, where).check()
+        values, dtype = np.asarray(dataset[()]), dataset.dtype
+        wide = dtype.kind == "f" and dtype.itemsize > 8
+        native = np.dtype(np.float64) if wide else dtype.newbyteorder("=")
+        with np.errstate(over="ignore"):  # what is too large for a double is infinite then
+            return np.ascontiguousarray(values, dtype=native).reshape(values.shape)
+
+
+def check_matrix(group: h5py.Group, name: str) -> h5py.Dataset:
+    """Return a two-dimensional numeric dataset unread, to be read a run of rows at a time."""
+    where = place_of(group, name)
+    dataset = _dataset(group, name)
+    with reading(where):
+        _check_kind(dataset, where, "iuf")
+        _check_shape(dataset, where, 2, None)
+        check_storage(dataset, where)
+        if 0 in dataset.shape:
+            raise FileError(f"{where} has no values")
+    return dataset
+
+
+def read_strings(
+    group: h5py.Group, name: str, *, shape: Sequence[int | None] = (None,)
+) -> tuple[str, ...]:
+    """Read a one-dimensional dataset of UTF-8 strings of at most 4096 characters."""
+    import h5py
+
+    where = place_of(group, name)
+    dataset = _dataset(group, name)
+    with reading(where):
+        if h5py.check_string_dtype(dataset.dtype) is None:
+            found = KINDS.get(dataset.dtype.kind, str(dataset.dtype))
+            raise FileError(f"{where} holds {found}; it must hold UTF-8 strings")
+        _check_shape(dataset, where, 1, shape)
+        spend(dataset, check_storage(dataset, where, text=True), where)
+        Inflation(dataset, where).check()
+        strings = _strings(dataset, where)
+        if any(len(string) > LONGEST_STRING for string in strings):
+            raise FileError(f"{where} holds a string of more than {LONGEST_STRING} characters")
+        return tuple(strings)
+
+
+def _strings(dataset: h5py.Dataset, where: str) -> list[str]:
+    """Read strings a run at a time: they may be padding mostly, or the same one many times."""
+    import h5py
+
+    have = os.path.getsize(dataset.file.filename)
+    variable = h5py.check_string_dtype(dataset.dtype).length is None
+    most = max(read_limit(), have if variable else EXPANSION * have)
+    longest = dataset.dtype.itemsize
+    if variable:
+        lengths = lengths_of_strings(dataset, where)
+        # Where lengths cannot be told, none is longer than the file.
+        longest = have if lengths is None else _check_lengths(lengths, most, where)
+    step = max(RUN_BYTES // max(longest, 1), 16, 0 if variable else (dataset.chunks or (0,))[0])
+    text = dataset.asstr("utf-8", "strict")
+    strings: list[str] = []
+    total = 0
+    for start in range(0, dataset.size, step):
+        part = text[start : start + step].tolist()
+        total += sum(map(len, part))
+        if total > most:
+            raise FileError(f"{where} holds strings of more than {most} bytes; {advice(total)}")
+        strings += part
+    return strings
+
+
+def _check_lengths(lengths: Iterator[NDArray[np.uint32]], most: int, where: str) -> int:
+    """Refuse strings that are too long, each or together; return how long the longest is."""
+    total = longest = 0
+    for part in lengths:
+        total += int(part.sum(dtype=np.int64))
+        longest = max(longest, int(part.max(initial=0)))
+        if longest > 4 * LONGEST_STRING:
+            raise FileError(f"{where} holds a string of more than {LONGEST_STRING} characters")
+        if total > most:
+            raise FileError(f"{where} holds strings of more than {most} bytes; {advice(total)}")
+    return longest
+
+
+def read_column(group: h5py.Group, name: str) -> Labels:
+    """Read a one-dimensional dataset of strings or numbers (true/false values included)."""
+    import h5py
+
+    dataset = _dataset(group, name)
+    with reading(place_of(group, name)):
+        text = h5py.check_string_dtype(dataset.dtype) is not None
+    if text:
+        return np.array(read_strings(group, name), dtype=str)
+    return read_array(group, name, ndim=1, kinds="iufb")
+
+
+def read_attribute(item: h5py.Group | h5py.Dataset, name: str) -> str | None:
+    """Return a text attribute of a group or dataset, or None if it is absent or not text."""
+    value = read_value(item, name)
+    if isinstance(value, bytes | np.bytes_):
+        with reading(f"{place_of(item, '')}: attribute {name}"):
+            return value.decode("utf-8")
+    return str(value) if isinstance(value, str) else None
+
+
+def read_value(item: h5py.Group | h5py.Dataset, name: str) -> Any:
+    """Return an attribute that is a single number or text, or None if there is no such one."""
+    import h5py
+
+    with reading(f"{place_of(item, '')}: attribute {name}"):
+        key = name.encode()
+        if not h5py.h5a.exists(item.id, key):
+            return None
+        found = h5py.h5a.open(item.id, key)
+        # One text of variable length is no longer than the file; others are as long as they say.
+        plain = found.get_space().get_simple_extent_type() == h5py.h5s.SCALAR
+        if not plain or found.get_type().get_size() > LONGEST_ATTRIBUTE:
+            return None
+        return item.attrs[name]
+
+
+def read_shape(item: h5py.Group | h5py.Dataset, name: str) -> tuple[int, int] | None:
+    """Return an attribute that is two whole numbers, not negative, or None if there is none."""
+    import h5py
+
+    with reading(f"{place_of(item, '')}: attribute {name}"):
+        key = name.encode()
+        if not h5py.h5a.exists(item.id, key):
+            return None
+        found = h5py.h5a.open(item.id, key)
+        if found.shape != (2,) or found.dtype.kind not in "iu":
+            return None
+        rows, columns = (int(count) for count in item.attrs[name])
+        return (rows, columns) if min(rows, columns) >= 0 else None
+
+
+def check_encoding(file: h5py.File, expected: str, version: str) -> str | None:
+    """Return the ``encoding-type`` of a file, or None if it has none.
+
+    FileError unless it is ``expected``, of this or an earlier major ``version``.
+    """
+    found = read_attribute(file, "encoding-type")
+    if found is not None and found.startswith("vpem-") and found != expected:
+        raise FileError(f"{file.filename} is a {found} file, not a {expected} file")
+    if found == expected:
+        written = read_attribute(file, "encoding-version") or "none"
+        major = read_int(written.split(".")[0])
+        if major is None or major < 0:
+            raise FileError(
+                f"{file.filename} has no readable encoding-version (got {brief(written)})"
+            )
+        if major > int(version.split(".")[0]):
+            raise FileError(
+                f"{file.filename} was written by a newer vpem (format {printable(written)[:40]}, "
+                f"this one reads {version}); update vpem"
+            )
+    return found
+
+
+def _dataset(group: h5py.Group, name: str) -> h5py.Dataset:
+    """Return the dataset ``name``, refusing what is missing, no dataset, or stored elsewhere."""
+    import h5py
+
+    where = place_of(group, name)
+    item = find(group, name)
+    if item is None:
+        raise FileError(f"{where} does not exist")
+    if not isinstance(item, h5py.Dataset):
+        raise FileError(f"{where} is a group, not a dataset")
+    with reading(where):
+        if item.is_virtual or item.external:
+            raise FileError(f"{where} keeps its values in other files, which are not followed")
+    return item
+
+
+def _check_kind(dataset: h5py.Dataset, where: str, kinds: str) -> None:
+    """Refuse values of other kinds, by NumPy's letters."""
+    found = dataset.dtype
+    if found.kind not in kinds:
+        wanted = " or ".join(dict.fromkeys(KINDS[kind] for kind in kinds))
+        raise FileError(f"{where} holds {KINDS.get(found.kind, found)}; it must hold {wanted}")
+
+
+def _check_shape(
+    dataset: h5py.Dataset, where: str, ndim: int | None, shape: Sequence[int | None] | None
+) -> None:
+    """Check dimensions before anything is allocated."""
+    found = dataset.shape
+    if found is None:
+        raise FileError(f"{where} is empty")
+    words = " x ".join(map(str, found)) or "a single value"
+    if ndim is not None and len(found) != ndim:
+        raise FileError(f"{where} must have {ndim} dimension{'s' * (ndim > 1)}, got {words}")
+    if shape is not None and (
+        len(shape) != len(found)
+        or any(want not in (None, have) for want, have in zip(shape, found, strict=True))
+    ):
+        wanted = " x ".join("any" if want is None else str(want) for want in shape)
+        raise FileError(f"{where} must have shape {wanted}, got {words}")

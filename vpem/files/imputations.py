@@ -13,9 +13,8 @@ from numpy.typing import NDArray
 from vpem.errors import FileError
 from vpem.files.elements import Elements, Strings, read_elements
 from vpem.files.endings import check_ending
-from vpem.files.reading import check_encoding
+from vpem.files.hdf5 import check_encoding, open_read
 from vpem.files.tables import write_columns
-from vpem.files.walking import open_read
 from vpem.network.schema import FLAG, LARGEST_COUNT, TEXT, Array, Maybe
 from vpem.shown import Shown
 

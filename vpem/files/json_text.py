@@ -15,10 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vpem.errors import FileError
-from vpem.files.hdf5 import describe_element
+from vpem.files.hdf5 import describe_element, find, read_array
 from vpem.files.opening import PathLike, advice, read_limit, read_text
-from vpem.files.reading import read_array
-from vpem.files.walking import find
 from vpem.network.schema import Report
 
 if TYPE_CHECKING:

@@ -8,8 +8,7 @@ import numpy as np
 
 from vpem.errors import FileError, InputError
 from vpem.files.elements import Elements, Strings, read_elements
-from vpem.files.hdf5 import write_array, write_strings
-from vpem.files.walking import find
+from vpem.files.hdf5 import find, write_array, write_strings
 from vpem.network.schema import Array
 from vpem.terms.families.kinds import Kinds
 

@@ -12,13 +12,12 @@ from numpy.typing import DTypeLike, NDArray
 
 from vpem.checks import Floats, available_memory, check_memory
 from vpem.errors import FileError, InputError, Setting, VpemWarning
+from vpem.files.hdf5 import check_matrix, open_file
 from vpem.files.levels import Recoding
 from vpem.files.read_ahead import FileRows, ReadAhead, pieces
-from vpem.files.reading import check_matrix
 from vpem.files.row_runs import RowRuns, reads_of
 from vpem.files.storage import Inflation
 from vpem.files.unpacking import Unpacking
-from vpem.files.walking import open_file
 from vpem.network.blocks import Blocks
 from vpem.terms.matrix import Shaped
 from vpem.terms.scaling import Scaling

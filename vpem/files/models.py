@@ -16,13 +16,21 @@ from vpem.checks import as_kept
 from vpem.errors import FileError, InputError, VpemError, shorten
 from vpem.files.datasets import default_names
 from vpem.files.elements import Elements, Strings, check_written, read_elements
-from vpem.files.hdf5 import atomic_write, create, write_array, write_attribute, write_strings
+from vpem.files.hdf5 import (
+    atomic_write,
+    check_encoding,
+    create,
+    find,
+    is_group,
+    open_read,
+    write_array,
+    write_attribute,
+    write_strings,
+)
 from vpem.files.json_text import write_json_element
 from vpem.files.mixed_models import read_families, read_kinds, write_families
 from vpem.files.posterior_models import read_posterior, write_posterior
-from vpem.files.reading import check_encoding
 from vpem.files.reports import report_elements
-from vpem.files.walking import find, is_group, open_read
 from vpem.network.blocks import Blocks
 from vpem.network.schema import FLAG, Array, Choice, Integer, ListOf, Mapping, Maybe, Report
 from vpem.settings import COVARIANCE_TYPES

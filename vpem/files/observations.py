@@ -13,11 +13,22 @@ from vpem.checks import read_int
 from vpem.errors import FileError, InputError
 from vpem.files.annotations import STORED
 from vpem.files.data import STDIN, read_data
-from vpem.files.hdf5 import atomic_write, create, write_array, write_strings
+from vpem.files.hdf5 import (
+    atomic_write,
+    check_encoding,
+    create,
+    find,
+    is_group,
+    list_members,
+    open_read,
+    read_array,
+    read_column,
+    read_strings,
+    write_array,
+    write_strings,
+)
 from vpem.files.long_csv import header_of, is_long, read_entries
 from vpem.files.opening import check_readable, read_limit
-from vpem.files.reading import check_encoding, read_array, read_column, read_strings
-from vpem.files.walking import find, is_group, list_members, open_read
 from vpem.terms.lowrank.entries import from_matrices, from_triplets
 from vpem.terms.lowrank.observations import Observations
 

@@ -9,8 +9,7 @@ import numpy as np
 
 from vpem.errors import InputError
 from vpem.files.elements import Elements, read_elements
-from vpem.files.hdf5 import write_array, write_attribute
-from vpem.files.walking import find
+from vpem.files.hdf5 import find, write_array, write_attribute
 from vpem.network.schema import Array, Choice, Report
 from vpem.prior_settings import WEIGHT_PRIORS
 from vpem.terms.mixture import Mixture

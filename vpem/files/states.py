@@ -22,11 +22,21 @@ from numpy.typing import NDArray
 
 from vpem.checks import Labels
 from vpem.errors import FileError, VpemError
-from vpem.files.hdf5 import _flush, check_writable, create, describe_element, write_attribute
+from vpem.files.hdf5 import (
+    _flush,
+    check_encoding,
+    check_writable,
+    create,
+    describe_element,
+    find,
+    is_group,
+    open_read,
+    read_array,
+    read_attribute,
+    write_attribute,
+)
 from vpem.files.json_text import parse_json, read_json_bytes
 from vpem.files.opening import PathLike
-from vpem.files.reading import check_encoding, read_array, read_attribute
-from vpem.files.walking import find, is_group, open_read
 from vpem.network.schema import State
 
 ENCODING = "vpem-checkpoint"

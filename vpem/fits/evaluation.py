@@ -11,9 +11,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from vpem.checks import Labels
 from vpem.errors import FileError, InputError
+from vpem.files.hdf5 import find, open_read, read_column
 from vpem.files.opening import check_unpacked, read_text
-from vpem.files.reading import read_column
-from vpem.files.walking import find, open_read
 
 
 @dataclass(frozen=True)

@@ -15,9 +15,8 @@ from vpem.files import clusterings, imputations, models, observations, states
 from vpem.files.clusterings import StoredClustering, read_clustering
 from vpem.files.data import read_dataset
 from vpem.files.datasets import Dataset, default_names
+from vpem.files.hdf5 import open_read, read_attribute
 from vpem.files.models import Model, match_features, read_model
-from vpem.files.reading import read_attribute
-from vpem.files.walking import open_read
 from vpem.saem.formats import FIT, INDIVIDUALS
 from vpem.terms.missing_patterns import check_missing
 

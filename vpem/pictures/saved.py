@@ -13,10 +13,9 @@ from vpem.checks import Floats
 from vpem.errors import FileError, InputError
 from vpem.files import clusterings, models
 from vpem.files.clusterings import StoredClustering, read_clustering
+from vpem.files.hdf5 import open_read, read_attribute
 from vpem.files.model_exports import assembled
 from vpem.files.models import Model, read_model
-from vpem.files.reading import read_attribute
-from vpem.files.walking import open_read
 from vpem.network.hubs import Hub
 from vpem.pictures.families import mixed_parts
 from vpem.pictures.reported import History, Parts, Saved, SavedFit, numbers

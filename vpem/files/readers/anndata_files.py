@@ -15,11 +15,18 @@ from vpem.errors import FileError, InputError, did_you_mean
 from vpem.files.annotations import read_weights
 from vpem.files.datasets import Dataset, default_names
 from vpem.files.foreign import names_in, read_matrix
+from vpem.files.hdf5 import (
+    find,
+    is_group,
+    read_array,
+    read_attribute,
+    read_column,
+    read_shape,
+    read_strings,
+)
 from vpem.files.readers.frames import Wanted
 from vpem.files.readers.matrices import Matrix, dataset_of_matrix
 from vpem.files.readers.sparse import Parts, dense_of
-from vpem.files.reading import read_array, read_attribute, read_column, read_shape, read_strings
-from vpem.files.walking import find, is_group
 
 if TYPE_CHECKING:
     import h5py

@@ -13,13 +13,22 @@ from vpem.errors import FileError, InputError
 from vpem.files.annotations import read_weights
 from vpem.files.datasets import ENCODING, VERSION, Dataset, default_names
 from vpem.files.foreign import read_matrix
+from vpem.files.hdf5 import (
+    check_encoding,
+    find,
+    is_group,
+    list_datasets,
+    open_read,
+    read_array,
+    read_attribute,
+    read_column,
+    read_strings,
+)
 from vpem.files.kept_kinds import read_kinds
 from vpem.files.readers.anndata_files import dense_in, read_anndata, sparse_kind
 from vpem.files.readers.frames import Wanted, check_fields
 from vpem.files.readers.matrices import Matrix, dataset_of_matrix
 from vpem.files.readers.pandas_files import frames_in, read_pandas
-from vpem.files.reading import check_encoding, read_array, read_attribute, read_column, read_strings
-from vpem.files.walking import find, is_group, list_datasets, open_read
 from vpem.network.holdings import Partition, Workers, from_agent_of_feature, from_worker_of_row
 
 if TYPE_CHECKING:

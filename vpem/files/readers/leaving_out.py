@@ -32,9 +32,9 @@ from vpem.files.arrow import (
     plain_kind,
 )
 from vpem.files.datasets import names_apart
+from vpem.files.hdf5 import LONGEST_STRING
 from vpem.files.readers.common import GUESSED, MOST_NUMBERS, only_guesses, take_counts
 from vpem.files.readers.frames import Frame
-from vpem.files.reading import LONGEST_STRING
 from vpem.files.table_settings import TableSettings
 
 ID_NAMES = ("id", "ids")

@@ -15,9 +15,8 @@ from numpy.typing import NDArray
 
 from vpem.errors import FileError, InputError, Setting, did_you_mean, shorten
 from vpem.files.datasets import Dataset
+from vpem.files.hdf5 import find, is_group, list_members, read_array, read_attribute, read_value
 from vpem.files.readers.frames import Wanted, check_fields
-from vpem.files.reading import read_array, read_attribute, read_value
-from vpem.files.walking import find, is_group, list_members
 
 if TYPE_CHECKING:
     import h5py

@@ -19,6 +19,11 @@ from vpem.files.hdf5 import (
     atomic_write,
     create,
     describe_element,
+    find,
+    is_group,
+    open_read,
+    read_attribute,
+    read_strings,
     write_array,
     write_attribute,
     write_strings,
@@ -27,8 +32,6 @@ from vpem.files.long_csv import LONGEST_NAME, is_long_csv, read_cells
 from vpem.files.opening import check_unpacked
 from vpem.files.readers.anndata_files import sparse_in, sparse_kind
 from vpem.files.readers.sparse import check_parts
-from vpem.files.reading import read_attribute, read_strings
-from vpem.files.walking import find, is_group, open_read
 from vpem.saem.corpus import from_counts, gather
 from vpem.saem.formats.individuals import ENCODING, read_individuals
 from vpem.saem.individuals import Individuals

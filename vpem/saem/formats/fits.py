@@ -12,11 +12,18 @@ import numpy as np
 
 from vpem.errors import FileError, VpemError
 from vpem.files.elements import Elements, Json, Strings, check_written, read_elements
-from vpem.files.hdf5 import atomic_write, create, write_array, write_attribute, write_strings
+from vpem.files.hdf5 import (
+    atomic_write,
+    check_encoding,
+    create,
+    open_read,
+    read_attribute,
+    write_array,
+    write_attribute,
+    write_strings,
+)
 from vpem.files.json_text import write_json_element
-from vpem.files.reading import check_encoding, read_attribute
 from vpem.files.reports import COMMUNICATION
-from vpem.files.walking import open_read
 from vpem.network.schema import (
     COUNT,
     FLAG,

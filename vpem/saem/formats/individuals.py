@@ -12,10 +12,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vpem.errors import FileError, InputError, MissingColumnError, did_you_mean, shorten
-from vpem.files.hdf5 import atomic_write, create, write_array, write_strings
+from vpem.files.hdf5 import (
+    atomic_write,
+    check_encoding,
+    create,
+    find,
+    is_group,
+    list_members,
+    open_read,
+    read_array,
+    read_strings,
+    write_array,
+    write_strings,
+)
 from vpem.files.long_csv import is_long_csv, sort_names
-from vpem.files.reading import check_encoding, read_array, read_strings
-from vpem.files.walking import find, is_group, list_members, open_read
 from vpem.saem.corpus import share_words
 from vpem.saem.doses import Doses, doses_of
 from vpem.saem.formats import INDIVIDUALS
