@@ -102,8 +102,8 @@ def impute(
         from vpem.fits.completed import Imputation
         from vpem.fits.holdouts import score_holdout
         from vpem.fits.imputed import write_imputation
+        from vpem.pictures.assignments import draw_imputation
         from vpem.pictures.figure import check_picture, save_picture
-        from vpem.pictures.imputation import draw_imputation
 
         run = Run(screen, out, "imputations", engine, checkpoints)
         of_mixture = how.method == "mixture"

@@ -82,7 +82,7 @@ def plot(
     with Screen(target.quiet) as screen:
         from vpem.errors import check_choice
         from vpem.pictures.figure import check_picture, save_picture
-        from vpem.pictures.kinds import KINDS, check_kind, draw, kinds_of, next_kinds
+        from vpem.pictures.page import KINDS, check_kind, draw, kinds_of, next_kinds
 
         if kind is not None:
             check_choice("kind", kind, KINDS)

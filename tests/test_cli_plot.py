@@ -11,7 +11,7 @@ import pytest
 from vpem.files.data import read_dataset
 from vpem.files.datasets import Dataset, write_dataset
 from vpem.files.models import read_model, write_model
-from vpem.pictures.kinds import kinds_of
+from vpem.pictures.page import kinds_of
 from vpem.pictures.saved import read_saved
 
 from .cli_support import done, listing, run

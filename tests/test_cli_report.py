@@ -15,8 +15,7 @@ from vpem.files.datasets import write_dataset
 from vpem.files.models import read_model, write_model
 from vpem.fits.evaluation import compare
 from vpem.pictures.contents import Table
-from vpem.pictures.html import show_item, text
-from vpem.pictures.page import contents_of
+from vpem.pictures.page import contents_of, show_item, text
 from vpem.pictures.saved import read_saved
 from vpem_cli.app import command
 from vpem_cli.kinds import stored_at

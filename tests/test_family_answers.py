@@ -11,7 +11,7 @@ import vpem_cli
 from vpem.errors import InputError
 from vpem.fits.answer import Answer, as_table
 from vpem.pictures.families import densities_of, in_a_plane
-from vpem.pictures.kinds import KINDS, draw
+from vpem.pictures.page import KINDS, draw
 from vpem.pictures.samples import EvaluationData
 from vpem.pictures.saved import read_saved
 from vpem.terms.families.kinds import Kinds

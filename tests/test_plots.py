@@ -24,12 +24,12 @@ from vpem.network.blocks import Blocks
 from vpem.network.ledger import KINDS
 from vpem.pictures import curves, densities, network, scatters, traffic
 from vpem.pictures.figure import new_figure, render, words
-from vpem.pictures.kinds import KINDS as PICTURES
-from vpem.pictures.kinds import draw, kinds_of, next_kinds
-from vpem.pictures.projections import separating_plane
+from vpem.pictures.page import KINDS as PICTURES
+from vpem.pictures.page import draw, kinds_of, next_kinds
 from vpem.pictures.reported import Parts
 from vpem.pictures.samples import EvaluationData, choose_rows
 from vpem.pictures.saved import read_saved, saved_of
+from vpem.pictures.scatters import separating_plane
 from vpem.pictures.style import (
     COLOURS,
     CONTENDERS,

@@ -11,7 +11,7 @@ from vpem.files.clusterings import read_clustering, write_clustering
 from vpem.files.hdf5 import open_read
 from vpem.files.models import read_model, write_model
 from vpem.fits.imputed import write_imputation
-from vpem.pictures.kinds import draw, kinds_of
+from vpem.pictures.page import draw, kinds_of
 from vpem.pictures.saved import saved_of
 
 from .cli_support import overlapping

@@ -1,24 +1,39 @@
-"""A page that tells of a fit and shows it: one HTML file that needs nothing else."""
+"""A page that tells of a fit and shows it: one HTML file that needs nothing else.
+
+The kinds of pictures of files: of which fits they are, what each needs, what to look at next.
+
+What is said of a fit as HTML: one file that needs nothing else.
+"""
 
 from __future__ import annotations
 
+import base64
 import gc
+import io
 import os
-from collections.abc import Callable, Iterator
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from html import escape
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from vpem.errors import VpemError
+import vpem
+from vpem.errors import InputError, Setting, VpemError, check_choice, printable
 from vpem.files.hdf5 import atomic_write
-from vpem.pictures.contents import Contents
-from vpem.pictures.html import as_source, fill_page, show_picture, text
-from vpem.pictures.kinds import draw, kinds_of
+from vpem.pictures.contents import Contents, Listing, Table
+from vpem.pictures.figure import Picture, render
 from vpem.pictures.reported import Saved, SavedFit
 from vpem.pictures.saved import SavedLatents
 
 if TYPE_CHECKING:
-    from vpem.pictures.kinds import Data
+    from vpem.pictures.samples import EvaluationData
+    from vpem.pictures.saved import SavedLatents, SavedMixture
+    from vpem.saem.individuals import Individuals
+
+    Data = EvaluationData | Individuals
+    from matplotlib.figure import Figure
 
 
 MOST_CURVES = 12
@@ -97,3 +112,396 @@ def _uncollected() -> Iterator[None]:
     finally:
         if enabled:
             gc.enable()
+
+
+@dataclass(frozen=True)
+class Kind:
+    """One kind of picture."""
+
+    title: str  # above it in a page
+    about: str  # what it shows, for a hint
+    of: tuple[str, ...]  # files it is drawn of: their `Saved.plural`
+    data: str  # "no", "optional" or "needed"
+    drawn: str  # "module.function" of this room, which is loaded when something is drawn
+    options: tuple[str, ...] = ()
+    labels: bool = False  # rows must have some
+    check: Callable[[Any], None] | None = None  # raises InputError
+
+    def draw(self, saved: Saved, *data: Data | None, **options: Any) -> Picture:
+        """Draw a file, or the fit of latent variables in it, with data if it shows any."""
+        module, name = self.drawn.split(".")
+        draw: Callable[..., Picture] = getattr(import_module(f"vpem.pictures.{module}"), name)
+        return draw(saved if isinstance(saved, SavedFit) else saved.stored, *data, **options)
+
+
+def _check_two(saved: SavedFit) -> None:
+    from vpem.pictures.families import in_a_plane
+
+    d = len(saved.feature_names)
+    if d < 2:
+        raise InputError(
+            f"pairs and projections need two features, {saved.path} has {d}; try marginals"
+        )
+    in_a_plane(saved, None, [])
+
+
+def _check_covariance(saved: SavedMixture) -> None:
+    from vpem.pictures.families import families_of
+    from vpem.terms.families.kinds import LOCATED
+
+    families = families_of(saved)
+    if families is not None and not set(families) & set(LOCATED):
+        told = " and ".join(sorted(set(families)))
+        raise InputError(f"{saved.path} has no covariance: its features are {told}")
+
+
+def _check_curves(saved: SavedLatents) -> None:
+    from vpem.saem.models.catalogue import OWN, has_curves
+
+    fit = saved.stored
+    if fit.model == OWN and not fit.discrete:
+        raise InputError(
+            f"{saved.path} is of a user's own model, which a file does not hold: draw in Python, "
+            "vpem.pictures.saem.draw_curves(fit, individuals, model=...)"
+        )
+    if not has_curves(fit.model, fit.model_options):
+        raise InputError(
+            f"{saved.path} is of the model {fit.model}, whose latents have no curves over time; "
+            "take ",
+            Setting("kind", "traces"),
+        )
+
+
+MIXTURES = ("mixtures",)
+FITS = ("mixtures", "clusters")
+LATENTS = ("fits of SAEM",)
+TOPICS = ("topics",)
+
+KINDS: dict[str, Kind] = {
+    "profile": Kind(
+        "What they are", "how far the mean of each lies from that of all rows", FITS, "no",
+        "densities.draw_profile", options=("features", "ax"),
+    ),
+    "projection": Kind(
+        "How they lie apart", "all features at once, in the plane that separates best", FITS,
+        "optional", "scatters.draw_projection", options=("ax",), check=_check_two,
+    ),
+    "marginals": Kind(
+        "Feature by feature", "densities over histograms", FITS, "optional",
+        "densities.draw_marginals", options=("features",),
+    ),
+    "pairs": Kind(
+        "Pairs of features", "rows with the components' ellipses", FITS, "optional",
+        "scatters.draw_pairs", options=("features",), check=_check_two,
+    ),
+    "responsibilities": Kind(
+        "How surely rows are assigned", "rows by component and uncertainty", MIXTURES, "needed",
+        "assignments.draw_responsibilities",
+    ),
+    "confusion": Kind(
+        "Agreement with labels", "labels against components or clusters, matched", FITS, "needed",
+        "assignments.draw_confusion", options=("ax",), labels=True,
+    ),
+    "history": Kind(
+        "Iteration by iteration", "log-likelihood by iteration and root, and against bytes", FITS,
+        "no", "curves.draw_history",
+    ),
+    "graph": Kind(
+        "Agents and links", "agents coloured by hub, or workers, with their links", FITS, "no",
+        "network.draw_graph", options=("ax",),
+    ),
+    "sparsity": Kind(
+        "Blocks of the covariance", "which entries of the covariance are estimated", MIXTURES,
+        "no", "network.draw_sparsity", check=_check_covariance,
+    ),
+    "communication": Kind(
+        "Bytes by phase, link and agent", "how much was sent, when, by whom and where", FITS,
+        "no", "traffic.draw_communication",
+    ),
+    "traces": Kind(
+        "How the parameters went",
+        "every parameter by iteration, with its mean since the burn-in and its estimate", LATENTS,
+        "no", "saem.draw_traces",
+    ),
+    "curves": Kind(
+        "Curves of individuals",
+        "curves of individuals given their rows, with intervals, over what was measured", LATENTS,
+        "needed", "saem.draw_curves", options=("most",), check=_check_curves,
+    ),
+    "observed": Kind(
+        "Measured and predicted", "measurements against predictions, of population and individuals",
+        LATENTS, "needed", "diagnostics.draw_observed", check=_check_curves,
+    ),
+    "residuals": Kind(
+        "Residuals", "residuals against time, prediction and the normal law", LATENTS, "needed",
+        "diagnostics.draw_residuals", check=_check_curves,
+    ),
+    "vpc": Kind(
+        "Visual predictive check",
+        "percentiles of measurements over time, beside those of simulated data", LATENTS, "needed",
+        "diagnostics.draw_check", check=_check_curves,
+    ),
+    "effects": Kind(
+        "Random effects", "latents of individuals about the population's, and against covariates",
+        LATENTS, "needed", "diagnostics.draw_effects", check=_check_curves,
+    ),
+    "topics": Kind(
+        "Words of the topics", "the most probable words of each topic", TOPICS, "no",
+        "topics.draw_topics",
+    ),
+    "shares": Kind(
+        "Topics of the devices", "what share of the words of each device is of which topic",
+        TOPICS, "no", "topics.draw_shares",
+    ),
+    "spreads": Kind(
+        "How the topics went", "over how many words each topic is spread, by iteration", TOPICS,
+        "no", "topics.draw_spreads",
+    ),
+}  # fmt: skip
+"""All kinds; the first of a file is drawn by default."""
+
+
+def kinds_of(saved: Saved) -> dict[str, Kind]:
+    """Return the kinds of pictures of files like this; pairs come first where there is but one."""
+    found = {name: kind for name, kind in KINDS.items() if saved.plural in kind.of}
+    if isinstance(saved, SavedFit) and len(saved.feature_names) == 2:
+        from vpem.pictures.families import levels_drawn
+
+        if all(levels_drawn(saved, j) is None for j in (0, 1)):
+            found = {"pairs": found["pairs"], **found}
+    return found
+
+
+def check_kind(kind: str, saved: Saved) -> Kind:
+    """Return the kind of this name, or raise `InputError` unless it is drawn of such files."""
+    check_choice("kind", kind, KINDS)
+    found = KINDS[kind]
+    if saved.plural not in found.of:
+        raise InputError(
+            f"{kind} is drawn of {' and '.join(found.of)}, and {saved.path} holds {saved.holds}; "
+            "take ",
+            Setting("kind", next(iter(kinds_of(saved)))),
+        )
+    return found
+
+
+def draw(kind: str, saved: Saved, data: Data | None = None, **options: Any) -> Picture:
+    """Draw one of `KINDS`; data are rows, or individuals of a fit of SAEM.
+
+    Options are ``features``, names or numbers of those that "profile", "marginals" or "pairs" draw;
+    ``most``, individuals of "curves"; ``ax``, where "profile", "projection", "confusion" and
+    "graph", which have one panel, are drawn, by default in a figure of their own.
+    """
+    found = check_kind(kind, saved)
+    given = {name: value for name, value in options.items() if value is not None}
+    for name in given:
+        if name not in found.options:
+            takers = [one for one, other in KINDS.items() if name in other.options]
+            listed = ", ".join(takers[:-1]) + " and " + takers[-1] if takers[1:] else takers[0]
+            raise InputError(Setting(name), f" are for {listed}, not for {kind}")
+    if found.check is not None:
+        found.check(saved)
+    if found.data == "no":
+        return found.draw(saved, **given)
+    if data is None and found.data == "needed":
+        raise InputError(f"the picture shows {saved.units}; give the data after the model")
+    return found.draw(saved, data, **given)
+
+
+def next_kinds(kind: str, saved: Saved, data: Data | None) -> dict[str, list[str]]:
+    """Return other kinds that can be drawn of this file, by what they need besides.
+
+    Keys are "" (nothing but what was given), "DATA" and "DATA with labels", where there are any.
+    """
+    found: dict[str, list[str]] = {"": []}
+    for name, one in kinds_of(saved).items():
+        try:
+            if one.check is not None:
+                one.check(saved)
+        except InputError:
+            continue
+        if name == kind:
+            continue
+        needs = ""
+        if one.labels and getattr(data, "labels", None) is None:
+            needs = "DATA with labels"
+        elif data is None and one.data != "no":
+            needs = "DATA"
+        found.setdefault(needs, []).append(name)
+    return {needs: names for needs, names in found.items() if names}
+
+
+Part = tuple[str, str, str]
+"""Name, heading and HTML of a section."""
+
+LARGEST_SVG = 1 << 20
+"""Bytes beyond which a drawing is kept as dots."""
+
+DOTS = 110
+"""An inch, of what is kept as dots."""
+
+STYLE = """
+:root { color-scheme: light; }
+body { font: 16px/1.5 system-ui, sans-serif; color: #1a1a1a; background: #fff;
+  max-width: 62rem; margin: 0 auto; padding: 1rem 1.25rem 3rem; }
+h1 { font-size: 1.7rem; margin: 0.5rem 0 0; overflow-wrap: anywhere; }
+h2 { font-size: 1.25rem; margin: 2.2rem 0 0.6rem; border-bottom: 1px solid #bbb; }
+h3 { font-size: 1.05rem; margin: 1.6rem 0 0.4rem; }
+p.lead { margin: 0.2rem 0 1rem; color: #444; }
+nav { background: #f6f7f8; padding: 0.4rem 1.2rem 0.6rem; margin: 1rem 0; }
+nav h2 { margin: 0.2rem 0; border: 0; font-size: 1.05rem; }
+nav ol { margin: 0; padding-left: 1.3rem; columns: 18rem; }
+nav li { break-inside: avoid; }
+nav ul { padding-left: 1rem; margin: 0; font-size: 0.94em; }
+a { color: #00508c; }
+.wide { overflow-x: auto; }
+table { border-collapse: collapse; margin: 0.6rem 0 1rem; }
+caption { text-align: left; font-weight: 600; padding-bottom: 0.3rem; }
+th, td { padding: 0.22rem 0.8rem 0.22rem 0; text-align: left; vertical-align: top;
+  border-bottom: 1px solid #e3e3e3; overflow-wrap: break-word; max-width: 40rem; }
+th { font-weight: 600; }
+td.n, th.n { text-align: right; font-variant-numeric: tabular-nums; overflow-wrap: normal; }
+code { font-family: ui-monospace, monospace; font-size: 0.92em; overflow-wrap: anywhere; }
+.warnings { border-left: 6px solid #b34700; background: #fff5ec; padding: 0.5rem 1rem; }
+figure { margin: 0.6rem 0 1.6rem; }
+figure img { max-width: 100%; height: auto; }
+figcaption { color: #444; font-size: 0.92rem; }
+footer { margin-top: 3rem; color: #555; font-size: 0.9rem; }
+@media print {
+  body { max-width: none; font-size: 11pt; padding: 0; }
+  nav { display: none; }
+  .wide { overflow: visible; }
+  figure, tr { break-inside: avoid; }
+  h2, h3 { break-after: avoid; }
+}
+"""
+
+PAGE = """<!DOCTYPE html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta http-equiv="Content-Security-Policy"
+ content="default-src 'none'; img-src data:; style-src 'unsafe-inline'">
+<title>{title}</title>
+<style>{style}</style>
+</head>
+<body>
+<header>
+<h1>{title}</h1>
+<p class="lead">{lead}</p>
+</header>
+<nav aria-label="Contents"><h2>Contents</h2><ol>{contents}</ol></nav>
+<main>
+{sections}
+</main>
+<footer>Made by vpem {version}. Everything shown here is in this file.</footer>
+</body>
+</html>
+"""
+
+
+def text(value: object) -> str:
+    """Return any value as text of a page: escaped, in one line, without control characters."""
+    return escape(printable(value), quote=True)
+
+
+def _table(table: Table) -> str:
+    kind = ' class="n"' if table.numbers else ""
+    parts = ["<div class='wide'><table>"]
+    if table.caption:
+        parts.append(f"<caption>{text(table.caption)}</caption>")
+    if table.heads:
+        cells = [f'<th scope="col">{text(table.heads[0])}</th>']
+        cells += [f'<th scope="col"{kind}>{text(head)}</th>' for head in table.heads[1:]]
+        parts.append(f"<thead><tr>{''.join(cells)}</tr></thead>")
+    parts.append("<tbody>")
+    for first, *others in table.rows:
+        cells = [f'<th scope="row">{text(first)}</th>']
+        cells += [f"<td{kind}>{text(cell)}</td>" for cell in others]
+        parts.append(f"<tr>{''.join(cells)}</tr>")
+    return "".join([*parts, "</tbody></table></div>"])
+
+
+def show_item(item: Table | Listing | str) -> str:
+    """Return a table, a list or a sentence as HTML."""
+    if isinstance(item, Table):
+        return _table(item)
+    if isinstance(item, Listing):
+        items = "".join(f"<li>{text(line)}</li>" for line in item.lines)
+        return f"<ul class='warnings'>{items}</ul>"
+    return f"<p>{text(item)}</p>"
+
+
+def fill_page(
+    contents: Contents, pictures: Mapping[str, tuple[str, str]], more: Sequence[Part]
+) -> str:
+    """Return the page: sections with their pictures, and others. Empty ones are left out.
+
+    ``pictures`` have by kind the title and HTML of each that was drawn; ``more`` sections, which
+    come last, are (name, heading, HTML).
+    """
+    parts: list[Part] = []
+    listed = []
+    for one in contents.sections:
+        drawn = {kind: pictures[kind] for kind in one.pictures if kind in pictures}
+        body = "".join([*map(show_item, one.items), *(shown for _, shown in drawn.values())])
+        if body:
+            parts.append((one.name, one.heading, body))
+            listed.append(_listed(one.name, one.heading, {f"picture-{kind}": title for kind,
+                          (title, _) in drawn.items()}))  # fmt: skip
+    for name, heading, body in more:
+        if body:
+            parts.append((name, heading, body))
+            listed.append(_listed(name, heading, {}))
+    return PAGE.format(
+        title=text(contents.title),
+        lead=text(contents.lead),
+        style=STYLE,
+        version=text(vpem.__version__),
+        contents="".join(listed),
+        sections="\n".join(
+            f'<section id="{key}" aria-labelledby="{key}-head">'
+            f'<h2 id="{key}-head">{text(head)}</h2>\n{body}\n</section>'
+            for key, head, body in parts
+        ),
+    )
+
+
+def _listed(name: str, heading: str, below: Mapping[str, str]) -> str:
+    """Return a line of the table of contents, with those of the pictures of its section."""
+    inner = "".join(_listed(key, title, {}) for key, title in below.items())
+    inner = f"<ul>{inner}</ul>" if inner else ""
+    return f'<li><a href="#{name}">{text(heading)}</a>{inner}</li>'
+
+
+def show_picture(
+    name: str, title: str, source: str, alt: str, about: str, notes: Sequence[str]
+) -> str:
+    """Return a picture of a page, with its heading and what is said below it."""
+    said = f"{about[:1].upper()}{about[1:]}." + "".join(f" Note: {note}." for note in notes)
+    return (
+        f"<h3 id='picture-{name}'>{text(title)}</h3>\n"
+        f"<figure><img src='{source}' alt='{text(alt)}'>"
+        f"<figcaption>{text(said)}</figcaption></figure>"
+    )
+
+
+def as_source(figure: Figure) -> str:
+    """Return a figure as an address that holds it: lines as SVG, or dots where they are many."""
+    import matplotlib as mpl
+
+    # Letters as shapes: the page looks the same everywhere.
+    with (
+        mpl.rc_context({"svg.hashsalt": "vpem", "svg.fonttype": "path"}),
+        warnings.catch_warnings(),
+    ):
+        warnings.filterwarnings("ignore", "Glyph ")
+        stream = io.BytesIO()
+        render(figure, stream, "svg", DOTS)
+        kind = "svg+xml"
+        if stream.tell() > LARGEST_SVG:
+            stream = io.BytesIO()
+            render(figure, stream, "png", DOTS)
+            kind = "png"
+    return f"data:image/{kind};base64,{base64.b64encode(stream.getvalue()).decode('ascii')}"

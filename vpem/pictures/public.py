@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from vpem.fits.clustering import Clustering
     from vpem.fits.results import MixtureResult
     from vpem.pictures.figure import Picture
-    from vpem.pictures.kinds import Data
+    from vpem.pictures.page import Data
     from vpem.pictures.reported import Saved
 
 
@@ -156,8 +156,8 @@ def plot(
     >>> vpem.plot(model, "pairs", X).save("pairs.png")  # doctest: +SKIP
     """
     from vpem.fits.completed import Completed, Imputation
-    from vpem.pictures.imputation import draw_imputation
-    from vpem.pictures.kinds import draw, kinds_of
+    from vpem.pictures.assignments import draw_imputation
+    from vpem.pictures.page import draw, kinds_of
 
     imputation = getattr(model, "imputation_", model)
     if isinstance(imputation, Completed):
