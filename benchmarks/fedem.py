@@ -21,8 +21,8 @@ from rich.console import Console
 
 from vpem.fits.fedem import fit_fedem
 from vpem.network.holdings import Workers, by_label, evenly
-from vpem.pictures.fedem import draw_histories
 from vpem.pictures.figure import save_picture
+from vpem.pictures.history import draw_histories
 from vpem.steps.fedruns import FedHistory
 
 from .communication import table

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from vpem.pictures.promises import promised
+from vpem.pictures.contents import promised
 from vpem.sums.noisy import noise_by
 
 from .where import LEAST_ROWS

@@ -82,8 +82,8 @@ def fedem(
     with Screen(out.quiet) as screen:
         from vpem.errors import InputError
         from vpem.files.models import write_model
-        from vpem.pictures.fedem import draw_histories
         from vpem.pictures.figure import check_picture, save_picture
+        from vpem.pictures.history import draw_histories
 
         run = Run(screen, out, "models", engine, checkpoints)
         run.labels = LabelFile.of(out, run.where, parties.parties)

@@ -329,7 +329,7 @@ def _hubs(report: Report, names: Sequence[str]) -> Table:
 def _judged(report: Report) -> list[tuple[str, str]]:
     """Say how good a mixture is or, where rows are protected, what is promised of them."""
     if "privacy" in report:
-        from vpem.pictures.promises import promised
+        from vpem.pictures.contents import promised
 
         return promised(report["privacy"])
     if "lower_bound" in report:

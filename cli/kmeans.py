@@ -244,7 +244,7 @@ def _judged(report: Report, units: str) -> list[tuple[str, str]]:
     from .output import number
 
     if "privacy" in report:
-        from vpem.pictures.promises import promised
+        from vpem.pictures.contents import promised
 
         return promised(report["privacy"])
     return [("inertia", number(report["inertia"], 10) + units)]

@@ -270,7 +270,7 @@ def devices_of(report: Report, what: str = "individual") -> str:
 
 def show_report(report: Report, fit: SaemFit) -> None:
     """Print what a reader wants to know."""
-    from vpem.pictures.estimates import estimate_tables
+    from vpem.pictures.saem_contents import estimate_tables
     from vpem.saem.estimates import summary_of
     from vpem.saem.saved import as_saved
 

@@ -130,7 +130,7 @@ def _write(found: Topics, out: SaemOutput) -> Report:
         )
     if out.traces is not None:
         from vpem.pictures.figure import save_picture
-        from vpem.pictures.topics import draw_spreads
+        from vpem.pictures.saem import draw_spreads
 
         save_picture(out.traces, draw_spreads(found), force=out.force)
     files = {"individuals_file": out.individuals, "topics_file": out.topics,

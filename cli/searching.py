@@ -259,7 +259,7 @@ class Search:
         out = self.out
         if out.plot is not None:
             from vpem.pictures.figure import save_picture
-            from vpem.pictures.selection import draw_selection
+            from vpem.pictures.history import draw_selection
 
             save_picture(out.plot, draw_selection(found), force=out.force)
         return {

@@ -22,7 +22,7 @@ from vpem.files.model_exports import assembled
 from vpem.files.models import Model, write_model
 from vpem.network.blocks import Blocks
 from vpem.network.ledger import KINDS
-from vpem.pictures import curves, densities, network, scatters, traffic
+from vpem.pictures import densities, history, network, scatters, traffic
 from vpem.pictures.figure import new_figure, render, words
 from vpem.pictures.page import KINDS as PICTURES
 from vpem.pictures.page import draw, kinds_of, next_kinds
@@ -266,9 +266,9 @@ def test_fedem_shows_its_mean_field_by_iteration_from_the_start(home):
 
 
 def test_what_hardly_changes_is_not_magnified():
-    height, middle = curves._height(np.array([[-140.0, -140.0 + 1e-9]]))
-    assert (height, middle) == (pytest.approx(140 * curves.LEAST_HEIGHT), pytest.approx(-140))
-    assert curves._height(np.array([[1.0], [3.0]])) == (2.0, 2.0)
+    height, middle = history._height(np.array([[-140.0, -140.0 + 1e-9]]))
+    assert (height, middle) == (pytest.approx(140 * history.LEAST_HEIGHT), pytest.approx(-140))
+    assert history._height(np.array([[1.0], [3.0]])) == (2.0, 2.0)
 
 
 # ---- graph, blocks ------------------------------------------------------------------------------

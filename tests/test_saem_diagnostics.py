@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.stats import kstest
 
-from vpem.pictures.diagnostics import draw_check, draw_effects, draw_observed, draw_residuals
+from vpem.pictures.saem import draw_check, draw_effects, draw_observed, draw_residuals
 from vpem.saem.diagnostics import residuals_of, simulate, visual_checks
 from vpem.saem.fit import fit_saem
 from vpem.saem.individuals import from_long

@@ -44,11 +44,11 @@ def contents_of(saved: Saved, data: Data | None = None) -> Contents:
     """Return what there is to say of a fit, and of data that it is held against."""
     say: Callable[[Any, Any], Contents]
     if isinstance(saved, SavedFit):
-        from vpem.pictures.fit_contents import contents_of_fit as say
+        from vpem.pictures.contents import contents_of_fit as say
     elif isinstance(saved, SavedLatents):
         from vpem.pictures.saem_contents import contents_of_latents as say
     else:
-        from vpem.pictures.topic_contents import contents_of_topics as say
+        from vpem.pictures.saem_contents import contents_of_topics as say
     return say(saved, data)
 
 
@@ -204,7 +204,7 @@ KINDS: dict[str, Kind] = {
     ),
     "history": Kind(
         "Iteration by iteration", "log-likelihood by iteration and root, and against bytes", FITS,
-        "no", "curves.draw_history",
+        "no", "history.draw_history",
     ),
     "graph": Kind(
         "Agents and links", "agents coloured by hub, or workers, with their links", FITS, "no",
@@ -230,32 +230,32 @@ KINDS: dict[str, Kind] = {
     ),
     "observed": Kind(
         "Measured and predicted", "measurements against predictions, of population and individuals",
-        LATENTS, "needed", "diagnostics.draw_observed", check=_check_curves,
+        LATENTS, "needed", "saem.draw_observed", check=_check_curves,
     ),
     "residuals": Kind(
         "Residuals", "residuals against time, prediction and the normal law", LATENTS, "needed",
-        "diagnostics.draw_residuals", check=_check_curves,
+        "saem.draw_residuals", check=_check_curves,
     ),
     "vpc": Kind(
         "Visual predictive check",
         "percentiles of measurements over time, beside those of simulated data", LATENTS, "needed",
-        "diagnostics.draw_check", check=_check_curves,
+        "saem.draw_check", check=_check_curves,
     ),
     "effects": Kind(
         "Random effects", "latents of individuals about the population's, and against covariates",
-        LATENTS, "needed", "diagnostics.draw_effects", check=_check_curves,
+        LATENTS, "needed", "saem.draw_effects", check=_check_curves,
     ),
     "topics": Kind(
         "Words of the topics", "the most probable words of each topic", TOPICS, "no",
-        "topics.draw_topics",
+        "saem.draw_topics",
     ),
     "shares": Kind(
         "Topics of the devices", "what share of the words of each device is of which topic",
-        TOPICS, "no", "topics.draw_shares",
+        TOPICS, "no", "saem.draw_shares",
     ),
     "spreads": Kind(
         "How the topics went", "over how many words each topic is spread, by iteration", TOPICS,
-        "no", "topics.draw_spreads",
+        "no", "saem.draw_spreads",
     ),
 }  # fmt: skip
 """All kinds; the first of a file is drawn by default."""

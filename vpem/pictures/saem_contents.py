@@ -1,4 +1,9 @@
-"""What there is to say of a fit of SAEM."""
+"""What there is to say of a fit of SAEM.
+
+Tables of estimates, as users of mixed models know them, for pages and for terminals.
+
+What there is to say of topics.
+"""
 
 from __future__ import annotations
 
@@ -9,20 +14,13 @@ from collections.abc import Sequence
 import numpy as np
 
 from vpem.errors import shorten
-from vpem.pictures.contents import (
-    Contents,
-    Fact,
-    Listing,
-    Section,
-    Table,
-    facts,
-    sent_by_phase,
-)
-from vpem.pictures.estimates import MOST_ROWS, correlation_table, estimate_tables
+from vpem.pictures.contents import Contents, Fact, Listing, Section, Table, facts, sent_by_phase
 from vpem.pictures.reported import counted_by_kind
-from vpem.pictures.saved import SavedLatents
+from vpem.pictures.saved import SavedLatents, SavedTopics
 from vpem.pictures.style import said_bytes
 from vpem.saem.estimates import (
+    Figure,
+    Summary,
     criteria_of,
     few_individuals,
     flat_latents,
@@ -33,6 +31,7 @@ from vpem.saem.individuals import Individuals
 from vpem.saem.models.catalogue import OWN
 from vpem.saem.prediction import Predictor
 from vpem.saem.saved import SavedSaem
+from vpem.saem.topics import Topics
 
 MOST_TOLD = 4
 """Estimates of the sentence with which all begins."""
@@ -245,3 +244,217 @@ def _sent(saved: SavedSaem) -> Items:
         each = int(saved.bytes[-1] - saved.bytes[0]) / (saved.n_iter - 1)
         items.append(f"An iteration took {said_bytes(each)}, in the mean.")
     return items
+
+
+MOST_ROWS = 60
+"""Parameters, or latents, of a table."""
+
+
+def said(value: float, digits: int = 5) -> str:
+    """Write a number for a reader; a dash where it is not known."""
+    return f"{value:.{digits}g}" if math.isfinite(value) else "-"
+
+
+def _ends(level: float) -> tuple[str, str]:
+    """Heads of the ends of an interval."""
+    return f"{100 * level:.3g} % from", "to"
+
+
+def _interval(one: Figure) -> tuple[str, str]:
+    return said(one.lower, 4), said(one.upper, 4)
+
+
+def _chance(value: float | None) -> str:
+    """Write a p value; nothing where none was asked for."""
+    if value is None:
+        return ""
+    return "<1e-4" if value < 1e-4 else said(value, 2)
+
+
+def estimate_tables(summary: Summary) -> list[Table]:
+    """Return tables of the parameters, of these on their own scale, and of individuals' spread."""
+    ends = _ends(summary.level)
+    tests = summary.tests
+    freedom = any(math.isfinite(one.freedom) for one in summary.parameters)
+    rows = [
+        (
+            one.name, said(one.value), said(one.error, 3), said(one.rse, 3), *_interval(one),
+            *([said(one.freedom, 3) if math.isfinite(one.freedom) else ""] if freedom else []),
+            *([_chance(tests.get(one.name))] if tests else []),
+        )
+        for one in summary.parameters
+    ]  # fmt: skip
+    heads = ("parameter", "estimate", "s.e.", "RSE %", *ends, *(["df"] if freedom else []),
+             *(["p"] if tests else []))  # fmt: skip
+    found = [Table(rows[:MOST_ROWS], heads, "Estimates")]
+    if summary.back:
+        rows = [
+            (one.name, said(one.value), said(one.error, 3), *_interval(one)) for one in summary.back
+        ]
+        heads = ("parameter", "value", "s.e.", *ends)
+        found.append(Table(rows[:MOST_ROWS], heads, "On their own scale"))
+    return [*found, *_spread_tables(summary, ends)]
+
+
+def _spread_tables(summary: Summary, ends: tuple[str, str]) -> list[Table]:
+    """Return tables of how individuals differ: sds, shrinkage, correlations."""
+    found = []
+    with_cv = bool(summary.variation)
+    rows = []
+    for name, shrunk in summary.shrinkage.items():
+        one = summary.spreads.get(name, Figure(name, *[math.nan] * 4))
+        cv = [said(summary.variation.get(name, math.nan), 3)] if with_cv else []
+        shares = (f"{share:.3f}" for share in shrunk)
+        rows.append((name, said(one.value), said(one.error, 3), *_interval(one), *cv, *shares))
+    heads = ("latent", "sd", "s.e.", *ends, *(["CV %"] if with_cv else []), "shrinkage", "of sd")
+    if rows and not summary.spreads:
+        rows = [(name, *cells[-2:]) for name, *cells in rows]
+        heads = ("latent", "shrinkage", "of sd")
+    if rows:
+        found.append(Table(rows[:MOST_ROWS], heads, "How individuals differ"))
+    if summary.correlations:
+        rows = [(one.name, said(one.value, 3), said(one.error, 3), *_interval(one))
+                for one in summary.correlations]  # fmt: skip
+        heads = ("correlation", "value", "s.e.", *ends)
+        found.append(Table(rows[:MOST_ROWS], heads, "How latents go together"))
+    return found
+
+
+def correlation_table(summary: Summary, most: int = 12) -> Table | None:
+    """Return the correlations of the estimates; None of too many, or where there are none."""
+    names = [one.name for one in summary.parameters]
+    known = [one for one, name in enumerate(names) if math.isfinite(summary.together[one, one])]
+    if not 1 < len(known) <= most or not math.isfinite(summary.together[known[0], known[1]]):
+        return None
+    rows = [
+        (names[i], *(f"{summary.together[i, j]:.2f}" if j <= i else "" for j in known))
+        for i in known
+    ]
+    return Table(rows, ("", *(names[i] for i in known)), "Correlation of the estimates")
+
+
+MOST_DOCUMENTS = 60
+FIRST = 6
+"""Words of a topic in a table."""
+
+
+def contents_of_topics(saved: SavedTopics, corpus: Individuals | None) -> Contents:
+    """Return what there is to say of topics, and of documents that they are held against."""
+    found = saved.stored
+    warned: Items = []
+    if found.saved.settings.get("tol") != 0 and not found.saved.converged:
+        why = f": {found.saved.grounds}" if found.saved.grounds else ""
+        warned = [Listing([f"The fit has not converged in {found.saved.n_iter} iterations{why}."])]
+    course = [] if warned else ["No warnings were given."]
+    sections = [
+        *([Section("warnings", "Warnings", warned)] if warned else []),
+        Section("topics", "Topics", _topics(found), ("topics",)),
+        Section("devices", "Devices", _devices(found), ("shares",)),
+        Section("quality", "How well", _topic_quality(found, corpus)),
+        Section("course", "How the fit went", course, ("spreads",)),
+        Section("sent", "What was sent", _topics_sent(found)),
+        Section("fitted", "Settings", [facts(_fitted_topics(found))]),
+    ]
+    title = (
+        f"{os.path.basename(saved.path)}: {found.n_topics} topics of {found.n_words} words in "
+        f"{_option_of(found, 'n_individuals')} documents"
+    )
+    first = int(found.order[0])
+    lead = (
+        f"{found.n_topics} topics of {_option_of(found, 'n_individuals')} documents: the largest, "
+        f"topic {first}, has {100 * found.shares[first]:.0f} % of the words, most often "
+        f"{', '.join(word for word, _ in found.top(FIRST)[first])}."
+    )
+    return Contents(title, f"{lead} Fitted by SAEM: latent Dirichlet allocation.", sections)
+
+
+def _option_of(found: Topics, name: str) -> str:
+    """Return a setting as text; a file may hold anything there."""
+    value = found.saved.settings.get(name)
+    if value is None or isinstance(value, list | dict):
+        return "not said"
+    return f"{value:.7g}" if isinstance(value, float) else str(value)
+
+
+def _topics(found: Topics) -> Items:
+    tops = found.top(FIRST)
+    rows = [
+        (
+            f"topic {k}", f"{found.shares[k]:.1%}", f"{found.coherence[k]:.2f}",
+            ", ".join(f"{word} {weight:.3f}" for word, weight in tops[k]),
+        )
+        for k in found.order.tolist()
+    ]  # fmt: skip
+    what = (
+        "Shares are of all words. Coherence is near 1 where the first ten words come in the same "
+        "documents, 0 where by chance, -1 never."
+    )
+    return [Table(rows, ("topic", "share", "coherence", "words"), numbers=False), what]
+
+
+def _devices(found: Topics) -> Items:
+    if not len(found.device_shares):
+        return ["What devices are of is not told: sums were masked."]
+    rows = []
+    for name, own in zip(found.device_names, found.device_shares, strict=True):
+        first = np.argsort(-own, kind="stable")[:3].tolist()
+        rows.append((name, ", ".join(f"topic {k} {own[k]:.0%}" for k in first)))
+    items: Items = [Table(rows[:MOST_DOCUMENTS], ("device", "largest topics"), numbers=False)]
+    left = len(rows) - MOST_DOCUMENTS
+    return items + ([f"{left} more devices are in the file."] if left > 0 else [])
+
+
+def _topic_quality(found: Topics, corpus: Individuals | None) -> Items:
+    converged = "yes" if found.saved.converged else "no"
+    if found.saved.settings.get("tol") == 0:
+        converged = "not asked for"
+    told: list[Fact] = [
+        ("words", f"{found.n_tokens:.0f}"),
+        ("log-likelihood, a lower bound (nats)", f"{found.saved.log_likelihood.value:.9g}"),
+        ("perplexity, by this bound", f"{found.perplexity:.6g}"),
+        ("iterations", f"{found.saved.n_iter}, of which {_option_of(found, 'burn_in')} burn-in"),
+        ("converged", f"{converged}{f': {found.saved.grounds}' if found.saved.grounds else ''}"),
+    ]
+    items: Items = [facts(told, "As the fit reported")]
+    if corpus is None:
+        return items
+    heard = found.hear(corpus)
+    told = [
+        ("data", corpus.source),
+        ("documents", heard.model.n),
+        ("words of the vocabulary", f"{heard.n_tokens:.0f}"),
+        ("other words", f"{heard.n_unknown:.0f}"),
+        ("perplexity, by the bound", f"{heard.perplexity:.6g}"),
+    ]
+    if heard.completed is not None:
+        what = "perplexity of half of the words, given the other half"
+        told.append((what, f"{heard.completed:.6g}"))
+    return [*items, facts(told, "Held against these data")]
+
+
+def _topics_sent(found: Topics) -> Items:
+    kinds = counted_by_kind(found.saved.communication)
+    if kinds is None:
+        return ["The file does not say what was sent."]
+    return [sent_by_phase(kinds)]
+
+
+def _fitted_topics(found: Topics) -> list[Fact]:
+    options = "; ".join(f"{name.replace('_', ' ')} {value}"
+                        for name, value in found.saved.model_options.items())  # fmt: skip
+    versions = ", ".join(f"{name} {value}" for name, value in found.saved.versions.items())
+    sent: list[Fact] = [("statistics sent by", _option_of(found, "codec")),
+                        ("feedback", _option_of(found, "feedback"))]  # fmt: skip
+    sent = sent if found.saved.settings.get("codec") else []
+    return [
+        ("data", _option_of(found, "data")),
+        ("model", "lda"),
+        ("its options", options or "none"),
+        ("devices", _option_of(found, "devices")),
+        ("sampler", _option_of(found, "sampler")),
+        ("chains of a document", _option_of(found, "n_chains")),
+        *sent,
+        ("participation", _option_of(found, "participation")),
+        ("seed", _option_of(found, "seed")),
+        ("versions", versions or "not said"),
+    ]  # fmt: skip
