@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from vpem.pictures.style import colour
+from vpem.pictures.figure import colour
 from vpem.saem.formats.individuals import read_individuals
 from vpem.saem.individuals import Individuals, from_long
 from vpem.saem.models.model import SaemModel, Vector

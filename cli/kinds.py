@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 if TYPE_CHECKING:
     from vpem.pictures.contents import Table as Contained
     from vpem.pictures.page import Data
-    from vpem.pictures.reported import Saved
+    from vpem.pictures.saved import Saved
 
     from .requests import Request, ResultSettings
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from vpem.files.clusterings import StoredClustering
     from vpem.files.parties.homes import Home
     from vpem.network.schema import Report
-    from vpem.pictures.samples import EvaluationData
+    from vpem.pictures.saved import EvaluationData
 
     Assigned = tuple[Labels, dict[str, Labels], dict[str, Floats]]
     """Labels of rows, columns that go with them, and what JSON has of these."""
@@ -102,7 +102,7 @@ class RowFile(StoredFile):
             for options, without in ((request.rows, "features"), (request.parties, "")):
                 refuse_given(options, "is about the data: give them after the model", without)
             return None
-        from vpem.pictures.samples import EvaluationData
+        from vpem.pictures.saved import EvaluationData
 
         missing = self.missing(request) if self.needs_values else "marginalize"
         found = load(self, request, missing)

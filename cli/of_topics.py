@@ -13,7 +13,7 @@ from .tables import table
 
 if TYPE_CHECKING:
     from vpem.network.schema import Report
-    from vpem.pictures.reported import Saved
+    from vpem.pictures.saved import Saved
     from vpem.saem.individuals import Individuals
     from vpem.saem.topics import Heard, Topics
 

@@ -129,7 +129,7 @@ def describe(
         if plot is not None:
             from vpem.network.hubs import Hub
             from vpem.pictures.figure import save_picture
-            from vpem.pictures.hubs import draw_hubs
+            from vpem.pictures.network import draw_hubs
 
             hubs = [Hub(hub["root"], tuple(hub["agents"])) for hub in found["hubs"]]
             save_picture(plot, draw_hubs(network, hubs, found["agent_names"]), force=force)

@@ -7,9 +7,7 @@ import numpy as np
 import vpem_cli
 from vpem.files.data import read_dataset
 from vpem.files.datasets import Dataset, write_dataset
-from vpem.pictures.reported import SavedFit
-from vpem.pictures.samples import EvaluationData
-from vpem.pictures.saved import read_saved
+from vpem.pictures.saved import EvaluationData, SavedFit, read_saved
 
 FITS = {
     "graph": "fit {data} --topology cycle --agents 4 --hops 1 -k 2 --max-iter 6",

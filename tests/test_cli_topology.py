@@ -8,7 +8,7 @@ import pytest
 
 from vpem import find_hubs, make_graph
 from vpem.pictures.figure import save_picture
-from vpem.pictures.hubs import NAMED, draw_hubs
+from vpem.pictures.network import HUBS_NAMED, draw_hubs
 
 from .cli_support import AGENTS, done, listing, make_data, run
 from .tables import each, over
@@ -286,7 +286,7 @@ def test_any_graph_can_be_drawn(tmp_path, topology, n, hops):
 def test_agents_on_a_circle_do_not_hide_one_another(n):
     graph = make_graph("cycle", n)
     picture = draw_hubs(graph, find_hubs(graph, 0))
-    told = ["names are left out, as they would cover each other"] if n > NAMED else []
+    told = ["names are left out, as they would cover each other"] if n > HUBS_NAMED else []
     assert picture.notes == told
     picture.figure.draw_without_rendering()
     axes = picture.figure.axes[0]
@@ -299,7 +299,7 @@ def test_agents_on_a_circle_do_not_hide_one_another(n):
 
 
 def test_colours_differ_in_grey_from_their_numbers():
-    from vpem.pictures.style import HUBS
+    from vpem.pictures.figure import HUBS
 
     def light(code):
         parts = np.array([int(code[place : place + 2], 16) for place in (1, 3, 5)]) / 255

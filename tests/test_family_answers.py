@@ -10,10 +10,8 @@ from scipy.integrate import trapezoid
 import vpem_cli
 from vpem.errors import InputError
 from vpem.fits.answer import Answer, as_table
-from vpem.pictures.families import densities_of, in_a_plane
 from vpem.pictures.page import KINDS, draw
-from vpem.pictures.samples import EvaluationData
-from vpem.pictures.saved import read_saved
+from vpem.pictures.saved import EvaluationData, densities_of, in_a_plane, read_saved
 from vpem.terms.families.kinds import Kinds
 from vpem.terms.families.mixed import MixedTerms
 

@@ -22,15 +22,8 @@ from vpem.files.model_exports import assembled
 from vpem.files.models import Model, write_model
 from vpem.network.blocks import Blocks
 from vpem.network.ledger import KINDS
-from vpem.pictures import densities, history, network, scatters, traffic
-from vpem.pictures.figure import new_figure, render, words
-from vpem.pictures.page import KINDS as PICTURES
-from vpem.pictures.page import draw, kinds_of, next_kinds
-from vpem.pictures.reported import Parts
-from vpem.pictures.samples import EvaluationData, choose_rows
-from vpem.pictures.saved import read_saved, saved_of
-from vpem.pictures.scatters import separating_plane
-from vpem.pictures.style import (
+from vpem.pictures import densities, history, network, scatters
+from vpem.pictures.figure import (
     COLOURS,
     CONTENDERS,
     HUBS,
@@ -38,10 +31,17 @@ from vpem.pictures.style import (
     hatch,
     line,
     marker,
+    new_figure,
     of_bytes,
+    render,
     shorten_numbers,
     whole_numbers,
+    words,
 )
+from vpem.pictures.page import KINDS as PICTURES
+from vpem.pictures.page import draw, kinds_of, next_kinds
+from vpem.pictures.saved import EvaluationData, Parts, choose_rows, read_saved, saved_of
+from vpem.pictures.scatters import separating_plane
 from vpem.terms.mixture import Mixture
 from vpem.terms.scaling import Scaling
 
@@ -773,21 +773,21 @@ def test_bars_of_links_are_their_bytes_busiest_first(home):
 
 def test_what_many_links_carry_besides_is_in_one_bar():
     axes = new_figure(5, 3).subplots()
-    style = traffic._style("setup")
+    style = network._style("setup")
     bars = [(f"link {j}", [("setup", 8.0, style)]) for j in range(3)]
-    traffic._bars(axes, [*bars, ("", [("setup", 16.0, style)])], "links", 5)
+    network._bars(axes, [*bars, ("", [("setup", 16.0, style)])], "links", 5)
     assert [box.get_width() for box in axes.patches] == [8, 8, 8, 16]
     assert axes.texts[0].get_text() == " 16 B"
     axes.clear()
-    traffic._bars(axes, [*bars, ("", [("setup", 900.0, style)])], "links", 99)
+    network._bars(axes, [*bars, ("", [("setup", 900.0, style)])], "links", 99)
     assert [box.get_width() for box in axes.patches] == [8, 8, 8, 24]
     assert axes.texts[0].get_text() == " // 900 B"
     assert axes.get_yticklabels()[-1].get_text() == "99 other links"
 
 
 def test_every_kind_of_the_ledger_has_a_name_and_a_look():
-    assert set(traffic.MEANINGS) == set(traffic.SHADES) == set(KINDS)
-    looks = {(traffic._style(kind)["facecolor"], traffic._style(kind)["hatch"]) for kind in KINDS}
+    assert set(network.MEANINGS) == set(network.SHADES) == set(KINDS)
+    looks = {(network._style(kind)["facecolor"], network._style(kind)["hatch"]) for kind in KINDS}
     assert len(looks) == len({hatch for _, hatch in looks}) == len(KINDS)
 
 
@@ -875,9 +875,9 @@ def test_reports_of_anything_are_drawn_or_refused_in_a_sentence(home, name):
 
 
 def test_a_colour_means_one_thing():
-    colours = [*COLOURS, *HUBS, *CONTENDERS, *set(traffic.SHADES.values())]
+    colours = [*COLOURS, *HUBS, *CONTENDERS, *set(network.SHADES.values())]
     assert len(set(colours)) == len(colours)
-    for grey in traffic.SHADES.values():
+    for grey in network.SHADES.values():
         assert np.ptp(to_rgb(grey)) < 0.15
 
 

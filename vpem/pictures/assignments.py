@@ -14,11 +14,21 @@ from numpy.typing import NDArray
 from vpem.errors import InputError, Setting
 from vpem.fits.completed import Imputation
 from vpem.fits.evaluation import Agreement, compare
-from vpem.pictures.figure import WIDTH, Picture, new_figure, one_panel, words
-from vpem.pictures.reported import SavedFit
-from vpem.pictures.samples import EvaluationData
-from vpem.pictures.saved import SavedMixture
-from vpem.pictures.style import CURVE, INK, SHADE, halo, map_of_shares, mark_components, tidy
+from vpem.pictures.figure import (
+    CURVE,
+    INK,
+    SHADE,
+    WIDTH,
+    Picture,
+    halo,
+    map_of_shares,
+    mark_components,
+    new_figure,
+    one_panel,
+    tidy,
+    words,
+)
+from vpem.pictures.saved import EvaluationData, SavedFit, SavedMixture
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

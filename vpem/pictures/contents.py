@@ -18,10 +18,9 @@ from numpy.typing import NDArray
 from vpem.errors import VpemError, shorten
 from vpem.fits.answer import NAMED, SEEN, as_table
 from vpem.pictures.assignments import agreement_of
-from vpem.pictures.reported import History, SavedFit, numbers
-from vpem.pictures.samples import EvaluationData
-from vpem.pictures.style import said_bytes
-from vpem.pictures.traffic import MEANINGS
+from vpem.pictures.figure import said_bytes
+from vpem.pictures.network import MEANINGS
+from vpem.pictures.saved import EvaluationData, History, SavedFit, numbers
 
 Fact = tuple[str, object]
 

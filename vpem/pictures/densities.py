@@ -14,29 +14,35 @@ from numpy.typing import NDArray
 from vpem.checks import Labels, is_whole, read_int
 from vpem.errors import InputError, brief, did_you_mean
 from vpem.fits.answer import Answer, most_telling, standardized_means
-from vpem.pictures.families import (
+from vpem.pictures.figure import (
+    BAND,
+    INK,
+    PALE,
+    WIDTH,
+    Picture,
+    colour,
+    few_ticks,
+    halo,
+    hatch,
+    legend_below,
+    line,
+    mark_components,
+    new_figure,
+    one_panel,
+    place_panels,
+    shorten_numbers,
+    tidy,
+    words,
+)
+from vpem.pictures.saved import (
+    EvaluationData,
+    Parts,
+    SavedFit,
     densities_of,
     draw_levels,
     families_of,
     is_count,
     levels_drawn,
-)
-from vpem.pictures.figure import WIDTH, Picture, legend_below, new_figure, one_panel, words
-from vpem.pictures.reported import Parts, SavedFit
-from vpem.pictures.samples import EvaluationData
-from vpem.pictures.style import (
-    BAND,
-    INK,
-    PALE,
-    colour,
-    few_ticks,
-    halo,
-    hatch,
-    line,
-    mark_components,
-    place_panels,
-    shorten_numbers,
-    tidy,
 )
 
 if TYPE_CHECKING:

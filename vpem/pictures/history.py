@@ -17,22 +17,26 @@ from numpy.typing import NDArray
 from vpem.fits.selection.search import Selection
 from vpem.fits.selection.trials import name_hops
 from vpem.network.schema import Report
-from vpem.pictures.figure import WIDTH, Picture, legend_below, new_figure, words
-from vpem.pictures.reported import History, SavedFit
-from vpem.pictures.style import (
+from vpem.pictures.figure import (
     BAND,
     CURVE,
     INK,
     RULE,
+    WIDTH,
     LineStyle,
+    Picture,
     contender,
     hub_colour,
+    legend_below,
     line,
     marker,
+    new_figure,
     of_bytes,
     tidy,
     whole_numbers,
+    words,
 )
+from vpem.pictures.saved import History, SavedFit
 from vpem.steps.fedruns import FedHistory
 
 if TYPE_CHECKING:

@@ -24,12 +24,10 @@ from vpem.errors import InputError, Setting, VpemError, check_choice, printable
 from vpem.files.hdf5 import atomic_write
 from vpem.pictures.contents import Contents, Listing, Table
 from vpem.pictures.figure import Picture, render
-from vpem.pictures.reported import Saved, SavedFit
-from vpem.pictures.saved import SavedLatents
+from vpem.pictures.saved import Saved, SavedFit, SavedLatents
 
 if TYPE_CHECKING:
-    from vpem.pictures.samples import EvaluationData
-    from vpem.pictures.saved import SavedLatents, SavedMixture
+    from vpem.pictures.saved import EvaluationData, SavedLatents, SavedMixture
     from vpem.saem.individuals import Individuals
 
     Data = EvaluationData | Individuals
@@ -135,7 +133,7 @@ class Kind:
 
 
 def _check_two(saved: SavedFit) -> None:
-    from vpem.pictures.families import in_a_plane
+    from vpem.pictures.saved import in_a_plane
 
     d = len(saved.feature_names)
     if d < 2:
@@ -146,7 +144,7 @@ def _check_two(saved: SavedFit) -> None:
 
 
 def _check_covariance(saved: SavedMixture) -> None:
-    from vpem.pictures.families import families_of
+    from vpem.pictures.saved import families_of
     from vpem.terms.families.kinds import LOCATED
 
     families = families_of(saved)
@@ -216,7 +214,7 @@ KINDS: dict[str, Kind] = {
     ),
     "communication": Kind(
         "Bytes by phase, link and agent", "how much was sent, when, by whom and where", FITS,
-        "no", "traffic.draw_communication",
+        "no", "network.draw_communication",
     ),
     "traces": Kind(
         "How the parameters went",
@@ -265,7 +263,7 @@ def kinds_of(saved: Saved) -> dict[str, Kind]:
     """Return the kinds of pictures of files like this; pairs come first where there is but one."""
     found = {name: kind for name, kind in KINDS.items() if saved.plural in kind.of}
     if isinstance(saved, SavedFit) and len(saved.feature_names) == 2:
-        from vpem.pictures.families import levels_drawn
+        from vpem.pictures.saved import levels_drawn
 
         if all(levels_drawn(saved, j) is None for j in (0, 1)):
             found = {"pairs": found["pairs"], **found}

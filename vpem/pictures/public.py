@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from vpem.fits.results import MixtureResult
     from vpem.pictures.figure import Picture
     from vpem.pictures.page import Data
-    from vpem.pictures.reported import Saved
+    from vpem.pictures.saved import Saved
 
 
 PathLike = str | os.PathLike[str]
@@ -250,8 +250,7 @@ def _kept(found: MixtureResult | Clustering) -> Model | StoredClustering:
 
 def _data(model: Any, saved: Saved, X: Any, y: Any) -> Data | None:
     """Return data in the model's order of features, with their labels."""
-    from vpem.pictures.reported import SavedFit
-    from vpem.pictures.samples import EvaluationData
+    from vpem.pictures.saved import EvaluationData, SavedFit
 
     if isinstance(X, str | os.PathLike):
         raise InputError(f"X are rows, not the name of a file; give vpem.read_dataset({str(X)!r})")

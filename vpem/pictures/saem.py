@@ -14,8 +14,7 @@ from numpy.typing import NDArray
 from scipy.special import ndtri
 
 from vpem.checks import check_int
-from vpem.pictures.figure import WIDTH, Picture, legend_below, new_figure, words
-from vpem.pictures.style import (
+from vpem.pictures.figure import (
     BAND,
     CURVE,
     GRID,
@@ -23,11 +22,16 @@ from vpem.pictures.style import (
     LIGHT,
     RULE,
     SHADE,
+    WIDTH,
+    Picture,
     colour,
     few_ticks,
     hatch,
+    legend_below,
+    new_figure,
     tidy,
     whole_numbers,
+    words,
 )
 from vpem.saem.corpus_facts import TOP
 from vpem.saem.diagnostics import Check, Share, residuals_of, visual_checks

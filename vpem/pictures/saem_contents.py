@@ -15,9 +15,8 @@ import numpy as np
 
 from vpem.errors import shorten
 from vpem.pictures.contents import Contents, Fact, Listing, Section, Table, facts, sent_by_phase
-from vpem.pictures.reported import counted_by_kind
-from vpem.pictures.saved import SavedLatents, SavedTopics
-from vpem.pictures.style import said_bytes
+from vpem.pictures.figure import said_bytes
+from vpem.pictures.saved import SavedLatents, SavedTopics, counted_by_kind
 from vpem.saem.estimates import (
     Figure,
     Summary,

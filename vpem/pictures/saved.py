@@ -1,31 +1,518 @@
-"""Files of fits that pictures are drawn of: one class for each kind."""
+"""What fits report, read from files that nobody trusts: the network, the history, what was sent.
+
+Features of several families in pictures: what can be drawn of each, and how densities look.
+
+Files of fits that pictures are drawn of: one class for each kind.
+
+Rows of a dataset that pictures show, and labels of them all.
+"""
 
 from __future__ import annotations
 
 import os
+import warnings
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from vpem.checks import Floats
-from vpem.errors import FileError, InputError
+from vpem.checks import Floats, Labels
+from vpem.errors import FileError, InputError, shorten
 from vpem.files import clusterings, models
 from vpem.files.clusterings import StoredClustering, read_clustering
 from vpem.files.hdf5 import open_read, read_attribute
 from vpem.files.model_exports import assembled
 from vpem.files.models import Model, read_model
+from vpem.fits.answer import Answer, answer_of
+from vpem.fits.differences import Levels
+from vpem.network.graph import Graph
 from vpem.network.hubs import Hub
-from vpem.pictures.families import mixed_parts
-from vpem.pictures.reported import History, Parts, Saved, SavedFit, numbers
+from vpem.network.ledger import KINDS
+from vpem.network.schema import Report
+from vpem.pictures.figure import BAND, PALE, colour, halo, hatch, words
 from vpem.saem.formats import FIT
+from vpem.terms.covariances import is_diagonal
 from vpem.terms.families.mixture import MixedMixture
 from vpem.terms.mixture import Mixture
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
     from vpem.saem.saved import SavedSaem
     from vpem.saem.topics import Topics
+
+
+Vector = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class History:
+    """What was recorded of iterations."""
+
+    values: Vector  # (n, R) as each root found them; nan: silent
+    iteration: NDArray[np.intp]  # (n,)
+    sent: Vector | None  # (n,) bytes by then
+    quantity: str  # what the values are
+    tol: float | None = None  # change that stops the run, in these units
+    mean_field: Vector | None = None  # (n,) squared (FedEM)
+
+    def means(self) -> Vector:
+        """Mean over roots that were heard, (n,); nan where none was."""
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", RuntimeWarning)
+            return np.asarray(np.nanmean(self.values, axis=1))
+
+
+@dataclass(frozen=True)
+class Links:
+    """Bytes over every link, in both directions."""
+
+    ends: NDArray[np.intp]  # (E, 2); a server's number is that of agents
+    by_kind: dict[str, Vector]  # (E,) of `vpem.network.ledger.KINDS`
+
+    @property
+    def total(self) -> Vector:
+        """Bytes of all kinds, (E,)."""
+        total = np.zeros(len(self.ends))
+        for values in self.by_kind.values():
+            total += values
+        return total
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What is drawn of a mixture or of clusters: ``weights`` (K,), ``means`` (K, d), ``full``.
+
+    ``full`` (K, d, d) are covariances in the user's units, or None of clusters and where they are
+    diagonal; ``variances`` (K, d) their diagonals, None of clusters.
+    """
+
+    weights: Vector
+    means: Vector
+    variances: Vector | None = None
+    full: Vector | None = None
+
+
+@dataclass
+class Saved(ABC):
+    """A file of a fit."""
+
+    path: str
+    stored: Any
+
+    holds: ClassVar[str]
+    """What it is: "a mixture"."""
+    plural: ClassVar[str]
+    units: ClassVar[str]
+    """What data of the fit are made of: "rows of data"."""
+
+
+@dataclass
+class SavedFit(Saved):
+    """A mixture or clusters with what was reported of the fit.
+
+    A report is JSON that may hold anything: what is asked for here is there and makes sense, or an
+    `InputError` says in a sentence what is missing.
+    """
+
+    stored: Model | StoredClustering
+
+    units = "rows of data"
+    noun: ClassVar[str]
+    """What rows are assigned to."""
+    heading: ClassVar[str]
+    """Above a table of the parameters."""
+    centre: ClassVar[str]
+    """What the parameters are: "mean of", a component."""
+    judged_by: ClassVar[dict[str, str]]
+    """What a fit reports of its quality, and what that is called."""
+
+    @property
+    @abstractmethod
+    def n_components(self) -> int:
+        """Components or clusters, K."""
+
+    @abstractmethod
+    def parts(self) -> Parts:
+        """Return the parts in the user's units."""
+
+    @abstractmethod
+    def assign(self, X: Floats) -> NDArray[np.intp]:
+        """Component or cluster of each row, (M,)."""
+
+    @abstractmethod
+    def score(self, X: Floats) -> tuple[str, float]:
+        """Return what data are judged by, and how well they do."""
+
+    @abstractmethod
+    def size(self) -> list[tuple[str, object]]:
+        """Return what was fitted, in numbers."""
+
+    @abstractmethod
+    def summaries(self) -> dict[str, list[str]]:
+        """Return what a table of parameters begins with: a line for each, K values."""
+
+    @abstractmethod
+    def history(self) -> History:
+        """Return log-likelihood per sample, or inertia, by iteration and root."""
+
+    @abstractmethod
+    def _listed_hubs(self, listed: list[Any]) -> list[Hub]:
+        """Return the hubs that a report lists."""
+
+    @property
+    def report(self) -> Report:
+        """What the fit reported."""
+        return self.stored.report
+
+    @cached_property
+    def answer(self) -> Answer:
+        """How large components or clusters are, and in which features each differs."""
+        return answer_of(self.stored)
+
+    @property
+    def feature_names(self) -> tuple[str, ...]:
+        """Names of the features (d,)."""
+        return tuple(self.stored.feature_names)
+
+    @property
+    def over_rows(self) -> bool:
+        """Whether workers held rows."""
+        return self.report.get("split") == "rows"
+
+    def missing(self, what: str) -> InputError:
+        """Return the error that says what the file lacks."""
+        if "shard" in self.report:
+            return InputError(
+                f"{self.path} is a shard of a model and does not say {what}; have it from a fit "
+                "that writes a whole model"
+            )
+        return InputError(
+            f"{self.path} does not say {what}: it is of an earlier version of vpem, of another "
+            "program, or joined from shards; fit again to have it"
+        )
+
+    def unpublished(self, what: str) -> InputError:
+        """Return the error that says why the file of a private fit lacks what tells of its rows."""
+        if "privacy" not in self.report:
+            return self.missing(what)
+        return InputError(
+            f"{self.path} does not say {what}: its rows are protected by noise (differential "
+            "privacy), and that would tell of them"
+        )
+
+    def reported(self, name: str, kind: type | tuple[type, ...]) -> Any:
+        """Return what the report has by this name, or None if it is absent or something else."""
+        value = self.report.get(name)
+        good = isinstance(value, kind) and not (isinstance(value, bool) and kind is not bool)
+        return value if good else None
+
+    def alignment(self) -> str | None:
+        """Return in a line how the rows of parties were joined; None where they were not."""
+        try:
+            alignment = self.report["alignment"]
+            outer = alignment["join"] == "outer"
+            lost = [
+                f"{party['name']} {'lacks' if outer else 'lost'} "
+                f"{int(party['absent' if outer else 'lost'])} of "
+                f"{int(alignment['rows'] if outer else party['rows'])}"
+                for party in alignment["parties"]
+            ]
+            count = int(alignment["rows"])
+        except (KeyError, TypeError, ValueError):
+            return None
+        rows = f"{count} row{'' if count == 1 else 's'}"
+        return f"{rows} aligned by {alignment['level']}: {', '.join(lost)}"
+
+    # ---- who took part ---------------------------------------------------------------------------
+
+    def graph(self) -> Graph:
+        """Return the graph of agents or workers."""
+        what = "who was linked to whom"
+        n = self.reported("n_workers" if self.over_rows else "n_agents", int)
+        edges = numbers(self.report.get("edges"))
+        if n is None or edges is None or not 0 < n < 1 << 24:
+            raise self.missing(what)
+        positions = numbers(self.report.get("positions"))
+        fits = positions is not None and positions.shape == (n, 2)
+        try:
+            return Graph(
+                n,
+                edges.reshape(-1, 2).astype(np.intp),
+                str(self.report.get("topology", "?")),
+                names=None,
+                positions=positions if fits else None,
+                has_server=self.report.get("server") is not None,
+            )
+        except (InputError, ValueError):
+            raise self.missing(what) from None
+
+    def hubs(self) -> list[Hub]:
+        """Return the hubs; none where workers hold rows."""
+        if self.over_rows:
+            return []
+        graph, listed = self.graph(), self.reported("hubs", list)
+        what = "which agents formed hubs, with which roots"
+        if listed is None:
+            raise self.missing(what)
+        try:
+            hubs = self._listed_hubs(listed)
+        except (KeyError, TypeError, ValueError):
+            raise self.missing(what) from None
+        members = sorted(agent for hub in hubs for agent in hub.agents)
+        if members != list(range(graph.n_agents)) or any(
+            not 0 <= hub.root < graph.n_nodes for hub in hubs
+        ):
+            raise self.missing(what)
+        return hubs
+
+    def node_names(self, n_nodes: int) -> list[str]:
+        """Names of all nodes, the server last where there is one."""
+        listed = self.reported("worker_names", list) if self.over_rows else None
+        listed = listed or self.reported("agent_names", list) or []
+        names = [str(name) for name in listed[:n_nodes]]
+        noun = "worker" if self.over_rows else "agent"
+        names += [f"{noun} {number}" for number in range(len(names), n_nodes)]
+        if self.report.get("server") == n_nodes - 1:
+            names[-1] = "server"
+        return names
+
+    def agents_of_features(self) -> NDArray[np.intp] | None:
+        """Agent of each feature (d,), or None where the file does not say."""
+        d = len(self.feature_names)
+        held = numbers(self.report.get("partition"))
+        if held is not None and held.shape == (d,) and (held >= 0).all():
+            return held.astype(np.intp)
+        return None
+
+    @property
+    def communication(self) -> Report:
+        """What the ledger counted."""
+        return self.reported("communication", dict) or {}
+
+    def sent_by_kind(self) -> dict[str, dict[str, float]]:
+        """Messages, bytes and rounds of each kind that sent anything."""
+        found = counted_by_kind(self.communication)
+        if found is None:
+            raise self.missing("what was sent")
+        return found
+
+    def sent_by_agent(self) -> tuple[Vector, Vector]:
+        """Bytes that each node sent and received, (n_nodes,) each."""
+        listed = self.communication.get("by_agent")
+        listed = listed if isinstance(listed, dict) else {}
+        out, into = (numbers(listed.get(name)) for name in ("bytes_sent", "bytes_received"))
+        if out is None or into is None or out.ndim != 1 or out.shape != into.shape:
+            raise self.missing("what each agent sent")
+        return out, into
+
+    def links(self) -> Links:
+        """Bytes of every link."""
+        what = "how much each link carried"
+        listed = self.communication.get("by_link")
+        listed = listed.get("bytes") if isinstance(listed, dict) else None
+        if not isinstance(listed, dict):
+            raise self.missing(what)
+        ends = self.graph().edges
+        by_kind = {str(kind): numbers(values) for kind, values in listed.items()}
+        found = {k: v for k, v in by_kind.items() if v is not None and v.shape == (len(ends),)}
+        if len(found) < len(by_kind):
+            raise self.missing(what)
+        return Links(ends, found)
+
+
+def counted_by_kind(communication: Report) -> dict[str, dict[str, float]] | None:
+    """Messages, bytes and rounds of each kind that sent anything; None where that is not said."""
+    listed = communication.get("by_kind")
+    found: dict[str, dict[str, float]] = {}
+    try:
+        assert isinstance(listed, dict)
+        for kind in (*KINDS, *(name for name in listed if name not in KINDS)):
+            if kind in listed and listed[kind]["messages"]:
+                counted = {n: float(listed[kind][n]) for n in ("messages", "bytes", "rounds")}
+                assert all(0 <= value < float("inf") for value in counted.values())
+                found[str(kind)] = counted
+    except (AssertionError, KeyError, TypeError, ValueError):
+        return None
+    return found
+
+
+def numbers(value: Any) -> Vector | None:
+    """Make an array of lists of finite numbers; None of anything else."""
+    if not isinstance(value, list):
+        return None
+    try:
+        found = np.array(value)
+    except ValueError:
+        return None
+    if not len(value):
+        return np.empty(0)
+    good = found.dtype.kind in "iuf" and bool(np.isfinite(found).all())
+    return found.astype(np.float64) if good else None
+
+
+LEVELS = ("categorical", "bernoulli")
+COUNTS = ("poisson", "negative-binomial")
+POSITIVE = ("log-normal", "exponential", "gamma")
+
+MOST_LEVELS = 8
+"""Levels of a category that have bars, those that are most frequent."""
+
+ROOM = 24
+"""Letters below a panel."""
+
+POINTS = 400
+
+
+def families_of(saved: SavedFit) -> tuple[str, ...] | None:
+    """Return the family of each feature; None of clusters, and where all are Gaussian."""
+    kinds = getattr(getattr(saved, "mixture", None), "kinds", None)
+    return None if kinds is None else kinds.families
+
+
+def mixed_parts(mixture: MixedMixture) -> Parts:
+    """Return means and covariances of all features in the user's units.
+
+    Features of different families do not depend on each other within a component.
+    """
+    k, d = mixture.n_components, mixture.n_features
+    variances = np.empty((k, d))
+    full = None if is_diagonal(mixture.covariance_type) else np.zeros((k, d, d))
+    for law, part in zip(mixture.laws, mixture.parts, strict=True):
+        columns, own = part.features.columns, law.variances(part)
+        variances[:, columns] = own
+        if full is None or part.core is None:
+            continue
+        joint = np.broadcast_to(part.core.assembled_covariances, (k, len(own[0]), len(own[0])))
+        if part.family == "log-normal":
+            means = law.means(part)
+            joint = np.expm1(joint) * means[:, :, None] * means[:, None, :]
+        elif part.family == "t":
+            wider = np.sqrt(own / np.diagonal(joint, axis1=1, axis2=2))
+            joint = joint * wider[:, :, None] * wider[:, None, :]
+        full[:, columns[:, None], columns] = joint
+    if full is not None:
+        full[:, range(d), range(d)] = variances
+    return Parts(mixture.assembled_weights, mixture.assembled_means, variances, full)
+
+
+def in_a_plane(saved: SavedFit, asked: Sequence[int] | None, notes: list[str]) -> list[int] | None:
+    """Return the columns that have a place on an axis: all but categories, and zeros and ones.
+
+    None where nothing is left out; ``notes`` say what is. InputError if one was asked for that has
+    no place, or fewer than two are left.
+    """
+    families, names = families_of(saved), saved.feature_names
+    out = [j for j, family in enumerate(families or ()) if family in LEVELS]
+    if not out:
+        return None
+    for j in asked or ():
+        if j in out:
+            assert families is not None
+            raise InputError(
+                f"{names[j]} is {families[j]}, whose levels lie along no axis; marginals and "
+                "profile draw it"
+            )
+    left = [j for j in range(len(names)) if j not in out]
+    if len(left) < 2:
+        raise InputError(
+            f"pairs and projections need two features that lie along an axis, {saved.path} has "
+            f"{len(left)}; try marginals or profile"
+        )
+    listed = shorten((names[j] for j in out), 6)
+    notes.append(f"left out, as levels lie along no axis: {listed} (marginals and profile have it)")
+    return left
+
+
+def levels_drawn(saved: SavedFit, j: int) -> Levels | None:
+    """Return the levels of a category, or of zeros and ones; None of other features."""
+    if j in saved.answer.levels:
+        return saved.answer.levels[j]
+    families = families_of(saved)
+    if families is not None and families[j] == "bernoulli":
+        ones = saved.answer.means[:, j]
+        return Levels(("0", "1"), np.stack([1 - ones, ones], axis=1))
+    return None
+
+
+def is_count(saved: SavedFit, j: int) -> bool:
+    """Whether a feature is a count."""
+    families = families_of(saved)
+    return families is not None and families[j] in COUNTS
+
+
+def grid_of(family: str, means: Vector, deviations: Vector, values: Vector | None) -> Vector:
+    """Return points at which densities of a feature are drawn, fine where components are narrow."""
+    low, high = float((means - 4 * deviations).min()), float((means + 4 * deviations).max())
+    own = np.linspace(-4, 4, 81)
+    if values is not None and len(values):
+        low, high = min(low, float(values.min())), max(high, float(values.max()))
+    if family in COUNTS:
+        whole = np.arange(max(0.0, np.floor(low)), np.ceil(high) + 1)
+        return whole[:: max(1, len(whole) // (4 * POINTS))]
+    near = (means[:, None] + np.outer(deviations, own)).ravel()
+    grid = np.concatenate([np.linspace(low, high, POINTS), near])
+    if family in POSITIVE:
+        grid = np.concatenate([grid, np.outer(means, np.geomspace(1e-3, 1, 81)).ravel()])
+        grid = grid[grid >= 1e-3 * means.min()]
+    return np.unique(grid)
+
+
+def densities_of(saved: Any, j: int, values: Vector | None, parts: Parts) -> tuple[Vector, Vector]:
+    """Return a grid (n,) and the densities of components on it, times their weights (K, n)."""
+    families = families_of(saved)
+    assert families is not None
+    assert parts.variances is not None
+    grid = grid_of(families[j], parts.means[:, j], np.sqrt(parts.variances[:, j]), values)
+    own = saved.mixture.marginal([j])
+    terms, constant = own.terms_of(grid[:, None], np.ones((len(grid), 1), dtype=bool))
+    logs = constant - 0.5 * terms.sum(axis=0).T
+    return grid, parts.weights[:, None] * np.exp(logs)
+
+
+def draw_levels(axes: Axes, levels: Levels, weights: Vector, values: Vector | None) -> None:
+    """Draw the share of each level: of the data, of the mixture, and what components have of it.
+
+    Components stand beside each other within a level, in their order, each with its part of all
+    rows, so that together they are the mixture.
+    """
+    whole = weights @ levels.shares
+    chosen = np.sort(np.argsort(-whole, kind="stable")[:MOST_LEVELS])
+    k, places = len(weights), np.arange(len(chosen))
+    if values is not None and len(values):
+        found = np.bincount(values.astype(np.intp), minlength=len(whole)) / len(values)
+        axes.bar(places, found[chosen], 0.9, facecolor=PALE, edgecolor=BAND, linewidth=0.5)
+    each = 0.8 / k
+    for c in range(k if k > 1 else 0):
+        axes.bar(
+            places - 0.4 + each * (c + 0.5), weights[c] * levels.shares[c, chosen], each,
+            facecolor=colour(c), hatch=hatch(c), edgecolor="white", linewidth=0.3, zorder=2,
+        )  # fmt: skip
+    axes.hlines(whole[chosen], places - 0.45, places + 0.45, color="black", linewidth=1.8, zorder=3)
+    left = len(whole) - len(chosen)
+    axes.set_ylim(0, axes.get_ylim()[1] * (1.12 if left else 1.0))
+    _name_levels(axes, [levels.names[level] for level in chosen])
+    if left:
+        said = f"{left} rarer level{'' if left == 1 else 's'}"
+        axes.text(0.98, 0.99, said, transform=axes.transAxes, fontsize=7.5, ha="right", va="top")
+
+
+def _name_levels(axes: Axes, names: list[str]) -> None:
+    """Write names below bars, or upright in them where they are long."""
+    axes.tick_params(axis="x", length=0)
+    if sum(map(len, names)) <= ROOM:
+        axes.set_xticks(range(len(names)), [words(name) for name in names])
+        return
+    axes.set_xticks([])
+    for place, name in enumerate(names):
+        axes.text(
+            place, 0.02, words(name, 22), transform=axes.get_xaxis_transform(), rotation=90,
+            fontsize=7, ha="center", va="bottom", path_effects=halo(), zorder=4,
+        )  # fmt: skip
 
 
 @dataclass
@@ -250,3 +737,41 @@ def saved_of(path: str, stored: Model | StoredClustering | SavedSaem) -> Saved:
     from vpem.saem.topics import Topics
 
     return SavedTopics(path, Topics(stored))
+
+
+SEED = 0
+"""Of the choice among many rows, so that a picture is the same every time."""
+
+
+@dataclass
+class EvaluationData:
+    """Data that a model is held against."""
+
+    X: Floats  # (M, d) in the model's order of features
+    labels: Labels | None  # (M,) known classes
+    where: str  # the file, for messages
+
+    def __len__(self) -> int:
+        return len(self.X)
+
+    def sample(self, most: int) -> NDArray[np.float64]:
+        """Return at most so many rows, (m, d): all, or some drawn at random, in order."""
+        rows = choose_rows(len(self.X), most)
+        if isinstance(self.X, np.ndarray):
+            return np.asarray(self.X[rows], dtype=np.float64)
+        # On disk: neighbouring rows are read together.
+        step = 1 << 14
+        parts = []
+        for start in range(0, len(self.X), step):
+            here = rows[(rows >= start) & (rows < start + step)] - start
+            if len(here):
+                parts.append(np.asarray(self.X[start : start + step], dtype=np.float64)[here])
+        return np.concatenate(parts)
+
+
+def choose_rows(n: int, most: int) -> NDArray[np.intp]:
+    """Numbers of at most so many of n rows, ascending."""
+    if n <= most:
+        return np.arange(n)
+    drawn = np.random.default_rng(SEED).choice(n, most, replace=False)
+    return np.sort(drawn)

@@ -14,11 +14,21 @@ from numpy.typing import NDArray
 from vpem.checks import Labels
 from vpem.errors import InputError
 from vpem.pictures.densities import are_counts, others, pick_features, span
-from vpem.pictures.families import in_a_plane
-from vpem.pictures.figure import Picture, legend_below, new_figure, one_panel, words
-from vpem.pictures.reported import Parts, SavedFit
-from vpem.pictures.samples import EvaluationData
-from vpem.pictures.style import colour, few_ticks, halo, line, marker, place_panels, tidy
+from vpem.pictures.figure import (
+    Picture,
+    colour,
+    few_ticks,
+    halo,
+    legend_below,
+    line,
+    marker,
+    new_figure,
+    one_panel,
+    place_panels,
+    tidy,
+    words,
+)
+from vpem.pictures.saved import EvaluationData, Parts, SavedFit, in_a_plane
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
