@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from vpem import VpemWarning, connect, fit_vpem, make_graph, read_dataset
-from vpem.network.holdings import contiguous
+from vpem.network.partition import contiguous
 
 from .measure import Options
 from .problems import mixture_rows

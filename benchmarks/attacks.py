@@ -35,7 +35,7 @@ from vpem import (
     read_dataset,
 )
 from vpem.fits.privacy import Budget, Guarantee
-from vpem.network.holdings import contiguous, from_worker_of_row
+from vpem.network.partition import contiguous, from_worker_of_row
 from vpem.sums.adding import Addends
 from vpem.sums.server import ServerSum
 

@@ -23,9 +23,9 @@ from numpy.typing import NDArray
 from scipy.stats import beta
 
 from vpem.fits.privacy import Budget
-from vpem.network.holdings import contiguous
+from vpem.network.graph import make_graph
 from vpem.network.noise import Noise
-from vpem.network.topologies import make_graph
+from vpem.network.partition import contiguous
 from vpem.steps.noisy_em import NoisyEM
 from vpem.steps.private_em import run_private, shares_of
 from vpem.steps.releases import Releases

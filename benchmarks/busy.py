@@ -15,7 +15,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from vpem import NotConvergedWarning, connect, fit_vpem, make_graph
-from vpem.network.holdings import contiguous
+from vpem.network.partition import contiguous
 
 from .measure import VPEM, Options, call, compare
 from .problems import mixture_rows

@@ -21,7 +21,7 @@ from rich.table import Table
 
 from vpem import connect, fit_vpem, make_graph, read_dataset
 from vpem.errors import NumericalError, VpemWarning
-from vpem.network.holdings import contiguous, from_lists
+from vpem.network.partition import contiguous, from_lists
 
 from .problems import mixture_rows
 

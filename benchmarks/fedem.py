@@ -20,7 +20,7 @@ import numpy as np
 from rich.console import Console
 
 from vpem.fits.fedem import fit_fedem
-from vpem.network.holdings import Workers, by_label, evenly
+from vpem.network.partition import Workers, by_label, evenly
 from vpem.pictures.figure import save_picture
 from vpem.pictures.history import draw_histories
 from vpem.steps.fedruns import FedHistory

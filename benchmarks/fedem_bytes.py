@@ -11,7 +11,7 @@ import numpy as np
 from sklearn.datasets import load_breast_cancer, load_digits, load_wine, make_blobs
 
 from vpem.fits.fedem import fit_fedem
-from vpem.network.holdings import evenly
+from vpem.network.partition import evenly
 from vpem.steps.fedruns import FedHistory
 
 __all__ = ["NEAR", "bytes_rows", "digits", "reached"]

@@ -24,7 +24,7 @@ from sklearn.datasets import load_wine
 
 from vpem import VpemWarning
 from vpem.fits.fedem import fit_fedem
-from vpem.network.holdings import evenly
+from vpem.network.partition import evenly
 
 from .fedem_bytes import digits
 

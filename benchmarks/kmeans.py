@@ -21,7 +21,7 @@ from threadpoolctl import threadpool_limits
 
 from vpem import DistributedKMeans, connect_workers, kmeans_rows, make_graph
 from vpem._core.threads import thread_count
-from vpem.network.holdings import evenly
+from vpem.network.partition import evenly
 
 from .measure import Options, call, compare
 

@@ -20,9 +20,9 @@ from typing import Any
 import numpy as np
 
 from vpem.fits.plan import plan
-from vpem.network.holdings import contiguous
+from vpem.network.graph import make_graph
 from vpem.network.links import Link, parse_link
-from vpem.network.topologies import make_graph
+from vpem.network.partition import contiguous
 
 from .mpi import launcher
 from .router import NET, Net, namespaces
@@ -76,8 +76,7 @@ def rank(cases: list[int]) -> None:
     """Run some cases in a rank; the first prints seconds of an iteration of each."""
     from vpem.engines.mpi import MpiEngine
     from vpem.fits.spread import fit_spread
-    from vpem.sums.connect import connect
-    from vpem.sums.spread import spread
+    from vpem.sums.connect import connect, spread
 
     engine = MpiEngine()
     for number in cases:

@@ -15,9 +15,8 @@ from vpem._core import reference_masks
 from vpem.engines.masking import agree
 from vpem.engines.one_process import OneProcess
 from vpem.engines.placement import Placement
-from vpem.network.holdings import contiguous
-from vpem.network.masks import TILE
-from vpem.network.pair_keys import OwnKeys
+from vpem.network.masks import TILE, OwnKeys
+from vpem.network.partition import contiguous
 
 from .measure import Options, call, compare, iteration
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from vpem import connect, make_graph
 from vpem._core.threads import one_blas_thread
-from vpem.network.holdings import contiguous
+from vpem.network.partition import contiguous
 from vpem.terms.missing import MissingTerms, terms_of
 from vpem.terms.scaling import Scaling
 

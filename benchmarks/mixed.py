@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from vpem import VpemWarning, connect, fit_vpem, make_graph
 from vpem.fits.estimators.families import dataset_for_fit
 from vpem.fits.evaluation import compare
-from vpem.network.holdings import Partition, from_lists
+from vpem.network.partition import Partition, from_lists
 from vpem.terms.families.kinds import Kinds
 
 __all__ = ["CASES", "measure"]

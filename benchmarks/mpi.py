@@ -68,10 +68,9 @@ def iteration(m: int) -> float:
     from vpem.engines.mpi import MpiEngine
     from vpem.errors import VpemWarning
     from vpem.fits.spread import fit_spread
-    from vpem.network.holdings import contiguous
-    from vpem.network.topologies import make_graph
-    from vpem.sums.connect import connect
-    from vpem.sums.spread import spread
+    from vpem.network.graph import make_graph
+    from vpem.network.partition import contiguous
+    from vpem.sums.connect import connect, spread
 
     warnings.simplefilter("ignore", VpemWarning)
     engine, partition = MpiEngine(), contiguous(2 * WIDTH, 2)
@@ -96,10 +95,9 @@ def rows_iteration(m: int) -> float:
     from vpem.engines.mpi import MpiEngine
     from vpem.errors import VpemWarning
     from vpem.fits.rows import fit_em
-    from vpem.network.holdings import evenly
-    from vpem.network.topologies import make_graph
-    from vpem.sums.connect import connect_workers
-    from vpem.sums.spread import spread_workers
+    from vpem.network.graph import make_graph
+    from vpem.network.partition import evenly
+    from vpem.sums.connect import connect_workers, spread_workers
 
     warnings.simplefilter("ignore", VpemWarning)
     engine, workers = MpiEngine(), evenly(m, 2)
@@ -123,9 +121,8 @@ def rows_iteration(m: int) -> float:
 def one_sum(what: str, m: int) -> float:
     """Seconds of one round, or of one all-reduce, of two ranks' terms."""
     from vpem.engines.mpi import MpiEngine
-    from vpem.network.topologies import make_graph
-    from vpem.sums.connect import connect_workers
-    from vpem.sums.spread import spread_workers
+    from vpem.network.graph import make_graph
+    from vpem.sums.connect import connect_workers, spread_workers
 
     rounds = what == "round"
     how: dict[str, Any] = {"n_rounds": ROUNDS, "acceleration": "none"} if rounds else {}

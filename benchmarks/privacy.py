@@ -23,7 +23,7 @@ from vpem import PrivacySettings, connect_workers, fit_em, make_graph
 from vpem.errors import InputError
 from vpem.files.simulate import simulate
 from vpem.fits.privacy import Budget
-from vpem.network.holdings import evenly
+from vpem.network.partition import evenly
 
 SIZES = ((2_000, 4), (10_000, 10), (100_000, 10))
 EPSILONS = (4.0, 1.0)

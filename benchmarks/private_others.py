@@ -23,7 +23,7 @@ from benchmarks.privacy import DELTA, EPSILONS, SIZES, K, say
 from vpem import PrivacySettings, connect, connect_workers, fit_vpem, kmeans_rows, make_graph
 from vpem.errors import InputError
 from vpem.files.simulate import simulate
-from vpem.network.holdings import contiguous, evenly
+from vpem.network.partition import contiguous, evenly
 
 Vector = NDArray[np.float64]
 

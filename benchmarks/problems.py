@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from vpem import NotConvergedWarning, VpemWarning, connect, fit_vpem, make_graph
 from vpem._core.threads import one_blas_thread
-from vpem.network.holdings import contiguous
+from vpem.network.partition import contiguous
 from vpem.steps import em
 from vpem.sums.connect import Network
 from vpem.sums.server import ServerSum

@@ -10,7 +10,7 @@ import numpy as np
 
 from vpem.errors import NumericalError
 from vpem.network.codecs import parse_codec
-from vpem.network.holdings import Workers, evenly, from_worker_of_row
+from vpem.network.partition import Workers, evenly, from_worker_of_row
 from vpem.saem.conditional import sample_conditional
 from vpem.saem.fit import fit_saem
 from vpem.saem.individuals import Individuals, from_long

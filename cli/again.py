@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from vpem.engines.engine import Engine
-    from vpem.engines.tls.post import Post
+    from vpem.engines.tls.mailbox import Post
     from vpem.files.checkpoints import FileSaver
     from vpem.files.studies.study import Study
-    from vpem.network.outlast import Outlast
+    from vpem.network.faults import Outlast
     from vpem.network.schema import Report
     from vpem.steps.keeper import Keeper
 
@@ -50,7 +50,7 @@ class Losses:
         self.keeper: Keeper | None = None
         self.outlast: Outlast | None = None
         if self.goes_on and options.get("secure_sum"):
-            from vpem.network.outlast import Outlast
+            from vpem.network.faults import Outlast
 
             self.outlast = Outlast(self._too_few, opened)
         again = options.get("resume") or options.get("resume_if_any")
@@ -199,7 +199,7 @@ def begin_again(
 
     ``lost`` says who is missing, and since when, ``kept`` what the run goes on from, by iterations
     (`vpem.steps.keeper.Keeper`), and ``opened`` what masked sums there were
-    (`vpem.network.outlast.Outlast`).
+    (`vpem.network.faults.Outlast`).
     """
     import tempfile
 

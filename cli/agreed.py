@@ -232,8 +232,8 @@ def _check(context: Any) -> None:
     refuse_repeatable(context.params)
     records = context.command.callback.records(context.params)
     if "sums" in records and (topology := context.params.get("topology")):
-        from vpem.network.topologies import make_graph
-        from vpem.sums.combinations import settled
+        from vpem.network.graph import make_graph
+        from vpem.sums.exchanges import settled
 
         # Of the graph only whether it has a server counts, and how many it has is not known yet.
         settled(make_graph("star" if topology == "star" else "path", 3), records["sums"])

@@ -254,8 +254,7 @@ async def _answering(examined: Examined, door: tuple[str, int] | None) -> list[A
     """Open this member's door, so that others can dial it back, unless something does already."""
     import asyncio
 
-    from vpem.engines.tls.door import Door, listening
-    from vpem.engines.tls.lobby import Lobby
+    from vpem.engines.tls.server import Door, Lobby, listening
     from vpem.engines.tls.trust import believed, server_context
     from vpem.errors import InputError
 

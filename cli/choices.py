@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from vpem.files.datasets import Dataset
     from vpem.network.graph import Graph
-    from vpem.network.holdings import Partition
+    from vpem.network.partition import Partition
     from vpem.network.schema import Report
     from vpem.settings import GraphSettings, HoldingSettings
     from vpem.sums.connect import Network
@@ -157,7 +157,7 @@ def started(how: F, begin: StartSettings, source: Dataset, given: Given) -> F:
 def partition_of(source: Dataset, held: HoldingSettings, networked: bool) -> Partition:
     """Choose who holds which features; ``networked`` says whether a graph or hops are asked for."""
     from vpem.files.holdings import read_partition
-    from vpem.network.holdings import contiguous, one_or_each
+    from vpem.network.partition import contiguous, one_or_each
 
     if held.partition is not None:
         return read_partition(held.partition, source.n_features, source.feature_names)

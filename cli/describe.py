@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from vpem.files.datasets import Dataset
     from vpem.files.readers.profiles import ColumnProfile
-    from vpem.network.holdings import Partition
+    from vpem.network.partition import Partition
     from vpem.network.schema import Report
 
     from .tables import Table

@@ -116,7 +116,7 @@ class Run:
 
     def over(self, network: Network, *, workers: bool = False) -> Network:
         """Return what this process has of the network of the fit."""
-        from vpem.sums.spread import spread, spread_workers
+        from vpem.sums.connect import spread, spread_workers
 
         self.network = network
         return (spread_workers if workers else spread)(network, self.engine)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from vpem.files.parties.manifest import Party
     from vpem.network.schema import Report
     from vpem.sums.connect import Network
-    from vpem.sums.neighbours import Traffic
+    from vpem.sums.exchanges import Traffic
 
     from .labels import LabelFile
     from .output import Screen

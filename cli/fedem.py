@@ -24,7 +24,7 @@ from .workers import graph_of, workers_of
 if TYPE_CHECKING:
     from vpem.files.datasets import Dataset
     from vpem.fits.fedem_result import FedFit
-    from vpem.network.holdings import Workers
+    from vpem.network.partition import Workers
     from vpem.network.schema import Report
 
 
@@ -136,8 +136,8 @@ def _fit(
 ) -> tuple[FedFit, Report]:
     """Fit with so many bytes of data in memory; and what there is to report of the engine."""
     from vpem.fits.fedem import fit_fedem
-    from vpem.sums.combinations import way_of
     from vpem.sums.connect import connect_workers
+    from vpem.sums.exchanges import way_of
 
     joined = graph_of(workers.n_workers, workers.names, graph)
     if way_of(joined, sums) == "consensus":

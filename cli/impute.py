@@ -156,8 +156,8 @@ def _fit(
 ) -> tuple[Completed, Report]:
     """Fit; and what there is to report of the engine."""
     from vpem.fits.imputation import fit_imputation
-    from vpem.sums.combinations import way_of
     from vpem.sums.connect import connect_workers
+    from vpem.sums.exchanges import way_of
 
     joined = graph_of(found.n_observers, found.names, graph)
     if way_of(joined, sums) == "consensus":

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from vpem.files.datasets import Dataset
     from vpem.files.parties.homes import Home
     from vpem.fits.clustering import Clustering
-    from vpem.network.holdings import Workers
+    from vpem.network.partition import Workers
     from vpem.saem.results import SaemFit
     from vpem.sums.connect import Network
     from vpem.terms.mixture import Mixture

@@ -82,8 +82,8 @@ class Meeting(Where):
         self, losses: Losses, member: Member, command: str, options: dict[str, Any]
     ) -> None:
         from vpem.engines.tls.engine import TlsEngine
-        from vpem.engines.tls.post import Post
-        from vpem.engines.tls.signing import MemberSigns
+        from vpem.engines.tls.mailbox import Post
+        from vpem.engines.tls.trust import MemberSigns
         from vpem.files.studies.identities import identity_of
         from vpem.files.studies.message_log import MessageLog, log_beside
 
@@ -141,7 +141,7 @@ class Meeting(Where):
 
         The first member says meanwhile whom it waits for, and passes on what others have signed.
         """
-        from vpem.engines.tls.signing import INTRODUCTION
+        from vpem.engines.tls.trust import INTRODUCTION
         from vpem.errors import InputError
         from vpem.network.messages import decode, encode
 

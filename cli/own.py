@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from vpem.files.datasets import Dataset
-    from vpem.network.holdings import Workers
+    from vpem.network.partition import Workers
     from vpem.sums.connect import Network
 
 

@@ -169,8 +169,8 @@ def _fit(
     from vpem.errors import InputError, Setting
     from vpem.saem.fit import fit_saem
     from vpem.saem.saem import burn_in_of
-    from vpem.sums.combinations import way_of
     from vpem.sums.connect import connect_workers
+    from vpem.sums.exchanges import way_of
 
     from .saem_report import SaemCounter
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from vpem.engines.engine import Engine
     from vpem.files.parties.manifest import Party
-    from vpem.network.holdings import Workers
+    from vpem.network.partition import Workers
     from vpem.saem.individuals import Individuals
     from vpem.sums.connect import Network
 
@@ -174,7 +174,7 @@ def _of_parties(parties: Sequence[Party], reader: CorpusReader | RowReader, run:
     import numpy as np
 
     from vpem.engines.each import for_each
-    from vpem.network.holdings import Workers
+    from vpem.network.partition import Workers
     from vpem.saem.doses import Doses
     from vpem.saem.formats.individuals import chain
     from vpem.saem.individuals import Individuals
@@ -231,7 +231,7 @@ def _of_party(party: Party, reader: CorpusReader | RowReader) -> Individuals:
 
 def _devices_of(found: Individuals, given: HeldIndividuals) -> Workers:
     """Choose who holds which individuals."""
-    from vpem.network.holdings import evenly
+    from vpem.network.partition import evenly
     from vpem.saem.formats.devices import read_devices
 
     if given.devices is not None and given.device_individuals is not None:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from vpem.network.holdings import Workers
+    from vpem.network.partition import Workers
     from vpem.network.schema import Report
     from vpem.saem.results import SaemFit
 

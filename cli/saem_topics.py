@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from vpem.network.holdings import Workers
+    from vpem.network.partition import Workers
     from vpem.network.schema import Report
     from vpem.saem.results import SaemFit
     from vpem.saem.topics import Topics

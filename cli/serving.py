@@ -32,8 +32,7 @@ class Serving:
         screen: Screen,
         relay: Relay | None = None,
     ) -> None:
-        from vpem.engines.tls.door import Door
-        from vpem.engines.tls.lobby import Lobby
+        from vpem.engines.tls.server import Door, Lobby
         from vpem.engines.tls.trust import believed, server_context
 
         self.study = study
@@ -70,8 +69,8 @@ class Serving:
         import asyncio
         import logging
 
-        from vpem.engines.tls.door import listening
         from vpem.engines.tls.members import written_address
+        from vpem.engines.tls.server import listening
 
         loop = asyncio.get_running_loop()
         # Nobody needs to read what strangers, and members that have gone, do to transports.
@@ -102,7 +101,7 @@ class Serving:
 
     async def _stay_registered(self) -> None:
         """Let others come who reach this member through a relay only."""
-        from vpem.engines.tls.carried import calls
+        from vpem.engines.tls.link import calls
 
         roster = self.study.roster
         relay = roster.relay or roster.members[0]

@@ -70,7 +70,7 @@ def split(
         from vpem.errors import InputError
         from vpem.files.families import Asked, settle
         from vpem.files.parties.cutting import cut, file_stems
-        from vpem.network.holdings import contiguous
+        from vpem.network.partition import contiguous
 
         tell = teller(screen.say, families=True)
         whole = read_one(source, table, Where(), tell, dataset=held.dataset)

@@ -21,7 +21,7 @@ from .where import Where
 if TYPE_CHECKING:
     from vpem.files.datasets import Dataset
     from vpem.network.graph import Graph
-    from vpem.network.holdings import Partition
+    from vpem.network.partition import Partition
     from vpem.network.schema import Report
 
     from .output import Screen
@@ -168,7 +168,7 @@ def _network(
     All workers hold all features: the first stands for them.
     """
     from vpem.errors import InputError
-    from vpem.network.holdings import contiguous
+    from vpem.network.partition import contiguous
 
     from .choices import partition_of, stored_graph
     from .workers import graph_of
@@ -203,7 +203,7 @@ def _named(source: str | None, agents: int | None, graph: GraphSettings) -> Grap
     """Return the graph of a topology's name, or of a file, without a dataset."""
     from vpem.errors import InputError
     from vpem.files.graph_files import read_graph
-    from vpem.network.topologies import make_graph
+    from vpem.network.graph import make_graph
 
     if source is None:
         if graph.graph is None:

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
     from vpem.files.datasets import Dataset
     from vpem.network.graph import Graph
-    from vpem.network.holdings import Workers
+    from vpem.network.partition import Workers
     from vpem.settings import GraphSettings, WorkerSettings
 
     from .output import Screen
@@ -21,7 +21,7 @@ def workers_of(
     """Choose who holds which rows; where nobody says, one worker does, which is told."""
     from vpem.errors import InputError
     from vpem.files.holdings import read_workers
-    from vpem.network.holdings import by_label, evenly
+    from vpem.network.partition import by_label, evenly
 
     if sort_by_label:
         if held.workers is None:
@@ -44,7 +44,7 @@ def workers_of(
 def graph_of(n_agents: int, names: Sequence[str] | None, graph: GraphSettings) -> Graph:
     """Choose who talks to whom: a server (star) unless something else is asked for."""
     from vpem.errors import InputError
-    from vpem.network.topologies import make_graph
+    from vpem.network.graph import make_graph
 
     drawn = graph.radius is not None or graph.mean_degree is not None
     if graph.topology is None and drawn:

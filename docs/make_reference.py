@@ -27,7 +27,7 @@ ROOMS = {
         "vpem.fits.fedem", "vpem.fits.imputation", "vpem.saem.fit",
     ),
     "Data and models": (
-        "vpem.files", "vpem.terms", "vpem.network.blocks", "vpem.network.holdings",
+        "vpem.files", "vpem.terms", "vpem.network.partition", "vpem.network.partition",
         "vpem.fits", "vpem.saem",
     ),
     "Files and pictures": ("vpem.pictures",),

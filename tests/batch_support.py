@@ -5,7 +5,7 @@ import pytest
 
 from vpem import connect, make_graph
 from vpem._core.threads import one_blas_thread
-from vpem.network.holdings import contiguous
+from vpem.network.partition import contiguous
 from vpem.steps.batches import fit_batches
 from vpem.steps.streams import RowStream
 from vpem.terms.features import FeatureTerms

@@ -17,8 +17,8 @@ from vpem.files.matrix import FileMatrix
 from vpem.files.parties.joining import stack_parties
 from vpem.files.parties.manifest import Party
 from vpem.fits.local_rows import read_rows
-from vpem.network.holdings import Workers, evenly
-from vpem.sums.spread import spread_workers
+from vpem.network.partition import Workers, evenly
+from vpem.sums.connect import spread_workers
 
 from .cells_support import (
     files_of_rows,

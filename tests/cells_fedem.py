@@ -16,8 +16,8 @@ from vpem.files.matrix import FileMatrix
 from vpem.files.parties.joining import stack_parties
 from vpem.files.parties.manifest import Party
 from vpem.fits.local_rows import read_rows
-from vpem.network.holdings import Workers, from_worker_of_row
-from vpem.sums.spread import spread_workers
+from vpem.network.partition import Workers, from_worker_of_row
+from vpem.sums.connect import spread_workers
 from vpem.table import WAYS
 
 from .cells_support import (

@@ -19,7 +19,7 @@ from vpem.files.datasets import Dataset, write_dataset
 from vpem.files.parties.manifest import choose_parties
 from vpem.files.parties.observing import observe_parties
 from vpem.fits.observers import hide_entries
-from vpem.sums.spread import spread_workers
+from vpem.sums.connect import spread_workers
 from vpem.terms.lowrank.entries import from_matrices
 from vpem_cli.idle import why_refused
 

@@ -13,8 +13,8 @@ from vpem.files.datasets import Dataset, write_dataset
 from vpem.files.parties.joining import join_parties
 from vpem.files.parties.manifest import Party
 from vpem.fits.spread import own_columns
-from vpem.network.holdings import from_lists
-from vpem.sums.spread import spread
+from vpem.network.partition import from_lists
+from vpem.sums.connect import spread
 
 from .cells_support import files_of_columns, first_of, over_members
 from .kmeans_support import (

@@ -11,8 +11,8 @@ from vpem.files.datasets import Dataset, write_dataset
 from vpem.files.parties.joining import stack_parties
 from vpem.files.parties.manifest import Party
 from vpem.fits.local_rows import read_rows
-from vpem.network.holdings import evenly, from_worker_of_row
-from vpem.sums.spread import spread_workers
+from vpem.network.partition import evenly, from_worker_of_row
+from vpem.sums.connect import spread_workers
 
 from .cells_support import files_of_rows
 from .kmeans_support import (

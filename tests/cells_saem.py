@@ -16,11 +16,11 @@ from vpem import connect_workers, fit_em, fit_saem, make_graph, read_individuals
 from vpem.errors import InputError
 from vpem.files.data import read_dataset
 from vpem.files.datasets import Dataset, write_dataset
-from vpem.network.holdings import evenly, from_worker_of_row
+from vpem.network.partition import evenly, from_worker_of_row
 from vpem.saem.formats.individuals import chain
 from vpem.saem.individuals import from_long, from_matrix
 from vpem.saem.people import collect
-from vpem.sums.spread import spread_workers
+from vpem.sums.connect import spread_workers
 
 from .cells_support import first_of, lost_messages, over_members
 from .resume_support import check_resumes

@@ -16,8 +16,8 @@ from vpem.files.datasets import Dataset, write_dataset
 from vpem.files.parties.joining import join_parties
 from vpem.files.parties.manifest import Party
 from vpem.fits.spread import fit_spread, own_columns
-from vpem.network.holdings import contiguous
-from vpem.sums.spread import spread
+from vpem.network.partition import contiguous
+from vpem.sums.connect import spread
 
 from .cells_support import files_of_columns, first_of, lost_messages, over_members, report_of
 from .cli_support import overlapping

@@ -9,7 +9,7 @@ import numpy as np
 
 import vpem_cli.app
 from vpem.files.datasets import Dataset, write_dataset
-from vpem.network.holdings import from_lists
+from vpem.network.partition import from_lists
 
 from .forks import MAIN, ROOT, interpreter  # noqa: F401
 

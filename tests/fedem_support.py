@@ -3,8 +3,7 @@
 import numpy as np
 
 from vpem import fit_fedem
-from vpem.network.blocks import Blocks
-from vpem.network.holdings import Workers, evenly
+from vpem.network.partition import Blocks, Workers, evenly
 from vpem.terms.features import FeatureTerms
 from vpem.terms.mixture_statistics import MixtureStatistics
 from vpem.terms.scaling import Scaling

@@ -5,7 +5,7 @@ from scipy.special import logsumexp
 from scipy.stats import multivariate_normal
 
 from vpem import connect, fit_vpem, make_graph
-from vpem.network.holdings import from_lists
+from vpem.network.partition import from_lists
 from vpem.terms.mixture import Mixture
 from vpem.terms.scaling import Scaling
 

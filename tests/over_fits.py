@@ -16,11 +16,10 @@ from vpem.files.matrix import FileMatrix
 from vpem.fits.settings import PrivacySettings
 from vpem.fits.spread import fit_spread, own_columns
 from vpem.fits.vpem import fit_vpem
-from vpem.network.holdings import from_lists
-from vpem.network.topologies import make_graph
+from vpem.network.graph import make_graph
+from vpem.network.partition import from_lists
 from vpem.settings import FitSettings
-from vpem.sums.connect import connect
-from vpem.sums.spread import spread
+from vpem.sums.connect import connect, spread
 from vpem.terms.covariances import block_views
 
 HELD = {

@@ -7,8 +7,8 @@ import numpy as np
 
 from tests.over_fits import HELD, Comparison, overlapping
 from tests.over_sums import agents_on
-from vpem.network.holdings import from_lists
-from vpem.network.topologies import make_graph
+from vpem.network.graph import make_graph
+from vpem.network.partition import from_lists
 from vpem.sums.connect import connect
 
 KINDS = ("full", "diag", "spherical", "tied", "tied-diag", "tied-spherical")

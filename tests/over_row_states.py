@@ -15,10 +15,9 @@ from vpem.fits.local_rows import read_rows
 from vpem.fits.row_kmeans import kmeans_rows
 from vpem.fits.rows import fit_em
 from vpem.fits.spread import fit_spread, own_columns
-from vpem.network.holdings import contiguous, evenly
-from vpem.network.topologies import make_graph
-from vpem.sums.connect import connect, connect_workers
-from vpem.sums.spread import spread, spread_workers
+from vpem.network.graph import make_graph
+from vpem.network.partition import contiguous, evenly
+from vpem.sums.connect import connect, connect_workers, spread, spread_workers
 
 
 class Ranks:

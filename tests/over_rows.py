@@ -17,10 +17,9 @@ from vpem.fits.fedem import fit_fedem
 from vpem.fits.local_rows import read_rows
 from vpem.fits.row_kmeans import kmeans_rows
 from vpem.fits.rows import fit_em
-from vpem.network.holdings import from_worker_of_row
-from vpem.network.topologies import make_graph
-from vpem.sums.connect import connect_workers
-from vpem.sums.spread import spread_workers
+from vpem.network.graph import make_graph
+from vpem.network.partition import from_worker_of_row
+from vpem.sums.connect import connect_workers, spread_workers
 
 SHARES = {3: [0.5, 0.3, 0.2], 5: [0.3, 0.2, 0.1, 0, 0.4]}
 """Of the rows that each worker holds, by how many there are."""

@@ -15,10 +15,9 @@ from vpem.fits.selection.record import Record, facts_of
 from vpem.fits.selection.search import grid, search
 from vpem.fits.selection.trials import Problem
 from vpem.fits.spread import own_columns
-from vpem.network.holdings import from_lists, from_worker_of_row
-from vpem.network.topologies import make_graph
-from vpem.sums.connect import connect, connect_workers
-from vpem.sums.spread import spread, spread_workers
+from vpem.network.graph import make_graph
+from vpem.network.partition import from_lists, from_worker_of_row
+from vpem.sums.connect import connect, connect_workers, spread, spread_workers
 
 HELD = {3: [[0, 4], [1], [2, 3, 5]], 5: [[0, 4], [1], [], [2, 3], [5]]}
 UNLIKE = ("seconds", "warnings")

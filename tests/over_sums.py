@@ -7,13 +7,12 @@ import numpy as np
 
 from vpem.engines.placement import Placement
 from vpem.errors import PartitionedError, VpemWarning
-from vpem.network.holdings import contiguous
+from vpem.network.graph import make_graph
 from vpem.network.ledger import Ledger
-from vpem.network.topologies import make_graph
-from vpem.sums.connect import connect, connect_workers
+from vpem.network.partition import contiguous
+from vpem.sums.connect import connect, connect_workers, spread, sum_over
 from vpem.sums.counted import add_vectors
-from vpem.sums.scalars import Scalars
-from vpem.sums.spread import spread, sum_over
+from vpem.sums.sum import Scalars
 from vpem.sums.units import add_numbers
 
 

@@ -9,8 +9,8 @@ import pytest
 from vpem import connect, connect_workers, fit_em, fit_vpem, make_graph, read_dataset
 from vpem.errors import InputError
 from vpem.files.matrix import FileMatrix
-from vpem.network.holdings import contiguous, evenly
 from vpem.network.ledger import Ledger
+from vpem.network.partition import contiguous, evenly
 from vpem.steps import accelerate
 from vpem.steps.accelerate import parse_acceleration
 from vpem.steps.em import expect

@@ -17,7 +17,7 @@ from vpem.fits.answer import (
     standardized_means,
     telling_shares,
 )
-from vpem.network.holdings import contiguous, evenly
+from vpem.network.partition import contiguous, evenly
 from vpem.settings import COVARIANCE_TYPES
 from vpem.terms.scaling import Scaling
 

@@ -4,10 +4,9 @@ import numpy as np
 
 from vpem.fits.imputation import fit_imputation
 from vpem.fits.row_kmeans import kmeans_rows
-from vpem.network.holdings import evenly
-from vpem.network.topologies import make_graph
-from vpem.sums.connect import connect_workers
-from vpem.sums.spread import spread_workers
+from vpem.network.graph import make_graph
+from vpem.network.partition import evenly
+from vpem.sums.connect import connect_workers, spread_workers
 from vpem.terms.lowrank.entries import from_triplets
 
 from .cli_support import overlapping

@@ -7,11 +7,10 @@ import pytest
 
 from vpem import fit_fedem, fit_imputation, kmeans_features, kmeans_rows, make_graph
 from vpem.network.codecs import parse_codec
-from vpem.network.holdings import contiguous, evenly
+from vpem.network.partition import contiguous, evenly
 from vpem.saem.server import SaemServer
-from vpem.sums.connect import connect, connect_workers
+from vpem.sums.connect import connect, connect_workers, spread, spread_workers
 from vpem.sums.quantizer import Quantizer
-from vpem.sums.spread import spread, spread_workers
 from vpem.terms.lowrank.dealing import split
 from vpem.terms.lowrank.entries import from_matrices
 

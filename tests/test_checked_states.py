@@ -23,7 +23,7 @@ from vpem.files.states import read_state, write_state
 from vpem.fits.selection.record import Record, facts_of
 from vpem.fits.selection.search import grid, search
 from vpem.fits.selection.trials import Problem
-from vpem.network.holdings import contiguous, evenly
+from vpem.network.partition import contiguous, evenly
 from vpem.saem.individuals import from_matrix
 from vpem.terms.lowrank.observations import Observations
 

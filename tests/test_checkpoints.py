@@ -19,7 +19,7 @@ from vpem.files.fingerprint import checksum
 from vpem.files.models import write_model
 from vpem.files.states import read_state, write_state
 from vpem.fits.selection.record import Record
-from vpem.network.holdings import contiguous
+from vpem.network.partition import contiguous
 from vpem.steps.saver import NoSaver, PartSaver, set_stream, stream_state
 
 from .resume_support import check_same

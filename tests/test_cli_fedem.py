@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from vpem import Dataset, fit_fedem, read_dataset, read_model, write_dataset
-from vpem.network.holdings import by_label, evenly
+from vpem.network.partition import by_label, evenly
 
 from .cli_support import done, listing, make_data, run
 from .tables import each

@@ -9,7 +9,7 @@ from sklearn.cluster import KMeans
 
 from vpem.files.clusterings import read_clustering
 from vpem.files.datasets import Dataset, write_dataset
-from vpem.network.holdings import contiguous, evenly
+from vpem.network.partition import contiguous, evenly
 
 from .cli_support import done, run
 from .tables import each

@@ -13,7 +13,7 @@ from vpem import choose_parties, read_dataset, read_model
 from vpem.files.clusterings import StoredClustering
 from vpem.files.datasets import Dataset, write_dataset
 from vpem.files.table_settings import TableSettings
-from vpem.network.holdings import Partition
+from vpem.network.partition import Partition
 from vpem.pictures.saved import saved_of
 
 from .cli_support import ROOT, done, listing, make_data, run

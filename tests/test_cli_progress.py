@@ -363,7 +363,7 @@ def test_time_goes_on_while_a_step_takes_long(capsys, terminal, monkeypatch):
 
 def test_restarts_are_told():
     from vpem import connect, fit_vpem, make_graph
-    from vpem.network.holdings import contiguous
+    from vpem.network.partition import contiguous
 
     told = []
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from vpem import Dataset, read_dataset, read_model, write_dataset
-from vpem.network.holdings import from_worker_of_row
+from vpem.network.partition import from_worker_of_row
 
 from .cli_support import done, make_data, run
 from .tables import each

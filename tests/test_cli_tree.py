@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from vpem import connect, connect_workers, make_graph
-from vpem.network.holdings import contiguous
+from vpem.network.partition import contiguous
 from vpem.sums.connect import along_a_tree
 from vpem.sums.forecast import one_sum
 

@@ -13,7 +13,7 @@ from vpem._core import codecs as kernels
 from vpem._core import reference_codecs as twins
 from vpem.errors import InputError, NumericalError
 from vpem.network.codecs import Dither, RandK, draw_keys, parse_codec
-from vpem.network.holdings import contiguous, evenly
+from vpem.network.partition import contiguous, evenly
 
 from .tables import each, over
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from vpem import InputError, connect, fit_vpem, make_graph
-from vpem.network.holdings import contiguous
+from vpem.network.partition import contiguous
 
 from .tables import pairwise
 

@@ -15,8 +15,7 @@ from vpem.errors import InputError
 from vpem.fits.contribution import contribution
 from vpem.fits.spread_contribution import spread_contribution
 from vpem.fits.spread_use import SpreadRows
-from vpem.network.blocks import Blocks
-from vpem.network.holdings import from_lists
+from vpem.network.partition import Blocks, from_lists
 from vpem.settings import COVARIANCE_TYPES
 
 from .cli_support import done, make_data, run

@@ -6,8 +6,8 @@ from vpem import InputError, connect_workers, fit_em, make_graph
 from vpem.fits.cost import HANDSHAKE, Rates, iteration_time
 from vpem.fits.plan import _network, _work, plan
 from vpem.fits.settings import PlanSettings
-from vpem.network.holdings import contiguous, evenly
 from vpem.network.links import Link, parse_link
+from vpem.network.partition import contiguous, evenly
 
 from .cli_support import overlapping
 from .tables import each, over

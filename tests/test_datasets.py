@@ -14,7 +14,7 @@ from vpem.errors import FileError, InputError, VpemError, VpemWarning
 from vpem.files.data import read_dataset
 from vpem.files.datasets import Dataset, default_names, write_dataset
 from vpem.files.summary import summarize_features
-from vpem.network.holdings import contiguous, from_lists
+from vpem.network.partition import contiguous, from_lists
 
 from .tables import each, over
 

@@ -19,8 +19,8 @@ from vpem import Dataset, write_dataset
 from vpem.fits.plan import plan
 from vpem.fits.selection.search import search
 from vpem.fits.settings import PrivacySettings
-from vpem.network.holdings import contiguous
 from vpem.network.hubs import find_hubs
+from vpem.network.partition import contiguous
 from vpem.records import Settings
 from vpem.saem.saem import run_saem
 from vpem.steps.fedem import run_fedem
@@ -268,7 +268,7 @@ def by_features(X):
 
 
 def one_worker(X, recipe, **options):
-    from vpem.network.holdings import evenly
+    from vpem.network.partition import evenly
 
     network = vpem.connect_workers(vpem.make_graph("star", 1))
     return recipe(X, evenly(len(X), 1), network, **options)

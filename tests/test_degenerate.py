@@ -15,11 +15,9 @@ from vpem.fits.selection.criteria import choose
 from vpem.fits.selection.search import grid, search
 from vpem.fits.selection.trials import Problem
 from vpem.fits.spread import fit_spread, own_columns
-from vpem.network.blocks import Blocks
-from vpem.network.holdings import contiguous, evenly
-from vpem.network.topologies import make_graph
-from vpem.sums.connect import connect, connect_workers
-from vpem.sums.spread import spread
+from vpem.network.graph import make_graph
+from vpem.network.partition import Blocks, contiguous, evenly
+from vpem.sums.connect import connect, connect_workers, spread
 from vpem.terms.degenerate import AT_FLOOR, degenerate_in_hubs
 from vpem.terms.families.kinds import Kinds
 from vpem.terms.mixture import Mixture

@@ -9,15 +9,15 @@ from vpem import connect, make_graph
 from vpem._core.threads import one_blas_thread
 from vpem.errors import PartitionedError
 from vpem.network.codecs import parse_codec
-from vpem.network.holdings import contiguous
 from vpem.network.ledger import Ledger
+from vpem.network.partition import contiguous
 from vpem.steps.em import log_likelihood
 from vpem.steps.summing import begin_differences, summed
 from vpem.sums.compressed_server import CompressedServerSum
-from vpem.sums.contraction import NATS
+from vpem.sums.consensus import NATS
 from vpem.sums.forecast import communication
 from vpem.sums.gossip import GossipSum
-from vpem.sums.scalars import Scalars
+from vpem.sums.sum import Scalars
 from vpem.terms import features, row_terms
 from vpem.terms.missing import MissingTerms
 from vpem.terms.scaling import Scaling

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 from vpem import make_graph
 from vpem._core import balls, reference_graph
-from vpem.network.distances import diameter, eccentricities
 from vpem.network.graph import from_networkx
+from vpem.network.hubs import diameter, eccentricities
 from vpem.settings import TOPOLOGIES
 
 from .tables import each, over
@@ -48,7 +48,7 @@ def test_long_graphs_take_few_searches(monkeypatch):
         searches.append(arguments[2])
         return balls.hops_from(*arguments)
 
-    monkeypatch.setattr("vpem.network.distances.hops_from", counted)
+    monkeypatch.setattr("vpem.network.hubs.hops_from", counted)
     assert diameter(make_graph("path", 5000)) == 4999
     assert len(searches) <= 10
     searches.clear()

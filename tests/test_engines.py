@@ -14,11 +14,10 @@ from vpem.engines.engine import StalledError
 from vpem.engines.one_process import OneProcess
 from vpem.engines.placement import Placement
 from vpem.fits.spread import fit_spread, own_columns
-from vpem.network.holdings import from_lists
+from vpem.network.graph import make_graph
 from vpem.network.ledger import Ledger
-from vpem.network.topologies import make_graph
-from vpem.sums.connect import connect
-from vpem.sums.spread import spread
+from vpem.network.partition import from_lists
+from vpem.sums.connect import connect, spread
 
 from . import over_fits, over_missing, over_row_states, over_rows, over_selection, over_sums
 from .forks import ROOT

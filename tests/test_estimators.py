@@ -22,7 +22,7 @@ from vpem import (
     fit_vpem,
     make_graph,
 )
-from vpem.network.holdings import contiguous
+from vpem.network.partition import contiguous
 from vpem.settings import COVARIANCE_TYPES
 
 from .estimator_support import EXCUSED, check_as_scikit_learn_does

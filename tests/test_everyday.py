@@ -14,7 +14,7 @@ import vpem
 from vpem import VPEM, DistributedGaussianMixture, DistributedKMeans, FedEM, FedMissEM, InputError
 from vpem.files.states import write_state
 from vpem.fits.estimators.row_estimators import workers_of
-from vpem.network.holdings import evenly
+from vpem.network.partition import evenly
 from vpem.shown import Shown
 from vpem.steps.given_starts import GivenStart
 

@@ -11,9 +11,9 @@ from vpem.files.models import Model, read_model, write_model
 from vpem.fits.selection.holding import ByFeatures
 from vpem.fits.spread import fit_spread, own_columns
 from vpem.fits.spread_use import SpreadRows
-from vpem.network.holdings import Partition, contiguous
+from vpem.network.partition import Partition, contiguous
 from vpem.settings import COVARIANCE_TYPES
-from vpem.sums.spread import spread
+from vpem.sums.connect import spread
 from vpem.terms.factor_mixture import FactorMixture
 from vpem.terms.loadings import Posterior
 

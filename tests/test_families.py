@@ -7,8 +7,7 @@ import pytest
 from scipy import optimize, special, stats
 
 from vpem import connect, fit_vpem, make_graph
-from vpem.network.blocks import Blocks
-from vpem.network.holdings import from_lists
+from vpem.network.partition import Blocks, from_lists
 from vpem.terms.families.dispersed import LARGEST_SIZE
 from vpem.terms.families.kinds import FAMILIES, Kinds
 from vpem.terms.families.positive import LARGEST_SHAPE, shape_of

@@ -13,8 +13,8 @@ from vpem.errors import FileError, InputError, VpemWarning
 from vpem.files.models import Model, read_model, write_model
 from vpem.fits.selection.trials import Cell, Problem
 from vpem.fits.spread import fit_spread, own_columns
-from vpem.network.holdings import from_lists
-from vpem.sums.spread import spread
+from vpem.network.partition import from_lists
+from vpem.sums.connect import spread
 from vpem.terms.families.kinds import Kinds
 from vpem.terms.scaling import Scaling
 

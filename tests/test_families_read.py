@@ -20,7 +20,7 @@ from vpem.files.parties.manifest import choose_parties, read_manifest
 from vpem.files.table_settings import TableSettings
 from vpem.fits.estimators.families import dataset_for_fit
 from vpem.fits.estimators.mixtures import VPEM
-from vpem.network.holdings import contiguous
+from vpem.network.partition import contiguous
 from vpem.terms.families.kinds import Kinds
 
 from .cli_support import done, run

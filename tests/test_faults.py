@@ -8,13 +8,11 @@ import pytest
 
 from vpem import InputError, connect, find_hubs, fit_vpem, make_graph, mixing_matrix, mixing_rate
 from vpem.errors import PartitionedError, VpemWarning
-from vpem.network.distances import diameter
 from vpem.network.faults import DrawnFaults, Faults, Links, failing_rounds
 from vpem.network.graph import Graph, from_edges
-from vpem.network.holdings import contiguous
-from vpem.network.hubs import Hub
+from vpem.network.hubs import Hub, diameter, find_routes
 from vpem.network.ledger import Ledger
-from vpem.network.routes import find_routes
+from vpem.network.partition import contiguous
 from vpem.sums.consensus import ConsensusSum
 from vpem.sums.gossip import GossipSum
 

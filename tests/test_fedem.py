@@ -15,10 +15,9 @@ from vpem import (
     fit_fedem,
     make_graph,
 )
-from vpem.network.blocks import Blocks
 from vpem.network.codecs import parse_codec
-from vpem.network.holdings import by_label, evenly, from_worker_of_row
 from vpem.network.ledger import Ledger
+from vpem.network.partition import Blocks, by_label, evenly, from_worker_of_row
 from vpem.settings import COVARIANCE_TYPES
 from vpem.steps.em import fit
 from vpem.steps.fedem import first_statistics, run_fedem

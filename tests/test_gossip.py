@@ -9,15 +9,14 @@ import pytest
 from vpem import InputError, NumericalError, connect, find_hubs, fit_vpem, make_graph, mixing_matrix
 from vpem.errors import PartitionedError
 from vpem.network.codecs import parse_codec
-from vpem.network.distances import diameter
 from vpem.network.faults import Faults
-from vpem.network.holdings import contiguous
+from vpem.network.hubs import diameter, find_routes
 from vpem.network.ledger import Ledger
 from vpem.network.mixing import chebyshev_steps, mixing_rate
-from vpem.network.routes import find_routes
+from vpem.network.partition import contiguous
 from vpem.sums.compressed_server import CompressedServerSum
-from vpem.sums.consensus import ConsensusSum
-from vpem.sums.contraction import (
+from vpem.sums.consensus import (
+    ConsensusSum,
     RoundSteps,
     agreed_within,
     codec_of,
@@ -26,7 +25,7 @@ from vpem.sums.contraction import (
     stable_steps,
 )
 from vpem.sums.gossip import GossipSum
-from vpem.sums.wrappers import Memory
+from vpem.sums.partial import Memory
 
 from .tables import each, each_once, over
 

@@ -7,9 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from vpem.errors import InputError, VpemWarning
-from vpem.network.graph import Graph, check_connected, from_edges, from_networkx
+from vpem.network.graph import Graph, check_connected, from_edges, from_networkx, make_graph
 from vpem.network.mixing import mixing_matrix, mixing_rate
-from vpem.network.topologies import make_graph
 from vpem.settings import TOPOLOGIES
 
 from .tables import each, over

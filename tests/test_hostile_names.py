@@ -12,7 +12,7 @@ import vpem_cli
 from vpem.files.datasets import Dataset, write_dataset
 from vpem.files.observations import write_observations
 from vpem.files.tables import write_columns
-from vpem.network.holdings import evenly, from_lists
+from vpem.network.partition import evenly, from_lists
 from vpem.pictures.figure import words
 from vpem.saem.formats.individuals import write_individuals
 from vpem.saem.individuals import from_long

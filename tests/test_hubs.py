@@ -8,9 +8,8 @@ from hypothesis import strategies as st
 
 from vpem._core import balls, reference_graph
 from vpem.errors import InputError, VpemWarning
-from vpem.network.graph import from_edges, from_networkx
+from vpem.network.graph import from_edges, from_networkx, make_graph
 from vpem.network.hubs import Hub, find_hubs
-from vpem.network.topologies import make_graph
 from vpem.settings import TOPOLOGIES
 
 from .tables import each, over

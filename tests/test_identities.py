@@ -9,8 +9,8 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.mixture import GaussianMixture
 
 from vpem import connect, fit_vpem, make_graph
-from vpem.network.holdings import contiguous, from_lists
 from vpem.network.hubs import Hub
+from vpem.network.partition import contiguous, from_lists
 from vpem.terms.scaling import Scaling
 
 from .tables import each, over

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from vpem import Dataset, InputError, connect, fit_vpem, kmeans_features, make_graph, write_dataset
-from vpem.network.holdings import contiguous
+from vpem.network.partition import contiguous
 
 from .cli_support import ROOT, done, overlapping, run
 from .tables import each

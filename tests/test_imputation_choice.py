@@ -9,9 +9,8 @@ from vpem.errors import InputError, VpemWarning
 from vpem.fits import choosing
 from vpem.fits.imputation import fit_imputation
 from vpem.fits.mixture_imputation import MixtureImputation
-from vpem.network.topologies import make_graph
-from vpem.sums.connect import connect_workers
-from vpem.sums.spread import spread_workers
+from vpem.network.graph import make_graph
+from vpem.sums.connect import connect_workers, spread_workers
 from vpem.terms.lowrank.dealing import hide, split
 from vpem.terms.lowrank.entries import from_matrices
 

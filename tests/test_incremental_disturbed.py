@@ -5,8 +5,8 @@ import pytest
 
 from vpem import NumericalError, connect, make_graph
 from vpem.errors import PartitionedError
-from vpem.network.holdings import contiguous
 from vpem.network.ledger import Ledger
+from vpem.network.partition import contiguous
 from vpem.settings import COVARIANCE_TYPES
 from vpem.steps import em
 

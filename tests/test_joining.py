@@ -13,7 +13,7 @@ from vpem import (
     read_model,
 )
 from vpem.files.models import Model, write_model
-from vpem.network.holdings import contiguous
+from vpem.network.partition import contiguous
 
 from .cli_support import done, make_data
 

@@ -11,8 +11,8 @@ from vpem._core.mahalanobis import mahalanobis_diag, mahalanobis_full
 from vpem._core.moments import moments_diag, moments_full
 from vpem._core.normalise import differences, normalise
 from vpem._core.threads import one_blas_thread
+from vpem.network.graph import make_graph
 from vpem.network.mixing import mixing_matrix
-from vpem.network.topologies import make_graph
 
 from .tables import each, over
 

@@ -21,9 +21,8 @@ from vpem import (
 from vpem.errors import FileError
 from vpem.files.clusterings import StoredClustering, read_clustering, write_clustering
 from vpem.fits.one_shot import proven_factor
-from vpem.network.blocks import Blocks
-from vpem.network.holdings import Workers, contiguous, evenly, from_worker_of_row
 from vpem.network.ledger import Ledger
+from vpem.network.partition import Blocks, Workers, contiguous, evenly, from_worker_of_row
 from vpem.steps.held_rows import HeldRows, StoredParts
 from vpem.steps.row_lloyd import lloyd_rows
 from vpem.steps.seeding import seed_rows

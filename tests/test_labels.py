@@ -18,10 +18,9 @@ from vpem.files.table_settings import TableSettings
 from vpem.fits.labels import columns_of, columns_of_clusters, responsibilities_of_workers
 from vpem.fits.plan import plan
 from vpem.fits.spread import fit_spread
-from vpem.network.topologies import make_graph
+from vpem.network.graph import make_graph
 from vpem.settings import COVARIANCE_TYPES
-from vpem.sums.connect import connect, connect_workers
-from vpem.sums.spread import spread, spread_workers
+from vpem.sums.connect import connect, connect_workers, spread, spread_workers
 from vpem_cli.labels import LabelFile
 
 from .cli_support import AGENTS, HELD, NAMES, done, listing, make_data, overlapping, run

@@ -9,8 +9,8 @@ from vpem import VPEM, InputError, connect, fit_vpem, make_graph
 from vpem.errors import VpemWarning
 from vpem.fits.known_labels import KnownLabels
 from vpem.fits.spread import fit_spread, own_columns
-from vpem.network.holdings import from_lists
-from vpem.sums.spread import spread
+from vpem.network.partition import from_lists
+from vpem.sums.connect import spread
 from vpem.terms.families.kinds import Kinds
 
 from .missing_support import dense, with_holes

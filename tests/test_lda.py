@@ -10,7 +10,7 @@ from scipy.special import gammaln
 from vpem import connect_workers, make_graph
 from vpem._core import reference_topics, topics
 from vpem.errors import FileError, InputError
-from vpem.network.holdings import evenly
+from vpem.network.partition import evenly
 from vpem.saem.corpus import from_counts
 from vpem.saem.documents import completion
 from vpem.saem.fit import fit_saem

@@ -5,9 +5,9 @@ import pytest
 
 from vpem import connect, find_hubs, fit_vpem, make_graph
 from vpem.network.graph import from_edges
-from vpem.network.holdings import contiguous
+from vpem.network.hubs import charge_features, charge_hubs, find_routes
 from vpem.network.ledger import KINDS, Ledger
-from vpem.network.routes import charge_features, charge_hubs, find_routes
+from vpem.network.partition import contiguous
 
 from .tables import each, over
 

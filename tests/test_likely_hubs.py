@@ -12,14 +12,10 @@ from vpem.errors import InputError
 from vpem.files.models import read_model
 from vpem.fits.likely_hubs import connect_by_likelihood
 from vpem.fits.plan import plan
-from vpem.network import hub_search
-from vpem.network.holdings import contiguous, from_lists
-from vpem.network.hub_search import Gains, search_hubs
-from vpem.network.hubs import find_hubs
-from vpem.network.likely_hubs import find_meetings
+from vpem.network.hubs import Gains, find_hubs, find_meetings, search_hubs
+from vpem.network.partition import contiguous, from_lists
 from vpem.settings import FitSettings, SumSettings
-from vpem.sums.connect import connect
-from vpem.sums.spread import spread
+from vpem.sums.connect import connect, spread
 
 from .cli_support import done
 from .tables import each, over
@@ -92,7 +88,7 @@ def test_hubs_of_few_agents_are_the_best_of_all_partitions(topology, hops, seed,
     assert sorted(agent for hub in hubs for agent in hub.agents) == list(range(7))
     assert all(is_hub(graph, list(hub.agents), hops) for hub in hubs)
     assert found == pytest.approx(best, abs=1e-10)
-    monkeypatch.setattr(hub_search, "FEW", 0)  # as for many
+    monkeypatch.setattr("vpem.network.hubs.FEW", 0)  # as for many
     others, near = search_hubs(graph, hops, gains, widths, seed)
     by_size = sum(gains(frozenset(hub.agents)) for hub in find_hubs(graph, hops, seed))
     assert by_size - 1e-10 <= near <= best + 1e-10

@@ -3,7 +3,7 @@
 import numpy as np
 from scipy.stats import lognorm
 
-from vpem.network.blocks import Blocks
+from vpem.network.partition import Blocks
 from vpem.settings import COVARIANCE_TYPES
 from vpem.terms.families.kinds import Kinds
 from vpem.terms.families.laws import law_of

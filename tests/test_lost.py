@@ -20,10 +20,9 @@ from vpem.errors import VpemWarning
 from vpem.files.checkpoints import FileSaver
 from vpem.fits.local_rows import read_rows
 from vpem.fits.spread import fit_spread, own_columns
-from vpem.network.blocks import Blocks
-from vpem.network.holdings import contiguous, from_worker_of_row
+from vpem.network.partition import Blocks, contiguous, from_worker_of_row
 from vpem.steps.keeper import Keeper
-from vpem.sums.spread import spread, spread_workers
+from vpem.sums.connect import spread, spread_workers
 from vpem.terms.mixture import Mixture
 from vpem.terms.scaling import Scaling
 

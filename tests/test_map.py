@@ -14,11 +14,10 @@ from vpem.errors import InputError
 from vpem.files.models import read_model, write_model
 from vpem.fits.spread import fit_spread, own_columns
 from vpem.fits.vpem import fit_vpem
-from vpem.network.holdings import Workers
-from vpem.network.topologies import make_graph
+from vpem.network.graph import make_graph
+from vpem.network.partition import Workers
 from vpem.settings import COVARIANCE_TYPES
-from vpem.sums.connect import connect_workers
-from vpem.sums.spread import spread
+from vpem.sums.connect import connect_workers, spread
 
 from .cli_support import done, run
 from .resume_support import check_resumes

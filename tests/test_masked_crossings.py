@@ -18,12 +18,12 @@ from vpem.fits.rows import fit_em
 from vpem.fits.selection.trials import Cell, Problem, Trial
 from vpem.fits.spread import fit_spread, own_columns
 from vpem.fits.spread_use import SpreadRows
-from vpem.network.holdings import contiguous, from_worker_of_row
 from vpem.network.ledger import Ledger
 from vpem.network.masks import Masks
+from vpem.network.partition import contiguous, from_worker_of_row
 from vpem.saem.individuals import from_long
+from vpem.sums.connect import spread, spread_workers
 from vpem.sums.powers import powers_above
-from vpem.sums.spread import spread, spread_workers
 from vpem.sums.units import in_common_units
 from vpem.terms.lowrank.entries import from_matrices
 from vpem.terms.scaling import Scaling

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from vpem import InputError, connect, fit_vpem, make_graph
-from vpem.network.holdings import Partition, contiguous
+from vpem.network.partition import Partition, contiguous
 
 from .cli_support import overlapping
 

@@ -18,16 +18,14 @@ from vpem.engines.masking import agree
 from vpem.engines.placement import Placement
 from vpem.engines.tls.engine import TlsEngine
 from vpem.engines.tls.members import Member, Roster
-from vpem.engines.tls.signing import INTRODUCTION, MemberSigns
+from vpem.engines.tls.trust import INTRODUCTION, MemberSigns
 from vpem.errors import InputError, VpemError
 from vpem.fits.spread import fit_spread
-from vpem.network import pair_keys
-from vpem.network.holdings import contiguous
-from vpem.network.masks import TILE, Masks, Tag
+from vpem.network.graph import make_graph
+from vpem.network.masks import TILE, Masks, OwnKeys, PairKeys, Tag
 from vpem.network.messages import encode
-from vpem.network.topologies import make_graph
-from vpem.sums.connect import connect
-from vpem.sums.spread import spread
+from vpem.network.partition import contiguous
+from vpem.sums.connect import connect, spread
 
 from .resume_support import Breaking, Broken
 from .tables import each, over
@@ -220,7 +218,7 @@ def test_messages_look_random(monkeypatch):
     def between(self, *pair_and_among):
         return hashlib.sha256(repr(sorted(pair_and_among[:2])).encode()).digest()  # always the same
 
-    monkeypatch.setattr(pair_keys.PairKeys, "between", between)
+    monkeypatch.setattr(PairKeys, "between", between)
     masks, size = place_of(3).masks, 500_000
     values = np.random.default_rng(0).normal(size=(3, size)) * 100
     plain = np.zeros(size, dtype=np.uint64)
@@ -293,7 +291,7 @@ def test_fits_that_go_on_have_other_keys(monkeypatch):
     """
     seen, secrets, sent = [], set(), []
     monkeypatch.setattr(Masks, "register", staticmethod(lambda *use: seen.append(use)))
-    between, post = pair_keys.PairKeys.between, ThreadEngine.post
+    between, post = PairKeys.between, ThreadEngine.post
 
     def remember(keys, *pair):
         private = [key.private_bytes_raw() for key in keys._own._private.values()]
@@ -304,7 +302,7 @@ def test_fits_that_go_on_have_other_keys(monkeypatch):
         sent.append(encode(value))
         post(engine, to, what, value)
 
-    monkeypatch.setattr(pair_keys.PairKeys, "between", remember)
+    monkeypatch.setattr(PairKeys, "between", remember)
     monkeypatch.setattr(ThreadEngine, "post", listen)
     X = np.random.default_rng(0).normal(size=(60, 3))
     network = connect(make_graph("star", 3), contiguous(3, 3), secure_sum=True)
@@ -394,7 +392,7 @@ def study_of(identities, spoil, edition=lambda rank: 1):
     return member
 
 
-FOREIGN = pair_keys.OwnKeys([0]).public[0]
+FOREIGN = OwnKeys([0]).public[0]
 
 
 def changing(kind, rank, said):

@@ -13,10 +13,9 @@ from vpem.files.studies import message_log
 from vpem.files.studies.logged import Totals, entries, read_log
 from vpem.files.studies.message_log import MessageLog, log_beside
 from vpem.fits.spread import fit_spread
-from vpem.network.holdings import contiguous
-from vpem.network.topologies import make_graph
-from vpem.sums.connect import connect
-from vpem.sums.spread import spread
+from vpem.network.graph import make_graph
+from vpem.network.partition import contiguous
+from vpem.sums.connect import connect, spread
 
 from .test_full_disk import room_for
 from .thread_engine import over_queues, together

@@ -19,8 +19,7 @@ from vpem import (
     make_graph,
 )
 from vpem.errors import InputError
-from vpem.network.blocks import Blocks
-from vpem.network.holdings import contiguous, evenly
+from vpem.network.partition import Blocks, contiguous, evenly
 from vpem.settings import COVARIANCE_TYPES
 from vpem.terms.features import FeatureTerms
 from vpem.terms.missing import MissingTerms, terms_of

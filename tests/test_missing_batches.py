@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from vpem import VPEM, InputError, connect, fit_vpem, make_graph
-from vpem.network.holdings import contiguous
+from vpem.network.partition import contiguous
 from vpem.settings import COVARIANCE_TYPES
 from vpem.terms.missing import MissingTerms
 from vpem.terms.scaling import Scaling

@@ -14,7 +14,7 @@ from vpem.errors import VpemWarning
 from vpem.files.imputations import read_imputed
 from vpem.fits.holdouts import score_holdout
 from vpem.fits.imputed import write_imputation
-from vpem.sums.spread import spread_workers
+from vpem.sums.connect import spread_workers
 from vpem.terms.lowrank.dealing import hide, split
 from vpem.terms.lowrank.entries import from_matrices
 

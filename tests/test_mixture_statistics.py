@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from vpem import InputError, NumericalError
-from vpem.network.blocks import Blocks
+from vpem.network.partition import Blocks
 from vpem.settings import COVARIANCE_TYPES
 from vpem.terms.features import FeatureTerms
 from vpem.terms.matrices import lower_half, symmetric, white_units

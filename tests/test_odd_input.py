@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from vpem import VPEM, InputError, VpemWarning, connect, fit_vpem, make_graph
-from vpem.network.holdings import contiguous
+from vpem.network.partition import contiguous
 
 
 @pytest.fixture(scope="module")

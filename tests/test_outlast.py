@@ -17,14 +17,12 @@ from vpem.engines.engine import StalledError
 from vpem.engines.tls.news import Unheard
 from vpem.errors import InputError, VpemError, VpemWarning
 from vpem.files.checkpoints import FileSaver
-from vpem.network.blocks import Blocks
-from vpem.network.holdings import contiguous
-from vpem.network.masks import FixedPoint, Masks
+from vpem.network.faults import Outlast
+from vpem.network.masks import FixedPoint, Masks, OwnKeys, PairKeys
 from vpem.network.messages import decode, encode
-from vpem.network.outlast import Outlast
-from vpem.network.pair_keys import OwnKeys, PairKeys
+from vpem.network.partition import Blocks, contiguous
 from vpem.steps.keeper import Keeper
-from vpem.sums.spread import spread
+from vpem.sums.connect import spread
 from vpem.terms import row_terms
 from vpem.terms.mixture import Mixture
 from vpem.terms.scaling import Scaling

@@ -19,7 +19,7 @@ from pyarrow import feather, parquet
 
 from vpem import Dataset, TableSettings, VpemError, VpemWarning, read_dataset, write_dataset
 from vpem.files.data import read_data
-from vpem.network.holdings import from_agent_of_feature
+from vpem.network.partition import from_agent_of_feature
 
 from .tables import each
 

@@ -22,8 +22,8 @@ from vpem.files.parties.joining import align_parties, join_parties, joined_names
 from vpem.files.parties.manifest import Party, choose_parties, read_manifest
 from vpem.files.parties.opening import Holding, open_parties
 from vpem.files.table_settings import TableSettings
-from vpem.network.holdings import Partition, contiguous
-from vpem.network.topologies import make_graph
+from vpem.network.graph import make_graph
+from vpem.network.partition import Partition, contiguous
 from vpem.sums.connect import connect
 
 from .tables import each

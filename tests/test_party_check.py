@@ -13,12 +13,11 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 import vpem_cli.check
-from vpem.engines.tls import check, check_answers, faults
+from vpem.engines.tls import check, faults
 from vpem.engines.tls.check import Examined, examine
-from vpem.engines.tls.door import Door, listening
 from vpem.engines.tls.faults import Met, explain
-from vpem.engines.tls.lobby import Lobby
 from vpem.engines.tls.members import Member
+from vpem.engines.tls.server import Door, Lobby, listening
 from vpem.engines.tls.trust import server_context
 from vpem.files.studies.identities import read_identity
 from vpem.files.studies.writing import write_study
@@ -394,7 +393,7 @@ def test_a_link_that_is_cut_while_idle_and_an_end_that_is_silent_are_named(tmp_p
                 await connection.wait_closed()
 
             monkeypatch.setattr(check, "PATIENCE", 0.2)
-            monkeypatch.setattr(check_answers.Answers, "serve", say_nothing)
+            monkeypatch.setattr(check.Answers, "serve", say_nothing)
             return cut, await made.findings()
 
     for found, what, sentence in zip(

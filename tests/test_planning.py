@@ -22,8 +22,8 @@ from vpem.fits import plan as module
 from vpem.fits.plan import plan
 from vpem.network.codecs import parse_codec
 from vpem.network.graph import from_edges
-from vpem.network.holdings import contiguous
 from vpem.network.ledger import KINDS
+from vpem.network.partition import contiguous
 from vpem.sums import forecast
 from vpem.sums.consensus import ConsensusSum, rounds_needed
 

@@ -20,8 +20,8 @@ from vpem.errors import InputError
 from vpem.files.clusterings import StoredClustering
 from vpem.files.model_exports import assembled
 from vpem.files.models import Model, write_model
-from vpem.network.blocks import Blocks
 from vpem.network.ledger import KINDS
+from vpem.network.partition import Blocks
 from vpem.pictures import densities, history, network, scatters
 from vpem.pictures.figure import (
     COLOURS,

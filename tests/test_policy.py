@@ -18,11 +18,10 @@ from vpem.files.studies.policy import (
 )
 from vpem.fits.rows import fit_em
 from vpem.fits.spread import fit_spread
-from vpem.network.holdings import contiguous, evenly
+from vpem.network.graph import make_graph
 from vpem.network.masks import Masks
-from vpem.network.topologies import make_graph
-from vpem.sums.connect import connect, connect_workers
-from vpem.sums.spread import spread, spread_workers
+from vpem.network.partition import contiguous, evenly
+from vpem.sums.connect import connect, connect_workers, spread, spread_workers
 
 from . import test_masked_crossings
 from .tables import over

@@ -6,8 +6,8 @@ from sklearn.metrics import adjusted_rand_score
 
 from vpem import DistributedKMeans, InputError, connect_workers, kmeans_rows
 from vpem.fits.settings import PrivacySettings
-from vpem.network.holdings import from_worker_of_row
-from vpem.network.topologies import make_graph
+from vpem.network.graph import make_graph
+from vpem.network.partition import from_worker_of_row
 from vpem.pictures.saved import SavedClusters
 
 pytestmark = pytest.mark.filterwarnings("ignore:its noise can be repeated")

@@ -21,12 +21,12 @@ from vpem import (
 from vpem.files.datasets import Dataset, write_dataset
 from vpem.fits.foretold import foretell
 from vpem.fits.privacy import Budget, accountant
-from vpem.network.holdings import evenly
 from vpem.network.ledger import Ledger
+from vpem.network.partition import evenly
 from vpem.steps.private_em import shares_of
+from vpem.sums.connect import spread_workers
 from vpem.sums.noisy import Noisy
 from vpem.sums.server import ServerSum
-from vpem.sums.spread import spread_workers
 
 from .cli_support import done, run
 from .tables import each

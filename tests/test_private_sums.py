@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from vpem.network.topologies import make_graph
+from vpem.network.graph import make_graph
 from vpem.settings import COVARIANCE_TYPES
 from vpem.steps.private_em import length_of, run_private, shares_of, step
 from vpem.steps.releases import Releases, scales_of

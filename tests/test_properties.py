@@ -7,7 +7,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from vpem import Blocks, Mixture, VpemWarning, connect, fit_vpem, make_graph
-from vpem.network.holdings import from_agent_of_feature
+from vpem.network.partition import from_agent_of_feature
 from vpem.settings import COVARIANCE_TYPES
 from vpem.terms.scaling import Scaling
 

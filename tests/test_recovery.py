@@ -22,7 +22,7 @@ from vpem import (
     fit_vpem,
     make_graph,
 )
-from vpem.network.holdings import contiguous, evenly, from_worker_of_row
+from vpem.network.partition import contiguous, evenly, from_worker_of_row
 from vpem.steps import em
 from vpem.sums.server import ServerSum
 from vpem.terms.features import FeatureTerms

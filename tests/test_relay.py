@@ -14,14 +14,13 @@ from datetime import timedelta
 
 import pytest
 
-from vpem.engines.tls import door as doors
-from vpem.engines.tls.carried import calls, through
+from vpem.engines.tls import server as doors
 from vpem.engines.tls.dial import dial
-from vpem.engines.tls.door import Door, listening
 from vpem.engines.tls.faults import Refused, Trouble
-from vpem.engines.tls.lobby import Lobby
+from vpem.engines.tls.link import calls, through
 from vpem.engines.tls.members import Member
 from vpem.engines.tls.relay import CHUNK, Relay
+from vpem.engines.tls.server import Door, Lobby, listening
 from vpem.engines.tls.trust import client_context, server_context
 from vpem.files.studies.identities import identity_of
 from vpem.files.studies.writing import write_study
@@ -126,7 +125,7 @@ def test_a_call_waits_for_a_member_that_comes_later_and_says_who_is_absent(tmp_p
 
 
 def test_members_are_registered_again_after_a_cut(tmp_path, monkeypatch):
-    monkeypatch.setattr("vpem.engines.tls.carried.PAUSES", (0.01, 0.01))
+    monkeypatch.setattr("vpem.engines.tls.link.PAUSES", (0.01, 0.01))
 
     async def scene():
         async with Place(tmp_path) as place:
@@ -164,7 +163,7 @@ def test_a_reader_that_is_slow_holds_up_its_sender(tmp_path):
 def test_links_of_members_of_whom_neither_can_be_dialled_outlive_cuts(
     tmp_path, monkeypatch, by_hub
 ):
-    monkeypatch.setattr("vpem.engines.tls.carried.PAUSES", (0.01, 0.1))
+    monkeypatch.setattr("vpem.engines.tls.link.PAUSES", (0.01, 0.1))
     roster, identities, sockets = a_study(tmp_path, listening=("hub",) if by_hub else ())
     ready, loops = threading.Event(), []
 

@@ -9,8 +9,8 @@ from vpem import VPEM, connect, fit_vpem, write_model
 from vpem.errors import InputError, VpemWarning
 from vpem.fits.release import USUAL_ITERATIONS
 from vpem.fits.settings import PrivacySettings
-from vpem.network.holdings import contiguous
-from vpem.network.topologies import make_graph
+from vpem.network.graph import make_graph
+from vpem.network.partition import contiguous
 from vpem.settings import COVARIANCE_TYPES
 from vpem.steps.noisy_em import NoisyEM, scales_of_hubs
 from vpem.terms.bounded_rows import Grid, ResidualSums

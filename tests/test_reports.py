@@ -8,7 +8,7 @@ from vpem import connect, fit_vpem, make_graph
 from vpem.errors import VpemWarning
 from vpem.files.model_exports import model_as_json
 from vpem.files.models import Model
-from vpem.network.holdings import contiguous
+from vpem.network.partition import contiguous
 
 NAMES = tuple("abcdef")
 AGENTS = ("north", "east", "south", "west")

@@ -8,7 +8,7 @@ from vpem.errors import FileError, InputError, VpemWarning
 from vpem.files.data import read_dataset
 from vpem.files.datasets import Dataset, write_dataset
 from vpem.files.matrix import FileMatrix
-from vpem.network.holdings import contiguous, evenly
+from vpem.network.partition import contiguous, evenly
 from vpem.settings import COVARIANCE_TYPES
 
 from .cli_support import overlapping

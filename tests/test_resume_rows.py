@@ -13,7 +13,7 @@ from vpem import (
     make_graph,
 )
 from vpem.errors import InputError
-from vpem.network.holdings import contiguous, evenly
+from vpem.network.partition import contiguous, evenly
 from vpem.terms.lowrank.observations import Observations
 
 from .cli_support import overlapping

@@ -9,8 +9,7 @@ from sklearn.mixture import GaussianMixture
 from vpem import InputError, connect, fit_vpem, make_graph
 from vpem.errors import NotConvergedWarning, VpemWarning
 from vpem.fits.rows import fit_em
-from vpem.network.blocks import Blocks
-from vpem.network.holdings import Workers, by_label, contiguous, evenly, from_worker_of_row
+from vpem.network.partition import Blocks, Workers, by_label, contiguous, evenly, from_worker_of_row
 from vpem.settings import COVARIANCE_TYPES
 from vpem.steps import em
 from vpem.sums.connect import connect_workers

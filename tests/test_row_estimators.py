@@ -9,7 +9,7 @@ from sklearn.base import clone
 from sklearn.mixture import GaussianMixture
 
 from vpem import DistributedGaussianMixture, InputError, Workers
-from vpem.network.holdings import evenly
+from vpem.network.partition import evenly
 
 from .estimator_support import EXCUSED, check_as_scikit_learn_does
 

@@ -21,8 +21,7 @@ from vpem.files.datasets import write_dataset
 from vpem.files.matrix import FileMatrix
 from vpem.files.read_ahead import FileRows
 from vpem.files.spool import Spool
-from vpem.network.blocks import Blocks
-from vpem.network.holdings import contiguous
+from vpem.network.partition import Blocks, contiguous
 from vpem.terms.matrix import MemoryRows, arrange_rows
 from vpem.terms.scaling import Scaling
 

@@ -8,7 +8,7 @@ import pytest
 
 from vpem.errors import InputError, NotConvergedWarning
 from vpem.network.codecs import parse_codec
-from vpem.network.holdings import by_label, evenly
+from vpem.network.partition import by_label, evenly
 from vpem.saem.fit import fit_saem
 from vpem.saem.formats.individuals import read_individuals
 from vpem.saem.individuals import from_matrix

@@ -7,7 +7,7 @@ import pytest
 
 from vpem.errors import InputError, NotConvergedWarning, VpemWarning
 from vpem.network.codecs import parse_codec
-from vpem.network.holdings import Workers, evenly
+from vpem.network.partition import Workers, evenly
 from vpem.saem.fit import fit_saem
 from vpem.saem.formats.individuals import read_individuals
 from vpem.saem.individuals import from_matrix

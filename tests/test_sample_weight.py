@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from vpem import Dataset, read_dataset, read_model, write_dataset
-from vpem.network.holdings import contiguous
+from vpem.network.partition import contiguous
 
 from .cli_support import done, overlapping, run
 from .tables import each

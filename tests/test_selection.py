@@ -14,7 +14,7 @@ from vpem.fits.selection.lists import MOST_NUMBERS, parse_names, parse_numbers
 from vpem.fits.selection.record import Record, facts_of
 from vpem.fits.selection.search import grid, search, trials_of
 from vpem.fits.selection.trials import Cell, Problem, folds_of
-from vpem.network.holdings import contiguous, evenly, from_worker_of_row
+from vpem.network.partition import contiguous, evenly, from_worker_of_row
 from vpem.pictures.history import draw_selection
 
 from .cli_support import overlapping

@@ -13,8 +13,8 @@ from vpem._core import normalise as normalising
 from vpem._core import sweep as sweeping
 from vpem._core.threads import one_blas_thread
 from vpem.network.codecs import parse_codec
+from vpem.network.graph import make_graph
 from vpem.network.mixing import mixing_matrix
-from vpem.network.topologies import make_graph
 from vpem_cli.checkup import _with_openmp
 
 from .tables import each

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from vpem import InputError, find_hubs, make_graph, mixing_matrix, mixing_rate
-from vpem.network.distances import diameter
+from vpem.network.hubs import diameter
 from vpem.network.ledger import Ledger
-from vpem.network.spectrum import LEAST, MARGIN, estimate_rate
+from vpem.network.mixing import LEAST, MARGIN, estimate_rate
 from vpem.sums.consensus import ConsensusSum, rounds_needed
 
 from .tables import each

@@ -6,8 +6,7 @@ import pytest
 from vpem.engines.placement import Placement
 from vpem.errors import InputError
 from vpem.fits.spread_use import SpreadRows
-from vpem.network.blocks import Blocks
-from vpem.network.holdings import from_lists
+from vpem.network.partition import Blocks, from_lists
 from vpem.settings import COVARIANCE_TYPES
 from vpem.terms.nearest import nearest
 from vpem.terms.scaling import Scaling

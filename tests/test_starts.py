@@ -11,8 +11,8 @@ from vpem.fits.feature_kmeans import kmeans_features
 from vpem.fits.fedem import fit_fedem
 from vpem.fits.row_kmeans import kmeans_rows
 from vpem.fits.rows import fit_em
-from vpem.network.holdings import contiguous, evenly, from_lists
 from vpem.network.ledger import Ledger
+from vpem.network.partition import contiguous, evenly, from_lists
 from vpem.settings import INITS
 from vpem.steps import starts
 from vpem.steps.starts import draw_start

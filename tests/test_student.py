@@ -7,7 +7,7 @@ from scipy.stats import kstest, multivariate_normal, multivariate_t
 from scipy.stats import t as univariate_t
 from sklearn.datasets import load_breast_cancer
 
-from vpem.network.blocks import Blocks
+from vpem.network.partition import Blocks
 from vpem.settings import COVARIANCE_TYPES
 from vpem.terms.covariances import variances_of
 from vpem.terms.families.kinds import Kinds

@@ -7,7 +7,7 @@ import pytest
 
 from vpem import connect, fit_vpem, make_graph
 from vpem.errors import VpemWarning
-from vpem.network.holdings import from_lists
+from vpem.network.partition import from_lists
 from vpem.terms.families.kinds import Kinds
 
 from .missing_support import with_holes

@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 
 from vpem import InputError, VpemWarning, connect, find_hubs, make_graph, mixing_matrix, mixing_rate
-from vpem.network.holdings import contiguous
 from vpem.network.hubs import Hub
+from vpem.network.partition import contiguous
 from vpem.sums.consensus import ConsensusSum, consensus_error_bound, rounds_needed
 from vpem.sums.server import ServerSum
 

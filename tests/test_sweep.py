@@ -9,7 +9,7 @@ from vpem import NotConvergedWarning, connect, fit_vpem, make_graph
 from vpem._core import reference
 from vpem._core.sweep import instruction_set, sweep
 from vpem._core.threads import one_blas_thread
-from vpem.network.holdings import contiguous
+from vpem.network.partition import contiguous
 
 from .tables import each, over
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from vpem import Blocks, InputError, NotConvergedWarning, connect, fit_vpem, make_graph
-from vpem.network.holdings import contiguous
+from vpem.network.partition import contiguous
 from vpem.settings import COVARIANCE_TYPES
 from vpem.terms.features import FeatureTerms
 from vpem.terms.scaling import Scaling

@@ -17,26 +17,30 @@ from websockets.exceptions import ConnectionClosed
 from vpem import __version__
 from vpem.engines.engine import StalledError
 from vpem.engines.tls.dial import dial
-from vpem.engines.tls.door import STRANGERS, WAITING
 from vpem.engines.tls.faults import Trouble
 from vpem.engines.tls.here import Pace
+from vpem.engines.tls.mailbox import Post
 from vpem.engines.tls.members import fingerprint
 from vpem.engines.tls.news import GoneOn, LeftOut, Parted, Returned, Unheard
-from vpem.engines.tls.post import Post
-from vpem.engines.tls.streams import OVERHEAD, UNASKED, Incoming, Message, Outgoing
+from vpem.engines.tls.server import STRANGERS, WAITING
 from vpem.engines.tls.trust import client_context, server_context
 from vpem.engines.tls.wire import (
     FRAME,
+    OVERHEAD,
     PIECE,
+    UNASKED,
     Ack,
     Damaged,
     Data,
     Got,
     Hello,
+    Incoming,
+    Message,
     Missed,
+    Outgoing,
     Refusal,
     parse,
-)  # fmt: skip
+)
 from vpem.errors import InputError, VpemError
 
 from .tables import pairwise
@@ -209,7 +213,7 @@ def test_what_is_asked_for_comes_whatever_its_size_and_order(tmp_path):
 
 
 def test_who_ends_waits_for_who_is_there_but_busy(tmp_path, monkeypatch):
-    monkeypatch.setattr("vpem.engines.tls.switchboard.LINGER", (1.0, 1.0))
+    monkeypatch.setattr("vpem.engines.tls.mailbox.LINGER", (1.0, 1.0))
     with posts(*a_study(tmp_path, ("hub", "lab")), pace=replace(QUICK, pulse=0.2)) as (hub, lab):
         lab.put(0, 0, bytes(2 * UNASKED))
         ending = threading.Thread(target=lab.close)
@@ -513,7 +517,7 @@ def test_members_hear_why_another_ends_and_that_it_has_finished(tmp_path):
 
 
 def test_who_is_gone_is_not_waited_for_with_the_last_words(tmp_path, monkeypatch):
-    monkeypatch.setattr("vpem.engines.tls.switchboard.LINGER", (40.0, 40.0))
+    monkeypatch.setattr("vpem.engines.tls.mailbox.LINGER", (40.0, 40.0))
     names = ("hub", "lab", "clinic")
     with posts(*a_study(tmp_path, names, names)) as (hub, lab, clinic):
         clinic.close()  # nothing listens there any more, and lab has never met it

@@ -7,10 +7,10 @@ from scipy.stats import nbinom
 from vpem import InputError, connect, connect_workers, fit_vpem, make_graph
 from vpem.network.codecs import parse_codec
 from vpem.network.graph import from_edges
-from vpem.network.holdings import contiguous
 from vpem.network.ledger import Ledger
+from vpem.network.partition import contiguous
 from vpem.network.trees import grow_tree
-from vpem.sums.contraction import agreed_within
+from vpem.sums.consensus import agreed_within
 from vpem.sums.counted import add_vectors
 
 from .tables import each, over

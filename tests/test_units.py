@@ -20,9 +20,9 @@ from vpem import (
     make_graph,
 )
 from vpem.fits.spread import fit_spread, own_columns
-from vpem.network.holdings import contiguous, evenly
+from vpem.network.partition import contiguous, evenly
 from vpem.settings import COVARIANCE_TYPES
-from vpem.sums.spread import spread
+from vpem.sums.connect import spread
 from vpem.terms.families.kinds import Kinds
 
 from .cli_support import done, overlapping

@@ -13,10 +13,9 @@ from vpem.errors import InputError
 from vpem.files.models import Model, read_model, write_model
 from vpem.fits.spread import fit_spread, own_columns
 from vpem.fits.vpem import fit_vpem
-from vpem.network.holdings import Workers, from_lists
-from vpem.network.topologies import make_graph
-from vpem.sums.connect import connect, connect_workers
-from vpem.sums.spread import spread
+from vpem.network.graph import make_graph
+from vpem.network.partition import Workers, from_lists
+from vpem.sums.connect import connect, connect_workers, spread
 
 from .resume_support import check_resumes
 from .thread_engine import together

@@ -10,13 +10,13 @@ import pytest
 import vpem
 from vpem import make_graph
 from vpem.network.codecs import parse_codec
-from vpem.network.holdings import contiguous, evenly
 from vpem.network.ledger import Ledger
+from vpem.network.partition import contiguous, evenly
 from vpem.sums.connect import connect, connect_workers
 from vpem.sums.counted import Counted, add_vectors
+from vpem.sums.partial import Compressed, Memory, Partial
 from vpem.sums.quantizer import Quantizer
 from vpem.sums.server import ServerSum
-from vpem.sums.wrappers import Compressed, Memory, Partial
 from vpem.terms.lowrank.entries import from_matrices
 
 DATA = Path(__file__).parent.parent / "data"

@@ -49,15 +49,15 @@ if TYPE_CHECKING:  # the names of `_HOMES`, for those who read types
     from vpem.fits.settings import ImputeSettings as ImputeSettings
     from vpem.fits.settings import PrivacySettings as PrivacySettings
     from vpem.fits.vpem import fit_vpem as fit_vpem
-    from vpem.network.blocks import Blocks as Blocks
     from vpem.network.codecs import Codec as Codec
     from vpem.network.graph import Graph as Graph
-    from vpem.network.holdings import Partition as Partition
-    from vpem.network.holdings import Workers as Workers
+    from vpem.network.graph import make_graph as make_graph
     from vpem.network.hubs import find_hubs as find_hubs
     from vpem.network.mixing import mixing_matrix as mixing_matrix
     from vpem.network.mixing import mixing_rate as mixing_rate
-    from vpem.network.topologies import make_graph as make_graph
+    from vpem.network.partition import Blocks as Blocks
+    from vpem.network.partition import Partition as Partition
+    from vpem.network.partition import Workers as Workers
     from vpem.pictures.public import load as load
     from vpem.pictures.public import plot as plot
     from vpem.pictures.public import report as report
@@ -81,7 +81,7 @@ if TYPE_CHECKING:  # the names of `_HOMES`, for those who read types
 __version__ = "0.1.0"
 
 _HOMES = {
-    "Blocks": "vpem.network.blocks",
+    "Blocks": "vpem.network.partition",
     "Clustering": "vpem.fits.clustering",
     "Codec": "vpem.network.codecs",
     "Contribution": "vpem.fits.contribution",
@@ -104,7 +104,7 @@ _HOMES = {
     "Model": "vpem.files.models",
     "NotConvergedWarning": "vpem.convergence",
     "NumericalError": "vpem.errors",
-    "Partition": "vpem.network.holdings",
+    "Partition": "vpem.network.partition",
     "Party": "vpem.files.parties.manifest",
     "PrivacySettings": "vpem.fits.settings",
     "SaemModel": "vpem.saem.models.model",
@@ -113,7 +113,7 @@ _HOMES = {
     "VPEM": "vpem.fits.estimators.mixtures",
     "VpemError": "vpem.errors",
     "VpemWarning": "vpem.errors",
-    "Workers": "vpem.network.holdings",
+    "Workers": "vpem.network.partition",
     "choose_parties": "vpem.files.parties.manifest",
     "contribution": "vpem.fits.contribution",
     "connect": "vpem.sums.connect",
@@ -129,7 +129,7 @@ _HOMES = {
     "kmeans_features": "vpem.fits.feature_kmeans",
     "kmeans_rows": "vpem.fits.row_kmeans",
     "load": "vpem.pictures.public",
-    "make_graph": "vpem.network.topologies",
+    "make_graph": "vpem.network.graph",
     "mixing_matrix": "vpem.network.mixing",
     "mixing_rate": "vpem.network.mixing",
     "observe_parties": "vpem.files.parties.observing",

@@ -40,7 +40,7 @@ def _ids() -> list[str]:
 
 def _dataset(path: Path, missing: bool = False) -> None:
     from vpem.files.datasets import Dataset, write_dataset
-    from vpem.network.holdings import evenly, from_lists
+    from vpem.network.partition import evenly, from_lists
 
     X, labels = _rows()
     if missing:
@@ -100,7 +100,7 @@ def _anndata(path: Path) -> None:
 def _shards(path: Path) -> None:
     from vpem import connect, fit_vpem, make_graph
     from vpem.fits.shards import write_shard
-    from vpem.network.holdings import from_lists
+    from vpem.network.partition import from_lists
 
     X, _ = _rows()
     network = connect(make_graph("cycle", 3), from_lists(HELD, len(NAMES), AGENTS), hops=0)

@@ -14,9 +14,9 @@ from pathlib import Path
 
 import numpy as np
 
-from vpem.engines.tls import switchboard
+from vpem.engines.tls import mailbox
 from vpem.engines.tls.engine import TlsEngine
-from vpem.engines.tls.post import Post
+from vpem.engines.tls.mailbox import Post
 from vpem.errors import VpemError
 from vpem.files.studies.identities import identity_of
 from vpem.files.studies.study import read_study
@@ -42,7 +42,7 @@ def live(post: Post) -> None:
 
 def main(folder: str, name: str, port: str) -> None:
     """Live, and end, until nobody wants that any more."""
-    switchboard.LINGER = LINGER
+    mailbox.LINGER = LINGER
     study = read_study(Path(folder) / "heart.toml")
     identity = identity_of(study, name)
     listener = socket.create_server(("127.0.0.1", int(port)))

@@ -9,7 +9,7 @@ import numpy as np
 from vpem import connect, find_hubs
 from vpem.files.simulate import simulate
 from vpem.network.graph import from_edges
-from vpem.network.holdings import contiguous
+from vpem.network.partition import contiguous
 
 from .runs import fit, quietly
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from vpem import Graph, connect, make_graph
 from vpem.files.simulate import simulate
-from vpem.network.holdings import contiguous
+from vpem.network.partition import contiguous
 from vpem.sums.connect import Network
 
 from .runs import ROUNDS, alone, exactly, fit, kept, quiet_connect, sum_errors

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vpem import Fit, Graph, VpemWarning, connect, fit_vpem, make_graph
-from vpem.network.holdings import Partition, contiguous
+from vpem.network.partition import Partition, contiguous
 from vpem.sums.connect import Network
 from vpem.sums.server import ServerSum
 

@@ -15,7 +15,7 @@ from vpem.files.datasets import Dataset
 from vpem.files.fetching import fetch
 from vpem.fits.evaluation import compare
 from vpem.fits.feature_kmeans import kmeans_features
-from vpem.network.holdings import contiguous, from_lists
+from vpem.network.partition import contiguous, from_lists
 from vpem.sums.connect import Network, connect
 
 from .runs import ROUNDS, alone, fit, quiet_connect, quietly

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from vpem.checks import Floats
 from vpem.errors import VpemError
-from vpem.network.outlast import Outlast
+from vpem.network.faults import Outlast
 
 
 class StalledError(VpemError):

@@ -11,8 +11,15 @@ import numpy as np
 from vpem.engines.engine import Signs, about
 from vpem.engines.placement import Placement
 from vpem.errors import InputError
-from vpem.network.masks import FRACTION_BITS, FixedPoint, Masks, check_parties
-from vpem.network.pair_keys import KEY_BYTES, OwnKeys, PairKeys
+from vpem.network.masks import (
+    FRACTION_BITS,
+    KEY_BYTES,
+    FixedPoint,
+    Masks,
+    OwnKeys,
+    PairKeys,
+    check_parties,
+)
 
 
 def agree(

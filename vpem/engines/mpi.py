@@ -25,8 +25,8 @@ from mpi4py import MPI
 
 from vpem.engines.engine import Engine, Signs, StalledError
 from vpem.errors import Setting
+from vpem.network.faults import Outlast
 from vpem.network.messages import decode, encode
-from vpem.network.outlast import Outlast
 
 YIELD = getattr(os, "sched_yield", lambda: time.sleep(0))
 """Gives the processor to whoever waits for it."""

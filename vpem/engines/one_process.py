@@ -9,7 +9,7 @@ from typing import Any, Never
 from numpy.typing import NDArray
 
 from vpem.engines.engine import Signs
-from vpem.network.outlast import Outlast
+from vpem.network.faults import Outlast
 
 
 class _Arrived:

@@ -18,8 +18,8 @@ from vpem.checks import Floats
 from vpem.engines.engine import Engine
 from vpem.engines.one_process import OneProcess
 from vpem.errors import InputError
+from vpem.network.faults import FewerError
 from vpem.network.masks import Masks, Sent
-from vpem.network.outlast import FewerError
 
 T = TypeVar("T")
 

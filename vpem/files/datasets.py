@@ -33,7 +33,7 @@ from vpem.files.hdf5 import (
 )
 from vpem.files.kept_kinds import write_kinds
 from vpem.files.matrix import FileMatrix
-from vpem.network.holdings import Partition, Workers
+from vpem.network.partition import Partition, Workers
 from vpem.shown import Shown
 from vpem.terms.families.kinds import Kinds
 

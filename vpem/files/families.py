@@ -14,7 +14,7 @@ from vpem.checks import row_blocks
 from vpem.errors import InputError, Setting, did_you_mean, shorten
 from vpem.files.datasets import Dataset
 from vpem.files.levels import Recoding, distinct, in_levels, named_numbers, recoded
-from vpem.network.holdings import Partition
+from vpem.network.partition import Partition
 from vpem.settings import FAMILY_NAMES
 from vpem.terms.families.kinds import Kinds
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from vpem.errors import InputError, did_you_mean, shorten
 from vpem.files.json_text import read_json_file
-from vpem.network.holdings import Partition, Workers, from_lists, from_worker_of_row
+from vpem.network.partition import Partition, Workers, from_lists, from_worker_of_row
 
 
 def read_partition(

@@ -18,7 +18,7 @@ from vpem.files.read_ahead import FileRows, ReadAhead, pieces
 from vpem.files.row_runs import RowRuns, reads_of
 from vpem.files.storage import Inflation
 from vpem.files.unpacking import Unpacking
-from vpem.network.blocks import Blocks
+from vpem.network.partition import Blocks
 from vpem.terms.matrix import Shaped
 from vpem.terms.scaling import Scaling
 

@@ -11,7 +11,7 @@ from vpem.errors import FileError, InputError
 from vpem.files import kept_kinds
 from vpem.files.elements import Elements, read_elements
 from vpem.files.hdf5 import find, is_group, write_array
-from vpem.network.blocks import Blocks
+from vpem.network.partition import Blocks
 from vpem.network.schema import Array, Report
 from vpem.terms.families.kinds import Kinds
 from vpem.terms.families.laws import law_of

@@ -31,7 +31,7 @@ from vpem.files.json_text import write_json_element
 from vpem.files.mixed_models import read_families, read_kinds, write_families
 from vpem.files.posterior_models import read_posterior, write_posterior
 from vpem.files.reports import report_elements
-from vpem.network.blocks import Blocks
+from vpem.network.partition import Blocks
 from vpem.network.schema import FLAG, Array, Choice, Integer, ListOf, Mapping, Maybe, Report
 from vpem.settings import COVARIANCE_TYPES
 from vpem.shown import Shown

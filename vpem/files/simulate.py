@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 from vpem.checks import check_int, check_memory
 from vpem.errors import InputError, Setting
 from vpem.files.datasets import Dataset, default_names
-from vpem.network.holdings import contiguous
+from vpem.network.partition import contiguous
 
 Floats = NDArray[np.float64]
 

@@ -12,7 +12,7 @@ from vpem.checks import Floats
 from vpem.files.matrix import FileMatrix
 from vpem.fits.fedem_moments import HeldPart
 from vpem.fits.local_rows import LocalRows
-from vpem.network.blocks import Blocks
+from vpem.network.partition import Blocks
 from vpem.sums.counted import add_vectors
 from vpem.sums.powers import powers_above
 from vpem.sums.sum import Sum

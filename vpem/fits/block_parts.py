@@ -8,7 +8,7 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from vpem.network.blocks import Blocks
+from vpem.network.partition import Blocks
 from vpem.network.schema import Report
 from vpem.terms.covariances import block_views, covariance_shape, is_diagonal, is_tied
 from vpem.terms.factor_mixture import FactorMixture, mixture_of

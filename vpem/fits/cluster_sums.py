@@ -14,11 +14,10 @@ from vpem.network.graph import Graph
 from vpem.records import Sentence
 from vpem.settings import KmeansSettings, SumSettings
 from vpem.steps.lloyd import Pace
-from vpem.sums.connect import Network
-from vpem.sums.contraction import contraction
+from vpem.sums.connect import Network, uncompressed
+from vpem.sums.consensus import contraction
 from vpem.sums.counted import AtServer, at_server
-from vpem.sums.last_heard import HeardAtServer, HeardByNeighbours
-from vpem.sums.spread import uncompressed
+from vpem.sums.stale import HeardAtServer, HeardByNeighbours
 from vpem.sums.sum import Sum
 from vpem.sums.tree import AlongTree
 from vpem.terms.features import FeatureTerms

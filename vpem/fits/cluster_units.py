@@ -12,11 +12,10 @@ from vpem.fits.agreed_rows import agree_on_rows, parts_of, units_by_reach
 from vpem.fits.cluster_data import Wanted
 from vpem.fits.local_rows import LocalRows, charge_weights
 from vpem.fits.rows import charge_moments, charge_scaling, n_columns
-from vpem.network.holdings import Workers
 from vpem.network.ledger import Ledger
+from vpem.network.partition import Workers
 from vpem.settings import KmeansSettings
-from vpem.sums.connect import Network
-from vpem.sums.spread import uncompressed
+from vpem.sums.connect import Network, uncompressed
 from vpem.sums.sum import Sum
 from vpem.sums.units import check_digits
 from vpem.terms.nearest import spread_rows, usual_squares

@@ -11,8 +11,7 @@ from vpem.checks import Floats
 from vpem.files.matrix import FileMatrix
 from vpem.fits.cluster_data import Wanted
 from vpem.fits.local_rows import LocalRows
-from vpem.network.blocks import Blocks
-from vpem.network.holdings import Workers
+from vpem.network.partition import Blocks, Workers
 from vpem.steps.held_rows import StoredParts
 from vpem.terms.nearest import nearest
 from vpem.terms.scaling import Scaling

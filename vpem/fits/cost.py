@@ -19,13 +19,13 @@ from math import ceil
 import numpy as np
 
 from vpem._core.threads import one_blas_thread
-from vpem.network.blocks import Blocks
 from vpem.network.links import Link
+from vpem.network.partition import Blocks
 from vpem.network.schema import Report
 from vpem.steps.factors import numbers_of_a_row
 from vpem.sums.connect import Network
-from vpem.sums.over_engine import IN_FLIGHT
 from vpem.sums.quantizer import ITEM
+from vpem.sums.server import IN_FLIGHT
 from vpem.sums.tree import AlongTree
 from vpem.terms.features import FeatureTerms
 from vpem.terms.row_statistics import Message

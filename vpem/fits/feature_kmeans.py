@@ -67,7 +67,8 @@ def kmeans_features(
     ----------
     X : ndarray or FileMatrix of shape (M, d)
         The data; column j is seen by the agent that holds feature j and, once, by its root. Where
-        agents live in several processes (`vpem.sums.spread.spread`) those of this process's agents,
+        agents live in several processes (`vpem.sums.connect.spread`) those of this process's
+        agents,
         in the order of `vpem.fits.spread.own_columns`; None where it has none. Every process calls
         with the same options.
     network : Network

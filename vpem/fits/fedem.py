@@ -24,10 +24,10 @@ from vpem.fits.outcomes import warn_of_copies, warn_of_degenerate, warn_of_few_v
 from vpem.fits.prepare import Prepared, check_distinct, prepare
 from vpem.fits.rows import n_columns
 from vpem.network.codecs import Codec, parse_codec
-from vpem.network.holdings import Workers
+from vpem.network.graph import make_graph
 from vpem.network.ledger import Ledger
+from vpem.network.partition import Workers
 from vpem.network.schema import Integer, Maybe, State
-from vpem.network.topologies import make_graph
 from vpem.settings import FedMixtureSettings, FedSettings
 from vpem.steps.fedem import run_fedem
 from vpem.steps.fedem_sums import check_masked

@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from vpem.network.blocks import Blocks
 from vpem.network.codecs import Cast, Codec, Natural
+from vpem.network.partition import Blocks
 from vpem.steps.streams import ROW_BYTES
 from vpem.sums.counted import add_vectors, at_server
+from vpem.sums.partial import Compressed
 from vpem.sums.quantizer import ITEM, Quantizer
 from vpem.sums.sum import Sum
-from vpem.sums.wrappers import Compressed
 from vpem.terms.matrices import lower_half, symmetric
 from vpem.terms.matrix import Rows
 from vpem.terms.reach import Reach, exponents_of

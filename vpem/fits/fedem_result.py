@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from vpem.errors import Setting, VpemWarning, not_converged
 from vpem.fits.results import MixtureResult
 from vpem.network.codecs import Codec
-from vpem.network.holdings import Workers
+from vpem.network.partition import Workers
 from vpem.network.schema import Report
 from vpem.settings import FedMixtureSettings
 from vpem.steps.fedruns import FEW, FedRun

@@ -14,8 +14,7 @@ from vpem.files.matrix import FileMatrix
 from vpem.fits.fedem_moments import HeldPart
 from vpem.fits.local_rows import LocalRows
 from vpem.fits.prepare import Prepared
-from vpem.network.blocks import Blocks
-from vpem.network.holdings import Workers
+from vpem.network.partition import Blocks, Workers
 from vpem.steps.held_rows import StoredParts
 from vpem.terms.features import FeatureTerms
 from vpem.terms.matrix import arrange_rows

@@ -14,9 +14,9 @@ from vpem.fits.agreed_rows import agree_on_rows
 from vpem.fits.fedem_moments import MANY, SHORT, Agreement
 from vpem.fits.fedem_rows import HeldByWorkers
 from vpem.fits.local_rows import charge_weights
-from vpem.network.blocks import Blocks
 from vpem.network.codecs import Codec, Dither, Natural
 from vpem.network.ledger import Ledger
+from vpem.network.partition import Blocks
 from vpem.network.schema import Report
 from vpem.settings import FedMixtureSettings
 from vpem.steps.cells import find_cells, tell_of_cells
@@ -29,9 +29,9 @@ from vpem.steps.starts import LLOYD_TOLERANCE, MOST_LLOYD_OF_START, Tell, step_o
 from vpem.steps.streams import PointStream, RowStream
 from vpem.sums.connect import Network
 from vpem.sums.counted import at_server
+from vpem.sums.partial import Compressed, Memory, Wrapper
 from vpem.sums.powers import powers_above
 from vpem.sums.quantizer import ITEM, Quantizer
-from vpem.sums.wrappers import Compressed, Memory, Wrapper
 from vpem.terms.missing import MissingTerms
 from vpem.terms.mixture import Mixture
 from vpem.terms.mixture_statistics import MixtureStatistics, in_order

@@ -28,9 +28,9 @@ from vpem.fits.mixture_imputation import MixtureImputation, impute_by_mixture
 from vpem.fits.observers import Observers, check_laws
 from vpem.fits.settings import ImputeSettings
 from vpem.network.codecs import Codec, parse_codec
+from vpem.network.graph import make_graph
 from vpem.network.ledger import Ledger
 from vpem.network.schema import NOTHING, Report, State
-from vpem.network.topologies import make_graph
 from vpem.settings import FedSettings
 from vpem.steps.fedem import run_fedem
 from vpem.steps.fedem_sums import check_masked
@@ -66,7 +66,7 @@ def fit_imputation(
     Parameters
     ----------
     observations : Observations
-        Who saw what. Where observers live in several processes (`vpem.sums.spread.spread_workers`)
+        Who saw what. Where observers live in several processes (`vpem.sums.connect.spread_workers`)
         each process needs the entries of its own (`Observations.part`); all have the same result.
     settings : ImputeSettings, optional
         None: the defaults.

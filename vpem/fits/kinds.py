@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vpem.errors import InputError, Setting
-from vpem.network.blocks import Blocks
+from vpem.network.partition import Blocks
 from vpem.settings import FitSettings
 from vpem.terms.density import Density
 from vpem.terms.families.kinds import Kinds

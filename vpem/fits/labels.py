@@ -19,16 +19,15 @@ from vpem._core.threads import one_blas_thread, thread_count
 from vpem.checks import Floats, check_memory
 from vpem.engines.engine import about
 from vpem.engines.placement import Placement
-from vpem.network.holdings import Workers
+from vpem.network.hubs import charge_answers, find_routes
 from vpem.network.ledger import Ledger
-from vpem.network.routes import charge_answers, find_routes
+from vpem.network.partition import Workers
 from vpem.steps.factors import Numbers, posterior_of
 from vpem.steps.summing import FARTHEST, Differences, begin_differences
 from vpem.sums.adding import farthest
-from vpem.sums.connect import Network
-from vpem.sums.neighbours import Traffic
+from vpem.sums.connect import Network, uncompressed
+from vpem.sums.exchanges import Traffic
 from vpem.sums.quantizer import ITEM
-from vpem.sums.spread import uncompressed
 from vpem.terms.factor_mixture import FactorMixture
 from vpem.terms.mixture import Mixture
 from vpem.terms.posteriors import CHUNK_VALUES, local_terms

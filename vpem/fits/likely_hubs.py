@@ -17,16 +17,17 @@ from vpem.errors import InputError, Setting, VpemWarning
 from vpem.files.matrix import FileMatrix
 from vpem.fits.spread import fit_spread, own_columns
 from vpem.network.graph import Graph
-from vpem.network.holdings import Partition
-from vpem.network.hub_search import Gains, search_hubs
-from vpem.network.hubs import Hub
-from vpem.network.ledger import Ledger
-from vpem.network.likely_hubs import (
+from vpem.network.hubs import (
+    Gains,
+    Hub,
     LikelyHubs,
     charge_meetings,
     find_meetings,
     route_to,
+    search_hubs,
 )
+from vpem.network.ledger import Ledger
+from vpem.network.partition import Partition
 from vpem.network.schema import Report
 from vpem.settings import FitSettings, SumSettings
 from vpem.steps.runs import Progress
@@ -58,7 +59,7 @@ def connect_by_likelihood(
 
     ``settings`` are of the fit that is to follow; ``private``: it is to have noise, which this
     choice has not. Where agents are spread over processes ``over`` returns what this one has of a
-    network (`vpem.sums.spread.spread`), and X is as `vpem.fits.spread.fit_spread` wants it.
+    network (`vpem.sums.connect.spread`), and X is as `vpem.fits.spread.fit_spread` wants it.
     ``more`` is as for `choose_hubs`, whose choice is `Network.chosen`.
     """
     how, over = FitSettings.of(settings), over or _alone

@@ -15,7 +15,7 @@ from vpem.engines.engine import about
 from vpem.engines.placement import Placement
 from vpem.errors import InputError
 from vpem.files.matrix import FileMatrix
-from vpem.network.holdings import Workers
+from vpem.network.partition import Workers
 from vpem.sums.quantizer import ITEM
 from vpem.sums.sum import Sum
 from vpem.terms.matrix import Rows

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vpem.fits.block_parts import cut_blocks, join_parts, joined_weights, own_blocks
-from vpem.network.blocks import Blocks
+from vpem.network.partition import Blocks
 from vpem.network.schema import Report
 from vpem.sums.connect import Network
 from vpem.terms.families.kinds import Kinds

@@ -29,13 +29,11 @@ from vpem.fits.rows import fit_em
 from vpem.fits.selection.lists import parse_numbers
 from vpem.fits.settings import ImputeSettings
 from vpem.fits.spread import fit_spread, own_columns
-from vpem.network.blocks import Blocks
-from vpem.network.holdings import Partition, Workers
 from vpem.network.ledger import Ledger
+from vpem.network.partition import Blocks, Partition, Workers
 from vpem.network.schema import Report
 from vpem.settings import FitSettings
-from vpem.sums.connect import Network
-from vpem.sums.spread import spread
+from vpem.sums.connect import Network, spread
 from vpem.terms.conditional import fill_gaps
 from vpem.terms.lowrank.laws import Gaussian
 from vpem.terms.lowrank.observations import Observations

@@ -41,7 +41,7 @@ class Observers:
     observations : Observations
         What observers of this process saw, at least.
     network : Network
-        From `vpem.sums.connect.connect_workers`, or `vpem.sums.spread.spread_workers`.
+        From `vpem.sums.connect.connect_workers`, or `vpem.sums.connect.spread_workers`.
     ledger : Ledger
         Where messages are counted.
 

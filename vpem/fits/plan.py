@@ -16,14 +16,12 @@ from vpem.fits.factored import check_sums_of_factors
 from vpem.fits.likely_hubs import check_choice_of_hubs
 from vpem.fits.rows import charge_scaling
 from vpem.fits.settings import PlanSettings
-from vpem.network.distances import diameter
 from vpem.network.graph import Graph
-from vpem.network.holdings import Partition
-from vpem.network.hubs import Hub
+from vpem.network.hubs import Hub, diameter, foretell_hubs
 from vpem.network.ledger import Ledger
-from vpem.network.likely_hubs import foretell_hubs
 from vpem.network.links import Link, parse_link
 from vpem.network.mixing import mixing_matrix, mixing_rate
+from vpem.network.partition import Partition
 from vpem.network.schema import Report
 from vpem.settings import ACCELERATIONS, SPLITS, WEIGHTS, SumSettings
 from vpem.steps.factors import numbers_of_a_component

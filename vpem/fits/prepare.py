@@ -26,8 +26,8 @@ from vpem.errors import InputError, OwnDataWarning, Setting, VpemWarning, shorte
 from vpem.files.matrix import FileMatrix
 from vpem.fits.kinds import known_kinds
 from vpem.fits.used_rows import used_here, used_of_all
-from vpem.network.blocks import Blocks
 from vpem.network.masks import FEWEST
+from vpem.network.partition import Blocks
 from vpem.settings import INITS, FitSettings, KmeansSettings, MixtureSettings
 from vpem.steps.given_starts import GivenStart
 from vpem.terms.density import Density

@@ -7,7 +7,7 @@ from copy import copy
 import numpy as np
 
 from vpem.errors import InputError, Setting
-from vpem.network.blocks import Blocks
+from vpem.network.partition import Blocks
 from vpem.network.schema import Report
 from vpem.prior_settings import MAP
 from vpem.settings import FitSettings

@@ -17,7 +17,7 @@ from vpem.fits.privacy import bounds_of
 from vpem.fits.private_rows import check_private, fit_private_rows
 from vpem.fits.rows import n_columns
 from vpem.fits.settings import PrivacySettings
-from vpem.network.holdings import Workers
+from vpem.network.partition import Workers
 from vpem.settings import FitSettings, KmeansSettings
 from vpem.sums.connect import Network
 from vpem.terms.covariances import variances_of

@@ -21,9 +21,8 @@ from vpem.fits.prepare import precision_of
 from vpem.fits.privacy import REPEATABLE, Guarantee, bounds_of
 from vpem.fits.results import RowFit
 from vpem.fits.settings import PrivacySettings
-from vpem.network.blocks import Blocks
-from vpem.network.holdings import Workers
 from vpem.network.ledger import Ledger
+from vpem.network.partition import Blocks, Workers
 from vpem.settings import FitSettings, KmeansSettings
 from vpem.steps.private_em import run_private
 from vpem.steps.private_start import n_values_of_start

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from vpem.files.models import Model, current_versions
 from vpem.fits.answer import Answer
-from vpem.network.holdings import Workers
 from vpem.network.ledger import Ledger
+from vpem.network.partition import Workers
 from vpem.network.schema import Report
 from vpem.shown import Shown
 from vpem.steps.reinitialise import Recovery

@@ -31,8 +31,8 @@ from vpem.fits.local_rows import LocalRows, by_worker
 from vpem.fits.private_kmeans import private_kmeans
 from vpem.fits.rows import n_columns
 from vpem.fits.settings import PrivacySettings
-from vpem.network.holdings import Workers
 from vpem.network.ledger import Ledger
+from vpem.network.partition import Workers
 from vpem.network.schema import Report
 from vpem.settings import KmeansSettings
 from vpem.steps.cells import find_cells, tell_of_cells
@@ -73,7 +73,7 @@ def kmeans_rows(
     Parameters
     ----------
     X : ndarray or FileMatrix of shape (M, d)
-        The data; where workers live in several processes (`vpem.sums.spread.spread_workers`) the
+        The data; where workers live in several processes (`vpem.sums.connect.spread_workers`) the
         rows of this process's workers, worker by worker, as are sample weights.
     workers : Workers
         Who holds which rows.

@@ -43,9 +43,8 @@ from vpem.fits.private_rows import fit_private_rows
 from vpem.fits.results import RowFit
 from vpem.fits.row_starts import RowRestart
 from vpem.fits.settings import PrivacySettings
-from vpem.network.blocks import Blocks
-from vpem.network.holdings import Workers
 from vpem.network.ledger import Ledger
+from vpem.network.partition import Blocks, Workers
 from vpem.network.schema import Report, State
 from vpem.settings import FitSettings
 from vpem.steps.reinitialise import DRAWN, Recovery
@@ -53,7 +52,7 @@ from vpem.steps.restarts import Restarts
 from vpem.steps.runs import MixtureRuns, Progress, Run
 from vpem.steps.saver import Saver
 from vpem.sums.connect import Network
-from vpem.sums.last_heard import HeardByNeighbours
+from vpem.sums.stale import HeardByNeighbours
 from vpem.sums.sum import Sum
 from vpem.table import refusal
 from vpem.terms.features import lightest_of
@@ -87,7 +86,7 @@ def fit_em(
     ----------
     X : ndarray or FileMatrix of shape (M, d)
         The data (on MPI ranks the rank's own, worker by worker, see
-        `vpem.sums.spread.spread_workers`, as are sample weights); a row is seen by the worker that
+        `vpem.sums.connect.spread_workers`, as are sample weights); a row is seen by the worker that
         holds it, and by nobody else but where it is drawn as a start.
     workers : Workers
         Who holds which rows.

@@ -22,7 +22,7 @@ from vpem.fits.block_parts import join_parts
 from vpem.fits.mixed_parts import join_families, sent_of
 from vpem.fits.parts import cut
 from vpem.fits.results import Fit
-from vpem.network.blocks import Blocks
+from vpem.network.partition import Blocks
 from vpem.network.schema import (
     COUNT,
     FLAG,

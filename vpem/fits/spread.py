@@ -22,7 +22,7 @@ from vpem.fits.prepare import MARGINALIZE
 from vpem.fits.results import Fit
 from vpem.fits.settings import PrivacySettings
 from vpem.fits.vpem import fit_vpem
-from vpem.network.routes import find_routes
+from vpem.network.hubs import find_routes
 from vpem.settings import FitSettings
 from vpem.steps.runs import Progress
 from vpem.steps.saver import Saver
@@ -59,7 +59,7 @@ def fit_spread(
         Features of this process's agents, in the order of `own_columns`; nothing else is looked at.
         None in a process without agents.
     network : Network
-        From `vpem.sums.spread.spread`.
+        From `vpem.sums.connect.spread`.
     settings : FitSettings, optional
         As for `vpem.fits.vpem.fit_vpem`.
     sample_weight : ndarray of shape (M,), optional

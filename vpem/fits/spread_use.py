@@ -19,14 +19,13 @@ from vpem.engines.masking import agree
 from vpem.engines.placement import Placement
 from vpem.errors import InputError, Setting
 from vpem.fits.parts import cut
-from vpem.network.blocks import Blocks
-from vpem.network.holdings import Partition
+from vpem.network.graph import make_graph
 from vpem.network.ledger import Ledger
 from vpem.network.masks import FEWEST
+from vpem.network.partition import Blocks, Partition
 from vpem.network.schema import Report
-from vpem.network.topologies import make_graph
 from vpem.sums.counted import AtServer
-from vpem.sums.over_engine import ServerOverEngine
+from vpem.sums.server import ServerOverEngine
 from vpem.sums.units import in_common_units
 from vpem.terms.density import Density
 from vpem.terms.factor_mixture import FactorMixture

@@ -1,8 +1,21 @@
-"""Links and agents that fail: what is up in each round of a sum, and whether it hangs together."""
+"""Links and agents that fail: what is up in each round of a sum, and whether it hangs together.
+
+What a party has opened together with others, so that it never opens the same without one.
+
+Two totals of the same numbers, one with a party and one without it, differ by what that party
+added, masks or none. Whoever passes messages on may say of anybody that it is lost, so each party
+remembers itself with whom it has opened totals, and at which parameters; nobody else can know it.
+
+How long messages take along a tree whose links fail: each waits until its link is up.
+"""
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
+from functools import cached_property
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,6 +23,8 @@ from numpy.typing import NDArray
 from vpem.checks import check_number
 from vpem.errors import InputError, PartitionedError, Setting, shorten
 from vpem.network.graph import Graph
+from vpem.network.hubs import Routes
+from vpem.network.messages import encode
 
 MOST_DRAWN = 10**9
 """Links and agents of all rounds of one sum."""
@@ -182,3 +197,170 @@ def failing_rounds(graph: Graph, faults: Faults, fall: float, *, seed: int = 0) 
     half = DEVIATIONS * deviation / 2
     root = (half + np.sqrt(half**2 - mean * np.log(fall))) / mean
     return max(1, int(np.ceil(root**2)))
+
+
+T = TypeVar("T")
+
+SETUP, START = "setup", "start"
+"""Of what totals are before there are parameters: of the data alone, and of starts."""
+
+
+class FewerError(Exception):
+    """Somebody is lost who takes part in a sum: what was sent for it is never opened."""
+
+
+class Outlast:
+    """Totals that were opened, by names of those whose numbers are in them.
+
+    ``enough`` says why a run cannot do without some more, or None where it can. ``known`` is the
+    `state` of the image of this process before, where that gave way to a new one.
+
+    Attributes
+    ----------
+    gone : set of int
+        Processes that were lost in this image, whom sums do without to the end of an iteration.
+    error : Exception or None
+        What says so, and ends the iteration.
+    """
+
+    def __init__(
+        self, enough: Callable[[Sequence[str]], str | None], known: Mapping[str, Any] | None = None
+    ) -> None:
+        self._enough = enough
+        self.gone: set[int] = set()
+        self.error: Exception | None = None
+        known, self._knows = known or {}, bool(known)
+        self.opened = {at: set(names) for at, names in known.get("opened", {}).items()}
+        self.scales: dict[str, tuple[Any, list[str]]] = dict(known.get("scales", {}))
+        self._at, self._within = SETUP, False
+        self._scaled: set[str] | None = None
+
+    def state(self, back: Collection[str] | None = None) -> dict[str, Any]:
+        """Return what the next image is to know.
+
+        Where one came ``back``, who knows nothing, these all find scales again.
+        """
+        opened = {at: sorted(names) for at, names in self.opened.items()}
+        if back is None:
+            return {"opened": opened, "scales": {n: list(one) for n, one in self.scales.items()}}
+        others = {name for _, names in self.scales.values() for name in names} - set(back)
+        return {"opened": opened | {SETUP: sorted(others.union(opened.get(SETUP, ())))}}
+
+    def refusal(self, names: Sequence[str]) -> str | None:
+        """Return why sums cannot go on without some who are lost, or None where they can.
+
+        They can within an iteration, where all is summed once, and new parameters follow.
+        """
+        if not self._within or SETUP in self.opened:
+            return "it was lost where numbers may be summed twice"
+        return self._enough(names)
+
+    def once(self, name: str, find: Callable[[], T]) -> T:
+        """Return a scale of all data, which those who are left go on with as it was found."""
+        if name not in self.scales:
+            self._scaled = set()
+            try:
+                found = find()
+                self.scales[name] = (found, sorted(self._scaled))
+            finally:
+                scaled, self._scaled = self._scaled, None
+                if name not in self.scales:
+                    self.note(scaled)
+        known: T = self.scales[name][0]
+        return known
+
+    def note(self, names: Collection[str]) -> None:
+        """Remember that a total of these is opened now."""
+        if self._scaled is not None:
+            self._scaled.update(names)
+        elif names:
+            self.opened.setdefault(self._at, set()).update(names)
+
+    def resumed(self, names: Collection[str]) -> None:
+        """Hear that a run of these goes on from a checkpoint, behind which it may have been."""
+        if not self._knows:
+            self.opened.setdefault(SETUP, set()).update(names)
+
+    def moved(self, parameters: object, last: bool = False) -> None:
+        """Hear at which parameters sums are from now on; None: at those that starts make."""
+        self._at = START if parameters is None else _digest(parameters)
+        self._within = parameters is not None and not last and self._at not in self.opened
+
+    def repeats(self, kept: Mapping[int, object], left: Collection[str]) -> bool:
+        """Whether those left would take a sum again that had others in it.
+
+        They go on from the newest of the parameters that are ``kept``, or, without any, begin anew.
+        """
+        again = set().union(*self.opened.values())
+        if kept:
+            at = _digest(kept[max(kept)])
+            again = self.opened.get(SETUP, set()) | self.opened.get(at, set())
+        return not again <= set(left)
+
+
+def _digest(parameters: object) -> str:
+    return hashlib.sha256(encode(parameters)).hexdigest()
+
+
+AT_ONCE = 32
+"""Rounds that are drawn together."""
+
+Mask = NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class Waits:
+    """Rounds that messages take along a tree in which links are down, or agents late, at times.
+
+    A message over a link that is down in a round is sent in the first one in which it is up, and
+    whoever has to add it waits for it: nothing is lost, and no message is counted twice.
+    """
+
+    graph: Graph
+    tree: Routes  # ways to the root
+    faults: Faults
+    seed: int
+
+    @cached_property
+    def _edges(self) -> NDArray[np.intp]:
+        """Number of the edge from every agent to its parent; of the root any."""
+        low, high = self.graph.edges.T
+        n, agents, parent = self.graph.n_nodes, np.arange(len(self.tree.parent)), self.tree.parent
+        keys = low * n + high
+        order = np.argsort(keys)
+        wanted = np.minimum(agents, parent) * n + np.maximum(agents, parent)
+        places: NDArray[np.intp] = order[np.searchsorted(keys, wanted, sorter=order) % len(keys)]
+        return places
+
+    def _rounds(self, number: tuple[int, ...]) -> Iterator[Mask]:
+        """Which agents' links to their parents are up (N,), round by round."""
+        rng = np.random.default_rng([self.seed, *number])
+        while True:
+            drawn = self.faults.draw(self.graph, AT_ONCE, rng, dropout=False)
+            yield from drawn.up[:, self._edges]
+
+    def taken(self, on: Mask, number: tuple[int, ...], source: int | None = None) -> int:
+        """Return the rounds until all messages of the agents ``on`` (N,) have arrived.
+
+        With all agents are all on their ways to the root, where sums go; or all hear the message of
+        ``source``. ``number`` names the messages: others have other draws.
+        """
+        parent = self.tree.parent
+        leaves = np.flatnonzero(on & (self.tree.depth > 0))
+        above, left = parent[leaves], np.ones(len(leaves), dtype=np.bool_)
+        waiting = np.bincount(above, minlength=len(parent))
+        heard = ~on
+        if source is not None:
+            heard[source] = True
+        for rounds, up in enumerate(self._rounds(number)):
+            if not left.any():
+                return rounds
+            if source is None:
+                goes = left & up[leaves] & (waiting[leaves] == 0)
+                np.subtract.at(waiting, above[goes], 1)
+                left &= ~goes
+            else:
+                goes = left & up[leaves] & (heard[leaves] | heard[above])
+                heard[leaves[goes]] = heard[above[goes]] = True
+                left &= ~goes
+        raise AssertionError

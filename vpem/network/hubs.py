@@ -1,18 +1,30 @@
-"""Which agents share their features: h-hop clustering of a graph into hubs."""
+"""Which agents share their features: h-hop clustering of a graph into hubs.
+
+How far agents are from each other: eccentricities and the diameter, with few searches.
+
+What is sent before the first iteration: the graph, by flooding, and features, to their roots.
+
+Hubs that are chosen by the likelihood, and who has to show features to whom for that.
+
+The partition into hubs whose gains have the largest sum, by search.
+"""
 
 from __future__ import annotations
 
 import heapq
 import warnings
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
+from numpy.typing import NDArray
 
-from vpem._core.balls import ball
+from vpem._core.balls import ball, hops_from
 from vpem.checks import check_int
-from vpem.errors import VpemWarning
+from vpem.errors import InputError, Setting, VpemWarning
 from vpem.network.graph import Graph, check_seed
+from vpem.network.ledger import Ledger
+from vpem.network.schema import Report
 
 
 @dataclass(frozen=True)
@@ -121,3 +133,482 @@ def _extract(graph: Graph, hops: int, rng: np.random.Generator) -> list[Hub]:
         left -= size
         hubs.append(Hub(node, tuple(members.tolist())))
     return hubs
+
+
+def eccentricities(graph: Graph) -> NDArray[np.intp]:
+    """Return the hops (n_nodes,) from each node of a connected graph to the one farthest from it.
+
+    A search from one node bounds the eccentricity of every other, and nodes whose bounds meet need
+    none of their own (Takes and Kosters 2013).
+    """
+    low, high = _bounds(graph, only_diameter=False)
+    assert (low == high).all()
+    return low
+
+
+def diameter(graph: Graph) -> int:
+    """Hops between the two nodes farthest apart in a connected graph; 0 for a single node."""
+    low, _ = _bounds(graph, only_diameter=True)
+    return int(low.max())
+
+
+def _bounds(graph: Graph, only_diameter: bool) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    """Lower and upper bounds of eccentricities, searched for until they say enough."""
+    indptr, indices = graph.adjacency
+    n = graph.n_nodes
+    low, high = np.zeros(n, dtype=np.intp), np.full(n, n, dtype=np.intp)
+    steps, queue = np.empty(n, dtype=np.int32), np.empty(n, dtype=np.int32)
+    widest = True
+    while True:
+        open_ones = low < high
+        if only_diameter:
+            # Nodes that cannot be farther from others than what was found do not matter.
+            open_ones &= high > low.max()
+        if not open_ones.any():
+            return low, high
+        # Nodes at the rim raise lower bounds, nodes in the middle lower the upper ones.
+        places = np.flatnonzero(open_ones)
+        node = int(places[high[places].argmax() if widest else low[places].argmin()])
+        widest = not widest
+        found = hops_from(indptr, indices, node, steps, queue)
+        np.maximum(low, np.maximum(steps, found - steps), out=low)
+        np.minimum(high, found + steps, out=high)
+
+
+NUMBER_BYTES = 4
+"""Of the number of an agent."""
+
+
+@dataclass(frozen=True)
+class Routes:
+    """The way from every agent to the root of its hub."""
+
+    parent: NDArray[np.intp]  # (n_nodes,); a root is its own
+    depth: NDArray[np.intp]  # (n_nodes,) hops to the root
+
+    @property
+    def leaves(self) -> NDArray[np.intp]:
+        """Agents that are no roots, farthest first."""
+        away = np.flatnonzero(self.depth > 0)
+        return away[np.argsort(-self.depth[away], kind="stable")]
+
+    def links_down(self, ledger: Ledger) -> NDArray[np.intp]:
+        """Numbers of the links over which each leaf hears from its root, in their order."""
+        found = [ledger.link(int(self.parent[leaf]), int(leaf)) for leaf in self.leaves]
+        return np.array(found, dtype=np.intp)
+
+    @property
+    def hops(self) -> int:
+        """Hops of the longest way."""
+        return int(self.depth.max(initial=0))
+
+
+def find_routes(graph: Graph, hubs: Sequence[Hub]) -> Routes:
+    """Return shortest ways inside each hub; of several the one through the smallest numbers."""
+    indptr, indices = graph.adjacency
+    parent = np.arange(graph.n_nodes, dtype=np.intp)
+    depth = np.zeros(graph.n_nodes, dtype=np.intp)
+    inside = np.full(graph.n_nodes, -1, dtype=np.intp)
+    for hub in hubs:
+        members = np.array(sorted({hub.root, *hub.agents}), dtype=np.intp)
+        if len(members) == 1:
+            continue
+        inside[members] = np.arange(len(members))
+        parts = [indices[indptr[node] : indptr[node + 1]] for node in members]
+        near = [inside[part][inside[part] >= 0].astype(np.int32) for part in parts]
+        begin = np.concatenate([[0], np.cumsum([len(part) for part in near])]).astype(np.int32)
+        ends = np.concatenate(near)
+        steps, queue = np.empty(len(members), np.int32), np.empty(len(members), np.int32)
+        hops_from(begin, ends, int(inside[hub.root]), steps, queue)
+        for place, node in enumerate(members):
+            if steps[place] > 0:
+                closer = near[place][steps[near[place]] == steps[place] - 1]
+                parent[node], depth[node] = members[closer[0]], steps[place]
+        inside[members] = -1
+    return Routes(parent, depth)
+
+
+def charge_hubs(ledger: Ledger, graph: Graph) -> None:
+    """Count the flooding by which agents learn the graph, on which each then finds the same hubs.
+
+    In the first round every agent sends its neighbours its number and theirs; in each round after
+    it passes on to all its neighbours what it heard for the first time in the round before.
+    """
+    charge_flooding(ledger, graph, NUMBER_BYTES * (graph.n_nodes + 2 * graph.n_edges))
+
+
+def charge_flooding(ledger: Ledger, graph: Graph, record: int) -> None:
+    """Count how all hear of what agents have, so many bytes together."""
+    heard = eccentricities(graph) + 1  # rounds in which an agent has something new to pass on
+    ledger.send("flooding", 0, times=heard[ledger.sources], rounds=int(heard.max()))
+    # Over all rounds every record goes over every link once.
+    ledger.grow("flooding", record)
+
+
+def charge_features(
+    ledger: Ledger, routes: Routes, widths: Sequence[int], n_samples: int, itemsize: int
+) -> None:
+    """Count the features on their way from each agent to the root of its hub, hop by hop.
+
+    ``widths`` are features of each agent; a row of one takes ``itemsize`` bytes.
+    """
+    messages = np.zeros(len(routes.parent), dtype=np.int64)
+    values = np.zeros(len(routes.parent), dtype=np.int64)
+    for node in routes.leaves:
+        if node < len(widths) and widths[node]:
+            messages[node] += 1
+            values[node] += widths[node]
+        if messages[node]:
+            parent = routes.parent[node]
+            link = ledger.link(int(node), int(parent))
+            size = values[node] * n_samples * itemsize
+            ledger.send("setup", 0, links=[link], times=messages[node])
+            ledger.grow("setup", size, links=[link])
+            if routes.depth[parent]:
+                messages[parent] += messages[node]
+                values[parent] += values[node]
+    ledger.send("setup", 0, times=0, rounds=routes.hops)
+
+
+def charge_answers(ledger: Ledger, routes: Routes, size: int) -> None:
+    """Count how roots tell the agents of their hubs, hop by hop, what rows belong to."""
+    ledger.send("labels", size, links=routes.links_down(ledger), rounds=routes.hops)
+
+
+VALUE_BYTES = 8
+"""Of a feature of a row, or a number of a moment, on its way."""
+
+
+@dataclass(frozen=True)
+class LikelyHubs:
+    """Hubs that were chosen by what they gain, and how.
+
+    ``gain`` is by how much the penalized log-likelihood (nats per sample) rises at least above that
+    of no hub of several agents; None where hubs are foretold without data (`foretell_hubs`).
+    """
+
+    hubs: list[Hub]  # each agent in exactly one
+    gain: float | None
+    meetings: list[Hub]  # who has shown features to whom (`find_meetings`)
+    sent: Ledger  # what it took to find them
+    first: Report = field(default_factory=dict)  # log_likelihood, n_iter of no hops
+
+    def describe(self) -> Report:
+        """Describe the choice in values that JSON can hold."""
+        shown = [{"root": one.root, "agents": list(one.agents)} for one in self.meetings]
+        return {"by": "likelihood", "gain": self.gain, "first_fit": self.first, "shown": shown}
+
+
+def find_meetings(graph: Graph, hops: int) -> list[Hub]:
+    """Return where features of every two agents meet that could share a hub.
+
+    Two could if some node is within ``hops`` of both. Nodes with most others near come first; each
+    is shown features of those that no node before it has seen together with another of them:
+    ``root`` sees the features of all ``agents``, itself among them.
+    """
+    near = [within(graph, hops, node) for node in range(graph.n_agents)]
+    met: set[tuple[int, int]] = set()
+    found = []
+    for root in sorted(range(graph.n_agents), key=lambda node: (-len(near[node]), node)):
+        new = {
+            (one, other)
+            for one in near[root]
+            for other in near[root]
+            if one < other and (one, other) not in met
+        }
+        if not new:
+            continue
+        shown = sorted({root, *(agent for pair in new for agent in pair)})
+        met.update((one, other) for one in shown for other in shown if one < other)
+        found.append(Hub(root, tuple(shown)))
+    return found
+
+
+def route_to(graph: Graph, hops: int, root: int) -> Routes:
+    """Return shortest ways to an agent from all within so many hops of it."""
+    return find_routes(graph, [Hub(root, tuple(within(graph, hops, root)))])
+
+
+def charge_meetings(
+    ledger: Ledger,
+    graph: Graph,
+    hops: int,
+    meetings: Sequence[Hub],
+    widths: Sequence[int],  # features of each agent
+    sizes: tuple[int, int],  # rows, and covariances (K; 1: tied)
+) -> None:
+    """Count features on their way to where they meet, and moments on their way to all."""
+    n_samples, n_copies = sizes
+    record = 0
+    for meeting in meetings:
+        shown = [w if a in meeting.agents else 0 for a, w in enumerate(widths)]
+        charge_features(ledger, route_to(graph, hops, meeting.root), shown, n_samples, VALUE_BYTES)
+        width = sum(shown)
+        record += NUMBER_BYTES + VALUE_BYTES * n_copies * (1 + width + width * (width + 1) // 2)
+    charge_flooding(ledger, graph, record)
+
+
+def foretell_hubs(
+    graph: Graph, hops: int, widths: Sequence[int], sizes: tuple[int, int], seed: int
+) -> LikelyHubs:
+    """Return hubs by size and what it takes to choose by likelihood, but for the first fit.
+
+    Parameters are those of `find_hubs` and `charge_meetings`.
+    """
+    meetings, sent = find_meetings(graph, hops), Ledger(graph)
+    charge_meetings(sent, graph, hops, meetings, widths, sizes)
+    return LikelyHubs(find_hubs(graph, hops, seed), None, meetings, sent)
+
+
+def hubs_of(graph: Graph, hops: int, seed: int, way: str, chosen: LikelyHubs | None) -> list[Hub]:
+    """Return hubs by size, or those that were chosen; InputError if they should have been."""
+    if way == "size":
+        return find_hubs(graph, hops, seed)
+    if chosen is None:
+        raise InputError(
+            Setting("hubs", way), " is by the data, of which connect sees none; call "
+            "vpem.fits.likely_hubs.connect_by_likelihood, or take ", Setting("hubs", "size"),
+        )  # fmt: skip
+    return chosen.hubs
+
+
+def within(graph: Graph, hops: int, node: int) -> list[int]:
+    """Agents within so many hops of one."""
+    n = graph.n_agents
+    stamp, queue = np.zeros(n, np.int32), np.empty(n, np.int32)
+    size = ball(*graph.adjacency, node, min(hops, n), stamp, 1, queue)
+    return sorted(queue[:size].tolist())
+
+
+LEAST_GAIN = 1e-12
+"""Of a move, below which it is rounding."""
+
+FEW = 10
+"""Agents all of whose partitions are looked at."""
+
+WIDEST_BALL = 32
+"""Agents near one, beyond which they are not tried one by one around it."""
+
+Agents = frozenset[int]
+
+Partition = dict[int, Agents]
+"""Hub of each agent."""
+
+Move = tuple[list[Agents], list[Agents]]
+"""Hubs that end, and those that take their agents."""
+
+
+@dataclass(frozen=True)
+class Gains:
+    """What agents gain by features that are joint in a hub.
+
+    ``sum_k w_k (sum_a log|R_ka| - log|R_kS|) / 2`` in nats per sample, less ``per_entry`` for each
+    entry of a covariance that a hub S adds to those of its agents a: the total correlation of
+    Gaussian features in each component. By Jensen's inequality the log-likelihood per sample of a
+    mixture whose responsibilities the moments are taken with rises by at least the first part, when
+    its covariances are joined and one M-step is made.
+    """
+
+    correlations: NDArray[np.float64]  # (K, d, d), as far as R is known
+    weights: NDArray[np.float64]  # (K,), w
+    columns: Sequence[NDArray[np.intp]]  # of each agent
+    per_entry: float = 0.0
+
+    def __call__(self, agents: Agents) -> float:
+        """Return what some agents gain over each of them alone."""
+        held = [self.columns[agent] for agent in sorted(agents) if len(self.columns[agent])]
+        if len(held) < 2:
+            return 0.0
+        widths = np.array([len(one) for one in held])
+        entries = (widths.sum() ** 2 - (widths**2).sum()) / 2
+        apart = sum(self._log_det(one) for one in held if len(one) > 1)
+        return (apart - self._log_det(np.concatenate(held))) / 2 - self.per_entry * float(entries)
+
+    def _log_det(self, columns: NDArray[np.intp]) -> float:
+        """Mean over components of ``log|R|`` of some features; of dependent ones -inf."""
+        _, found = np.linalg.slogdet(self.correlations[:, columns[:, None], columns])
+        return float(self.weights @ found)
+
+
+def search_hubs(
+    graph: Graph,  # without a server
+    hops: int,  # at least 1
+    gain: Callable[[Agents], float],  # of a set of agents; 0 of one alone
+    widths: Sequence[int],  # features of each; wide agents become roots
+    seed: int = 0,  # settles the order of agents, which decides between equals
+) -> tuple[list[Hub], float]:
+    """Split agents into hubs whose gains have a large sum, which is returned too.
+
+    Of up to `FEW` agents all partitions are looked at. More are searched from no hubs and from hubs
+    by size: agents move to a hub next to them or out of theirs, change places, gather others around
+    them, and hubs join, until no move makes the sum larger. What is found is the better of the two:
+    never worse than hubs by size, and not always the best. Hubs are in the order of their first
+    agents.
+    """
+    search = _Search(graph, hops, gain, widths, seed)
+    if graph.n_agents <= FEW:
+        best = search.exact()
+    else:
+        alone = [frozenset([agent]) for agent in range(graph.n_agents)]
+        by_size = [frozenset(hub.agents) for hub in find_hubs(graph, hops, seed, warn=False)]
+        best = max((search.climb(start) for start in (alone, by_size)), key=search.total)
+    hubs = [Hub(search.roots[hub], tuple(sorted(hub))) for hub in sorted(best, key=min)]
+    warn_of_one(graph, hubs, hops)
+    return hubs, search.total(best)
+
+
+class _Search:
+    """Local search among partitions; see `search_hubs`."""
+
+    def __init__(
+        self,
+        graph: Graph,
+        hops: int,
+        gain: Callable[[Agents], float],
+        widths: Sequence[int],
+        seed: int,
+    ) -> None:
+        self.hops, self.gain, self.widths = hops, gain, widths
+        indptr, indices = graph.adjacency
+        ends = zip(indptr[:-1].tolist(), indptr[1:].tolist(), strict=True)
+        self.near = [set(indices[begin:end].tolist()) for begin, end in ends]
+        self.balls = [within(graph, hops, node) for node in range(graph.n_agents)]
+        self.order = np.random.default_rng(seed).permutation(graph.n_agents).tolist()
+        self.roots: dict[Agents, int] = {}
+        self._gains: dict[Agents, float] = {}
+
+    def total(self, hubs: Sequence[Agents]) -> float:
+        """What all hubs gain."""
+        return sum(self.value(hub) for hub in sorted(hubs, key=min))
+
+    def value(self, agents: Agents) -> float:
+        """What a hub gains; -inf where there can be none of these agents."""
+        if agents not in self._gains:
+            root = self._root(agents)
+            if root is not None:
+                self.roots[agents] = root
+            self._gains[agents] = -np.inf if root is None else self.gain(agents)
+        return self._gains[agents]
+
+    def _root(self, agents: Agents) -> int | None:
+        """Agent that all are near, by ways among them; of several that of the shortest ways."""
+        found = None
+        for root in sorted(agents):
+            seen, rim, way = {root}, {root}, 0
+            for hop in range(1, self.hops + 1):
+                rim = {b for a in rim for b in self.near[a] if b in agents and b not in seen}
+                if not rim:
+                    break
+                seen |= rim
+                way += hop * sum(self.widths[agent] for agent in rim)
+            if len(seen) == len(agents) and (found is None or way < found[0]):
+                found = way, root
+        return None if found is None else found[1]
+
+    def split(self, agents: Agents) -> list[Agents]:
+        """Hubs of what is left of one: itself, or its connected parts, or agents alone."""
+        if not agents or self.value(agents) > -np.inf:
+            return [agents] if agents else []
+        parts, left = [], set(agents)
+        while left:
+            part, rim = set(), {min(left)}
+            while rim:
+                part |= rim
+                rim = {b for a in rim for b in self.near[a] & left} - part
+            left -= part
+            parts.append(frozenset(part))
+        if len(parts) > 1:
+            return [one for part in parts for one in self.split(part)]
+        return [frozenset([agent]) for agent in sorted(agents)]
+
+    def climb(self, start: Sequence[Agents]) -> list[Agents]:
+        """Let agents move until no move is better than none."""
+        hub_of = {agent: hub for hub in start for agent in hub}
+        waiting = set(hub_of)
+        while waiting:
+            for agent in self.order:
+                if agent not in waiting:
+                    continue
+                waiting.remove(agent)
+                best, most = None, LEAST_GAIN
+                for move in self._moves(agent, hub_of):
+                    rise = self.total(move[1]) - self.total(move[0])
+                    if rise > most:
+                        best, most = move, rise
+                if best is not None:
+                    moved = {one for hub in best[1] for one in hub}
+                    hub_of.update((one, hub) for hub in best[1] for one in hub)
+                    waiting |= moved.union(*(self.near[one] for one in moved))
+        return sorted(set(hub_of.values()), key=min)
+
+    def _moves(self, agent: int, hub_of: Partition) -> Iterator[Move]:
+        """What an agent can do."""
+        own, alone = hub_of[agent], frozenset([agent])
+        rest = self.split(own - alone)
+        if rest:
+            yield [own], [alone, *rest]
+        for hub in sorted({hub_of[other] for other in self.near[agent]} - {own}, key=min):
+            yield [own, hub], [hub | alone, *rest]
+            yield [own, hub], [hub | own]
+            for other in sorted(hub):
+                one = frozenset([other])
+                yield [own, hub], [hub - one | alone, own - alone | one]
+        near = frozenset(self.balls[agent])
+        yield self._around(near, hub_of)
+        if len(near) <= WIDEST_BALL:
+            yield self._gathered(agent, hub_of)
+
+    def _around(self, agents: Agents, hub_of: Partition) -> Move:
+        """Make a hub of some agents, whatever hubs they are in."""
+        ended = sorted({hub_of[agent] for agent in agents}, key=min)
+        left = [part for hub in ended for part in self.split(hub - agents)]
+        return ended, [agents, *left]
+
+    def _gathered(self, agent: int, hub_of: Partition) -> Move:
+        """Make the best hub around an agent that is found by adding one after the other."""
+        hub = frozenset([agent])
+        best, most = ([hub_of[agent]], [hub_of[agent]]), -np.inf
+        while True:
+            rises = []
+            for other in sorted(set(self.balls[agent]) - hub):
+                if self.near[other] & hub:
+                    move = self._around(hub | {other}, hub_of)
+                    rises.append((self.total(move[1]) - self.total(move[0]), -other, move))
+            if not rises:
+                return best
+            rise, other, move = max(rises, key=lambda one: one[:2])
+            if rise == -np.inf:
+                return best
+            hub |= {-other}
+            if rise > most:
+                best, most = move, rise
+
+    def exact(self) -> list[Agents]:
+        """Return the best of all partitions, by the best of every set of agents.
+
+        The hub of a set's first agent is tried with every set of others: ``3^N / 2`` sums.
+        """
+        n = len(self.near)
+        worth, chosen = [0.0] * (1 << n), [0] * (1 << n)
+        values = [self.value(_agents(bits)) if bits else 0.0 for bits in range(1 << n)]
+        for bits in range(1, 1 << n):
+            first, most = bits & -bits, -np.inf
+            others = part = bits ^ first
+            while True:
+                found = values[first | part] + worth[others ^ part]
+                if found > most + LEAST_GAIN:
+                    most, chosen[bits] = found, first | part
+                if not part:
+                    break
+                part = (part - 1) & others
+            worth[bits] = most
+        left, hubs = (1 << n) - 1, []
+        while left:
+            hubs.append(_agents(chosen[left]))
+            left ^= chosen[left]
+        return hubs
+
+
+def _agents(bits: int) -> Agents:
+    """Agents whose bits are set."""
+    return frozenset(agent for agent in range(bits.bit_length()) if bits >> agent & 1)

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from vpem.network.distances import eccentricities
 from vpem.network.graph import Graph
-from vpem.network.hubs import Hub
+from vpem.network.hubs import NUMBER_BYTES, Hub, Routes, eccentricities, find_routes
 from vpem.network.ledger import Ledger
-from vpem.network.routes import NUMBER_BYTES, Routes, find_routes
 
 CHOSEN_BYTES = 1
 """Of the message by which an agent tells another that it is its parent."""

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vpem.checks import check_int
-from vpem.network.holdings import Workers
+from vpem.network.partition import Workers
 from vpem.saem.conditional import Conditional
 from vpem.saem.individuals import Individuals
 from vpem.saem.models.model import SaemModel, Vector

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vpem.engines.placement import Placement
-from vpem.network.holdings import Workers
+from vpem.network.partition import Workers
 from vpem.network.schema import Array, Schema, State
 from vpem.saem.chains import Chains, Sampler
 from vpem.saem.models.model import Counts, SaemModel, Vector

@@ -13,7 +13,7 @@ import numpy as np
 from vpem.errors import InputError, Setting
 from vpem.files.fingerprint import checksum, network_facts, start_facts
 from vpem.network.codecs import Codec, parse_codec
-from vpem.network.holdings import Workers, evenly
+from vpem.network.partition import Workers, evenly
 from vpem.network.schema import KEPT, NOTHING, Array, Report, State, check
 from vpem.saem.chains import Sampler
 from vpem.saem.conditional import Conditional, exact_conditional, sample_conditional
@@ -89,7 +89,7 @@ def fit_saem(
     network : Network, optional
         Who talks to whom, from `vpem.connect_workers`; None: a server. On a graph that sums by
         rounds every device keeps a statistic of its own (`vpem.saem.neighbours`). Where devices
-        live in several processes (`vpem.sums.spread.spread_workers`) this is called in each, with
+        live in several processes (`vpem.sums.connect.spread_workers`) this is called in each, with
         the individuals of its own devices, device by device, and ``devices`` of all; results are
         the same everywhere but for what is told of individuals, of which each has its own.
     sampler : {"auto", "exact", "metropolis", "langevin", "mala", "hmc"} or Sampler

@@ -14,9 +14,9 @@ from vpem.saem.models.model import Vector
 from vpem.saem.server import SaemServer, Units, moments_of
 from vpem.sums.connect import Network
 from vpem.sums.counted import AtServer, add_vectors
+from vpem.sums.partial import Channel, Partial
 from vpem.sums.quantizer import ITEM
 from vpem.sums.tree import TreeSum
-from vpem.sums.wrappers import Channel, Partial
 
 
 class SaemNeighbours:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from vpem.engines.engine import about
 from vpem.engines.placement import Placement
-from vpem.network.holdings import Workers
+from vpem.network.partition import Workers
 from vpem.saem.doses import Doses
 from vpem.saem.individuals import Individuals
 from vpem.saem.models.model import SaemModel, Vector

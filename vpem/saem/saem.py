@@ -23,7 +23,7 @@ from vpem.errors import (
     VpemWarning,
     not_converged,
 )
-from vpem.network.holdings import Workers
+from vpem.network.partition import Workers
 from vpem.network.schema import (
     State,
     check,

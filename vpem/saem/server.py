@@ -9,17 +9,17 @@ from numpy.typing import NDArray
 
 from vpem.errors import check_choice
 from vpem.network.codecs import Codec
+from vpem.network.graph import make_graph
 from vpem.network.ledger import Ledger
 from vpem.network.schema import Array, Schema, State
-from vpem.network.topologies import make_graph
 from vpem.saem.models.model import Vector
 from vpem.settings import FEEDBACKS
 from vpem.sums.connect import Network
 from vpem.sums.counted import AtServer, at_server
+from vpem.sums.partial import Compressed, Memory, Partial
 from vpem.sums.powers import powers_above
 from vpem.sums.quantizer import ITEM, Quantizer
 from vpem.sums.server import ServerSum
-from vpem.sums.wrappers import Compressed, Memory, Partial
 from vpem.terms.reach import exponents_of
 
 LEAST = 1e-3

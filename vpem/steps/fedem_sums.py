@@ -10,16 +10,16 @@ from vpem.engines.placement import Placement
 from vpem.errors import InputError, Setting
 from vpem.idle import MASKED_ABSENT, MASKED_CODES
 from vpem.network.codecs import Codec
+from vpem.network.graph import make_graph
 from vpem.network.ledger import Ledger
 from vpem.network.schema import Schema, State
-from vpem.network.topologies import make_graph
 from vpem.steps.fedruns import FedRun
 from vpem.sums.connect import Network
 from vpem.sums.counted import AtServer, add_vectors
+from vpem.sums.partial import Channel, Compressed, Memory, Partial
 from vpem.sums.quantizer import ITEM, Quantizer
 from vpem.sums.server import ServerSum
 from vpem.sums.sum import Sum
-from vpem.sums.wrappers import Channel, Compressed, Memory, Partial
 from vpem.terms.reach import exponents_of
 
 Vector = NDArray[np.float64]

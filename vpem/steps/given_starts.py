@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from vpem.errors import InputError, Setting
-from vpem.network.blocks import Blocks
+from vpem.network.partition import Blocks
 from vpem.terms.covariances import is_diagonal, is_tied
 from vpem.terms.mixture import Mixture
 from vpem.terms.scaling import Scaling

@@ -5,7 +5,7 @@ parameters. What the others can go on from are parameters of their own; each kee
 newest iterations, since nobody is more than one ahead of another.
 
 Under masks they go on with the restart that is under way alone, and from parameters alone at which
-nothing was added up with whom they go on without (`vpem.network.outlast`): those of other restarts
+nothing was added up with whom they go on without (`vpem.network.faults`): those of other restarts
 have been summed, and restarts to come may draw the same rows again.
 """
 

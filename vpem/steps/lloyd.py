@@ -32,8 +32,8 @@ from vpem.steps.runs import note_partition
 from vpem.steps.saver import NoSaver, Saver, check_length
 from vpem.steps.streams import RowStream
 from vpem.sums.counted import AtServer
+from vpem.sums.partial import Wrapper
 from vpem.sums.sum import Sum
-from vpem.sums.wrappers import Wrapper
 
 MOST_LLOYD = 300
 """Most iterations."""

@@ -17,8 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vpem.engines.engine import about
-from vpem.network.blocks import Blocks
 from vpem.network.noise import Noise
+from vpem.network.partition import Blocks
 from vpem.steps.private_em import step
 from vpem.steps.releases import scales_of
 from vpem.steps.summing import FARTHEST, Differences, begin_differences

@@ -17,8 +17,8 @@ from vpem.steps.lloyd_batches import ClusterSums, RowBatches, with_sums
 from vpem.steps.saver import Saver
 from vpem.steps.streams import RowStream
 from vpem.sums.counted import AtServer, add_vectors
+from vpem.sums.partial import Wrapper
 from vpem.sums.sum import Sum
-from vpem.sums.wrappers import Wrapper
 from vpem.terms.reach import Reach
 
 

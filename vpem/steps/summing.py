@@ -15,8 +15,7 @@ from vpem._core.normalise import differences
 from vpem.checks import Floats
 from vpem.network.ledger import Ledger
 from vpem.sums.counted import at_server
-from vpem.sums.scalars import Scalars
-from vpem.sums.sum import Sum
+from vpem.sums.sum import Scalars, Sum
 from vpem.sums.units import check_digits, in_common_units
 from vpem.terms.nearest import diagonals, spread_rows, usual_squares
 from vpem.terms.terms import StartTerms, Terms

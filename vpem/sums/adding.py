@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from vpem.checks import Floats
 from vpem.engines.placement import Placement
 from vpem.network.masks import TAG_WORDS
-from vpem.sums.scalars import Scalars, beside
+from vpem.sums.sum import Scalars, beside
 
 TAG_BYTES = 8 * TAG_WORDS
 """Behind what is masked: what shows that nobody has changed the total."""

@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 
 from vpem.network.codecs import Keys
 from vpem.sums.counted import AtServer
+from vpem.sums.partial import Compressed, Senders, Vector, Wrapper
 from vpem.sums.quantizer import Quantizer
-from vpem.sums.wrappers import Compressed, Senders, Vector, Wrapper
 
 Carry = Callable[[NDArray[np.uint8]], NDArray[np.uint8]]
 """Lets others hear messages (a, size) of this process; returns those that it hears itself."""

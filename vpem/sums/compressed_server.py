@@ -18,13 +18,12 @@ from vpem.network.codecs import parse_codec
 from vpem.network.ledger import Ledger
 from vpem.network.schema import COUNT, Array, Maybe, Schema, State
 from vpem.sums.carried import Carried, Carry
-from vpem.sums.contraction import agreed_within, codec_of, codec_within, contraction, messages_alone
+from vpem.sums.consensus import agreed_within, codec_of, codec_within, contraction, messages_alone
 from vpem.sums.counted import SUM_KIND, AtServer
-from vpem.sums.memories import GoesOn, Memories
-from vpem.sums.neighbours import Traffic
+from vpem.sums.exchanges import Traffic
+from vpem.sums.partial import Channel, Compressed, GoesOn, Memories, Memory, short_keys
 from vpem.sums.quantizer import ITEM, Quantizer
-from vpem.sums.scalars import Scalars, flattened, unflattened
-from vpem.sums.wrappers import Channel, Compressed, Memory, short_keys
+from vpem.sums.sum import Scalars, flattened, unflattened
 
 if TYPE_CHECKING:
     from vpem.network.codecs import Codec, Keys
@@ -72,11 +71,11 @@ class CompressedServerSum(GoesOn, AtServer):
     """Adds the terms of all blocks at a server, compressed up and down.
 
     Agent b sends ``Q(Q_b - V_b)``, how its terms differ from a memory V_b that the server holds
-    too, and both add what was decoded, scaled as in `vpem.sums.contraction.contraction`. The server
+    too, and both add what was decoded, scaled as in `vpem.sums.consensus.contraction`. The server
     does the same with the total of the memories, which it sends to all. Memories go on from one
     E-step to the next, so that messages become few as the terms settle.
 
-    Messages go on until the sum is as near as `vpem.sums.contraction.agreed_within` says: agents
+    Messages go on until the sum is as near as `vpem.sums.consensus.agreed_within` says: agents
     tell the server how far their terms are from its memories at most. Where float32 would take
     fewer bytes, or float64, what is left is sent so.
 

@@ -9,13 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vpem.engines.placement import Placement
-from vpem.network.routes import Routes
+from vpem.network.hubs import Routes
 from vpem.sums.compressed_server import CompressedServerSum
-from vpem.sums.neighbours import finished
+from vpem.sums.exchanges import finished
+from vpem.sums.partial import Channel, short_keys
 from vpem.sums.quantizer import Quantizer
-from vpem.sums.tree import AlongTree
-from vpem.sums.tree_over_engine import TreeLevel, TreeWays
-from vpem.sums.wrappers import Channel, short_keys
+from vpem.sums.tree import AlongTree, TreeLevel, TreeWays
 
 if TYPE_CHECKING:
     from vpem.network.codecs import Codec, Keys

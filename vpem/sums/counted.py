@@ -13,11 +13,10 @@ from numpy.typing import NDArray
 from vpem.checks import Floats
 from vpem.engines.placement import Placement
 from vpem.network.ledger import Ledger
-from vpem.network.pair_keys import KEY_BYTES, SEALED_BYTES
+from vpem.network.masks import KEY_BYTES, SEALED_BYTES
 from vpem.network.schema import Choice, Schema, State
 from vpem.sums.adding import MASKED_BYTES, TAG_BYTES, Exponents
-from vpem.sums.scalars import Scalars, message_bytes, with_scalars
-from vpem.sums.sum import Sum
+from vpem.sums.sum import Scalars, Sum, message_bytes, with_scalars
 
 SUM_KIND = Choice(("setup", "estep", "check"))
 """What a sum is for; see `vpem.sums.sum.Sum.begin`."""
@@ -112,7 +111,7 @@ class Counted:
 class AtServer(Counted):
     """A sum at one place, from which all hear it: a server, the last node of the ledger's graph.
 
-    It has two halves, which wrappers (`vpem.sums.wrappers`) stand around: what senders `send`, and
+    It has two halves, which wrappers (`vpem.sums.partial`) stand around: what senders `send`, and
     what the server has of them once it adds it up, `aggregate`.
 
     Parameters

@@ -9,16 +9,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vpem.errors import PartitionedError
+from vpem.network.faults import AT_ONCE
+from vpem.network.hubs import charge_answers, find_routes
 from vpem.network.ledger import Ledger
-from vpem.network.routes import charge_answers, find_routes
 from vpem.network.schema import State
-from vpem.network.waits import AT_ONCE
 from vpem.sums.compressed_server import CompressedServerSum
-from vpem.sums.connect import Network
+from vpem.sums.connect import Network, uncompressed
 from vpem.sums.gossip import GossipSum
 from vpem.sums.quantizer import ITEM
-from vpem.sums.scalars import Scalars
-from vpem.sums.spread import uncompressed
+from vpem.sums.sum import Scalars
 from vpem.sums.units import add_numbers
 
 if TYPE_CHECKING:
@@ -47,7 +46,7 @@ def communication(
     """Count what a fit will send, on ledgers of its own; see `vpem.fits.plan.plan`.
 
     ``n_values`` are summed of each row, ``itemsize`` is their bytes, ``n_scalars`` are exact
-    numbers of a message besides (`vpem.sums.scalars`), and ``n_ahead`` numbers that hubs add up
+    numbers of a message besides (`vpem.sums.sum`), and ``n_ahead`` numbers that hubs add up
     ahead of every sum, of all rows together.
     """
     graph = network.graph

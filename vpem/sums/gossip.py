@@ -20,13 +20,14 @@ from vpem.errors import InputError, NumericalError, PartitionedError, Setting
 from vpem.network.codecs import parse_codec
 from vpem.network.faults import DrawnFaults, Faults, Links
 from vpem.network.graph import Graph
+from vpem.network.hubs import Routes
 from vpem.network.ledger import Ledger
 from vpem.network.mixing import chebyshev
-from vpem.network.routes import Routes
 from vpem.network.schema import COUNT, Schema, State
-from vpem.sums.consensus import _Layout, _OverHubs
-from vpem.sums.contraction import (
+from vpem.sums.consensus import (
     RoundSteps,
+    _Layout,
+    _OverHubs,
     agreed_within,
     codec_of,
     codec_within,
@@ -35,13 +36,12 @@ from vpem.sums.contraction import (
     rounds_of,
     stable_steps,
 )
-from vpem.sums.copies import Copies, speakers
 from vpem.sums.counted import SUM_KIND, charged
-from vpem.sums.memories import GoesOn, Memories
-from vpem.sums.neighbours import Neighbourhood, finished
-from vpem.sums.outages import Outages
+from vpem.sums.exchanges import Neighbourhood, finished
+from vpem.sums.partial import GoesOn, Memories
 from vpem.sums.quantizer import Quantizer
-from vpem.sums.scalars import Scalars, beside, flattened, message_bytes, unflattened
+from vpem.sums.stale import Copies, Outages, speakers
+from vpem.sums.sum import Scalars, beside, flattened, message_bytes, unflattened
 
 if TYPE_CHECKING:
     from vpem.network.codecs import Codec
@@ -205,7 +205,7 @@ class GossipSum(GoesOn, _OverHubs):
     ) -> Self:
         """Return the same sum of agents that live in several processes.
 
-        Rounds and rate are of all processes, the rest as for `vpem.sums.neighbours.Neighbourhood`.
+        Rounds and rate are of all processes, the rest as for `vpem.sums.exchanges.Neighbourhood`.
         """
         spread = copy(self)
         spread.n_rounds, spread.rate = n_rounds, rate

@@ -1,18 +1,34 @@
-"""The exact sum, at a server that every agent reaches."""
+"""The exact sum, at a server that every agent reaches.
+
+Sums over agents that live in several processes: all-reduced, or by rounds between neighbours.
+
+Every process runs the same recipe with the terms of its own hubs. Two chunks of rows are under way
+at a time: while what one needs from elsewhere travels, the terms of the next are computed.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Generator, Iterator, Sequence
 from copy import copy
+from itertools import repeat
 from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
+from vpem._core.consensus import consensus_rounds, neighbour_round
 from vpem.checks import Floats
+from vpem.engines.engine import about
 from vpem.engines.placement import Placement
-from vpem.sums.adding import Addends
-from vpem.sums.counted import AtServer
-from vpem.sums.scalars import Scalars
+from vpem.network.faults import FewerError
+from vpem.network.hubs import Routes
+from vpem.network.mixing import chebyshev_steps
+from vpem.network.schema import Schema, State
+from vpem.sums.adding import TAG_BYTES, Addends
+from vpem.sums.consensus import _OverHubs
+from vpem.sums.counted import AtServer, Counted, charged
+from vpem.sums.exchanges import Neighbourhood, Traffic, finished, row_bytes
+from vpem.sums.sum import Scalars, beside, message_bytes, with_scalars
 
 
 class Exact(AtServer):
@@ -57,3 +73,341 @@ class ServerSum(Exact):
     n_blocks : int
         As for `Exact`.
     """
+
+
+ROUND_WIDTH = 32
+"""Values of a round's states are a multiple of this, and begin at a multiple of `ALIGNED`."""
+
+ALIGNED = 64
+
+IN_FLIGHT = 2
+"""Chunks of rows that are under way at a time."""
+
+Flying = Generator[None, None, Callable[[], Floats]]
+"""Goes on where what it has sent for should be there; returns what reads the sum.
+
+Sums are read in the order in which they began, everywhere, however they arrive.
+"""
+
+
+class _Flight:
+    """A chunk of rows on its way."""
+
+    result: Callable[[], Floats] | None = None
+
+    def __init__(self, rows: slice, work: Flying) -> None:
+        self.rows, self._work = rows, work
+
+    def go_on(self) -> bool:
+        """Go on until something has to be waited for; whether it has arrived."""
+        if self.result is None:
+            try:
+                next(self._work)
+            except StopIteration as end:
+                self.result = end.value
+        return self.result is not None
+
+
+class _OverEngine(Counted):
+    """What both sums share: some holders in this process, and others elsewhere."""
+
+    whole = False
+    silent = None
+    mix: NDArray[np.float64] | None = None
+    traffic: Traffic
+    charge: str
+    """Kind that messages are counted as."""
+
+    def _sum(self, terms: Floats, scalars: Scalars | None) -> Flying:
+        """Sum terms (B, m, K) of this process's hubs, and their scalars."""
+        raise NotImplementedError
+
+    def reduce(
+        self, terms: Floats, rows: slice = slice(None), scalars: Scalars | None = None
+    ) -> NDArray[Any]:
+        """Sum terms (B, m, K) of this process's hubs: (R, m, K)."""
+        return finished(self._sum(terms, scalars))()
+
+    def flow(
+        self,
+        chunks: Iterator[slice],
+        local: Callable[[slice], Floats],
+        scalars: Scalars | None = None,
+    ) -> Iterator[tuple[slice, Floats]]:
+        """Sum what is local in one chunk after the other, two of them under way at a time."""
+        ahead: _Flight | None = None
+        for rows, own in with_scalars(chunks, scalars):
+            # While this is computed, what the chunk ahead has sent is under way.
+            behind = _Flight(rows, self._sum(local(rows), own))
+            behind.go_on()
+            if ahead is not None:
+                while not ahead.go_on():
+                    behind.go_on()
+                assert ahead.result is not None
+                yield ahead.rows, ahead.result()
+            ahead = behind
+        if ahead is not None:
+            while not ahead.go_on():
+                pass
+            assert ahead.result is not None
+            yield ahead.rows, ahead.result()
+
+    def state(self) -> State:
+        """Return what went up to now, as this process sent it."""
+        return self.traffic.state()
+
+    def schema(self) -> Schema:
+        """Return what that must be."""
+        return self.traffic.schema()
+
+    def restore(self, state: State) -> None:
+        """Go on from what went."""
+        self.traffic.restore(state)
+
+
+class ServerOverEngine(_OverEngine, AtServer):
+    """Adds the terms of all holders, those of other processes by all-reduce.
+
+    Parameters
+    ----------
+    holders : Placement
+        Who has something to add, and where.
+    """
+
+    n_roots = 1
+    exact = True
+
+    carries = True
+
+    def __init__(self, holders: Placement) -> None:
+        super().__init__(holders.n_agents)
+        self.holders = holders
+        self.roots = Placement(holders.engine, holders.ranks[:1])
+        self.traffic = Traffic()
+        most = int(np.bincount(holders.ranks).max())
+        self.values_per_item = IN_FLIGHT * (most + 1)
+        if holders.engine.size == 1 and holders.masks is None:
+            # Nothing has to be waited for between terms and responsibilities.
+            self.mix = np.ones((1, holders.n_agents))
+
+    def aggregate(
+        self, received: NDArray[np.float64], senders: NDArray[np.intp] | None = None
+    ) -> NDArray[np.float64]:
+        """Add up what the server has of some senders (a, P), or of all: shape (1, P)."""
+        with about(self.holders.engine, self.charge):
+            found = super().aggregate(received, senders)
+        if self.holders.engine.size > 1:
+            self._handed(found.nbytes)
+        return found
+
+    def hear(
+        self, messages: NDArray[np.uint8], senders: NDArray[np.intp] | None = None
+    ) -> NDArray[np.uint8]:
+        """Bring messages (a, size) of the senders here to the server, which has those of all.
+
+        They go process by process, in the senders' order.
+        """
+        engine, ranks = self.holders.engine, self.holders.ranks
+        ranks = ranks if senders is None else ranks[senders]
+        with about(engine, self.charge):
+            if engine.rank:
+                if len(messages):
+                    engine.send_array(np.ascontiguousarray(messages), 0)
+                self.traffic.add(self.charge, 0, messages.nbytes)
+                return messages
+            heard = np.empty((len(ranks), messages.shape[1]), np.uint8)
+            heard[ranks == 0] = messages
+            for rank in np.unique(ranks[ranks > 0]).tolist():
+                part = np.empty((int((ranks == rank).sum()), messages.shape[1]), np.uint8)
+                engine.recv_array(part, rank)
+                heard[ranks == rank] = part
+        return heard
+
+    def announce(
+        self, received: NDArray[np.float64], senders: NDArray[np.intp] | None = None
+    ) -> NDArray[np.float64]:
+        """Add up what the server alone has of some senders (a, P), or of all, and tell it."""
+        engine, found = self.holders.engine, np.empty((1, received.shape[1]))
+        if engine.rank == 0:
+            found[0] = self.added(received, senders)
+        with about(engine, self.charge):
+            engine.bcast_array(found)
+        self.traffic.add(self.charge, 0, 0 if engine.rank else found.nbytes * engine.copies)
+        return found
+
+    def _handed(self, size: int) -> None:
+        """Count an array that was added to others'."""
+        self.traffic.add(self.charge, 0, size * self.holders.engine.copies)
+
+    def _sum(self, terms: Floats, scalars: Scalars | None) -> Flying:
+        own = Addends(self.holders, terms, scalars, self.exponents)
+        parts, charge, fewer = own.together(), self.charge, False
+        masks, engine = self.holders.masks, self.holders.engine
+        sent = None
+        if masks is not None and masks.outlast is not None:
+            sent = masks.latest
+            self.count_tag(tag=TAG_BYTES * (terms.dtype != np.bool_))
+        if engine.size > 1:
+            # Of several types they are under way at the same time.
+            with about(engine, charge):
+                requests = [engine.iallreduce(part) for part in parts]
+            yield
+            try:
+                for request in requests:
+                    request.wait()
+            except FewerError:
+                fewer = True
+            self._handed(sum(part.nbytes for part in parts))
+
+        def read() -> Floats:
+            if sent is None:
+                return own.total(parts)
+            with about(engine, charge):
+                if fewer:
+                    return own.total([self.holders.summed(own.again)])
+                return own.total([self.holders.opened(parts[0], sent)])
+
+        return read
+
+
+class ConsensusOverEngine(_OverEngine, _OverHubs):
+    """Consensus rounds of agents in several processes, with messages between neighbours only.
+
+    Processes whose agents are neighbours are neighbours of the engine. A round is one exchange of
+    the states that agents elsewhere need. The numbers are those of
+    `vpem.sums.consensus.ConsensusSum` with its rounds run one by one.
+
+    Parameters
+    ----------
+    agents, holders : Placement
+        Where agents live, and where the hubs' roots do.
+    mixing : sparse matrix of shape (N, N)
+        Mixing weights W.
+    hubs : sequence of Hub
+        ``root`` and ``agents`` of each.
+    n_rounds : int
+        Rounds of each average.
+    rate : float or None
+        Bound of the mixing rate of W where rounds are accelerated; None: they are plain.
+    routes : Routes, optional
+        Ways inside the hubs, by which the roots send their terms. None: hubs of one agent.
+    diameter : int
+        Hops between the agents farthest apart; for counting messages.
+    n_threads : int
+        Threads of the rounds.
+    following : bool
+        Whether a process without roots is sent what the first root finds, so that it runs the same
+        loop with parameters of somebody.
+    """
+
+    charge = "estep"
+
+    def __init__(
+        self,
+        agents: Placement,
+        holders: Placement,
+        mixing: Any,
+        hubs: Sequence[Any],
+        n_rounds: int,
+        *,
+        rate: float | None = None,
+        routes: Routes | None = None,
+        diameter: int = 0,
+        n_threads: int = 1,
+        following: bool = False,
+    ) -> None:
+        super().__init__(len(hubs), routes, diameter)
+        self.holders = self.roots = holders
+        roots = np.array([hub.root for hub in hubs], dtype=np.intp)
+        self._near = near = Neighbourhood(
+            agents, holders, mixing, roots, routes, following=following
+        )
+        self.traffic, self.n_roots = near.traffic, near.n_roots
+        self.n_rounds, self.rate, self.n_threads = n_rounds, rate, n_threads
+        sizes = np.array([len(hub.agents) for hub in hubs])
+        self._scale = (agents.n_agents / sizes)[holders.own]
+        indptr, self._indices, values = near.rows_of(mixing)
+        self._indptr = indptr[: len(near.own) + 1]
+        self._weights = np.ascontiguousarray(mixing.data[values], dtype=np.float64)
+        # States, those before, and what is sent.
+        self.values_per_item = IN_FLIGHT * 3 * near.most
+
+    def begin(
+        self, kind: str, n_samples: int, n_values: int, itemsize: int, n_scalars: int = 0
+    ) -> None:
+        """Count a sum: roots send their agents the hub's term, then each round every neighbour."""
+        self.holders.begin(kind, n_samples)
+        self.charge = charged(kind, "estep")
+        size = message_bytes(n_samples, n_values, itemsize, n_scalars)
+        self._count(kind, size, self.n_rounds, self.n_rounds)
+
+    def _steps(self) -> Iterator[float]:
+        if self.rate is None:
+            return repeat(1.0, self.n_rounds)
+        return iter(chebyshev_steps(self.rate, self.n_rounds).tolist())
+
+    def reduce(
+        self, terms: Floats, rows: slice = slice(None), scalars: Scalars | None = None
+    ) -> NDArray[Any]:
+        """Sum terms (B, m, K) of this process's hubs: (R, m, K)."""
+        found = self._near.follow(super().reduce(terms, rows, scalars))
+        if scalars is not None:
+            scalars.found = self._near.follow(scalars.found)
+        return found
+
+    def _sum(self, terms: Floats, scalars: Scalars | None) -> Flying:
+        near, kind = self._near, self.charge
+        values = beside(terms, scalars)
+        parts = [_States(near.n_rows, each.shape[1], each.dtype) for each in values]
+        for part, own in zip(parts, values, strict=True):
+            part.sent[near.roots] = own * self._scale.astype(own.dtype)[:, None]
+        yield from near.tell([part.sent for part in parts], kind)
+        weights = [self._weights.astype(own.dtype, copy=False) for own in values]
+        size = row_bytes(values)
+        pattern = self._indptr, self._indices
+        exchange = near.exchange
+        if exchange is None:
+            steps = np.fromiter(self._steps(), dtype=np.float64, count=self.n_rounds)
+            for part, own in zip(parts, weights, strict=True):
+                consensus_rounds(*pattern, own, part.now, steps, self.n_threads)
+            self.traffic.add(kind, self.n_rounds * near.n_links * size, 0)
+        else:
+            for step in self._steps():
+                yield from exchange.run([part.sent for part in parts], kind)
+                for part, own in zip(parts, weights, strict=True):
+                    neighbour_round(*pattern, own, part.now, part.mixed, step, self.n_threads)
+                    part.now, part.mixed = part.mixed, part.now
+                self.traffic.add(kind, near.n_links * size, exchange.n_sent * size)
+        if scalars is not None:
+            scalars.found = np.array(parts[1].sent[near.roots])
+        found = np.array(parts[0].sent[near.roots]).reshape(terms.shape)
+        return lambda: found
+
+
+class _States:
+    """States of agents, as they are and as they are to be, where rounds want them.
+
+    Parameters
+    ----------
+    n_rows, n_values : int
+        Agents, and what is summed.
+    dtype : dtype
+        Its precision.
+    """
+
+    def __init__(self, n_rows: int, n_values: int, dtype: np.dtype[np.floating]) -> None:
+        self.n_values = n_values
+        self.now, self.mixed = (_aligned(n_rows, n_values, dtype) for _ in range(2))
+
+    @property
+    def sent(self) -> Floats:
+        """What neighbours are sent of them."""
+        return self.now[:, : self.n_values]
+
+
+def _aligned(n_rows: int, n_values: int, dtype: np.dtype[np.floating]) -> Floats:
+    """Zeros where the vectors of a round want them; a few values more a row."""
+    width = -(-n_values // ROUND_WIDTH) * ROUND_WIDTH
+    memory = np.zeros(n_rows * width + ALIGNED, dtype=dtype)
+    skip = -memory.ctypes.data % ALIGNED // dtype.itemsize
+    return memory[skip : skip + n_rows * width].reshape(n_rows, width)

@@ -13,7 +13,7 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from vpem.network.blocks import Blocks
+from vpem.network.partition import Blocks
 from vpem.terms.covariances import block_views
 from vpem.terms.mixture import Mixture
 

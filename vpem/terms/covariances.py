@@ -11,7 +11,7 @@ from numpy.typing import DTypeLike, NDArray
 from vpem._core.cholesky import cholesky_blocks
 from vpem._core.mahalanobis import mahalanobis_diag, mahalanobis_full
 from vpem.checks import Floats
-from vpem.network.blocks import Blocks
+from vpem.network.partition import Blocks
 
 if TYPE_CHECKING:
     from vpem.terms.mixture import Mixture

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vpem.checks import Floats, Matrix, check_int, check_memory
-from vpem.network.blocks import Blocks
+from vpem.network.partition import Blocks
 from vpem.network.schema import Schema, State
 from vpem.shown import Shown
 from vpem.terms.posteriors import posteriors

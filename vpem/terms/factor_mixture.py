@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from vpem.checks import Floats
 from vpem.errors import InputError
-from vpem.network.blocks import Blocks
+from vpem.network.partition import Blocks
 from vpem.network.schema import Array, Schema, State
 from vpem.terms.loadings import LoadedFactors, Posterior
 from vpem.terms.mixture import Mixture

@@ -13,7 +13,7 @@ from vpem._core.mahalanobis import mahalanobis_diag
 from vpem._core.moments import moments_diag, moments_full
 from vpem._core.sweep import sweep
 from vpem.checks import Floats
-from vpem.network.blocks import Blocks
+from vpem.network.partition import Blocks
 from vpem.terms.covariances import Factors, block_views, factorise
 from vpem.terms.matrix import Arranges, Rows, arrange_rows
 from vpem.terms.mixture import Mixture

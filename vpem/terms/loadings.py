@@ -22,7 +22,7 @@ from vpem.checks import Floats
 from vpem.terms.covariances import Factors, block_views, factorise
 
 if TYPE_CHECKING:
-    from vpem.network.blocks import Blocks
+    from vpem.network.partition import Blocks
     from vpem.terms.factor_mixture import FactorMixture
 
 

@@ -21,7 +21,7 @@ from vpem._core.missing import (
     marginal_moments_full,
 )
 from vpem.checks import Floats
-from vpem.network.blocks import Blocks
+from vpem.network.partition import Blocks
 from vpem.terms.covariances import Factors, factorise
 from vpem.terms.features import FeatureTerms
 from vpem.terms.matrix import Arranges, MemoryRows, Rows

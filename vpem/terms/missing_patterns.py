@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from vpem._core.missing import marginal_diag, marginal_full
 from vpem.checks import Floats, Matrix, check_finite, row_blocks
 from vpem.errors import InputError
-from vpem.network.blocks import Blocks
+from vpem.network.partition import Blocks
 from vpem.terms.scaling import Add, Scaling, alone, deviations_of
 
 TILE = 256

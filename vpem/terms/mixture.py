@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from vpem._core.threads import thread_count
 from vpem.checks import Floats
 from vpem.errors import InputError, NumericalError, check_choice
-from vpem.network.blocks import Blocks
+from vpem.network.partition import Blocks
 from vpem.network.schema import Array, Schema, State
 from vpem.settings import COVARIANCE_TYPES
 from vpem.terms.covariances import (

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vpem.errors import InputError, Setting
-from vpem.network.blocks import Blocks
+from vpem.network.partition import Blocks
 from vpem.terms.covariances import block_views, is_independent
 from vpem.terms.mixture import Mixture
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from vpem.checks import Floats, Matrix, row_blocks
 from vpem.errors import Setting, VpemWarning
-from vpem.network.blocks import Blocks
+from vpem.network.partition import Blocks
 
 FLOOR = 1e-6
 """What ``auto`` adds to variances of features in their own standard deviations."""

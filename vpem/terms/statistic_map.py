@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from vpem.checks import Floats
 from vpem.errors import InputError, NumericalError, Setting
-from vpem.network.blocks import Blocks
+from vpem.network.partition import Blocks
 from vpem.terms.covariances import is_diagonal, is_tied
 from vpem.terms.matrices import are_positive, symmetric, white_units
 from vpem.terms.mixture import Mixture

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vpem.checks import Floats
-from vpem.network.blocks import Blocks
+from vpem.network.partition import Blocks
 from vpem.terms.covariances import (
     Factors,
     block_views,

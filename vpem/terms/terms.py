@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from vpem.checks import Floats
 
 if TYPE_CHECKING:
-    from vpem.network.blocks import Blocks
+    from vpem.network.partition import Blocks
     from vpem.terms.covariances import Factors
     from vpem.terms.matrix import Rows
     from vpem.terms.mixture import Mixture

@@ -15,12 +15,19 @@ from websockets.exceptions import WebSocketException
 from websockets.proxy import get_proxy
 from websockets.uri import parse_uri
 
-from vpem.engines.tls.alerts import last_words
 from vpem.engines.tls.faults import Met, explain, validity
 from vpem.engines.tls.members import Member, written_address
-from vpem.engines.tls.sockets import OPTIONS, Called, certificate_of, quiet, refuse
 from vpem.engines.tls.trust import any_context, refusal_of
-from vpem.engines.tls.wire import FRAME, Refusal
+from vpem.engines.tls.wire import (
+    FRAME,
+    OPTIONS,
+    Called,
+    Refusal,
+    certificate_of,
+    last_words,
+    quiet,
+    refuse,
+)
 
 PATH = "/vpem"
 

@@ -22,11 +22,11 @@ from vpem.engines.engine import Signs, StalledError
 from vpem.engines.tls.members import Roster
 from vpem.engines.tls.news import GoneOn, Unheard
 from vpem.errors import InputError
+from vpem.network.faults import FewerError, Outlast
 from vpem.network.messages import decode, encode
-from vpem.network.outlast import FewerError, Outlast
 
 if TYPE_CHECKING:
-    from vpem.engines.tls.post import Post
+    from vpem.engines.tls.mailbox import Post
 
 
 SEGMENT = 1 << 18

@@ -16,8 +16,8 @@ from typing import Any
 from websockets import exceptions as ws
 
 from vpem.engines.tls.members import Member, written_address
-from vpem.engines.tls.sockets import Called
 from vpem.engines.tls.trust import not_valid, refusal_of
+from vpem.engines.tls.wire import Called
 from vpem.errors import VpemError, printable
 
 ASTRAY = timedelta(minutes=5)

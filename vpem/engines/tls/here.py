@@ -8,8 +8,7 @@ from datetime import datetime
 
 from vpem.engines.tls.faults import Refused
 from vpem.engines.tls.members import Identity, Roster
-from vpem.engines.tls.streams import Message
-from vpem.engines.tls.wire import Refusal
+from vpem.engines.tls.wire import Message, Refusal
 from vpem.errors import VpemError
 
 

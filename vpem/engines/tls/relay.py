@@ -20,7 +20,7 @@ from typing import Any
 
 from websockets.exceptions import ConnectionClosed
 
-from vpem.engines.tls.sockets import Answered
+from vpem.engines.tls.wire import Answered
 
 RELAY = "/relay/"
 """How the paths begin that a relay serves."""

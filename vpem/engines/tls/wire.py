@@ -1,11 +1,40 @@
-"""What goes over a link: frames of bounded size, each checked before it is believed."""
+"""What goes over a link: frames of bounded size, each checked before it is believed.
+
+Last words of TLS: why a handshake came to nothing.
+
+asyncio closes a connection whose handshake fails before the alert has been sent that says why, so
+that the other end would only see it closed (`asyncio.sslproto` of CPython 3.11 to 3.14). Here the
+alert goes out first.
+
+The two directions of a link: what is to be sent again, and what has been received.
+
+Connections of the library `websockets`, as links use them.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import json
+import logging
+import socket
+import ssl
 import struct
+from collections import Counter, deque
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, NamedTuple
+
+from websockets.asyncio.client import ClientConnection
+from websockets.asyncio.connection import Connection
+from websockets.asyncio.server import ServerConnection
+from websockets.exceptions import ConnectionClosed
+from websockets.frames import CloseCode
+from websockets.protocol import State
+from websockets.server import ServerProtocol
+
+from vpem.checks import available_memory
 
 PIECE = 1 << 18
 """Bytes of a message in one frame: few enough that what is urgent passes between."""
@@ -210,3 +239,360 @@ def _number(value: Any, most: int = 1 << 63) -> int:
     if type(value) is not int or not 0 <= value < most:
         raise ValueError
     return value
+
+
+_line: ContextVar[socket.socket | None] = ContextVar("line", default=None)
+"""The socket of the handshake that begins in this task."""
+
+
+@contextlib.contextmanager
+def last_words(line: socket.socket | None) -> Iterator[None]:
+    """Let handshakes that begin inside, over a socket that is known, say why they fail."""
+    token = _line.set(line)
+    try:
+        yield
+    finally:
+        _line.reset(token)
+
+
+class _Speaking(ssl.SSLObject):
+    """A handshake that says why it fails."""
+
+    line: socket.socket | None = None
+    outgoing: ssl.MemoryBIO | None = None
+
+    def do_handshake(self) -> None:
+        """Go on with the handshake."""
+        try:
+            super().do_handshake()
+        except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
+            raise
+        except ssl.SSLError:
+            if self.line is not None and self.outgoing is not None:
+                with contextlib.suppress(OSError):
+                    self.line.send(self.outgoing.read())
+            raise
+
+
+class SpeakingContext(ssl.SSLContext):
+    """A context whose handshakes say why they fail, where `last_words` knows the socket."""
+
+    sslobject_class = _Speaking
+
+    def wrap_bio(
+        self, incoming: ssl.MemoryBIO, outgoing: ssl.MemoryBIO, *args: Any, **options: Any
+    ) -> ssl.SSLObject:
+        """Begin a handshake."""
+        made = super().wrap_bio(incoming, outgoing, *args, **options)
+        if isinstance(made, _Speaking):
+            made.line, made.outgoing = _line.get(), outgoing
+        return made
+
+
+UNASKED = 1 << 24
+"""Bytes that a member may have sent of what nobody has asked for yet."""
+
+OVERHEAD = 2048
+"""Bytes that a message counts beside its own: a box and a frame, which an empty one has too."""
+
+
+@dataclass(frozen=True)
+class Message:
+    """What a member has for another."""
+
+    tag: int
+    topic: str
+    data: bytes | bytearray | memoryview
+
+    @property
+    def cost(self) -> int:
+        """Bytes of memory that it counts for."""
+        return len(self.data) + OVERHEAD
+
+
+class Outgoing:
+    """Messages to a member, kept until it has acknowledged them."""
+
+    def __init__(self) -> None:
+        self.kept: deque[Message] = deque()
+        self.done = Got()
+        self._next = Got()
+        self._sent = 0
+        self._done_bytes = 0
+        self.room = UNASKED
+
+    @property
+    def waits(self) -> bool:
+        """Whether anything has been sent that is not acknowledged."""
+        return self._next != self.done
+
+    @property
+    def held_back(self) -> bool:
+        """Whether the member has no room for more."""
+        return self._sent >= self.room
+
+    def add(self, message: Message) -> None:
+        """Send a message when all before it have been sent."""
+        self.kept.append(message)
+
+    def rewind(self, got: Got) -> None:
+        """Go on, over a new connection, from where the member has received."""
+        self.acknowledge(got)
+        self._next = got
+        self._sent = self._done_bytes + (OVERHEAD + got.part if got.part else 0)
+
+    def acknowledge(self, got: Got, room: int = 0) -> bool:
+        """Forget what the member has received; whether that is more than before.
+
+        Damaged if it is more than has been sent, or less than was received before.
+        """
+        if not self.done <= got <= self._next:
+            raise Damaged
+        more = got > self.done
+        for _ in range(got.messages - self.done.messages):
+            self._done_bytes += self.kept.popleft().cost
+        if got.part and (not self.kept or got.part >= len(self.kept[0].data)):
+            raise Damaged
+        self.done = got
+        self.room = max(self.room, room)
+        return more
+
+    def piece(self, ack: Ack) -> Data | None:
+        """Return the next piece of what is to be sent, if there is room for it."""
+        number, begin = self._next
+        place = number - self.done.messages
+        if place >= len(self.kept) or self.held_back:
+            return None
+        message = self.kept[place]
+        size = len(message.data)
+        piece = memoryview(message.data)[begin : begin + PIECE]
+        end = begin + len(piece)
+        self._sent += len(piece) + OVERHEAD * (begin == 0)
+        self._next = Got(number + 1, 0) if end == size else Got(number, end)
+        return Data(ack, number, begin, size, message.tag, message.topic, piece)
+
+
+class Incoming:
+    """Messages from a member: those that are asked for, by their tags, and others up to a bound."""
+
+    def __init__(self, unasked: int = UNASKED, largest: int | None = None) -> None:
+        self.messages = 0
+        self._part = bytearray()
+        self._size = self._tag = 0
+        self._largest = available_memory() if largest is None else largest
+        self._received = 0
+        self._most = self.room = unasked
+        self._unasked = 0
+        self._is_asked = False
+        self._asked: Counter[int] = Counter()  # messages that have not begun to come
+        self._early: dict[int, deque[int]] = {}  # sizes of messages that nobody has asked for
+
+    @property
+    def got(self) -> Got:
+        """How far messages have been received."""
+        return Got(self.messages, len(self._part))
+
+    def ack(self) -> Ack:
+        """Return what the member is told of that."""
+        return Ack(self.got, self.room)
+
+    def ask(self, tags: Iterable[int]) -> None:
+        """Note that the program wants a message of each tag, which may be of any size.
+
+        Damaged if they are behind more of others than may come.
+        """
+        for tag in tags:
+            if early := self._early.get(tag):
+                self._unasked -= early.popleft()
+                if not early:
+                    del self._early[tag]
+            elif self._part and tag == self._tag and not self._is_asked:
+                self._is_asked = True
+                self._unasked -= len(self._part) + OVERHEAD
+            else:
+                self._asked[tag] += 1
+        self._check()
+
+    def make_room(self) -> bool:
+        """Allow the member to send on; whether it must hear of that, lest it be held back."""
+        room = self._received + self._most - self._unasked
+        more = room > self.room and self.room - self._received < self._most // 2
+        if more:
+            self.room = room
+        return more
+
+    def put(self, data: Data) -> Message | None:
+        """Add the next piece (Damaged: it is another); the message, if it was its last."""
+        if (data.number, data.begin) != self.got:
+            raise Damaged
+        if data.begin and data.size != self._size:
+            raise Damaged
+        if data.size > self._largest:
+            have = f"{self._largest / 1e9:.4g} GB, half of this machine's memory"
+            raise Damaged(f"has {data.size / 1e9:.4g} GB, but no more than {have}, can be read")
+        self._check(self._received >= self.room)
+        cost = len(data.piece)
+        if data.begin == 0:
+            cost += OVERHEAD
+            self._size, self._tag = data.size, data.tag
+            self._is_asked = data.tag < 0 or data.tag in self._asked
+            if self._asked[data.tag] > 1:
+                self._asked[data.tag] -= 1
+            else:
+                del self._asked[data.tag]  # of what is not there too
+        self._received += cost
+        self._unasked += 0 if self._is_asked else cost
+        self._check()
+        whole: bytearray | memoryview = data.piece
+        if len(data.piece) < data.size:
+            self._part += data.piece
+            if len(self._part) < data.size:
+                return None
+            whole, self._part = self._part, bytearray()
+        self.messages += 1
+        if not self._is_asked:
+            self._early.setdefault(data.tag, deque()).append(data.size + OVERHEAD)
+        return Message(data.tag, data.topic, whole)
+
+    def _check(self, full: bool = False) -> None:
+        """Raise Damaged where what is asked for is behind as much as may come, or there is more."""
+        if full or (self._asked and self._unasked >= self._most):
+            raise Damaged(f"comes behind {self._unasked / 1e6:.3g} MB that nobody has asked for")
+
+
+quiet = logging.Logger("vpem.links", logging.CRITICAL + 1)
+"""The library's logger: what is to be said is said by the members' own sentences."""
+
+UNSENT = 1 << 22
+"""Bytes that wait for a reader, at most: a frame beyond what `send` waits for, and pongs."""
+
+LEAVING = 2.0
+"""Seconds for the last word over a connection."""
+
+AT_DAMAGE = (1002, 1007, 1009)
+"""Codes with which `websockets` closes: for frames that are none, or beyond all bounds."""
+
+
+def _tells(record: logging.LogRecord) -> bool:
+    """Whether asyncio says more than that somebody was written to who has just gone."""
+    return record.msg != "socket.send() raised exception."
+
+
+logging.getLogger("asyncio").addFilter(_tells)
+
+OPTIONS: dict[str, Any] = {
+    "ping_interval": None,  # links have pulses of their own
+    "close_timeout": 1,
+    "max_queue": 8,
+    "write_limit": 1 << 20,
+}
+"""The buffer keeps a link of 100 Mbit/s and 30 ms full; a pulse waits for no more than that."""
+
+
+class Line(Connection):
+    """A connection that knows when it last heard anything, and why it ended."""
+
+    heard = 0.0
+    lost: Exception | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Begin; small messages do not wait for others (asyncio sees to it for some sockets)."""
+        line = transport.get_extra_info("socket")
+        if line is not None and line.family in (socket.AF_INET, socket.AF_INET6):
+            line.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        super().connection_made(transport)
+
+    def data_received(self, data: bytes) -> None:
+        """Take bytes, of whatever frame."""
+        self.heard = self.loop.time()
+        super().data_received(data)
+        if self.transport.get_write_buffer_size() > UNSENT:
+            self.cut()  # whoever asks and asks, and reads no answer
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Remember why it ended."""
+        self.lost = exc
+        super().connection_lost(exc)
+
+    def cut(self) -> None:
+        """End it at once."""
+        self.transport.abort()
+
+    async def leave(self, code: int = 1000, reason: str = "") -> None:
+        """End it with a word, which the other end may be too slow to hear."""
+        try:
+            async with asyncio.timeout(LEAVING):
+                await self.close(code, reason)
+        except TimeoutError:
+            pass
+        finally:
+            self.cut()
+
+
+class Called(Line, ClientConnection):
+    """The end that dials."""
+
+
+class Answered(Line, ServerConnection):
+    """The end that answers."""
+
+
+class Host:
+    """What `ServerConnection` has for a server: it hands every connection on once TLS is up."""
+
+    def __init__(self, handler: Callable[[Answered], Awaitable[None]]) -> None:
+        self._handler = handler
+        self.handler_tasks: set[Any] = set()
+        self.logger = quiet
+
+    async def handler(self, connection: Answered) -> None:
+        """Talk over a connection; whatever happens it is closed afterwards."""
+        try:
+            await self._handler(connection)
+        finally:
+            connection.cut()
+            self.handler_tasks.discard(asyncio.current_task())
+
+    def is_serving(self) -> bool:
+        """Whether connections are accepted: those that are not never come here."""
+        return True
+
+    def connection(self) -> Answered:
+        """Return a connection to be."""
+        protocol = ServerProtocol(max_size=FRAME, logger=quiet)
+        return Answered(protocol, self, **OPTIONS)  # type: ignore[arg-type]
+
+
+async def answer(connection: Answered) -> str:
+    """Answer the opening of a connection; return its path, empty if it came to nothing."""
+    await connection.handshake(server_header=None)
+    if connection.protocol.state is not State.OPEN or connection.request is None:
+        return ""
+    return connection.request.path
+
+
+def certificate_of(connection: Line) -> bytes:
+    """Return the certificate (DER) that the other end has proved."""
+    found: ssl.SSLObject | None = connection.transport.get_extra_info("ssl_object")
+    certificate = found.getpeercert(binary_form=True) if found is not None else None
+    return certificate or b""
+
+
+async def refuse(connection: Line, refusal: Refusal) -> None:
+    """Say why there is no link, and wait until that has been heard."""
+    with contextlib.suppress(ConnectionClosed, TimeoutError, OSError, ssl.SSLError):
+        async with asyncio.timeout(2.0):
+            await connection.send(refusal.pack())
+            await connection.close()
+
+
+def said_goodbye(error: Exception) -> bool:
+    """Whether a connection was closed by the other end, which ends."""
+    closed = error.rcvd if isinstance(error, ConnectionClosed) else None
+    return closed is not None and closed.code == CloseCode.NORMAL_CLOSURE
+
+
+def sent_at_damage(error: Exception) -> bool:
+    """Whether a connection was closed here for what the other end has sent."""
+    sent = error.sent if isinstance(error, ConnectionClosed) and not error.rcvd_then_sent else None
+    return sent is not None and sent.code in AT_DAMAGE

@@ -10,7 +10,7 @@ import numpy as np
 from vpem.checks import Labels, check_int, check_number
 from vpem.errors import InputError
 from vpem.files.datasets import Dataset
-from vpem.network.holdings import Partition
+from vpem.network.partition import Partition
 
 
 def cut(

@@ -30,7 +30,7 @@ from vpem.files.parties.manifest import Party
 from vpem.files.parties.opening import Holding, Tell, open_parties, open_party
 from vpem.files.parties.share import Share
 from vpem.files.parties.weights import joined_weights, stacked_weights
-from vpem.network.holdings import Partition, Workers
+from vpem.network.partition import Partition, Workers
 from vpem.network.schema import Report
 
 

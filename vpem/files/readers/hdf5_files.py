@@ -29,7 +29,7 @@ from vpem.files.readers.anndata_files import dense_in, read_anndata, sparse_kind
 from vpem.files.readers.frames import Wanted, check_fields
 from vpem.files.readers.matrices import Matrix, dataset_of_matrix
 from vpem.files.readers.pandas_files import frames_in, read_pandas
-from vpem.network.holdings import Partition, Workers, from_agent_of_feature, from_worker_of_row
+from vpem.network.partition import Partition, Workers, from_agent_of_feature, from_worker_of_row
 
 if TYPE_CHECKING:
     import h5py

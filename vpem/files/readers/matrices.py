@@ -27,7 +27,7 @@ from vpem.files.readers.common import (
 )
 from vpem.files.readers.frames import Wanted
 from vpem.files.table_settings import TableSettings
-from vpem.network.holdings import Partition, from_agent_of_feature, from_worker_of_row
+from vpem.network.partition import Partition, from_agent_of_feature, from_worker_of_row
 
 
 @dataclass(frozen=True)

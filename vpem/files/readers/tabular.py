@@ -41,7 +41,7 @@ from vpem.files.readers.leaving_out import (
     warn_of_numbers,
 )
 from vpem.files.table_settings import TableSettings
-from vpem.network.holdings import from_worker_of_row
+from vpem.network.partition import from_worker_of_row
 
 if TYPE_CHECKING:
     from vpem.files.readers.categories import Category

@@ -22,8 +22,8 @@ from vpem.fits.imputation import fit_imputation
 from vpem.fits.mixture_imputation import MixtureImputation
 from vpem.fits.settings import ImputeSettings
 from vpem.settings import SumSettings
-from vpem.sums.combinations import way_of
 from vpem.sums.connect import connect_workers
+from vpem.sums.exchanges import way_of
 from vpem.terms.conditional import fill_gaps
 from vpem.terms.lowrank.dealing import split
 from vpem.terms.lowrank.entries import from_matrices

@@ -19,7 +19,7 @@ from vpem.files.families import Asked, asked_by, in_levels_of, settle, settle_fo
 from vpem.files.models import match_features
 from vpem.files.readers.frames import Frame, Wanted
 from vpem.files.table_settings import TableSettings
-from vpem.network.holdings import Partition
+from vpem.network.partition import Partition
 from vpem.terms.families.kinds import Kinds
 
 

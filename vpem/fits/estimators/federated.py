@@ -12,8 +12,8 @@ from vpem.fits.estimators.on_graph import Rows
 from vpem.fits.estimators.row_estimators import workers_of
 from vpem.fits.fedem import fit_fedem
 from vpem.settings import FedMixtureSettings, SumSettings
-from vpem.sums.combinations import way_of
 from vpem.sums.connect import connect_workers
+from vpem.sums.exchanges import way_of
 
 
 class FedEM(FittedMixture):

@@ -18,7 +18,7 @@ from vpem.fits.likely_hubs import connect_by_likelihood
 from vpem.fits.settings import PrivacySettings
 from vpem.fits.vpem import fit_vpem
 from vpem.network.graph import from_edges
-from vpem.network.holdings import Partition
+from vpem.network.partition import Partition
 from vpem.settings import FitSettings, SumSettings
 from vpem.sums.connect import connect
 from vpem.terms.families.kinds import Kinds

@@ -34,10 +34,9 @@ from vpem.files.readers.common import MOST_NUMBERS
 from vpem.fits.estimators.everyday import Everyday
 from vpem.fits.estimators.families import columns_apart, names_of
 from vpem.fits.prepare import MARGINALIZE
-from vpem.network.graph import Graph, from_networkx
-from vpem.network.holdings import Partition, contiguous, from_lists, one_or_each
+from vpem.network.graph import Graph, from_networkx, make_graph
+from vpem.network.partition import Partition, contiguous, from_lists, one_or_each
 from vpem.network.schema import Report
-from vpem.network.topologies import make_graph
 from vpem.records import Settings
 from vpem.terms.missing_patterns import check_missing
 

@@ -15,7 +15,7 @@ from vpem.fits.estimators.by_em import FittedByEM
 from vpem.fits.estimators.on_graph import Rows
 from vpem.fits.rows import fit_em
 from vpem.fits.settings import PrivacySettings
-from vpem.network.holdings import Workers, evenly, from_worker_of_row
+from vpem.network.partition import Workers, evenly, from_worker_of_row
 from vpem.settings import FitSettings, SumSettings
 from vpem.sums.connect import connect_workers
 

@@ -24,15 +24,14 @@ from vpem.fits.results import Fit
 from vpem.fits.rows import fit_em
 from vpem.fits.spread import bring, bring_kinds
 from vpem.fits.vpem import fit_vpem
-from vpem.network.holdings import Workers
 from vpem.network.ledger import Ledger
+from vpem.network.partition import Workers
 from vpem.network.schema import Report
 from vpem.settings import FitSettings
 from vpem.steps.factors import posterior_of
-from vpem.sums.connect import Network
+from vpem.sums.connect import Network, sum_exactly
 from vpem.sums.counted import add_vectors
 from vpem.sums.quantizer import ITEM
-from vpem.sums.spread import sum_exactly
 from vpem.sums.sum import Sum
 from vpem.terms.factor_mixture import FactorMixture
 from vpem.terms.families.kinds import Kinds

@@ -31,10 +31,10 @@ from vpem.fits.prepare import check_count
 from vpem.fits.results import Fit
 from vpem.fits.selection.holding import ByFeatures, ByRows, Held, Judged
 from vpem.fits.selection.lists import as_ranges
-from vpem.network.holdings import Workers
+from vpem.network.partition import Workers
 from vpem.network.schema import COUNT, NUMBER, TEXT, Choice, ListOf, Number, Report, Schema
 from vpem.sums.connect import Network
-from vpem.sums.neighbours import Traffic
+from vpem.sums.exchanges import Traffic
 
 ORDER_OF_FOLDS = 2
 """Sets the stream that deals rows out to folds apart from those of starts and batches."""
@@ -165,7 +165,7 @@ class Problem:
         The data; where agents live in several processes, what those of this one hold, as
         `vpem.fits.spread.fit_spread` and `vpem.fits.rows.fit_em` want it.
     networks : dict of int to Network
-        By number of hops; what this process has of them (`vpem.sums.spread`).
+        By number of hops; what this process has of them (`vpem.sums.connect`).
     workers : Workers or None
         Who holds which rows; None where data are split by features.
     options : dict

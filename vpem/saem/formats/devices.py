@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from vpem.errors import InputError, did_you_mean
 from vpem.files.holdings import read_holders
-from vpem.network.holdings import Workers
+from vpem.network.partition import Workers
 
 
 def read_devices(path: str | os.PathLike[str], individuals: Sequence[str]) -> Workers:

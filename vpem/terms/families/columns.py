@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from vpem.checks import Floats, Matrix, row_blocks
-from vpem.network.blocks import Blocks
+from vpem.network.partition import Blocks
 from vpem.terms.families.family import Features
 from vpem.terms.matrix import Rows, Shaped
 from vpem.terms.scaling import Scaling

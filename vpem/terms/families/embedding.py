@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from vpem.checks import Floats
-from vpem.network.blocks import Blocks
+from vpem.network.partition import Blocks
 from vpem.terms.features import FeatureTerms
 from vpem.terms.matrix import MemoryRows, Rows, Shaped
 from vpem.terms.missing import terms_of

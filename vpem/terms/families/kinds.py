@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from vpem.checks import Matrix, row_blocks
 from vpem.errors import InputError
-from vpem.network.blocks import Blocks
+from vpem.network.partition import Blocks
 from vpem.settings import FAMILY_NAMES
 from vpem.shown import Shown
 from vpem.terms.families.categories import Bernoulli, Categorical

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from vpem.checks import Floats
-from vpem.network.blocks import Blocks
+from vpem.network.partition import Blocks
 from vpem.terms.families.columns import Columns
 from vpem.terms.families.embedding import embedding
 from vpem.terms.families.kinds import Kinds

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vpem.checks import Floats
-from vpem.network.blocks import Blocks
+from vpem.network.partition import Blocks
 from vpem.terms.covariances import Factors
 from vpem.terms.families.columns import Columns
 from vpem.terms.families.family import Features, Table, Tables

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from vpem.checks import check_int, check_number
 from vpem.errors import InputError, check_choice
-from vpem.network.holdings import Partition, contiguous
+from vpem.network.partition import Partition, contiguous
 from vpem.settings import DEALS
 from vpem.terms.lowrank.observations import Observations
 

@@ -2,12 +2,19 @@
 
 A sum of those who are there would have no fixed point: it changes with who that is. Here only what
 has changed at an agent moves the sum, so that it comes to rest where all agents have.
+
+What agents know of each other in compressed rounds: public copies of states, which outlive sums.
+
+Rows of arrays are those of `vpem.sums.exchanges.Neighbourhood`.
+
+What fails during sums between neighbours: all agents draw it alike, in whatever process.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from copy import copy
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
@@ -17,14 +24,20 @@ from numpy.typing import NDArray
 from vpem.checks import Floats
 from vpem.engines.engine import about
 from vpem.engines.placement import Placement
+from vpem.errors import PartitionedError
+from vpem.network.codecs import Keys
+from vpem.network.faults import DrawnFaults, Faults
+from vpem.network.graph import Graph
+from vpem.network.hubs import Routes
 from vpem.network.ledger import Ledger
-from vpem.network.schema import COUNT, Array, Maybe, Schema, State
-from vpem.sums.contraction import contraction
+from vpem.network.schema import COUNT, LARGEST_COUNT, Array, Maybe, Schema, State
+from vpem.sums.carried import Carried
+from vpem.sums.consensus import contraction
 from vpem.sums.counted import AtServer
+from vpem.sums.exchanges import Neighbourhood
+from vpem.sums.partial import Channel, Compressed, Memory, Wrapper, short_keys
 from vpem.sums.quantizer import Quantizer
-from vpem.sums.scalars import Scalars, flattened, message_bytes, unflattened, with_scalars
-from vpem.sums.sum import Sum
-from vpem.sums.wrappers import Compressed, Memory, Wrapper, short_keys
+from vpem.sums.sum import Scalars, Sum, flattened, message_bytes, unflattened, with_scalars
 
 if TYPE_CHECKING:
     from vpem.network.codecs import Codec
@@ -263,3 +276,159 @@ class HeardByNeighbours:
         """Go on from what was kept."""
         self._terms, self._sums = state["terms"], state["sums"]
         self.inner.restore(state["inner"])
+
+
+Vectors = NDArray[np.float64]
+Mask = NDArray[np.bool_]
+
+
+@dataclass
+class Copies:
+    """What agents keep from one compressed sum to the next.
+
+    Attributes
+    ----------
+    states, inputs : ndarray of shape (n, V)
+        Of this process's agents: where their states are, and what they started from.
+    copies : ndarray of shape (n_rows, V)
+        What is known of their states and of their neighbours'.
+    awake : ndarray of shape (N,)
+        Agents that took part.
+    missed : ndarray of shape (2 n_edges,)
+        Bytes that wait for each directed link to be up again.
+    """
+
+    states: Vectors
+    copies: Vectors
+    inputs: Vectors
+    awake: Mask
+    missed: NDArray[np.int64]
+
+    @classmethod
+    def begun(
+        cls, before: Copies | None, inputs: Vectors, awake: Mask, near: Neighbourhood
+    ) -> Copies:
+        """Return what there is at the beginning of a sum, with states of the new inputs' mean."""
+        if before is None or before.inputs.shape != inputs.shape:
+            copies = np.zeros((near.n_rows, inputs.shape[1]))
+            missed = np.zeros(len(near.from_here), dtype=np.int64)
+            return cls(inputs.copy(), copies, inputs, awake, missed)
+        if np.array_equal(before.awake, awake):
+            before.states += inputs
+            before.states -= before.inputs
+        else:
+            before.states = inputs.copy()
+        before.inputs, before.awake = inputs, awake
+        return before
+
+    def move(self, mixed: Vectors, before: Vectors, step: float, further: float) -> Vectors:
+        """Move states by a round of which the copies are ``mixed``: where they were.
+
+        By so much of how the copies moved, and then farther from where states were ``before``.
+        """
+        n_own = len(self.states)
+        moved = mixed[:n_own]
+        moved -= self.copies[:n_own]
+        moved *= step
+        moved += self.states
+        if further != 1.0:
+            moved *= further
+            moved += (1.0 - further) * before
+        before, self.states = self.states, moved
+        return before
+
+    def state(self) -> State:
+        """Return what is kept."""
+        return dict(vars(self))
+
+    @staticmethod
+    def schema(near: Neighbourhood, values: str = "V") -> Schema:
+        """Return what that must be; ``values`` names their number."""
+        own, every = Array("f8", (len(near.own), values)), Array("f8", (near.n_rows, values))
+        return {
+            **{"states": own, "copies": every, "inputs": own},
+            "awake": Array("b1", (near.agents.n_agents,)),
+            "missed": Array("i8", (len(near.from_here),), 0, LARGEST_COUNT),
+        }
+
+
+def speakers(
+    known: Copies,
+    near: Neighbourhood,
+    quantizer: Quantizer,
+    believed: float,
+    rng: np.random.Generator,
+    charged: str,
+    count: Callable[[int], None],
+) -> Memory:
+    """Return the copies as a memory, to which all agents that are awake send how they differ.
+
+    The copies are moved in place. Keys of all agents are drawn alike in every process; a decoded
+    message is scaled by ``believed``. ``count`` counts messages of so many bytes each.
+    """
+    awake = known.awake
+    talking = near.own[awake[near.own]]
+    channel = Channel(near.n_rows, lambda sizes, _: count(int(np.max(sizes, initial=0))))
+    if not awake.all():
+        channel.active = np.flatnonzero(awake[near.agents_of_rows])
+
+    def keys(n_messages: int) -> Keys:
+        return short_keys(rng, len(awake))[talking]
+
+    sent = Compressed(channel, quantizer, keys)
+    if near.exchange is not None:
+        sent = Carried(channel, quantizer, keys, lambda some: near.carry(some, awake, charged))
+    return Memory(sent, quantizer.steps(believed), known.copies)
+
+
+class Outages:
+    """Draws what fails during each sum, and says who is heard then.
+
+    Parameters
+    ----------
+    graph : Graph
+        Agents and links.
+    faults : Faults
+        How often they fail.
+    hub_of : ndarray of shape (N,)
+        Number of each agent's hub.
+    roots : ndarray of shape (B,)
+        Agents that are roots.
+    routes : Routes, optional
+        Ways inside the hubs. None: hubs of one agent.
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        faults: Faults,
+        hub_of: NDArray[np.intp],
+        roots: NDArray[np.intp],
+        routes: Routes | None,
+    ) -> None:
+        self.graph, self.faults = graph, faults
+        self.hub_of, self.roots, self.routes = hub_of, roots, routes
+
+    def draw(self, n_rounds: int, rng: np.random.Generator, *, dropout: bool) -> DrawnFaults:
+        """Draw what fails in the rounds of a sum."""
+        return self.faults.draw(self.graph, n_rounds, rng, dropout=dropout)
+
+    def failure(self, drawn: DrawnFaults, alone: bool) -> PartitionedError | None:
+        """Return what keeps a sum from having an answer; ``alone``: one root has all of it."""
+        if not drawn.awake[self.roots].any():
+            return PartitionedError("the roots of all hubs are silent during a sum")
+        if alone:
+            return None
+        try:
+            drawn.check_whole(self.graph)
+        except PartitionedError as error:
+            return error
+        return None
+
+    def informed(self, awake: NDArray[np.bool_]) -> NDArray[np.bool_]:
+        """Mark the agents that their root reaches over agents that are awake."""
+        informed = awake & awake[self.roots][self.hub_of]
+        if self.routes is not None:
+            for leaf in self.routes.leaves[::-1]:
+                informed[leaf] &= informed[self.routes.parent[leaf]]
+        return informed

@@ -1,20 +1,148 @@
-"""The listening side: strangers are few, small and brief; members come in."""
+"""What members find behind a door besides links: a relay, and somebody who answers checks.
+
+TLS of those who come in, in less memory than asyncio's own takes.
+
+The listening side: strangers are few, small and brief; members come in.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import ipaddress
+import math
 import socket
 import ssl
+from asyncio.sslproto import SSLProtocol
 from collections import Counter
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass
 
-from vpem.engines.tls.gate import shake_hands
-from vpem.engines.tls.sockets import Answered, Host, answer
-from vpem.engines.tls.trust import refusal_of
+from vpem.engines.tls.check import CHECK, Answers
+from vpem.engines.tls.members import Identity, Member, Roster
+from vpem.engines.tls.relay import MOST, RELAY, Relay
+from vpem.engines.tls.trust import believed, not_valid, refusal_of
+from vpem.engines.tls.wire import Answered, Host, answer, certificate_of, last_words
 from vpem.errors import InputError, Setting
+
+CHECKS = 4
+"""Checks that a member may have at a time."""
+
+REASON = 120
+"""Bytes of the sentence with which a connection is closed, at most."""
+
+
+class Lobby:
+    """Serves members who ask for anything but a link; without a relay nothing is passed on."""
+
+    def __init__(self, roster: Roster, identity: Identity, relay: Relay | None = None) -> None:
+        self.identity = identity
+        self.relay = relay
+        self._here: set[Answered] = set()
+        self._checks: Counter[str] = Counter()
+        self.renew(roster)
+
+    def renew(self, roster: Roster) -> None:
+        """Take up another edition: who is no member any more is sent away."""
+        self.roster = roster
+        self._answers = Answers(roster, self.identity)
+        if self.relay is not None:
+            self.relay.most = MOST + len(roster.members)
+        for connection in self._here:
+            if self._member(connection) is None:
+                connection.cut()
+
+    async def welcome(self, connection: Answered, path: str) -> None:
+        """Serve somebody who has dialled, until that ends."""
+        member = self._member(connection)
+        late = "it is no member" if member is None else not_valid(member.name, member.certificate)
+        if member is None or late:
+            await connection.leave(1008, late.partition(" (")[0][:REASON])
+            return
+        self._here.add(connection)
+        try:
+            if path.startswith(RELAY) and self.relay is not None:
+                await self.relay.serve(connection, member.name, path)
+            elif path == CHECK:
+                await self._check(connection, member)
+            else:
+                asked = path[:40].encode("ascii", "replace").decode()
+                await connection.leave(1008, f"{self.identity.name} has nothing at {asked}")
+        finally:
+            self._here.discard(connection)
+
+    async def _check(self, connection: Answered, member: Member) -> None:
+        """Answer a check, of few at a time."""
+        if self._checks[member.name] >= CHECKS:
+            await connection.leave(1013, f"{member.name} checks {CHECKS} times already")
+            return
+        self._checks[member.name] += 1
+        try:
+            await self._answers.serve(connection, member)
+        finally:
+            self._checks[member.name] -= 1
+
+    async def leave(self, why: str) -> None:
+        """End all connections."""
+        await asyncio.gather(*(each.leave(1001, why[:REASON]) for each in list(self._here)))
+
+    def _member(self, connection: Answered) -> Member | None:
+        shown = certificate_of(connection)
+        return next((one for one in believed(self.roster) if one.certificate == shown), None)
+
+
+BUFFER = 1 << 15
+"""Bytes that a connection is read by; asyncio has 256 kB for it, which strangers would take too."""
+
+
+MEMBERS = 1 << 18
+"""Bytes that it is read by once it is a member's."""
+
+
+class _Gate(SSLProtocol):
+    """TLS that reads little at a time, and forgets at once what it kept of who has gone.
+
+    Protocol, transport and handler refer to each other: their buffers would stay until garbage is
+    collected, and strangers come faster than that.
+    """
+
+    max_size = BUFFER
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        """Let go of the buffers."""
+        super().connection_lost(exc)
+        self._loop.call_soon(self._forget)
+
+    def _forget(self) -> None:
+        self._extra.pop("ssl_object", None)
+        self._ssl_buffer, self._ssl_buffer_view = bytearray(), memoryview(b"")
+        for name in ("_sslobj", "_incoming", "_outgoing"):
+            setattr(self, name, None)
+
+
+async def shake_hands(
+    accepted: socket.socket, connection: Answered, context: ssl.SSLContext, seconds: float
+) -> None:
+    """Bring up TLS with somebody who has dialled; the socket is closed if that fails."""
+    loop = asyncio.get_running_loop()
+    done = loop.create_future()
+    with last_words(accepted):
+        gate = _Gate(
+            loop, connection, context, done, server_side=True,
+            ssl_handshake_timeout=math.ceil(seconds), ssl_shutdown_timeout=1.0,
+        )  # fmt: skip
+    gate._set_read_buffer_limits(2 * BUFFER)  # type: ignore[attr-defined]
+    transport, _ = await loop.connect_accepted_socket(lambda: gate, accepted)
+    try:
+        await done
+    except asyncio.CancelledError:
+        transport.abort()
+        with suppress(asyncio.CancelledError):
+            done.exception()
+        raise
+    gate.max_size = MEMBERS  # type: ignore[misc]
+
 
 WAITING = 16
 """Connections that have not said anything yet, each of which has a socket and nothing else."""
