@@ -26,17 +26,14 @@ from vpem.fits.privacy import Budget
 from vpem.network.graph import make_graph
 from vpem.network.noise import Noise
 from vpem.network.partition import contiguous
-from vpem.steps.noisy_em import NoisyEM
-from vpem.steps.private_em import run_private, shares_of
-from vpem.steps.releases import Releases
+from vpem.steps.private import NoisyEM, Releases, run_private, shares_of
 from vpem.sums.connect import connect
 from vpem.sums.noisy import Noisy
 from vpem.sums.server import ServerSum
-from vpem.terms.bounded_rows import BoundedRows, Grid, ResidualSums
 from vpem.terms.features import FeatureTerms
-from vpem.terms.matrix import MemoryRows
-from vpem.terms.residuals import Parts, Residuals
-from vpem.terms.scaling import Scaling
+from vpem.terms.row_statistics import BoundedRows, Grid, Parts, Residuals, ResidualSums
+from vpem.terms.rows import MemoryRows
+from vpem.terms.units import Scaling
 
 Vector = NDArray[np.float64]
 Integers = NDArray[np.int64]

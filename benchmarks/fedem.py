@@ -23,7 +23,7 @@ from vpem.fits.fedem import fit_fedem
 from vpem.network.partition import Workers, by_label, evenly
 from vpem.pictures.figure import save_picture
 from vpem.pictures.history import draw_histories
-from vpem.steps.fedruns import FedHistory
+from vpem.steps.fedem_sums import FedHistory
 
 from .communication import table
 from .fedem_bytes import bytes_rows, digits

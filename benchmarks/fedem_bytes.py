@@ -12,7 +12,7 @@ from sklearn.datasets import load_breast_cancer, load_digits, load_wine, make_bl
 
 from vpem.fits.fedem import fit_fedem
 from vpem.network.partition import evenly
-from vpem.steps.fedruns import FedHistory
+from vpem.steps.fedem_sums import FedHistory
 
 __all__ = ["NEAR", "bytes_rows", "digits", "reached"]
 

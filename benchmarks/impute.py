@@ -28,11 +28,10 @@ from scipy.special import expit
 
 from vpem._core.threads import one_blas_thread
 from vpem.errors import NotConvergedWarning
-from vpem.fits.holdouts import iterative_imputer
 from vpem.fits.imputation import fit_imputation
-from vpem.terms.lowrank.dealing import hide, split
-from vpem.terms.lowrank.entries import from_matrices
-from vpem.terms.lowrank.laws import make_law
+from vpem.fits.observers import iterative_imputer
+from vpem.terms.lowrank.entries import from_matrices, hide, split
+from vpem.terms.lowrank.observations import make_law
 
 SIZES = {"tiny": (24, 16, 1), "small": (80, 50, 3), "full": (200, 120, 5)}
 """Rows, columns and seeds."""

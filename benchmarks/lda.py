@@ -27,8 +27,7 @@ from scipy.optimize import linear_sum_assignment
 from sklearn.decomposition import LatentDirichletAllocation
 
 from vpem import fit_saem
-from vpem.saem.corpus import from_counts
-from vpem.saem.individuals import Individuals
+from vpem.saem.individuals import Individuals, from_counts
 from vpem.saem.models.lda import LdaModel
 from vpem.saem.models.model import Vector
 

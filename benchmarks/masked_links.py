@@ -25,8 +25,7 @@ from typing import Any
 
 import numpy as np
 
-from vpem.files.studies.logged import Entry, entries
-from vpem.files.studies.message_log import log_beside
+from vpem.files.studies.message_log import Entry, entries, log_beside
 from vpem.network.links import parse_link
 
 from .members import Members, end

@@ -12,7 +12,7 @@ from vpem import connect, make_graph
 from vpem._core.threads import one_blas_thread
 from vpem.network.partition import contiguous
 from vpem.terms.missing import MissingTerms, terms_of
-from vpem.terms.scaling import Scaling
+from vpem.terms.units import Scaling
 
 from .measure import Options, call, compare
 from .problems import mixture_rows

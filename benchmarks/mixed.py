@@ -19,8 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vpem import VpemWarning, connect, fit_vpem, make_graph
-from vpem.fits.estimators.families import dataset_for_fit
-from vpem.fits.evaluation import compare
+from vpem.fits.contribution import compare
+from vpem.fits.estimators.base import dataset_for_fit
 from vpem.network.partition import Partition, from_lists
 from vpem.terms.families.kinds import Kinds
 

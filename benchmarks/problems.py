@@ -18,7 +18,7 @@ from vpem.steps import em
 from vpem.sums.connect import Network
 from vpem.sums.server import ServerSum
 from vpem.terms.features import FeatureTerms
-from vpem.terms.scaling import Scaling
+from vpem.terms.units import Scaling
 
 __all__ = ["exact", "fit", "mixture_rows", "one_block", "sweep_once"]
 

@@ -12,9 +12,9 @@ from scipy.optimize import minimize
 from vpem.saem.fit import fit_saem
 from vpem.saem.formats.individuals import read_individuals
 from vpem.saem.individuals import Individuals, from_long
-from vpem.saem.models.curves import OneCompartmentModel
+from vpem.saem.models.mixed import OneCompartmentModel
 from vpem.saem.models.model import SaemModel, Vector
-from vpem.saem.structures.compartments import OneCompartment
+from vpem.saem.structures.formulas import OneCompartment
 
 from .saem_shared import Finding, style
 from .saem_shared import theophylline as theophylline_data

@@ -13,7 +13,7 @@ from vpem import VpemWarning
 from vpem.saem.estimates import summary_of
 from vpem.saem.fit import fit_saem
 from vpem.saem.individuals import Individuals
-from vpem.saem.saved import as_saved
+from vpem.saem.results import as_saved
 
 __all__ = ["LIKELIHOOD", "SCRIPT", "Found", "ours", "read_estimates", "shown"]
 

@@ -8,9 +8,8 @@ from unittest.mock import patch
 
 import numpy as np
 
-from vpem.saem.chains import Chains
 from vpem.saem.models.model import SaemModel, Vector
-from vpem.saem.samplers import Hmc, Mala, Metropolis
+from vpem.saem.samplers import Chains, Hmc, Mala, Metropolis
 from vpem.saem.streams import Streams
 
 from .measure import Options, call, compare, processor

@@ -10,9 +10,8 @@ from typing import Any
 
 from vpem import __version__
 from vpem.engines.tls.members import Identity, Member, Roster
-from vpem.files.studies.identities import certificate_of, make_identity
+from vpem.files.studies.identities import certificate_of, make_identity, write_study
 from vpem.files.studies.study import Study
-from vpem.files.studies.writing import write_study
 
 __all__ = ["make_study"]
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from vpem.files.studies.study import Study
     from vpem.network.faults import Outlast
     from vpem.network.schema import Report
-    from vpem.steps.keeper import Keeper
+    from vpem.steps.recovery import Keeper
 
 
 INHERITED = "_VPEM_INHERITED"
@@ -82,7 +82,7 @@ class Losses:
 
     def keep(self, saver: FileSaver | None, engine: Engine) -> Any:
         """Return a saver that keeps what the others would go on from, if they would."""
-        from vpem.steps.keeper import Keeper
+        from vpem.steps.recovery import Keeper
 
         if not self.goes_on:
             return saver
@@ -144,7 +144,7 @@ class Losses:
         """Return why the sums that would follow are none to take, or None where they are."""
         if self.outlast is None:
             return None
-        from vpem.steps.keeper import REPEATED
+        from vpem.steps.recovery import REPEATED
 
         kept = self._kept if self.keeper is None else self.keeper.newest()
         left = {one.name for one in self.study.roster.members} - set(names)
@@ -198,7 +198,7 @@ def begin_again(
     """Run a command line in the place of this process.
 
     ``lost`` says who is missing, and since when, ``kept`` what the run goes on from, by iterations
-    (`vpem.steps.keeper.Keeper`), and ``opened`` what masked sums there were
+    (`vpem.steps.recovery.Keeper`), and ``opened`` what masked sums there were
     (`vpem.network.faults.Outlast`).
     """
     import tempfile
@@ -255,7 +255,7 @@ def _with(words: Sequence[str], *more: str) -> list[str]:
 def _in_checkpoint(path: Path | None, study: Study) -> list[tuple[str, int]]:
     """Return who was missing when a checkpoint of the first member was written."""
     from vpem.errors import FileError
-    from vpem.files.states import read_state
+    from vpem.files.checkpoints import read_state
 
     # Whoever goes on from it says what is wrong.
     with suppress(FileError, KeyError, TypeError, ValueError):

@@ -125,8 +125,8 @@ def check_own(options: dict[str, Any]) -> None:
     from vpem._core.threads import thread_count
     from vpem.checks import check_number
     from vpem.errors import InputError
-    from vpem.files.endings import check_ending
     from vpem.files.opening import check_readable
+    from vpem.files.temporaries import check_ending
 
     from .roles import writes
 

@@ -8,7 +8,7 @@ from .tables import table
 
 if TYPE_CHECKING:
     from vpem.fits.answer import Answer
-    from vpem.fits.completed import Completed
+    from vpem.fits.observers import Completed
     from vpem.network.schema import Report
 
     from .tables import Table

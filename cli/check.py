@@ -83,8 +83,8 @@ def check(
 
     with Screen(quiet) as screen:
         from vpem.checks import check_number
-        from vpem.files.studies.fields import address_of
         from vpem.files.studies.identities import only_identity
+        from vpem.files.studies.signed import address_of
         from vpem.files.studies.study import read_study
 
         check_number("idle", idle, least=0.0, most=LONGEST)

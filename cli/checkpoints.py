@@ -34,8 +34,7 @@ def _kept(value: Path | None, options: Mapping[str, Any]) -> list[Path]:
     """Return all files that a checkpoint is kept in, and what they are before they are whole."""
     if value is None:
         return []
-    from vpem.files.checkpoints import files_of
-    from vpem.files.states import part_of
+    from vpem.files.checkpoints import files_of, part_of
 
     from .where import joined
 

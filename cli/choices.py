@@ -63,7 +63,7 @@ def counts_of(given: int | str) -> list[int]:
     """Read a number of components, or several; whether one can be fitted is not looked at."""
     from vpem.checks import read_int
     from vpem.errors import InputError
-    from vpem.fits.selection.lists import parse_numbers
+    from vpem.fits.settings import parse_numbers
 
     text = str(given)
     number = read_int(text)
@@ -156,7 +156,7 @@ def started(how: F, begin: StartSettings, source: Dataset, given: Given) -> F:
 
 def partition_of(source: Dataset, held: HoldingSettings, networked: bool) -> Partition:
     """Choose who holds which features; ``networked`` says whether a graph or hops are asked for."""
-    from vpem.files.holdings import read_partition
+    from vpem.files.networks import read_partition
     from vpem.network.partition import contiguous, one_or_each
 
     if held.partition is not None:

@@ -83,7 +83,7 @@ def read_config(path: Path, context: Any) -> Report:
     It is TOML, a table a command: ``[fit]``, ``[data.import]``. InputError if it names what no
     command has.
     """
-    from vpem.files.toml_text import read_toml
+    from vpem.files.json_text import read_toml
 
     return options_of(read_toml(path), path, context).get(path_of(context), {})
 
@@ -221,7 +221,7 @@ def engine_asked(words: list[str], root: Any) -> str | None:
     that cannot be read counts as asking for MPI where a launcher started several processes.
     """
     from vpem.errors import VpemError
-    from vpem.files.toml_text import read_toml
+    from vpem.files.json_text import read_toml
 
     from .ranks import launched
 

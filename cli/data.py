@@ -103,7 +103,7 @@ def _check_values(dataset: Dataset, keep: bool) -> None:
     """Raise InputError where values are infinite or, unless these are kept, missing."""
     from vpem.checks import check_finite
     from vpem.errors import InputError, Setting
-    from vpem.terms.missing_patterns import check_missing
+    from vpem.terms.rows import check_missing
 
     try:
         if keep:
@@ -148,8 +148,8 @@ def simulate(
 
     with Screen(quiet) as screen:
         from vpem.files.datasets import write_dataset
+        from vpem.files.examples import simulate as draw
         from vpem.files.hdf5 import check_writable
-        from vpem.files.simulate import simulate as draw
 
         check_writable(output, force, "datasets")
         dataset, truth = draw(
@@ -182,9 +182,8 @@ def repack(
     from .output import Screen
 
     with Screen(quiet) as screen:
-        from vpem.files.about import read_about
         from vpem.files.data import read_dataset
-        from vpem.files.datasets import read_truth, write_dataset
+        from vpem.files.datasets import read_about, read_truth, write_dataset
         from vpem.files.hdf5 import check_writable
 
         check_writable(output, force, "datasets")
@@ -210,7 +209,7 @@ def _size(dataset: Dataset, count_missing: bool = False) -> str:
     if dataset.partition is not None:
         parts.append(plural(dataset.partition.n_agents, "agent"))
     if count_missing:
-        from vpem.files.summary import summarize_features
+        from vpem.files.families import summarize_features
 
         parts.append(f"{summarize_features(dataset.X).missing.sum()} values missing")
     return ", ".join(parts)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from vpem.files.datasets import Dataset
-    from vpem.files.readers.profiles import ColumnProfile
+    from vpem.files.readers.tabular import ColumnProfile
     from vpem.network.partition import Partition
     from vpem.network.schema import Report
 
@@ -90,9 +90,9 @@ class TableFile(DatasetFile):
 
 def _summary(data: Path, table: TableSettings, dataset: str | None = None) -> Report:
     """Return everything that is shown of a file, as plain values."""
-    from vpem.files.about import read_about
+    from vpem.files.datasets import read_about
     from vpem.files.families import Asked, settle
-    from vpem.files.readers.formats import format_of
+    from vpem.files.opening import format_of
 
     columns: list[ColumnProfile] = []
     found = read_one(data, table, Where(), None, dataset=dataset, profiles=columns)
@@ -113,7 +113,7 @@ def _describe(dataset: Dataset) -> Report:
     """Return what there is to say of data once they are read."""
     import numpy as np
 
-    from vpem.files.summary import summarize_features
+    from vpem.files.families import summarize_features
 
     held = dataset.partition
     of = None if held is None else held.agent_of

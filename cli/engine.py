@@ -13,7 +13,7 @@ from .where import Where, joined
 
 if TYPE_CHECKING:
     from vpem.engines.placement import Placement
-    from vpem.files.parties.manifest import Party
+    from vpem.files.parties.opening import Party
     from vpem.network.schema import Report
     from vpem.sums.connect import Network
     from vpem.sums.exchanges import Traffic
@@ -139,7 +139,7 @@ def place_parties(
     from vpem.engines.each import for_each
     from vpem.engines.placement import Placement
     from vpem.errors import InputError, shorten
-    from vpem.fits.shards import shard_path
+    from vpem.fits.parts import shard_path
 
     engine = where.engine
     names = [party.name for party in parties]

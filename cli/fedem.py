@@ -23,7 +23,7 @@ from .workers import graph_of, workers_of
 
 if TYPE_CHECKING:
     from vpem.files.datasets import Dataset
-    from vpem.fits.fedem_result import FedFit
+    from vpem.fits.fedem import FedFit
     from vpem.network.partition import Workers
     from vpem.network.schema import Report
 

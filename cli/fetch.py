@@ -55,7 +55,7 @@ def fetch(
     with Screen(quiet) as screen:
         from vpem.errors import InputError, check_choice
         from vpem.files.datasets import write_dataset
-        from vpem.files.fetching import OPEN, fetch, kept_in
+        from vpem.files.examples import OPEN, fetch, kept_in
         from vpem.files.hdf5 import check_writable
 
         check_choice("dataset", name, OPEN)

@@ -83,8 +83,8 @@ def fit(
     Example: vpem fit data/breast_cancer.h5 --split rows --workers 7
     """
     with Screen(out.quiet) as screen:
-        from vpem.files.endings import check_ending
         from vpem.files.models import write_model
+        from vpem.files.temporaries import check_ending
 
         if out.output is not None:
             check_ending(out.output, "models")

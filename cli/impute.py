@@ -28,7 +28,7 @@ from .workers import graph_of
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from vpem.fits.completed import Completed
+    from vpem.fits.observers import Completed
     from vpem.network.schema import Report
     from vpem.terms.lowrank.observations import Observations
 
@@ -99,9 +99,8 @@ def impute(
     """
     with Screen(out.quiet) as screen:
         from vpem.errors import InputError, Setting
-        from vpem.fits.completed import Imputation
-        from vpem.fits.holdouts import score_holdout
-        from vpem.fits.imputed import write_imputation
+        from vpem.fits.mixture_imputation import write_imputation
+        from vpem.fits.observers import Imputation, score_holdout
         from vpem.pictures.assignments import draw_imputation
         from vpem.pictures.figure import check_picture, save_picture
 

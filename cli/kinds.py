@@ -193,7 +193,7 @@ class CheckpointFile(FactsFile):
     @cached_property
     def facts(self) -> dict[str, Any]:
         """What was asked for."""
-        from vpem.files.states import read_state
+        from vpem.files.checkpoints import read_state
 
         state = read_state(self.path)
         asked = state.get("facts")
@@ -249,8 +249,8 @@ class ImputationFile(FactsFile):
     def facts(self) -> dict[str, Any]:
         """What there is to say of the matrix, and of how it was completed."""
         from vpem.files.hdf5 import open_read
-        from vpem.files.imputations import read_imputed
         from vpem.files.json_text import read_json_element
+        from vpem.files.results import read_imputed
 
         found = read_imputed(self.path)
         with open_read(self.path) as file:
@@ -271,7 +271,7 @@ class ImputationFile(FactsFile):
     def export(self, output: Path, force: bool, quote_formulas: bool) -> None:
         """Write the completed matrix as CSV."""
         from vpem.files.hdf5 import check_writable
-        from vpem.files.imputations import read_imputed, write_imputed
+        from vpem.files.results import read_imputed, write_imputed
 
         check_writable(output, force, "imputed values")
         write_imputed(output, read_imputed(self.path), force, quote_formulas)

@@ -88,7 +88,7 @@ def kmeans(
     Example: vpem kmeans data/breast_cancer.h5 -k 2 --split features --method grid --n-init 10
     """
     with Screen(out.quiet) as screen:
-        from vpem.files.clusterings import write_clustering
+        from vpem.files.results import write_clustering
 
         how, privacy = asked.into(KmeansSettings), asked.into(PrivacySettings)
         check_asked(how, privacy, checkpoints, given)
@@ -150,7 +150,7 @@ def _cluster(
 
     Returns also the names of who holds them, and what there is of the engine.
     """
-    from vpem.fits.cluster_sums import check_absent
+    from vpem.fits.clustering import check_absent
     from vpem.fits.feature_kmeans import kmeans_features
     from vpem.fits.row_kmeans import kmeans_rows
     from vpem.sums.connect import connect, connect_workers

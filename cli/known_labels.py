@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from vpem.files.datasets import Dataset
-    from vpem.fits.known_labels import KnownLabels
+    from vpem.fits.labels import KnownLabels
     from vpem.fits.results import Fit
     from vpem.settings import FitSettings
 
@@ -45,7 +45,7 @@ def known_to(
     components there are to be, and ``how`` has the one of the start.
     """
     from vpem.errors import InputError, Setting
-    from vpem.fits.known_labels import KnownLabels
+    from vpem.fits.labels import KnownLabels
 
     source: Dataset = task.source
     found = source.labels_for_fit
@@ -83,7 +83,7 @@ def _by_name(values: Any, names: Sequence[str], n_components: int, start: Path) 
     import numpy as np
 
     from vpem.errors import InputError, Setting, shorten
-    from vpem.fits.known_labels import KnownLabels
+    from vpem.fits.labels import KnownLabels
 
     codes, own = KnownLabels(values).parsed(len(values), max(len(values), 1))
     strange = [name for name in own if name not in names]

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from vpem.engines.placement import Placement
     from vpem.errors import VpemError
     from vpem.files.datasets import Dataset
-    from vpem.files.parties.homes import Home
+    from vpem.files.parties.joining import Home
     from vpem.fits.clustering import Clustering
     from vpem.network.partition import Workers
     from vpem.saem.results import SaemFit
@@ -67,8 +67,8 @@ class LabelFile:
     def __init__(
         self, setting: str, file: Path | None, where: Where, parties: bool, **how: Any
     ) -> None:
-        from vpem.files.endings import check_ending
         from vpem.files.hdf5 import check_writable
+        from vpem.files.temporaries import check_ending
 
         self.option, self.file, self.where, self.parties = OPTIONS[setting], file, where, parties
         self.how, self._written = how, list[str]()
@@ -114,7 +114,7 @@ class LabelFile:
 
     def _paths(self, names: Sequence[str]) -> Sequence[Path | None]:
         """Return where each party's table goes; None: nowhere here."""
-        from vpem.fits.shards import shard_path
+        from vpem.fits.parts import shard_path
 
         file = self.file
         if file is None or self.where.own_users:
@@ -191,7 +191,7 @@ def whole_of(ids: Any, n_rows: int, name: str = "", counted: Any = None) -> Home
     """Return rows all of which took part."""
     import numpy as np
 
-    from vpem.files.parties.homes import Home
+    from vpem.files.parties.joining import Home
 
     return Home(name, ids, np.arange(n_rows), counted)
 

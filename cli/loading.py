@@ -51,7 +51,7 @@ def load(used: RowFile, request: Request, missing: str, narrow: bool = False) ->
     """
     from vpem.checks import check_finite
     from vpem.files.matrix import FileMatrix
-    from vpem.terms.missing_patterns import check_missing
+    from vpem.terms.rows import check_missing
 
     if request.processes.apart:
         return _spread(used, request, missing, narrow)
@@ -210,7 +210,7 @@ def _dataset(used: RowFile, request: Request, complete: bool) -> tuple[Dataset, 
     from vpem.errors import InputError
     from vpem.files.datasets import default_names
     from vpem.files.families import Asked, settle_for_model
-    from vpem.files.parties.manifest import choose_parties
+    from vpem.files.parties.opening import choose_parties
 
     files, asked, say = request.files, request.parties, request.screen.say
     weight = request.rows.sample_weight
@@ -264,7 +264,7 @@ def labels_of(request: Request, source: Dataset) -> Labels:
     import numpy as np
 
     from vpem.errors import InputError, Setting
-    from vpem.fits.evaluation import read_labels
+    from vpem.fits.contribution import read_labels
 
     where, asked = request.rows.labels, request.parties
     if where == "labels":

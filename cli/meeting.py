@@ -23,7 +23,7 @@ from .where import LEAST_ROWS, Where, join
 if TYPE_CHECKING:
     from vpem.engines.tls.members import Member
     from vpem.files.checkpoints import FileSaver
-    from vpem.files.parties.manifest import Party
+    from vpem.files.parties.opening import Party
     from vpem.files.table_settings import TableSettings
     from vpem.network.schema import Report
 
@@ -200,7 +200,7 @@ class Meeting(Where):
         columns: bool = True,
     ) -> list[Party]:
         """Return all parties; of others only the names are known here."""
-        from vpem.files.parties.manifest import Party
+        from vpem.files.parties.opening import Party
 
         name = self.member.name
         own: Party | None = None
@@ -248,7 +248,7 @@ class Meeting(Where):
     def check_published(self, result: Result) -> None:
         """Raise InputError where a model would tell other members of few rows, at all alike."""
         from vpem.errors import InputError, Setting
-        from vpem.fits.outcomes import few_rows_of
+        from vpem.fits.results import few_rows_of
 
         if result.apart or result.found is None:
             return

@@ -13,7 +13,7 @@ from .roles import READ
 from .tables import table
 
 if TYPE_CHECKING:
-    from vpem.files.studies.logged import Logged
+    from vpem.files.studies.message_log import Logged
     from vpem.network.schema import Report
 
 
@@ -36,7 +36,7 @@ def log(
 
     Example: vpem party log lab-heart.log
     """
-    from vpem.files.studies.logged import read_log
+    from vpem.files.studies.message_log import read_log
 
     found = read_log(files, last)
     report = _report(found)

@@ -117,7 +117,7 @@ def join(
     with Screen(quiet) as screen:
         from vpem.files.hdf5 import check_writable
         from vpem.files.models import write_model
-        from vpem.fits.shards import join_shards
+        from vpem.fits.parts import join_shards
 
         check_writable(output, force, "models")
         model = join_shards(shards)

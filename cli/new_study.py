@@ -99,12 +99,8 @@ def new_study(name: str, organiser: str | None, how: NewStudy, agreed: Sequence[
 
     from vpem import __version__
     from vpem.engines.tls.members import Member, Roster
-    from vpem.files.studies.fields import address_of, check_name, moment
-    from vpem.files.studies.identities import (
-        certificate_of,
-        only_identity,
-        read_identity,
-    )
+    from vpem.files.studies.identities import certificate_of, only_identity, read_identity
+    from vpem.files.studies.signed import address_of, check_name, moment
     from vpem.files.studies.study import Study
 
     from .disclosure import Setup
@@ -201,9 +197,8 @@ def setup_of(study: Study) -> Setup:
 def _relay(how: NewStudy) -> Member | None:
     """Return the relay of a new study."""
     from vpem.engines.tls.members import Member
-    from vpem.files.studies.certificates import common_name
-    from vpem.files.studies.fields import address_of
     from vpem.files.studies.identities import read_certificate
+    from vpem.files.studies.signed import address_of, common_name
 
     if how.relay is None or how.relay_certificate is None:
         return None

@@ -19,9 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from vpem.engines.placement import Placement
-    from vpem.terms.lowrank.dealing import Hidden
-    from vpem.terms.lowrank.laws import Law
-    from vpem.terms.lowrank.observations import Observations
+    from vpem.terms.lowrank.entries import Hidden
+    from vpem.terms.lowrank.observations import Law, Observations
 
     from .driver import Run
 
@@ -120,7 +119,7 @@ def observed(
 
     from vpem.errors import VpemWarning
     from vpem.fits.observers import check_laws, hide_entries
-    from vpem.terms.lowrank.laws import make_law
+    from vpem.terms.lowrank.observations import make_law
 
     law = make_law(how.law, how.variance)
     check_parties(files, asked, over_rows=False)
@@ -151,9 +150,9 @@ def _of_one_file(
     import numpy as np
 
     from vpem.engines.placement import Placement
-    from vpem.files.holdings import read_partition
+    from vpem.files.networks import read_partition
     from vpem.files.observations import read_observations
-    from vpem.terms.lowrank.dealing import split, split_columns
+    from vpem.terms.lowrank.entries import split, split_columns
     from vpem.terms.lowrank.observations import check_law
 
     seed, law, of_mixture = how

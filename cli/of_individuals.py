@@ -13,10 +13,9 @@ from .tables import table
 
 if TYPE_CHECKING:
     from vpem.network.schema import Report
-    from vpem.saem.curves import Curves
     from vpem.saem.individuals import Individuals
-    from vpem.saem.prediction import Predictor
-    from vpem.saem.saved import SavedSaem
+    from vpem.saem.prediction import Curves, Predictor
+    from vpem.saem.results import SavedSaem
 
     Tables = tuple[Report, Report]
     """A report, and columns."""
@@ -39,7 +38,7 @@ class SaemFile(StoredFile):
 
         from vpem.errors import InputError
         from vpem.saem.formats.fits import read_saem
-        from vpem.saem.structures.by_name import is_own
+        from vpem.saem.structures.formulas import is_own
 
         found = read_saem(self.path)
         if self.curve is None:
@@ -80,7 +79,7 @@ class SaemFile(StoredFile):
 
     def predict(self, request: Request) -> int:
         """Predict curves, latents or classes of individuals."""
-        from vpem.saem.models.catalogue import has_curves
+        from vpem.saem.models.model import has_curves
         from vpem.saem.prediction import Predictor
 
         refuse_given(request.rows, "is for mixtures; a fit of SAEM takes individuals as they are")
@@ -211,8 +210,8 @@ class SaemFile(StoredFile):
 
         import numpy as np
 
-        from vpem.files.endings import ending_of
         from vpem.files.hdf5 import atomic_write, check_writable
+        from vpem.files.temporaries import ending_of
         from vpem.saem.formats.fits import ARRAYS, saem_as_json
 
         check_writable(output, force, "exported models")

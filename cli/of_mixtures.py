@@ -77,7 +77,7 @@ class MixtureFile(RowFile):
         """What two files of the same parameters have in common."""
         import hashlib
 
-        from vpem.terms.statistic_states import leaves
+        from vpem.terms.statistics import leaves
 
         mixture = self.stored.mixture
         parts = (*leaves(mixture.arrays()), mixture.blocks.order)
@@ -100,9 +100,9 @@ class MixtureFile(RowFile):
     def score(self, request: Request) -> None:
         """Print log-likelihood, BIC and AIC of rows."""
         self.refuse_individuals(request)
+        from vpem.fits.prepare import weighed
         from vpem.fits.spread_use import SpreadRows
-        from vpem.fits.used_rows import weighed
-        from vpem.terms.missing_patterns import rows_with_values
+        from vpem.terms.rows import rows_with_values
 
         data = self.load(request)
         X, mixture = data.X, self.stored.mixture
@@ -140,8 +140,7 @@ class MixtureFile(RowFile):
 
     def contribution(self, request: Request) -> None:
         """Print, or write, what is lost without each party, and which features separate."""
-        from vpem.fits.spread_contribution import spread_contribution
-        from vpem.fits.spread_use import SpreadRows
+        from vpem.fits.spread_use import SpreadRows, spread_contribution
 
         from .contributions import columns_of, held_by, labels_if_any, shown
 
@@ -171,7 +170,7 @@ class MixtureFile(RowFile):
         import numpy as np
 
         from vpem.files.datasets import Dataset, write_dataset
-        from vpem.files.endings import ending_of
+        from vpem.files.temporaries import ending_of
 
         found = self.stored
         X, labels = found.mixture.sample(count, np.random.default_rng(seed))
@@ -195,9 +194,9 @@ class MixtureFile(RowFile):
 
     def export(self, output: Path, force: bool, quote_formulas: bool) -> None:
         """Write the assembled mixture as a NumPy archive, or all as JSON."""
-        from vpem.files.endings import ending_of
         from vpem.files.hdf5 import check_writable
-        from vpem.files.model_exports import write_json, write_npz
+        from vpem.files.models import write_json, write_npz
+        from vpem.files.temporaries import ending_of
 
         check_writable(output, force, "exported models")
         write = write_npz if ending_of(output) == ".npz" else write_json
@@ -205,7 +204,7 @@ class MixtureFile(RowFile):
 
     def as_json(self) -> Report:
         """Return components, the assembled mixture, hubs, and what was reported."""
-        from vpem.files.model_exports import model_as_json
+        from vpem.files.models import model_as_json
         from vpem.fits.answer import answer_of
 
         found = self.stored

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from vpem.checks import Floats, Labels
-    from vpem.files.clusterings import StoredClustering
-    from vpem.files.parties.homes import Home
+    from vpem.files.parties.joining import Home
+    from vpem.files.results import StoredClustering
     from vpem.network.schema import Report
     from vpem.pictures.saved import EvaluationData
 
@@ -146,7 +146,7 @@ class RowFile(StoredFile):
 
     def evaluate(self, request: Request) -> None:
         """Compare components or clusters with labels."""
-        from vpem.fits.evaluation import compare
+        from vpem.fits.contribution import compare
 
         data = self.load(request)
         truth = labels_of(request, data.source)
@@ -213,7 +213,7 @@ class ClustersFile(RowFile):
     @cached_property
     def stored(self) -> StoredClustering:
         """The clustering."""
-        from vpem.files.clusterings import read_clustering
+        from vpem.files.results import read_clustering
 
         return read_clustering(self.path)
 
@@ -244,8 +244,8 @@ class ClustersFile(RowFile):
         import numpy as np
 
         from vpem.fits.spread_use import SpreadRows
-        from vpem.terms.missing_patterns import check_values
-        from vpem.terms.scaling import Scaling
+        from vpem.terms.rows import check_values
+        from vpem.terms.units import Scaling
 
         found = self.stored
         if not isinstance(X, SpreadRows):

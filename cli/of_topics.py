@@ -48,8 +48,8 @@ class TopicsFile(StoredFile):
 
     def _documents(self, request: Request) -> Individuals | None:
         """Read documents, or those of them that are wanted, if there are data."""
-        from vpem.files.long_csv import is_long_csv
-        from vpem.saem.formats.corpora import COLUMNS, read_corpus
+        from vpem.files.observations import is_long_csv
+        from vpem.saem.formats.individuals import COLUMNS, read_corpus
 
         options, data = request.individuals, request.data
         for about in (request.parties, request.engine):
@@ -190,8 +190,8 @@ class TopicsFile(StoredFile):
 
         import numpy as np
 
-        from vpem.files.endings import ending_of
         from vpem.files.hdf5 import atomic_write, check_writable
+        from vpem.files.temporaries import ending_of
 
         from .output import as_plain
 

@@ -20,7 +20,7 @@ def own_features(
     """
     import numpy as np
 
-    from vpem.files.parties.share import Share
+    from vpem.files.parties.joining import Share
     from vpem.fits.spread import own_columns
 
     X = source.X
@@ -48,7 +48,7 @@ def own_rows(source: Dataset, held: Workers, network: Network, limit: int | None
     Where they would take more memory than the limit, in bytes, they stay on disk.
     """
     from vpem.files.matrix import FileMatrix
-    from vpem.files.parties.share import Share
+    from vpem.files.parties.joining import Share
     from vpem.fits.local_rows import read_rows
 
     if isinstance(source, Share) or not network.agents.apart:
@@ -65,7 +65,7 @@ def own_weights(source: Dataset, held: Workers, network: Network) -> Any:
     """Return the weights of what `own_rows` returns."""
     import numpy as np
 
-    from vpem.files.parties.share import Share
+    from vpem.files.parties.joining import Share
 
     weights = source.sample_weight
     if weights is None or isinstance(source, Share) or not network.agents.apart:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from vpem.engines.placement import Placement
     from vpem.files.datasets import Dataset
-    from vpem.files.parties.manifest import Party
+    from vpem.files.parties.opening import Party
     from vpem.network.schema import Report
     from vpem.settings import WorkerSettings
 
@@ -182,7 +182,7 @@ def gather(
     otherwise. The data have a partition or workers if there are parties.
     """
     from vpem.errors import InputError
-    from vpem.files.labels_for_fit import settle_labels
+    from vpem.files.table_settings import settle_labels
 
     from .engine import place_parties
 

@@ -90,7 +90,7 @@ def facts_of(certificate: bytes) -> list[tuple[str, str]]:
 def about_certificate(name: str, certificate: bytes) -> Report:
     """Return what is told of a certificate as JSON."""
     from vpem.engines.tls.members import fingerprint, fingerprint_words, validity
-    from vpem.files.studies.fields import moment
+    from vpem.files.studies.signed import moment
 
     begins, ends = validity(certificate)
     return {
@@ -169,14 +169,14 @@ def show(
 def _certificates(file: Path | None) -> list[tuple[str, bytes]]:
     """Return names and certificates (DER) of a file, or of this folder."""
     from vpem.errors import InputError
-    from vpem.files.studies.certificates import common_name
     from vpem.files.studies.identities import (
         certificate_of,
         identities_in,
         read_certificate,
         read_identity,
+        read_request,
     )
-    from vpem.files.studies.request import read_request
+    from vpem.files.studies.signed import common_name
 
     if file is None:
         names = identities_in(Path())
@@ -229,8 +229,8 @@ def request(
     from .output import Screen
 
     with Screen(quiet) as screen:
-        from vpem.files.studies.fields import address_of
         from vpem.files.studies.identities import only_identity
+        from vpem.files.studies.signed import address_of
         from vpem.files.studies.study import read_study
 
         found = read_study(file)
@@ -246,9 +246,8 @@ def request(
 def _ask(study: Study, name: str, given: Report, screen: Screen) -> None:
     """Write a request, and show what to compare."""
     from vpem.errors import shorten
-    from vpem.files.studies.identities import read_identity, usable
-    from vpem.files.studies.known import remember
-    from vpem.files.studies.request import write_request
+    from vpem.files.studies.identities import read_identity, usable, write_request
+    from vpem.files.studies.study import remember
 
     from .output import show
     from .tables import table
@@ -343,8 +342,8 @@ def renew(
     from .output import Screen
 
     with Screen(quiet) as screen:
-        from vpem.files.studies.certificates import check_days
         from vpem.files.studies.identities import known_identity, only_identity, renew_identity
+        from vpem.files.studies.signed import check_days
         from vpem.files.studies.study import read_study
 
         check_days(days)

@@ -163,7 +163,7 @@ def asked_of(options: Mapping[str, Any], n_parties: int) -> Report:
     import h5py
 
     from vpem.files.hdf5 import open_read
-    from vpem.fits.selection.lists import parse_numbers
+    from vpem.fits.settings import parse_numbers
 
     from .agreement import digest_of
 

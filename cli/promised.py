@@ -29,8 +29,8 @@ def check_asked(
     if privacy.epsilon is None:
         return
     from vpem.errors import InputError, Setting
-    from vpem.fits.private_kmeans import LEAVE_OUT as OF_CLUSTERS
-    from vpem.fits.private_rows import LEAVE_OUT, check_private
+    from vpem.fits.private import LEAVE_OUT, check_private
+    from vpem.fits.row_kmeans import LEAVE_OUT as OF_CLUSTERS
     from vpem.settings import KmeansSettings
 
     for start in ("init_rows", "init_model"):
@@ -50,7 +50,7 @@ def tell_what_is_left(
 ) -> None:
     """Say before a private fit of rows how large its noise will be."""
     if privacy.epsilon is not None:
-        from vpem.fits.foretold import foretell
+        from vpem.fits.privacy import foretell
 
         n_samples, n_features = task.parts.n_samples, len(task.source.feature_names)
         foretold = foretell(how, privacy, n_samples, n_features, task.networks[0])

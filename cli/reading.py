@@ -78,7 +78,7 @@ def teller(say: Callable[[str], None], families: bool = False) -> Callable[..., 
 
     def tell(found: Dataset, table: TableSettings, kept: TableSettings | None = None) -> None:
         from vpem.errors import shorten
-        from vpem.files.readers.common import GUESSED
+        from vpem.files.readers.frames import GUESSED
 
         if found.table is None:
             return

@@ -65,7 +65,7 @@ def relay(
 
     with Screen(quiet) as screen:
         from vpem.engines.tls.relay import Relay
-        from vpem.files.studies.fields import address_of
+        from vpem.files.studies.signed import address_of
         from vpem.files.studies.study import read_study
 
         found = read_study(file)

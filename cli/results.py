@@ -39,7 +39,7 @@ class Result:
     apart : bool
         Whether each process writes a model of its own, by ``write``.
     found : Fit, FedFit or Clustering, optional
-        What others will have, of which `vpem.fits.outcomes.few_rows_of` tells.
+        What others will have, of which `vpem.fits.results.few_rows_of` tells.
     heaviest : float
         The largest weight of a row here.
     """

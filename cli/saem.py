@@ -197,7 +197,7 @@ def _fit(
 
 def _told(found: SaemFit, source: Source, out: SaemOutput, network: Network, run: Run) -> SaemFit:
     """Return the fit with what the first process is told of individuals: nothing, unless asked."""
-    from vpem.saem.people import collect, leave_out
+    from vpem.saem.results import collect, leave_out
 
     if not network.agents.apart:
         return found
@@ -209,7 +209,7 @@ def _told(found: SaemFit, source: Source, out: SaemOutput, network: Network, run
 def _check_asked(model: str, out: SaemOutput) -> None:
     """Raise InputError where what a model has not is to be written."""
     from vpem.errors import InputError
-    from vpem.saem.models.catalogue import model_class
+    from vpem.saem.models.model import model_class
 
     if out.topics is not None and model != CORPUS_MODEL:
         raise InputError(f"--topics is for the model {CORPUS_MODEL}; leave it out")

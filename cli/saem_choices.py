@@ -215,7 +215,7 @@ def sampler_options_of(
     """Return the sampler for a model, its options and a codec of gradients, as recipes do."""
     from vpem._core.threads import thread_count
     from vpem.network.codecs import parse_codec
-    from vpem.saem.models.catalogue import model_class
+    from vpem.saem.models.model import model_class
     from vpem.saem.samplers import AUTO, SAMPLERS, usual_sampler
 
     known = {one: set(kind.__dataclass_fields__) for one, kind in SAMPLERS.items()}
@@ -259,7 +259,7 @@ def check_start(how: SaemSettings, strict: bool) -> None:
 
 def needed_covariates(model: str, options: Mapping[str, Any]) -> list[str]:
     """Return the covariates that a model with these options reads."""
-    from vpem.saem.models.catalogue import MODELS, model_class
+    from vpem.saem.models.model import MODELS, model_class
 
     return list(model_class(model, options).reads(options)) if model in MODELS else []
 
@@ -288,7 +288,7 @@ def name_words(options: Report, words: Mapping[str, Sequence[str]]) -> list[str]
 def start_of(path: Path, model: str, found: Individuals, options: Mapping[str, Any]) -> Any:
     """Return the estimates (p,) of a model file, if its parameters are those of this model."""
     from vpem.saem.formats.fits import read_saem
-    from vpem.saem.models.catalogue import make_model
+    from vpem.saem.models.model import make_model
 
     saved = read_saem(path)
     wanted = make_model(model, found, **options).parameters

@@ -84,7 +84,7 @@ class CorpusReader:
 
     def read(self, file: Path, id_column: str | None = None) -> Individuals:
         """Read the documents of a file."""
-        from vpem.saem.formats.corpora import read_corpus
+        from vpem.saem.formats.individuals import read_corpus
 
         named = {**self.columns, **({} if id_column is None else {"id": id_column})}
         given = {name: column for name, column in named.items() if column is not None}
@@ -104,7 +104,7 @@ class CorpusReader:
         """
         import numpy as np
 
-        from vpem.saem.corpus import document_counts, join_words
+        from vpem.saem.individuals import document_counts, join_words
 
         found = dict(parts)
         asked, left = self.asked, np.zeros(2)
@@ -139,7 +139,7 @@ def _spelled(
     parts: Mapping[int, Individuals], words: tuple[str, ...], left: Any
 ) -> tuple[dict[int, Individuals], Any]:
     """Return documents in a vocabulary, and add how many words and documents that leaves out."""
-    from vpem.saem.corpus import in_words
+    from vpem.saem.individuals import in_words
 
     found = {}
     for part, one in parts.items():
@@ -174,7 +174,7 @@ def _kept(words: Sequence[str], total: Any, asked: CorpusSettings) -> tuple[str,
 def _vocabulary(path: Path) -> tuple[str, ...]:
     """Read words, a line each."""
     from vpem.errors import FileError
-    from vpem.files.long_csv import LONGEST_NAME
+    from vpem.files.observations import LONGEST_NAME
     from vpem.files.opening import open_text
 
     try:

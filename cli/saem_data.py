@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from vpem.engines.engine import Engine
-    from vpem.files.parties.manifest import Party
+    from vpem.files.parties.opening import Party
     from vpem.network.partition import Workers
     from vpem.saem.individuals import Individuals
     from vpem.sums.connect import Network
@@ -232,7 +232,7 @@ def _of_party(party: Party, reader: CorpusReader | RowReader) -> Individuals:
 def _devices_of(found: Individuals, given: HeldIndividuals) -> Workers:
     """Choose who holds which individuals."""
     from vpem.network.partition import evenly
-    from vpem.saem.formats.devices import read_devices
+    from vpem.saem.formats.individuals import read_devices
 
     if given.devices is not None and given.device_individuals is not None:
         raise InputError("give --devices or --device-individuals, not both")

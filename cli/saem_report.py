@@ -127,7 +127,7 @@ def report_of(fit: SaemFit, held: Workers, screen: Screen) -> Report:
     from math import isfinite
 
     from vpem.saem.estimates import criteria_of, summary_of
-    from vpem.saem.saved import as_saved
+    from vpem.saem.results import as_saved
 
     model, likelihood, people = fit.model, fit.log_likelihood, fit.people
     saved = as_saved(fit)
@@ -272,7 +272,7 @@ def show_report(report: Report, fit: SaemFit) -> None:
     """Print what a reader wants to know."""
     from vpem.pictures.saem_contents import estimate_tables
     from vpem.saem.estimates import summary_of
-    from vpem.saem.saved import as_saved
+    from vpem.saem.results import as_saved
 
     from .kinds import as_printed
 

@@ -117,7 +117,7 @@ def individuals_of(
     from dataclasses import replace
 
     from vpem.errors import MissingColumnError
-    from vpem.files.long_csv import is_long_csv
+    from vpem.files.observations import is_long_csv
     from vpem.saem.formats.individuals import read_individuals
 
     given = {name: column for name, column in columns.items() if column is not None}
@@ -194,7 +194,7 @@ def _events(
     There are where the user names some, or the fit had some, or a covariate dose is looked for and
     the table has amounts instead.
     """
-    from vpem.files.long_csv import header_of
+    from vpem.files.observations import header_of
 
     if doses is not None:
         return _typed("doses", doses, "amt=AMT,rate=RATE")

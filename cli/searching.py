@@ -153,8 +153,7 @@ class Search:
         from vpem._core.threads import processors
         from vpem.errors import InputError
         from vpem.files.matrix import FileMatrix
-        from vpem.fits.selection.record import Record, facts_of
-        from vpem.fits.selection.search import trials_of
+        from vpem.fits.selection.search import Record, facts_of, trials_of
 
         self.task, self.cells, self.asked, self.out = task, cells, asked, out
         problem, engine = task.problem, task.run.engine

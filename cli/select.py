@@ -137,8 +137,8 @@ def select(
 
     began = time.perf_counter()
     with Screen(out.quiet) as screen:
-        from vpem.fits.selection.lists import parse_names, parse_numbers
         from vpem.fits.selection.search import grid, without_repeats
+        from vpem.fits.settings import parse_names, parse_numbers
 
         cells = grid(
             parse_numbers("--components", asked.n_components, least=1),

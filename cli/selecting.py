@@ -143,7 +143,7 @@ def _status(cell: Report) -> str:
 
 def show_selection(found: Selection, report: Report) -> None:
     """Print the table of all models, and what was chosen."""
-    from vpem.fits.selection.lists import as_ranges
+    from vpem.fits.settings import as_ranges
 
     criterion, choice = found.criterion, found.choice
     held = criterion == "heldout"

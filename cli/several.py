@@ -8,8 +8,7 @@ from dataclasses import KW_ONLY, dataclass
 from typing import TYPE_CHECKING, Any
 
 from vpem.errors import VpemWarning, printable
-from vpem.fits.selection.criteria import choose
-from vpem.fits.selection.search import search
+from vpem.fits.selection.search import choose, search
 from vpem.fits.selection.trials import Cell, Problem
 
 from .checkpoints import CheckpointSettings, catching, each_file, saver_of
@@ -42,8 +41,8 @@ class EachProgress(Progress):
 def each_checkpoint(how: CheckpointSettings, counts: Sequence[int], run: Run) -> CheckpointSettings:
     """Return how states of several fits are kept, each in a file that can be written."""
     from vpem.files.checkpoints import own_files
-    from vpem.files.endings import check_ending
     from vpem.files.hdf5 import check_writable
+    from vpem.files.temporaries import check_ending
 
     if how.checkpoint is None:
         return how

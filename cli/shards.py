@@ -22,7 +22,7 @@ def _own_paths(run: Run, network: Network, names: Sequence[str]) -> dict[int, Pa
     Beside --output and named after hubs' roots; where each process has a user, who names a file,
     the one shard goes there.
     """
-    from vpem.fits.shards import shard_paths
+    from vpem.fits.parts import shard_paths
 
     if run.out.output is None:
         return {}
@@ -51,8 +51,7 @@ def write_shards(
 
     Returns what a report needs of the fit, and what it says of the files.
     """
-    from vpem.fits.parts import outline
-    from vpem.fits.shards import write_shard
+    from vpem.fits.parts import outline, write_shard
 
     blocks, out = found.network.whole.blocks, run.out
     paths = _own_paths(run, found.network, names)

@@ -141,7 +141,7 @@ def told_apart(context: Any) -> dict[str, tuple[str, str]]:
 
 def show_config(context: Any) -> None:
     """Print the value of every option with its source: TOML, or with --json JSON."""
-    from vpem.files.toml_text import as_toml
+    from vpem.files.json_text import as_toml
 
     from .where import joined
 

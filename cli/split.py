@@ -69,7 +69,7 @@ def split(
     with Screen(printing.quiet) as screen:
         from vpem.errors import InputError
         from vpem.files.families import Asked, settle
-        from vpem.files.parties.cutting import cut, file_stems
+        from vpem.files.parties.joining import cut, file_stems
         from vpem.network.partition import contiguous
 
         tell = teller(screen.say, families=True)

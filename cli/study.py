@@ -17,7 +17,7 @@ from .study_demo import demo
 from .study_shown import report_of, show_study
 
 if TYPE_CHECKING:
-    from vpem.files.studies.request import Request
+    from vpem.files.studies.identities import Request
     from vpem.files.studies.study import Study
 
 
@@ -68,7 +68,7 @@ def init(
 
     with Screen(quiet) as screen:
         from vpem.errors import InputError
-        from vpem.files.studies.editions import sign_edition
+        from vpem.files.studies.identities import sign_edition
 
         from .agreed import agree_on
         from .new_study import check_links, new_study
@@ -150,8 +150,7 @@ def approve(
     from .output import Screen
 
     with Screen(quiet) as screen:
-        from vpem.files.studies.editions import approved, sign_edition
-        from vpem.files.studies.request import read_request
+        from vpem.files.studies.identities import approved, read_request, sign_edition
         from vpem.files.studies.study import read_study
 
         asked = read_request(request)
@@ -191,7 +190,7 @@ def _compare(request: Request, told: str) -> None:
 
 def _show_request(study: Study, request: Request) -> None:
     """Print who asks, and for what."""
-    from vpem.files.studies.editions import check_request
+    from vpem.files.studies.identities import check_request
 
     kind = {
         "join": "join, as a new member",
@@ -226,7 +225,7 @@ def show_request(file: Path, json: bool) -> None:
     from .output import Screen, print_json
 
     with Screen():
-        from vpem.files.studies.request import read_request
+        from vpem.files.studies.identities import read_request
 
         found = read_request(file)
         if json:
@@ -297,7 +296,7 @@ def change(
         from dataclasses import replace
 
         from vpem.errors import InputError, Setting, check_choice
-        from vpem.files.studies.editions import changed, sign_edition
+        from vpem.files.studies.identities import changed, sign_edition
         from vpem.files.studies.study import IF_LOST, read_study
 
         from .agreed import EXAMPLES, agree_on, refuse_as_own
@@ -342,7 +341,7 @@ def revoke(
     from .output import Screen
 
     with Screen(quiet) as screen:
-        from vpem.files.studies.editions import revoked, sign_edition
+        from vpem.files.studies.identities import revoked, sign_edition
         from vpem.files.studies.study import read_study
 
         found = read_study(which or _only_study())

@@ -24,7 +24,7 @@ def report_of(study: Study) -> Report:
         validity,
         written_address,
     )
-    from vpem.files.studies.fields import moment
+    from vpem.files.studies.signed import moment
 
     relay = study.roster.relay
     members = [

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from vpem.engines.tls.members import Member
     from vpem.errors import VpemError
-    from vpem.files.parties.manifest import Party
+    from vpem.files.parties.opening import Party
     from vpem.files.studies.study import Study
     from vpem.files.table_settings import TableSettings
 
@@ -94,7 +94,7 @@ def own_party(
     from dataclasses import replace
 
     from vpem.errors import InputError
-    from vpem.files.parties.manifest import choose_parties
+    from vpem.files.parties.opening import choose_parties
 
     given = choose_parties(files[:1], table, kept)
     if len(given) > 1:
@@ -216,7 +216,7 @@ def _opened(one: Agreed, study: Study, party: Party, tell: Any) -> tuple[Sequenc
 def _check_rows(one: Agreed, n_rows: int, name: str) -> None:
     """Raise InputError where a party has fewer rows than any fit of a command has components."""
     from vpem.errors import InputError
-    from vpem.fits.selection.lists import parse_numbers
+    from vpem.fits.settings import parse_numbers
 
     from .output import plural
 

@@ -11,7 +11,7 @@ from .workers import graph_of, workers_of
 
 if TYPE_CHECKING:
     from vpem.files.datasets import Dataset
-    from vpem.fits.known_labels import KnownLabels
+    from vpem.fits.labels import KnownLabels
     from vpem.fits.results import Fit
     from vpem.fits.selection.trials import Problem
     from vpem.network.schema import Report

@@ -202,7 +202,7 @@ def _network(
 def _named(source: str | None, agents: int | None, graph: GraphSettings) -> Graph:
     """Return the graph of a topology's name, or of a file, without a dataset."""
     from vpem.errors import InputError
-    from vpem.files.graph_files import read_graph
+    from vpem.files.networks import read_graph
     from vpem.network.graph import make_graph
 
     if source is None:

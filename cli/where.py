@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from vpem.engines.engine import Engine
     from vpem.files.checkpoints import FileSaver
-    from vpem.files.parties.manifest import Party
+    from vpem.files.parties.opening import Party
     from vpem.files.table_settings import TableSettings
     from vpem.network.schema import Report
 
@@ -77,7 +77,7 @@ class Where:
 
         ``columns`` says whether files are tables of features, which a study may name.
         """
-        from vpem.files.parties.manifest import choose_parties
+        from vpem.files.parties.opening import choose_parties
 
         return choose_parties(files, table, kept)
 

@@ -20,7 +20,7 @@ def workers_of(
 ) -> Workers:
     """Choose who holds which rows; where nobody says, one worker does, which is told."""
     from vpem.errors import InputError
-    from vpem.files.holdings import read_workers
+    from vpem.files.networks import read_workers
     from vpem.network.partition import by_label, evenly
 
     if sort_by_label:
@@ -50,7 +50,7 @@ def graph_of(n_agents: int, names: Sequence[str] | None, graph: GraphSettings) -
     if graph.topology is None and drawn:
         raise InputError("--radius and --mean-degree need the --topology of a random graph")
     if graph.graph is not None:
-        from vpem.files.graph_files import read_graph
+        from vpem.files.networks import read_graph
 
         return read_graph(graph.graph, n_agents, names)
     return make_graph(

@@ -7,9 +7,9 @@ from vpem import connect, make_graph
 from vpem._core.threads import one_blas_thread
 from vpem.network.partition import contiguous
 from vpem.steps.batches import fit_batches
-from vpem.steps.streams import RowStream
+from vpem.steps.row_sampling import RowStream
 from vpem.terms.features import FeatureTerms
-from vpem.terms.scaling import Scaling
+from vpem.terms.units import Scaling
 
 KEPT = ("statistics", "responsibilities")
 NETWORKS = {

@@ -15,7 +15,7 @@ from vpem.engines.placement import Placement
 from vpem.errors import InputError, VpemWarning
 from vpem.files.matrix import FileMatrix
 from vpem.files.parties.joining import stack_parties
-from vpem.files.parties.manifest import Party
+from vpem.files.parties.opening import Party
 from vpem.fits.local_rows import read_rows
 from vpem.network.partition import Workers, evenly
 from vpem.sums.connect import spread_workers

@@ -14,7 +14,7 @@ from vpem.files.data import read_dataset
 from vpem.files.datasets import Dataset, write_dataset
 from vpem.files.matrix import FileMatrix
 from vpem.files.parties.joining import stack_parties
-from vpem.files.parties.manifest import Party
+from vpem.files.parties.opening import Party
 from vpem.fits.local_rows import read_rows
 from vpem.network.partition import Workers, from_worker_of_row
 from vpem.sums.connect import spread_workers

@@ -16,8 +16,8 @@ from vpem.engines.one_process import OneProcess
 from vpem.engines.placement import Placement
 from vpem.errors import InputError
 from vpem.files.datasets import Dataset, write_dataset
-from vpem.files.parties.manifest import choose_parties
 from vpem.files.parties.observing import observe_parties
+from vpem.files.parties.opening import choose_parties
 from vpem.fits.observers import hide_entries
 from vpem.sums.connect import spread_workers
 from vpem.terms.lowrank.entries import from_matrices

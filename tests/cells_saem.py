@@ -19,7 +19,7 @@ from vpem.files.datasets import Dataset, write_dataset
 from vpem.network.partition import evenly, from_worker_of_row
 from vpem.saem.formats.individuals import chain
 from vpem.saem.individuals import from_long, from_matrix
-from vpem.saem.people import collect
+from vpem.saem.results import collect
 from vpem.sums.connect import spread_workers
 
 from .cells_support import first_of, lost_messages, over_members

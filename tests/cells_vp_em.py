@@ -14,7 +14,7 @@ from vpem.engines.placement import Placement
 from vpem.files.data import read_dataset
 from vpem.files.datasets import Dataset, write_dataset
 from vpem.files.parties.joining import join_parties
-from vpem.files.parties.manifest import Party
+from vpem.files.parties.opening import Party
 from vpem.fits.spread import fit_spread, own_columns
 from vpem.network.partition import contiguous
 from vpem.sums.connect import spread

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from benchmarks.lines import free_port
 from benchmarks.studies import make_study
+from vpem.files.studies.identities import write_study
 from vpem.files.studies.study import Study, read_study
-from vpem.files.studies.writing import write_study
 
 from .forks import MAIN, environment, interpreter
 

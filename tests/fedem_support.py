@@ -5,9 +5,8 @@ import numpy as np
 from vpem import fit_fedem
 from vpem.network.partition import Blocks, Workers, evenly
 from vpem.terms.features import FeatureTerms
-from vpem.terms.mixture_statistics import MixtureStatistics
-from vpem.terms.scaling import Scaling
-from vpem.terms.statistic_map import Moments, StatisticMap
+from vpem.terms.mixture_statistics import MixtureStatistics, Moments, StatisticMap
+from vpem.terms.units import Scaling
 
 ROWS = [3, 90, 170]
 EXACT = {"step_size": 1.0, "memory": "none"}

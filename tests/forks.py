@@ -123,8 +123,6 @@ def _load():
     import vpem_cli.app
     import vpem_cli.labels
     import vpem_cli.meeting
-    from vpem.files.studies import identities, logged, policy, study  # noqa: F401
-    from vpem.fits import fedem, imputation, labels, plan, row_kmeans, rows, spread  # noqa: F401
     from vpem.fits.selection import trials  # noqa: F401
 
     # The tree of commands, and what reads their options.

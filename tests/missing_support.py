@@ -7,7 +7,7 @@ from scipy.stats import multivariate_normal
 from vpem import connect, fit_vpem, make_graph
 from vpem.network.partition import from_lists
 from vpem.terms.mixture import Mixture
-from vpem.terms.scaling import Scaling
+from vpem.terms.units import Scaling
 
 
 def clusters(seed, n_samples=200, d=5, k=2, gap=2.0):

@@ -14,7 +14,7 @@ from vpem.engines.placement import Placement
 from vpem.errors import FileError, InputError, VpemWarning
 from vpem.files.datasets import Dataset, write_dataset
 from vpem.files.parties.joining import join_parties
-from vpem.files.parties.manifest import Party
+from vpem.files.parties.opening import Party
 
 NAMES = ("a", "b", "c")
 

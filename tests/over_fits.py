@@ -20,7 +20,7 @@ from vpem.network.graph import make_graph
 from vpem.network.partition import from_lists
 from vpem.settings import FitSettings
 from vpem.sums.connect import connect, spread
-from vpem.terms.covariances import block_views
+from vpem.terms.mixture import block_views
 
 HELD = {
     3: [[0, 4, 1], [2, 3], [5, 6, 7]],

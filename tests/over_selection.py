@@ -11,8 +11,7 @@ import numpy as np
 from tests.over_fits import overlapping
 from tests.over_sums import agents_on
 from vpem.fits.local_rows import read_rows
-from vpem.fits.selection.record import Record, facts_of
-from vpem.fits.selection.search import grid, search
+from vpem.fits.selection.search import Record, facts_of, grid, search
 from vpem.fits.selection.trials import Problem
 from vpem.fits.spread import own_columns
 from vpem.network.graph import make_graph

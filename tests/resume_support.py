@@ -5,8 +5,8 @@ import dataclasses
 import numpy as np
 import pytest
 
-from vpem.files.states import _Reader, _Writer
-from vpem.steps.saver import Saver
+from vpem.files.checkpoints import _Reader, _Writer
+from vpem.steps.recovery import Saver
 
 TIMES = {"seconds"}
 

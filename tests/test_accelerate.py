@@ -12,11 +12,10 @@ from vpem.files.matrix import FileMatrix
 from vpem.network.ledger import Ledger
 from vpem.network.partition import contiguous, evenly
 from vpem.steps import accelerate
-from vpem.steps.accelerate import parse_acceleration
+from vpem.steps.accelerate import LocalSteps, parse_acceleration
 from vpem.steps.em import expect
-from vpem.steps.local_steps import LocalSteps
-from vpem.terms.coordinates import Coordinates
 from vpem.terms.missing import terms_of
+from vpem.terms.mixture import Coordinates
 
 from .cli_support import done, overlapping
 from .resume_support import check_resumes

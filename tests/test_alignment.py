@@ -442,15 +442,16 @@ class Says:
 
 def modified(monkeypatch, party, side, **otherwise):
     """Let one party run modified code at one side ("client", "server") of the set intersection."""
-    from vpem.files.parties import set_intersection
+    from vpem.files.parties import alignment
 
-    psi = set_intersection._library()
+    psi = alignment._library()
     theirs = Says(psi)
     maker = Says(getattr(psi, side), CreateWithNewKey=lambda own, key: Says(own(key), **otherwise))
     setattr(theirs, side, maker)
     ranks = {str(party): theirs}
     monkeypatch.setattr(
-        set_intersection, "_library", lambda: ranks.get(threading.current_thread().name, psi)
+        "vpem.files.parties.alignment._library",
+        lambda: ranks.get(threading.current_thread().name, psi),
     )
 
 

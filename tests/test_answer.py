@@ -7,7 +7,7 @@ import pytest
 from sklearn.datasets import load_wine
 
 from vpem import Blocks, connect, connect_workers, kmeans_features, kmeans_rows, make_graph
-from vpem.files.clusterings import StoredClustering, read_clustering, write_clustering
+from vpem.files.results import StoredClustering, read_clustering, write_clustering
 from vpem.fits.answer import (
     NOT_MEASURED,
     Answer,
@@ -19,7 +19,7 @@ from vpem.fits.answer import (
 )
 from vpem.network.partition import contiguous, evenly
 from vpem.settings import COVARIANCE_TYPES
-from vpem.terms.scaling import Scaling
+from vpem.terms.units import Scaling
 
 from .missing_support import dense, random_mixture
 

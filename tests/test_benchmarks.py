@@ -163,7 +163,7 @@ def test_saem_likelihoods_of_curves_agree(monkeypatch):
     import numpy as np
 
     from benchmarks.saem_curves import NLME, quadrature, theophylline_data
-    from vpem.saem.models.curves import OneCompartmentModel
+    from vpem.saem.models.mixed import OneCompartmentModel
 
     model = OneCompartmentModel(theophylline_data().take([2]), random=("ka", "cl"))
     middle = NLME[:2]

@@ -25,7 +25,10 @@ TWINS = sorted(path.stem for path in CORE.glob("reference*.py"))
 # ---- kernels and twins --------------------------------------------------------------------------
 
 
-PATHS = {"langevin": ("vpem.saem.langevin", "Langevin"), "propose": ("vpem.saem.moves", "propose")}
+PATHS = {
+    "langevin": ("vpem.saem.samplers", "Langevin"),
+    "propose": ("vpem.saem.samplers", "propose"),
+}
 """Kernels whose twins move the latents of models that have no kernel."""
 
 

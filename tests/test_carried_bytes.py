@@ -11,8 +11,7 @@ from vpem.network.partition import contiguous, evenly
 from vpem.saem.server import SaemServer
 from vpem.sums.connect import connect, connect_workers, spread, spread_workers
 from vpem.sums.quantizer import Quantizer
-from vpem.terms.lowrank.dealing import split
-from vpem.terms.lowrank.entries import from_matrices
+from vpem.terms.lowrank.entries import from_matrices, split
 
 from .tables import over
 from .thread_engine import over_queues, together

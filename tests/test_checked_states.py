@@ -19,9 +19,8 @@ from vpem import (
     make_graph,
 )
 from vpem.errors import FileError
-from vpem.files.states import read_state, write_state
-from vpem.fits.selection.record import Record, facts_of
-from vpem.fits.selection.search import grid, search
+from vpem.files.checkpoints import read_state, write_state
+from vpem.fits.selection.search import Record, facts_of, grid, search
 from vpem.fits.selection.trials import Problem
 from vpem.network.partition import contiguous, evenly
 from vpem.saem.individuals import from_matrix

@@ -14,13 +14,18 @@ import pytest
 from vpem import connect, fit_vpem, make_graph
 from vpem.engines.one_process import OneProcess
 from vpem.errors import FileError, InputError, Interrupted, VpemWarning
-from vpem.files.checkpoints import FileSaver, files_of, newest_common
-from vpem.files.fingerprint import checksum
+from vpem.files.checkpoints import (
+    FileSaver,
+    checksum,
+    files_of,
+    newest_common,
+    read_state,
+    write_state,
+)
 from vpem.files.models import write_model
-from vpem.files.states import read_state, write_state
-from vpem.fits.selection.record import Record
+from vpem.fits.selection.search import Record
 from vpem.network.partition import contiguous
-from vpem.steps.saver import NoSaver, PartSaver, set_stream, stream_state
+from vpem.steps.recovery import NoSaver, PartSaver, set_stream, stream_state
 
 from .resume_support import check_same
 
@@ -145,8 +150,8 @@ def test_other_files_are_refused(tmp_path):
 
 def bombs(file):
     """Structures that a reader must not believe."""
+    from vpem.files.checkpoints import ENCODING, VERSION, _digest
     from vpem.files.hdf5 import create, write_attribute
-    from vpem.files.states import ENCODING, VERSION, _digest
 
     for structure in (
         b'{"a":["array","f8",[1000000000000]]}',
@@ -202,7 +207,7 @@ def test_a_full_disk_leaves_what_was_there(tmp_path, monkeypatch):
     def fail(*_):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("vpem.files.states._flush", fail)
+    monkeypatch.setattr("vpem.files.checkpoints._flush", fail)
     with pytest.raises(FileError, match="No space left"):
         write_state(file, {"a": 2})
     assert read_state(file) == {"a": 1}
@@ -388,7 +393,7 @@ def test_sums_tell_data_apart():
 
 
 def test_sums_of_large_data_look_all_over_them(monkeypatch):
-    monkeypatch.setattr("vpem.files.fingerprint.LOOKED_AT", 1 << 14)
+    monkeypatch.setattr("vpem.files.checkpoints.LOOKED_AT", 1 << 14)
     X = np.zeros((10_000, 2))
     found = {checksum(X)}
     for row in (0, 9_999):

@@ -15,7 +15,7 @@ import vpem_cli
 from vpem.errors import printable
 from vpem.files.data import read_dataset
 from vpem.files.models import read_model, write_model
-from vpem.terms.scaling import Scaling
+from vpem.terms.units import Scaling
 
 from .cli_support import MAIN, NAMES, done, listing, make_data, run, spawn
 from .forks import environment, interpreter

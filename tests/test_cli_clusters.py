@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import vpem_cli
-from vpem.files.clusterings import is_clustering, read_clustering
 from vpem.files.datasets import Dataset, write_dataset
+from vpem.files.results import is_clustering, read_clustering
 
 from .cli_support import done, run
 

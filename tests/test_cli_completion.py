@@ -119,13 +119,13 @@ def test_values_of_the_environment_do_not_disturb(completed, monkeypatch):
 
 def from_the_library():
     """What the library takes, by the names of the choices."""
-    from vpem.files import examples, fetching
+    from vpem.files import examples
     from vpem.pictures import page
     from vpem_cli import model
 
     return {
         "data copy name": examples.EXAMPLES,
-        "data fetch name": fetching.OPEN,
+        "data fetch name": examples.OPEN,
         "kind": tuple(page.KINDS),
         "model best criterion": model.CRITERIA,
     }
@@ -141,12 +141,12 @@ def test_choices_are_those_of_the_library():
 
 def test_choices_of_settings_are_those_of_the_library():
     from vpem.records import about
-    from vpem.saem.models import catalogue
+    from vpem.saem.models import model
     from vpem.saem.models.population import COVARIANCES
     from vpem.saem.samplers import AUTO, SAMPLERS
     from vpem_cli.saem_choices import ModelSettings
 
-    assert tuple(catalogue.MODELS) == settings.SAEM_MODELS
+    assert tuple(model.MODELS) == settings.SAEM_MODELS
     assert (AUTO, *SAMPLERS) == settings.SAMPLERS
     covariance = ModelSettings.settings_by_name["covariance"]
     assert about(covariance).choices == COVARIANCES

@@ -7,7 +7,7 @@ import tomllib
 
 import pytest
 
-from vpem.files.toml_text import as_toml
+from vpem.files.json_text import as_toml
 from vpem_cli.app import command
 from vpem_cli.config import key_of, leaves, variables
 

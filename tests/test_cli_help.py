@@ -15,7 +15,7 @@ import pytest
 import vpem_cli
 from vpem import connect, fit_vpem, make_graph
 from vpem.files.studies.message_log import MessageLog
-from vpem.fits.shards import shard_path, write_shard
+from vpem.fits.parts import shard_path, write_shard
 from vpem.network.partition import contiguous
 from vpem_cli import app
 from vpem_cli.app import command

@@ -236,7 +236,7 @@ def test_holdout(capsys, folder, words, losses):
 
 
 def test_the_peer_that_is_not_run_says_why(capsys, folder, monkeypatch):
-    monkeypatch.setattr("vpem.fits.holdouts.MOST_WORK", 1)
+    monkeypatch.setattr("vpem.fits.observers.MOST_WORK", 1)
     words = ("impute", "birds.csv", *POISSON, "--holdout", "0.1")
     shown = done(capsys, *words).out
     assert "iterative imputer was not run: it regresses each of 8 columns on all others" in shown

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from sklearn.cluster import KMeans
 
-from vpem.files.clusterings import read_clustering
 from vpem.files.datasets import Dataset, write_dataset
+from vpem.files.results import read_clustering
 from vpem.network.partition import contiguous, evenly
 
 from .cli_support import done, run

@@ -7,10 +7,9 @@ import pytest
 import vpem_cli
 from vpem import read_model, write_model
 from vpem.engines.tls.members import fingerprint_words
-from vpem.files.studies.identities import read_certificate, read_identity
+from vpem.files.studies.identities import read_certificate, read_identity, write_request
 from vpem.files.studies.message_log import MessageLog
 from vpem.files.studies.policy import EXAMPLE
-from vpem.files.studies.request import write_request
 
 from .cli_support import AGENTS, HELD, NAMES, done, listing, make_data, run
 from .study_support import make_study

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from vpem import choose_parties, read_dataset, read_model
-from vpem.files.clusterings import StoredClustering
 from vpem.files.datasets import Dataset, write_dataset
+from vpem.files.results import StoredClustering
 from vpem.files.table_settings import TableSettings
 from vpem.network.partition import Partition
 from vpem.pictures.saved import saved_of

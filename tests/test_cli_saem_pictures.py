@@ -18,7 +18,7 @@ from vpem.saem.formats.individuals import read_individuals, write_individuals
 from vpem.saem.individuals import from_matrix
 from vpem.saem.models.linear import LinearModel
 from vpem.saem.prediction import Predictor
-from vpem.saem.saved import as_saved
+from vpem.saem.results import as_saved
 
 from .cli_support import ROOT, done, listing, run
 from .pictures_support import fitted, shared_folder

@@ -14,10 +14,9 @@ import pytest
 
 import vpem_cli
 from vpem import read_model
-from vpem.files.checkpoints import FileSaver
+from vpem.files.checkpoints import FileSaver, read_state
 from vpem.files.data import read_dataset
 from vpem.files.datasets import Dataset, write_dataset
-from vpem.files.states import read_state
 from vpem.fits.settings import PrivacySettings
 
 from .cli_support import done, listing, make_data, run
@@ -220,7 +219,7 @@ SEARCH = ("-k", "1-3", "--restarts", 2, "--json", "-q")
 
 PAUSING = """
 import sys, time
-import vpem.fits.selection.holding as holding, vpem.fits.selection.jobs as jobs
+import vpem.fits.selection.holding as holding, vpem.fits.selection.search as jobs
 def pausing(method):
     calls = []
     def call(*words, **options):
@@ -293,7 +292,7 @@ def test_signals_wait_until_a_process_has_been_begun(monkeypatch):
     """One that comes while the problem is being sent would leave it truncated."""
     from multiprocessing.process import BaseProcess
 
-    from vpem.fits.selection.jobs import _Process
+    from vpem.fits.selection.search import _Process
 
     begun = []
     start = BaseProcess.start

@@ -9,10 +9,9 @@ import pytest
 
 from vpem.engines.tls.members import fingerprint_words
 from vpem.files.datasets import Dataset, write_dataset
-from vpem.files.studies.known import remember
-from vpem.files.studies.request import read_request
+from vpem.files.studies.identities import read_request
 from vpem.files.studies.signed import read_signed, signed_text
-from vpem.files.studies.study import read_study
+from vpem.files.studies.study import read_study, remember
 from vpem.terms.families.kinds import Kinds
 
 from .cli_support import done, run

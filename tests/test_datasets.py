@@ -13,7 +13,7 @@ from vpem.checks import check_finite
 from vpem.errors import FileError, InputError, VpemError, VpemWarning
 from vpem.files.data import read_dataset
 from vpem.files.datasets import Dataset, default_names, write_dataset
-from vpem.files.summary import summarize_features
+from vpem.files.families import summarize_features
 from vpem.network.partition import contiguous, from_lists
 
 from .tables import each, over

@@ -11,8 +11,7 @@ import vpem
 from vpem import Dataset, fit_em, fit_fedem, fit_vpem, read_model, write_dataset
 from vpem.engines.one_process import OneProcess
 from vpem.errors import VpemWarning
-from vpem.fits.selection.criteria import choose
-from vpem.fits.selection.search import grid, search
+from vpem.fits.selection.search import choose, grid, search
 from vpem.fits.selection.trials import Problem
 from vpem.fits.spread import fit_spread, own_columns
 from vpem.network.graph import make_graph
@@ -21,7 +20,7 @@ from vpem.sums.connect import connect, connect_workers, spread
 from vpem.terms.degenerate import AT_FLOOR, degenerate_in_hubs
 from vpem.terms.families.kinds import Kinds
 from vpem.terms.mixture import Mixture
-from vpem.terms.scaling import Scaling
+from vpem.terms.units import Scaling
 
 from .cli_support import done
 from .tables import each, over

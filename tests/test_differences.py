@@ -18,9 +18,9 @@ from vpem.sums.consensus import NATS
 from vpem.sums.forecast import communication
 from vpem.sums.gossip import GossipSum
 from vpem.sums.sum import Scalars
-from vpem.terms import features, row_terms
+from vpem.terms import features
 from vpem.terms.missing import MissingTerms
-from vpem.terms.scaling import Scaling
+from vpem.terms.units import Scaling
 
 from .missing_support import with_holes
 from .tables import each, over
@@ -120,7 +120,7 @@ def test_differences_find_what_whole_terms_do(sums, k, dtype, weighted, missing,
     terms = terms_of(network, dtype=dtype, weighted=weighted, missing=missing)
     mixture = terms.start(np.nan_to_num(terms.at_rows(np.arange(k))))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(row_terms, "CHUNK_BYTES", chunk)
+        patch.setattr(features, "CHUNK_BYTES", chunk)
         ours, theirs = (network.total.on(Ledger(network.graph)) for _ in range(2))
         found, wanted = by_differences(terms, ours, mixture), by_whole_terms(terms, theirs, mixture)
     heard = slice(None) if ours.silent is None else ~ours.silent

@@ -8,7 +8,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from vpem.files.studies.logged import entries
+from vpem.files.studies.message_log import entries
 from vpem_cli import app
 from vpem_cli.agreed import agreed_before
 from vpem_cli.disclosure import Setup, disclosures

@@ -9,10 +9,9 @@ import pytest
 
 import vpem_cli
 from vpem.errors import VpemError
-from vpem.files.clusterings import read_clustering
-from vpem.files.imputations import read_imputed
 from vpem.files.models import read_model
 from vpem.files.observations import read_observations, write_observations
+from vpem.files.results import read_clustering, read_imputed
 from vpem.saem.formats.fits import read_saem
 from vpem.saem.formats.individuals import read_individuals, write_individuals
 

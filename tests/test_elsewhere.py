@@ -4,7 +4,7 @@ import os
 import signal
 
 from vpem import checks
-from vpem.fits.selection import jobs
+from vpem.fits.selection import search
 
 from .cli_support import done, make_data
 
@@ -27,6 +27,6 @@ def test_commands_need_nothing_that_windows_lacks(capsys, tmp_path, monkeypatch)
     done(capsys, "predict", "m.h5", "d.h5", "-o", "labels.csv")
     done(capsys, "select", "d.h5", "-k", "1-2", "--tol", "0.01", "--jobs", "1", "-o", "best.h5")
     assert {path.name for path in tmp_path.iterdir()} >= {"m.h5", "labels.csv", "best.h5"}
-    monkeypatch.setattr(jobs.sys, "platform", "win32")
-    with jobs._masked():
+    monkeypatch.setattr(search.sys, "platform", "win32")
+    with search._masked():
         pass

@@ -5,13 +5,12 @@ import pytest
 
 from vpem import VPEM, DistributedKMeans, FedMissEM
 from vpem.errors import InputError
-from vpem.files.clusterings import write_clustering
 from vpem.files.datasets import Dataset, write_dataset
-from vpem.files.endings import ENDINGS, INSTEAD, check_ending, ending_of
-from vpem.files.model_exports import write_json, write_npz
-from vpem.files.models import read_model, write_model
+from vpem.files.models import read_model, write_json, write_model, write_npz
 from vpem.files.observations import write_observations
-from vpem.fits.imputed import write_imputation
+from vpem.files.results import write_clustering
+from vpem.files.temporaries import ENDINGS, INSTEAD, check_ending, ending_of
+from vpem.fits.mixture_imputation import write_imputation
 from vpem.pictures.figure import save_picture
 from vpem.terms.lowrank.entries import from_matrices
 

@@ -12,11 +12,11 @@ from sklearn.mixture import GaussianMixture
 
 import vpem
 from vpem import VPEM, DistributedGaussianMixture, DistributedKMeans, FedEM, FedMissEM, InputError
-from vpem.files.states import write_state
-from vpem.fits.estimators.row_estimators import workers_of
+from vpem.files.checkpoints import write_state
+from vpem.fits.estimators.rows import workers_of
 from vpem.network.partition import evenly
 from vpem.shown import Shown
-from vpem.steps.given_starts import GivenStart
+from vpem.steps.starts import GivenStart
 
 from .tables import each
 

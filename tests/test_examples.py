@@ -5,7 +5,7 @@ import pytest
 
 from vpem import InputError, example_path, read_dataset, read_individuals
 from vpem.files.examples import EXAMPLES
-from vpem.saem.formats.corpora import read_corpus
+from vpem.saem.formats.individuals import read_corpus
 
 from .cli_support import done, listing, run
 from .pages_support import inside

@@ -14,8 +14,7 @@ from vpem.fits.spread_use import SpreadRows
 from vpem.network.partition import Partition, contiguous
 from vpem.settings import COVARIANCE_TYPES
 from vpem.sums.connect import spread
-from vpem.terms.factor_mixture import FactorMixture
-from vpem.terms.loadings import Posterior
+from vpem.terms.factors import FactorMixture, Posterior
 
 from .factors_support import textbook
 from .resume_support import check_resumes

@@ -8,9 +8,8 @@ from scipy import optimize, special, stats
 
 from vpem import connect, fit_vpem, make_graph
 from vpem.network.partition import Blocks, from_lists
-from vpem.terms.families.dispersed import LARGEST_SIZE
+from vpem.terms.families.counts import LARGEST_SHAPE, LARGEST_SIZE, shape_of
 from vpem.terms.families.kinds import FAMILIES, Kinds
-from vpem.terms.families.positive import LARGEST_SHAPE, shape_of
 
 K, D, LEVELS = 3, 4, (2, 3, 4, 1)
 HUBS = ([2, 0], [], [1, 3])

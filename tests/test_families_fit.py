@@ -16,7 +16,7 @@ from vpem.fits.spread import fit_spread, own_columns
 from vpem.network.partition import from_lists
 from vpem.sums.connect import spread
 from vpem.terms.families.kinds import Kinds
-from vpem.terms.scaling import Scaling
+from vpem.terms.units import Scaling
 
 from .resume_support import check_resumes
 from .tables import each

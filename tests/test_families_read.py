@@ -16,9 +16,9 @@ from vpem.files.families import asked_by
 from vpem.files.levels import MOST_LEVELS
 from vpem.files.models import write_model
 from vpem.files.parties.joining import join_parties, stack_parties
-from vpem.files.parties.manifest import choose_parties, read_manifest
+from vpem.files.parties.opening import choose_parties, read_manifest
 from vpem.files.table_settings import TableSettings
-from vpem.fits.estimators.families import dataset_for_fit
+from vpem.fits.estimators.base import dataset_for_fit
 from vpem.fits.estimators.mixtures import VPEM
 from vpem.network.partition import contiguous
 from vpem.terms.families.kinds import Kinds

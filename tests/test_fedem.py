@@ -21,12 +21,12 @@ from vpem.network.partition import Blocks, by_label, evenly, from_worker_of_row
 from vpem.settings import COVARIANCE_TYPES
 from vpem.steps.em import fit
 from vpem.steps.fedem import first_statistics, run_fedem
-from vpem.steps.fedruns import parse_step_size
-from vpem.steps.resting import Drift, Rest, looks_needed
+from vpem.steps.fedem_steps import Drift, Rest, looks_needed
+from vpem.steps.fedem_sums import parse_step_size
 from vpem.sums.connect import connect_workers
 from vpem.sums.server import ServerSum
 from vpem.terms.features import FeatureTerms
-from vpem.terms.scaling import Scaling
+from vpem.terms.units import Scaling
 
 from .estimator_support import EXCUSED, check_as_scikit_learn_does
 from .fedem_support import EXACT, ROWS, mixture_model, run

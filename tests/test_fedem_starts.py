@@ -102,8 +102,7 @@ def test_bytes_of_a_short_setup():
 
 
 def test_white_units_are_undone(X):
-    from vpem.terms.matrices import symmetric
-    from vpem.terms.whitening import Whitening
+    from vpem.terms.units import Whitening, symmetric
 
     model = mixture_model(X * np.array([1.0, 1e3, 1e-1, 1.0]))
     basis = Whitening(model.to_mixture)

@@ -7,7 +7,7 @@ from sklearn.datasets import load_wine
 from vpem import NotConvergedWarning, VpemWarning, fit_fedem
 from vpem.network.codecs import parse_codec
 from vpem.network.partition import evenly, from_worker_of_row
-from vpem.steps.safe_steps import (
+from vpem.steps.fedem_steps import (
     MOST_ITERATIONS,
     batches_of,
     noise_of,

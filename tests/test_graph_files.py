@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from vpem.errors import FileError, InputError, VpemWarning
-from vpem.files.graph_files import EDGE_LISTS, read_graph
+from vpem.files.networks import EDGE_LISTS, read_graph
 from vpem.network.graph import check_connected
 
 from .tables import each, over

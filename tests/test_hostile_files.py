@@ -17,18 +17,16 @@ import pytest
 
 from tests.cli_support import run
 from vpem.errors import FileError, InputError
-from vpem.files import hdf5, json_text, opening, toml_text
+from vpem.files import hdf5, json_text, opening
+from vpem.files.checkpoints import read_state
 from vpem.files.data import read_dataset
-from vpem.files.graph_files import read_graph
-from vpem.files.holdings import read_partition, read_workers
 from vpem.files.matrix import FileMatrix
+from vpem.files.networks import read_graph, read_partition, read_workers
 from vpem.files.observations import read_observations
 from vpem.files.parties.alignment import read_key
-from vpem.files.parties.manifest import read_manifest
-from vpem.files.states import read_state
-from vpem.fits.evaluation import read_labels
-from vpem.saem.formats.devices import read_devices
-from vpem.saem.formats.individuals import read_individuals
+from vpem.files.parties.opening import read_manifest
+from vpem.fits.contribution import read_labels
+from vpem.saem.formats.individuals import read_devices, read_individuals
 
 from .tables import each, over
 
@@ -537,7 +535,7 @@ def test_toml_is_looked_over_before_it_is_parsed(tmp_path, capsys, text, monkeyp
 def test_brackets_and_dots_of_toml_that_nest_nothing(tmp_path, text):
     path = tmp_path / "some.toml"
     path.write_text(text)
-    assert toml_text.read_toml(path) == tomllib.loads(text)
+    assert json_text.read_toml(path) == tomllib.loads(text)
 
 
 def test_toml_is_bounded(tmp_path, capsys):

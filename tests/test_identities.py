@@ -11,7 +11,7 @@ from sklearn.mixture import GaussianMixture
 from vpem import connect, fit_vpem, make_graph
 from vpem.network.hubs import Hub
 from vpem.network.partition import contiguous, from_lists
-from vpem.terms.scaling import Scaling
+from vpem.terms.units import Scaling
 
 from .tables import each, over
 

@@ -174,7 +174,7 @@ def test_an_open_quotation_mark_swallows_nothing(table):
 
 
 def test_rows_longer_than_a_block_are_refused(table, monkeypatch):
-    monkeypatch.setattr("vpem.files.readers.text_tables.BLOCK_BYTES", 64)
+    monkeypatch.setattr("vpem.files.readers.text.BLOCK_BYTES", 64)
     with pytest.raises(FileError, match="a row is longer than 64 bytes"):
         read_dataset(table("x,y\n" + "1,2\n" * 100 + "1," + "2" * 200 + "\n"))
 

@@ -12,10 +12,10 @@ from sklearn.utils.estimator_checks import check_estimator
 
 import vpem
 from vpem import InputError, NotConvergedWarning, VpemWarning
-from vpem.fits.holdouts import score_holdout
+from vpem.fits.observers import score_holdout
 from vpem.network.codecs import parse_codec
 from vpem.settings import LAWS
-from vpem.steps.safe_steps import (
+from vpem.steps.fedem_steps import (
     MOST_ITERATIONS,
     WHOLE_STEPS,
     enough_iterations,
@@ -24,11 +24,9 @@ from vpem.steps.safe_steps import (
     step_ceiling,
 )
 from vpem.sums.quantizer import Quantizer
-from vpem.terms.lowrank.dealing import hide, split
-from vpem.terms.lowrank.entries import from_matrices
-from vpem.terms.lowrank.factors import LowRank, descend, fit_rows, objective, shrink
-from vpem.terms.lowrank.laws import make_law
-from vpem.terms.lowrank.model import ImputationModel
+from vpem.terms.lowrank.entries import from_matrices, hide, split
+from vpem.terms.lowrank.model import ImputationModel, LowRank, descend, fit_rows, objective, shrink
+from vpem.terms.lowrank.observations import make_law
 
 from .tables import each, each_once, over
 
@@ -557,7 +555,7 @@ def test_the_peer_is_run_where_it_can_be(monkeypatch):
     kept, hidden = hide(from_matrices(draw("gaussian", 0)), 0.1, np.random.default_rng(0))
     fit = quiet(kept, rank=2)
     assert score_holdout(fit, hidden, 0.1, 0)["iterative_imputer"]["rmse"] > 0
-    monkeypatch.setattr("vpem.fits.holdouts.MOST_WORK", 100)
+    monkeypatch.setattr("vpem.fits.observers.MOST_WORK", 100)
     why = score_holdout(fit, hidden, 0.1, 0)["iterative_imputer"]["skipped"]
     assert "each of 12 columns" in why
 

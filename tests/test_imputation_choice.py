@@ -6,13 +6,11 @@ from sklearn.datasets import load_diabetes, load_iris, load_wine
 
 import vpem
 from vpem.errors import InputError, VpemWarning
-from vpem.fits import choosing
 from vpem.fits.imputation import fit_imputation
 from vpem.fits.mixture_imputation import MixtureImputation
 from vpem.network.graph import make_graph
 from vpem.sums.connect import connect_workers, spread_workers
-from vpem.terms.lowrank.dealing import hide, split
-from vpem.terms.lowrank.entries import from_matrices
+from vpem.terms.lowrank.entries import from_matrices, hide, split
 
 from .cli_support import done, run
 from .resume_support import check_resumes
@@ -116,7 +114,7 @@ def test_processes_choose_as_one_does_and_no_entry_is_gathered(way, how, monkeyp
     graph = make_graph(options.pop("graph", "star"), 3)
     given = split(from_matrices(low_rank(shape=(12, 6))), 3, "random", np.random.default_rng(0))
     how = {"max_iter": 4, "tol": 0.0, "n_threads": 1} | how
-    monkeypatch.setattr(choosing, "MOST_FOLDS", 2)
+    monkeypatch.setattr("vpem.fits.imputation.MOST_FOLDS", 2)
     alone = fit_imputation(given, network=connect_workers(graph, **options), **how)
 
     def fit(member):
@@ -197,7 +195,7 @@ def test_strange_tables_are_filled(name):
 
 
 def test_a_chosen_fit_goes_on_from_its_checkpoint_to_the_bit(monkeypatch):
-    monkeypatch.setattr(choosing, "MOST_FOLDS", 1)
+    monkeypatch.setattr("vpem.fits.imputation.MOST_FOLDS", 1)
     given = split(from_matrices(low_rank(shape=(12, 6))), 2, "random", np.random.default_rng(0))
     check_resumes(lambda saver: fit_imputation(
         given, saver=saver, max_iter=6, tol=0.0, participation=0.6, seed=3, n_threads=1

@@ -19,18 +19,16 @@ from vpem import (
     make_graph,
 )
 from vpem.errors import FileError
-from vpem.files.clusterings import StoredClustering, read_clustering, write_clustering
-from vpem.fits.one_shot import proven_factor
+from vpem.files.results import StoredClustering, read_clustering, write_clustering
+from vpem.fits.feature_kmeans import proven_factor
 from vpem.network.ledger import Ledger
 from vpem.network.partition import Blocks, Workers, contiguous, evenly, from_worker_of_row
-from vpem.steps.held_rows import HeldRows, StoredParts
 from vpem.steps.row_lloyd import lloyd_rows
-from vpem.steps.seeding import seed_rows
-from vpem.steps.starts import draw_start
-from vpem.steps.streams import RowStream
+from vpem.steps.row_sampling import HeldRows, RowStream, StoredParts
+from vpem.steps.starts import draw_start, seed_rows
 from vpem.terms.features import FeatureTerms
-from vpem.terms.matrix import MemoryRows
-from vpem.terms.scaling import Scaling
+from vpem.terms.rows import MemoryRows
+from vpem.terms.units import Scaling
 
 from .tables import each, over
 

@@ -13,7 +13,7 @@ from vpem.engines.one_process import OneProcess
 from vpem.engines.placement import Placement
 from vpem.files.datasets import Dataset, write_dataset
 from vpem.files.parties.joining import join_parties, stack_parties
-from vpem.files.parties.manifest import Party
+from vpem.files.parties.opening import Party
 from vpem.files.table_settings import TableSettings
 from vpem.fits.labels import columns_of, columns_of_clusters, responsibilities_of_workers
 from vpem.fits.plan import plan

@@ -7,7 +7,7 @@ from scipy.stats import entropy, multivariate_normal
 
 from vpem import VPEM, InputError, connect, fit_vpem, make_graph
 from vpem.errors import VpemWarning
-from vpem.fits.known_labels import KnownLabels
+from vpem.fits.labels import KnownLabels
 from vpem.fits.spread import fit_spread, own_columns
 from vpem.network.partition import from_lists
 from vpem.sums.connect import spread

@@ -11,15 +11,14 @@ from vpem import connect_workers, make_graph
 from vpem._core import reference_topics, topics
 from vpem.errors import FileError, InputError
 from vpem.network.partition import evenly
-from vpem.saem.corpus import from_counts
-from vpem.saem.documents import completion
 from vpem.saem.fit import fit_saem
 from vpem.saem.formats.fits import read_saem, save_saem
-from vpem.saem.gibbs import Gibbs
-from vpem.saem.individuals import from_long
+from vpem.saem.individuals import from_counts, from_long
 from vpem.saem.models.lda import LdaModel, TopicNames
 from vpem.saem.prediction import Predictor
+from vpem.saem.samplers import Gibbs
 from vpem.saem.streams import Streams
+from vpem.saem.topics import completion
 
 from .resume_support import check_resumes
 from .tables import each

@@ -102,8 +102,8 @@ LIBRARIES = {"numpy", "h5py", "scipy", "sklearn", "networkx", "matplotlib", "pan
 UNUSED = {
     "sklearn", "networkx", "matplotlib", "pandas", "scipy.linalg", "scipy.special", "scipy.sparse",
     "scipy.stats", "numpy.f2py", "numpy.testing", "pyarrow.compute", "pydantic", "ssl",
-    "vpem.saem.saved", "vpem.fits.selection.trials", "vpem.files.parties.joining",
-    "vpem.files.graph_files",
+    "vpem.saem.results", "vpem.fits.selection.trials", "vpem.files.parties.joining",
+    "vpem.files.networks",
 }  # fmt: skip
 """What numbers of which Gaussians are fitted do not need."""
 
@@ -137,7 +137,7 @@ LOADED = {
     "names": ("import vpem; vpem.load; vpem.fit_vpem; vpem.connect", UNUSED | {"pyarrow"}),
     "load a table": ("import vpem; vpem.load('numbers.csv')", UNUSED),
     "load a model": (
-        "import vpem; vpem.load('model.h5')", {"matplotlib", "networkx", "vpem.saem.saved"},
+        "import vpem; vpem.load('model.h5')", {"matplotlib", "networkx", "vpem.saem.results"},
     ),
 }  # fmt: skip
 """Commands, or a program, and what must not be loaded after them."""

@@ -6,10 +6,10 @@ from scipy.stats import lognorm
 from vpem.network.partition import Blocks
 from vpem.settings import COVARIANCE_TYPES
 from vpem.terms.families.kinds import Kinds
-from vpem.terms.families.laws import law_of
 from vpem.terms.families.mixed import MixedTerms
+from vpem.terms.families.mixture import law_of
 from vpem.terms.missing import terms_of
-from vpem.terms.scaling import Scaling
+from vpem.terms.units import Scaling
 
 from .missing_support import clusters, with_holes
 from .tables import over

@@ -21,10 +21,10 @@ from vpem.files.checkpoints import FileSaver
 from vpem.fits.local_rows import read_rows
 from vpem.fits.spread import fit_spread, own_columns
 from vpem.network.partition import Blocks, contiguous, from_worker_of_row
-from vpem.steps.keeper import Keeper
+from vpem.steps.recovery import Keeper
 from vpem.sums.connect import spread, spread_workers
 from vpem.terms.mixture import Mixture
-from vpem.terms.scaling import Scaling
+from vpem.terms.units import Scaling
 
 from .cli_support import overlapping
 from .tables import each

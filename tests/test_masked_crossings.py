@@ -26,7 +26,7 @@ from vpem.sums.connect import spread, spread_workers
 from vpem.sums.powers import powers_above
 from vpem.sums.units import in_common_units
 from vpem.terms.lowrank.entries import from_matrices
-from vpem.terms.scaling import Scaling
+from vpem.terms.units import Scaling
 
 from .cli_support import overlapping
 from .crossings import leaks, recorded

@@ -10,8 +10,7 @@ import pytest
 
 from vpem.errors import FileError
 from vpem.files.studies import message_log
-from vpem.files.studies.logged import Totals, entries, read_log
-from vpem.files.studies.message_log import MessageLog, log_beside
+from vpem.files.studies.message_log import MessageLog, Totals, entries, log_beside, read_log
 from vpem.fits.spread import fit_spread
 from vpem.network.graph import make_graph
 from vpem.network.partition import contiguous

@@ -24,7 +24,7 @@ from vpem.settings import COVARIANCE_TYPES
 from vpem.terms.features import FeatureTerms
 from vpem.terms.missing import MissingTerms, terms_of
 from vpem.terms.mixture import Mixture
-from vpem.terms.scaling import Scaling
+from vpem.terms.units import Scaling
 
 from .missing_support import (
     clusters,

@@ -9,7 +9,7 @@ from vpem import VPEM, InputError, connect, fit_vpem, make_graph
 from vpem.network.partition import contiguous
 from vpem.settings import COVARIANCE_TYPES
 from vpem.terms.missing import MissingTerms
-from vpem.terms.scaling import Scaling
+from vpem.terms.units import Scaling
 
 from .batch_support import joined, run, start_of
 from .missing_support import clusters, fitted, network, observed_scores, with_holes

@@ -7,7 +7,7 @@ import numpy as np
 from vpem._core import missing as kernels
 from vpem._core import reference_missing as twins
 from vpem.network.partition import Blocks
-from vpem.terms.missing_patterns import pattern_plan
+from vpem.terms.rows import pattern_plan
 
 from .missing_support import random_mixture
 from .tables import over

@@ -8,7 +8,7 @@ from sklearn.mixture import GaussianMixture
 
 from vpem import Blocks, InputError, Mixture, NumericalError
 from vpem.settings import COVARIANCE_TYPES
-from vpem.terms.scaling import Scaling
+from vpem.terms.units import Scaling
 
 from .tables import each, over
 
@@ -94,7 +94,7 @@ def test_many_rows_are_the_rows_one_by_one(monkeypatch):
     mixture = made("full")
     X = mixture.sample(300, np.random.default_rng(1))[0]
     whole = mixture.score_samples(X)
-    monkeypatch.setattr("vpem.terms.posteriors.CHUNK_VALUES", 1)
+    monkeypatch.setattr("vpem.terms.density.CHUNK_VALUES", 1)
     np.testing.assert_allclose(mixture.score_samples(X), whole, rtol=1e-13)
     one = np.concatenate([mixture.score_samples(row[None]) for row in X[:20]])
     np.testing.assert_allclose(one, whole[:20], rtol=1e-13)

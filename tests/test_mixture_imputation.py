@@ -11,12 +11,11 @@ from scipy.stats import multivariate_normal, t
 
 from vpem import FedMissEM, InputError, connect_workers, fit_imputation, make_graph
 from vpem.errors import VpemWarning
-from vpem.files.imputations import read_imputed
-from vpem.fits.holdouts import score_holdout
-from vpem.fits.imputed import write_imputation
+from vpem.files.results import read_imputed
+from vpem.fits.mixture_imputation import write_imputation
+from vpem.fits.observers import score_holdout
 from vpem.sums.connect import spread_workers
-from vpem.terms.lowrank.dealing import hide, split
-from vpem.terms.lowrank.entries import from_matrices
+from vpem.terms.lowrank.entries import from_matrices, hide, split
 
 from .cli_support import done, listing, run
 from .mpi_support import run_cli

@@ -7,8 +7,7 @@ from vpem import InputError, NumericalError
 from vpem.network.partition import Blocks
 from vpem.settings import COVARIANCE_TYPES
 from vpem.terms.features import FeatureTerms
-from vpem.terms.matrices import lower_half, symmetric, white_units
-from vpem.terms.scaling import Scaling
+from vpem.terms.units import Scaling, lower_half, symmetric, white_units
 
 from .fedem_support import mixture_model
 from .tables import each, over

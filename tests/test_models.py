@@ -9,12 +9,11 @@ import pytest
 
 from vpem.errors import FileError, InputError
 from vpem.files.datasets import Dataset, write_dataset
-from vpem.files.model_exports import write_json, write_npz
-from vpem.files.models import Model, match_features, read_model, write_model
+from vpem.files.models import Model, match_features, read_model, write_json, write_model, write_npz
 from vpem.network.partition import Blocks
 from vpem.settings import COVARIANCE_TYPES
 from vpem.terms.mixture import Mixture
-from vpem.terms.scaling import Scaling
+from vpem.terms.units import Scaling
 
 from .tables import each
 

@@ -5,13 +5,12 @@ import pytest
 from scipy import stats
 
 from vpem.errors import InputError
-from vpem.fits.foretold import foretell
-from vpem.fits.privacy import Budget, Guarantee, bounds_of, spent
-from vpem.fits.private_rows import check_grid
+from vpem.fits.privacy import Budget, Guarantee, bounds_of, foretell, spent
+from vpem.fits.private import check_grid
 from vpem.fits.settings import PrivacySettings
 from vpem.network.noise import REACH, Noise, beyond_reach, distance_to_one, ratio_to_gaussian, share
 from vpem.settings import FitSettings
-from vpem.terms.bounded_rows import Grid
+from vpem.terms.row_statistics import Grid
 
 SEED = 20
 

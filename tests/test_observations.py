@@ -8,10 +8,8 @@ from vpem.errors import FileError, InputError
 from vpem.files.datasets import Dataset, write_dataset
 from vpem.files.observations import read_observations, write_observations
 from vpem.fits.imputation import fit_imputation
-from vpem.terms.lowrank.dealing import hide, split
-from vpem.terms.lowrank.entries import from_matrices
-from vpem.terms.lowrank.laws import make_law
-from vpem.terms.lowrank.observations import check_law
+from vpem.terms.lowrank.entries import from_matrices, hide, split
+from vpem.terms.lowrank.observations import check_law, make_law
 
 from .tables import each, over
 

@@ -21,11 +21,10 @@ from vpem.network.faults import Outlast
 from vpem.network.masks import FixedPoint, Masks, OwnKeys, PairKeys
 from vpem.network.messages import decode, encode
 from vpem.network.partition import Blocks, contiguous
-from vpem.steps.keeper import Keeper
+from vpem.steps.recovery import Keeper
 from vpem.sums.connect import spread
-from vpem.terms import row_terms
 from vpem.terms.mixture import Mixture
-from vpem.terms.scaling import Scaling
+from vpem.terms.units import Scaling
 
 from . import by_the_page
 from .cli_support import overlapping
@@ -313,7 +312,7 @@ def twice(fit, moment, opened, **options):
 )
 def test_at_any_moment_they_go_on_rightly_or_stop(fit, options, opened, monkeypatch):
     """And never is a total of numbers of which there is another with who was lost opened."""
-    monkeypatch.setattr(row_terms, "CHUNK_BYTES", 1)  # chunks of 64 rows
+    monkeypatch.setattr("vpem.terms.features.CHUNK_BYTES", 1)  # chunks of 64 rows
     ends, moment = [], 0
     while (found := twice(fit, moment, opened, **options)) is not None:
         moment += EVERY

@@ -17,10 +17,15 @@ from vpem.engines.one_process import OneProcess
 from vpem.engines.placement import Placement
 from vpem.errors import FileError, InputError, VpemWarning
 from vpem.files.datasets import Dataset, write_dataset
-from vpem.files.parties.cutting import cut, file_stems
-from vpem.files.parties.joining import align_parties, join_parties, joined_names, stack_parties
-from vpem.files.parties.manifest import Party, choose_parties, read_manifest
-from vpem.files.parties.opening import Holding, open_parties
+from vpem.files.parties.joining import (
+    align_parties,
+    cut,
+    file_stems,
+    join_parties,
+    joined_names,
+    stack_parties,
+)
+from vpem.files.parties.opening import Holding, Party, choose_parties, open_parties, read_manifest
 from vpem.files.table_settings import TableSettings
 from vpem.network.graph import make_graph
 from vpem.network.partition import Partition, contiguous

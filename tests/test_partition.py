@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vpem.errors import FileError, InputError, VpemWarning
-from vpem.files.holdings import read_partition
+from vpem.files.networks import read_partition
 from vpem.network.partition import Partition, contiguous, from_agent_of_feature, from_lists
 
 from .tables import each

@@ -19,8 +19,7 @@ from vpem.engines.tls.faults import Met, explain
 from vpem.engines.tls.members import Member
 from vpem.engines.tls.server import Door, Lobby, listening
 from vpem.engines.tls.trust import server_context
-from vpem.files.studies.identities import read_identity
-from vpem.files.studies.writing import write_study
+from vpem.files.studies.identities import read_identity, write_study
 
 from .cli_support import MAIN, done
 from .cli_support import run as run_words

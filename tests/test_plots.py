@@ -17,9 +17,8 @@ from matplotlib.ticker import FixedFormatter, FixedLocator
 from scipy.linalg import eigh
 
 from vpem.errors import InputError
-from vpem.files.clusterings import StoredClustering
-from vpem.files.model_exports import assembled
-from vpem.files.models import Model, write_model
+from vpem.files.models import Model, assembled, write_model
+from vpem.files.results import StoredClustering
 from vpem.network.ledger import KINDS
 from vpem.network.partition import Blocks
 from vpem.pictures import densities, history, network, scatters
@@ -43,7 +42,7 @@ from vpem.pictures.page import draw, kinds_of, next_kinds
 from vpem.pictures.saved import EvaluationData, Parts, choose_rows, read_saved, saved_of
 from vpem.pictures.scatters import separating_plane
 from vpem.terms.mixture import Mixture
-from vpem.terms.scaling import Scaling
+from vpem.terms.units import Scaling
 
 from .pictures_support import FITS, load, shared_folder
 from .tables import each, each_once
@@ -704,7 +703,7 @@ def test_counts_of_the_confusion_are_all_rows(home, name):
 
 
 def test_components_stand_in_the_order_of_their_labels(home):
-    from vpem.fits.evaluation import compare
+    from vpem.fits.contribution import compare
 
     agreement = compare([0, 0, 1, 1, 2], [3, 3, 0, 0, 2], 4)
     assert agreement.order == [3, 0, 2, 1]

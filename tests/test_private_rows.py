@@ -19,11 +19,10 @@ from vpem import (
     read_model,
 )
 from vpem.files.datasets import Dataset, write_dataset
-from vpem.fits.foretold import foretell
-from vpem.fits.privacy import Budget, accountant
+from vpem.fits.privacy import Budget, accountant, foretell
 from vpem.network.ledger import Ledger
 from vpem.network.partition import evenly
-from vpem.steps.private_em import shares_of
+from vpem.steps.private import shares_of
 from vpem.sums.connect import spread_workers
 from vpem.sums.noisy import Noisy
 from vpem.sums.server import ServerSum

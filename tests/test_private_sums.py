@@ -7,14 +7,12 @@ import pytest
 
 from vpem.network.graph import make_graph
 from vpem.settings import COVARIANCE_TYPES
-from vpem.steps.private_em import length_of, run_private, shares_of, step
-from vpem.steps.releases import Releases, scales_of
+from vpem.steps.private import Releases, length_of, run_private, scales_of, shares_of, step
 from vpem.sums.connect import connect_workers
 from vpem.sums.counted import at_server
 from vpem.sums.noisy import Noisy
-from vpem.terms.bounded_rows import BoundedRows, Grid
-from vpem.terms.matrix import MemoryRows
-from vpem.terms.residuals import Parts, Residuals
+from vpem.terms.row_statistics import BoundedRows, Grid, Parts, Residuals
+from vpem.terms.rows import MemoryRows
 
 
 def rows_of(*parts, n_samples=5000):

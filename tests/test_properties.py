@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from vpem import Blocks, Mixture, VpemWarning, connect, fit_vpem, make_graph
 from vpem.network.partition import from_agent_of_feature
 from vpem.settings import COVARIANCE_TYPES
-from vpem.terms.scaling import Scaling
+from vpem.terms.units import Scaling
 
 kinds = st.sampled_from(COVARIANCE_TYPES)
 seeds = st.integers(0, 2**32 - 1)

@@ -5,9 +5,17 @@ import pytest
 
 from tests.test_langevin_kernels import model_of
 from vpem._core import proposals
-from vpem.saem.chains import begin_chains
-from vpem.saem.moves import DRIFT, LEAP, WALK, Moves, propose
-from vpem.saem.samplers import Hmc, Mala, Metropolis
+from vpem.saem.samplers import (
+    DRIFT,
+    LEAP,
+    WALK,
+    Hmc,
+    Mala,
+    Metropolis,
+    Moves,
+    begin_chains,
+    propose,
+)
 from vpem.saem.streams import Streams
 
 from .tables import each, over

@@ -26,7 +26,7 @@ from vpem.network.partition import contiguous, evenly, from_worker_of_row
 from vpem.steps import em
 from vpem.sums.server import ServerSum
 from vpem.terms.features import FeatureTerms
-from vpem.terms.scaling import Scaling
+from vpem.terms.units import Scaling
 
 from .tables import each, over
 

@@ -22,8 +22,7 @@ from vpem.engines.tls.members import Member
 from vpem.engines.tls.relay import CHUNK, Relay
 from vpem.engines.tls.server import Door, Lobby, listening
 from vpem.engines.tls.trust import client_context, server_context
-from vpem.files.studies.identities import identity_of
-from vpem.files.studies.writing import write_study
+from vpem.files.studies.identities import identity_of, write_study
 
 from .forks import MAIN
 from .study_support import make_study

@@ -7,16 +7,15 @@ from sklearn.metrics import adjusted_rand_score
 
 from vpem import VPEM, connect, fit_vpem, write_model
 from vpem.errors import InputError, VpemWarning
-from vpem.fits.release import USUAL_ITERATIONS
+from vpem.fits.private import USUAL_ITERATIONS
 from vpem.fits.settings import PrivacySettings
 from vpem.network.graph import make_graph
 from vpem.network.partition import contiguous
 from vpem.settings import COVARIANCE_TYPES
-from vpem.steps.noisy_em import NoisyEM, scales_of_hubs
-from vpem.terms.bounded_rows import Grid, ResidualSums
+from vpem.steps.private import NoisyEM, scales_of_hubs
 from vpem.terms.features import FeatureTerms
-from vpem.terms.residuals import Parts, Residuals
-from vpem.terms.scaling import Scaling
+from vpem.terms.row_statistics import Grid, Parts, Residuals, ResidualSums
+from vpem.terms.units import Scaling
 
 from .cli_support import done, run
 

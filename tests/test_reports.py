@@ -6,8 +6,7 @@ import pytest
 
 from vpem import connect, fit_vpem, make_graph
 from vpem.errors import VpemWarning
-from vpem.files.model_exports import model_as_json
-from vpem.files.models import Model
+from vpem.files.models import Model, model_as_json
 from vpem.network.partition import contiguous
 
 NAMES = tuple("abcdef")

@@ -15,7 +15,7 @@ from vpem.steps import em
 from vpem.sums.connect import connect_workers
 from vpem.terms.features import FeatureTerms
 from vpem.terms.row_statistics import Message, RowTerms
-from vpem.terms.scaling import Scaling
+from vpem.terms.units import Scaling
 
 from .tables import each, each_once, over
 

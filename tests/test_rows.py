@@ -18,12 +18,10 @@ from vpem import (
 )
 from vpem.checks import parse_bytes
 from vpem.files.datasets import write_dataset
-from vpem.files.matrix import FileMatrix
-from vpem.files.read_ahead import FileRows
-from vpem.files.spool import Spool
+from vpem.files.matrix import FileMatrix, FileRows, Spool
 from vpem.network.partition import Blocks, contiguous
-from vpem.terms.matrix import MemoryRows, arrange_rows
-from vpem.terms.scaling import Scaling
+from vpem.terms.rows import MemoryRows, arrange_rows
+from vpem.terms.units import Scaling
 
 from .tables import each, over
 
@@ -70,7 +68,7 @@ def test_a_matrix_in_a_file_is_the_array(X, matrix):
 def test_packed_chunks_are_unpacked_by_threads_as_by_hdf5(
     X, tmp_path, monkeypatch, chunks, shuffle, dtype
 ):
-    monkeypatch.setattr("vpem.files.unpacking.processors", lambda: 2)
+    monkeypatch.setattr("vpem.files.storage.processors", lambda: 2)
     with h5py.File(tmp_path / "x.h5", "w") as file:
         packing = {"compression": "gzip", "shuffle": shuffle, "fillvalue": 3}
         stored = file.create_dataset("X", X.shape, dtype, chunks=chunks, **packing)
@@ -88,7 +86,7 @@ def test_packed_chunks_are_unpacked_by_threads_as_by_hdf5(
 
 
 def test_numbers_of_fewer_bits_than_their_bytes_are_left_to_hdf5(X, tmp_path, monkeypatch):
-    monkeypatch.setattr("vpem.files.unpacking.processors", lambda: 2)
+    monkeypatch.setattr("vpem.files.storage.processors", lambda: 2)
     kind, plan = h5py.h5t.STD_I16LE.copy(), h5py.h5p.create(h5py.h5p.DATASET_CREATE)
     kind.set_precision(12)
     kind.set_offset(4)
@@ -105,7 +103,7 @@ def test_numbers_of_fewer_bits_than_their_bytes_are_left_to_hdf5(X, tmp_path, mo
 
 
 def test_a_damaged_packed_chunk_is_refused(X, tmp_path, monkeypatch):
-    monkeypatch.setattr("vpem.files.unpacking.processors", lambda: 2)
+    monkeypatch.setattr("vpem.files.storage.processors", lambda: 2)
     with h5py.File(tmp_path / "x.h5", "w") as file:
         stored = file.create_dataset("X", data=X, chunks=(700, D), compression="gzip")
         chunk = stored.id.get_chunk_info(4)

@@ -13,9 +13,9 @@ from vpem.saem.fit import fit_saem
 from vpem.saem.formats.individuals import read_individuals
 from vpem.saem.individuals import from_matrix
 from vpem.saem.models.bifactor import BifactorModel
-from vpem.saem.models.curves import OneCompartmentModel
 from vpem.saem.models.gmm import GmmModel
 from vpem.saem.models.linear import LinearModel
+from vpem.saem.models.mixed import OneCompartmentModel
 from vpem.saem.saem import run_saem, step_size
 from vpem.saem.samplers import Exact, Metropolis, sampler_of
 from vpem.saem.server import SaemServer, Units

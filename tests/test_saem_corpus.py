@@ -10,9 +10,14 @@ import scipy.sparse
 from vpem.engines.one_process import OneProcess
 from vpem.errors import FileError, InputError
 from vpem.files.hdf5 import create, describe_element, write_array, write_strings
-from vpem.saem.corpus import document_counts, from_counts, in_words
-from vpem.saem.formats.corpora import read_corpus, write_corpus
-from vpem.saem.formats.individuals import chain, read_individuals, write_individuals
+from vpem.saem.formats.individuals import (
+    chain,
+    read_corpus,
+    read_individuals,
+    write_corpus,
+    write_individuals,
+)
+from vpem.saem.individuals import document_counts, from_counts, in_words
 from vpem_cli.saem_corpus import CorpusReader, CorpusSettings, files_in
 
 from .thread_engine import together

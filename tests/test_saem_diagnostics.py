@@ -12,7 +12,7 @@ from vpem.saem.fit import fit_saem
 from vpem.saem.individuals import from_long
 from vpem.saem.models.linear import LinearModel
 from vpem.saem.prediction import Predictor
-from vpem.saem.saved import as_saved
+from vpem.saem.results import as_saved
 
 from .cli_support import ROOT, done
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from vpem.saem.individuals import from_long
-from vpem.saem.models.curves import OneCompartmentModel
 from vpem.saem.models.linear import LinearModel
+from vpem.saem.models.mixed import OneCompartmentModel
 from vpem.saem.models.model import SaemModel
 from vpem.saem.streams import Streams
 

@@ -7,15 +7,14 @@ import h5py
 import numpy as np
 import pytest
 
+from vpem.saem.conditional import covariance_of, linearized_log_likelihood
 from vpem.saem.estimates import criteria_of, summary_of
-from vpem.saem.fisher import covariance_of
 from vpem.saem.fit import fit_saem
 from vpem.saem.formats.fits import read_saem, save_saem
 from vpem.saem.formats.individuals import read_individuals
-from vpem.saem.linearized import linearized_log_likelihood
-from vpem.saem.models.curves import OneCompartmentModel
 from vpem.saem.models.linear import LinearModel
-from vpem.saem.saved import as_saved
+from vpem.saem.models.mixed import OneCompartmentModel
+from vpem.saem.results import as_saved
 
 from .cli_support import ROOT
 

@@ -9,7 +9,7 @@ import pytest
 
 from vpem import fit_saem, read_individuals, read_saem, save_saem
 from vpem.errors import InputError, NotConvergedWarning
-from vpem.saem.fisher import standard_errors
+from vpem.saem.conditional import standard_errors
 from vpem.saem.individuals import from_long, from_matrix
 from vpem.saem.models.gmm import GmmModel
 from vpem.saem.models.linear import LinearModel

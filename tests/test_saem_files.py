@@ -13,13 +13,13 @@ from vpem.errors import FileError, InputError, NotConvergedWarning
 from vpem.files.hdf5 import write_array, write_attribute, write_strings
 from vpem.pictures.figure import save_picture
 from vpem.pictures.saem import draw_curves, draw_traces
+from vpem.saem.conditional import LogLikelihood
 from vpem.saem.fit import fit_saem
 from vpem.saem.formats.fits import is_saem, read_saem, saem_as_json, save_saem
 from vpem.saem.formats.individuals import read_individuals
 from vpem.saem.individuals import from_long, from_matrix
-from vpem.saem.likelihood import LogLikelihood
 from vpem.saem.models.linear import LinearModel
-from vpem.saem.saved import as_saved
+from vpem.saem.results import as_saved
 
 from .tables import each
 

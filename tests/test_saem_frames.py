@@ -8,7 +8,7 @@ from scipy.special import expit, gammaln, logsumexp
 from vpem import fit_saem
 from vpem.saem.estimates import lacking_errors
 from vpem.saem.individuals import from_long
-from vpem.saem.models.catalogue import make_model
+from vpem.saem.models.model import make_model
 
 OFFSETS = (10.0, 70.0, 300.0, 2005.0)
 QUICK = {"n_iter": 40, "tol": 0.0, "n_conditional": 20, "n_importance": 100, "seed": 3}

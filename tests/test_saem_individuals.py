@@ -10,8 +10,7 @@ import pytest
 from vpem.engines.placement import Placement
 from vpem.errors import FileError, InputError
 from vpem.saem.formats.individuals import read_individuals, write_individuals
-from vpem.saem.individuals import from_long, from_matrix
-from vpem.saem.together import Together
+from vpem.saem.individuals import Together, from_long, from_matrix
 
 from .tables import each
 from .thread_engine import together

@@ -10,7 +10,7 @@ from vpem.saem.fit import fit_saem
 from vpem.saem.formats.individuals import read_individuals
 from vpem.saem.individuals import from_long
 from vpem.saem.models.linear import LinearModel
-from vpem.saem.saved import as_saved
+from vpem.saem.results import as_saved
 
 from .cli_support import ROOT
 from .tables import each, over

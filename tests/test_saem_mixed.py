@@ -22,7 +22,7 @@ from vpem.saem.results import SaemFit
 FILE = """
 import numpy as np
 from vpem.saem.structures.ode import ode
-from vpem.saem.structures.own import curve
+from vpem.saem.structures.structure import curve
 
 @curve(top="log", rate="log")
 def falls(time, top=5.0, rate=0.2):

@@ -12,11 +12,11 @@ from vpem.saem.fit import fit_saem
 from vpem.saem.formats.fits import read_saem, save_saem
 from vpem.saem.formats.individuals import read_individuals
 from vpem.saem.individuals import from_long, from_matrix
-from vpem.saem.models.curves import OneCompartmentModel
 from vpem.saem.models.linear import LinearModel
+from vpem.saem.models.mixed import OneCompartmentModel
 from vpem.saem.prediction import Predictor
-from vpem.saem.saved import as_saved
-from vpem.saem.structures.compartments import OneCompartment
+from vpem.saem.results import as_saved
+from vpem.saem.structures.formulas import OneCompartment
 
 DATA = Path(__file__).resolve().parents[1] / "data"
 QUICK = {"n_iter": 60, "burn_in": 40, "tol": 0.0, "n_importance": 500}

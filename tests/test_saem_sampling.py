@@ -8,12 +8,10 @@ from scipy.stats import kstest
 
 from vpem.errors import InputError, NumericalError
 from vpem.network.codecs import parse_codec
-from vpem.saem.chains import precisions
 from vpem.saem.formats.individuals import read_individuals
-from vpem.saem.langevin import Langevin
-from vpem.saem.models.curves import OneCompartmentModel
 from vpem.saem.models.linear import LinearModel
-from vpem.saem.samplers import Exact, Hmc, Mala, Metropolis, sampler_of
+from vpem.saem.models.mixed import OneCompartmentModel
+from vpem.saem.samplers import Exact, Hmc, Langevin, Mala, Metropolis, precisions, sampler_of
 from vpem.saem.streams import Streams
 
 DATA = Path(__file__).resolve().parents[1] / "data"

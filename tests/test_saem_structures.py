@@ -11,12 +11,16 @@ from vpem.errors import FileError, InputError
 from vpem.saem.doses import Doses
 from vpem.saem.formats.individuals import read_individuals
 from vpem.saem.individuals import from_long
-from vpem.saem.structures.by_name import structure_of
-from vpem.saem.structures.compartments import OneCompartment, TwoCompartments
-from vpem.saem.structures.formulas import FORMULAS, Formula, LinearPredictor
+from vpem.saem.structures.formulas import (
+    FORMULAS,
+    Formula,
+    LinearPredictor,
+    OneCompartment,
+    TwoCompartments,
+    structure_of,
+)
 from vpem.saem.structures.ode import ode
-from vpem.saem.structures.own import curve
-from vpem.saem.structures.structure import Structure
+from vpem.saem.structures.structure import Structure, curve
 
 from .tables import each
 
@@ -25,7 +29,7 @@ DATA = Path(__file__).resolve().parents[1] / "data"
 OWN = """
 import numpy as np
 from vpem.saem.structures.ode import ode
-from vpem.saem.structures.own import curve
+from vpem.saem.structures.structure import curve
 
 
 @curve(ka="log", v="log", k="log")

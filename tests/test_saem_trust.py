@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 from vpem.errors import VpemWarning
+from vpem.saem.conditional import LogLikelihood
 from vpem.saem.fit import fit_saem
 from vpem.saem.formats.individuals import read_individuals
 from vpem.saem.individuals import from_long
-from vpem.saem.likelihood import LogLikelihood
 from vpem.saem.prediction import Predictor
 from vpem.saem.results import warn_of_few
 

@@ -6,18 +6,21 @@ import numpy as np
 import pytest
 
 from vpem.errors import InputError, NumericalError
-from vpem.saem.conditional import Conditional, sample_conditional
-from vpem.saem.fisher import observed_information, standard_errors
+from vpem.saem.conditional import (
+    Conditional,
+    importance_log_likelihood,
+    observed_information,
+    sample_conditional,
+    standard_errors,
+)
 from vpem.saem.fit import fit_saem
 from vpem.saem.formats.individuals import read_individuals
 from vpem.saem.individuals import from_long, from_matrix
-from vpem.saem.langevin import Langevin
-from vpem.saem.likelihood import importance_log_likelihood
 from vpem.saem.models.bifactor import BifactorModel
-from vpem.saem.models.curves import OneCompartmentModel
 from vpem.saem.models.linear import LinearModel
-from vpem.saem.models.normal import floored
-from vpem.saem.samplers import Exact
+from vpem.saem.models.mixed import OneCompartmentModel
+from vpem.saem.models.model import floored
+from vpem.saem.samplers import Exact, Langevin
 from vpem.saem.streams import Streams
 
 from .tables import each, each_once

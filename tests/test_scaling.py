@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from vpem.settings import SCALES
-from vpem.terms.scaling import Scaling
+from vpem.terms.units import Scaling
 
 
 def rows(seed=0, n=50, d=4):

@@ -8,12 +8,19 @@ from sklearn.mixture import GaussianMixture
 
 from vpem import InputError, Workers, connect, connect_workers, fit_em, fit_vpem, make_graph
 from vpem.errors import FileError, VpemWarning
-from vpem.fits.selection.criteria import choose, compare_folds, over_folds
-from vpem.fits.selection.jobs import run_trials
-from vpem.fits.selection.lists import MOST_NUMBERS, parse_names, parse_numbers
-from vpem.fits.selection.record import Record, facts_of
-from vpem.fits.selection.search import grid, search, trials_of
+from vpem.fits.selection.search import (
+    Record,
+    choose,
+    compare_folds,
+    facts_of,
+    grid,
+    over_folds,
+    run_trials,
+    search,
+    trials_of,
+)
 from vpem.fits.selection.trials import Cell, Problem, folds_of
+from vpem.fits.settings import MOST_NUMBERS, parse_names, parse_numbers
 from vpem.network.partition import contiguous, evenly, from_worker_of_row
 from vpem.pictures.history import draw_selection
 
@@ -452,7 +459,7 @@ def test_a_state_of_other_data_or_options_is_refused(tmp_path, problem):
 
 
 def test_what_is_no_state_is_refused(tmp_path, problem):
-    from vpem.files.states import write_state
+    from vpem.files.checkpoints import write_state
 
     path = tmp_path / "state.h5"
     write_state(path, {"facts": {}, "run": {}})

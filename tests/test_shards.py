@@ -9,7 +9,7 @@ import pytest
 from vpem import connect, fit_vpem, make_graph
 from vpem.errors import FileError, InputError, VpemWarning
 from vpem.files.models import read_model, write_model
-from vpem.fits.shards import join_shards, shard_path, write_shard
+from vpem.fits.parts import join_shards, shard_path, write_shard
 from vpem.network.partition import from_lists
 
 from .tables import each_once

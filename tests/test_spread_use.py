@@ -8,8 +8,8 @@ from vpem.errors import InputError
 from vpem.fits.spread_use import SpreadRows
 from vpem.network.partition import Blocks, from_lists
 from vpem.settings import COVARIANCE_TYPES
-from vpem.terms.nearest import nearest
-from vpem.terms.scaling import Scaling
+from vpem.terms.missing import nearest
+from vpem.terms.units import Scaling
 
 from .missing_support import clusters, random_mixture, with_holes
 from .tables import each, over

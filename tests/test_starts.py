@@ -15,12 +15,12 @@ from vpem.network.ledger import Ledger
 from vpem.network.partition import contiguous, evenly, from_lists
 from vpem.settings import INITS
 from vpem.steps import starts
+from vpem.steps.row_sampling import RowStream
 from vpem.steps.starts import draw_start
-from vpem.steps.streams import RowStream
 from vpem.sums.connect import connect_workers
 from vpem.sums.server import ServerSum
 from vpem.terms.features import FeatureTerms
-from vpem.terms.scaling import Scaling
+from vpem.terms.units import Scaling
 
 from .tables import each, over
 

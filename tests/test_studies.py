@@ -10,18 +10,16 @@ import pytest
 from vpem.engines.tls.members import Member, Roster, validity, written_address
 from vpem.errors import FileError, InputError, VpemWarning
 from vpem.files.studies import identities
-from vpem.files.studies.certificates import parse_certificate, pem_of
-from vpem.files.studies.fields import address_of, check_name
 from vpem.files.studies.identities import (
     certificate_of,
     identity_of,
     key_of,
     make_identity,
     renew_identity,
+    write_study,
 )
-from vpem.files.studies.known import remember
-from vpem.files.studies.study import read_study
-from vpem.files.studies.writing import write_study
+from vpem.files.studies.signed import address_of, check_name, parse_certificate, pem_of
+from vpem.files.studies.study import read_study, remember
 
 from .study_support import folder_of, make_study
 from .tables import each

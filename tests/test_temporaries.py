@@ -11,8 +11,8 @@ import pytest
 
 from vpem.errors import FileError
 from vpem.files import hdf5, temporaries
+from vpem.files.checkpoints import write_state
 from vpem.files.datasets import Dataset, write_dataset
-from vpem.files.states import write_state
 
 WRITER = """
 import sys, time

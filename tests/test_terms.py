@@ -9,7 +9,7 @@ from vpem import Blocks, InputError, NotConvergedWarning, connect, fit_vpem, mak
 from vpem.network.partition import contiguous
 from vpem.settings import COVARIANCE_TYPES
 from vpem.terms.features import FeatureTerms
-from vpem.terms.scaling import Scaling
+from vpem.terms.units import Scaling
 
 from .tables import each, over
 
@@ -57,7 +57,7 @@ def test_size_of_chunks_changes_nothing(kind, X, iterate, monkeypatch):
     options = {"n_components": 3, "covariance_type": kind, "init": "kmeans", "seed": 3}
     options["sample_weight"] = np.random.default_rng(0).uniform(0.5, 2, size=211)
     whole = iterate(X, network, 6, **options)
-    monkeypatch.setattr("vpem.terms.row_terms.CHUNK_BYTES", 1)
+    monkeypatch.setattr("vpem.terms.features.CHUNK_BYTES", 1)
     parts = iterate(X, network, 6, **options)
     assert parts.init_rows == whole.init_rows
     np.testing.assert_allclose(parts.history, whole.history, rtol=1e-11)

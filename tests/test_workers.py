@@ -9,7 +9,7 @@ from vpem import InputError, make_graph
 from vpem.errors import FileError
 from vpem.files.data import read_dataset
 from vpem.files.datasets import Dataset, write_dataset
-from vpem.files.holdings import read_workers
+from vpem.files.networks import read_workers
 from vpem.network.ledger import Ledger
 from vpem.network.partition import Workers, by_label, evenly, from_worker_of_row
 from vpem.sums.connect import connect_workers

@@ -7,10 +7,10 @@ import pytest
 
 from vpem import VPEM, DistributedGaussianMixture, DistributedKMeans, FedEM, FedMissEM
 from vpem.errors import FileError, InputError
-from vpem.files.clusterings import read_clustering, write_clustering
 from vpem.files.hdf5 import open_read
 from vpem.files.models import read_model, write_model
-from vpem.fits.imputed import write_imputation
+from vpem.files.results import read_clustering, write_clustering
+from vpem.fits.mixture_imputation import write_imputation
 from vpem.pictures.page import draw, kinds_of
 from vpem.pictures.saved import saved_of
 

@@ -26,20 +26,18 @@ if TYPE_CHECKING:  # the names of `_HOMES`, for those who read types
     from vpem.files.observations import write_observations as write_observations
     from vpem.files.parties.joining import join_parties as join_parties
     from vpem.files.parties.joining import stack_parties as stack_parties
-    from vpem.files.parties.manifest import Party as Party
-    from vpem.files.parties.manifest import choose_parties as choose_parties
     from vpem.files.parties.observing import observe_parties as observe_parties
+    from vpem.files.parties.opening import Party as Party
+    from vpem.files.parties.opening import choose_parties as choose_parties
     from vpem.files.table_settings import TableSettings as TableSettings
     from vpem.fits.clustering import Clustering as Clustering
     from vpem.fits.contribution import Contribution as Contribution
     from vpem.fits.contribution import contribution as contribution
     from vpem.fits.estimators.clustering import DistributedKMeans as DistributedKMeans
     from vpem.fits.estimators.completion import FedMissEM as FedMissEM
-    from vpem.fits.estimators.federated import FedEM as FedEM
     from vpem.fits.estimators.mixtures import VPEM as VPEM
-    from vpem.fits.estimators.row_estimators import (
-        DistributedGaussianMixture as DistributedGaussianMixture,
-    )
+    from vpem.fits.estimators.rows import DistributedGaussianMixture as DistributedGaussianMixture
+    from vpem.fits.estimators.rows import FedEM as FedEM
     from vpem.fits.feature_kmeans import kmeans_features as kmeans_features
     from vpem.fits.fedem import fit_fedem as fit_fedem
     from vpem.fits.imputation import fit_imputation as fit_imputation
@@ -62,11 +60,11 @@ if TYPE_CHECKING:  # the names of `_HOMES`, for those who read types
     from vpem.pictures.public import plot as plot
     from vpem.pictures.public import report as report
     from vpem.saem.fit import fit_saem as fit_saem
-    from vpem.saem.formats.corpora import read_corpus as read_corpus
-    from vpem.saem.formats.corpora import write_corpus as write_corpus
     from vpem.saem.formats.fits import read_saem as read_saem
     from vpem.saem.formats.fits import save_saem as save_saem
+    from vpem.saem.formats.individuals import read_corpus as read_corpus
     from vpem.saem.formats.individuals import read_individuals as read_individuals
+    from vpem.saem.formats.individuals import write_corpus as write_corpus
     from vpem.saem.models.model import SaemModel as SaemModel
     from vpem.settings import FedMixtureSettings as FedMixtureSettings
     from vpem.settings import FitSettings as FitSettings
@@ -86,9 +84,9 @@ _HOMES = {
     "Codec": "vpem.network.codecs",
     "Contribution": "vpem.fits.contribution",
     "Dataset": "vpem.files.datasets",
-    "DistributedGaussianMixture": "vpem.fits.estimators.row_estimators",
+    "DistributedGaussianMixture": "vpem.fits.estimators.rows",
     "DistributedKMeans": "vpem.fits.estimators.clustering",
-    "FedEM": "vpem.fits.estimators.federated",
+    "FedEM": "vpem.fits.estimators.rows",
     "FedMissEM": "vpem.fits.estimators.completion",
     "FileError": "vpem.errors",
     "Fit": "vpem.fits.results",
@@ -105,7 +103,7 @@ _HOMES = {
     "NotConvergedWarning": "vpem.convergence",
     "NumericalError": "vpem.errors",
     "Partition": "vpem.network.partition",
-    "Party": "vpem.files.parties.manifest",
+    "Party": "vpem.files.parties.opening",
     "PrivacySettings": "vpem.fits.settings",
     "SaemModel": "vpem.saem.models.model",
     "SumSettings": "vpem.settings",
@@ -114,7 +112,7 @@ _HOMES = {
     "VpemError": "vpem.errors",
     "VpemWarning": "vpem.errors",
     "Workers": "vpem.network.partition",
-    "choose_parties": "vpem.files.parties.manifest",
+    "choose_parties": "vpem.files.parties.opening",
     "contribution": "vpem.fits.contribution",
     "connect": "vpem.sums.connect",
     "connect_workers": "vpem.sums.connect",
@@ -134,7 +132,7 @@ _HOMES = {
     "mixing_rate": "vpem.network.mixing",
     "observe_parties": "vpem.files.parties.observing",
     "plot": "vpem.pictures.public",
-    "read_corpus": "vpem.saem.formats.corpora",
+    "read_corpus": "vpem.saem.formats.individuals",
     "read_dataset": "vpem.files.data",
     "read_individuals": "vpem.saem.formats.individuals",
     "read_model": "vpem.files.models",
@@ -143,7 +141,7 @@ _HOMES = {
     "report": "vpem.pictures.public",
     "save_saem": "vpem.saem.formats.fits",
     "stack_parties": "vpem.files.parties.joining",
-    "write_corpus": "vpem.saem.formats.corpora",
+    "write_corpus": "vpem.saem.formats.individuals",
     "write_dataset": "vpem.files.datasets",
     "write_model": "vpem.files.models",
     "write_observations": "vpem.files.observations",

@@ -1,4 +1,4 @@
-"""Settings of a prior: see `vpem.fits.priors`."""
+"""Settings of a prior: see `vpem.fits.settings`."""
 
 from __future__ import annotations
 

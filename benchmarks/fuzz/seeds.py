@@ -99,7 +99,7 @@ def _anndata(path: Path) -> None:
 
 def _shards(path: Path) -> None:
     from vpem import connect, fit_vpem, make_graph
-    from vpem.fits.shards import write_shard
+    from vpem.fits.parts import write_shard
     from vpem.network.partition import from_lists
 
     X, _ = _rows()

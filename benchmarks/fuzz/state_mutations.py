@@ -68,7 +68,7 @@ def changed(value: Any, rng: np.random.Generator) -> Any:
 
 def other_state(path: Path, rng: np.random.Generator) -> str:
     """Change some values of the state."""
-    from vpem.files.states import read_state, write_state
+    from vpem.files.checkpoints import read_state, write_state
 
     state = read_state(path)
     for _ in range(int(pick(rng, (1, 1, 1, 2, 4)))):

@@ -90,7 +90,7 @@ def langevin(
     unsigned char[:, ::1] faults,              # OUT (chains, n)  1 where a chain ran away
     int n_threads,
 ):
-    """Langevin steps; see `vpem.saem.langevin.Langevin`, which takes the same without a kernel."""
+    """Langevin steps; see `vpem.saem.samplers.Langevin`, which takes the same without a kernel."""
     cdef Py_ssize_t n = z.shape[1], i, c, each
     cdef Py_ssize_t n_steps = noise.shape[0], n_chains = z.shape[0]
     if latents.n != n or latents.q != z.shape[2]:

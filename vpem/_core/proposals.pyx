@@ -22,7 +22,7 @@ cdef enum:
     LEAP = 2
 
 cdef struct Moves:
-    # How an individual's chains move: see `vpem.saem.moves`.
+    # How an individual's chains move: see `vpem.saem.samplers`.
     Py_ssize_t n, n_chains, n_moves, n_leaps
     const double* root                  # (q, q)
     const double* centre                # (q,)
@@ -240,7 +240,7 @@ def propose(
     long long[::1] accepted,                   # OUT (n,)
     int n_threads,
 ):
-    """Propose and accept latents; see `vpem.saem.moves.propose`, which does the same."""
+    """Propose and accept latents; see `vpem.saem.samplers.propose`, which does the same."""
     cdef Py_ssize_t n = z.shape[1], i
     cdef Moves how
     if latents.n != n or latents.q != z.shape[2]:

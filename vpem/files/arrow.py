@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from vpem.checks import Floats, Labels, check_memory, read_float
 from vpem.errors import FileError, InputError, MissingIdError, Setting, shorten
-from vpem.files.annotations import as_weights
+from vpem.files.datasets import as_weights
 from vpem.files.hdf5 import LONGEST_STRING
 from vpem.files.opening import check_unpacked
 

@@ -12,17 +12,15 @@ from numpy.typing import DTypeLike
 
 from vpem.checks import check_dtype
 from vpem.errors import FileError, InputError, Setting
-from vpem.files.datasets import Dataset
+from vpem.files.datasets import Dataset, as_matrix
 from vpem.files.families import Asked, settle
-from vpem.files.foreign import as_matrix
 from vpem.files.matrix import FileMatrix
-from vpem.files.readers.common import refuse_large
-from vpem.files.readers.formats import format_of
-from vpem.files.readers.frames import Frame, Wanted
+from vpem.files.opening import format_of
+from vpem.files.readers.frames import Frame, Wanted, refuse_large
 from vpem.files.table_settings import TableSettings
 
 if TYPE_CHECKING:
-    from vpem.files.readers.profiles import ColumnProfile
+    from vpem.files.readers.tabular import ColumnProfile
 
 
 ANY = ",;\t| "
@@ -89,7 +87,7 @@ def _local(path: str | os.PathLike[str]) -> Iterator[tuple[Path, str, bool]]:
     if os.fspath(path) != STDIN:
         yield Path(path), os.fspath(path), False
         return
-    from vpem.files.standard_input import spooled
+    from vpem.files.temporaries import spooled
 
     source = "standard input"
     with spooled() as file:
@@ -130,10 +128,10 @@ def _read(file: Path, source: str, wanted: Wanted) -> Dataset:
 def _frame(file: Path, source: str, kind: str, table: TableSettings) -> Frame:
     """Open a table of text, Parquet or Arrow."""
     if kind == "text":
-        from vpem.files.readers.text_tables import text_frame
+        from vpem.files.readers.text import text_frame
 
         return text_frame(file, source, table, "\t" if _ending(file) == ".tsv" else ANY)
-    from vpem.files.readers.arrow_frames import arrow_frame, parquet_frame
+    from vpem.files.readers.tabular import arrow_frame, parquet_frame
 
     return (parquet_frame if kind == "parquet" else arrow_frame)(file, source)
 

@@ -1,4 +1,10 @@
-"""Datasets: a matrix of examples by features, with what is known about rows, columns and agents.
+"""Where a dataset comes from, as text attributes of its file.
+
+What datasets note of their rows: ids, labels and weights, one value a row.
+
+Matrices of numbers in HDF5 files that anybody may have made, AnnData among them.
+
+Datasets: a matrix of examples by features, with what is known about rows, columns and agents.
 
 The file format is described in docs/reference/file-formats.md.
 """
@@ -12,26 +18,28 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+import h5py
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from vpem.checks import Floats, Labels
-from vpem.errors import InputError, VpemWarning, shorten
-from vpem.files.about import write_about
-from vpem.files.annotations import STORED, as_column, as_weights
-from vpem.files.foreign import as_matrix
+from vpem.errors import FileError, InputError, Setting, VpemWarning, did_you_mean, shorten
+from vpem.files.elements import write_kinds
 from vpem.files.hdf5 import (
     atomic_write,
     create,
     describe_element,
     find,
+    list_datasets,
     open_read,
     read_array,
+    read_attribute,
+    read_strings,
     write_array,
+    write_attribute,
     write_column,
     write_strings,
 )
-from vpem.files.kept_kinds import write_kinds
 from vpem.files.matrix import FileMatrix
 from vpem.network.partition import Partition, Workers
 from vpem.shown import Shown
@@ -40,9 +48,168 @@ from vpem.terms.families.kinds import Kinds
 if TYPE_CHECKING:
     import h5py
 
-    from vpem.files.labels_for_fit import SomeLabels
-    from vpem.files.parties.homes import Home
-    from vpem.files.table_settings import TableSettings
+    from vpem.files.parties.joining import Home
+    from vpem.files.table_settings import SomeLabels, TableSettings
+
+
+ABOUT = ("source", "licence", "sha256")
+"""Attributes: where to find the data and how to cite them, on what terms, of which file."""
+
+
+def write_about(file: h5py.File, about: Mapping[str, str]) -> None:
+    """Write attributes of the root; InputError for one that `ABOUT` does not have."""
+    for name, text in about.items():
+        if name not in ABOUT:
+            raise InputError(f"what is told about a dataset is {', '.join(ABOUT)}, got {name!r}")
+        write_attribute(file, name, text)
+
+
+def read_about(path: str | os.PathLike[str]) -> dict[str, str]:
+    """Return those of the attributes that a file has."""
+    with open_read(path) as file:
+        found = {name: read_attribute(file, name) for name in ABOUT}
+    return {name: text for name, text in found.items() if text is not None}
+
+
+STORED = "sample_weight"
+"""What datasets call the weights of their rows."""
+
+
+def as_column(what: str, values: ArrayLike, n_samples: int, source: str) -> Labels:
+    """Return ids or labels as an array of strings, integers or floats, one a row."""
+    column = np.asarray(values)
+    if column.dtype.kind == "O" and all(isinstance(value, str) for value in column.flat):
+        column = column.astype(str)
+    if column.dtype.kind == "b":
+        column = column.astype(np.int64)
+    if column.dtype.kind not in "Uiuf":
+        raise InputError(f"{source}: {what} must be strings or numbers, got {column.dtype}")
+    _check_length(what, column, n_samples, source)
+    return column
+
+
+def as_weights(values: ArrayLike, n_samples: int, source: str) -> NDArray[np.float64]:
+    """Return weights of rows (n_samples,) as doubles; InputError unless finite and not negative."""
+    column = np.asarray(values)
+    if column.dtype.kind not in "iuf":
+        raise InputError(f"{source}: sample weights must be numbers, got {column.dtype}")
+    _check_length("sample weights", column, n_samples, source)
+    weights = column.astype(np.float64)
+    wrong = ~(np.isfinite(weights) & (weights >= 0))
+    if wrong.any():
+        row = int(np.argmax(wrong))
+        raise InputError(
+            f"{source}: the sample weight of row {row} is {weights[row]:g}, but weights are finite "
+            "and not negative"
+        )
+    return weights
+
+
+def read_weights(
+    file: h5py.File, name: str | None, n_samples: int, stored: bool = True, needed: bool = True
+) -> NDArray[np.float64] | None:
+    """Return weights (n_samples,) from a one-dimensional dataset of a file.
+
+    Where no name is given, those that datasets call ``sample_weight`` are taken if ``stored``. None
+    where there are none, unless a name is given and ``needed``.
+    """
+    if name is None:
+        if not stored or find(file, STORED) is None:
+            return None
+        name = STORED
+    if not needed and find(file, name) is None:
+        return None
+    values = read_array(file, name, shape=(n_samples,), kinds="iuf")
+    return as_weights(values, n_samples, f"{file.filename}: {name}")
+
+
+def _check_length(what: str, column: Labels, n_samples: int, source: str) -> None:
+    """Raise InputError unless there is one value a row."""
+    if column.shape != (n_samples,):
+        raise InputError(
+            f"{source}: X has {n_samples} rows, but {what} have shape "
+            f"{' x '.join(map(str, column.shape)) or 'of a single value'}"
+        )
+
+
+def as_matrix(values: ArrayLike, source: str, dtype: DTypeLike | None = None) -> Floats:
+    """Return ``values`` as a C-contiguous matrix of float32 or float64."""
+    matrix = np.asarray(values)
+    shape = " x ".join(map(str, matrix.shape))
+    if matrix.dtype.kind not in "iuf":
+        raise InputError(f"{source}: X must hold real numbers, got {matrix.dtype}")
+    if matrix.ndim != 2:
+        raise InputError(
+            f"{source}: X must have two dimensions (examples by features), got {matrix.ndim} "
+            f"(shape {shape or 'of a single value'})"
+        )
+    if matrix.size == 0:
+        raise InputError(f"{source}: X has no values (shape {shape})")
+    if dtype is None:
+        small = matrix.dtype.kind == "f" and matrix.dtype.itemsize <= 4
+        dtype = np.float32 if small else np.float64
+    with np.errstate(over="ignore"):
+        converted = np.ascontiguousarray(matrix, dtype=dtype)
+    if converted.dtype.itemsize < matrix.dtype.itemsize and (
+        np.isinf(converted).sum() > np.isinf(matrix).sum()
+    ):
+        raise InputError(f"{source}: X holds values too large for {converted.dtype}; use float64")
+    return converted
+
+
+def read_matrix(
+    file: h5py.File,
+    name: str,
+    source: str,
+    dtype: DTypeLike | None,
+    memory_limit: int | None,
+) -> Floats | FileMatrix:
+    """Read the two-dimensional dataset ``name``, or say which ones there are."""
+    item = find(file, name)
+    if item is None:
+        present = _matrices(file)
+        hint = did_you_mean(name, present)
+        listed = shorten(f"{path} ({shape})" for path, shape in present.items())
+        lacking = f"{file.filename} has no {name}; "
+        if not present:
+            raise FileError(
+                f"{lacking}nor another 2-D dataset; write its columns side by side into one"
+            )
+        raise FileError(
+            f"{lacking}pass one of its 2-D numeric datasets with ",
+            Setting("dataset"),
+            f"{hint}: {listed}",
+        )
+    if memory_limit is not None and isinstance(item, h5py.Dataset):
+        matrix = FileMatrix(file.filename, name, 0)
+        stored = matrix.beyond(memory_limit)
+        if stored is not None:
+            return stored
+        matrix.close()
+    return as_matrix(read_array(file, name, ndim=2), source, dtype)
+
+
+def _matrices(file: h5py.File) -> dict[str, str]:
+    """Return path and shape of every two-dimensional numeric dataset that is not empty."""
+    return {
+        name: " x ".join(map(str, item.shape))
+        for name, item in list_datasets(file).items()
+        if item.dtype.kind in "iuf" and item.ndim == 2 and item.size
+    }
+
+
+def names_in(file: h5py.File, group: str) -> tuple[str, ...]:
+    """Return the names that AnnData keeps for its rows (obs) or columns (var)."""
+    frame = find(file, group)
+    if not isinstance(frame, h5py.Group):
+        raise FileError(
+            f"{file.filename}: {group} is not in the layout of current AnnData; save the file "
+            "again with a newer anndata, or pass ",
+            Setting("dataset", "X"),
+        )
+    name = read_attribute(frame, "_index") or "_index"
+    values = f"{name}/values" if isinstance(find(frame, name), h5py.Group) else name
+    return read_strings(frame, values)
 
 
 ENCODING = "vpem-dataset"
@@ -263,7 +430,7 @@ def write_dataset(
     truth : mapping of str to array-like, optional
         Parameters the data were drawn from, written to the group ``truth``.
     about : mapping of str to str, optional
-        Where the data come from, in attributes (`vpem.files.about.ABOUT`).
+        Where the data come from, in attributes (`vpem.files.datasets.ABOUT`).
 
     Raises
     ------

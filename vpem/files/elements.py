@@ -3,6 +3,12 @@
 A schema is a dict in the order of reading: names of datasets (paths) and, behind ``@``, of
 attributes, with a field of `vpem.network.schema` or of this module each; `Maybe` where it may be
 absent. Sizes are named there, and a name stands for one number in the whole table.
+
+Schemas of what a fit reports: each key that is read again from a file, and its type.
+
+Every one may be absent or None: files are of several versions and of other programs.
+
+Families of features as HDF5 files keep them, of data and of models alike.
 """
 
 from __future__ import annotations
@@ -17,9 +23,37 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vpem.errors import FileError, InputError, shorten
-from vpem.files.hdf5 import find, read_array, read_attribute, read_column, read_strings, read_value
+from vpem.files.hdf5 import (
+    find,
+    read_array,
+    read_attribute,
+    read_column,
+    read_strings,
+    read_value,
+    write_array,
+    write_strings,
+)
 from vpem.files.json_text import DEEPEST, read_json_element
-from vpem.network.schema import Array, Field, Maybe, Place, Schema, Sizes, State, check
+from vpem.network.schema import (
+    COUNT,
+    FLAG,
+    PLAIN,
+    REAL,
+    TEXT,
+    Array,
+    Field,
+    Integer,
+    ListOf,
+    Maybe,
+    Numbers,
+    Place,
+    Schema,
+    Sizes,
+    State,
+    TableOf,
+    check,
+)
+from vpem.terms.families.kinds import Kinds
 
 if TYPE_CHECKING:
     import h5py
@@ -151,3 +185,93 @@ def _array(
         values = values.astype(np.int64 if whole else np.float64, copy=False)
     check(field, values, place, sizes)
     return values
+
+
+COUNTED = {"messages": COUNT, "bytes": COUNT, "rounds": COUNT}
+COUNTS = Numbers(least=0)
+
+COMMUNICATION = TableOf(
+    known={
+        **COUNTED,
+        "by_kind": TableOf(TableOf(some=COUNTED)),
+        "by_agent": TableOf(COUNTS),
+        "by_link": TableOf(known={"messages": COUNTS, "bytes": TableOf(COUNTS)}),
+        "busiest_link": TableOf(some={"between": ListOf(COUNT, 2), "bytes": COUNT}),
+        "bytes_by_iteration": COUNTS,
+    }
+)
+"""As `vpem.network.ledger.Ledger.summary` tells."""
+
+ALIGNMENT = TableOf(
+    some={
+        "level": TEXT,
+        "join": TEXT,
+        "rows": COUNT,
+        "parties": ListOf(
+            TableOf(some={"name": TEXT, "rows": COUNT, "lost": COUNT, "absent": COUNT})
+        ),
+    }
+)
+
+REPORT: dict[str, Schema] = {
+    **dict.fromkeys(
+        ("algorithm", "data", "split", "topology", "weights", "acceleration", "compress"), TEXT
+    ),
+    **dict.fromkeys(("server", "hops", "rounds", "n_samples", "n_iter"), COUNT),
+    **dict.fromkeys(("n_agents", "n_workers"), Integer(1, 1 << 24)),
+    **dict.fromkeys(
+        (
+            "mixing_rate", "consensus_error", "total_weight", "log_likelihood", "bic", "aic",
+            "inertia", "seconds", "participation", "log_prior", "penalised_log_likelihood",
+        ),
+        REAL,
+    ),
+    **dict.fromkeys(("agent_names", "worker_names", "warnings"), ListOf(TEXT)),
+    **dict.fromkeys(("recoveries", "partitions", "reseeded"), ListOf(PLAIN)),
+    "degenerate": ListOf(COUNT),
+    **dict.fromkeys(("worker_rows", "recorded"), COUNTS),
+    **dict.fromkeys(("history", "mean_field"), Numbers()),
+    "partition": Numbers(least=-1),
+    "positions": Numbers(2),
+    "edges": Numbers(2, least=0),
+    "converged": FLAG,
+    "communication": COMMUNICATION,
+    "alignment": ALIGNMENT,
+}  # fmt: skip
+"""Of models and clusterings alike."""
+
+
+def report_elements(**own: Schema) -> dict[str, Json]:
+    """Return the schema of a report, options and versions, with keys of one kind of file."""
+    return {
+        "report": Json(TableOf(known={**REPORT, **own})),
+        "options": Json(TableOf(known={"tol": REAL})),
+        "versions": Json(TableOf(TEXT)),
+    }
+
+
+def write_kinds(group: h5py.Group, kinds: Kinds) -> None:
+    """Write ``families`` and ``n_levels``, both (d,), and ``levels/j`` of features with names."""
+    write_strings(group, "families", kinds.families)
+    write_array(group, "n_levels", np.array(kinds.n_levels, dtype=np.int64))
+    for feature, names in sorted(kinds.levels.items()):
+        write_strings(group, f"levels/{feature}", names)
+
+
+def read_kinds(group: h5py.Group, n_features: int) -> Kinds | None:
+    """Read what `write_kinds` has written; None where there is nothing, or all are Gaussian."""
+    if find(group, "families") is None:
+        return None
+    schema: Elements = {"families": Strings("features"), "n_levels": Array("i", ("features",), 0)}
+    found = read_elements(group, schema, features=n_features)
+    counts = tuple(found["n_levels"].tolist())
+    levels = {}
+    for feature, count in enumerate(counts):
+        if find(group, f"levels/{feature}") is not None:
+            named: Elements = {f"levels/{feature}": Strings("levels", different=True)}
+            (levels[feature],) = read_elements(group, named, levels=count).values()
+    try:
+        kinds = Kinds(found["families"], counts, levels)
+    except InputError as error:
+        raise FileError(f"{group.file.filename}: {error}") from None
+    return None if kinds.is_gaussian else kinds

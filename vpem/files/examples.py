@@ -1,18 +1,233 @@
-"""Small real datasets that come with the package: their names, where they lie, and copies."""
+"""Draws from a random Gaussian mixture whose components overlap as much as one asks.
+
+Small real datasets that come with the package: their names, where they lie, and copies.
+
+Open datasets: downloaded once or read from a copy, checked, and made into a dataset.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import io
 import os
 import shutil
+import warnings
+import zipfile
+import zlib
+from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
+from typing import Any, NoReturn
 
-from vpem.errors import InputError, check_choice
-from vpem.files.endings import check_ending, ending_of
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from vpem.checks import Floats, check_int, check_memory
+from vpem.errors import FileError, InputError, Setting, VpemWarning, check_choice
+from vpem.files.datasets import Dataset, default_names
 from vpem.files.hdf5 import atomic_write, check_writable
-from vpem.files.temporaries import new_folder
+from vpem.files.opening import PathLike, check_readable
+from vpem.files.temporaries import check_ending, ending_of, new_folder
+from vpem.network.partition import contiguous
 
-PathLike = str | os.PathLike[str]
+BLOCK_ROWS = 1 << 15
+PROBES = 20_000  # points at which the overlap of a candidate mixture is estimated
+STEPS = 40
+SPREAD = 4.0  # the largest variance along an axis of the common shape; the least is 1 / SPREAD
+SHIFT = 0.5  # root mean square distance of the means from the origin, at scale 1
+BEND = 1.0  # size of the differences between the logarithms of the covariances, from scale 1 on
+
+
+def simulate(
+    n_samples: int,
+    n_features: int,
+    n_components: int,
+    *,
+    overlap: float = 0.05,  # in (0, 1 - largest weight); unused with one component
+    n_agents: int | None = None,  # of contiguous features
+    weights: ArrayLike | None = None,  # (K,); equal by default
+    seed: int = 0,
+) -> tuple[Dataset, dict[str, NDArray[np.float64]]]:
+    """Draw a dataset from a random mixture with a chosen overlap; the truth is returned beside it.
+
+    The overlap is the Bayes error of the mixture: the probability that the most probable component
+    of an example, under the true parameters, is not the one it was drawn from,
+    ``E[1 - max_k P(k | x)]``. Means lie in random directions, and covariances are full: a random
+    common shape, bent a little differently for each component. One scale moves the means apart
+    (and, up to 1, makes the covariances different); bisection finds the scale with the wanted
+    error, estimated at the same seeded points for every candidate.
+
+    Truth: ``weights`` (K,), ``means`` (K, d), ``covariances`` (K, d, d), ``overlap`` () as
+    estimated.
+    """
+    n_samples = check_int("n_samples", n_samples, least=1)
+    n_features = check_int("n_features", n_features, least=1)
+    n_components = check_int("n_components", n_components, least=1)
+    seed = check_int("seed", seed, least=0)
+    check_memory(16 * n_components * n_features**2, "the covariances of the mixture")
+    pi = _weights(weights, n_components)
+    if n_components > 1:
+        _check_overlap(overlap, 1.0 - float(pi.max()))
+    partition = None if n_agents is None else contiguous(n_features, n_agents)
+    check_memory(8 * n_samples * n_features, f"a dataset of {n_samples} x {n_features}")
+    shape_seed, probe_seed, draw_seed = np.random.SeedSequence(int(seed)).spawn(3)
+    family = _family(n_components, n_features, np.random.default_rng(shape_seed))
+    error = 0.0
+    scale = 1.0
+    if n_components > 1:
+        probes = _probes(pi, n_features, np.random.default_rng(probe_seed))
+
+        def error_at(scale: float) -> float:
+            means, roots, _ = family(scale)
+            labels, noise = probes
+            return _expected_error(_place(labels, noise, means, roots), pi, means, roots)
+
+        scale = _bisect(error_at, overlap)
+        error = error_at(scale)
+    means, roots, common = family(scale)
+    means, roots = means @ common, roots @ common
+    rng = np.random.default_rng(draw_seed)
+    labels = rng.choice(n_components, size=n_samples, p=pi)
+    X = np.empty((n_samples, n_features))
+    for start in range(0, n_samples, BLOCK_ROWS):
+        rows = slice(start, min(start + BLOCK_ROWS, n_samples))
+        noise = rng.standard_normal((rows.stop - rows.start, n_features))
+        X[rows] = _place(labels[rows], noise, means, roots)
+    dataset = Dataset(
+        X,
+        default_names(n_features),
+        labels=labels,
+        partition=partition,
+        source=f"simulated with seed {seed}",
+    )
+    covariances = np.swapaxes(roots, 1, 2) @ roots
+    truth = {
+        "weights": pi,
+        "means": means,
+        "covariances": (covariances + np.swapaxes(covariances, 1, 2)) / 2.0,
+        "overlap": np.array(error),
+    }
+    return dataset, truth
+
+
+def bayes_error(
+    X: NDArray[np.float64],
+    weights: NDArray[np.float64],
+    means: NDArray[np.float64],
+    covariances: NDArray[np.float64],
+) -> float:
+    """Estimate a mixture's Bayes error from examples of it: the mean of ``1 - max_k P(k | x)``."""
+    upper = np.swapaxes(np.linalg.cholesky(covariances), 1, 2)
+    return _expected_error(X, weights, means, upper)
+
+
+def _family(
+    n_components: int, n_features: int, rng: np.random.Generator
+) -> Callable[[float], tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]]:
+    """Draw a family of mixtures and return the map from its scale to a member.
+
+    The map gives the means (K, d) and the roots ``R`` (K, d, d) of the covariances ``R^T R``
+    before the common shape is applied, and the root (d, d) of the common shape.
+    """
+    axes, _ = np.linalg.qr(rng.standard_normal((n_features, n_features)))
+    variances = SPREAD ** rng.uniform(-1.0, 1.0, n_features)
+    common = np.sqrt(variances)[:, None] * axes.T
+    directions = SHIFT * rng.standard_normal((n_components, n_features)) / np.sqrt(n_features)
+    # Symmetric, of entries so small that the covariances alone never tell components apart.
+    bends = rng.standard_normal((n_components, n_features, n_features))
+    bends = BEND * (bends + np.swapaxes(bends, 1, 2)) / (2.0 * n_features)
+    logs, frames = np.linalg.eigh(bends)
+
+    def member(
+        scale: float,
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
+        halves = np.exp(min(scale, 1.0) * logs)
+        roots = (frames * halves[:, None, :]) @ np.swapaxes(frames, 1, 2)
+        return scale * directions, roots, common
+
+    return member
+
+
+def _place(
+    labels: NDArray[np.intp],
+    noise: NDArray[np.float64],
+    means: NDArray[np.float64],
+    roots: NDArray[np.float64],
+) -> NDArray[np.float64]:
+    """Turn standard normal rows into draws from the components that the labels name."""
+    X = np.empty_like(noise)
+    for k in range(means.shape[0]):
+        rows = labels == k
+        X[rows] = noise[rows] @ roots[k] + means[k]
+    return X
+
+
+def _probes(
+    pi: NDArray[np.float64], n_features: int, rng: np.random.Generator
+) -> tuple[NDArray[np.intp], NDArray[np.float64]]:
+    """Return labels, as evenly as the weights say, and standard normal rows."""
+    ends = np.round(np.cumsum(pi) * PROBES).astype(np.intp)
+    labels = np.searchsorted(ends, np.arange(PROBES), side="right").clip(max=pi.size - 1)
+    return labels.astype(np.intp), rng.standard_normal((PROBES, n_features))
+
+
+def _expected_error(
+    X: NDArray[np.float64],
+    pi: NDArray[np.float64],
+    means: NDArray[np.float64],
+    roots: NDArray[np.float64],
+) -> float:
+    """Return the mean of ``1 - max_k P(k | x)`` over the rows of ``X``."""
+    logs = np.empty((X.shape[0], pi.size))
+    for k in range(pi.size):
+        _, log_root = np.linalg.slogdet(roots[k])
+        white = (X - means[k]) @ np.linalg.inv(roots[k])
+        logs[:, k] = np.log(pi[k]) - log_root - 0.5 * np.einsum("ij,ij->i", white, white)
+    odds = np.exp(logs - logs.max(axis=1, keepdims=True))
+    total = odds.sum(axis=1)
+    return float(np.mean((total - 1.0) / total))
+
+
+def _bisect(error_at: Callable[[float], float], overlap: float) -> float:
+    """Return the scale at which the error is ``overlap``; it falls as the scale grows."""
+    low = high = 1.0
+    while error_at(high) > overlap:
+        high *= 2.0
+    while error_at(low) < overlap:
+        low /= 2.0
+    for _ in range(STEPS):
+        middle = 0.5 * (low + high)
+        if error_at(middle) > overlap:
+            low = middle
+        else:
+            high = middle
+        if high - low < 1e-4 * high:
+            break
+    return 0.5 * (low + high)
+
+
+def _weights(weights: ArrayLike | None, n_components: int) -> NDArray[np.float64]:
+    """Return the checked weights, equal ones by default."""
+    if weights is None:
+        return np.full(n_components, 1.0 / n_components)
+    pi = np.asarray(weights, dtype=np.float64)
+    good = pi.shape == (n_components,) and bool(np.all(pi > 0))
+    if not good or not np.isclose(pi.sum(), 1.0, rtol=0, atol=1e-9):
+        raise InputError(
+            f"weights must be {n_components} positive numbers that sum to 1, got {weights!r}"
+        )
+    return np.asarray(pi / pi.sum())
+
+
+def _check_overlap(overlap: Any, most: float) -> None:
+    """Raise InputError unless the overlap can be reached (to the accuracy of the estimate)."""
+    number = isinstance(overlap, int | float | np.number) and not isinstance(overlap, bool)
+    if not number or not 0.0 < overlap < most * (1.0 - 1e-6):
+        raise InputError(
+            Setting("overlap"),
+            f" must lie above 0 and below {most:.4g} (one minus the largest weight), got "
+            f"{overlap!r}",
+        )
 
 
 @dataclass(frozen=True)
@@ -137,3 +352,223 @@ def _write_table(source: Path, target: PathLike, force: bool) -> None:
     if dataset.labels is not None:
         columns["label"] = dataset.labels
     write_columns(target, columns, "table", force)
+
+
+CACHE = "VPEM_CACHE"
+"""Environment variable: the folder where downloads are kept."""
+
+LARGEST = 1 << 24
+"""Bytes of a file, packed or not, beyond which it is none of these datasets."""
+
+TIMEOUT = 30
+"""Seconds without an answer after which a download is given up."""
+
+
+@dataclass(frozen=True)
+class OpenData:
+    """A dataset that anybody may download."""
+
+    title: str
+    url: str  # a zip file
+    member: str  # its CSV file, in any folder, without heads; labels come last
+    sha256: str  # of the CSV file, see `digest`
+    feature_names: tuple[str, ...]
+    labels: tuple[int, ...]  # what the last column holds
+    source: str
+    licence: str
+
+
+OPEN: dict[str, OpenData] = {
+    "htru2": OpenData(
+        title="HTRU2",
+        url="https://archive.ics.uci.edu/static/public/372/htru2.zip",
+        member="HTRU_2.csv",
+        sha256="770932f2a324cb5f0b5ef2a33854fa8e4f47b9cd784b9f7fe60903fa63c8c294",
+        feature_names=(
+            "profile mean", "profile sd", "profile kurtosis", "profile skewness",
+            "DM-SNR mean", "DM-SNR sd", "DM-SNR kurtosis", "DM-SNR skewness",
+        ),
+        labels=(0, 1),
+        source="R. Lyon, HTRU2, UCI Machine Learning Repository, "
+        "https://doi.org/10.24432/C5DK6R; Lyon et al. 2016, "
+        "https://doi.org/10.1093/mnras/stw656",
+        licence="CC BY 4.0",
+    ),
+}  # fmt: skip
+"""By the name that `vpem data fetch` takes."""
+
+
+def digest(content: bytes) -> str:
+    r"""Return the SHA-256 of a text whose lines end with ``\n``, the last one without.
+
+    Copies of one CSV file differ by what ends their lines.
+    """
+    return hashlib.sha256(_lines(content)).hexdigest()
+
+
+def fetch(
+    name: str,
+    given: str | os.PathLike[str] | None = None,
+    cache: str | os.PathLike[str] | None = None,
+) -> tuple[Dataset, dict[str, str]]:
+    """Return an open dataset of `OPEN`, one agent a feature, and what is known of its origin.
+
+    A copy that is ``given`` is read instead of a download, with a warning if it is another file
+    whose columns fit. Downloads are kept in ``cache``: by default VPEM_CACHE, or the user's cache.
+    """
+    wanted = OPEN[check_choice("dataset", name, OPEN)]
+    path = download(wanted, cache) if given is None else check_readable(given)
+    try:
+        content = _content(path, wanted)
+        found = digest(content)
+        if found != wanted.sha256 and given is None:
+            raise FileError(
+                f"{wanted.url} holds another {wanted.member} than the one known: SHA-256 of its "
+                f"lines {found[:16]}... instead of {wanted.sha256[:16]}...; look at it, and if you "
+                "trust it give it with ",
+                Setting("given"),
+            )
+    except FileError:
+        if given is None:
+            path.unlink(missing_ok=True)  # so that the next time it is downloaded anew
+        raise
+    table = _table(content, wanted, path)
+    if found != wanted.sha256:
+        warnings.warn(
+            f"{path} is not the {wanted.title} that is known (SHA-256 of its lines {found[:16]}... "
+            f"instead of {wanted.sha256[:16]}...), but its columns fit: its {len(table)} rows are "
+            "taken as they are",
+            VpemWarning,
+            stacklevel=2,
+        )
+    d = len(wanted.feature_names)
+    dataset = Dataset(
+        np.ascontiguousarray(table[:, :d]),
+        wanted.feature_names,
+        labels=table[:, d].astype(np.int64),
+        source=str(path),
+    )
+    terms = {} if found != wanted.sha256 else {"licence": wanted.licence}
+    source = wanted.source if terms else f"a file that is not the known {wanted.title}"
+    return dataset, {"source": source, **terms, "sha256": found}
+
+
+def kept_in(wanted: OpenData, cache: str | os.PathLike[str] | None = None) -> Path:
+    """Return the file that a dataset's download is kept in, whether it is there already or not."""
+    try:
+        import pooch
+    except ImportError as error:
+        raise InputError(
+            "downloads are made by pooch, which is not installed: pip install 'vpem[fetch]', or "
+            f"give a copy of {wanted.member} with ",
+            Setting("given"),
+        ) from error
+    folder = Path(cache or os.environ.get(CACHE) or pooch.os_cache("vpem")).expanduser()
+    return folder / wanted.url.rsplit("/", 1)[-1]
+
+
+def download(wanted: OpenData, cache: str | os.PathLike[str] | None = None) -> Path:
+    """Download a dataset's zip file unless it is there already, and return where it is kept."""
+    file = kept_in(wanted, cache)
+    import pooch
+
+    pooch.get_logger().setLevel("WARNING")
+    try:
+        kept = pooch.retrieve(
+            wanted.url,
+            known_hash=None,  # the checksum is of the CSV file inside, which is what is read
+            fname=file.name,
+            path=file.parent,
+            downloader=pooch.HTTPDownloader(timeout=TIMEOUT),
+        )
+    except OSError as error:
+        _explain(error, wanted, file.parent)
+    return Path(kept)
+
+
+def _explain(error: OSError, wanted: OpenData, folder: Path) -> NoReturn:
+    """Say in one sentence why there is no download."""
+    import requests
+
+    if not isinstance(error, requests.RequestException):
+        raise FileError(
+            f"downloads cannot be kept in {folder} ({error.strerror or error}); name another "
+            "folder with ",
+            Setting("cache"),
+        ) from error
+    reason = type(error).__name__
+    if isinstance(error, requests.Timeout):
+        reason = f"no answer within {TIMEOUT} seconds"
+    elif isinstance(error, requests.exceptions.ChunkedEncodingError):
+        reason = "the connection broke off"
+    elif isinstance(error, requests.ConnectionError):
+        reason = "no connection"
+    elif error.response is not None:
+        reason = f"the server answered {error.response.status_code}"
+    raise FileError(
+        f"{wanted.url} could not be downloaded: {reason}; get {wanted.member} by other means and "
+        "give it with ",
+        Setting("given"),
+    ) from error
+
+
+def _content(path: Path, wanted: OpenData) -> bytes:
+    """Return the CSV file: the file itself, or the one in a zip file, which is never unpacked."""
+    try:
+        if path.stat().st_size > LARGEST:
+            raise FileError(
+                f"{path} has more than {LARGEST >> 20} MB, {wanted.title} far less; give the "
+                f"{wanted.member} of it"
+            )
+        if not zipfile.is_zipfile(path):
+            return path.read_bytes()
+        with zipfile.ZipFile(path) as packed:
+            names = [
+                info
+                for info in packed.infolist()
+                if PurePosixPath(info.filename).name.lower() == wanted.member.lower()
+            ]
+            if len(names) != 1:
+                raise FileError(
+                    f"{path} holds {len(names) or 'no'} files {wanted.member}, not one; give "
+                    f"the {wanted.title} zip, or the CSV file itself"
+                )
+            with packed.open(names[0]) as member:
+                content = member.read(LARGEST + 1)
+    except (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError, NotImplementedError) as error:
+        raise FileError(f"{path} is a zip file that cannot be read: {error}") from error
+    except FileError:
+        raise
+    except OSError as error:
+        raise FileError(f"{path} cannot be read: {error.strerror or error}") from error
+    if len(content) > LARGEST:
+        raise FileError(f"{path} holds far more than {wanted.title}, and is not unpacked")
+    return content
+
+
+def _lines(content: bytes) -> bytes:
+    return content.replace(b"\r\n", b"\n").replace(b"\r", b"\n").rstrip(b"\n")
+
+
+def _table(content: bytes, wanted: OpenData, path: Path) -> Floats:
+    """Return all columns (M, d + 1), the labels last, or say why they do not fit."""
+    columns = len(wanted.feature_names) + 1
+    try:
+        text = _lines(content).decode("ascii")
+        if not text.strip():
+            raise ValueError("it is empty")
+        table = np.loadtxt(io.StringIO(text), delimiter=",", ndmin=2, comments=None)
+        if table.shape[1] != columns:
+            raise ValueError(f"its rows have {table.shape[1]} columns")
+        if not np.isfinite(table).all():
+            raise ValueError("some values are not finite")
+        if not np.isin(table[:, -1], wanted.labels).all():
+            raise ValueError("the last column holds other values")
+    except ValueError as error:
+        reason = str(error).split("\n")[0].split("; use ")[0].removesuffix(".")
+        raise FileError(
+            f"{path} is not {wanted.title}: that has {columns} columns of numbers without heads, "
+            f"the last {' or '.join(map(str, wanted.labels))}, but {reason}; for another table "
+            "take 'vpem data import'"
+        ) from error
+    return table

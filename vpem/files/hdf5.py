@@ -28,10 +28,9 @@ from numpy.typing import ArrayLike, NDArray
 
 from vpem.checks import Labels, check_memory, read_int
 from vpem.errors import FileError, InputError, Setting, VpemError, brief, printable
-from vpem.files.endings import check_ending
 from vpem.files.opening import EXPANSION, PathLike, advice, check_readable, open_regular, read_limit
 from vpem.files.storage import Inflation, check_storage, lengths_of_strings, most_of
-from vpem.files.temporaries import temporary_beside
+from vpem.files.temporaries import check_ending, temporary_beside
 
 if TYPE_CHECKING:
     import h5py
@@ -148,8 +147,8 @@ def write_column(group: h5py.Group, name: str, values: Labels) -> None:
 def check_writable(path: PathLike, force: bool = False, kind: str | None = None) -> Path:
     """Return the file that `atomic_write` would replace or create, before results are computed.
 
-    Links are followed. ``kind`` is one of `vpem.files.endings.ENDINGS`, and no other may have the
-    ending.
+    Links are followed. ``kind`` is one of `vpem.files.temporaries.ENDINGS`, and no other may have
+    the ending.
     """
     if not os.fspath(path):
         raise FileError("the name of the output file is empty")

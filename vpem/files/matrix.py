@@ -1,11 +1,25 @@
-"""A matrix in a file, of which no more is in memory than is worked on."""
+"""Rows of a file where the kernels want them: the next are read while these are worked on.
+
+Some rows of a file, numbered anew, and the reads that fetch them.
+
+A matrix in a file, of which no more is in memory than is worked on.
+
+Rows that a process gets piece by piece and keeps in a temporary file, not in memory.
+"""
 
 from __future__ import annotations
 
 import os
+import shutil
+import tempfile
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from copy import copy
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Event
+from typing import TYPE_CHECKING, Self
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -14,13 +28,292 @@ from vpem.checks import Floats, available_memory, check_memory
 from vpem.errors import FileError, InputError, Setting, VpemWarning
 from vpem.files.hdf5 import check_matrix, open_file
 from vpem.files.levels import Recoding
-from vpem.files.read_ahead import FileRows, ReadAhead, pieces
-from vpem.files.row_runs import RowRuns, reads_of
-from vpem.files.storage import Inflation
-from vpem.files.unpacking import Unpacking
+from vpem.files.storage import Inflation, Unpacking
+from vpem.files.temporaries import temporary_beside
 from vpem.network.partition import Blocks
-from vpem.terms.matrix import Shaped
-from vpem.terms.scaling import Scaling
+from vpem.terms.rows import MemoryRows, Shaped, arrange_into
+from vpem.terms.units import Scaling
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
+
+
+SETTLED = 3e-3
+"""Seconds after which the kernels have their processors."""
+
+
+class ReadAhead:
+    """Loads a run of rows in a thread while another is worked on.
+
+    It begins when the kernels have begun, or at once where somebody waits for it. A thread that
+    wakes while those of the kernels do takes the place of one, which then waits beside another for
+    as long as the system does not see the processor that is free again: ten milliseconds or more.
+    """
+
+    def __init__(self, load: Callable[[slice, Floats], Floats]) -> None:
+        from concurrent.futures import ThreadPoolExecutor
+
+        self._load = load
+        self._reader = ThreadPoolExecutor(1, thread_name_prefix="vpem-read")
+        self._awaited = Event()
+        self._future: Future[Floats] | None = None
+        self.run: slice | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._awaited.set()
+        self._reader.shutdown()
+
+    def begin(self, run: slice, buffer: Floats) -> None:
+        """Have a run loaded into a buffer."""
+        self._awaited.clear()
+        self.run = run
+        self._future = self._reader.submit(self._soon, run, buffer)
+
+    def end(self) -> Floats:
+        """Return what `begin` was called with last, loaded."""
+        assert self._future is not None
+        future, self._future, self.run = self._future, None, None
+        self._awaited.set()
+        return future.result()
+
+    def _soon(self, run: slice, buffer: Floats) -> Floats:
+        self._awaited.wait(SETTLED)
+        return self._load(run, buffer)
+
+
+class FileRows:
+    """Rows of a file, the next run of which is read while this one is worked on."""
+
+    def __init__(
+        self, matrix: FileMatrix, blocks: Blocks, scaling: Scaling, dtype: DTypeLike
+    ) -> None:
+        self._matrix = matrix
+        self._blocks = blocks
+        self._scaling = scaling
+        self._ahead = ReadAhead(self._load)
+        self._held: list[tuple[slice, Floats]] = []
+        self._keeps = 1
+        self.n_samples = len(matrix)
+        self.dtype: np.dtype[np.floating] = np.empty(0, dtype).dtype
+        self.step = matrix.step
+        as_stored = blocks.in_order and scaling.is_none and matrix.dtype == self.dtype
+        self._is_direct = as_stored and matrix.is_whole
+        # Pages once touched are used again: new ones cost as much as reading does.
+        self._free: list[Floats] = []
+
+    def cut(self, step: int) -> None:
+        """Read so many rows at a time, of which those before stay: sums under way look back."""
+        self.step, self._keeps = step, 2
+        self._free.clear()
+
+    def runs(self) -> Iterator[slice]:
+        """Runs of rows that are read from the file at once."""
+        return pieces(slice(0, self.n_samples), self.step)
+
+    def _load(self, rows: slice, buffer: Floats) -> Floats:
+        out = buffer[: rows.stop - rows.start]
+        if self._is_direct:
+            self._matrix.read_into(out, rows.start)
+        else:
+            arrange_into(out, self._matrix[rows], self._blocks, self._scaling)
+        return buffer
+
+    def read(self, rows: slice) -> Floats:
+        """Rows of one run, shape (m, d), C-contiguous; the run after it is read meanwhile.
+
+        They are there until rows of another run are asked for.
+        """
+        whole = slice(0, self.n_samples)
+        run = _piece_of(whole, self.step, rows)
+        # After the last run the first comes again, for the next sweep.
+        return self.read_in(run, rows, _piece_at(whole, self.step, run.stop % self.n_samples))
+
+    def read_in(self, run: slice, rows: slice, following: slice | None) -> Floats:
+        """Rows of a run of at most `step` rows, which is read whole; then ``following`` is."""
+        held = dict(self._there())
+        if (run.start, run.stop) not in held:
+            while len(self._held) >= self._keeps:
+                self._free.append(self._held.pop(0)[1])
+            self._held.append((run, self._fetch(run)))
+            self._matrix.note(run.stop)
+            held = dict(self._there())
+            if following is not None and (following.start, following.stop) not in held:
+                self._ahead.begin(following, self._buffer())
+        return held[run.start, run.stop][rows.start - run.start : rows.stop - run.start]
+
+    def _there(self) -> Iterator[tuple[tuple[int, int], Floats]]:
+        return (((run.start, run.stop), rows) for run, rows in self._held)
+
+    def _fetch(self, run: slice) -> Floats:
+        """Take a run that was read ahead, or read it."""
+        if (ahead := self._ahead.run) is not None:
+            found = self._ahead.end()
+            if ahead == run:
+                return found
+            self._free.append(found)
+        return self._load(run, self._buffer())
+
+    def _buffer(self) -> Floats:
+        """Return room for a run."""
+        if self._free:
+            return self._free.pop()
+        shape = (min(self.step, self.n_samples), self._matrix.shape[1])
+        return np.empty(shape, dtype=self.dtype)
+
+    def take(self, indices: NDArray[np.intp]) -> Floats:
+        """Some rows, shape (len(indices), d)."""
+        return self._blocks.arrange(self._scaling.apply(self._matrix.take(indices)), self.dtype)
+
+    def some(self, indices: NDArray[np.intp]) -> MemoryRows | FileRows:
+        """Some rows as rows of their own, in memory where they take no more than a read does."""
+        found: MemoryRows | FileRows
+        if len(indices) <= self.step or (np.diff(indices) <= 0).any():
+            found = MemoryRows.of(self.take(indices))
+        else:
+            chosen = self._matrix.of_rows([indices])
+            found = FileRows(chosen, self._blocks, self._scaling, self.dtype)
+        if self._keeps > 1:
+            found.cut(self.step)
+        return found
+
+    def part(self, rows: slice, following: slice | None = None) -> FilePart:
+        """A run of rows as rows of their own, counted from 0; which run will be wanted next."""
+        return FilePart(self, rows, following)
+
+
+class FilePart:
+    """A run of rows of a file; ``following`` is read ahead when these have been."""
+
+    def __init__(self, whole: FileRows, rows: slice, following: slice | None) -> None:
+        self._whole = whole
+        self._rows = rows
+        self._following = following
+        self.n_samples = rows.stop - rows.start
+        self.dtype: np.dtype[np.floating] = whole.dtype
+
+    def runs(self) -> Iterator[slice]:
+        """Runs of rows that are read from the file at once."""
+        return pieces(slice(0, self.n_samples), self._whole.step)
+
+    def read(self, rows: slice) -> Floats:
+        """Rows of one run, shape (m, d), C-contiguous."""
+        step, first = self._whole.step, self._rows.start
+        wanted = slice(first + rows.start, first + rows.stop)
+        run = _piece_of(self._rows, step, wanted)
+        if run.stop < self._rows.stop:
+            following: slice | None = _piece_at(self._rows, step, run.stop)
+        elif self._following is not None:
+            following = _piece_at(self._following, step, self._following.start)
+        else:
+            following = None
+        return self._whole.read_in(run, wanted, following)
+
+    def take(self, indices: NDArray[np.intp]) -> Floats:
+        """Some rows, shape (len(indices), d)."""
+        return self._whole.take(indices + self._rows.start)
+
+    def some(self, indices: NDArray[np.intp]) -> MemoryRows | FileRows:
+        """Some rows as rows of their own."""
+        return self._whole.some(indices + self._rows.start)
+
+    def cut(self, step: int) -> None:
+        """Read so many rows at a time."""
+        self._whole.cut(step)
+
+    def part(self, rows: slice, following: slice | None = None) -> FilePart:
+        """A run of these rows as rows of their own."""
+        first = self._rows.start
+        inner = slice(first + rows.start, first + rows.stop)
+        if following is not None:
+            following = slice(first + following.start, first + following.stop)
+        return FilePart(self._whole, inner, following)
+
+
+def _piece_at(rows: slice, step: int, start: int) -> slice:
+    return slice(start, min(start + step, rows.stop))
+
+
+def _piece_of(rows: slice, step: int, wanted: slice) -> slice:
+    """Which piece of ``rows`` holds the rows wanted."""
+    return _piece_at(rows, step, wanted.start - (wanted.start - rows.start) % step)
+
+
+def pieces(rows: slice, step: int) -> Iterator[slice]:
+    """Cut a run of rows in pieces of ``step``."""
+    for start in range(rows.start, rows.stop, step):
+        yield _piece_at(rows, step, start)
+
+
+WASTE = 8
+"""Rows may be read along with those wanted, so many times as many."""
+
+Indices = NDArray[np.intp]
+
+
+@dataclass(frozen=True)
+class Read:
+    """Rows of a file that are read at once."""
+
+    rows: slice
+    chosen: Indices | None  # (m,) of these, those wanted; None: all
+    places: slice | Indices  # where they go
+
+
+class RowRuns:
+    """Rows of a file, run after run, counted from 0; those of each group (m_i,) increase."""
+
+    def __init__(self, rows: Sequence[Indices]) -> None:
+        begins, lengths = [np.empty(0, dtype=np.intp)], [np.empty(0, dtype=np.intp)]
+        for group in rows:
+            if len(group):
+                breaks = np.flatnonzero(np.diff(group) != 1) + 1
+                ends = np.concatenate([[0], breaks, [len(group)]])
+                begins.append(group[ends[:-1]])
+                lengths.append(np.diff(ends))
+        self._begins = np.concatenate(begins)
+        self._ends = np.concatenate([[0], np.cumsum(np.concatenate(lengths))]).astype(np.intp)
+
+    def __len__(self) -> int:
+        return int(self._ends[-1])
+
+    def of(self, indices: Indices) -> Indices:
+        """Return the rows of the file that have these numbers here."""
+        run = np.searchsorted(self._ends, indices, side="right") - 1
+        found: Indices = self._begins[run] + indices - self._ends[run]
+        return found
+
+    def reads(self, start: int, stop: int, most: int) -> Iterator[Read]:
+        """Yield reads of at most ``most`` rows that fetch the rows from ``start`` to ``stop``."""
+        first = int(np.searchsorted(self._ends, start, side="right")) - 1
+        last = int(np.searchsorted(self._ends, stop, side="left"))
+        mean = (stop - start) / max(last - first, 1)
+        if mean < WASTE:
+            yield from reads_of(self.of(np.arange(start, stop)), most)
+            return
+        for run in range(first, last):
+            begin, end = max(start, int(self._ends[run])), min(stop, int(self._ends[run + 1]))
+            shift = int(self._begins[run]) - int(self._ends[run])
+            places = slice(begin - start, end - start)
+            yield Read(slice(begin + shift, end + shift), None, places)
+
+
+def reads_of(rows: Indices, most: int) -> Iterator[Read]:
+    """Yield reads of at most ``most`` rows of a file that fetch some, in whatever order."""
+    order = np.argsort(rows, kind="stable")
+    inside = rows[order]
+    # Apart where more would be read along than `WASTE` rows for each that is wanted.
+    breaks = np.flatnonzero(np.diff(inside) > WASTE) + 1
+    for begin, end in zip([0, *breaks], [*breaks, len(rows)], strict=True):
+        while begin < end:
+            low = int(inside[begin])
+            cut = min(end, int(np.searchsorted(inside, low + most, side="left")))
+            wanted = inside[begin:cut]
+            yield Read(slice(low, int(wanted[-1]) + 1), wanted - low, order[begin:cut])
+            begin = cut
+
 
 READ_BYTES = 1 << 26
 """Size of one read from a file."""
@@ -240,3 +533,51 @@ def check_kept_beside(
                 f"is {limit / 1e6:.4g} MB; raise it, or ",
                 *instead,
             )
+
+
+class Spool:
+    """A matrix (M, d) that is written run by run, and then read; FileError if there is no room.
+
+    The file lies in the folder for temporary files (``TMPDIR``). It loses its name as soon as it is
+    read, so that nothing is left of it however the process ends.
+    """
+
+    def __init__(self, shape: tuple[int, int], dtype: np.dtype[np.floating]) -> None:
+        import h5py
+
+        folder = Path(tempfile.gettempdir())
+        self._name = f"the folder for temporary files, {folder}"
+        needed = shape[0] * shape[1] * dtype.itemsize
+        free = shutil.disk_usage(folder).free
+        if needed > free:
+            raise FileError(
+                f"{self._name}, has room for {free / 1e9:.4g} GB, but features that travel take "
+                f"{needed / 1e9:.4g} GB; name another in the environment variable TMPDIR"
+            )
+        self._row = 0
+        with ExitStack() as stack:
+            try:
+                self._path = stack.enter_context(temporary_beside(folder / "rows.h5"))
+                self._file = stack.enter_context(h5py.File(self._path, "w"))
+                self._dataset = self._file.create_dataset("X", shape, dtype, track_times=False)
+            except OSError as error:
+                raise FileError(f"{self._name}, cannot be written ({error})") from error
+            self._stack = stack.pop_all()
+
+    def add(self, rows: Floats) -> None:
+        """Write the next rows, shape (m, d)."""
+        try:
+            self._dataset[self._row : self._row + len(rows)] = rows
+        except OSError as error:
+            self._stack.close()
+            raise FileError(f"{self._name}, cannot be written ({error})") from error
+        self._row += len(rows)
+
+    def matrix(self, step: int) -> FileMatrix:
+        """Return what was written, to be read so many rows at a time."""
+        with self._stack:
+            try:
+                self._file.close()
+            except OSError as error:
+                raise FileError(f"{self._name}, cannot be written ({error})") from error
+            return FileMatrix(self._path).in_reads_of(step)

@@ -1,8 +1,15 @@
-"""Models on disk: one HDF5 group a hub, so that a root's part can be handed over by itself."""
+"""Parts of models of several families in files: a group a hub and family.
+
+Posteriors in files of models: what each hub has beside means and covariances.
+
+Models on disk: one HDF5 group a hub, so that a root's part can be handed over by itself.
+
+Models for other programs: as a NumPy archive, and as JSON.
+"""
 
 from __future__ import annotations
 
-import os
+import json
 import platform
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -13,9 +20,10 @@ from numpy.typing import NDArray
 
 import vpem
 from vpem.checks import as_kept
-from vpem.errors import FileError, InputError, VpemError, shorten
+from vpem.errors import FileError, InputError, NumericalError, VpemError, shorten
+from vpem.files import elements
 from vpem.files.datasets import default_names
-from vpem.files.elements import Elements, Strings, check_written, read_elements
+from vpem.files.elements import Elements, Strings, check_written, read_elements, report_elements
 from vpem.files.hdf5 import (
     atomic_write,
     check_encoding,
@@ -28,21 +36,257 @@ from vpem.files.hdf5 import (
     write_strings,
 )
 from vpem.files.json_text import write_json_element
-from vpem.files.mixed_models import read_families, read_kinds, write_families
-from vpem.files.posterior_models import read_posterior, write_posterior
-from vpem.files.reports import report_elements
+from vpem.files.opening import PathLike
 from vpem.network.partition import Blocks
-from vpem.network.schema import FLAG, Array, Choice, Integer, ListOf, Mapping, Maybe, Report
+from vpem.network.schema import FLAG, Array, Choice, Integer, ListOf, Maybe, Report, TableOf
+from vpem.prior_settings import WEIGHT_PRIORS
 from vpem.settings import COVARIANCE_TYPES
 from vpem.shown import Shown
-from vpem.terms.covariances import is_diagonal, is_tied
-from vpem.terms.factor_mixture import FactorMixture
-from vpem.terms.families.mixture import MixedMixture
-from vpem.terms.mixture import Mixture
-from vpem.terms.scaling import Scaling
+from vpem.terms.factors import FactorMixture
+from vpem.terms.families.kinds import Kinds
+from vpem.terms.families.mixture import MixedMixture, law_of
+from vpem.terms.families.part import RANGES, Law, Part
+from vpem.terms.mixture import Mixture, is_diagonal, is_tied
+from vpem.terms.priors import Prior, wishart_sizes
+from vpem.terms.units import Scaling
+from vpem.terms.variational import VariationalMixture
 
 if TYPE_CHECKING:
     import h5py
+
+
+SUM_TOLERANCE = 1e-6
+"""By how much shares of a category's levels may miss 1."""
+
+Arrays = dict[str, NDArray[np.float64]]
+
+
+def hub_arrays(mixture: MixedMixture, b: int) -> dict[str, Arrays]:
+    """Return the parameters that a hub has of each family that it has features of."""
+    found: dict[str, Arrays] = {}
+    for law, part in zip(mixture.laws, mixture.parts, strict=True):
+        if not part.features.blocks.widths[b]:
+            continue
+        own: Arrays = {}
+        hubs = law.hubs_of_cells(part.features)
+        for name, table in part.tables.items():
+            own[name] = np.ascontiguousarray(table[:, hubs[name] == b])
+        if part.core is not None:
+            _, own["means"], own["covariances"] = part.core.block(b)
+        found[part.family] = own
+    return found
+
+
+def family_arrays(mixture: MixedMixture) -> Arrays:
+    """Return parameters of each family: tables in block order, assembled covariances."""
+    found: Arrays = {}
+    for part in mixture.parts:
+        for name, table in part.tables.items():
+            found[f"{part.family}_{name}"] = table
+        if part.core is not None:
+            found[f"{part.family}_means"] = part.core.assembled_means
+            found[f"{part.family}_covariances"] = part.core.assembled_covariances
+    return found
+
+
+def kinds_as_json(mixture: Any) -> Report:
+    """Return the family of each feature, and names of levels; nothing where all are Gaussian."""
+    if not isinstance(mixture, MixedMixture):
+        return {}
+    kinds = mixture.kinds
+    levels = {str(feature): list(names) for feature, names in sorted(kinds.levels.items())}
+    return {"families": list(kinds.families), "n_levels": list(kinds.n_levels), "levels": levels}
+
+
+def write_families(file: h5py.File, mixture: MixedMixture) -> None:
+    """Write which families features have, and each hub's parameters in groups of its own."""
+    elements.write_kinds(file, mixture.kinds)
+    for b in range(mixture.blocks.n_blocks):
+        for family, arrays in hub_arrays(mixture, b).items():
+            for name, values in arrays.items():
+                write_array(file, f"hubs/{b}/parts/{family}/{name}", values)
+
+
+def read_kinds(file: h5py.File, n_features: int) -> Kinds | None:
+    """Read which families features have; None where all are Gaussian."""
+    kinds = elements.read_kinds(file, n_features)
+    for feature in [] if kinds is None else kinds.columns_of("categorical").tolist():
+        if kinds is not None and not kinds.n_levels[feature]:
+            raise InputError(f"feature {feature} is a category without levels")
+    return kinds
+
+
+def read_families(
+    file: h5py.File,
+    blocks: Blocks,
+    kinds: Kinds,
+    covariance_type: str,
+    weights: NDArray[np.float64],
+    scaling: Scaling,
+) -> MixedMixture:
+    """Read each hub's parameters of each family."""
+    if blocks.n_features != kinds.n_features:
+        raise InputError(f"hubs have {blocks.n_features} of {kinds.n_features} features")
+    parts = []
+    for family, features in kinds.split(blocks).items():
+        law, tables = law_of(family), {}
+        cells = law.cells_of_hubs(features)
+        like = None
+        if law.has_core:
+            units = scaling.of(features.columns)
+            like = Mixture.blank(features.blocks, covariance_type, weights.shape[1], units)
+        hubs = [
+            _read_hub(file, law, b, {name: int(own[b]) for name, own in cells.items()}, like)
+            if features.blocks.widths[b]
+            else None
+            for b in range(blocks.n_blocks)
+        ]
+        there = [hub for hub in hubs if hub is not None]
+        for name in cells:
+            tables[name] = np.concatenate([hub[name] for hub in there], axis=1)
+        core = None if like is None else _core(like, there)
+        parts.append(Part(family, features, tables, core))
+    found = MixedMixture(blocks, kinds, covariance_type, weights, tuple(parts))
+    _check(found)
+    return found
+
+
+def _read_hub(
+    file: h5py.File, law: Law, b: int, cells: dict[str, int], like: Mixture | None
+) -> Arrays:
+    """Read what a hub has of one family."""
+    place = f"hubs/{b}/parts/{law.name}"
+    group = find(file, place)
+    if group is None or not is_group(group):
+        raise FileError(f"{file.filename}: {place} is missing")
+    schema: Elements = {
+        name: Array("f", ("components", count), *RANGES[law.domains[name]])
+        for name, count in cells.items()
+    }
+    k = int(file.attrs["n_components"])
+    if like is not None:
+        width = int(like.blocks.widths[b])
+        own: tuple[int, ...] = (like.n_copies, width, width)
+        schema["means"] = Array("f", (k, width))
+        schema["covariances"] = Array("f", own[:2] if like.is_diagonal else own)
+    return read_elements(group, schema, components=k)
+
+
+def _core(like: Mixture, hubs: list[Arrays]) -> Mixture:
+    """Put locations and scatter of hubs together."""
+    arrays = like.arrays()
+    arrays["means"] = np.concatenate([hub["means"] for hub in hubs], axis=1)
+    own = [hub["covariances"] for hub in hubs]
+    if like.is_diagonal:
+        arrays["covariances"] = np.concatenate(own, axis=1)
+    else:
+        arrays["covariances"] = np.concatenate([part.ravel() for part in own])
+    return like.having(arrays)
+
+
+def _check(mixture: MixedMixture) -> None:
+    """Refuse parameters that cannot be computed with."""
+    for law, part in zip(mixture.laws, mixture.parts, strict=True):
+        for name, owners in law.features_of_cells(part.features).items():
+            if law.domains[name] == "simplex":
+                table = part.tables[name]
+                firsts = np.flatnonzero(np.diff(owners, prepend=-1))
+                totals = np.add.reduceat(table, firsts, axis=1)
+                if np.abs(totals - 1).max(initial=0.0) > SUM_TOLERANCE:
+                    raise InputError(f"{name} of a {part.family} feature do not add up to 1")
+    with np.errstate(all="ignore"):
+        means = mixture.assembled_means
+        values, _ = mixture.sample(mixture.n_components, np.random.default_rng(0))
+        terms, _ = mixture.terms_of(values, np.isfinite(values))
+    if not all(np.isfinite(numbers).all() for numbers in (means, values, terms)):
+        raise InputError("a parameter cannot be computed with")
+
+
+POSTERIOR_HUB: Elements = {
+    "counts": Array("f", ("components",), least=0),
+    "seen": Array("f", ("components",), least=0),
+    "degrees_of_freedom_prior": Array("f", (1,), positive=True),
+    "mean_prior": Array("f", ("width",)),
+}
+
+
+def write_posterior(file: h5py.File, mixture: Mixture) -> None:
+    """Write a posterior's prior and effective rows, each hub's into its group; else nothing."""
+    if not isinstance(mixture, VariationalMixture):
+        return
+    prior, one = mixture.prior, mixture.prior_mixture
+    write_attribute(file, "weight_concentration_prior_type", prior.kind)
+    write_array(file, "prior", np.array([prior.concentration, prior.mean_precision]))
+    for b in range(mixture.blocks.n_blocks):
+        _, means, covariances = one.block(b)
+        parts = {
+            "counts": mixture.counts[b if len(mixture.counts) > 1 else 0],
+            "seen": mixture.seen[b],
+            "degrees_of_freedom_prior": prior.degrees_of_freedom[b : b + 1],
+            "mean_prior": means[0],
+            "covariance_prior": covariances[0],
+        }
+        for name, values in parts.items():
+            write_array(file, f"hubs/{b}/posterior/{name}", values)
+
+
+def read_posterior(file: h5py.File, plain: Mixture) -> Mixture:
+    """Return the posterior that a file has with these means and covariances; else these."""
+    if find(file, "prior") is None:
+        return plain
+    numbers = read_elements(
+        file,
+        {
+            "@weight_concentration_prior_type": Choice(WEIGHT_PRIORS),
+            "prior": Array("f", (2,), positive=True),
+        },
+    )
+    shape = ("width",) if plain.is_diagonal else ("width", "width")
+    schema: Elements = {**POSTERIOR_HUB, "covariance_prior": Array("f", shape)}
+    hubs = []
+    sizes = wishart_sizes(plain.blocks, plain.covariance_type)
+    for b, width in enumerate(plain.blocks.widths.tolist()):
+        group = find(file, f"hubs/{b}/posterior")
+        if group is None:
+            raise InputError(f"hub {b} has no posterior")
+        hubs.append(read_elements(group, schema, components=plain.n_components, width=width))
+        if hubs[-1]["degrees_of_freedom_prior"][0] <= sizes[b] - 1:
+            raise InputError(f"hub {b} has fewer degrees of freedom than features")
+    counts, seen = (np.stack([hub[name] for hub in hubs]) for name in ("counts", "seen"))
+    counts = counts[: len(plain.weights)]
+    if not (counts.sum(axis=1) > 0).all():
+        raise InputError("no component has rows")
+    covariances = [hub["covariance_prior"].ravel() for hub in hubs]
+    flat = np.concatenate([np.empty(0), *covariances])
+    prior = Prior(
+        numbers["weight_concentration_prior_type"],
+        float(numbers["prior"][0]),
+        float(numbers["prior"][1]),
+        np.concatenate([hub["degrees_of_freedom_prior"] for hub in hubs]),
+        np.concatenate([hub["mean_prior"] for hub in hubs]),
+        flat[None] if plain.is_diagonal else flat,
+    )
+    return VariationalMixture.of(plain, counts, seen, prior)
+
+
+def posterior_as_json(mixture: Mixture, hubs: Sequence[Report]) -> Report:
+    """Return what a posterior has besides, and add to each hub what it has; else nothing."""
+    if not isinstance(mixture, VariationalMixture):
+        return {}
+    for b, hub in enumerate(hubs):
+        hub["mean_precisions"] = mixture.mean_precisions[b].tolist()
+        hub["degrees_of_freedom"] = mixture.degrees_of_freedom[b].tolist()
+    prior = mixture.prior
+    return {
+        "prior": {
+            "weight_concentration_prior_type": prior.kind,
+            "weight_concentration_prior": prior.concentration,
+            "mean_precision_prior": prior.mean_precision,
+            "degrees_of_freedom_prior": prior.degrees_of_freedom.tolist(),
+        },
+        "weight_concentration": mixture.concentrations.mean(axis=0).tolist(),
+        "in_use": mixture.in_use.tolist(),
+    }
 
 
 ENCODING = "vpem-model"
@@ -50,8 +294,6 @@ VERSION = "0.1.0"
 OF_FAMILIES = "1.0.0"
 """Version of the format of models of several families, which earlier versions cannot read."""
 MOST_AGENTS = 1 << 31
-
-PathLike = str | os.PathLike[str]
 
 
 @dataclass
@@ -199,7 +441,7 @@ MODEL: Elements = {
     "history": Array("f", ("iterations", "hubs"), nan=True, inf=True),
     "root_history": Maybe(Array("f", ("iterations", "roots"), nan=True, inf=True)),
     **report_elements(
-        hubs=ListOf(Mapping(some={"root": AGENT, "agents": ListOf(AGENT)})),
+        hubs=ListOf(TableOf(some={"root": AGENT, "agents": ListOf(AGENT)})),
     ),
 }
 
@@ -293,3 +535,97 @@ def match_features(model: Model, names: Sequence[str], *, ordered: bool = True) 
     if nameless:
         raise InputError(f"the model has {len(wanted)} features, the data have {len(found)}")
     raise InputError(f"the data lack features of the model: {shorten(map(repr, missing))}")
+
+
+def assembled(model: Model) -> dict[str, NDArray[np.float64]]:
+    """Return the one mixture a user wants, in the user's order and units.
+
+    NumericalError if a parameter is too large for a double in these units.
+    """
+    mixture = model.mixture
+    with np.errstate(over="ignore", invalid="ignore"):
+        found = {"weights": mixture.assembled_weights, "means": mixture.assembled_means}
+        if isinstance(mixture, MixedMixture):
+            found |= family_arrays(mixture)
+        else:
+            found["covariances"] = mixture.assembled_covariances
+        if isinstance(mixture, FactorMixture):
+            found["loadings"] = mixture.assembled_loadings
+    for name, values in found.items():
+        if not np.isfinite(values).all():
+            raise NumericalError(f"the {name} are too large for a number in the units of the data")
+    return found
+
+
+def write_npz(path: PathLike, model: Model, force: bool = False) -> None:
+    """Write the assembled mixture as a NumPy archive (``weights, means, covariances, ...``)."""
+    mixture, kinds = model.mixture, {}
+    if isinstance(mixture, MixedMixture):
+        kinds = {"families": np.array(mixture.kinds.families, dtype=np.str_)}
+    with atomic_write(path, force, "exported models") as temporary, open(temporary, "wb") as stream:
+        np.savez(
+            stream,
+            **assembled(model),  # type: ignore[arg-type]
+            feature_names=np.array(model.feature_names, dtype=np.str_),
+            covariance_type=np.array(model.mixture.covariance_type),
+            **kinds,  # type: ignore[arg-type]
+        )
+
+
+def model_as_json(model: Model) -> Report:
+    """Return the whole model as values that JSON can hold: assembled, and hub by hub."""
+    mixture = model.mixture
+    blocks = mixture.blocks
+    hubs: Sequence[Report] = [
+        {
+            "root": blocks.roots[b],
+            "agents": list(blocks.agents[b]),
+            "features": blocks.features[b].tolist(),
+            **_hub_arrays(mixture, b),
+        }
+        for b in range(blocks.n_blocks)
+    ]
+    return {
+        "encoding-type": ENCODING,
+        "encoding-version": OF_FAMILIES if isinstance(mixture, MixedMixture) else VERSION,
+        "covariance_type": mixture.covariance_type,
+        "feature_names": list(model.feature_names),
+        **kinds_as_json(mixture),
+        **{name: array.tolist() for name, array in assembled(model).items()},
+        "scaling": {
+            "shift": mixture.scaling.shift.tolist(),
+            "scale": mixture.scaling.scale.tolist(),
+        },
+        **posterior_as_json(mixture, hubs),
+        "hubs": hubs,
+        "report": model.report,
+        "options": model.options,
+        "versions": model.versions,
+    }
+
+
+def _hub_arrays(mixture: Any, b: int) -> Report:
+    """Return what a hub has: mixing weights, and its parameters, of several families by family."""
+    weights = mixture.weights[b if len(mixture.weights) > 1 else 0].tolist()
+    if isinstance(mixture, MixedMixture):
+        parts = hub_arrays(mixture, b)
+        own = {
+            family: {name: array.tolist() for name, array in arrays.items()}
+            for family, arrays in parts.items()
+        }
+        return {"weights": weights, "parts": own}
+    _, means, covariances = mixture.block(b)
+    own = {"weights": weights, "means": means.tolist(), "covariances": covariances.tolist()}
+    if isinstance(mixture, FactorMixture):
+        own["loadings"] = mixture.block_loadings(b).tolist()
+    return own
+
+
+def write_json(path: PathLike, model: Model, force: bool = False) -> None:
+    """Write the whole model as JSON: the assembled mixture, and hub by hub in fitted units."""
+    with (
+        atomic_write(path, force, "exported models") as temporary,
+        open(temporary, "w", encoding="utf-8") as stream,
+    ):
+        json.dump(model_as_json(model), stream, allow_nan=False)
+        stream.write("\n")

@@ -3,21 +3,31 @@
 Only regular files are opened: a pipe would wait for ever and a device never end. What is read is
 bounded by what the file holds; what a file stores in little space (fill values, compressed zeros)
 may come to `read_limit` bytes all the same.
+
+What packed files unpack to, read as a stream: no more than a file of its size may become.
+
+In which format a file of data is: by what it begins with, not by what it is called.
 """
 
 from __future__ import annotations
 
+import bz2
 import errno
+import gzip
+import lzma
 import os
 import stat
+import struct
+import zipfile
+import zlib
 from collections.abc import Iterator
-from contextlib import contextmanager
-from io import BufferedReader, TextIOWrapper
+from contextlib import ExitStack, contextmanager
+from io import BufferedReader, RawIOBase, TextIOWrapper
 from pathlib import Path
-from typing import TextIO
+from typing import Any, BinaryIO, TextIO
 
 from vpem.checks import check_memory, parse_bytes
-from vpem.errors import FileError, InputError
+from vpem.errors import FileError, InputError, Setting, shorten
 
 PathLike = str | os.PathLike[str]
 
@@ -156,3 +166,290 @@ def check_unpacked(n_bytes: int, path: PathLike, source: str | None = None) -> N
             f"{advice(n_bytes)}"
         )
     check_memory(n_bytes, source or os.fspath(path))
+
+
+PACKINGS = {b"\x1f\x8b": "gzip", b"BZh": "bzip2", b"\xfd7zXZ\x00": "xz", b"PK\x03\x04": "zip"}
+"""What files begin with that are packed."""
+
+FAILURES = (
+    OSError, EOFError, zlib.error, lzma.LZMAError, zipfile.BadZipFile, RuntimeError, ValueError,
+    NotImplementedError, struct.error, MemoryError,
+)  # fmt: skip
+"""What damaged ones raise."""
+
+LZMA_MEMORY = 1 << 28
+"""Bytes that xz may take for its dictionary."""
+
+DIRECTORY_BYTES = 1 << 22
+"""Bytes of the list of members of a zip file."""
+
+END, END_64, LOCATOR_64 = struct.Struct("<4s4H2LH"), struct.Struct("<4sQ2H2L4Q"), b"PK\x06\x07"
+"""End of a zip file, and of a large one (APPNOTE.TXT, 4.3.14 to 4.3.16)."""
+
+
+def packing_of(start: bytes) -> str | None:
+    """Return how a file is packed that begins so; None if it is not."""
+    return next((name for mark, name in PACKINGS.items() if start.startswith(mark)), None)
+
+
+class _Counted(RawIOBase):
+    """Bytes of a packed file, as long as there are not far more than the file has."""
+
+    def __init__(self, path: PathLike, stream: Any, size: int, stack: ExitStack) -> None:
+        self._path, self._stream, self._stack = os.fspath(path), stream, stack
+        self._most = max(read_limit(), EXPANSION * size)
+        self._found = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        try:
+            part = self._stream.read(len(buffer))
+        except FAILURES as error:
+            raise FileError(f"{self._path} cannot be unpacked: {error}") from error
+        buffer[: len(part)] = part
+        self._found += len(part)
+        if self._found > self._most:
+            raise FileError(
+                f"{self._path} unpacks to more than {EXPANSION} times its size; unpack it "
+                f"yourself, or, {advice(16 * self._found)}"
+            )
+        return len(part)
+
+    def close(self) -> None:
+        if not self.closed:
+            self._stack.close()
+        super().close()
+
+
+def open_unpacked(path: PathLike) -> BinaryIO:
+    """Open a regular file, or what it unpacks to (a zip file's only member), to read its bytes.
+
+    Reading raises FileError if the file is damaged or unpacks to far more than it has (`EXPANSION`,
+    `read_limit`).
+    """
+    with ExitStack() as stack:
+        file = stack.enter_context(open_plain(path))
+        packing = packing_of(file.read(6))
+        file.seek(0)
+        if packing is None:
+            stack.pop_all()
+            return file
+        size = os.fstat(file.fileno()).st_size
+        try:
+            stream = _unpacked(file, packing, path, stack)
+        except FileError:
+            raise
+        except FAILURES as error:
+            raise FileError(f"{path} cannot be unpacked: {error}") from error
+        return BufferedReader(_Counted(path, stream, size, stack.pop_all()), 1 << 16)
+
+
+def _unpacked(file: BinaryIO, packing: str, path: PathLike, stack: ExitStack) -> Any:
+    """Return the stream of what a file unpacks to."""
+    if packing == "gzip":
+        return stack.enter_context(gzip.GzipFile(fileobj=file, mode="rb"))
+    if packing == "bzip2":
+        return stack.enter_context(bz2.BZ2File(file))
+    if packing == "xz":
+        return _Xz(file)
+    archive = stack.enter_context(open_zip(file, path))
+    members = [
+        info for info in archive.infolist()
+        if not info.is_dir() and not info.filename.startswith("__MACOSX/")
+    ]  # fmt: skip
+    if len(members) != 1:
+        listed = shorten(repr(info.filename) for info in members)
+        raise FileError(
+            f"{path} is a zip file of {len(members)} files{f' ({listed})' if members else ''}; "
+            "unpack it, and give the one that is meant"
+        )
+    return stack.enter_context(archive.open(members[0]))
+
+
+class _Xz:
+    """A file packed by xz, of which only so much memory is taken as `LZMA_MEMORY`."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self._unpacker = self._new()
+
+    @staticmethod
+    def _new() -> lzma.LZMADecompressor:
+        return lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=LZMA_MEMORY)
+
+    def read(self, size: int) -> bytes:
+        """Return at most so many bytes; none at the end."""
+        while True:
+            if self._unpacker.eof:
+                rest = self._unpacker.unused_data.lstrip(b"\0")
+                rest = rest or self._file.read(1 << 16).lstrip(b"\0")
+                if not rest:
+                    return b""
+                self._unpacker = self._new()
+                part = self._unpacker.decompress(rest, size)
+            else:
+                more = self._file.read(1 << 16) if self._unpacker.needs_input else b""
+                if not more and self._unpacker.needs_input:
+                    raise EOFError("it is cut short")
+                part = self._unpacker.decompress(more, size)
+            if part:
+                return part
+
+
+def open_zip(file: BinaryIO, path: PathLike) -> zipfile.ZipFile:
+    """Open a zip file whose list of members is not too long."""
+    size = os.fstat(file.fileno()).st_size
+    tail = min(size, END.size + 0xFFFF)
+    file.seek(size - tail)
+    end = file.read(tail)
+    place = end.rfind(b"PK\x05\x06")
+    listed = 0
+    if 0 <= place <= len(end) - END.size:
+        listed = END.unpack_from(end, place)[5]
+        large = size - tail + place - 20 - END_64.size
+        if end[max(place - 20, 0) : place].startswith(LOCATOR_64) and large >= 0:
+            file.seek(large)
+            listed = max(listed % 0xFFFFFFFF, END_64.unpack(file.read(END_64.size))[8])
+    file.seek(0)
+    if listed > DIRECTORY_BYTES:
+        raise FileError(f"{path} lists too many members to be read; unpack it, and give one")
+    try:
+        return zipfile.ZipFile(file)
+    except FAILURES as error:
+        raise FileError(f"{path} cannot be unpacked: {error}") from error
+
+
+START = 4096
+"""Bytes that are looked at."""
+
+KNOWN = (
+    (b"PAR1", "parquet"), (b"ARROW1", "arrow"), (b"\x93NUMPY", "npy"),
+    (b"\x89HDF\r\n\x1a\n", "hdf5"), (b"MATLAB 7.3 MAT-file", "hdf5"),
+)  # fmt: skip
+
+ENDINGS = {
+    ".h5": "an HDF5 file", ".hdf5": "an HDF5 file", ".h5ad": "an HDF5 file",
+    ".parquet": "a Parquet file", ".pq": "a Parquet file", ".feather": "a Feather file",
+    ".arrow": "an Arrow file", ".npy": "an array of NumPy", ".npz": "an archive of NumPy",
+}  # fmt: skip
+"""What files are that are no text, by what their names end in."""
+
+SAVE_CSV = "save the sheet as CSV"
+OTHERS: tuple[tuple[bytes, str, str], ...] = (
+    (b"\xd0\xcf\x11\xe0", "an Excel file", SAVE_CSV),
+    (b"FEA1", "a Feather file of version 1", "write it again with a newer pandas or R (version 2)"),
+    (b"SQLite format 3\0", "an SQLite database", "export the table as CSV"),
+    (b"MATLAB 5.0 MAT-file", "a MATLAB file before version 7.3",
+     "save it with -v7.3, or write the matrix as CSV (writematrix)"),
+    (b"<stata_dta>", "a Stata file", "write it as CSV (export delimited)"),
+    (b"$FL2", "an SPSS file", "save it as CSV"),
+    (b"$FL3", "an SPSS file", "save it as CSV"),
+    (b"RDX", "a file of R's save()", "write the table as CSV (write.csv)"),
+    (b"X\n\0\0\0", "a file of R's saveRDS()", "write the table as CSV (write.csv)"),
+    (b"\x28\xb5\x2f\xfd", "packed by zstd", "unpack it first (unzstd)"),
+    (b"7z\xbc\xaf\x27\x1c", "a 7-Zip archive", "unpack it, and give the file that is meant"),
+    (b"Rar!", "a RAR archive", "unpack it, and give the file that is meant"),
+    (b"%PDF", "a PDF file", "give the table itself, as CSV"),
+    (b"\x89PNG", "a picture", "give a table, as CSV"),
+    (b"Obj\x01", "an Avro file", "write it as Parquet or CSV"),
+    (b"ORC", "an ORC file", "write it as Parquet or CSV"),
+)  # fmt: skip
+"""What other files begin with, what they are, and what to do."""
+
+TEXTS = ((b"<?xml", "XML"), (b"{", "JSON"), (b'[{', "JSON"), (b"[[", "JSON"), (b"[\n", "JSON"),
+         (b"[ ", "JSON"), (b"@relation", "an ARFF file (Weka)"))  # fmt: skip
+"""What other text begins with, in small letters."""
+
+WIDE = (b"\xff\xfe", b"\xfe\xff")
+
+PICKLES = tuple(b"\x80" + bytes([version]) for version in range(2, 6))
+
+
+def format_of(path: PathLike, source: str, encoding: str | None = None) -> str:
+    """Return the format of a file: "hdf5", "parquet", "arrow", "npy", "npz" or "text".
+
+    FileError for formats that are not read, with what to do. ``encoding`` is of text, if it is
+    known.
+    """
+    file = check_readable(path)
+    with open_regular(file) as opened:
+        start = opened.read(START)
+        if packing_of(start) == "zip" and (kind := _of_zip(file, source)):
+            return kind
+    for mark, kind in KNOWN:
+        if start.startswith(mark):
+            return kind
+    if _is_hdf5(file):
+        return "hdf5"
+    if packing_of(start) is None:
+        _refuse_other(start, source, file, encoding)
+        return _text(file, source)
+    with open_unpacked(file) as stream:
+        inner = stream.read(START)
+    for mark, kind in KNOWN:
+        if inner.startswith(mark):
+            raise FileError(f"{source} is packed {kind.upper()}; unpack it first")
+    if inner[257:262] == b"ustar":
+        raise FileError(f"{source} is an archive (tar); unpack it, and give the file meant")
+    if packing_of(inner) is not None:
+        raise FileError(f"{source} is packed twice; unpack it first")
+    _refuse_other(inner, source, file, encoding)
+    return _text(file, source)
+
+
+def _text(file: Path, source: str) -> str:
+    """Return "text", but of a file that is called otherwise."""
+    called = ENDINGS.get(file.suffix.lower())
+    if called is not None:
+        raise FileError(f"{source} is not {called}, although it is called so; is it damaged?")
+    return "text"
+
+
+def _is_hdf5(file: Path) -> bool:
+    """Whether HDF5 lies in a file behind something else."""
+    import h5py
+
+    return bool(h5py.is_hdf5(str(file)))
+
+
+def _of_zip(file: Path, source: str) -> str | None:
+    """Return the format of what is a zip file by itself; None of a packed file."""
+    with open_regular(file) as opened, open_zip(opened, source) as archive:
+        names = archive.namelist()
+    if names and all(name.endswith(".npy") for name in names):
+        return "npz"
+    if any(name.startswith(("xl/", "word/", "ppt/")) for name in names):
+        raise FileError(f"{source} is an Excel file; {SAVE_CSV}")
+    if "mimetype" in names or "Index/Document.iwa" in names:
+        raise FileError(f"{source} is a spreadsheet or document; {SAVE_CSV}")
+    return None
+
+
+def _refuse_other(start: bytes, source: str, file: Path, encoding: str | None) -> None:
+    """Raise FileError if a file is no table of text."""
+    for mark, what, instead in OTHERS:
+        if start.startswith(mark):
+            raise FileError(f"{source} is {what}; {instead}")
+    if start.startswith(PICKLES):
+        raise FileError(
+            f"{source} is a pickle, which could run any program and is not read; write the table "
+            "as Parquet or CSV"
+        )
+    plain = start.lstrip(b"\xef\xbb\xbf \t\r\n")
+    if plain[:15].lower().startswith((b"<!doctype html", b"<html")):
+        raise FileError(f"{source} is a web page, not a table; download the file itself")
+    for mark, what in TEXTS:
+        if plain[: len(mark)].lower() == mark or (mark[:1] == b"@" and mark in plain.lower()):
+            raise FileError(f"{source} is {what}; write the table as CSV")
+    if b"\0" in start and encoding is None and not start.startswith(WIDE):
+        halves = {order: start[at::2] for order, at in (("le", 1), ("be", 0))}
+        order = next((one for one, half in halves.items() if 2 * half.count(0) > len(half)), None)
+        if order is not None and not min(half.count(0) for half in halves.values()):
+            raise FileError(f"{source} is no UTF-8 text; name its encoding: ",
+                            Setting("encoding", f"utf-16-{order}"))  # fmt: skip
+        raise FileError(
+            f"{source} is no text, and {file.suffix or 'its format'} is not read; give CSV, "
+            "Parquet, Feather, .npy, .npz, .h5ad or HDF5"
+        )

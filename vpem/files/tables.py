@@ -12,10 +12,10 @@ from typing import Any, TextIO
 import numpy as np
 
 from vpem.checks import Labels
-from vpem.files.endings import ending_of
 from vpem.files.hdf5 import atomic_write, create, write_column
+from vpem.files.opening import PathLike
+from vpem.files.temporaries import ending_of
 
-PathLike = str | os.PathLike[str]
 VERSION = "0.1.0"
 FORMULAS = ("=", "+", "-", "@", "\t")
 KEPT = "\t\n\u200c\u200d\u00ad"

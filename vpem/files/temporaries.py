@@ -3,6 +3,10 @@
 The name of one tells the process that writes it, as exactly as the machine knows it. SIGTERM
 removes it; what SIGKILL has left is removed by the next who writes in that folder, if the process
 that it names is certain to have ended.
+
+Standard input as a file: what is piped into a command, kept until it is read.
+
+What the name of a file may end in, by what is written to it: one table for all that write.
 """
 
 from __future__ import annotations
@@ -10,14 +14,19 @@ from __future__ import annotations
 import os
 import re
 import secrets
+import shutil
 import signal
+import sys
+import tempfile
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 
-from vpem.errors import FileError
+from vpem.checks import available_memory
+from vpem.errors import FileError, InputError
+from vpem.files.opening import PathLike
 
 _NAME = re.compile(r"\.vpem-([0-9a-f]{24})-(\d{1,10})-(\d{1,20})-[0-9a-f]{12}(\..*)?")
 
@@ -118,3 +127,93 @@ def new_folder(folder: Path, *, parents: bool = False) -> Iterator[None]:
             with suppress(OSError):
                 one.rmdir()
         raise
+
+
+PART = 1 << 20
+MARGIN = 1 << 26
+"""Bytes that stay free in the folder for temporary files."""
+
+
+@contextmanager
+def spooled() -> Iterator[Path]:
+    """Write standard input to a temporary file, which is there inside the block.
+
+    It may be as large as half of the machine's memory, into which it will be read, and as the
+    folder for temporary files has room for.
+    """
+    if sys.stdin is None or sys.stdin.isatty():
+        raise InputError("'-' stands for standard input, but nothing is piped in; name a file")
+    stream = getattr(sys.stdin, "buffer", None)
+    if stream is None:
+        raise InputError("standard input gives text, not bytes; name a file")
+    folder = Path(tempfile.gettempdir())
+    most = available_memory()
+    with temporary_beside(folder / "input", 0o600) as path:
+        size = 0
+        try:
+            with open(path, "wb") as file:
+                while part := stream.read(PART):
+                    size += len(part)
+                    if size > most or shutil.disk_usage(folder).free < MARGIN:
+                        raise InputError(
+                            f"standard input has more than {(size - len(part)) / 1e9:.4g} GB; save "
+                            "it to a file, and name that"
+                        )
+                    file.write(part)
+        except OSError as error:
+            raise FileError(
+                f"standard input cannot be kept in {folder} ({error}); name another folder in the "
+                "environment variable TMPDIR"
+            ) from error
+        if not size:
+            raise FileError("standard input is empty")
+        yield path
+
+
+HDF5 = (".h5", ".hdf5", "")
+"""A name without an ending says nothing else."""
+
+ENDINGS: dict[str, tuple[str, ...]] = {
+    "models": HDF5,
+    "clusterings": HDF5,
+    "fits of SAEM": HDF5,
+    "datasets": (*HDF5, ".h5ad"),
+    "observations": HDF5,
+    "individuals": HDF5,
+    "corpora": (*HDF5, ".h5ad", ".csv", ".tsv"),
+    "imputations": (*HDF5, ".csv", ".parquet"),
+    "checkpoints": (*HDF5, ".ckpt"),
+    "results": (".csv", ".parquet", ".h5", ".hdf5"),
+    "pictures": (".png", ".svg", ".pdf"),
+    "reports": (".html", ".htm"),
+    "imputed values": (".csv", ".parquet"),
+    "exported models": (".npz", ".json"),
+}
+"""Kinds of files, and the endings that agree with what is in them."""
+
+ROWS = "a table of the rows and what they belong to is written by 'vpem predict MODEL DATA -o'"
+INSTEAD = {
+    "models": f"{ROWS}, parameters for other programs by 'vpem model export MODEL -o'",
+    "clusterings": f"{ROWS}, centres by 'vpem model show --json'",
+    "fits of SAEM": "curves as a table are written by 'vpem predict FIT -o', estimates by 'vpem "
+    "model export FIT -o'",
+}
+"""What whoever names a table wants of a file that is none."""
+
+
+def ending_of(path: PathLike) -> str:
+    """Return what a name ends in, in small letters: ".h5"; "" of one like "fit-0.5"."""
+    ending = Path(path).suffix.lower()
+    return ending if ending[1:2].isalpha() else ""
+
+
+def check_ending(path: PathLike, kind: str) -> str:
+    """Return the ending of a file of a ``kind`` of `ENDINGS`; InputError if it is another's."""
+    endings = ENDINGS[kind]
+    ending = ending_of(path)
+    if ending not in endings:
+        *first, last = (one for one in endings if one)
+        listed = f"{', '.join(first)} or {last}" if first else last
+        instead = f"; {INSTEAD[kind]}" if kind in INSTEAD else ""
+        raise InputError(f"{kind} are written to {listed} files, got {os.fspath(path)}{instead}")
+    return ending

@@ -1,35 +1,410 @@
-"""What k-means ends with, and what is told of it meanwhile."""
+"""What every kind of k-means asks of data and options, before any work.
+
+How k-means sums where messages are compressed, links fail, or some are absent.
+
+What k-means ends with, and what is told of it meanwhile.
+"""
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from math import ceil, log, sqrt
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from vpem._core.threads import thread_count
 from vpem.checks import (
+    Extremes,
+    Floats,
     Labels,
+    check_data,
+    check_finite,
+    check_rows,
+    check_weights,
+    extremes,
+    row_blocks,
 )
-from vpem.errors import Setting, VpemWarning, not_converged
-from vpem.files.clusterings import StoredClustering
-from vpem.files.fingerprint import describe_run
+from vpem.engines.placement import Placement
+from vpem.errors import InputError, Setting, VpemWarning, not_converged
+from vpem.files.checkpoints import describe_run
 from vpem.files.models import current_versions
+from vpem.files.results import StoredClustering
 from vpem.fits.answer import Answer, spread_of_clusters
-from vpem.fits.cluster_data import Wanted
-from vpem.fits.outcomes import warn_of_partitions
+from vpem.fits.local_rows import LocalRows
+from vpem.fits.prepare import precision_of, refuse_masked
 from vpem.fits.privacy import Guarantee
-from vpem.fits.results import SUMMED, NetworkResult
+from vpem.fits.results import SUMMED, NetworkResult, warn_of_partitions
+from vpem.network.graph import Graph
 from vpem.network.schema import Report
-from vpem.settings import KmeansSettings
-from vpem.sums.connect import Network
-from vpem.terms.scaling import TENFOLD, Scaling, spreads_apart
+from vpem.records import Sentence
+from vpem.settings import CLUSTER_INITS, KmeansSettings, SumSettings
+from vpem.steps.lloyd import Pace
+from vpem.sums.connect import Network, uncompressed
+from vpem.sums.consensus import contraction
+from vpem.sums.counted import AtServer, at_server
+from vpem.sums.stale import HeardAtServer, HeardByNeighbours
+from vpem.sums.sum import Sum
+from vpem.sums.tree import AlongTree
+from vpem.terms.features import FeatureTerms
+from vpem.terms.missing import distances_within
+from vpem.terms.rows import blank_row, check_columns, check_missing, observed_moments
+from vpem.terms.units import TENFOLD, Add, RunningMoments, Scaling, alone, spreads_apart
 
 if TYPE_CHECKING:
-    from vpem.fits.one_shot import OneShot
+    from vpem.fits.feature_kmeans import OneShot
+
+
+OF_WHAT_IS_THERE = ("cluster by what is there with ", Setting("missing", "marginalize"))
+"""Advice where values are missing."""
+
+LARGEST_VALUE = {8: 1e140, 4: 1e17}
+"""Largest value to be squared and summed, by bytes of the precision."""
+
+SOME_VALUES = 1 << 16
+"""Values of rows whose moments are taken at once, while they are in the cache."""
+
+
+@dataclass
+class Wanted:
+    """Data and options that were checked; data and centres are in the user's units."""
+
+    X: Any  # (M, d)
+    row_weights: NDArray[np.float64] | None  # (M,); here, if masked
+    rows: NDArray[np.intp] | None  # (K,) to start from
+    centres: NDArray[np.float64] | None  # (K, d) to start from
+    init: str | None  # how else to start
+    restarts: int  # how often to start
+    dtype: np.dtype[np.floating]
+    scaling: Scaling  # units to cluster in
+    misses: bool  # values are missing
+    deviations: NDArray[np.float64] | None  # (d,) in all processes, if measured
+
+    @property
+    def kept_scaling(self) -> Scaling | None:
+        """The units, where they are not the user's."""
+        return None if self.scaling.is_none else self.scaling
+
+
+def prepare(
+    X: Any,
+    n_features: int,
+    how: KmeansSettings,
+    sample_weight: Any,
+    feature_names: Sequence[str] | None,
+    here: LocalRows | None = None,
+    n_of_centres: int | None = None,
+    some: Callable[[NDArray[np.bool_]], NDArray[np.bool_]] | None = None,
+) -> Wanted:
+    """Check what every kind of k-means is given.
+
+    With ``here`` X and weights are of the rows of this process's workers, and others have more;
+    weights of `Wanted` are of all rows. Centres to start from are of ``n_of_centres`` features, by
+    default of those of X, where ``some`` tells whether any process has each of some flags.
+    """
+    n_clusters, init = how.n_clusters, how.init
+    masked = here is not None and here.masked
+    if here is not None and masked:
+        refuse_masked(here, how, "k-means++")
+    precision = precision_of(how.dtype)
+    watched = _Watched(n_features, sample_weight) if how.scale == "none" and not masked else None
+    data, misses, found = _with_gaps(X, n_features, how, feature_names, here, some, watched)
+    weights = None
+    n_samples = n_positive = len(data) if here is None else here.n_samples
+    if sample_weight is not None:
+        if here is None:
+            weights = check_weights(sample_weight, n_samples)
+        else:
+            weights = check_weights(sample_weight, len(data), some=True)
+            if not masked:
+                weights = check_weights(here.everyones(weights), n_samples)
+        positive = weights > 0
+        n_positive = int(here.count(positive) if here is not None and masked else positive.sum())
+    if n_positive < n_clusters:
+        raise InputError(
+            f"{n_clusters} clusters need at least as many rows, got {n_positive}"
+            f"{'' if weights is None else ' with a positive weight'}; try fewer clusters"
+        )
+    most = LARGEST_VALUE[precision.itemsize]
+    lowest, highest = found
+    if max(-lowest.min(initial=0), highest.max(initial=0)) > most:
+        _refuse_large(data, feature_names, most, precision)
+    scaling, deviations = Scaling.none(n_features), None
+    if not masked:
+        add = alone if here is None else here.holders.allreduce
+        own = weights if weights is None or here is None else weights[here.numbers]
+        if misses:
+            shift, deviations = observed_moments(data, own, add)
+            scaling = Scaling.by(shift, deviations) if watched is None else scaling
+        elif watched is not None:
+            deviations = watched.deviations(add)
+        else:
+            scaling = Scaling.standard(data, own, add)
+            deviations = scaling.scale
+    rows = centres = None
+    if isinstance(init, str):
+        return Wanted(
+            data, weights, None, None, init, how.n_init, precision, scaling, misses, deviations
+        )
+    given = np.asarray(init) if isinstance(init, Sequence | np.ndarray) else np.empty(0)
+    if given.ndim == 2:
+        centres = _check_centres(given, n_clusters, n_of_centres or n_features, most)
+    elif given.ndim == 1 and given.size:
+        if len(given) != n_clusters:
+            raise InputError(f"{n_clusters} clusters need as many init rows, got {len(given)}")
+        rows = check_rows(given, n_clusters, n_samples)
+    else:
+        raise InputError(
+            f"init must be {' or '.join(CLUSTER_INITS)}, row indices, or centres of shape "
+            f"({n_clusters}, {n_of_centres or n_features}), got {init!r}"
+        )
+    return Wanted(data, weights, rows, centres, None, 1, precision, scaling, misses, deviations)
+
+
+class _Watched:
+    """Moments of rows, taken as they are looked at for something else: nothing is read twice.
+
+    Weights (m,) are not checked yet; what comes of wrong ones is never asked for.
+    """
+
+    def __init__(self, n_features: int, weights: Any) -> None:
+        self._n_features = n_features
+        self._given = weights
+
+    def of(self, data: Any) -> _Watched:
+        """Return itself, a `vpem.checks.Matrix` of some rows whose moments are wanted."""
+        self._data, self.shape = data, data.shape
+        self._moments = RunningMoments(self._n_features)
+        given = np.asarray(1.0 if self._given is None else self._given)
+        wrong = given.shape not in ((), (len(data),)) or given.dtype.kind not in "iufb"
+        self._weights = np.broadcast_to(1.0 if wrong else given.astype(np.float64), len(data))
+        self._mass = float(self._weights.sum())
+        return self
+
+    def runs(self) -> Iterator[tuple[int, Floats]]:
+        """Yield (first row, rows) as `vpem.checks.row_blocks` does."""
+        step = max(1, SOME_VALUES // max(self._n_features, 1))
+        for start, rows in row_blocks(self._data):
+            yield start, rows
+            with np.errstate(all="ignore"):
+                for begin in range(0, len(rows), step):
+                    some = rows[begin : begin + step]
+                    share = self._weights[start + begin :][: len(some)] / self._mass
+                    self._moments.take(some, share)
+
+    def deviations(self, add: Add) -> NDArray[np.float64]:
+        """Return standard deviations (d,) over the rows of all processes."""
+        total = add(np.array([self._mass]))[0]
+        return self._moments.joined(add, self._mass / total)[1]
+
+
+def _with_gaps(
+    X: Any,
+    n_features: int,
+    how: KmeansSettings,
+    feature_names: Sequence[str] | None,
+    here: LocalRows | None,
+    some: Callable[[NDArray[np.bool_]], NDArray[np.bool_]] | None,
+    watched: _Watched | None,
+) -> tuple[Any, bool, Extremes]:
+    """Check the values; whether any process misses some, and each row has one; their extremes."""
+    misses = False
+    found: Extremes | None = None
+
+    def seen(data: Any) -> Any:
+        return data if watched is None else watched.of(data)
+
+    def finite(data: Any, names: Sequence[str] | None) -> None:
+        nonlocal misses, found
+        if how.missing == "refuse":
+            found = check_finite(seen(data), names, OF_WHAT_IS_THERE)
+        else:
+            misses = check_missing(data, names)
+
+    least = int(here is None)
+    data = check_data(X, n_features, feature_names, finite=finite, least_rows=least)
+    if found is None:
+        found = extremes(data if misses else seen(data))
+    any_has = some or (np.asarray if here is None else here.holders.any)
+    if how.missing == "refuse" or not any_has(np.array([misses]))[0]:
+        return data, False, found
+    has = ~np.isnan(data).all(axis=1)
+    blank = np.flatnonzero(~(has if some is None else some(has)))
+    if len(blank):
+        row = int(blank[0]) if here is None else int(here.numbers[blank[0]])
+        raise blank_row(row)
+    check_columns(data, feature_names, elsewhere=np.asarray if here is None else any_has)
+    return data, True, found
+
+
+def _refuse_large(
+    data: Any,
+    feature_names: Sequence[str] | None,
+    most: float,
+    precision: np.dtype[np.floating],
+) -> None:
+    """Raise InputError at the largest value of the first run of rows with too large ones."""
+    for start, part in row_blocks(data):
+        row, column = divmod(int(np.nanargmax(np.abs(part))), part.shape[1])
+        if abs(part[row, column]) > most:
+            name = "" if feature_names is None else f" ({feature_names[column]!r})"
+            raise InputError(
+                f"row {start + row}, feature {column}{name} is {float(part[row, column]):g}: its "
+                f"square cannot be computed with in {precision.name}; scale the features first"
+            )
+
+
+def _check_centres(
+    given: Floats, n_clusters: int, n_features: int, most: float
+) -> NDArray[np.float64]:
+    if given.shape != (n_clusters, n_features) or given.dtype.kind not in "iuf":
+        raise InputError(
+            f"starting centres must be {n_clusters} x {n_features} numbers, got shape "
+            f"{given.shape} of type {given.dtype}"
+        )
+    if not (np.abs(given) <= most).all():
+        raise InputError(f"starting centres must be finite and at most {most:g} in magnitude")
+    return given.astype(np.float64)
+
+
+SETTLED = 1e-6
+"""Part of what a codec left out of a sum that may be left when it stops."""
+
+MEMORIES_OF_ROUNDS = 2
+"""Sums by compressed rounds, each of which leaves 0.0001 of that, until as little is left."""
+
+CYCLES = 3
+"""Times that all must have been heard, after the first, where agents are silent by turns."""
+
+
+ANSWERING: Sentence = (
+    Setting("participation"), " is of those who answer a server; leave it out, or on a graph take ",
+    Setting("agent_dropout"),
+)  # fmt: skip
+SILENT: Sentence = (
+    Setting("agent_dropout"), " is of agents of a graph; leave it out, or for those who answer a "
+    "server, or add along a tree, take ", Setting("participation"),
+)  # fmt: skip
+
+
+def check_absent(graph: Graph, sums: SumSettings, how: KmeansSettings) -> None:
+    """Raise InputError, before any sums are prepared, where they let nobody be absent this way."""
+    answered = graph.has_server or sums.sum == "tree"
+    if how.participation < 1 and not answered:
+        raise InputError(*ANSWERING)
+    if sums.agent_dropout and answered:
+        raise InputError(*SILENT)
+
+
+def check_network(network: Network, how: KmeansSettings, *, over_rows: bool) -> None:
+    """Raise InputError where k-means cannot be had over a network, saying why."""
+    if not isinstance(network, Network):
+        raise InputError(
+            f"the network must come from vpem.connect or connect_workers, got "
+            f"{type(network).__name__}"
+        )
+    if how.participation < 1 and not isinstance(network.whole.total, AtServer):
+        raise InputError(*ANSWERING)
+    if network.agents.masks is not None:
+        _check_masked(how)
+    of_sums = (("compress", network.compress), ("participation", how.participation))
+    if how.batch_size is not None and not over_rows:
+        dropout = ("agent_dropout", getattr(network.faults, "agent_dropout", 0.0) or None)
+        for name, value in (of_sums[1], dropout):
+            if value not in (None, 1.0):
+                raise InputError(
+                    Setting(name), " lets who is absent count with the distances heard of it last, "
+                    "but each batch has other rows; leave it out, or ",
+                    Setting("batch_size"),
+                )  # fmt: skip
+    if how.method == "grid":
+        for name, value in (*of_sums, ("batch_size", how.batch_size)):
+            if value not in (None, 1.0):
+                raise InputError(
+                    Setting(name), " is about sums of many iterations, but one shot sends labels, "
+                    "once; leave it out, or take ",
+                    Setting("method", "lloyd"),
+                )  # fmt: skip
+
+
+def distances_of_all(
+    holders: Placement,
+    terms: FeatureTerms,
+    centres: NDArray[np.float64],
+    labels: NDArray[np.int32],
+) -> NDArray[np.float64]:
+    """Squared distances (M,) of rows to the centres of their clusters, in features of all hubs."""
+    found = np.empty(len(labels))
+    for rows in terms.chunks(holders.n_agents):
+        own = distances_within(terms, centres, labels, rows)
+        found[rows] = holders.add_up(own, columns=1)
+    return found
+
+
+def _check_masked(how: KmeansSettings) -> None:
+    """Raise InputError where k-means over features shows more than sums under masks do."""
+    if how.method == "grid":
+        raise InputError(
+            Setting("secure_sum"), " hides what is added up, but in one shot the server joins the "
+            "labels and centres of each party; leave it out, or take ",
+            Setting("method", "lloyd"),
+        )  # fmt: skip
+    if how.participation < 1:
+        raise InputError(
+            Setting("secure_sum"), " shows totals, and two of them over nearly the same parties "
+            "differ by what one has; leave it out, or ",
+            Setting("participation"),
+        )  # fmt: skip
+
+
+def lasting(total: Sum, network: Network, how: KmeansSettings) -> Sum:
+    """Return the sum of a restart, in which the absent count with what was last heard of them."""
+    if network.faults is not None and network.faults.agent_dropout:
+        return HeardByNeighbours(total)
+    if how.participation == 1:
+        return total
+    assert isinstance(total, AtServer)
+    codec = getattr(network.whole.total, "codec", None)
+    if codec is not None:
+        # Here messages are compressed around the sum, and by what they differ from.
+        assert total.ledger is not None
+        total = at_server(uncompressed(network)).on(total.ledger)
+    threads = thread_count(how.n_threads)
+    seed = how.seed
+    return HeardAtServer(total, how.participation, seed=seed, codec=codec, n_threads=threads)
+
+
+def pace_of(network: Network, how: KmeansSettings, n_values: int) -> Pace:
+    """Return how Lloyd's iterations go over sums of vectors of so many values.
+
+    Where messages are compressed and some are absent, all must have been heard without a change as
+    often as it takes until a millionth is left of what the codec left out of the last sum that
+    changed; where sums are rounded or rounds fail once more, and where some are silent on a graph,
+    of whom others have different estimates meanwhile, three times.
+    """
+    steady = network.faults is None or network.whole.total.exact
+    steady = steady and network.compress is None and how.participation == 1
+    return Pace(0 if steady else _patience(network, n_values, how.participation), how.batch_size)
+
+
+def _patience(network: Network, n_values: int, participation: float) -> int:
+    if network.faults is not None and network.faults.agent_dropout:
+        return CYCLES
+    total = network.whole.total
+    codec = getattr(total, "codec", None)
+    if codec is None:
+        return 1
+    if total.way == "consensus":
+        return MEMORIES_OF_ROUNDS
+    if participation == 1:
+        return 1
+    _, omega = contraction(codec, n_values)
+    left = sqrt(omega / (1.0 + omega))
+    hops = total.tree.hops if isinstance(total, AlongTree) else 1
+    return ceil(log(SETTLED) / log(left)) + hops - 1 if 0 < left < 1 else 1
 
 
 @dataclass(frozen=True)
@@ -84,7 +459,7 @@ class Clustering(
     partitions : list of (int, str)
         Iterations that found the network fallen apart and changed nothing, and why.
     one_shot : OneShot or None
-        What is known of a one-shot clustering (`vpem.fits.one_shot`).
+        What is known of a one-shot clustering (`vpem.fits.feature_kmeans`).
     scaling : Scaling or None
         Units in which distances were taken, where features were standardized.
     deviations : ndarray of shape (d,) or None

@@ -1,9 +1,14 @@
-"""FedEM of a Gaussian mixture: units, start and run."""
+"""What FedEM of a mixture ends with: its report, and warnings of noise.
+
+FedEM of a Gaussian mixture: units, start and run.
+"""
 
 from __future__ import annotations
 
 import time
+import warnings
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from math import inf, sqrt
 from typing import Any
 
@@ -12,38 +17,210 @@ import numpy as np
 from vpem._core.threads import one_blas_thread, thread_count
 from vpem.checks import Floats, as_array
 from vpem.engines.placement import Placement
-from vpem.errors import InputError, Setting
-from vpem.files.fingerprint import checksum, describe_run, describe_steps, start_facts
+from vpem.errors import InputError, Setting, VpemWarning, not_converged
+from vpem.files.checkpoints import checksum, describe_run, describe_steps, start_facts
 from vpem.files.matrix import FileMatrix
-from vpem.fits.fedem_moments import MANY, codec_of_moments
-from vpem.fits.fedem_result import FedFit, options_of, warn_of_noise
-from vpem.fits.fedem_rows import HeldByWorkers
-from vpem.fits.fedem_setup import Setup, codec_of_first
-from vpem.fits.local_rows import LocalRows
-from vpem.fits.outcomes import warn_of_copies, warn_of_degenerate, warn_of_few_values
+from vpem.fits.fedem_setup import HeldByWorkers, Setup, codec_of_first
+from vpem.fits.local_rows import MANY, LocalRows, codec_of_moments
 from vpem.fits.prepare import Prepared, check_distinct, prepare
+from vpem.fits.results import MixtureResult, warn_of_copies, warn_of_degenerate, warn_of_few_values
 from vpem.fits.rows import n_columns
 from vpem.network.codecs import Codec, parse_codec
 from vpem.network.graph import make_graph
 from vpem.network.ledger import Ledger
 from vpem.network.partition import Workers
-from vpem.network.schema import Integer, Maybe, State
+from vpem.network.schema import Integer, Maybe, Report, State
 from vpem.settings import FedMixtureSettings, FedSettings
 from vpem.steps.fedem import run_fedem
-from vpem.steps.fedem_sums import check_masked
-from vpem.steps.fedruns import FedProgress
+from vpem.steps.fedem_sums import FEW, FedProgress, FedRun, check_masked
+from vpem.steps.recovery import Saver
 from vpem.steps.restarts import OneRun
 from vpem.steps.runs import Progress
-from vpem.steps.saver import Saver
 from vpem.steps.starts import Tell, teller
 from vpem.sums.connect import Network, connect_workers
 from vpem.sums.quantizer import ITEM
 from vpem.terms.degenerate import copies_in_noise, degenerate_in_hubs
-from vpem.terms.mixture import Mixture
-from vpem.terms.mixture_states import mixture_of_start, start_of_mixture
-from vpem.terms.mixture_statistics import MixtureStatistics
-from vpem.terms.statistic_map import FLOOR
-from vpem.terms.whitening import Whitening
+from vpem.terms.mixture import Mixture, is_tied, mixture_of_start, start_of_mixture
+from vpem.terms.mixture_statistics import FLOOR, MixtureStatistics
+from vpem.terms.units import Whitening
+
+OFTEN = 0.1
+"""Share of the later iterations that project something, from which on there is a warning."""
+
+
+@dataclass(kw_only=True)
+class FedFit(MixtureResult):
+    """A mixture fitted by FedEM and how it came about.
+
+    Attributes
+    ----------
+    mixture : Mixture
+        Parameters; on a graph those of the mean of the workers' statistics.
+    history : ndarray of shape (n, 1)
+        Total log-likelihood of the iterations recorded.
+    run : FedRun
+        Statistic, history, memories.
+    workers : Workers
+        Who held which rows.
+    options : dict
+        Of the algorithm, as they were taken.
+    network, total_weight, converged, init_rows, seconds, communication
+        See `vpem.fits.results.MixtureResult`.
+    """
+
+    run: FedRun
+    workers: Workers
+    options: Report = field(default_factory=dict)
+
+    @property
+    def n_iter(self) -> int:
+        """Iterations."""
+        return self.run.n_iter
+
+    @property
+    def log_likelihood(self) -> float:
+        """Log-likelihood per sample of the mixture, on all rows."""
+        return self.run.history.objective[-1]
+
+    def describe(self, feature_names: Sequence[str], holders: Sequence[str]) -> Report:
+        """Summarize the fit in values that JSON can hold; see `NetworkResult.describe`.
+
+        The mean field is in the units of fitting.
+        """
+        run, mixture, workers, network = self.run, self.mixture, self.workers, self.network
+        history = run.history
+        return {
+            "algorithm": "vr-fedem" if self.options["variance_reduction"] else "fedem",
+            "split": "rows",
+            "n_samples": workers.n_samples,
+            "n_features": mixture.n_features,
+            "total_weight": self.total_weight,
+            "n_agents": workers.n_workers,
+            "n_workers": workers.n_workers,
+            "worker_names": list(holders),
+            "agent_names": list(holders),
+            "worker_rows": workers.counts.tolist(),
+            **self._size(),
+            "feature_names": list(feature_names),
+            **network.describe("topology", "edges", "positions", "server"),
+            "hops": 0,
+            **network.describe("sum", "tree", "secure_sum"),
+            **network.describe("rounds", "weights", "mixing_rate", "consensus_error", "faults"),
+            "partitions": [{"iteration": at, "reason": reason} for at, reason in run.partitions],
+            **self.options,
+            "omega": run.omega,
+            "step_ceiling": run.steps.ceiling,
+            "safe_step": run.steps.safe,
+            "theorem_step": run.steps.theorem,
+            "inner": run.steps.inner,
+            "statistic_size": len(run.statistic),
+            "mixing_weights": mixture.assembled_weights.tolist(),
+            "log_likelihood": self.log_likelihood,
+            "bic": self.bic,
+            "aic": self.aic,
+            "converged": self.converged,
+            "in_noise": run.in_noise,
+            "n_iter": self.n_iter,
+            "n_epochs": run.epochs,
+            "projections": run.projections,
+            "projected_share": run.projected_share,
+            "disagreement": history.disagreement[-1],
+            "mean_field": history.mean_field,
+            "epochs": history.epochs,
+            "history": history.objective,
+            "recorded": history.iteration,
+            "bytes_up": history.bytes_up,
+            "init_rows": self._starts,
+            "communication": self.communication,
+            "seconds": self.seconds,
+        }
+
+
+def options_of(run: FedRun, how: FedMixtureSettings, compress: str | None) -> Report:
+    """Return what a report says of the algorithm's options, as they were taken."""
+    return {
+        "compress": compress,
+        "step_size": "function" if callable(how.step_size) else run.steps.taken,
+        "alpha": run.alpha,
+        "participation": how.participation,
+        "batch_size": run.steps.batch_size,
+        "variance_reduction": bool(how.variance_reduction),
+        "weighting": how.weighting,
+        "memory": how.memory,
+        "scale": how.scale,
+        "tol": how.tol,
+    }
+
+
+def warn_of_noise(
+    run: FedRun, how: FedMixtureSettings, codec: Codec | None, of_rounds: str | None
+) -> None:
+    """Warn where noise spoiled M-steps, stays in what was found, or kept the run from its end.
+
+    The codec is that of corrections; without a server there may be one of the network's rounds.
+    """
+    at_end = run.n_iter in run.projected[-1:]
+    if at_end or (run.n_iter >= FEW and run.projected_share > OFTEN):
+        ways: list[str] = []
+        finer: list[str | Setting] = ["a smaller step size"]
+        assert how.floor is not None
+        if codec is not None:
+            ways.append("more bits (such as qsgd:6bits:32 or qsgd:8bits:32)")
+        elif of_rounds is not None:  # whose numbers have the features' units
+            ways.append("a codec that rounds each number by itself (such as natural:12bits)")
+        elif 0 < how.floor < FLOOR:
+            finer = ["a smaller ", Setting("consensus_tol")]
+        ways.append("fewer components")
+        if not is_tied(how.covariance_type):
+            ways.append("one covariance for all (tied)")
+        ended = f", the last too, and what is found rests on the floor ({how.floor:.2g} of the " \
+            "data's variance, by the error of a sum)" if at_end else ""  # fmt: skip
+        warnings.warn(
+            VpemWarning(
+                "weights or covariances had to be projected in "
+                f"{run.projected_share:.0%} of the later half of the iterations{ended}: noise is "
+                "large for what the data tell of a component, or a component collapses; take ",
+                *finer,
+                "".join(f", {way}" for way in ways[:-1]) + f" or {ways[-1]}",
+            ),
+            stacklevel=3,
+        )
+    if run.in_noise:
+        batches, steps = how.batch_size is not None, "smaller steps leave less of it"
+        of, without = ("of batches", "variance reduction") if batches else (
+            "of what is sent or who is heard", "memory first"
+        )  # fmt: skip
+        warnings.warn(
+            f"at rest after {run.n_iter} iterations but for the noise {of}, which stays in the "
+            f"result: {without} takes it away, {steps}",
+            VpemWarning,
+            stacklevel=3,
+        )
+    if run.spoiled and how.tol > 0:
+        warnings.warn(
+            not_converged(
+                f"not converged in {run.n_iter} iterations: statistics were projected in most of "
+                "them, so that where they rest is no place that EM would"
+            ),
+            stacklevel=3,
+        )
+    elif how.tol > 0 and not run.converged:
+        warnings.warn(
+            not_converged(
+                f"not converged within {run.n_iter} iterations: corrections are still above tol="
+                f"{how.tol:g}; {_lasting_noise(how, codec) or 'allow more iterations'}"
+            ),
+            stacklevel=3,
+        )
+
+
+def _lasting_noise(how: FedMixtureSettings, codec: Codec | None) -> str | None:
+    """Say which noise stays in corrections however long a run is, and what to do about it."""
+    if how.batch_size is not None and not how.variance_reduction:
+        return "the noise of batches keeps them there: take variance reduction, or more iterations"
+    if how.memory == "none" and (codec is not None or how.participation < 1):
+        return "without memories noise keeps them there: take memory first, or more iterations"
+    return None
 
 
 def _refuse_masked(sample_weight: Floats | None, missing: str) -> None:
@@ -111,7 +288,7 @@ def fit_fedem(
     data, about and in which statistics are taken, and a number how far out rows lie; rows drawn as
     a start are told to all; and every worker sends its statistics at the start (kind "setup" of
     what is counted). Without ``compress`` all of this is exact. With it means and factors of the
-    second moments have 16 bits a number (`vpem.fits.fedem_moments.codec_of_moments`), rows of the
+    second moments have 16 bits a number (`vpem.fits.local_rows.codec_of_moments`), rows of the
     start are float32, and first statistics go by the finer of the codec and qsgd:8bits:32.
     Corrections and first statistics are compressed in units in which the data are white, so that
     one scale fits.

@@ -32,9 +32,9 @@ from vpem.network.schema import Report
 from vpem.settings import FitSettings, SumSettings
 from vpem.steps.runs import Progress
 from vpem.sums.connect import Network, connect
+from vpem.terms.density import CHUNK_VALUES
 from vpem.terms.families.kinds import Kinds
-from vpem.terms.posteriors import CHUNK_VALUES
-from vpem.terms.scaling import Scaling
+from vpem.terms.units import Scaling
 
 JOINT = ("full", "tied")
 """Covariances of which features of a hub have one together."""

@@ -1,9 +1,15 @@
-"""What recipes over rows ask of data of which every process has those of its own workers."""
+"""Mean and second moments of the data, on which the workers of FedEM agree first.
+
+What recipes over rows ask of data of which every process has those of its own workers.
+
+What workers find out about their rows together by masked sums, before all others.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from copy import copy
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
@@ -15,11 +21,265 @@ from vpem.engines.engine import about
 from vpem.engines.placement import Placement
 from vpem.errors import InputError
 from vpem.files.matrix import FileMatrix
-from vpem.network.partition import Workers
-from vpem.sums.quantizer import ITEM
+from vpem.network.codecs import Cast, Codec, Natural
+from vpem.network.partition import Blocks, Workers
+from vpem.steps.row_sampling import ROW_BYTES
+from vpem.sums.counted import add_vectors, at_server
+from vpem.sums.partial import Compressed
+from vpem.sums.powers import powers_above
+from vpem.sums.quantizer import ITEM, Quantizer
 from vpem.sums.sum import Sum
-from vpem.terms.matrix import Rows
-from vpem.terms.points import Points
+from vpem.terms.mixture_statistics import Moments
+from vpem.terms.rows import Rows, arrange_rows
+from vpem.terms.units import (
+    Points,
+    Reach,
+    Scaling,
+    deviations_of,
+    exponents_of,
+    lower_half,
+    root_of,
+    symmetric,
+)
+
+Vector = NDArray[np.float64]
+
+SHORT = 4
+"""Bytes of a number of the start where corrections are compressed."""
+
+MOMENTS = (Natural(16), Natural(24))
+"""Means and factors of second moments, number by number: units of features do not matter. The
+second is for codecs that are finer than the first."""
+
+MANY = 1 << 20
+"""Values of a message of which codecs' noise is compared."""
+
+
+def codec_of_moments(codec: Codec | None) -> Codec | None:
+    """Return what the data's moments are sent by, of what corrections are; None: exactly.
+
+    16 bits a number, and 24 where corrections are finer than that; float32 and float64 are kept.
+    """
+    if codec is None or (isinstance(codec, Cast) and codec.itemsize == ITEM):
+        return None
+    if isinstance(codec, Cast) and codec.itemsize == SHORT:
+        return codec
+    short, long = MOMENTS
+    return short if codec.variance(MANY) >= short.variance(1) else long
+
+
+@dataclass(frozen=True)
+class HeldPart:
+    """Rows of one worker in the user's units."""
+
+    rows: Rows  # NaN where a value is missing
+    weights: Vector | None  # (m,); None: all weigh 1
+    mass: float  # what they weigh
+
+    def runs(self) -> Iterator[tuple[Vector, Vector | None]]:
+        """Yield runs of rows and their weights."""
+        for run in self.rows.runs():
+            rows = self.rows.read(run).astype(np.float64, copy=False)
+            yield rows, None if self.weights is None else self.weights[run]
+
+    def means(self, about: Vector | None, misses: bool) -> Vector:
+        """Mean (d,) about a point; where values are missing, 0 for those, and the share there is.
+
+        Then of shape (2 d,).
+        """
+        found: Any = 0.0
+        for rows, weights in self.runs():
+            if about is not None:
+                rows = rows - about
+            if misses:
+                seen = ~np.isnan(rows)
+                rows = np.concatenate([np.where(seen, rows, 0.0), seen], axis=1)
+            found = found + (rows.sum(axis=0) if weights is None else weights @ rows)
+        return np.asarray(found / self.mass)
+
+    def squares(self, shift: Vector) -> Vector:
+        """Sum of second moments (d, d) about a point, without values that are missing."""
+        found: Any = 0.0
+        for rows, weights in self.runs():
+            about = _filled(rows - shift)
+            heavy = about if weights is None else about * weights[:, None]
+            found = found + heavy.T @ about
+        return np.asarray(found)
+
+    def factor(self, shift: Vector) -> Vector:
+        """Triangular factor (at most d, d) of the mean of the same.
+
+        The first d rows are kept apart, so that its signs, by which a codec rounds, do not depend
+        on how many rows are read at once.
+        """
+        d = len(shift)
+        top: Any = np.empty((0, d))
+        rest: Any = top
+        for rows, weights in self.runs():
+            about = _filled(rows - shift)
+            if weights is not None:
+                about = about * np.sqrt(weights)[:, None]
+            about = about / np.sqrt(self.mass)
+            if len(about) == self.rows.n_samples:
+                return np.asarray(np.linalg.qr(about, mode="r"))
+            new = d - len(top)
+            top, about = np.concatenate([top, about[:new]]), about[new:]
+            rest = np.linalg.qr(np.concatenate([rest, about]), mode="r")
+        return np.asarray(np.linalg.qr(np.concatenate([top, rest]), mode="r"))
+
+
+def _filled(rows: Vector) -> Vector:
+    """Rows about the mean, which missing values are filled by."""
+    missing = np.isnan(rows)
+    return np.where(missing, 0.0, rows) if missing.any() else rows
+
+
+class Agreement:
+    """Sums by which workers agree on what the data are like.
+
+    Parameters
+    ----------
+    total : Sum
+        Counted.
+    n_roots : int
+        Who finds the sum, of all processes.
+    masses : ndarray of shape (n,)
+        What the rows of each worker weigh.
+    n_features : int
+        d.
+    codec : Codec or None
+        Of the moments, where there is a server; None: all is exact.
+    rng : Generator
+        Draws the codec's keys.
+
+    Attributes
+    ----------
+    reach : Reach or None
+        Where rows lie, where sums are masked.
+    """
+
+    reach: Reach | None = None
+
+    def __init__(
+        self,
+        total: Sum,
+        n_roots: int,
+        masses: Vector,
+        n_features: int,
+        codec: Codec | None,
+        rng: np.random.Generator,
+    ) -> None:
+        self.total = total
+        self.n_roots = n_roots
+        self.masses = masses
+        self.n_features = n_features
+        self.codec = codec
+        self.rng = rng
+        self.holders = total.holders
+        self.own = self.holders.own
+
+    def moments(
+        self, parts: Sequence[HeldPart], weights: Vector, hubs: Blocks | None, misses: bool
+    ) -> Moments:
+        """Agree on units of fitting, and the second moments of the data in them.
+
+        ``weights`` (n,) are what each worker weighs in a mean; for ``hubs`` see `Scaling.by`;
+        ``misses``: values are missing, in any process.
+        """
+        find = self._exactly if self.codec is None else self._in_few_bits
+        shift, second, there = find(parts, weights, misses)
+        if there is not None:
+            # Values that are missing vary as those that are there do.
+            np.fill_diagonal(second, np.diagonal(second) / there)
+        units = Scaling.by(shift, deviations_of(shift, np.diagonal(second)), hubs)
+        return Moments(units, second / np.outer(units.scale, units.scale), there)
+
+    def _exactly(
+        self, parts: Sequence[HeldPart], weights: Vector, misses: bool
+    ) -> tuple[Vector, Vector, Vector | None]:
+        """Mean (d,), second moments (d, d) about it, and share (d,) of values that are there."""
+        d, own = self.n_features, weights[self.own]
+        first = np.zeros((len(parts), 2 * d if misses else d))
+        for i, part in enumerate(parts):
+            if part.mass:
+                first[i] = own[i] * part.means(None, misses)
+        reach, bounds = self.reach, None
+        if reach is not None:
+            bounds = np.abs(reach.points.centre) + reach.radius
+        shift, there = _of_those_there(self.sum(first, bounds), misses)
+        if reach is not None:
+            off = reach.off(shift)
+            bounds = lower_half(np.outer(off, off))
+        squares = np.zeros((len(parts), d * (d + 1) // 2))
+        for i, part in enumerate(parts):
+            if part.mass:
+                squares[i] = own[i] / part.mass * lower_half(part.squares(shift))
+        return shift, symmetric(self.sum(squares, bounds), d), there
+
+    def _in_few_bits(
+        self, parts: Sequence[HeldPart], weights: Vector, misses: bool
+    ) -> tuple[Vector, Vector, Vector | None]:
+        """The same in few bits, which need no common scale.
+
+        Means are sent about a row that its worker tells all others, so that data far from zero lose
+        nothing. Of second moments a triangular factor is sent (of ``Y = Q R``, R): their product
+        is positive semidefinite whatever the rounding is, and a direction in which the data vary
+        little suffers by the root of its variance only.
+        """
+        assert self.codec is not None
+        d = self.n_features
+        owner = int(np.argmax(self.masses > 0))
+        first = None
+        if owner in self.own:
+            # A copy: the next run that is read takes its place.
+            first = np.array(_filled(parts[owner - self.own[0]].rows.read(slice(0, 1))[0]))
+        about: Vector = self.holders.bcast(first, owner)
+        self.total.agree("flooding", ROW_BYTES + ITEM * d, owner)
+        means = np.zeros((len(parts), 2 * d if misses else d))
+        factors = np.zeros((len(parts), d, d))
+        for i, part in enumerate(parts):
+            if part.mass:
+                means[i] = part.means(about, misses)
+        total, means = self._send(means, weights)
+        away, there = _of_those_there(total.aggregate(means)[0], misses)
+        shift: Vector = about + away
+        for i, part in enumerate(parts):
+            if part.mass:
+                factor = part.factor(shift)
+                factors[i, : len(factor)] = factor
+        upper = np.triu_indices(d)
+        total, sent = self._send(factors[:, *upper], weights)
+        factors = np.zeros((len(sent), d, d))
+        factors[:, *upper] = sent
+        second = total.aggregate(lower_half(factors.swapaxes(1, 2) @ factors))[0]
+        return shift, symmetric(second, d), there
+
+    def _send(self, values: Vector, weights: Vector) -> tuple[Compressed, Vector]:
+        """Send a vector a worker here to the server: the sum, and what it has of all (n, P)."""
+        n_values, server = values.shape[1], at_server(self.total).weighted(weights)
+        total = Compressed(server, Quantizer(self.codec, n_values), self.rng)
+        total.begin("setup", 1, n_values, ITEM)
+        return total, total.send(self.holders.padded(values))
+
+    def sum(self, values: Vector, bounds: Vector | None = None) -> Vector:
+        """Sum a vector a worker (n, P) exactly; where roots differ, the first tells all.
+
+        Where sums are masked none is beyond the bounds (P,).
+        """
+        units = None if bounds is None else exponents_of(bounds, self.holders.n_agents)
+        found = add_vectors(self.total, np.ascontiguousarray(values), "setup", units)
+        if self.n_roots > 1:
+            self.total.agree("flooding", ITEM * values.shape[1])
+        shared: Vector = np.asarray(self.total.roots.bcast(found[0]))
+        return shared
+
+
+def _of_those_there(found: Vector, misses: bool) -> tuple[Vector, Vector | None]:
+    """Means of what is there, of means with zeros for what is missing; and the shares of it."""
+    if not misses:
+        return found, None
+    first, there = np.split(found, 2)
+    return first / there, there
 
 
 class LocalRows:
@@ -271,3 +531,117 @@ def read_rows(X: Any, groups: Sequence[NDArray[np.intp]]) -> Floats:
                 begin += len(piece)
     X.close()
     return found
+
+
+ROUNDED = 2.0**-48
+"""Of the largest value of a feature, below which differences may be of rounding alone."""
+
+WIDE = 1024
+"""Features beyond which covariances are left out, which are only to draw points by."""
+
+
+def parts_of(
+    X: Floats | FileMatrix, here: LocalRows, row_weights: Vector | None = None
+) -> list[HeldPart]:
+    """Rows of each worker of this process, in the user's units, and their weights (m,)."""
+    width = X.shape[1]
+    blocks = Blocks((np.arange(width),), (0,), ((0,),))
+    rows = arrange_rows(X, blocks, Scaling.none(width), np.float64)
+    if row_weights is None:
+        return [
+            HeldPart(rows.part(run), None, float(run.stop - run.start)) for run in here.own_runs
+        ]
+    weights = [row_weights[run] for run in here.own_runs]
+    return [
+        HeldPart(rows.part(run), own, float(own.sum()))
+        for run, own in zip(here.own_runs, weights, strict=True)
+    ]
+
+
+def agree_on_rows(
+    parts: Sequence[HeldPart],
+    total: Sum,
+    n_rows: int,
+    width: int,
+    *,
+    misses: bool = False,
+    weighted: bool = False,
+) -> Reach:
+    """Find out where the used rows of all workers lie, by a counted and masked sum.
+
+    It takes the powers of two that values of each feature are below, the mean, the powers of two of
+    how far from it rows lie, and second moments about it; where rows have weights, powers of two of
+    the heaviest and the lightest, and what all weigh. Of a feature that rows miss these are of the
+    values that are there.
+    """
+    n = total.holders.n_agents
+    mass, lightest = _weights(parts, total, n_rows) if weighted else (float(n_rows), 1.0)
+    largest = powers_above(total, _sizes(parts, np.zeros(width)))
+    sums = np.zeros((len(parts), 2 * width if misses else width))
+    for own, part in zip(sums, parts, strict=True):
+        if part.mass:
+            own[:] = part.mass * part.means(None, misses=misses)
+    bounds = np.concatenate([largest, np.ones(sums.shape[1] - width)])
+    found = add_vectors(total, sums, "setup", exponents_of(mass * bounds, n))[0] / mass
+    there = found[width:] if misses else None
+    centre = found if there is None else found[:width] / np.where(there > 0, there, 1.0)
+    apart = powers_above(total, _sizes(parts, centre))
+    least = np.where(largest > 0, ROUNDED * largest, ROUNDED)
+    radius, nothing = np.maximum(apart, least), Points(centre, np.zeros(width))
+    reach = Reach(n, n_rows, mass, lightest, nothing, radius, apart <= least, there)
+    return replace(reach, points=Points(centre, _root(parts, total, reach)))
+
+
+def _weights(parts: Sequence[HeldPart], total: Sum, n_rows: int) -> tuple[float, float]:
+    """What all rows weigh, and a power of two that none of positive weight is below."""
+    ends = np.zeros((len(parts), 2))
+    for own, part in zip(ends, parts, strict=True):
+        if part.weights is not None and part.mass:
+            heavy = part.weights[part.weights > 0]
+            own[:] = heavy.max(), 1.0 / heavy.min()
+    heaviest, inverse = powers_above(total, ends)
+    masses = np.array([part.mass for part in parts]).reshape(-1, 1)
+    units = exponents_of([n_rows * heaviest], total.holders.n_agents)
+    return float(add_vectors(total, masses, "setup", units)[0, 0]), 1.0 / float(inverse)
+
+
+def _sizes(parts: Sequence[HeldPart], about: Vector) -> Vector:
+    """Largest distance (n, d) from a point of each worker's rows, in each feature."""
+    found = np.zeros((len(parts), len(about)))
+    for own, part in zip(found, parts, strict=True):
+        for rows, weights in part.runs():
+            some = rows if weights is None else rows[weights > 0]
+            np.fmax(own, np.fmax.reduce(np.abs(some - about), axis=0, initial=0.0), out=own)
+    return found
+
+
+def _root(parts: Sequence[HeldPart], total: Sum, reach: Reach) -> Vector:
+    """Root (d, d) of the covariance of all rows, or deviations (d,) of many features."""
+    centre, width = reach.points.centre, len(reach.radius)
+    wide = width > WIDE
+    values = np.zeros((len(parts), width if wide else width * (width + 1) // 2))
+    for own, part in zip(values, parts, strict=True):
+        if not part.mass:
+            continue
+        if wide:
+            for rows, weights in part.runs():
+                squares = np.nan_to_num(rows - centre) ** 2
+                own += squares.sum(axis=0) if weights is None else weights @ squares
+        else:
+            own[:] = lower_half(part.squares(centre))
+    bounds = reach.radius**2 if wide else lower_half(np.outer(reach.radius, reach.radius))
+    found = add_vectors(total, values, "setup", reach.exponents(bounds))[0] / reach.mass
+    there = 1.0 if reach.there is None else np.where(reach.there > 0, reach.there, 1.0)
+    if wide:
+        deviations: Vector = np.sqrt(np.maximum(found, 0.0) / there)
+        return deviations
+    covariance = symmetric(found, width)
+    # Values that are missing vary as those that are there do.
+    np.fill_diagonal(covariance, np.diagonal(covariance) / there)
+    return root_of(covariance)
+
+
+def units_by_reach(reach: Reach, hubs: Blocks | None = None) -> Scaling:
+    """Return features about their means in their own standard deviations; see `Scaling.by`."""
+    deviations = np.where(reach.constant, 0.0, np.sqrt(reach.points.variances))
+    return Scaling.by(reach.points.centre, deviations, hubs)

@@ -1,28 +1,298 @@
-"""What observers of a matrix agree on before the first iteration, and sum up after the last."""
+"""A matrix with nothing missing, as imputation ends with it, and how it describes itself.
+
+Entries hidden from a fit tell how well it imputes: against column means, and scikit-learn.
+
+What observers of a matrix agree on before the first iteration, and sum up after the last.
+"""
 
 from __future__ import annotations
 
+import warnings
+from abc import abstractmethod
 from collections.abc import Callable
 from copy import copy
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from vpem.checks import check_memory
 from vpem.engines.each import for_each
 from vpem.engines.placement import Placement
 from vpem.errors import InputError
-from vpem.fits.completed import Seen
+from vpem.fits.results import SUMMED, Result
 from vpem.network.ledger import Ledger
+from vpem.network.schema import Report
+from vpem.steps.fedem_sums import FedRun
 from vpem.sums.connect import Network
 from vpem.sums.counted import AtServer, add_vectors
 from vpem.sums.powers import powers_above
 from vpem.sums.quantizer import ITEM
-from vpem.terms.lowrank.dealing import Hidden, hide
-from vpem.terms.lowrank.laws import Law
-from vpem.terms.lowrank.observations import Observations, check_law
-from vpem.terms.scaling import Scaling
+from vpem.terms.lowrank.entries import Hidden, hide
+from vpem.terms.lowrank.model import LowRank
+from vpem.terms.lowrank.observations import Law, Observations, check_law
+from vpem.terms.units import Scaling
+
+Matrix = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What observers saw, all of them together.
+
+    Attributes
+    ----------
+    times : ndarray of shape (I, J)
+        How many saw an entry.
+    mean : ndarray of shape (I, J)
+        Mean over them, by the entries' weights; NaN where nobody saw it.
+    column_means : ndarray of shape (J,)
+        Mean of all entries seen of each column.
+    """
+
+    times: NDArray[np.intp]
+    mean: Matrix
+    column_means: Matrix
+
+
+@dataclass(kw_only=True)
+class Completed(Result):
+    """A matrix with nothing missing, whatever filled it.
+
+    Attributes
+    ----------
+    observations : Observations
+        What it was found from; of other processes' observers only how many entries.
+    seen : Seen
+        What they saw together.
+    law : Law
+        Of the entries.
+    log_likelihood : float
+        Of what was seen, in nats: of a matrix of low rank an entry, of a mixture a row.
+    network : Network
+        Who took part.
+    scaling : Scaling
+        Of the columns: what was fitted is of entries in these units.
+    options : dict
+        Settings as used.
+    choice : dict or None
+        How method, rank and ridge were chosen by held-out entries, where they were.
+    converged, seconds, communication
+        See `vpem.fits.results.Result`.
+    """
+
+    observations: Observations
+    seen: Seen
+    law: Law
+    log_likelihood: float
+    network: Network
+    scaling: Scaling
+    options: Report = field(default_factory=dict)
+    choice: Report | None = None
+
+    @property
+    @abstractmethod
+    def fitted(self) -> Matrix:
+        """Expectation of every entry, in the law's mean units, shape (I, J)."""
+
+    @abstractmethod
+    def describe(self) -> Report:
+        """Summarize the imputation in values that JSON can hold."""
+
+    @property
+    def imputed(self) -> Matrix:
+        """Entries as seen (their mean over observers), and the fitted ones elsewhere, (I, J)."""
+        return np.where(np.isnan(self.seen.mean), self.fitted, self.seen.mean)
+
+    @property
+    def row_trend(self) -> Matrix:
+        """Mean of the fitted matrix along each row, shape (I,)."""
+        found: Matrix = self.fitted.mean(axis=1)
+        return found
+
+    @property
+    def column_trend(self) -> Matrix:
+        """Mean of the fitted matrix along each column, shape (J,)."""
+        found: Matrix = self.fitted.mean(axis=0)
+        return found
+
+    def _common(self) -> Report:
+        """Return what there is to report whatever filled the matrix."""
+        given = self.observations
+        rows, columns = given.shape
+        return {
+            "n_samples": rows,
+            "n_features": columns,
+            "n_workers": given.n_observers,
+            "worker_names": list(given.names),
+            "n_entries": given.n_entries,
+            "share_seen": float((self.seen.times > 0).mean()),
+            "law": self.law.name,
+            "variance": None,
+            "log_likelihood": self.log_likelihood,
+            "column_trend": self.column_trend.tolist(),
+            "converged": self.converged,
+            "n_iter": self.n_iter,
+            **self.options,
+            "choice": self.choice,
+            "communication": self.communication,
+            "seconds": self.seconds,
+        }
+
+
+@dataclass(kw_only=True)
+class Imputation(
+    Completed,
+    facts="rank {rank}, {observations.shape[0]:row}, {observations.shape[1]:column}, "
+    "{converged:converged|not converged} after {n_iter:iteration}",
+):
+    """A matrix with nothing missing, and how it was found.
+
+    Attributes
+    ----------
+    factors : LowRank
+        U and V of theta; on a graph those of the mean of the observers' statistics.
+    rank, ridge, n_copies
+        As used.
+    run : FedRun
+        History, memories, projections.
+    compress : str or None
+        Name of the codec.
+    observations, seen, law, log_likelihood, network, scaling, options
+        See `Completed`.
+    """
+
+    factors: LowRank
+    rank: int
+    ridge: float
+    n_copies: float
+    run: FedRun
+    compress: str | None
+
+    @property
+    def n_iter(self) -> int:
+        """Iterations."""
+        return self.run.n_iter
+
+    @property
+    def fitted(self) -> Matrix:
+        """Expectation of every entry, in the law's mean units, shape (I, J)."""
+        return self.law.mean(self.factors.theta) * self.scaling.scale + self.scaling.shift
+
+    def describe(self) -> Report:
+        """Summarize the imputation in values that JSON can hold.
+
+        Log-likelihoods are in nats an entry seen; ``history`` is the penalized one, of the start
+        and after every iteration, as are ``mean_field``, ``epochs`` and ``bytes_up``.
+        """
+        run, network, history = self.run, self.network, self.run.history
+        return {
+            "algorithm": "fedmissem",
+            **self._common(),
+            "variance": self.law.dispersion if self.law.name == "gaussian" else None,
+            "rank": self.rank,
+            "ridge": self.ridge,
+            "n_copies": self.n_copies,
+            "singular_values": self.factors.singular_values.tolist(),
+            "row_trend": self.row_trend.tolist(),
+            "objective": history.objective[-1],
+            "in_noise": run.in_noise,
+            "projections": run.projections,
+            "compress": self.compress,
+            **network.describe("topology", "edges", "server", *SUMMED, "faults"),
+            "partitions": [{"iteration": at, "reason": reason} for at, reason in run.partitions],
+            "disagreement": history.disagreement[-1],
+            "history": history.objective,
+            "mean_field": history.mean_field,
+            "epochs": history.epochs,
+            "bytes_up": history.bytes_up,
+        }
+
+
+MOST_WORK = 2e9
+"""Rows times the third power of columns beyond which scikit-learn's imputer would take minutes:
+it regresses every column on all others, ten times."""
+
+
+def iterative_imputer(seen: Matrix, seed: int) -> Matrix:
+    """Impute by scikit-learn's `IterativeImputer`, which sees everything, shape (I, J).
+
+    ``seen`` has the mean over observers of each entry, NaN where nobody saw it.
+    """
+    n_rows, n_columns = seen.shape
+    if n_columns < 2:
+        raise InputError("it regresses each column on the others, and there is but one column")
+    work = n_rows * n_columns**3
+    if work > MOST_WORK:
+        raise InputError(
+            f"it regresses each of {n_columns} columns on all others, which would take too long "
+            f"on {n_rows} rows"
+        )
+    check_memory(8 * 6 * n_rows * n_columns, "it")
+    from sklearn.exceptions import ConvergenceWarning
+    from sklearn.experimental import enable_iterative_imputer  # noqa: F401
+    from sklearn.impute import IterativeImputer
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        found: Matrix = IterativeImputer(random_state=seed).fit_transform(seen)
+    return found
+
+
+def score_holdout(
+    found: Completed, hidden: Hidden, share: float, seed: int, *, compare: bool = True
+) -> Report:
+    """Compare imputations of hidden entries, made without these, with what had been seen there.
+
+    ``share`` is that which was asked for. It returns ``share``, ``n_entries``, ``n_values`` (an
+    entry seen by two observers has two); and for ``model``, ``column_means`` and
+    ``iterative_imputer`` a dict of losses: ``rmse``, under the Poisson law ``deviance`` too, under
+    the Bernoulli law ``log_loss``, and of standardized columns ``standardized_rmse``, in which an
+    error counts in standard deviations of its column. Where scikit-learn's imputer was not run:
+    ``{"skipped": why}``. ``by_column`` has ``column``, ``n_entries`` and the losses of ``model``
+    and ``column_means`` of every column with hidden entries.
+    """
+    low, high = found.law.domain()
+    columns = hidden.places % found.observations.shape[1]
+    units = np.broadcast_to(found.scaling.scale, found.observations.shape[1])[columns]
+
+    def losses(means: Matrix, some: slice | NDArray[np.intp] = slice(None)) -> dict[str, float]:
+        kept = np.clip(means[some], low, high)
+        lost = found.law.losses(hidden.values[some], kept)
+        if found.options.get("scale", "none") != "none":
+            away = (kept - hidden.values[some]) / units[some]
+            lost["standardized_rmse"] = float(np.sqrt(np.mean(away**2)))
+        return lost
+
+    other: Report = {"skipped": "it was not asked for"}
+    if compare:
+        try:
+            other = losses(iterative_imputer(found.seen.mean, seed).ravel()[hidden.places])
+        except InputError as error:
+            other = {"skipped": str(error)}
+    fitted, means = found.fitted.ravel()[hidden.places], found.seen.column_means[columns]
+    order = np.argsort(columns, kind="stable")
+    numbers, begins = np.unique(columns[order], return_index=True)
+    by_column = [
+        {
+            "column": found.observations.column_names[number],
+            "n_entries": len(np.unique(hidden.places[some])),
+            "model": losses(fitted, some),
+            "column_means": losses(means, some),
+        }
+        for number, some in zip(numbers, np.split(order, begins)[1:], strict=True)
+    ]
+    return {
+        "share": share,
+        "n_entries": hidden.n_places,
+        "n_values": len(hidden.values),
+        "model": losses(fitted),
+        "column_means": losses(means),
+        "iterative_imputer": other,
+        "by_column": by_column,
+    }
+
 
 Vector = NDArray[np.float64]
 
@@ -281,7 +551,7 @@ def check_laws(found: Observations, law: Law, holders: Placement) -> None:
 def hide_entries(
     found: Observations, share: float, rng: np.random.Generator, holders: Placement
 ) -> tuple[Observations, Hidden]:
-    """Hide entries as `vpem.terms.lowrank.dealing.hide` does, of observers in several processes.
+    """Hide entries as `vpem.terms.lowrank.entries.hide` does, of observers in several processes.
 
     All learn which entries were seen by whom, and the first process what was hidden. Share and
     generator are the same in every process.

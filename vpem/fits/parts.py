@@ -1,33 +1,306 @@
-"""What one process has of a mixture whose hubs live in several, and how parts become a whole."""
+"""Some blocks of a Gaussian mixture, and how parts that processes have become one.
+
+Parts of mixtures of several families that processes have, and how they become a whole.
+
+What processes have of a posterior whose hubs live in several, and how parts become a whole.
+
+What one process has of a mixture whose hubs live in several, and how parts become a whole.
+
+Models in pieces: each hub's root writes its own parameters, and nobody holds them all.
+
+A shard is a model file of its own, of the hub's features alone: it scores and samples these. What
+it tells besides is which piece of what it is, so that shards can be joined by whoever may have all.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import hashlib
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from vpem.engines.engine import about
-from vpem.fits.block_parts import cut_blocks, join_parts, joined
-from vpem.fits.mixed_parts import (
-    agree_on_kinds,
-    blank_mixture,
-    cut_families,
-    join_families,
-    sent_of,
-)
-from vpem.fits.posterior_parts import cut_posterior, join_posteriors, sent_of_gaussian
+from vpem.errors import InputError
+from vpem.files.models import MOST_AGENTS, Model, current_versions, read_model, write_model
+from vpem.files.opening import PathLike
 from vpem.fits.results import Fit
+from vpem.network.partition import Blocks
+from vpem.network.schema import (
+    COUNT,
+    FLAG,
+    TEXT,
+    Integer,
+    ListOf,
+    Place,
+    Report,
+    Schema,
+    TableOf,
+    check,
+)
 from vpem.sums.connect import Network
-from vpem.terms.factor_mixture import FactorMixture
+from vpem.terms.factors import FactorMixture, mixture_of
 from vpem.terms.families.kinds import Kinds
-from vpem.terms.families.mixture import MixedMixture
+from vpem.terms.families.mixture import MixedMixture, law_of
+from vpem.terms.families.part import Part
 from vpem.terms.features import FeatureTerms
-from vpem.terms.mixture import Mixture
-from vpem.terms.scaling import Scaling
-from vpem.terms.variational_mixture import VariationalMixture
+from vpem.terms.mixture import Mixture, block_views, covariance_shape, is_diagonal, is_tied
+from vpem.terms.units import Scaling
+from vpem.terms.variational import VariationalMixture
+
+
+def own_blocks(whole: Blocks, numbers: Sequence[int] | NDArray[np.intp]) -> Blocks:
+    """Return some blocks, whose features are counted from 0, block by block."""
+    ends = np.cumsum([0, *(len(whole.features[b]) for b in numbers)])
+    return Blocks(
+        tuple(np.arange(begin, end, dtype=np.intp) for begin, end in pairwise(ends)),
+        tuple(whole.roots[b] for b in numbers),
+        tuple(whole.agents[b] for b in numbers),
+    )
+
+
+def cut_blocks(mixture: Mixture, numbers: Sequence[int] | NDArray[np.intp]) -> Mixture:
+    """Return some blocks of a mixture, whose features are counted from 0, block by block."""
+    whole = mixture.blocks
+    features, blocks = [whole.features[b] for b in numbers], own_blocks(whole, numbers)
+    columns = joined(features)
+    inside = joined([np.arange(whole.offsets[b], whole.offsets[b + 1]) for b in numbers])
+    if mixture.is_diagonal:
+        covariances = np.ascontiguousarray(mixture.covariances[:, inside])
+    else:
+        views = mixture.covariance_blocks
+        covariances = np.concatenate([np.empty(0), *(views[b].ravel() for b in numbers)])
+    scaling = Scaling(mixture.scaling.shift[columns], mixture.scaling.scale[columns])
+    means = np.ascontiguousarray(mixture.means[:, inside])
+    weights = mixture.weights if len(mixture.weights) == 1 else mixture.weights[numbers]
+    loadings = {}
+    if isinstance(mixture, FactorMixture):
+        loadings["loadings"] = np.ascontiguousarray(mixture.loadings[:, inside])
+    return mixture_of(
+        blocks, mixture.covariance_type, scaling, weights=weights, means=means,
+        covariances=covariances, **loadings,
+    )  # fmt: skip
+
+
+def join_parts(blocks: Blocks, covariance_type: str, parts: Sequence[Report]) -> Mixture:
+    """Join the parts of a mixture that several processes have.
+
+    Each has the ``numbers`` of its blocks, ``weights`` (one set, or one a block), ``means``,
+    ``covariances``, ``loadings`` where there are factors, and ``shift`` and ``scale`` in the order
+    of these blocks.
+    """
+    n_components = parts[0]["means"].shape[0]
+    d, b = blocks.n_features, blocks.n_blocks
+    means, shift, scale = np.empty((n_components, d)), np.empty(d), np.empty(d)
+    copies = 1 if is_tied(covariance_type) else n_components
+    covariances = np.empty(covariance_shape(blocks, covariance_type, n_components))
+    weights = joined_weights(b, parts)
+    loadings = {}
+    if "loadings" in parts[0]:
+        loadings["loadings"] = np.empty((n_components, d, parts[0]["loadings"].shape[2]))
+    views = (
+        None if is_diagonal(covariance_type) else block_views(covariances, blocks.widths, copies)
+    )
+    for part in parts:
+        numbers = part["numbers"]
+        ends = np.cumsum([0, *blocks.widths[numbers]])
+        inner = None
+        if views is not None:
+            inner = block_views(part["covariances"], blocks.widths[numbers], copies)
+        for place, number in enumerate(numbers):
+            own = slice(ends[place], ends[place + 1])
+            to = slice(blocks.offsets[number], blocks.offsets[number + 1])
+            means[:, to] = part["means"][:, own]
+            shift[blocks.order[to]] = part["shift"][own]
+            scale[blocks.order[to]] = part["scale"][own]
+            for name, values in loadings.items():
+                values[:, to] = part[name][:, own]
+            if views is None:
+                covariances[:, to] = part["covariances"][:, own]
+            else:
+                assert inner is not None
+                views[number][...] = inner[place]
+    return mixture_of(
+        blocks, covariance_type, Scaling(shift, scale), weights=weights, means=means,
+        covariances=covariances, **loadings,
+    )  # fmt: skip
+
+
+def joined_weights(n_blocks: int, parts: Sequence[Report]) -> NDArray[np.float64]:
+    """Return mixing weights (R, K) of all blocks, or one set that all share.
+
+    ``parts`` have ``numbers`` of their blocks and ``weights``, one set, or one a block.
+    """
+    weights = np.empty((n_blocks, parts[0]["weights"].shape[1]))
+    for part in parts:
+        weights[part["numbers"]] = part["weights"]
+    # One set for other than one block is shared by all, elsewhere too.
+    if any(len(part["weights"]) == 1 != len(part["numbers"]) for part in parts):
+        shared: NDArray[np.float64] = parts[0]["weights"]
+        return shared
+    return weights
+
+
+def joined(parts: list[NDArray[np.intp]]) -> NDArray[np.intp]:
+    """Return runs of numbers one after the other."""
+    return np.concatenate([np.empty(0, dtype=np.intp), *parts])
+
+
+def agree_on_kinds(
+    kinds: Kinds | None, columns: NDArray[np.intp], network: Network
+) -> Kinds | None:
+    """Tell all processes which families features have, and of how many levels; not their names.
+
+    ``kinds`` are of this process's features, ``columns`` (d,) which these are among all; the result
+    is of all features, with the names of levels of this process's. None: all are Gaussian.
+    """
+    told = None
+    if kinds is not None and not kinds.is_gaussian:
+        told = [columns.tolist(), list(kinds.families), list(kinds.n_levels)]
+    every = [one for one in network.total.holders.engine.allgather(told) if one is not None]
+    if not every:
+        return None
+    d = network.whole.blocks.n_features
+    families, n_levels = ["gaussian"] * d, [0] * d
+    for own, names, counts in every:
+        for column, name, count in zip(own, names, counts, strict=True):
+            families[column], n_levels[column] = name, count
+    levels = {} if kinds is None else dict(kinds.levels)
+    named = {int(columns[place]): names for place, names in levels.items()}
+    return Kinds(tuple(families), tuple(n_levels), named)
+
+
+def cut_families(mixture: MixedMixture, numbers: Sequence[int] | NDArray[np.intp]) -> MixedMixture:
+    """Return some blocks of a mixture, whose features are counted from 0, block by block."""
+    whole, blocks = mixture.blocks, own_blocks(mixture.blocks, numbers)
+    columns = np.concatenate([np.empty(0, np.intp), *(whole.features[b] for b in numbers)])
+    kinds, parts = mixture.kinds.of(columns), []
+    for part in mixture.parts:
+        if part.family in kinds.present:
+            features = kinds.features(part.family, blocks)
+            hubs = law_of(part.family).hubs_of_cells(part.features)
+            chosen = {
+                name: [np.flatnonzero(own == b) for b in numbers] for name, own in hubs.items()
+            }
+            tables = {
+                name: np.ascontiguousarray(table[:, np.concatenate(chosen[name])])
+                for name, table in part.tables.items()
+            }
+            core = None if part.core is None else cut_blocks(part.core, numbers)
+            parts.append(Part(part.family, features, tables, core))
+    weights = mixture.weights if len(mixture.weights) == 1 else mixture.weights[numbers]
+    return MixedMixture(blocks, kinds, mixture.covariance_type, weights, tuple(parts))
+
+
+def sent_of(mixture: MixedMixture, levels: Mapping[int, tuple[str, ...]]) -> Report:
+    """Return what a process sends of its part: parameters by family, and names of levels.
+
+    ``levels`` are those that this process knows, by the number of the feature among all.
+    """
+    parts = {}
+    for part in mixture.parts:
+        own = part.arrays()
+        if part.core is not None:
+            own |= {"shift": part.core.scaling.shift, "scale": part.core.scaling.scale}
+        parts[part.family] = own
+    return {"parts": parts, "levels": {str(j): list(names) for j, names in levels.items()}}
+
+
+def join_families(
+    blocks: Blocks, kinds: Kinds, covariance_type: str, sent: Sequence[Report]
+) -> MixedMixture:
+    """Join the parts that several processes have, for the blocks and kinds of all.
+
+    Each has the ``numbers`` of its blocks, ``weights``, and what `sent_of` says.
+    """
+    levels = {int(j): tuple(names) for one in sent for j, names in one["levels"].items()}
+    kinds = replace(kinds, levels=levels)
+    weights = joined_weights(blocks.n_blocks, sent)
+    parts = []
+    for family, features in kinds.split(blocks).items():
+        law = law_of(family)
+        hubs = law.hubs_of_cells(features)
+        own = [one for one in sent if family in one["parts"]]
+        tables = {name: np.zeros((weights.shape[1], len(cells))) for name, cells in hubs.items()}
+        for one in own:
+            counts = {n: cells[one["numbers"]] for n, cells in law.cells_of_hubs(features).items()}
+            for name, table in tables.items():
+                ends = np.cumsum([0, *counts[name]])
+                for place, number in enumerate(one["numbers"]):
+                    there = one["parts"][family][name][:, ends[place] : ends[place + 1]]
+                    table[:, hubs[name] == number] = there
+        core = None
+        if law.has_core:
+            both = ("numbers", "weights")
+            cores = [{n: one[n] for n in both} | one["parts"][family] for one in own]
+            core = join_parts(features.blocks, covariance_type, cores)
+        parts.append(Part(family, features, tables, core))
+    return MixedMixture(blocks, kinds, covariance_type, weights, tuple(parts))
+
+
+def blank_mixture(
+    blocks: Blocks, kinds: Kinds, covariance_type: str, weights: NDArray[np.float64]
+) -> MixedMixture:
+    """Return a mixture of these families without parameters: what is counted of it is right."""
+    k, parts = weights.shape[1], []
+    for family, features in kinds.split(blocks).items():
+        law = law_of(family)
+        tables = {
+            name: np.zeros((k, len(cells))) for name, cells in law.hubs_of_cells(features).items()
+        }
+        core = Mixture.blank(features.blocks, covariance_type, k) if law.has_core else None
+        parts.append(Part(family, features, tables, core))
+    return MixedMixture(blocks, kinds, covariance_type, weights, tuple(parts))
+
+
+def cut_posterior(
+    mixture: VariationalMixture, numbers: Sequence[int] | NDArray[np.intp]
+) -> VariationalMixture:
+    """Return some blocks of a posterior, whose features are counted from 0, block by block."""
+    hubs = list(numbers)
+    counts = mixture.counts if len(mixture.counts) == 1 else mixture.counts[hubs]
+    plain, one = cut_blocks(mixture.plain, hubs), cut_blocks(mixture.prior_mixture, hubs)
+    return mixture.of_hubs(
+        plain, one, counts, mixture.seen[hubs], mixture.prior.degrees_of_freedom[hubs]
+    )
+
+
+def sent_of_gaussian(mixture: Mixture, numbers: NDArray[np.intp]) -> Report:
+    """Return a part of a mixture, or of a posterior, as `join_parts` takes it."""
+    own: Report = {
+        "numbers": numbers,
+        **mixture.arrays(),
+        "shift": mixture.scaling.shift,
+        "scale": mixture.scaling.scale,
+    }
+    if isinstance(mixture, VariationalMixture):
+        own |= {
+            "prior": sent_of_gaussian(mixture.prior_mixture, numbers),
+            "freedom": mixture.prior.degrees_of_freedom,
+        }
+    return own
+
+
+def join_posteriors(
+    like: VariationalMixture, plain: Mixture, prior: Mixture, parts: Sequence[Report]
+) -> VariationalMixture:
+    """Return the posterior of all hubs, from one process's part and what `sent_of_gaussian` sent.
+
+    ``plain`` and ``prior`` are means and prior of all hubs, joined.
+    """
+    shape = (plain.blocks.n_blocks, plain.n_components)
+    counts, seen, freedom = np.empty(shape), np.empty(shape), np.empty(shape[0])
+    for part in parts:
+        at = part["numbers"]
+        counts[at], seen[at], freedom[at] = part["counts"], part["seen"], part["freedom"]
+    if len(plain.weights) == 1:
+        counts = next(part["counts"] for part in parts if len(part["counts"]))[:1]
+    return like.of_hubs(plain, prior, counts, seen, freedom)
 
 
 def complete(terms: FeatureTerms, network: Network, *, in_sums: bool = False) -> FeatureTerms:
@@ -172,3 +445,210 @@ def outline(fit: Fit) -> Fit:
     else:
         mixture = blank_mixture(blocks, kinds, kind, weights)
     return replace(fit, mixture=mixture, network=network)
+
+
+AGENT = Integer(most=MOST_AGENTS - 1)
+HUB = {"root": AGENT, "agents": ListOf(AGENT), "features": ListOf(COUNT)}
+REPORT: dict[str, Schema] = {
+    "shard": {
+        "run": TEXT,
+        "shared": FLAG,
+        "hubs": ListOf(HUB, "B", least=1),
+        "number": Integer(below="B"),
+    },
+    "agent_names": ListOf(TEXT),
+}
+"""What the report of a shard has, besides other things."""
+
+
+def shard_path(output: PathLike, name: str) -> Path:
+    """Return the file of a root's shard beside a model's: ``model.h5`` gives ``model.lab.h5``."""
+    path = Path(output)
+    safe = re.sub(r"[^\w.-]+", "-", name).strip(".-") or "agent"
+    return path.with_name(f"{path.stem}.{safe}{path.suffix}")
+
+
+def shard_paths(output: PathLike, blocks: Blocks, names: Sequence[str]) -> dict[int, Path]:
+    """Return files, all different, of the shards of all hubs with features, by their numbers."""
+    names = [*names, "server"]
+    plain = {b: shard_path(output, names[root]) for b, root in enumerate(blocks.roots)}
+    taken = list(plain.values())
+    return {
+        b: path
+        if taken.count(path) == 1
+        else shard_path(output, f"{names[blocks.roots[b]]}-{blocks.roots[b]}")
+        for b, path in plain.items()
+        if len(blocks.features[b])
+    }
+
+
+def write_shard(
+    path: PathLike,
+    fit: Fit,
+    place: int,
+    agent_names: Sequence[str],
+    feature_names: Sequence[str],
+    options: Report,
+    force: bool = False,
+) -> None:
+    """Write the parameters of one hub: ``place`` says which of those that `Fit.mixture` has.
+
+    The fit is from `vpem.fits.spread.fit_spread` with ``shards``, or of all agents in one process.
+    """
+    network, mixture = fit.network, fit.mixture
+    number = int(network.total.holders.own[place])
+    alone = cut(mixture, [place])
+    report = {
+        "algorithm": "vp-em",
+        "shard": {
+            "number": number,
+            "run": hashlib.sha256(fit.history.tobytes()).hexdigest()[:16],
+            "shared": network.total.roots.n_agents == 1,
+            "hubs": [
+                {"root": int(h.root), "agents": list(h.agents), "features": f.tolist()}
+                for h, f in zip(network.hubs, network.whole.blocks.features, strict=True)
+            ],
+        },
+        "agent_names": list(agent_names),
+        **network.describe("topology", "hops", "rounds"),
+        "n_samples": fit.n_samples,
+        "n_components": mixture.n_components,
+        "log_likelihood": fit.log_likelihood,
+        "n_iter": fit.n_iter,
+        "converged": fit.converged,
+    }
+    history = np.ascontiguousarray(fit.history[:, [number]])
+    model = Model(alone, tuple(feature_names), report, history, options, current_versions())
+    write_model(path, model, force)
+
+
+def join_shards(paths: Sequence[PathLike]) -> Model:
+    """Read the shards of one fit, in any order, and join them to the model that they are pieces of.
+
+    There is one of every hub that has features.
+    """
+    found: dict[int, Model] = {}
+    first: Report | None = None
+    for path in paths:
+        model = read_model(path)
+        shard = _told(path, model)
+        if first is None:
+            first = shard
+        elif (shard["run"], shard["hubs"]) != (first["run"], first["hubs"]):
+            raise InputError(f"{path} belongs to another fit than {paths[0]}")
+        if shard["number"] in found:
+            raise InputError(f"{path} is the shard of a hub that was given before")
+        found[shard["number"]] = model
+    if first is None:
+        raise InputError("there are no shards to join")
+    hubs = first["hubs"]
+    missing = [b for b, hub in enumerate(hubs) if hub["features"] and b not in found]
+    if missing:
+        names = next(iter(found.values())).report["agent_names"]
+        roots = [hubs[b]["root"] for b in missing]
+        whose = ", ".join(str(names[r]) if r < len(names) else f"agent {r}" for r in roots)
+        raise InputError(f"shards are missing: of {whose}")
+    blocks = Blocks(
+        tuple(np.array(hub["features"], dtype=np.intp) for hub in hubs),
+        tuple(hub["root"] for hub in hubs),
+        tuple(tuple(hub["agents"]) for hub in hubs),
+    )
+    some = next(iter(found.values()))
+    kinds = {
+        (
+            one.mixture.covariance_type,
+            one.mixture.n_components,
+            one.mixture.n_factors,
+            len(one.history),
+        )
+        for one in found.values()
+    }
+    if len(kinds) > 1:
+        raise InputError("the shards differ in components, covariances, factors or iterations")
+    mixture = _families(blocks, found) or _gaussian(blocks, found)
+    if first["shared"]:
+        mixture = replace(mixture, weights=some.mixture.weights)
+    names_of = [""] * blocks.n_features
+    history = np.empty((len(some.history), len(hubs)))
+    history[...] = some.history
+    for number, model in found.items():
+        history[:, number] = model.history[:, 0]
+        for column, name in zip(blocks.features[number], model.feature_names, strict=True):
+            names_of[column] = name
+    report = {name: value for name, value in some.report.items() if name != "shard"}
+    report |= {"n_features": blocks.n_features, "feature_names": names_of, "hubs": hubs}
+    report["n_agents"] = len(report["agent_names"])
+    return Model(mixture, tuple(names_of), report, history, some.options, some.versions)
+
+
+def _gaussian(blocks: Blocks, found: dict[int, Model]) -> Any:
+    """Join hubs of Gaussian features."""
+    some = next(iter(found.values()))
+    parts = [_part(blocks, number, model) for number, model in sorted(found.items())]
+    for number in sorted(set(range(blocks.n_blocks)) - set(found)):
+        parts.append(_part(blocks, number, some, empty=True))
+    return join_parts(blocks, some.mixture.covariance_type, parts)
+
+
+def _families(blocks: Blocks, found: dict[int, Model]) -> Any:
+    """Join hubs whose features are of several families; None where all are Gaussian."""
+    some = next(iter(found.values())).mixture
+    mixed = [isinstance(model.mixture, MixedMixture) for model in found.values()]
+    if not any(mixed):
+        return None
+    if not all(mixed):
+        raise InputError("the shards differ in whether they have families of features")
+    families, counts = [""] * blocks.n_features, [0] * blocks.n_features
+    sent = []
+    for number in range(blocks.n_blocks):
+        own: Report = {"numbers": [number], "weights": some.weights, "parts": {}, "levels": {}}
+        if number in found:
+            mixture = found[number].mixture
+            columns = blocks.features[number].tolist()
+            for place, column in enumerate(columns):
+                families[column] = mixture.kinds.families[place]
+                counts[column] = mixture.kinds.n_levels[place]
+            named = {columns[place]: names for place, names in mixture.kinds.levels.items()}
+            own |= {"weights": mixture.weights, **sent_of(mixture, named)}
+        sent.append(own)
+    kinds = Kinds(tuple(families), tuple(counts))
+    return join_families(blocks, kinds, some.covariance_type, sent)
+
+
+def _told(path: PathLike, model: Model) -> Report:
+    """What a shard tells of itself; a file may hold anything there."""
+    if "shard" not in model.report:
+        raise InputError(
+            f"{path} is no shard of a model; shards are written by 'vpem fit ... --engine mpi "
+            "--shards'"
+        )
+    place = Place(f"the shard {path}")
+    check(TableOf(some=REPORT), model.report, place)
+    shard: Report = model.report["shard"]
+    columns = shard["hubs"][shard["number"]]["features"]
+    if len(columns) != model.mixture.n_features:
+        wanted = f"that of a hub with {model.mixture.n_features} features"
+        place.inside("shard", "number").refuse(wanted, f"{shard['number']}")
+    return shard
+
+
+def _loadings(mixture: Any, empty: bool) -> Report:
+    """Loadings of a hub whose features share factors with others'."""
+    if not isinstance(mixture, FactorMixture):
+        return {}
+    return {"loadings": mixture.loadings[:, :0] if empty else mixture.loadings}
+
+
+def _part(blocks: Blocks, number: int, model: Model, empty: bool = False) -> Report:
+    mixture = model.mixture
+    copies = mixture.n_copies
+    nothing = np.empty((copies, 0)) if mixture.is_diagonal else np.empty(0)
+    return {
+        "numbers": np.array([number], dtype=np.intp),
+        "weights": mixture.weights,
+        "means": np.empty((mixture.n_components, 0)) if empty else mixture.means,
+        "covariances": nothing if empty else mixture.covariances,
+        **_loadings(mixture, empty),
+        "shift": np.empty(0) if empty else mixture.scaling.shift,
+        "scale": np.empty(0) if empty else mixture.scaling.scale,
+    }

@@ -1,4 +1,9 @@
-"""What every fit of a mixture is given, checked."""
+"""Rows that a fit uses: of positive weight, and with a value; told of to all, or to nobody.
+
+Data of several families: what their values may be, and the terms of a fit of them.
+
+What every fit of a mixture is given, checked.
+"""
 
 from __future__ import annotations
 
@@ -24,24 +29,178 @@ from vpem.checks import (
 )
 from vpem.errors import InputError, OwnDataWarning, Setting, VpemWarning, shorten
 from vpem.files.matrix import FileMatrix
-from vpem.fits.kinds import known_kinds
-from vpem.fits.used_rows import used_here, used_of_all
 from vpem.network.masks import FEWEST
 from vpem.network.partition import Blocks
 from vpem.settings import INITS, FitSettings, KmeansSettings, MixtureSettings
-from vpem.steps.given_starts import GivenStart
+from vpem.steps.starts import GivenStart
 from vpem.terms.density import Density
 from vpem.terms.factors import FactorTerms
 from vpem.terms.families.kinds import LOCATED, Kinds
-from vpem.terms.families.values import check_values_of
+from vpem.terms.families.mixed import MixedTerms
+from vpem.terms.families.mixture import MixedMixture, check_values_of
 from vpem.terms.features import FeatureTerms
 from vpem.terms.missing import terms_of
-from vpem.terms.missing_patterns import check_columns, check_missing, observed_scaling
-from vpem.terms.reach import Reach
-from vpem.terms.scaling import Scaling, alone, floor_of, floors_of, sharing
+from vpem.terms.rows import check_columns, check_missing, observed_scaling
+from vpem.terms.units import Reach, Scaling, alone, floor_of, floors_of, sharing
 
 if TYPE_CHECKING:
     from vpem.fits.local_rows import LocalRows
+
+
+NOTHING_USED = "no row that is used has a value; give data with some"
+
+
+def weighed(
+    scores: NDArray[np.float64], there: NDArray[np.bool_], sample_weight: Any = None
+) -> tuple[float, float]:
+    """Return the weighted sum of the scores of rows, and the weight of those with a value."""
+    weights = np.ones(len(scores))
+    if sample_weight is not None:
+        weights = check_weights(np.asarray(sample_weight), len(scores))
+    used = float(weights[there].sum())
+    if used == 0:
+        raise InputError(NOTHING_USED)
+    return float(weights @ scores), used
+
+
+def _without_blank(blank: NDArray[np.bool_], sample_weight: Any) -> NDArray[np.float64]:
+    """Return weights (M,) in which rows of which nobody has a value, told of, have none."""
+    n_samples = len(blank)
+    if sample_weight is None:
+        sample_weight = np.ones(n_samples)
+    weights = np.where(blank, 0.0, check_weights(sample_weight, n_samples))
+    if not weights.any():
+        raise InputError(NOTHING_USED)
+    _warn_of_blank(int(blank.sum()), n_samples)
+    return weights
+
+
+def _warn_of_blank(count: int, n_samples: int) -> None:
+    warnings.warn(
+        f"{count} of {n_samples} rows have no value at all and take no part; the "
+        "log-likelihood per sample is of the others",
+        VpemWarning,
+        stacklevel=5,
+    )
+
+
+@dataclass
+class Used:
+    """Rows that are used: their weights, their numbers (None: all), how many of all; here, too."""
+
+    weights: NDArray[np.float64] | None
+    kept: NDArray[np.intp] | None
+    n_rows: int
+    own: NDArray[np.intp] | None
+
+
+def used_of_all(
+    blank: NDArray[np.bool_], sample_weight: Any, n_samples: int, here: LocalRows | None
+) -> Used:
+    """Rows of positive weight that have a value, of which all are told."""
+    weights = sample_weight
+    if sample_weight is not None and here is not None:
+        weights = here.everyones(sample_weight)
+    if blank.any():
+        weights = _without_blank(blank, weights)
+    if weights is None:
+        return Used(None, None, n_samples, None)
+    weights = check_weights(weights, n_samples)
+    kept = np.flatnonzero(weights > 0)
+    own = kept if here is None else np.flatnonzero(weights[here.numbers] > 0)
+    weighs = None if sample_weight is None else weights[kept]
+    if len(kept) == n_samples:
+        return Used(weighs, None, n_samples, None)
+    return Used(weighs, kept, len(kept), own)
+
+
+def used_here(
+    blank: NDArray[np.bool_], weights: NDArray[np.float64] | None, misses: bool, here: LocalRows
+) -> Used:
+    """Rows of this process of positive weight that have a value; nobody is told whose they are."""
+    used = np.ones(here.rows.stop - here.rows.start, dtype=np.bool_)
+    if weights is None and not misses:
+        return Used(None, None, here.n_samples, None)
+    if misses:
+        used = ~blank
+        n_blank = here.n_samples - here.count(used)
+        if n_blank:
+            _warn_of_blank(n_blank, here.n_samples)
+    if weights is not None:
+        used = used & (weights > 0)
+    n_used = here.count(used)
+    if not n_used:
+        raise InputError(NOTHING_USED)
+    own = None if used.all() else np.flatnonzero(used)
+    return Used(None if weights is None else weights[used], own, n_used, own)
+
+
+def known_kinds(
+    kinds: Kinds | None, X: Any, any_has: Callable[[NDArray[np.bool_]], NDArray[np.bool_]]
+) -> Kinds | None:
+    """Return the families of features with all their levels; None where all are Gaussian.
+
+    Where any process has others (``any_has``), all fit families; they are given `Kinds` alike.
+    """
+    if kinds is None:
+        return None
+    if not isinstance(kinds, Kinds):
+        raise InputError(f"kinds must be vpem.Kinds, got {type(kinds).__name__}")
+    if kinds.n_features != X.shape[1]:
+        raise InputError(
+            f"there are families for {kinds.n_features} features, the data have {X.shape[1]}"
+        )
+    return kinds.counted(X) if any_has(np.array([not kinds.is_gaussian]))[0] else None
+
+
+def refuse_other_kinds(mixture: Density, kinds: Kinds | None) -> None:
+    """Raise InputError unless a model to start from has the families that the data have."""
+    own = mixture.kinds if isinstance(mixture, MixedMixture) else None
+    theirs = None if own is None else (own.families, own.n_levels)
+    if theirs != (None if kinds is None else (kinds.families, kinds.n_levels)):
+        raise InputError(
+            f"the starting model has {'Gaussian features' if own is None else own.told}, the data "
+            f"{'Gaussian ones' if kinds is None else kinds.told}; families and numbers of levels "
+            "must be the same"
+        )
+
+
+def refuse_with_kinds(how: FitSettings, *, private: bool) -> None:
+    """Raise InputError where something cannot be done with families."""
+    if how.step_size is not None:
+        raise InputError(
+            Setting("step_size"),
+            " keeps no statistics but those that parameters stand for, which of a category or a "
+            "count are none: a level that a batch lacks would be lost; leave it out, for batches "
+            "that replace their own",
+        )
+    if private:
+        raise InputError(
+            Setting("release_epsilon"),
+            " is of bounded sums of numbers and of their products, which other families have not; "
+            "fit Gaussian features, or leave it out",
+        )
+
+
+def mixed_terms(blocks: Blocks, given: Prepared, how: FitSettings) -> MixedTerms:
+    """Return the terms of a fit of several families."""
+    assert how.n_threads is not None
+    assert given.kinds is not None
+    made = MixedTerms(
+        given.X,
+        blocks,
+        how.covariance_type,
+        kinds=given.kinds,
+        misses=given.misses,
+        scale=how.scale,
+        row_weights=given.row_weights,
+        reg_covar=how.reg_covar,
+        n_threads=how.n_threads,
+        dtype=given.precision,
+        skip_negligible=not how.every_weight,
+    )
+    made.least_rows = how.least_rows
+    return made
 
 
 MARGINALIZE = ("integrate them out with ", Setting("missing", "marginalize"))

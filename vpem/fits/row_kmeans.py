@@ -1,9 +1,17 @@
-"""k-means over rows that workers hold: Lloyd's algorithm by one sum of vectors a pass."""
+"""Units of k-means over rows, and what workers tell each other of their rows to find them.
+
+Rows of the workers of one process, as k-means takes them: in memory or not, whole or not.
+
+k-means over rows whose workers' sums are noisy: what anybody learns of one row is bounded.
+
+k-means over rows that workers hold: Lloyd's algorithm by one sum of vectors a pass.
+"""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,42 +21,269 @@ from vpem._core.threads import one_blas_thread, thread_count
 from vpem.checks import Floats
 from vpem.engines.engine import about
 from vpem.engines.placement import Placement
-from vpem.errors import InputError, Setting
-from vpem.files.fingerprint import checksum
+from vpem.errors import InputError, PartitionedError, Setting
+from vpem.files.checkpoints import checksum
 from vpem.files.matrix import FileMatrix
-from vpem.fits.cluster_data import Wanted, prepare
-from vpem.fits.cluster_sums import check_network, lasting, pace_of
-from vpem.fits.cluster_units import agreed_units
-from vpem.fits.clustered_rows import ClusteredRows
 from vpem.fits.clustering import (
     Callback,
     Clustering,
+    Wanted,
+    check_network,
     describe_kmeans,
+    lasting,
+    pace_of,
+    prepare,
     progress_of,
     warn_of_outcome,
 )
-from vpem.fits.local_rows import LocalRows, by_worker
-from vpem.fits.private_kmeans import private_kmeans
-from vpem.fits.rows import n_columns
+from vpem.fits.local_rows import (
+    LocalRows,
+    agree_on_rows,
+    by_worker,
+    charge_weights,
+    parts_of,
+    units_by_reach,
+)
+from vpem.fits.privacy import bounds_of
+from vpem.fits.private import check_private, fit_private_rows
+from vpem.fits.rows import charge_moments, charge_scaling, n_columns
 from vpem.fits.settings import PrivacySettings
 from vpem.network.ledger import Ledger
-from vpem.network.partition import Workers
+from vpem.network.partition import Blocks, Workers
 from vpem.network.schema import Report
-from vpem.settings import KmeansSettings
+from vpem.settings import FitSettings, KmeansSettings
 from vpem.steps.cells import find_cells, tell_of_cells
-from vpem.steps.held_rows import HeldRows
 from vpem.steps.lloyd import Lloyd, LloydRuns
-from vpem.steps.reinitialise import DRAWN
+from vpem.steps.recovery import Saver
 from vpem.steps.restarts import Best, Restart, Restarts
 from vpem.steps.row_lloyd import lloyd_rows
-from vpem.steps.saver import Saver
-from vpem.steps.seeding import seed_rows
-from vpem.steps.starts import teller
-from vpem.steps.streams import PlacedStream, PointStream, RowStream
-from vpem.sums.connect import Network
+from vpem.steps.row_sampling import HeldRows, PlacedStream, PointStream, RowStream, StoredParts
+from vpem.steps.runs import DRAWN
+from vpem.steps.starts import seed_rows, teller
+from vpem.sums.connect import Network, uncompressed
 from vpem.sums.sum import Sum
-from vpem.terms.nearest import weighed
-from vpem.terms.reach import Reach
+from vpem.sums.units import check_digits
+from vpem.terms.missing import nearest, spread_rows, usual_squares, weighed
+from vpem.terms.mixture import variances_of
+from vpem.terms.units import Reach, Scaling
+
+
+def agreed_units(
+    asked: Wanted,
+    workers: Workers,
+    here: LocalRows,
+    network: Network,
+    ledger: Ledger,
+    how: KmeansSettings,
+) -> tuple[Wanted, Reach | None]:
+    """Return the data in units that workers agree on, and where rows lie if sums are masked."""
+    if not here.masked:
+        known = _charge_rows(asked, workers, uncompressed(network).on(ledger), how)
+        return asked if known else replace(asked, deviations=None), None
+    weights = asked.row_weights
+    with one_blas_thread():
+        reach = agree_on_rows(
+            parts_of(asked.X, here, weights), network.total.on(ledger), here.n_samples,
+            n_columns(asked.X), misses=asked.misses, weighted=weights is not None,
+        )  # fmt: skip
+    deviations = np.where(reach.constant, 0.0, np.sqrt(reach.points.variances))
+    scaling = asked.scaling if how.scale == "none" else units_by_reach(reach)
+    asked = replace(asked, scaling=scaling, deviations=deviations)
+    reach = reach.scaled(asked.scaling)
+    _check_inertia(asked, here, reach)
+    return asked, reach
+
+
+def _check_inertia(asked: Wanted, here: LocalRows, reach: Reach) -> None:
+    """Check that the inertia has digits beside the distance of the farthest row."""
+    sizes = np.zeros(len(here.own_runs))
+    for worker, run in enumerate(here.own_runs):
+        some = run.start + spread_rows(run.stop - run.start)
+        rows = asked.X[some] if isinstance(asked.X, np.ndarray) else asked.X.take(some)
+        squares = usual_squares(rows)
+        sizes[worker] = (squares / asked.scaling.scale**2).sum()
+    exponent = int(reach.exponents((reach.radius**2).sum())[0])
+    check_digits(here.holders, sizes, exponent, reach.mass)
+
+
+def _charge_rows(asked: Wanted, workers: Workers, total: Sum, how: KmeansSettings) -> bool:
+    """Count what workers tell each other of their rows before they start.
+
+    Returns whether standard deviations are known: clusters can do without them where links fail so
+    often that no sum of all can be had.
+    """
+    d = asked.X.shape[1]
+    if how.scale == "standard":
+        charge_scaling(total, d)
+    if asked.row_weights is not None:
+        charge_weights(total, workers.counts)
+    if asked.misses:
+        # Every feature's weight and mean, by which missing values of starts are filled.
+        total.begin("setup", 0, 0, 8, 2 * d)
+    if how.scale == "none":
+        try:
+            charge_moments(total, d)
+        except PartitionedError:
+            return False
+    return True
+
+
+class ClusteredRows:
+    """Rows of the workers of this process, worker by worker, in the units of clustering.
+
+    ``parts`` are rows (m_i, d) of each worker, with missing values, where ``observed`` (m, d) is 0,
+    filled by the mean of what all have of the feature. ``every_weight`` (M,) has the rows of all
+    processes, worker by worker, and is None where sums are masked; ``weights`` (m,) has those of
+    this process. The mean ``centre`` (d,) of the features may be known already.
+    """
+
+    parts: Sequence[Floats] | StoredParts
+
+    def __init__(
+        self,
+        asked: Wanted,
+        workers: Workers,
+        here: LocalRows,
+        n_threads: int,
+        centre: NDArray[np.float64] | None = None,
+    ) -> None:
+        self.n_threads = n_threads
+        self.n_here = len(asked.X)
+        self.width = asked.X.shape[1]
+        self.observed: NDArray[np.uint8] | None = None
+        order, weights = workers.order, asked.row_weights
+        apart = here.holders.apart
+        self.every_weight = None if weights is None or here.masked else weights[order]
+        self.weights = weights if self.every_weight is None else self.every_weight[here.rows]
+        in_order = apart or here.masked or bool((np.diff(order) > 0).all())
+        if isinstance(asked.X, FileMatrix):
+            data = asked.X if in_order else asked.X.of_rows(list(workers.rows))
+            stored = data.arranged(Blocks.one(self.width), asked.scaling, asked.dtype)
+            self.parts = StoredParts(stored, here.counts[here.own])
+            return
+        rows = asked.scaling.apply(asked.X if in_order else asked.X[order])
+        self._rows: Floats = np.ascontiguousarray(rows, dtype=asked.dtype)
+        if asked.misses:
+            self._fill(self._means(here) if centre is None else centre)
+        self.parts = [self._rows[run] for run in here.own_runs]
+
+    def _fill(self, means: NDArray[np.float64]) -> None:
+        """Fill what is missing by the mean of each feature over the rows of all workers."""
+        there = ~np.isnan(self._rows)
+        self.observed = there.astype(np.uint8)
+        self._rows = np.where(there, self._rows, means.astype(self._rows.dtype))
+
+    def _means(self, here: LocalRows) -> NDArray[np.float64]:
+        """Means (d,) of what there is of the rows of all workers."""
+        there = ~np.isnan(self._rows)
+        known = np.where(there, self._rows, 0)
+        weights = np.ones(self.n_here) if self.weights is None else self.weights
+        sums = [
+            [weights[run] @ known[run].astype(np.float64), weights[run] @ there[run]]
+            for run in here.own_runs
+        ]
+        found = here.holders.add_up(np.array(sums).reshape(len(sums), 2 * self.width))
+        total, count = found.reshape(2, self.width)
+        means: NDArray[np.float64] = total / np.where(count > 0, count, 1.0)
+        return means
+
+    def nearest(
+        self, centres: NDArray[np.float64]
+    ) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
+        """Nearest of some centres (K, d) to each row, and its squared distance."""
+        same = Scaling.none(self.width)
+        if not isinstance(self.parts, StoredParts):
+            return nearest(self._rows, centres, same, self.n_threads, self.observed)
+        labels, distances = np.empty(self.n_here, dtype=np.int32), np.empty(self.n_here)
+        for run in self.parts.rows.runs():
+            rows = self.parts.rows.read(run)
+            labels[run], distances[run] = nearest(rows, centres, same, self.n_threads)
+        return labels, distances
+
+
+LEAVE_OUT = {
+    "method": "it is for features, and this is for rows",
+    "scale": "standard deviations that nobody has paid for would tell of rows; give bounds of "
+    "features in units that are alike",
+    "init": "it looks at rows; the start is found by noisy sums of its own",
+    "n_init": "every start would have to be paid for",
+    "missing": "sums over what there is of a row would have to be paid for a feature at a time",
+    "participation": "who is absent would have to be paid for like all others",
+    "batch_size": "what the batches tell together would have to be paid for by each of them",
+    "dtype": "sums lie on a grid of integers, which takes double precision",
+}
+"""Settings of k-means that noise cannot go with, and why."""
+
+
+def private_kmeans(
+    X: Floats | FileMatrix,
+    workers: Workers,
+    network: Network,
+    how: KmeansSettings,
+    privacy: PrivacySettings,
+    *,
+    sample_weight: Any = None,
+    feature_names: Sequence[str] | None = None,
+    saver: Any = None,
+) -> Clustering:
+    """Cluster rows that workers hold by noisy sums.
+
+    k-means is EM with hard assignments and one spread in all directions for all clusters
+    (`vpem.fits.private`): clusters send noisy sizes, noisy sums about their centres in units
+    of that spread, and a noisy spread, by which rows far away are clipped. What is found has noisy
+    sizes, and neither inertia nor history, which would tell of rows; labels are those of this
+    process's rows.
+    """
+    check_private(how, LEAVE_OUT, weighted=sample_weight is not None, saved=saver is not None)
+    n_features = n_columns(X)
+    bounds = bounds_of(privacy.bounds, n_features)
+    usual = how.max_iter == KmeansSettings().max_iter
+    asked = FitSettings(
+        n_components=how.n_clusters, covariance_type="tied-spherical", seed=how.seed,
+        max_iter=FitSettings().max_iter if usual else how.max_iter, n_threads=how.n_threads,
+        reg_covar=0.0,
+    )  # fmt: skip
+    fit = fit_private_rows(
+        X, workers, network, asked, privacy, feature_names=feature_names, hard=True,
+    )  # fmt: skip
+    centres = np.clip(fit.mixture.assembled_means, bounds[0], bounds[1])
+    labels, squares = _nearest(X, workers, network, centres, thread_count(how.n_threads))
+    return Clustering(
+        centres=centres,
+        labels=labels,
+        distances=np.sqrt(squares),
+        inertia=np.nan,
+        n_rows=workers.n_samples,
+        root_inertia=np.full(1, np.nan),
+        counts=fit.mixture.assembled_weights * workers.n_samples,
+        history=[],
+        split="rows",
+        method="lloyd",
+        network=network.whole,
+        converged=True,
+        total_iterations=fit.total_iterations,
+        seconds=fit.seconds,
+        communication=fit.communication,
+        guarantee=fit.guarantee,
+        within=variances_of(fit.mixture)[0] * fit.mixture.scaling.scale**2,
+        clipped=fit.clipped,
+    )
+
+
+def _nearest(
+    X: Floats | FileMatrix,
+    workers: Workers,
+    network: Network,
+    centres: NDArray[np.float64],
+    n_threads: int,
+) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
+    """Nearest centre of each row of this process, and its squared distance; nothing is sent.
+
+    In one process rows are in the user's order, else worker by worker.
+    """
+    holders = network.total.holders
+    rows = X if not holders.apart else by_worker(X, None, workers, holders)[0]
+    return nearest(rows, centres, Scaling.none(len(centres[0])), n_threads)
 
 
 def kmeans_rows(
@@ -90,7 +325,7 @@ def kmeans_rows(
     saver : Saver, optional
         Keeps checkpoints, and has the one to go on from; not with "grid".
     privacy : PrivacySettings, optional
-        With an ``epsilon``: noise in every sum (`vpem.fits.private_kmeans.private_kmeans`).
+        With an ``epsilon``: noise in every sum (`vpem.fits.row_kmeans.private_kmeans`).
     **changes
         Settings that differ: see `vpem.KmeansSettings`. Besides the names of starts ``init`` takes
         row indices (K,) or centres (K, d).

@@ -1,8 +1,14 @@
-"""Named algorithms over rows: distributed EM, at a server or among peers."""
+"""Where EM over rows starts, and the run from there.
+
+Named algorithms over rows: distributed EM, at a server or among peers.
+
+A mixture that follows a stream of batches: what `vpem.VPEM.partial_fit` does to a fit.
+"""
 
 from __future__ import annotations
 
 import time
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -14,21 +20,20 @@ from numpy.typing import NDArray
 from vpem._core.threads import one_blas_thread, thread_count
 from vpem.checks import Floats, check_int
 from vpem.engines.engine import about
-from vpem.errors import InputError
-from vpem.files.fingerprint import checksum, describe_run
+from vpem.errors import InputError, VpemWarning
+from vpem.files.checkpoints import checksum, describe_run
 from vpem.files.matrix import FileMatrix
-from vpem.fits.accelerated import acceleration_of
-from vpem.fits.agreed_rows import agree_on_rows, parts_of, units_by_reach
-from vpem.fits.factored import refuse_over_rows
 from vpem.fits.local_rows import (
     DrawnRows,
     LocalRows,
     SharedRows,
+    agree_on_rows,
     by_worker,
     charge_weights,
     check_rows_held,
+    parts_of,
+    units_by_reach,
 )
-from vpem.fits.outcomes import copies_of, warn_of_few_values, warn_of_outcome
 from vpem.fits.prepare import (
     Prepared,
     check_distinct,
@@ -38,27 +43,255 @@ from vpem.fits.prepare import (
     started,
     units_of,
 )
-from vpem.fits.priors import believing, mode_prior
-from vpem.fits.private_rows import fit_private_rows
-from vpem.fits.results import RowFit
-from vpem.fits.row_starts import RowRestart
-from vpem.fits.settings import PrivacySettings
+from vpem.fits.private import fit_private_rows
+from vpem.fits.results import Fit, RowFit, copies_of, warn_of_few_values, warn_of_outcome
+from vpem.fits.settings import PrivacySettings, acceleration_of, believing, mode_prior
+from vpem.fits.vpem import refuse_over_rows
 from vpem.network.ledger import Ledger
 from vpem.network.partition import Blocks, Workers
 from vpem.network.schema import Report, State
 from vpem.settings import FitSettings
-from vpem.steps.reinitialise import DRAWN, Recovery
-from vpem.steps.restarts import Restarts
-from vpem.steps.runs import MixtureRuns, Progress, Run
-from vpem.steps.saver import Saver
+from vpem.steps.batches import step
+from vpem.steps.cells import find_cells, tell_of_cells
+from vpem.steps.em import OverRows, add_messages, iterate, sample_roots
+from vpem.steps.lloyd import Pace
+from vpem.steps.recovery import Saver
+from vpem.steps.restarts import Restart, Restarts
+from vpem.steps.row_batches import fit_row_batches
+from vpem.steps.row_lloyd import lloyd_rows
+from vpem.steps.row_sampling import ROW_BYTES, PlacedStream, PointStream, RowStream, StoredParts
+from vpem.steps.runs import DRAWN, MixtureRuns, Progress, Recovery, Run
+from vpem.steps.starts import (
+    LLOYD_TOLERANCE,
+    MOST_LLOYD_OF_START,
+    GivenStart,
+    Tell,
+    seed_rows,
+    step_of_lloyd,
+    teller,
+)
 from vpem.sums.connect import Network
 from vpem.sums.stale import HeardByNeighbours
 from vpem.sums.sum import Sum
 from vpem.table import refusal
-from vpem.terms.features import lightest_of
-from vpem.terms.mixture import Mixture
-from vpem.terms.row_statistics import RowTerms
-from vpem.terms.scaling import sharing
+from vpem.terms.degenerate import degenerate
+from vpem.terms.features import FeatureTerms, lightest_of
+from vpem.terms.missing import MissingTerms, terms_of
+from vpem.terms.mixture import Mixture, is_diagonal
+from vpem.terms.row_statistics import Message, RowTerms
+from vpem.terms.rows import MemoryRows
+from vpem.terms.units import floors_of, sharing
+
+ORDER_OF_BATCHES = 1
+"""Sets the stream that orders batches apart from the one that draws rows."""
+
+Started = tuple[list[Mixture], NDArray[np.float64], NDArray[np.intp] | None]
+"""Parameters of every root, points that all know, and the rows they came from."""
+
+
+class RowRestart:
+    """Where one restart of EM over rows starts, and its run.
+
+    Parameters
+    ----------
+    terms : RowTerms
+        The workers' rows.
+    weights : ndarray of shape (M,) or None
+        Of all rows, worker by worker; None: alike.
+    kept : MixtureRuns
+        What is kept of runs.
+    place : ndarray of shape (M,) or None
+        Where among the workers' rows each of the user's is; None: rows stand as the user has them.
+    restart : Restart
+        Which.
+    """
+
+    def __init__(
+        self,
+        terms: RowTerms,
+        weights: NDArray[np.float64] | None,
+        kept: MixtureRuns,
+        place: NDArray[np.intp] | None,
+        restart: Restart,
+    ) -> None:
+        self.terms = terms
+        self.restart = restart
+        self.total = restart.total
+        self.kept = kept
+        self.n_components = kept.n_components
+        # Points are drawn in the place of rows where sums are masked.
+        self.place = place if terms.reach is None else None
+        whole = terms.whole
+        # The same stream over rows as the user numbers them, and as they stand among the workers.
+        own = weights if weights is None or place is None else weights[place]
+        self.stream = RowStream(restart.rng, own, whole.n_samples)
+        self.local: RowStream = self.stream
+        if terms.reach is not None:
+            self.stream = self.local = PointStream(restart.rng, terms.reach, whole.row_weights)
+        elif place is not None:
+            self.local = PlacedStream(restart.rng, weights, np.argsort(place))
+        self.roots: list[FeatureTerms] = []
+        self.tell: Tell | None = None
+
+    def run(
+        self, began_at: GivenStart, given: NDArray[np.intp] | None, stop: Report
+    ) -> tuple[Run, NDArray[np.intp] | None]:
+        """Run the restart, and judge it; returns also the rows that it started at."""
+        run, rows = self._run(began_at, given, stop)
+        run.judge(self.terms.whole, self.total)
+        return run, rows
+
+    def _run(
+        self, began_at: GivenStart, given: NDArray[np.intp] | None, stop: Report
+    ) -> tuple[Run, NDArray[np.intp] | None]:
+        self.tell = teller(stop.get("callback"))
+        init = began_at.init
+        if self.restart.saved is not None:
+            starts, shifts, rows = self._again()
+        elif self.restart.start is not None:
+            starts, shifts, rows = self._at_model(self.kept.begun_at(self.restart.start))
+        elif isinstance(init, Mixture):
+            starts, shifts, rows = self._at_model(init)
+        elif given is not None:
+            starts, shifts, rows = self._at(self._placed(given), given)
+        else:
+            starts, shifts, rows = self._drawn(init)
+        if self.restart.saved is None and self.restart.start is None:
+            starts = [
+                root.begun(began_at.over(start, self._over))
+                for root, start in zip(self.roots, starts, strict=True)
+            ]
+        known = [root.sample_covariance for root in self.roots]
+        saver = self.restart.saver(shifts=shifts, rows=rows, covariances=known)
+        step = OverRows(self.terms, self.total, self.roots, shifts)
+        how: Report = {"draw_row": self._draw_row, "saver": saver, **stop}
+        if "batch_size" in stop:
+            order = np.random.default_rng([*self.restart.seed, ORDER_OF_BATCHES])
+            return fit_row_batches(step, starts, rng=order, **how), rows
+        return iterate(step, starts, last=began_at.last, **how), rows
+
+    def _over(self, model: Mixture) -> Mixture:
+        """Return a model in the units of the terms."""
+        whole = self.terms.whole
+        return model.over(whole.blocks, whole.covariance_type, whole.scaling)
+
+    def _draw_row(self) -> int:
+        """Next row of the shared stream, by its place among the workers'."""
+        return int(self._placed(np.array([self.stream.draw()]))[0])
+
+    def _placed(self, rows: NDArray[np.intp]) -> NDArray[np.intp]:
+        """Return the places of rows that the user numbers."""
+        return rows if self.place is None else self.place[rows]
+
+    def _again(self) -> Started:
+        """Return what was saved of a start, with the parameters as they were saved last."""
+        known, starts = self.restart.drawn("covariances"), self.kept.mixtures(self.restart.loop)
+        self.roots = [
+            self.terms.whole.with_sample_covariance(one).resuming(start)
+            for one, start in zip(known, starts, strict=True)
+        ]
+        return starts, self.restart.drawn("shifts"), self.restart.drawn()
+
+    def _at(self, places: NDArray[np.intp], rows: NDArray[np.intp]) -> Started:
+        """Means at these rows, equal weights, the sample covariance."""
+        whole = self.terms.whole
+        centres = whole.at_rows(places)
+        size = ROW_BYTES + whole.blocks.n_features * whole.itemsize
+        ends = np.cumsum(self.terms.counts)
+        for owner in np.searchsorted(ends, places, side="right"):
+            self.total.agree("flooding", size, int(owner))
+        self.roots = sample_roots(self.terms, self.total, centres[0])
+        return [root.start(centres) for root in self.roots], centres, rows
+
+    def _at_model(self, model: Mixture) -> Started:
+        """Parameters of a model, which all know."""
+        start = self._over(model)
+        if start.n_components != self.n_components:
+            raise InputError(
+                f"the starting model has {start.n_components} components, {self.n_components} "
+                "were asked for"
+            )
+        self.roots = sample_roots(self.terms, self.total, start.means[0])
+        return [start] * len(self.roots), start.means, None
+
+    def _drawn(self, init: str) -> Started:
+        """Rows drawn from the shared stream, and Lloyd's iterations from there."""
+        if init == "random":
+            rows = self.stream.draw_distinct(self.n_components)
+            return self._at(self._placed(rows), rows)
+        whole = self.terms.whole
+        parts = self._parts()
+        given: Report = {"n_threads": whole.n_threads}
+        if isinstance(whole, MissingTerms):
+            given["observed"] = whole.observed
+        if isinstance(self.local, PointStream):
+            return self._among_cells(init, parts, self.local, given)
+        places = seed_rows(
+            parts, self.total, self.n_components, self.local, tell=self.tell, **given
+        )
+        rows = places if self.place is None else np.argsort(self.place)[places]
+        starts, centres, _ = self._at(places, rows)
+        if init == "k-means++":
+            return starts, centres, rows
+        return self._from_clusters(parts, centres, given), centres, rows
+
+    def _among_cells(
+        self, init: str, parts: Sequence[Floats] | StoredParts, stream: PointStream, given: Report
+    ) -> Started:
+        """Centres among means of cells, since no row may be shown, and Lloyd's iterations."""
+        tell_of_cells(self.tell)
+        cells = find_cells(parts, self.total, self.n_components, stream, given["n_threads"])
+        centres = cells.draw(self.n_components, stream.rng)
+        self.roots = sample_roots(self.terms, self.total, cells.points.centre)
+        if init == "k-means++":
+            return [root.start(centres) for root in self.roots], centres, None
+        return self._from_clusters(parts, centres, given), centres, None
+
+    def _parts(self) -> Sequence[Floats] | StoredParts:
+        """Rows of the workers of this process, in memory or to be read run by run."""
+        terms = self.terms
+        if isinstance(terms.local, MemoryRows):
+            return [part.rows.read(slice(0, part.n_samples)) for part in terms.parts]
+        counts = np.array([part.n_samples for part in terms.parts], dtype=np.intp)
+        return StoredParts(terms.local, counts)
+
+    def _from_clusters(
+        self, parts: Sequence[Floats] | StoredParts, centres: NDArray[np.float64], given: Report
+    ) -> list[Mixture]:
+        """Parameters of the clusters that Lloyd's iterations find from some centres."""
+        whole = self.terms.whole
+        n_parts = len(self.terms.parts)
+        known: Sequence[NDArray[np.float64] | None] = [None] * n_parts
+        misses = isinstance(whole, MissingTerms)
+        if misses:
+            given["fill"] = not is_diagonal(whole.covariance_type)
+        tolerances = LLOYD_TOLERANCE * np.array([_mean_variance(root) for root in self.roots])
+        found = lloyd_rows(
+            parts, self.total, centres, self.local, kind="setup", max_iter=MOST_LLOYD_OF_START,
+            pace=Pace(tolerances=tolerances), callback=step_of_lloyd(self.tell),
+            **given,
+        )  # fmt: skip
+        layout = Message(whole, centres)
+        if misses:
+            known = list(np.broadcast_to(found.centres, (n_parts, *centres.shape)))
+        counts = [part.n_samples for part in self.terms.parts]
+        ends = np.cumsum(counts, dtype=np.intp)
+        values = [
+            self.terms.hard(worker, found.labels[end - count : end], layout, own)
+            for worker, (count, end, own) in enumerate(zip(counts, ends, known, strict=True))
+        ]
+        sums = add_messages(self.terms, self.total, layout, values, "setup")
+        return [
+            root.update(layout.unpacked(one)[0]) for root, one in zip(self.roots, sums, strict=True)
+        ]
+
+
+def _mean_variance(root: FeatureTerms) -> float:
+    """Mean variance of a feature, by the sample covariance as a root knows it."""
+    covariances, d = root.sample_covariance, root.blocks.n_features
+    if is_diagonal(root.covariance_type):
+        return float(covariances.mean())
+    return float(np.trace(covariances.reshape(d, d)) / d)
 
 
 def fit_em(
@@ -95,7 +328,7 @@ def fit_em(
     settings, first_restart, sample_weight, feature_names, callback, saver, **changes
         As for `vpem.fit_vpem`.
     privacy : PrivacySettings, optional
-        With an ``epsilon``: noise in every sum (`vpem.fits.private_rows.fit_private_rows`).
+        With an ``epsilon``: noise in every sum (`vpem.fits.private.fit_private_rows`).
 
     Returns
     -------
@@ -328,3 +561,79 @@ def charge_scaling(total: Any, n_features: int) -> None:
 def charge_moments(total: Any, n_features: int) -> None:
     """Count what standard deviations cost: sums of weights, values and squares."""
     total.begin("setup", 0, 0, 8, 2 * n_features + 1)  # which were counted as they travelled
+
+
+def fit_next(
+    fit: Fit,
+    data: Floats,
+    weights: NDArray[np.float64] | None,
+    *,
+    batch: int,
+    exponent: float,
+    weight_seen: float,
+    draws: np.random.Generator,
+    reg_covar: float | str,
+    scale: str,
+    n_threads: int | None,
+) -> Fit:
+    """Move a fit towards the next batch of a stream, by one step of stochastic EM.
+
+    Batches are counted from 2, as the first began the fit. The statistics move by
+    ``batch^-exponent`` towards those of the batch, in the units of the first; ``weight_seen`` is
+    the weight of all rows of the batches before. Rows of ``data`` (m, d) without any value, or of
+    no weight, are left out already; ``draws`` are of rows for components that collapse, of which it
+    warns.
+
+    History, messages and sizes of the result are those of this batch, its recoveries those of all.
+    Nothing is promised of the batch's rows, even where it was of those before.
+    """
+    network, mixture = fit.network, fit.mixture
+    ledger = Ledger(network.graph)
+    with one_blas_thread(), np.errstate(over="ignore"):
+        terms = terms_of(
+            data,
+            network.blocks,
+            mixture.covariance_type,
+            missing=bool(np.isnan(data).any()),
+            scaling=mixture.scaling,
+            row_weights=weights,
+            reg_covar=floors_of(reg_covar, scale, mixture.scaling),
+            n_threads=thread_count(n_threads),
+            dtype=data.dtype,
+        )
+        network.charge_setup(ledger, len(data), terms.itemsize)
+        total = network.total.on(ledger)
+        total.turn_to(batch - 1, None)
+        seen = weight_seen + terms.total_weight
+        moved, found, recoveries = step(
+            terms,
+            total,
+            mixture,
+            terms.prepare(mixture),
+            rate=float(batch) ** -exponent,
+            seen=seen,
+            draw_row=RowStream(draws, weights, len(data)).draw,
+        )
+    if recoveries:
+        warnings.warn(
+            f"{len(recoveries)} times a collapsed component was placed anew at batch {batch}; try "
+            "larger batches, fewer components or a larger reg_covar",
+            VpemWarning,
+            stacklevel=3,
+        )
+    found = np.broadcast_to(found, (len(network.hubs),)).copy()
+    return replace(
+        fit,
+        mixture=moved,
+        history=found[None],
+        root_log_likelihood=found,
+        total_weight=terms.total_weight,
+        n_samples=len(data),
+        converged=False,
+        degenerate=np.flatnonzero(total.holders.any(degenerate(terms, moved, seen))).tolist(),
+        copies=copies_of([moved], total),
+        recoveries=[*fit.recoveries, *(replace(one, iteration=batch) for one in recoveries)],
+        total_iterations=fit.total_iterations + 1,
+        guarantee=None,
+        communication=ledger.summary(),
+    )

@@ -1,11 +1,28 @@
-"""Settings of FedMissEM, of plans, and of privacy; others are in `vpem.settings`."""
+"""Settings of FedMissEM, of plans, and of privacy; others are in `vpem.settings`.
+
+What fits can be accelerated, and how.
+
+Priors: what their settings say.
+
+Lists of numbers and names as they are typed: 1-8, 1,2,5, 2-20:3.
+"""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable
+from copy import copy
+from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
 from vpem import idle
-from vpem.errors import InputError, Setting
+from vpem.errors import InputError, Setting, brief, check_choice
+from vpem.files.matrix import check_kept_beside
+from vpem.network.partition import Blocks
+from vpem.network.schema import Report
+from vpem.prior_settings import MAP
 from vpem.records import Rule, Settings, changed, refuse_both, setting
 from vpem.settings import (
     DTYPES,
@@ -17,6 +34,12 @@ from vpem.settings import (
     MixtureSettings,
     SumSettings,
 )
+from vpem.steps.accelerate import Acceleration, parse_acceleration
+from vpem.sums.connect import Network
+from vpem.terms.features import FeatureTerms
+from vpem.terms.missing import MissingTerms
+from vpem.terms.priors import Beliefs, MapMissingTerms, MapTerms, wishart_sizes
+from vpem.terms.variational import VariationalTerms, variational_terms
 
 COPIES = ("auto", "observers", "fewest")
 
@@ -175,4 +198,167 @@ class PrivacySettings(Settings, heading="Privacy"):
     def is_asked(self) -> bool:
         """Whether a result is to be private."""
         return self.epsilon is not None or self.release_epsilon is not None
-# fmt: on
+
+
+def acceleration_of(
+    how: FitSettings, network: Network, *, over_rows: bool = False
+) -> Acceleration | None:
+    """Return how a fit is to be accelerated, or raise InputError where it cannot be."""
+    asked = parse_acceleration(how.accelerate)
+    if asked is None:
+        return None
+    if network.faults is not None and network.total.way == "consensus":
+        raise InputError(
+            Setting("accelerate"),
+            " takes back what a sum finds a lower log-likelihood at, but where links or agents "
+            "fail sums by consensus differ by who was heard; leave it out, or take ",
+            Setting("sum", "tree"),
+        )
+    if asked.local and over_rows:
+        raise InputError(
+            "workers hold rows, and the parameters of all rows are no worker's own to take local "
+            "steps with; take ",
+            Setting("accelerate", "squarem"),
+        )
+    if asked.local and how.n_factors:
+        raise InputError(
+            "what is expected of factors that hubs share depends on the features of all of them, "
+            "so that a hub cannot tell what a step of its own would do while the rest of a sum "
+            "stays; take ",
+            Setting("accelerate", "squarem"),
+        )
+    if asked.local and network.total.holders.n_agents == 1:
+        raise InputError(
+            "one hub adds nothing to what others know, and its local steps would be those of EM; "
+            "take ",
+            Setting("accelerate", "squarem"),
+        )
+    if asked.squarem and network.compress is not None and network.total.way == "consensus":
+        raise InputError(
+            "messages between neighbours say how states have changed since the last sum of terms, "
+            "and the two numbers of an extrapolation would be taken for such; take ",
+            Setting("accelerate", "local:8"),
+            ", or a sum at a server or along a tree",
+        )
+    return replace(asked, noisy=network.compress is not None)
+
+
+def check_rest(X: Any, network: Network, n_components: int, itemsize: int) -> None:
+    """Raise InputError where local steps would keep more in memory than there may be."""
+    n_hubs = len(network.total.holders.own)
+    needed = n_hubs * len(X) * (n_components - 1) * itemsize
+    what = "what every hub knows of the rest of a sum, of every row and component,"
+    check_kept_beside(X, needed, what, "take ", Setting("accelerate", "squarem"))
+
+
+def believing(terms: FeatureTerms, how: FitSettings) -> FeatureTerms:
+    """Return plain terms as such that a prior is yet to be found for, if one is asked for."""
+    kind, concentration = how.weight_concentration_prior_type, how.weight_concentration_prior
+    if kind is None:
+        return terms
+    if not isinstance(terms, FeatureTerms):
+        raise InputError(
+            Setting("weight_concentration_prior_type", kind), " is conjugate to Gaussian features, "
+            "but others are among these; leave it out",
+        )  # fmt: skip
+    prior = mode_prior(how, terms.blocks)
+    if prior is not None:
+        under = MapMissingTerms if isinstance(terms, MissingTerms) else MapTerms
+        pull, freedom, factors = list(prior.values())[1:]
+        return under.of(terms, pull, np.array(freedom), np.array(factors))
+    means, scale = how.mean_precision_prior, how.prior_covariance
+    beliefs = Beliefs(
+        kind,
+        1.0 / how.n_components if concentration is None else concentration,
+        1.0 if means is None else means,
+        how.degrees_of_freedom_prior,
+        1.0 if scale is None else scale,
+        terms.reg_covar,
+    )
+    return variational_terms(terms, beliefs)
+
+
+def mode_prior(how: FitSettings, blocks: Blocks) -> Report | None:
+    """Return the prior of which EM finds the mode, by default mclust's; None: there is no such."""
+    if how.weight_concentration_prior_type != MAP:
+        return None
+    pull, freedom, scale = (
+        how.mean_precision_prior, how.degrees_of_freedom_prior, how.prior_covariance,
+    )  # fmt: skip
+    sizes = wishart_sizes(blocks, how.covariance_type).astype(np.float64)
+    usual = how.n_components ** (-2 / sizes)
+    return {
+        "weight_concentration_prior_type": MAP,
+        "mean_precision_prior": 0.01 if pull is None else pull,
+        "degrees_of_freedom_prior": (
+            sizes + 2 if freedom is None else np.full(len(sizes), freedom)
+        ).tolist(),
+        "prior_covariance": (usual if scale is None else np.full(len(sizes), scale)).tolist(),
+    }
+
+
+def under_prior(terms: FeatureTerms, how: FitSettings) -> FeatureTerms:
+    """Return terms under the prior about what their hubs know of all rows, if one is asked for."""
+    made = believing(terms, how)
+    if isinstance(made, MapTerms):
+        return made.with_sample_covariance(terms.sample_covariance)
+    if not isinstance(made, VariationalTerms):
+        return made
+    one = copy(terms)
+    one.reg_covar = np.zeros_like(terms.reg_covar)
+    return made.about(one.sample())
+
+
+MOST_NUMBERS = 10_000
+"""Longest list."""
+
+_PART = re.compile(r"(\d{1,9})(?:-(\d{1,9})(?::(\d{1,9}))?)?", re.ASCII)
+
+
+def parse_numbers(what: str, text: str, *, least: int = 0) -> list[int]:
+    """Read whole numbers typed as a list of numbers and ranges: ascending, each once.
+
+    ``text`` is such as "1-8", "1,2,5", "2-20:3" (from 2 to at most 20 in steps of 3), or several
+    with commas between; ``what`` is what they are, as the user knows it ("--components").
+    """
+    found: set[int] = set()
+    for word in text.split(","):
+        match = _PART.fullmatch(word.strip())
+        if match is None:
+            raise InputError(
+                f"{what} must be numbers and ranges with commas between, such as 1-8, 1,2,5 or "
+                f"2-20:3, got {brief(text)}"
+            )
+        first = int(match[1])
+        last = first if match[2] is None else int(match[2])
+        step = 1 if match[3] is None else int(match[3])
+        if last < first:
+            raise InputError(f"{what} has the range {word.strip()}, which goes down; turn it round")
+        if step < 1:
+            raise InputError(f"{what} has the range {word.strip()} with steps of 0; take 1 or more")
+        if first < least:
+            raise InputError(f"{what} must be {least} or more, got {first} in {brief(text)}")
+        if len(found) + (last - first) // step >= MOST_NUMBERS:
+            raise InputError(f"{what} has more than {MOST_NUMBERS} numbers, got {brief(text)}")
+        found.update(range(first, last + 1, step))
+    return sorted(found)
+
+
+def as_ranges(numbers: Iterable[int]) -> list[str]:
+    """Write ascending whole numbers, three or more in a row as a range: 0, 1 and 3-6."""
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and number == runs[-1][-1] + 1:
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    found = ([f"{run[0]}-{run[-1]}"] if len(run) > 2 else [str(one) for one in run] for run in runs)
+    return [word for words in found for word in words]
+
+
+def parse_names(what: str, text: str, choices: Iterable[str]) -> list[str]:
+    """Read names with commas between ("full,diag"), each once, in the order they are typed."""
+    allowed = list(choices)
+    return list(
+        dict.fromkeys(check_choice(what, word.strip(), allowed) for word in text.split(","))
+    )

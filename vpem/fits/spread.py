@@ -13,22 +13,20 @@ from numpy.typing import NDArray
 from vpem.checks import Floats, check_data, check_finite
 from vpem.engines.engine import about
 from vpem.errors import InputError
-from vpem.files.matrix import FileMatrix
-from vpem.files.spool import Spool
-from vpem.fits.known_labels import KnownLabels
-from vpem.fits.mixed_parts import agree_on_kinds
-from vpem.fits.parts import gathered, own_columns_of_hubs
+from vpem.files.matrix import FileMatrix, Spool
+from vpem.fits.labels import KnownLabels
+from vpem.fits.parts import agree_on_kinds, gathered, own_columns_of_hubs
 from vpem.fits.prepare import MARGINALIZE
 from vpem.fits.results import Fit
 from vpem.fits.settings import PrivacySettings
 from vpem.fits.vpem import fit_vpem
 from vpem.network.hubs import find_routes
 from vpem.settings import FitSettings
+from vpem.steps.recovery import Saver
 from vpem.steps.runs import Progress
-from vpem.steps.saver import Saver
 from vpem.sums.connect import Network
 from vpem.terms.families.kinds import Kinds
-from vpem.terms.missing_patterns import check_missing
+from vpem.terms.rows import check_missing
 
 T = TypeVar("T")
 
@@ -142,8 +140,8 @@ def bring(
 
     X (M, d) has the features of this process's agents, in the order of `own_columns`; it is None
     where there are none. Where any process reads its own from a file, they travel a run of rows at
-    a time, and what arrives is kept in a file too (`vpem.files.spool.Spool`). Returned are features
-    and names of this process's blocks, in their order.
+    a time, and what arrives is kept in a file too (`vpem.files.matrix.Spool`). Returned are
+    features and names of this process's blocks, in their order.
     """
     agents, widths = network.agents, network.widths
     n_own = sum(widths[agent] for agent in agents.own)

@@ -1,4 +1,7 @@
-"""Named algorithms: what is summed, how, and by which step."""
+"""What factors that hubs share go with, and a start for them.
+
+Named algorithms: what is summed, how, and by which step.
+"""
 
 from __future__ import annotations
 
@@ -13,48 +16,148 @@ from numpy.typing import ArrayLike, NDArray
 from vpem._core.threads import one_blas_thread, thread_count
 from vpem.checks import Floats, check_int
 from vpem.errors import InputError, Setting
-from vpem.files.fingerprint import describe_run
+from vpem.files.checkpoints import describe_run
 from vpem.files.matrix import FileMatrix, check_kept_beside
-from vpem.fits.accelerated import acceleration_of, check_rest
-from vpem.fits.factored import check_factors
-from vpem.fits.kinds import mixed_terms, refuse_other_kinds, refuse_with_kinds
-from vpem.fits.known_labels import KnownLabels, Labelled, label_rows, looked_up, refuse_labels
-from vpem.fits.labels import responsibilities_of_agents
-from vpem.fits.outcomes import copies_of, warn_of_few_values, warn_of_outcome
+from vpem.fits.labels import (
+    KnownLabels,
+    Labelled,
+    label_rows,
+    looked_up,
+    refuse_labels,
+    responsibilities_of_agents,
+)
 from vpem.fits.parts import complete, own_columns_of_hubs, own_start
 from vpem.fits.prepare import (
     Prepared,
     check_distinct,
     make_terms,
+    mixed_terms,
+    precision_of,
     prepare,
+    refuse_other_kinds,
+    refuse_with_kinds,
     restart_numbers,
     started,
     units_of,
 )
-from vpem.fits.priors import mode_prior, under_prior
-from vpem.fits.results import Fit
-from vpem.fits.settings import PrivacySettings
+from vpem.fits.results import Fit, copies_of, warn_of_few_values, warn_of_outcome
+from vpem.fits.settings import (
+    PlanSettings,
+    PrivacySettings,
+    acceleration_of,
+    check_rest,
+    mode_prior,
+    under_prior,
+)
 from vpem.network.ledger import Ledger
 from vpem.network.schema import Report, State
 from vpem.settings import FitSettings
-from vpem.steps import em, factors
+from vpem.steps import em
 from vpem.steps.accelerate import Acceleration
 from vpem.steps.batches import fit_batches
-from vpem.steps.given_starts import GivenStart
-from vpem.steps.known_starts import start_at_labels
+from vpem.steps.recovery import Saver
 from vpem.steps.restarts import Restart, Restarts
+from vpem.steps.row_sampling import RowStream
 from vpem.steps.runs import MixtureRuns, Progress, Run
-from vpem.steps.saver import Saver
-from vpem.steps.starts import draw_start, teller
-from vpem.steps.streams import RowStream
+from vpem.steps.starts import GivenStart, draw_start, start_at_labels, teller
 from vpem.steps.summing import agree_on_units
 from vpem.sums.connect import Network
 from vpem.terms.density import Density
-from vpem.terms.factor_mixture import FactorMixture
-from vpem.terms.factors import FactorTerms
+from vpem.terms.factors import FactorMixture, FactorTerms
 from vpem.terms.families.kinds import Kinds
 from vpem.terms.features import FeatureTerms
 from vpem.terms.mixture import Mixture
+
+
+def refuse_over_rows(how: FitSettings) -> None:
+    """Raise InputError where workers that hold rows are to have factors."""
+    if how.n_factors:
+        raise InputError(
+            Setting("n_factors", how.n_factors),
+            " are for correlations that no hub sees, but workers hold all features of their rows, "
+            "whose covariances have every correlation; leave it out",
+        )
+
+
+def check_factors(
+    how: FitSettings, network: Network, *, misses: bool = False, mixed: bool = False
+) -> None:
+    """Raise InputError where a fit cannot have the factors that are asked for."""
+    if not how.n_factors:
+        return
+    asked = Setting("n_factors", how.n_factors)
+    if misses:
+        raise InputError(
+            asked,
+            ": of a row with missing values a hub would have to send how well it knows the "
+            "factors, q x q numbers a component, beside the q that it sends; fill values in first, "
+            "or leave out ",
+            Setting("n_factors"),
+        )
+    if how.weight_concentration_prior_type is not None:
+        raise InputError(
+            asked,
+            " would need a prior of their own: that of a hub's covariance says nothing of loadings "
+            "and noise; leave out ",
+            Setting("n_factors"),
+            ", or ",
+            Setting("weight_concentration_prior_type"),
+        )
+    if mixed:
+        raise InputError(
+            asked,
+            " are of Gaussian features, which are a straight line of them and noise; those of "
+            "other families are not; leave out ",
+            Setting("n_factors"),
+        )
+    check_sums_of_factors(how, network)
+
+
+def check_sums_of_factors(how: FitSettings | PlanSettings, network: Network) -> None:
+    """Raise InputError where sums of terms cannot be those of factors."""
+    if not how.n_factors:
+        return
+    asked = Setting("n_factors", how.n_factors)
+    n_features = network.whole.blocks.n_features
+    if how.n_factors > n_features:
+        raise InputError(
+            asked,
+            f" are more than there are features, {n_features}, whose covariance has no more "
+            "directions; give fewer",
+        )
+    if precision_of(how.dtype) == np.float32:
+        raise InputError(
+            asked,
+            " explain a part of each row that is nearly all of it where noise is small, and of the "
+            "difference float32 leaves few digits: a log-likelihood of breast cancer fell by 0.05 "
+            "nats a row; take ",
+            Setting("dtype", "float64"),
+        )
+    if how.batch_size is not None:
+        raise InputError(
+            Setting("batch_size"),
+            " keeps statistics of batches, but those of factors would be about loadings that have "
+            "moved and turned since; leave it out, or ",
+            Setting("n_factors"),
+        )
+    if network.total.way != "consensus":
+        return
+    if network.faults is not None:
+        raise InputError(
+            asked,
+            " takes two sums an iteration, of what hubs know of rows and of how well they know it, "
+            "but where links or agents fail sums by consensus differ by who was heard; take ",
+            Setting("sum", "tree"),
+        )
+    if network.compress is not None:
+        raise InputError(
+            "messages between neighbours say how states have changed since the last sum of terms, "
+            "and how well factors are known would be taken for such; take ",
+            Setting("sum", "tree"),
+            ", or leave out ",
+            Setting("compress"),
+        )
+
 
 ORDER_OF_BATCHES, LOADINGS = 1, 2
 """Set the streams that order batches, and draw loadings, apart from the one that draws rows."""
@@ -106,12 +209,12 @@ def fit_vpem(
         They are added to the term of the first agent's hub (of another's: `KnownLabels`), so that
         all roots learn the components of labelled rows.
     privacy : PrivacySettings, optional
-        With a ``release_epsilon``: noise in every M-step (`vpem.fits.release.release_vpem`).
+        With a ``release_epsilon``: noise in every M-step (`vpem.fits.private.release_vpem`).
     **changes
         Settings that differ: see `vpem.FitSettings`. Besides the names of starts ``init`` takes a
         Mixture, or row indices (K,): means at those rows, equal weights, every covariance the
         block's sample covariance with divisor M plus ``reg_covar``; or a
-        `vpem.steps.given_starts.GivenStart`. With ``max_iter=0`` the fit is its start. With
+        `vpem.steps.starts.GivenStart`. With ``max_iter=0`` the fit is its start. With
         ``batch_size`` (`vpem.steps.batches.fit_batches`) ``max_iter`` and ``history`` count passes.
 
     Returns
@@ -141,7 +244,7 @@ def fit_vpem(
         refuse_with_kinds(how, private=asked is not None)
     if asked is not None:
         refuse_labels(labels_for_fit)
-        from vpem.fits.release import release_vpem
+        from vpem.fits.private import release_vpem
 
         return release_vpem(
             X, network, how, asked, sample_weight=sample_weight, feature_names=feature_names,
@@ -280,7 +383,7 @@ class _Attempts:
         if isinstance(terms, FactorTerms):
             loadings = np.random.default_rng([*restart.seed, LOADINGS])
             columns = own_columns_of_hubs(self.network)
-            terms, fit = terms.drawn(loadings, self.how.n_components, columns), factors.fit
+            terms, fit = terms.drawn(loadings, self.how.n_components, columns), em.fit_with_factors
         start = terms.begun(start)
         size, step = self.how.batch_size, self.how.step_size
         going: Report = {

@@ -262,7 +262,7 @@ class ListOf(Field):
 
 
 @dataclass(frozen=True)
-class Mapping(Field):
+class TableOf(Field):
     """A table of any names."""
 
     item: Schema | None = None  # what each item is; None leaves it to others to check them

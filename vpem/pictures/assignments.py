@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vpem.errors import InputError, Setting
-from vpem.fits.completed import Imputation
-from vpem.fits.evaluation import Agreement, compare
+from vpem.fits.contribution import Agreement, compare
+from vpem.fits.observers import Imputation
 from vpem.pictures.figure import (
     CURVE,
     INK,

@@ -37,7 +37,7 @@ from vpem.pictures.figure import (
     words,
 )
 from vpem.pictures.saved import History, SavedFit
-from vpem.steps.fedruns import FedHistory
+from vpem.steps.fedem_sums import FedHistory
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

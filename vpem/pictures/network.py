@@ -40,8 +40,8 @@ from vpem.pictures.figure import (
     words,
 )
 from vpem.pictures.saved import SavedFit, SavedMixture
-from vpem.terms.covariances import is_diagonal
 from vpem.terms.families.mixture import MixedMixture
+from vpem.terms.mixture import is_diagonal
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

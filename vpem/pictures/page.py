@@ -154,7 +154,7 @@ def _check_covariance(saved: SavedMixture) -> None:
 
 
 def _check_curves(saved: SavedLatents) -> None:
-    from vpem.saem.models.catalogue import OWN, has_curves
+    from vpem.saem.models.model import OWN, has_curves
 
     fit = saved.stored
     if fit.model == OWN and not fit.discrete:

@@ -11,14 +11,15 @@ import numpy as np
 
 from vpem.checks import check_data
 from vpem.errors import FileError, InputError
-from vpem.files import clusterings, imputations, models, observations, states
-from vpem.files.clusterings import StoredClustering, read_clustering
+from vpem.files import checkpoints, models, observations, results
 from vpem.files.data import read_dataset
 from vpem.files.datasets import Dataset, default_names
 from vpem.files.hdf5 import open_read, read_attribute
 from vpem.files.models import Model, match_features, read_model
+from vpem.files.opening import PathLike
+from vpem.files.results import StoredClustering, read_clustering
 from vpem.saem.formats import FIT, INDIVIDUALS
-from vpem.terms.missing_patterns import check_missing
+from vpem.terms.rows import check_missing
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -29,8 +30,6 @@ if TYPE_CHECKING:
     from vpem.pictures.page import Data
     from vpem.pictures.saved import Saved
 
-
-PathLike = str | os.PathLike[str]
 
 T = TypeVar("T")
 
@@ -58,7 +57,7 @@ def load(path: PathLike, kind: type[T] | None = None) -> Any:
     VPEM, DistributedGaussianMixture, FedEM or DistributedKMeans
         Of a model or a clustering: fitted, so that it predicts (`read_model` has what is in the
         file). Of a fit of SAEM what `read_saem` returns, of an imputation its matrix
-        (`vpem.files.imputations.Imputed`), of data a `Dataset`, `Observations` or `Individuals`;
+        (`vpem.files.results.Imputed`), of data a `Dataset`, `Observations` or `Individuals`;
         what vpem has not written is read as data, by `read_dataset`.
 
     Raises
@@ -87,7 +86,7 @@ def _opened(path: PathLike) -> Any:
     if h5py.is_hdf5(os.fspath(path)):
         with open_read(path) as file:
             encoding = read_attribute(file, "encoding-type")
-    if encoding in (models.ENCODING, clusterings.ENCODING):
+    if encoding in (models.ENCODING, results.CLUSTERING_FILE):
         from vpem.fits.estimators.loaded import estimator_of
 
         return estimator_of((read_model if encoding == models.ENCODING else read_clustering)(path))
@@ -99,11 +98,11 @@ def _opened(path: PathLike) -> Any:
         from vpem.saem.formats.individuals import read_individuals
 
         return read_individuals(path)
-    if encoding == imputations.ENCODING:
-        return imputations.read_imputed(path)
+    if encoding == results.IMPUTATION_FILE:
+        return results.read_imputed(path)
     if encoding == observations.ENCODING:
         return observations.read_observations(path)
-    if encoding == states.ENCODING:
+    if encoding == checkpoints.ENCODING:
         raise FileError(f"{path} is a checkpoint, with which only its own run can go on")
     return read_dataset(path)
 
@@ -155,7 +154,7 @@ def plot(
     >>> model = vpem.VPEM(2, agents=1).fit(X)
     >>> vpem.plot(model, "pairs", X).save("pairs.png")  # doctest: +SKIP
     """
-    from vpem.fits.completed import Completed, Imputation
+    from vpem.fits.observers import Completed, Imputation
     from vpem.pictures.assignments import draw_imputation
     from vpem.pictures.page import draw, kinds_of
 
@@ -200,7 +199,7 @@ def report(
     FileError
         If the file exists and ``force`` is False, or cannot be written.
     """
-    from vpem.fits.completed import Completed
+    from vpem.fits.observers import Completed
     from vpem.pictures.page import write_page
 
     if isinstance(getattr(model, "imputation_", model), Completed):
@@ -225,8 +224,7 @@ def _saved(model: Any) -> Saved:
         model = _kept(model)
     if isinstance(model, Model | StoredClustering):
         return saved_of(f"this {type(model).__name__}", model)
-    from vpem.saem.results import SaemFit
-    from vpem.saem.saved import SavedSaem, as_saved
+    from vpem.saem.results import SaemFit, SavedSaem, as_saved
 
     if isinstance(model, SaemFit):
         model = as_saved(model)

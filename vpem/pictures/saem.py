@@ -33,13 +33,10 @@ from vpem.pictures.figure import (
     whole_numbers,
     words,
 )
-from vpem.saem.corpus_facts import TOP
 from vpem.saem.diagnostics import Check, Share, residuals_of, visual_checks
-from vpem.saem.fitted import Maker
 from vpem.saem.individuals import Individuals
-from vpem.saem.prediction import Predictor
-from vpem.saem.results import SaemFit
-from vpem.saem.saved import SavedSaem, as_saved
+from vpem.saem.prediction import Maker, Predictor
+from vpem.saem.results import TOP, SaemFit, SavedSaem, as_saved
 from vpem.saem.topics import Topics
 
 if TYPE_CHECKING:

@@ -27,9 +27,9 @@ from vpem.saem.estimates import (
     summary_of,
 )
 from vpem.saem.individuals import Individuals
-from vpem.saem.models.catalogue import OWN
+from vpem.saem.models.model import OWN
 from vpem.saem.prediction import Predictor
-from vpem.saem.saved import SavedSaem
+from vpem.saem.results import SavedSaem
 from vpem.saem.topics import Topics
 
 MOST_TOLD = 4

@@ -22,27 +22,24 @@ from numpy.typing import NDArray
 
 from vpem.checks import Floats, Labels
 from vpem.errors import FileError, InputError, shorten
-from vpem.files import clusterings, models
-from vpem.files.clusterings import StoredClustering, read_clustering
+from vpem.files import models, results
 from vpem.files.hdf5 import open_read, read_attribute
-from vpem.files.model_exports import assembled
-from vpem.files.models import Model, read_model
-from vpem.fits.answer import Answer, answer_of
-from vpem.fits.differences import Levels
+from vpem.files.models import Model, assembled, read_model
+from vpem.files.results import StoredClustering, read_clustering
+from vpem.fits.answer import Answer, Levels, answer_of
 from vpem.network.graph import Graph
 from vpem.network.hubs import Hub
 from vpem.network.ledger import KINDS
 from vpem.network.schema import Report
 from vpem.pictures.figure import BAND, PALE, colour, halo, hatch, words
 from vpem.saem.formats import FIT
-from vpem.terms.covariances import is_diagonal
 from vpem.terms.families.mixture import MixedMixture
-from vpem.terms.mixture import Mixture
+from vpem.terms.mixture import Mixture, is_diagonal
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-    from vpem.saem.saved import SavedSaem
+    from vpem.saem.results import SavedSaem
     from vpem.saem.topics import Topics
 
 
@@ -714,7 +711,7 @@ def read_saved(path: str | os.PathLike[str]) -> Saved:
         encoding = read_attribute(file, "encoding-type")
     if encoding == models.ENCODING:
         return SavedMixture(str(path), read_model(path))
-    if encoding == clusterings.ENCODING:
+    if encoding == results.CLUSTERING_FILE:
         return SavedClusters(str(path), read_clustering(path))
     if encoding == FIT:
         from vpem.saem.formats.fits import read_saem

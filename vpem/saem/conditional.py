@@ -1,17 +1,28 @@
-"""The latents given the rows, at parameters that stay: means, intervals, moments of statistics."""
+"""The latents given the rows, at parameters that stay: means, intervals, moments of statistics.
+
+Observed information by Louis' formula: what completed rows say, less what latents hide.
+
+The log-likelihood of a model whose curves are made linear in the latents.
+
+The log-likelihood by importance sampling, and how far off it may be.
+"""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.special import ndtri
+from scipy.linalg import null_space
+from scipy.special import chdtri, gammaln, ndtri
 
 from vpem.checks import check_int, check_memory, check_number
-from vpem.errors import NumericalError
-from vpem.saem.chains import Chains, Sampler
+from vpem.errors import InputError, NumericalError
 from vpem.saem.individuals import Individuals
-from vpem.saem.models.model import SaemModel, Vector
+from vpem.saem.models.linear import Integrated
+from vpem.saem.models.model import LOG_2_PI, Counts, SaemModel, Vector
+from vpem.saem.samplers import Chains, Sampler
 from vpem.saem.streams import Streams
 
 FAINT = 0.05
@@ -216,3 +227,339 @@ def _walk(
         for own, part in zip(second, data.parts, strict=True):
             own += apart[:, part].reshape(-1, size).T @ heavy[:, part].reshape(-1, size)
     return first, second
+
+
+DROP = 5e-5
+"""Of a log-density, by a nudge of one parameter: a hundredth of its standard error, were no latents
+hidden, whatever its units."""
+TOLD = 5.0
+"""Least share of a parameter's complete information that draws can tell from none, if independent
+ones of as many individuals: over the root of their number."""
+
+
+def observed_information(model: SaemModel, theta: Vector, given: Conditional) -> Vector:
+    """Return the observed information (p, p), ``-d^2 log g(y; theta)``, at a maximum.
+
+    Louis 1982: the mean of ``-d^2 log f`` over the latents less the variance of ``d log f``. Both
+    follow from the statistics' conditional means and covariances, which devices can add up, and
+    from derivatives of ``phi`` and ``psi``, by central differences. NaN for a parameter of which
+    rows say so little (a variance that is zero, say) that draws cannot tell it from nothing.
+    Latents with such a variance are taken to move with their means, of which rows tell, given it.
+    """
+
+    def told(at: SaemModel) -> Vector:
+        complete, hidden = complete_and_hidden(at, theta, given)
+        found: Vector = complete - hidden
+        lost = np.diag(found) <= least * np.maximum(np.diag(complete), 0.0)
+        found[lost] = found[:, lost] = np.nan
+        return found
+
+    least = least_share(model, given)
+    found = told(model)
+    lost = {name for name, at in zip(model.parameters, np.diag(found), strict=True) if np.isnan(at)}
+    flat = np.array([f"var({latent})" in lost for latent in model.latents], dtype=np.bool_)
+    return told(model.about(theta).carrying(flat)) if flat.any() else found
+
+
+def least_share(model: SaemModel, given: Conditional) -> float:
+    """Least share of a parameter's complete information that draws can tell from none."""
+    return min(0.5, TOLD / float(np.sqrt(given.n_draws * max(model.counts.individuals, 1))))
+
+
+def complete_and_hidden(
+    model: SaemModel, theta: Vector, given: Conditional
+) -> tuple[Vector, Vector]:
+    """Return the complete information (p, p), and what latents hide of it.
+
+    Their difference is the observed information; arguments as of `observed_information`.
+    """
+    p, size = len(theta), model.size
+
+    def density(at: Vector) -> float:
+        return model.log_density(given.statistics, model.counts, at)
+
+    here = density(theta)
+    steps = np.diag([_nudge(density, theta, here, i) for i in range(p)])
+    sizes = np.diag(steps)
+    bend = np.empty((p, p))
+    for i in range(p):
+        ends = density(theta + steps[i]) + density(theta - steps[i])
+        bend[i, i] = (ends - 2 * here) / sizes[i] ** 2
+        for j in range(i):
+            same = density(theta + steps[i] + steps[j]) + density(theta - steps[i] - steps[j])
+            cross = density(theta + steps[i] - steps[j]) + density(theta - steps[i] + steps[j])
+            bend[i, j] = bend[j, i] = (same - cross) / (4 * sizes[i] * sizes[j])
+    nobody = Counts(0, 0)
+    slopes = np.empty((p, size))  # of phi
+    for i in range(p):
+        for k, unit in enumerate(np.eye(size)):
+            up, down = (model.log_density(unit, nobody, theta + s * steps[i]) for s in (1, -1))
+            slopes[i, k] = (up - down) / (2 * sizes[i])
+    hidden = slopes @ given.spread @ slopes.T
+    return -bend, (hidden + hidden.T) / 2
+
+
+@dataclass(frozen=True)
+class Certainty:
+    """How sure estimates are; `information` and `covariance` are (0, 0) of a wide model.
+
+    ``freedom`` are degrees of freedom of the t laws by which intervals and tests of coefficients
+    are: of lines Satterthwaite's, else the individuals less the coefficients. Infinite: a normal
+    law. ``test_errors`` are standard errors for these: of lines by the variances of restricted
+    maximum likelihood.
+    """
+
+    information: Vector  # (p, p)
+    covariance: Vector  # (p, p)
+    errors: Vector  # (p,); NaN: there are none
+    freedom: Vector  # (p,)
+    test_errors: Vector  # (p,)
+
+    @staticmethod
+    def of(model: SaemModel, theta: Vector, given: Conditional) -> Certainty:
+        """Say it by draws of latents; of a wide model nothing."""
+        if model.wide:
+            none, unknown = np.empty((0, 0)), np.full(len(theta), np.nan)
+            return Certainty(none, none, unknown, unknown, unknown)
+        information = observed_information(model, theta, given)
+        covariance = covariance_of(information, model.constraints(theta))
+        errors, freedom = np.sqrt(np.diag(covariance)), np.full(len(theta), np.inf)
+        p = model.n_coefficients
+        freedom[:p] = max(1.0, model.individuals.number[0] - p)
+        return Certainty(information, covariance, errors, freedom, errors)
+
+    def turned(self, by: Vector) -> Certainty:
+        """Say it of parameters that are ``by`` (p, p) times these, where some may be known.
+
+        What is made of nothing but parameters without errors has none.
+        """
+        sure = ~np.isnan(np.diag(self.covariance))
+        known = (by[:, sure] != 0).any(axis=1)
+        here = np.ix_(known, known)
+        information, covariance = np.full((2, *by.shape), np.nan)
+        part = by[np.ix_(known, sure)]
+        covariance[here] = part @ self.covariance[np.ix_(sure, sure)] @ part.T
+        if sure.all():
+            back = np.linalg.inv(by)
+            information = back.T @ self.information @ back
+        else:
+            information[here] = np.linalg.pinv(covariance[here], rcond=1e-14, hermitian=True)
+        errors = np.sqrt(np.diag(covariance))
+        return Certainty(information, covariance, errors, self.freedom, errors)
+
+    @staticmethod
+    def by(found: Integrated) -> Certainty:
+        """Say it by formulas."""
+        errors = np.sqrt(np.diag(found.covariance))
+        tested = np.where(np.isfinite(found.errors), found.errors, errors)
+        return Certainty(found.information, found.covariance, errors, found.freedom, tested)
+
+
+def _nudge(density: Callable[[Vector], float], theta: Vector, here: float, i: int) -> float:
+    """Step of one parameter, up and down, that changes a log-density by about `DROP`."""
+    noise = 1e4 * np.finfo(np.float64).eps * max(abs(here), 1.0)
+    size = 1e-5 * abs(float(theta[i])) or 1e-12
+    for _ in range(60):
+        nudge = np.zeros(len(theta))
+        nudge[i] = size
+        with np.errstate(all="ignore"):
+            change = abs(density(theta + nudge) + density(theta - nudge) - 2 * here) / 2
+        if DROP / 2 <= change <= 2 * DROP:
+            break
+        if not np.isfinite(change):
+            size /= 4
+        elif change <= noise:
+            size *= 8
+        else:
+            size *= float(np.clip(np.sqrt(DROP / change), 1 / 8, 8))
+    return size
+
+
+def standard_errors(information: Vector, constraints: Vector | None = None) -> Vector:
+    """Standard errors (p,) of an information matrix, as `covariance_of`; NaN where it is."""
+    found: Vector = np.sqrt(np.diag(covariance_of(information, constraints)))
+    return found
+
+
+def covariance_of(information: Vector, constraints: Vector | None = None) -> Vector:
+    """Covariance (p, p) of estimates, the inverse of their information; NaN where that is.
+
+    Rows and columns are scaled before, so that units do not matter. Parameters whose information is
+    NaN are taken as known; where the others' is not positive definite all are NaN. Information is
+    of parameters as if each could change alone; the covariance is that of changes of which the sums
+    ``constraints`` (c, p) are zero (`SaemModel.constraints`).
+    """
+    found = np.full(information.shape, np.nan)
+    keep = np.flatnonzero(~np.isnan(np.diag(information)))
+    part = information[np.ix_(keep, keep)]
+    sizes = np.sqrt(np.maximum(np.diag(part), 0.0))
+    if not len(keep) or not (sizes > 0).all() or not np.isfinite(part).all():
+        return found
+    free = np.eye(len(keep))  # directions in which parameters can change
+    if constraints is not None and len(constraints):
+        free = null_space(constraints[:, keep] / sizes)
+        free[np.abs(free) < 1e-12] = 0.0
+    values, vectors = np.linalg.eigh(free.T @ (part / np.outer(sizes, sizes)) @ free)
+    if len(values) and values[0] > 1e-10:
+        root = (free @ vectors) / np.sqrt(values) / sizes[:, None]
+        found[np.ix_(keep, keep)] = root @ root.T
+    return found
+
+
+NUDGE = 1e-4
+"""Of a latent, in its sd between individuals, for the slopes of curves."""
+
+
+def linearized_log_likelihood(model: SaemModel, theta: Vector, means: Vector) -> float:
+    """Return the log-likelihood where each curve is its tangent at the individual's latents.
+
+    Measurements of an individual are then normal, with mean ``f(z) + J (m - z)`` and covariance
+    ``J Omega J^T + Sigma(z)``: J the slopes of the curve, m and Omega the latents' mean and
+    covariance before rows, Sigma the residual variances. Exact where curves are lines. Tangents
+    touch at conditional means (n, q). NaN where measurements given the latents are not normal, or
+    limits, or certain.
+    """
+    if not model.normal_rows:
+        return float("nan")
+    mine, model = model.individuals, model.about(theta)
+    with np.errstate(all="ignore"):
+        each = _each(model, theta, means)
+    censored = mine.covariates.get("censored")
+    if censored is not None:
+        each = np.where(mine.sums(np.abs(censored)) > 0, np.nan, each)
+    return float(mine.total(each))
+
+
+def _each(model: SaemModel, theta: Vector, means: Vector) -> Vector:
+    """Log-likelihoods (n,)."""
+    model = model.about(theta)
+    mine, q = model.individuals, means.shape[1]
+    prior, omega = model.prior(theta, mine)
+    values, vectors = np.linalg.eigh(omega)
+    root = vectors * np.sqrt(np.maximum(values, 0.0))  # omega may have no inverse
+    steps = NUDGE * np.where(np.diag(omega) > 0, np.sqrt(np.diag(omega)), 1.0)
+    nudges = np.concatenate([np.zeros((1, q)), np.diag(steps), -np.diag(steps)])
+    curves = model.curve(means + nudges[:, None, :], mine)
+    slopes = ((curves[1 : q + 1] - curves[q + 1 :]) / (2 * steps[:, None])).T  # (N, q)
+    sds = model.row_sds(means[None], theta, mine)[0]
+    of_rows = (means - prior)[mine.individual_of]
+    rest = (mine.values - curves[0] + (slopes * of_rows).sum(axis=1)) / sds
+    slopes = slopes @ root / sds[:, None]
+    inner = np.empty((len(means), q, q))
+    right = np.empty((len(means), q))
+    for i in range(q):
+        right[:, i] = mine.sums(slopes[:, i] * rest)
+        for j in range(q):
+            inner[:, i, j] = mine.sums(slopes[:, i] * slopes[:, j])
+    inner[:, range(q), range(q)] += 1.0
+    inner[~np.isfinite(inner).all(axis=(1, 2))] = np.nan * np.eye(q)
+    known = np.linalg.solve(np.where(np.isnan(inner), np.eye(q), inner), right[..., None])[..., 0]
+    squares = mine.sums(rest**2) - (right * known).sum(axis=1)
+    sizes = mine.sums(2 * np.log(sds)) + np.linalg.slogdet(inner)[1]
+    found: Vector = -0.5 * (mine.counts * LOG_2_PI + squares + sizes)
+    return found
+
+
+BATCH = 250
+MOST_DRAWN = 1 << 22
+"""Of draws of rows that are held at a time."""
+FEW = 20
+"""Draws a latent below which their correlations are shrunk."""
+
+
+@dataclass(frozen=True)
+class LogLikelihood:
+    """A log-likelihood and its Monte Carlo error.
+
+    It is ``linearized`` with curves that are made linear in the latents, as nlme has it; NaN where
+    measurements given the latents are not normal.
+    """
+
+    value: float  # of all individuals
+    error: float  # standard error; 0: there is a formula
+    each: Vector  # (n,)
+    effective: Vector  # (n,) draws' worth; inf: there is a formula
+    linearized: float = math.nan
+
+
+def importance_log_likelihood(
+    model: SaemModel,
+    theta: Vector,
+    given: Conditional,
+    streams: Streams,
+    *,
+    after: int,  # iterations that have used the streams
+    n_draws: int = 5000,  # of each individual
+    freedom: float = 5.0,  # degrees of freedom of the t law
+) -> LogLikelihood:
+    """Estimate the log-likelihood with a t law about each individual's conditional mean.
+
+    A model with discrete latents, or a wide one, has a formula, which is taken. The error is by the
+    delta method, individuals independent.
+    """
+    check_int("importance draws", n_draws, least=10)
+    check_number("degrees of freedom", freedom, least=1, most=1000)
+    n, q = given.means.shape
+    among = model.individuals
+    each = model.marginal(theta)
+    if each is not None or model.discrete or model.wide:
+        if each is None:
+            raise InputError(
+                f"{type(model).__name__} is wide, or has discrete latents, and no marginal: give "
+                "it that method"
+            )
+        return LogLikelihood(float(among.total(each)), 0.0, each, np.full(n, np.inf))
+    roots = _roots(given)
+    log_det = np.log(np.einsum("nii->ni", roots)).sum(axis=1)
+    constant = gammaln((freedom + q) / 2) - gammaln(freedom / 2) - q / 2 * np.log(freedom * np.pi)
+    most = np.full(n, -np.inf)
+    first, second = np.zeros(n), np.zeros(n)
+    done = 0
+    while done < n_draws:
+        size = min(BATCH, n_draws - done)
+        now = after + 1 + done // BATCH
+        normals = streams.at(now, 0).normals(size, q)
+        chi = chdtri(freedom, streams.at(now, 1).uniforms(size, 1))
+        apart = normals * np.sqrt(freedom / chi)
+        z = given.means + np.einsum("nij,cnj->cni", roots, apart)
+        tail = np.log1p((apart**2).sum(axis=-1) / freedom)
+        log_proposal = constant - log_det - (freedom + q) / 2 * tail
+        pieces = np.array_split(z, max(1, min(size, size * among.n_rows // MOST_DRAWN)))
+        each_draw = np.concatenate([model.log_complete(some, theta) for some in pieces])
+        log_weights = each_draw - log_proposal
+        top = np.maximum(most, log_weights.max(axis=0))
+        top = np.where(np.isfinite(top), top, 0.0)
+        shrink = np.exp(most - top)
+        weights = np.exp(log_weights - top)
+        first = first * shrink + weights.sum(axis=0)
+        second = second * shrink**2 + (weights**2).sum(axis=0)
+        most = top
+        done += size
+    mean = first / n_draws
+    with np.errstate(divide="ignore", invalid="ignore"):
+        each = np.log(mean) + most
+        variance = (second / n_draws - mean**2) / (mean**2 * n_draws)
+        effective = first**2 / second
+    # Copies of an individual have the same draws.
+    error = float(np.sqrt(among.total(among.weighed(np.maximum(variance, 0.0), among.weights))))
+    tangent = linearized_log_likelihood(model, theta, given.means)
+    return LogLikelihood(float(among.total(each)), error, each, effective, tangent)
+
+
+def _roots(given: Conditional) -> Vector:
+    """Lower roots (n, q, q) of conditional covariances, which few draws may leave singular.
+
+    Correlations of few draws are shrunk, so that no direction is left out, and variances that are
+    zero are taken as small ones.
+    """
+    q = given.means.shape[1]
+    sd = np.sqrt(np.einsum("nii->ni", given.covariances))
+    sd = np.where(sd > 0, sd, 1e-8 * np.maximum(np.abs(given.means), 1e-8))
+    correlations = given.covariances / (sd[:, :, None] * sd[:, None, :])
+    if given.n_draws < FEW * (q + 1):
+        correlations *= 1 - min(0.5, (q + 1) / given.n_draws)
+    correlations[:, range(q), range(q)] = 1.0
+    values, vectors = np.linalg.eigh(correlations)
+    values = np.maximum(values, 1e-12)
+    found: Vector = np.linalg.cholesky(np.einsum("nij,nj,nkj->nik", vectors, values, vectors))
+    return sd[:, :, None] * found

@@ -10,10 +10,9 @@ from numpy.typing import NDArray
 from scipy.special import ndtri
 
 from vpem.checks import check_int, check_memory
-from vpem.saem.curves import finite, in_batches
 from vpem.saem.individuals import Individuals
 from vpem.saem.models.model import SaemModel, Vector
-from vpem.saem.prediction import Predictor
+from vpem.saem.prediction import Predictor, finite, in_batches
 from vpem.saem.streams import Streams
 
 SIMULATED = 1 << 32

@@ -16,11 +16,10 @@ from scipy.special import expit, ndtr, ndtri, stdtr, stdtrit
 
 from vpem.errors import shorten
 from vpem.network.schema import Report
-from vpem.saem.documents import is_wide
-from vpem.saem.fisher import covariance_of
-from vpem.saem.models.model import POSITIVE, Vector
-from vpem.saem.models.normal import triangle_names
-from vpem.saem.saved import SavedSaem
+from vpem.saem.conditional import covariance_of
+from vpem.saem.models.model import POSITIVE, Vector, triangle_names
+from vpem.saem.results import SavedSaem
+from vpem.saem.topics import is_wide
 
 FLAT = 0.9
 """Shrinkage above which a latent hardly varies between individuals."""

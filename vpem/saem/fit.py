@@ -11,39 +11,47 @@ from typing import Any
 import numpy as np
 
 from vpem.errors import InputError, Setting
-from vpem.files.fingerprint import checksum, network_facts, start_facts
+from vpem.files.checkpoints import checksum, network_facts, start_facts
 from vpem.network.codecs import Codec, parse_codec
 from vpem.network.partition import Workers, evenly
 from vpem.network.schema import KEPT, NOTHING, Array, Report, State, check
-from vpem.saem.chains import Sampler
-from vpem.saem.conditional import Conditional, exact_conditional, sample_conditional
-from vpem.saem.corpus_facts import corpus_facts
-from vpem.saem.fisher import Certainty
-from vpem.saem.individuals import Individuals
-from vpem.saem.likelihood import LogLikelihood, importance_log_likelihood
-from vpem.saem.models.catalogue import INCOMPLETE, OWN, all_options, make_model, seeded
-from vpem.saem.models.inside import Framed
-from vpem.saem.models.model import SaemModel, Vector
-from vpem.saem.neighbours import SaemNeighbours, keeper_of
-from vpem.saem.people import People
+from vpem.saem.conditional import (
+    Certainty,
+    Conditional,
+    LogLikelihood,
+    exact_conditional,
+    importance_log_likelihood,
+    sample_conditional,
+)
+from vpem.saem.individuals import Individuals, Together
+from vpem.saem.models.mixed import Framed
+from vpem.saem.models.model import (
+    INCOMPLETE,
+    OWN,
+    SaemModel,
+    Vector,
+    all_options,
+    make_model,
+    seeded,
+)
 from vpem.saem.results import (
+    People,
     SaemFit,
     acceptance_of,
+    corpus_facts,
     network_report,
     spread_of,
     warn_of_few,
     warn_unless_settled,
-)  # fmt: skip
-from vpem.saem.runs import SaemProgress, SaemRun
-from vpem.saem.saem import burn_in_of, chains_of, exact_at, run_saem
-from vpem.saem.samplers import AUTO, options_of, sampler_of, usual_sampler
-from vpem.saem.server import SaemServer
+)
+from vpem.saem.saem import SaemProgress, SaemRun, burn_in_of, chains_of, exact_at, run_saem
+from vpem.saem.samplers import AUTO, Sampler, options_of, sampler_of, usual_sampler
+from vpem.saem.server import SaemNeighbours, SaemServer, keeper_of
 from vpem.saem.streams import Streams
-from vpem.saem.together import Together
 from vpem.settings import SaemSettings
 from vpem.steps.fedem_sums import check_masked
+from vpem.steps.recovery import Saver
 from vpem.steps.restarts import OneRun
-from vpem.steps.saver import Saver
 from vpem.sums.connect import Network
 from vpem.table import refusal
 
@@ -88,7 +96,7 @@ def fit_saem(
         How many hold runs of the individuals; or who holds which.
     network : Network, optional
         Who talks to whom, from `vpem.connect_workers`; None: a server. On a graph that sums by
-        rounds every device keeps a statistic of its own (`vpem.saem.neighbours`). Where devices
+        rounds every device keeps a statistic of its own (`vpem.saem.server`). Where devices
         live in several processes (`vpem.sums.connect.spread_workers`) this is called in each, with
         the individuals of its own devices, device by device, and ``devices`` of all; results are
         the same everywhere but for what is told of individuals, of which each has its own.

@@ -1,4 +1,9 @@
-"""Repeated measurements: individuals as runs of rows, with times, values and covariates."""
+"""What is taken over all individuals, of whom each process has those of its own devices.
+
+Repeated measurements: individuals as runs of rows, with times, values and covariates.
+
+Documents as individuals: words are numbers in a vocabulary, and values how often they come.
+"""
 
 from __future__ import annotations
 
@@ -10,12 +15,221 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vpem.checks import as_array
+from vpem.engines.placement import Placement
 from vpem.errors import InputError, did_you_mean, shorten
+from vpem.files.observations import sort_names
 from vpem.saem.doses import Doses
-from vpem.saem.together import Everyone, Together
 from vpem.shown import Shown
 
 Vector = NDArray[np.float64]
+
+
+class Together:
+    """Individuals of all processes: only sums over them, and counts, leave a process.
+
+    ``numbers`` (n_here,) say which of all those of this process are, ``sizes`` (m, 4) are
+    individuals and rows of each part, and as they count, by weights; as an attribute those of all
+    processes. ``parts`` are individuals of each device of this process, where sums are masked;
+    None: one part of all.
+    """
+
+    def __init__(
+        self,
+        place: Placement,
+        numbers: NDArray[np.intp],
+        sizes: Vector,
+        parts: list[NDArray[np.intp]] | None = None,
+    ) -> None:
+        self.place, self.engine = place, place.engine
+        self.numbers, self.parts = numbers, parts
+        self.sizes: tuple[float, ...] = tuple(self.add(sizes).tolist())
+
+    def add(self, values: Vector) -> Any:
+        """Return the sum of what all parts of all processes have, (m, ...)."""
+        if self.parts is None:
+            return self.place.allreduce(np.asarray(values[0]))
+        flat = values.astype(np.float64).reshape(len(values), int(np.prod(values.shape[1:])))
+        return self.place.add_up(flat).reshape(values.shape[1:])
+
+    def of(self, values: Vector, which: NDArray[np.intp]) -> Vector:
+        """Return the values (m, ...) of some of all individuals, each known to its own process."""
+        found = np.zeros((len(which), *values.shape[1:]))
+        place = {number: row for row, number in enumerate(self.numbers.tolist())}
+        for one, number in enumerate(which.tolist()):
+            if number in place:
+                found[one] = values[place[number]]
+        shared: Vector = self.place.allreduce(found)
+        return shared
+
+    def largest(self, values: Any) -> Any:
+        """Return the largest of all processes' values; where sums are masked, not whose it is."""
+        if self.parts is None:
+            return self.engine.allreduce(values, "max")
+        given = np.asarray(values)
+        flat = given.ravel()
+        if given.dtype.kind in "bu":
+            return self.place.any(flat > 0).astype(given.dtype).reshape(given.shape)
+        bits = flat.astype(np.float64).view(np.int64)
+        keys = bits ^ ((bits >> 63) & LAST)  # ordered as the numbers are
+        found = self.place.largest(np.tile(keys, (len(self.parts), 1)), -LAST - 1, LAST)
+        turned = found ^ ((found >> 63) & LAST)
+        return np.asarray(turned, dtype=np.int64).view(np.float64).reshape(given.shape)
+
+    def same(self, times: Vector | None) -> Vector | None:
+        """Return the times (T,) of all processes that have any; None if they differ."""
+        if self.parts is None:
+            first, *others = [one for one in self.engine.allgather(times) if one is not None]
+            return first if all(np.array_equal(first, one) for one in others) else None
+        width = int(self.largest(np.array([0.0 if times is None else len(times)]))[0])
+        odd = times is not None and len(times) != width
+        own = np.full((2, width), -np.inf)
+        if times is not None and not odd:
+            own = np.stack([times, -times])
+        ends = self.largest(own)
+        differ = self.place.any([odd])[0] or not np.array_equal(ends[0], -ends[1])
+        return None if differ else np.asarray(ends[0])
+
+    def median(self, values: Vector) -> Vector:
+        """Return the median of each column (n_here, q), NaN left out, found by counting.
+
+        By bisection of the bits of a number: all that is told are counts of values below some.
+        """
+        bits = np.ascontiguousarray(values).view(np.int64)
+        keys = np.where(bits < 0, ~bits.view(np.uint64), bits.view(np.uint64) | TOP)
+        known = ~np.isnan(values)
+        n = self._count(known[None])[0]
+        ranks = np.stack([(n - 1) // 2, n // 2])
+        low, high = np.zeros(ranks.shape, np.uint64), np.full(ranks.shape, ~np.uint64(0))
+        for _ in range(64):
+            middle = low + (high - low) // np.uint64(2)
+            below = self._count((keys <= middle[:, None]) & known)
+            enough = below > ranks
+            high, low = np.where(enough, middle, high), np.where(enough, low, middle + ONE)
+        ends = np.where(high & TOP, high ^ TOP, ~high).view(np.float64)
+        found: Vector = ends.sum(axis=0) / 2
+        return found
+
+    def _count(self, flags: NDArray[np.bool_]) -> NDArray[np.intp]:
+        """Count over all individuals flags (r, n_here, q) of those here: (r, q)."""
+        if self.parts is None:
+            return self.place.allreduce(flags.sum(axis=1))
+        each = np.array([flags[:, part].sum(axis=1).ravel() for part in self.parts], np.float64)
+        flat = each.reshape(len(self.parts), flags.shape[0] * flags.shape[2])
+        found: NDArray[np.intp] = np.rint(self.place.add(flat)).astype(np.intp)
+        return found.reshape(flags.shape[0], flags.shape[2])
+
+
+LAST = (1 << 63) - 1
+TOP = np.uint64(1 << 63)
+ONE = np.uint64(1)
+
+
+class Everyone:
+    """What is taken over all individuals, those of other processes too, by those of this one."""
+
+    weights: Vector | None
+    together: Together | None
+
+    @property
+    def n_individuals(self) -> int:
+        """Number of individuals of this process."""
+        raise NotImplementedError
+
+    @property
+    def n_rows(self) -> int:
+        """Number of rows of this process."""
+        raise NotImplementedError
+
+    @property
+    def counts(self) -> NDArray[np.intp]:
+        """Rows of each individual, (n,)."""
+        raise NotImplementedError
+
+    @property
+    def individual_of(self) -> NDArray[np.intp]:
+        """Individual of each row, (N,)."""
+        raise NotImplementedError
+
+    @property
+    def number(self) -> tuple[int, int]:
+        """Number of all individuals, and of all rows."""
+        if self.together is None:
+            return self.n_individuals, self.n_rows
+        return int(self.together.sizes[0]), int(self.together.sizes[1])
+
+    @property
+    def everyone(self) -> tuple[float, float]:
+        """Individuals and rows as they count, by weights."""
+        if self.weights is None:
+            return self.number
+        if self.together is None:
+            return float(self.weights.sum()), float(self.weights @ self.counts)
+        return self.together.sizes[2], self.together.sizes[3]
+
+    def weighed(self, values: Vector, weights: Vector | None) -> Vector:
+        """Multiply values (m, ...) by weights (m,), if there are any."""
+        if weights is None:
+            return values
+        return values * weights.reshape(-1, *(1,) * (values.ndim - 1))
+
+    @property
+    def masked(self) -> bool:
+        """Whether sums are masked, of each device apart."""
+        return self.together is not None and self.together.parts is not None
+
+    @property
+    def parts(self) -> list[Any]:
+        """Individuals of this process, those of each device where sums are masked."""
+        parts = None if self.together is None else self.together.parts
+        return [slice(None)] if parts is None else parts
+
+    def total(self, values: Vector) -> Any:
+        """Add up values (n, ...) of individuals, by weights."""
+        weighed = self.weighed(values, self.weights)
+        each = [weighed[part].sum(axis=0) for part in self.parts]
+        return self.add(np.array(each).reshape(len(each), *values.shape[1:]))
+
+    def products(self, values: Vector) -> Any:
+        """Add up products of values (n, P) of individuals with each other, by weights: (P, P)."""
+        weighed = self.weighed(values, self.weights)
+        each = [values[part].T @ weighed[part] for part in self.parts]
+        return self.add(np.array(each).reshape(len(each), *values.shape[1:] * 2))
+
+    def add(self, totals: Vector) -> Any:
+        """Add up totals (m, ...) of all `parts`, of all processes."""
+        return totals[0] if self.together is None else self.together.add(totals)
+
+    def largest(self, values: Any) -> Any:
+        """Return the largest of all processes' values."""
+        return values if self.together is None else self.together.largest(values)
+
+    def mean(self, values: Vector) -> Any:
+        """Return the mean of values (n, ...) of individuals."""
+        return self.total(values) / self.everyone[0]
+
+    def variance(self, values: Vector) -> Any:
+        """Return the variance of values (n, ...) of individuals."""
+        return self.mean((values - self.mean(values)) ** 2)
+
+    def mean_of_rows(self, values: Vector) -> Any:
+        """Return the mean of values (N, ...) of rows."""
+        whose = self.individual_of
+        weighed = self.weighed(values, None if self.weights is None else self.weights[whose])
+        if not self.masked:
+            return self.add(weighed.sum(axis=0)[None]) / self.everyone[1]
+        each = [weighed[np.isin(whose, part)].sum(axis=0) for part in self.parts]
+        return self.add(np.array(each).reshape(len(each), *values.shape[1:])) / self.everyone[1]
+
+    def median(self, values: Vector) -> Vector:
+        """Return the medians (q,) of values (n, q) of individuals, NaN left out."""
+        if self.together is not None:
+            return self.together.median(values)
+        found: Vector = np.nanmedian(values, axis=0)
+        return found
+
+    def of(self, values: Vector, which: NDArray[np.intp]) -> Vector:
+        """Return the values (m, ...) of some of all individuals."""
+        return values[which] if self.together is None else self.together.of(values, which)
 
 
 @dataclass(frozen=True, eq=False)
@@ -345,3 +559,135 @@ def from_matrix(X: Any, names: Any = None, source: str = "the data") -> Individu
     return from_long(
         np.repeat(labels, width), np.tile(np.arange(width), n), table.ravel(), source=source
     )
+
+
+def from_counts(
+    counts: Any,
+    words: Sequence[str] | None = None,
+    names: Sequence[str] | None = None,
+    source: str = "the corpus",
+) -> Individuals:
+    """Make documents of a table (n, V) of how often words come in them.
+
+    Words (V,) and names (n,) all differ, and are by default numbers from 0. InputError if a count
+    is no whole number from 0, or a document has no words.
+    """
+    import scipy.sparse
+
+    if not scipy.sparse.issparse(counts):
+        table = as_array(source, counts)
+        if table.ndim != 2 or table.dtype.kind not in "iufb":
+            raise InputError(
+                f"{source} must be a table of counts, got shape {table.shape} of type {table.dtype}"
+            )
+        counts = table
+    found = scipy.sparse.coo_array(counts)
+    n, size = found.shape
+    known = _names_of(names, n, "document", source)
+    held = _names_of(words, size, "word", source)
+    values = np.asarray(found.data, dtype=np.float64)
+    return gather(found.row, found.col, values, known, held, source)
+
+
+def _names_of(names: Sequence[str] | None, n: int, what: str, source: str) -> tuple[str, ...]:
+    """Return n names, which differ, or numbers for none."""
+    told = tuple(map(str, range(n) if names is None else names))
+    if len(told) != n or len(set(told)) < n:
+        raise InputError(f"{source}: {n} {what}s need as many different names, got {len(told)}")
+    return told
+
+
+def gather(
+    documents: NDArray[Any],
+    places: NDArray[Any],
+    counts: Vector,
+    names: Sequence[str],
+    words: Sequence[str],
+    source: str,
+) -> Individuals:
+    """Make documents of entries in any order; those of a word in a document are added up.
+
+    Entries (m,) are numbers of the document and of the word, and how often it comes there.
+    """
+    wrong = ~(np.isfinite(counts) & (counts >= 0) & (counts == np.rint(counts)))
+    if wrong.any():
+        one = int(wrong.argmax())
+        raise InputError(
+            f"{source}: the count of {words[int(places[one])]!r} in document "
+            f"{names[int(documents[one])]!r} is {counts[one]:g}; counts are whole numbers from 0: "
+            "give how often words come, no shares or weights"
+        )
+    there = counts > 0
+    width = max(len(words), 1)
+    keys = documents[there].astype(np.int64) * width + places[there]
+    cells, entry = np.unique(keys, return_inverse=True)
+    values = np.bincount(entry.ravel(), counts[there], len(cells)).astype(np.float64)
+    sizes = np.bincount(cells // width, minlength=len(names))
+    empty = np.flatnonzero(sizes == 0)
+    if len(empty) or not len(names):
+        lacking = shorten([repr(names[one]) for one in empty.tolist()]) or "there is none"
+        raise InputError(
+            f"{source}: documents must have words, but these have none: {lacking}; leave them out"
+        )
+    first = np.concatenate([[0], np.cumsum(sizes)]).astype(np.intp)
+    times = (cells % width).astype(np.float64)
+    return Individuals(tuple(names), first, times, values, source=source, words=tuple(words))
+
+
+def join_words(vocabularies: Sequence[tuple[str, ...]]) -> tuple[str, ...]:
+    """Return the vocabulary that all are, or else the words of any, in order."""
+    if all(one == vocabularies[0] for one in vocabularies):
+        return vocabularies[0]
+    return tuple(sort_names(word for one in vocabularies for word in one))
+
+
+def share_words(parts: Sequence[Individuals]) -> list[Individuals]:
+    """Give documents of several sources one vocabulary; others are returned as they are."""
+    have = [one.words for one in parts if one.words is not None]
+    if not have:
+        return list(parts)
+    if len(have) < len(parts):
+        some = next(one.source for one in parts if one.words is None)
+        raise InputError(f"{some} has no words, but others are documents; give documents alone")
+    words = join_words(have)
+    return [in_words(one, words)[0] for one in parts]
+
+
+def in_words(found: Individuals, words: Sequence[str]) -> tuple[Individuals, float]:
+    """Return documents in another vocabulary, and how often words came that it has not.
+
+    Documents of such words only are left out; one at least must be left.
+    """
+    words = tuple(words)
+    if found.words is None:
+        raise InputError(f"{found.source} has no words: it must be documents, words and counts")
+    if found.words == words:
+        return found, 0.0
+    where = {word: place for place, word in enumerate(words)}
+    place = np.array([where.get(word, -1) for word in found.words], dtype=np.intp)
+    moved = place[found.times.astype(np.intp)]
+    known = moved >= 0
+    left = np.bincount(found.individual_of[known], minlength=found.n_individuals)
+    kept = np.flatnonzero(left)
+    if not len(kept) and found.n_individuals:
+        raise InputError(
+            f"{found.source}: no document has a word of the vocabulary, whose words are "
+            f"{shorten(map(repr, words), 5)}"
+        )
+    whose, moved, values = found.individual_of[known], moved[known], found.values[known]
+    order = np.lexsort((moved, whose))
+    made = replace(
+        found.take(kept),
+        first=np.concatenate([[0], np.cumsum(left[kept])]).astype(np.intp),
+        times=moved[order].astype(np.float64),
+        values=values[order],
+        covariates={name: column[known][order] for name, column in found.covariates.items()},
+        words=words,
+    )
+    return made, float(found.values[~known].sum())
+
+
+def document_counts(found: Individuals) -> NDArray[np.intp]:
+    """Return in how many documents each word of the vocabulary comes, (V,)."""
+    size = len(found.words or ())
+    return np.bincount(found.times.astype(np.intp), minlength=size)

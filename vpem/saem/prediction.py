@@ -1,4 +1,8 @@
-"""What a fit says of individuals: their latents, curves with intervals, classes, log-likelihood.
+"""What is told of individuals, at which times, and what no fit can tell.
+
+The model of a fit made again, of whichever individuals.
+
+What a fit says of individuals: their latents, curves with intervals, classes, log-likelihood.
 
 Parameters stay at the estimates. Intervals are those of the curve without error, by draws of the
 latents: new measurements scatter more, and the estimates are not certain either.
@@ -6,26 +10,235 @@ latents: new measurements scatter more, and the estimates are not certain either
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, wraps
+from typing import ParamSpec, TypeVar
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
-from vpem.checks import check_int, check_number
+from vpem.checks import as_array, check_int, check_number
 from vpem.errors import InputError
-from vpem.saem.conditional import Conditional
-from vpem.saem.curves import Curves, Latents, at_times, finite, in_batches, moved_to
-from vpem.saem.documents import draw_latents, in_words_of
-from vpem.saem.fitted import FittedModel, Maker
+from vpem.saem.conditional import Conditional, LogLikelihood, importance_log_likelihood
 from vpem.saem.individuals import Individuals
-from vpem.saem.likelihood import LogLikelihood, importance_log_likelihood
-from vpem.saem.models.catalogue import MODELS, OWN
-from vpem.saem.models.model import SaemModel, Vector
-from vpem.saem.results import SaemFit
+from vpem.saem.models.gmm import GmmModel
+from vpem.saem.models.model import (
+    MODELS,
+    OWN,
+    POSITIVE,
+    SaemModel,
+    Vector,
+    has_curves,
+    make_model,
+    model_class,
+)
+from vpem.saem.results import SaemFit, SavedSaem, as_saved
 from vpem.saem.samplers import Metropolis
-from vpem.saem.saved import SavedSaem, as_saved
 from vpem.saem.streams import Streams
+from vpem.saem.structures.formulas import is_own
+from vpem.saem.topics import draw_latents, in_words_of
+
+MOST_TIMES = 100_000
+
+LARGEST = 1 << 22
+"""Numbers of draws at once."""
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def finite(compute: Callable[P, R]) -> Callable[P, R]:
+    """Refuse numbers that are not finite: a file may hold estimates that nothing follows from."""
+
+    @wraps(compute)
+    def checked(*given: P.args, **options: P.kwargs) -> R:
+        nothing = "nothing finite follows from the fit's estimates and these individuals"
+        try:
+            with np.errstate(all="ignore"):
+                found = compute(*given, **options)
+        except (np.linalg.LinAlgError, ArithmeticError) as error:
+            raise InputError(f"{nothing} ({error})") from error
+        parts: tuple[object, ...] = (
+            found if isinstance(found, tuple) else (getattr(found, "each", found),)
+        )
+        if not all(np.isfinite(np.asarray(part)).all() for part in parts):
+            raise InputError(f"{nothing}; give data like those of the fit")
+        return found
+
+    return checked
+
+
+@dataclass(frozen=True)
+class Curves:
+    """Curves of individuals, without error, at their conditional mean latents."""
+
+    at: Individuals  # whose, when; values where there were rows, else NaN
+    fitted: Vector  # (N,)
+    lower: Vector  # (N,) end of the interval of the curve
+    upper: Vector  # (N,)
+    level: float  # probability of an interval
+
+
+@dataclass(frozen=True)
+class Latents:
+    """Latents given the rows."""
+
+    names: tuple[str, ...]  # (n,) of the individuals
+    means: Vector  # (n, q)
+    lower: Vector  # (n, q) end of an interval
+    upper: Vector  # (n, q)
+    covariances: Vector  # (n, q, q)
+    level: float  # probability of an interval
+
+
+def check_law(model: SaemModel, theta: Vector) -> None:
+    """Refuse parameters from a file that are no law."""
+    if model.wide:
+        if not (theta > 0).all():
+            raise InputError("the fit's estimates are no law: they must be positive probabilities")
+        return
+    for name, value in zip(model.parameters, theta.tolist(), strict=True):
+        if name.startswith(POSITIVE) and not value > 0:
+            raise InputError(f"the fit's estimate of {name!r} must be positive, got {value:g}")
+    if type(model).population is SaemModel.population:
+        covariances = model.unpack(theta)[2] if isinstance(model, GmmModel) else np.ones((1, 1, 1))
+    else:
+        covariances = np.array([model.population(theta)[1]])
+    try:
+        least = float(np.linalg.eigvalsh(covariances).min())
+    except np.linalg.LinAlgError:
+        least = 0.0
+    if not least > 0:
+        raise InputError("the fit's estimates are no law: a covariance is not positive definite")
+
+
+def in_batches(at: Individuals, width: int, n_draws: int) -> Iterator[Individuals]:
+    """Yield individuals in parts whose draws, of latents (width) or of rows, take little memory."""
+    sizes = np.cumsum(np.maximum(at.counts, width)) * n_draws // LARGEST
+    for part in np.unique(sizes):
+        yield at.take(np.flatnonzero(sizes == part))
+
+
+def at_times(
+    names: Sequence[str],
+    times: ArrayLike,
+    covariates: Mapping[str, Vector],
+    source: str,
+) -> Individuals:
+    """Individuals at the same times (T,), with constant covariates (n,), and no values."""
+    grid = as_array("the times", times)
+    if grid.ndim != 1 or grid.dtype.kind not in "iuf" or not 0 < len(grid) <= MOST_TIMES:
+        raise InputError(
+            f"the times must be 1 to {MOST_TIMES} numbers, got shape {grid.shape} of type "
+            f"{grid.dtype}"
+        )
+    grid = grid.astype(np.float64)
+    if not np.isfinite(grid).all():
+        raise InputError("the times must be finite")
+    n, width = len(names), len(grid)
+    ends: NDArray[np.intp] = np.arange(n + 1, dtype=np.intp) * width
+    repeated = {name: np.repeat(values, width) for name, values in covariates.items()}
+    nothing = np.full(n * width, np.nan)
+    return Individuals(tuple(names), ends, np.tile(grid, n), nothing, repeated, source)
+
+
+def moved_to(
+    individuals: Individuals, times: ArrayLike, covariates: Mapping[str, Vector]
+) -> Individuals:
+    """Return individuals with their doses at the same times (T,), and no values."""
+    found = at_times(individuals.names, times, covariates, individuals.source)
+    return replace(found, doses=individuals.doses)
+
+
+Maker = Callable[[Individuals], SaemModel]
+
+
+class FittedModel:
+    """Makes the model of a fit, by ``maker`` where it is a user's own."""
+
+    def __init__(self, saved: SavedSaem, maker: Maker | None = None) -> None:
+        self.saved = saved
+        self._maker = maker
+
+    @property
+    def _has_curves(self) -> bool:
+        """Whether the fit is of a model by name that has curves."""
+        return has_curves(self.saved.model, self.saved.model_options)
+
+    @property
+    def reads(self) -> list[str]:
+        """Covariates that a model by name reads."""
+        options = self.saved.model_options
+        if self.saved.model == OWN:
+            return []
+        return list(model_class(self.saved.model, options).reads(options))
+
+    def of(self, individuals: Individuals) -> SaemModel:
+        """Make the fitted model of other individuals."""
+        saved = self.saved
+        if self._maker is not None:
+            model = self._maker(individuals)
+        elif saved.model == OWN:
+            raise InputError(
+                f"the model {saved.model_class} is a user's own: give what makes it of other "
+                "individuals, Predictor(fit, model=...)"
+            )
+        else:
+            options = dict(saved.model_options)
+            own = options.get("curve")
+            if isinstance(own, str) and is_own(own):
+                options["curve"] = self._named_again(own)
+            if self._has_curves:  # from rows it would be found by their fit
+                options["shift"] = 0.0
+            try:
+                model = make_model(saved.model, individuals, **options)
+            except (TypeError, ValueError, KeyError, IndexError) as error:
+                if isinstance(error, InputError) and str(error).startswith(individuals.source):
+                    raise  # a fault of the data
+                raise InputError(
+                    f"the options of the fit make no model {saved.model} of {individuals.source} "
+                    f"({error}); fit it again"
+                ) from error
+        got = (model.parameters, tuple(model.latents))
+        wanted = (saved.parameters, saved.latents)
+        if [*map(len, got)] != [*map(len, wanted)] or (not model.wide and got != wanted):
+            raise InputError(
+                f"{individuals.source}: the model of these individuals has other parameters or "
+                f"latents than the one that was fitted ({len(got[0])} and {len(got[1])}, not "
+                f"{len(saved.parameters)} and {len(saved.latents)}); give data with the same items"
+            )
+        check_law(model, saved.theta)
+        return model.about(saved.theta)
+
+    def _named_again(self, own: str) -> str:
+        """Return the user's own curve that the user names now: no file of a fit has one run."""
+        if not is_own(self.saved.own_curve):
+            raise InputError(
+                f"the fit is of a curve of the user's own, {own[:200]}, and a file of a fit runs "
+                "nothing: name the curve again, --curve FILE.py:NAME (in Python, "
+                "dataclasses.replace(fit, own_curve='FILE.py:NAME'))"
+            )
+        return self.saved.own_curve
+
+    @cached_property
+    def form(self) -> SaemModel:
+        """Some model of the fitted kind, whose individuals do not matter."""
+        saved = self.saved
+        if saved.model in MODELS and not self._has_curves:
+            raise InputError(
+                f"latents of the model {saved.model} have no curves over time; ask for the "
+                "latents of individuals with rows"
+            )
+        columns = {name: np.ones(2) for name in ("dose", *self.reads, *saved.covariates)}
+        columns["outcome"] = np.zeros(2)
+        kept = saved.settings.get("columns")
+        blank = Individuals(
+            ("",), np.array([0, 2]), np.array([1.0, 2.0]), np.zeros(2), columns,
+            columns=dict(kept) if isinstance(kept, dict) else {},
+        )  # fmt: skip
+        return self.of(blank)
+
 
 BURN_IN = 150
 CHAINS = 10

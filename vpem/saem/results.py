@@ -1,28 +1,233 @@
-"""What SAEM found, and what there is to say of it."""
+"""What a fit says of each individual, in one process or brought together from all.
+
+What a fit of topics says of its corpus beside them: shares, and which words come together.
+
+What SAEM found, and what there is to say of it.
+
+A fit of SAEM as a file keeps it.
+"""
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from vpem.errors import VpemWarning, not_converged
+from vpem.checks import check_int
+from vpem.engines.engine import about
+from vpem.engines.placement import Placement
+from vpem.errors import InputError, VpemWarning, did_you_mean, not_converged
+from vpem.files.models import current_versions
 from vpem.network.ledger import Ledger
+from vpem.network.partition import Workers
 from vpem.network.schema import Report
-from vpem.saem.chains import Chains
-from vpem.saem.conditional import Conditional
-from vpem.saem.corpus_facts import CorpusFacts
-from vpem.saem.fisher import Certainty
+from vpem.saem.conditional import Certainty, Conditional, LogLikelihood
+from vpem.saem.doses import Doses
 from vpem.saem.individuals import Individuals
-from vpem.saem.likelihood import LogLikelihood
 from vpem.saem.models.model import SaemModel, Vector
-from vpem.saem.people import People
-from vpem.saem.runs import SaemRun
+from vpem.saem.saem import SaemRun
+from vpem.saem.samplers import Chains
 from vpem.shown import Shown
 from vpem.sums.connect import Network
+
+
+@dataclass(frozen=True)
+class People:
+    """Whom a fit tells of, and what does not depend on it."""
+
+    names: tuple[str, ...]  # (n,)
+    rows: NDArray[np.intp]  # (n,)
+    covariates: dict[str, Vector]  # (n,) constant within individuals
+    probabilities: Vector | None  # (n, K) of a mixture's components
+    time_range: tuple[float, float]  # of all rows, of other processes too
+    n_individuals: int  # in all processes
+    n_rows: int  # in all processes
+    doses: Doses | None = None
+
+    @staticmethod
+    def of(model: SaemModel, theta: Vector) -> People:
+        """Tell of the individuals of this process."""
+        data = model.individuals
+        ends = [-data.times.min(initial=np.inf), data.times.max(initial=-np.inf)]
+        first, last = data.largest(np.array(ends)).tolist()
+        odds = model.responsibilities(theta) if hasattr(model, "responsibilities") else None
+        covariates = _constant(data)
+        return People(
+            data.names, data.counts, covariates, odds, (-first, last), *data.number, data.doses
+        )
+
+
+def _constant(data: Individuals) -> dict[str, Vector]:
+    """Covariates (n,) that do not change within any individual of any process."""
+    found = {}
+    for name in sorted(data.covariates):
+        values = data.covariates[name]
+        each = values[data.first[:-1]]
+        changes = (values != each[data.individual_of]) & ~np.isnan(values)
+        if not data.largest(np.array([changes.any()], dtype=np.uint8))[0]:
+            found[name] = each
+    return {name: found[name] for name in data.covariates if name in found}
+
+
+def collect(fit: SaemFit, held: Workers, place: Placement) -> SaemFit:
+    """Bring what a fit says of individuals together in the first process; others keep their own."""
+    doses = fit.people.doses
+    given = [] if doses is None else [doses.first, *doses.columns]
+    own = _columns(fit)
+    mine = [own, list(fit.people.names), given]
+    with about(place.engine, "result"):
+        parts = place.engine.gather(mine)
+    if parts is None:
+        return fit
+    devices = np.argsort(place.ranks, kind="stable")
+    order = np.argsort(np.concatenate([held.rows[one] for one in devices]))
+    names = [name for _, some, _ in parts for name in some]
+    columns = {name: np.concatenate([part[0][name] for part in parts])[order] for name in own}
+    joined = Doses.chain([Doses(*part[2]) for part in parts]).take(order) if given else None
+    return _with(fit, tuple(names[one] for one in order), columns, joined)
+
+
+def leave_out(fit: SaemFit) -> SaemFit:
+    """Return a fit that says nothing of single individuals."""
+    return _with(fit, (), {name: values[:0] for name, values in _columns(fit).items()})
+
+
+OF_GIVEN = ("means", "covariances", "lower", "upper")
+
+
+def _columns(fit: SaemFit) -> dict[str, Any]:
+    """Return all arrays (n, ...) that a fit has of individuals."""
+    people = fit.people
+    columns = {
+        "rows": people.rows,
+        "probabilities": people.probabilities,
+        "acceptance": fit.acceptance,
+        "each": fit.log_likelihood.each,
+        "effective": fit.log_likelihood.effective,
+        **{name: getattr(fit.given, name) for name in OF_GIVEN},
+        **{f"covariate {name}": values for name, values in people.covariates.items()},
+    }
+    return {name: values for name, values in columns.items() if values is not None}
+
+
+def _with(
+    fit: SaemFit, names: tuple[str, ...], columns: dict[str, Any], doses: Doses | None = None
+) -> SaemFit:
+    """Return a fit that says this of individuals."""
+    people = replace(
+        fit.people,
+        names=names,
+        rows=columns["rows"],
+        probabilities=columns.get("probabilities"),
+        covariates={name: columns[f"covariate {name}"] for name in fit.people.covariates},
+        doses=doses,
+    )
+    likelihood = replace(fit.log_likelihood, each=columns["each"], effective=columns["effective"])
+    given = replace(fit.given, **{name: columns[name] for name in OF_GIVEN})
+    return replace(
+        fit, people=people, given=given, log_likelihood=likelihood,
+        acceptance=columns.get("acceptance"),
+    )  # fmt: skip
+
+
+TOP = 10
+"""Words of a topic that speak for it."""
+
+
+@dataclass(frozen=True)
+class CorpusFacts:
+    """Of which topics a corpus is.
+
+    ``device_shares`` are shares of each topic in the words of each device; (0, K) where sums were
+    masked. ``perplexities`` are iterations at which it was seen, and what it was by the lower
+    bound.
+    """
+
+    shares: Vector  # (K,) of each topic in all words
+    coherence: Vector  # (K,), see `coherence_of`
+    n_tokens: float  # words of all documents
+    device_names: tuple[str, ...]  # (D,)
+    device_shares: Vector  # (D, K)
+    perplexities: Vector  # (m, 2)
+
+
+def corpus_facts(
+    model: SaemModel,
+    theta: Vector,
+    given: Conditional,
+    held: Workers,
+    looks: Sequence[tuple[int, float]],
+) -> CorpusFacts | None:
+    """Return what there is to say of a corpus, in all processes together; None of other data."""
+    if not model.wide:
+        return None
+    corpus = model.individuals
+    topics = theta.reshape(len(model.latents), -1)
+    lengths = corpus.sums(corpus.values) if corpus.n_individuals else np.zeros(0)
+    n_tokens = float(corpus.total(lengths))
+    of_topics = given.means * lengths[:, None]
+    return CorpusFacts(
+        corpus.total(of_topics) / n_tokens, coherence_of(topics, corpus), n_tokens,
+        tuple(held.names), _by_device(corpus, of_topics, held),
+        np.array(looks, dtype=np.float64).reshape(-1, 2),
+    )  # fmt: skip
+
+
+def top_words(topics: Vector, count: int = TOP) -> NDArray[np.intp]:
+    """Return the numbers of the most probable words of each topic (K, V), the first the most."""
+    count = min(check_int("count", count, least=1), topics.shape[1])
+    some = np.argpartition(-topics, count - 1, axis=1)[:, :count]
+    some.sort(axis=1)
+    order = np.argsort(-np.take_along_axis(topics, some, axis=1), axis=1, kind="stable")
+    found: NDArray[np.intp] = np.take_along_axis(some, order, axis=1)
+    return found
+
+
+def coherence_of(topics: Vector, corpus: Individuals) -> Vector:
+    """How often the first words of each topic come in the same documents, (K,).
+
+    The mean over pairs of its `TOP` words of their normalized pointwise mutual information
+    (Bouma 2009) over the documents: 1 where they always come together, 0 where by chance, -1 never.
+    """
+    found = np.zeros(len(topics))
+    documents, places = corpus.individual_of, corpus.times.astype(np.intp)
+    n = corpus.everyone[0]
+    for k, words in enumerate(top_words(topics)):
+        column = np.full(topics.shape[1], -1, dtype=np.intp)
+        column[words] = np.arange(len(words))
+        at = column[places]
+        there = np.zeros((corpus.n_individuals, len(words)))
+        there[documents[at >= 0], at[at >= 0]] = 1.0
+        both = np.asarray(corpus.products(there)) / n
+        alone = np.diagonal(both)
+        i, j = np.triu_indices(len(words), 1)
+        if not len(i):
+            continue
+        joint, chance = both[i, j], alone[i] * alone[j]
+        with np.errstate(divide="ignore", invalid="ignore"):
+            score = np.log(joint / chance) / -np.log(joint)
+        score[joint <= 0] = -1.0
+        score[joint >= 1] = 1.0
+        found[k] = score.mean()
+    return found
+
+
+def _by_device(corpus: Individuals, of_topics: Vector, held: Workers) -> Vector:
+    """Share of each topic in the words of each device, (D, K); none where sums are masked."""
+    if corpus.masked:
+        return np.zeros((0, of_topics.shape[1]))
+    together = corpus.together
+    numbers = np.arange(held.n_samples) if together is None else together.numbers
+    found = np.zeros((held.n_workers, of_topics.shape[1]))
+    np.add.at(found, held.worker_of[numbers], of_topics)
+    summed: Vector = np.asarray(corpus.add(found[None]))
+    shares: Vector = summed / summed.sum(axis=1, keepdims=True)
+    return shares
+
 
 FEWEST = 0.01
 """Share of importance draws that weighted ones are worth, below which chains are doubted."""
@@ -48,7 +253,7 @@ class SaemFit(Shown, facts="{theta.size:parameter}, {converged:converged|not con
         Latents of each individual: means, intervals, shrinkage.
     people : People
         The individuals that `given`, `log_likelihood` and `acceptance` tell of: in several
-        processes those of this one, see `vpem.saem.people.collect`.
+        processes those of this one, see `vpem.saem.results.collect`.
     acceptance : ndarray of shape (n,) or None
         Share of a sampler's moves that were accepted after the burn-in; None where all are.
     accepted : tuple of float or None
@@ -173,3 +378,207 @@ def spread_of(individuals: Individuals, rates: Vector) -> tuple[float, float, fl
         np.array([-rates.min(initial=np.inf), rates.max(initial=-np.inf)])
     ).tolist()
     return float(individuals.mean(rates)), -low, high
+
+
+CERTAIN = ("covariance", "freedom", "test_errors")
+
+
+@dataclass(frozen=True)
+class SavedSaem(
+    Shown,
+    facts="{model}, {theta.size:parameter}, {converged:converged|not converged} after "
+    "{n_iter:iteration}",
+):
+    """A fit as a file keeps it: all that `SaemFit` tells, without the rows.
+
+    Attributes
+    ----------
+    model : str
+        One of `vpem.saem.models.model.MODELS`, or ``own`` for a user's own.
+    model_class : str
+        Name of its class.
+    model_options : dict
+        What it is made with, besides individuals.
+    parameters, latents : tuple of str
+        Names (p,) and (q,).
+    discrete : bool
+        Whether latents are numbers of classes.
+    theta, standard_errors : ndarray of shape (p,)
+        Estimates, and their standard errors (NaN: unknown).
+    information : ndarray of shape (p, p)
+        Observed information.
+    log_likelihood : LogLikelihood
+        With its Monte Carlo error.
+    names : tuple of str
+        Of the individuals, (n,).
+    means : ndarray of shape (n, q)
+        Conditional means of the latents.
+    covariances : ndarray of shape (n, q, q)
+        Conditional covariances; of a wide model (n, 0, 0), as ``information`` is (0, 0).
+    lower, upper : ndarray of shape (n, q)
+        Ends of intervals of the latents.
+    level : float
+        Probability of an interval.
+    shrinkage : ndarray of shape (q,)
+        As `vpem.saem.conditional.Conditional` has it.
+    n_draws : int
+        Draws of each individual's latents.
+    acceptance : ndarray of shape (n,) or None
+        Share of accepted moves.
+    trace : ndarray of shape (n_iter + 1, p)
+        Parameters, the start first.
+    bytes : ndarray of shape (n_iter,)
+        Payload bytes sent until each iteration.
+    n_iter : int
+        Iterations.
+    converged : bool
+        Whether the parameters had settled.
+    change : float
+        How far the farthest parameter was at the last look from where it settles, in its standard
+        error; NaN: not looked at.
+        Without ``grounds``, from an older vpem, a relative change.
+    covariates : dict of str to ndarray of shape (n,)
+        Those that do not change within any individual; NaN where missing.
+    time_range : tuple of float
+        First and last time of the rows.
+    settings : dict
+        How the fit was asked for.
+    communication : dict
+        What was sent, as `vpem.network.ledger.Ledger.summary` tells.
+    versions : dict
+        Of vpem, Python and the libraries.
+    grounds : str
+        A sentence on whether it converged; empty where none was asked for.
+    words : tuple of str
+        The vocabulary of a corpus whose words have names, (V,); else none.
+    corpus : CorpusFacts or None
+        Of which topics the corpus is; None of other models.
+    doses : Doses or None
+        Of the individuals, where rows of doses were read.
+    own_curve : str
+        The curve of the user's own, ``FILE.py:NAME``, that may be run: what the user named now. A
+        file that is read says nothing of it, and so runs nothing.
+    covariance, freedom, test_errors : ndarray or None
+        As `vpem.saem.conditional.Certainty` has them; None of wide models, and in files of older
+        vpem.
+    """
+
+    model: str
+    model_class: str
+    model_options: Report
+    parameters: Sequence[str]
+    latents: tuple[str, ...]
+    discrete: bool
+    theta: Vector
+    standard_errors: Vector
+    information: Vector
+    log_likelihood: LogLikelihood
+    names: tuple[str, ...]
+    means: Vector
+    covariances: Vector
+    lower: Vector
+    upper: Vector
+    level: float
+    shrinkage: Vector
+    n_draws: int
+    acceptance: Vector | None
+    trace: Vector
+    bytes: NDArray[np.int64]
+    n_iter: int
+    converged: bool
+    change: float
+    covariates: dict[str, Vector]
+    time_range: tuple[float, float]
+    settings: Report = field(default_factory=dict)
+    communication: Report = field(default_factory=dict)
+    versions: dict[str, str] = field(default_factory=dict)
+    grounds: str = ""
+    words: tuple[str, ...] = ()
+    corpus: CorpusFacts | None = None
+    doses: Doses | None = None
+    own_curve: str = ""
+    covariance: Vector | None = None
+    freedom: Vector | None = None
+    test_errors: Vector | None = None
+
+    @property
+    def estimates(self) -> dict[str, float]:
+        """Estimates by the names of the parameters."""
+        return dict(zip(self.parameters, self.theta.tolist(), strict=True))
+
+    @property
+    def errors(self) -> dict[str, float]:
+        """Standard errors by the names of the parameters."""
+        return dict(zip(self.parameters, self.standard_errors.tolist(), strict=True))
+
+    @property
+    def n_individuals(self) -> int:
+        """How many there were, of whom `names` may be none where they stayed on their devices."""
+        return len(self.names) or max(1, int(self.settings.get("n_individuals") or 1))
+
+    def places(self, names: Sequence[str] | None = None) -> NDArray[np.intp]:
+        """Return the numbers of individuals of these names, or of all."""
+        if not self.names:
+            raise InputError(
+                "the fit holds nothing of individuals, which stayed on their devices; give rows"
+            )
+        where = {name: place for place, name in enumerate(self.names)}
+        for name in names or ():
+            if name not in where:
+                raise InputError(
+                    f"the fit has no individual {name!r}{did_you_mean(name, self.names)}; give its "
+                    "rows"
+                )
+        wanted = self.names if names is None else names
+        return np.array([where[name] for name in wanted], dtype=np.intp)
+
+
+def as_saved(fit: SaemFit | SavedSaem) -> SavedSaem:
+    """Return what a file would keep of a fit."""
+    if isinstance(fit, SavedSaem):
+        return fit
+    people, given = fit.people, fit.given
+    q = len(fit.model.latents)  # without values that are drawn with them
+    return SavedSaem(
+        fit.model_name,
+        type(fit.model).__name__,
+        fit.model_options,
+        fit.model.parameters if fit.model.wide else tuple(fit.model.parameters),
+        tuple(fit.model.latents),
+        fit.model.discrete,
+        fit.theta,
+        fit.standard_errors,
+        fit.information,
+        fit.log_likelihood,
+        people.names,
+        given.means[:, :q],
+        given.covariances[:, :q, :q],
+        given.lower[:, :q],
+        given.upper[:, :q],
+        given.level,
+        given.shrinkage[:q],
+        given.n_draws,
+        fit.acceptance,
+        fit.trace,
+        fit.bytes,
+        fit.n_iter,
+        fit.converged,
+        fit.change,
+        people.covariates,
+        people.time_range,
+        {
+            "data": fit.model.individuals.source,
+            "n_individuals": people.n_individuals,
+            "n_rows": people.n_rows,
+            **fit.settings,
+            **fit.network,
+        },
+        fit.ledger.summary(),
+        current_versions(),
+        fit.grounds,
+        fit.model.individuals.words or (),
+        fit.corpus,
+        people.doses,
+        str(fit.model_options.get("curve") or ""),
+        *(None if fit.model.wide else getattr(fit.certain, name) for name in CERTAIN),
+    )

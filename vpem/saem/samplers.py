@@ -1,23 +1,557 @@
-"""Samplers of the latents given the rows, by name: all but `Langevin` are here."""
+"""Chains of latents, what moves them, and in which units.
+
+Gibbs sampling of latents, where a model has it.
+
+Moves of latents that are accepted or not: by a kernel, or the same in NumPy.
+
+Units are an individual's root L and centre c, see `vpem.saem.samplers.Chains`; ``g`` is the
+gradient of the log-density, ``t`` what keeps numbers between -5 and 5, so that no chain is stuck
+where the density is steep.
+
+walk
+    Sweeps: along each column j of L in turn ``z + s_j N L_j``, then an independent proposal: in
+    the first sweep ``c + L T``, T of a t law with 6 degrees of freedom; in the second a draw from
+    the population, and so on. While there is a gain, each scale ``s_j`` is multiplied by
+    ``exp(gain (share of the chains that moved - target))``; the step h below too.
+drift
+    ``z + L ((h / 2) t(L^T g) + h^(1/2) N)``, h the individual's step: adjusted Langevin.
+leap
+    Hamiltonian: leapfrog steps of size h, times 0.8 to 1.2, of a pace that begins as N.
+
+Langevin dynamics of the latents, as they are, or with a coded gradient.
+
+Samplers of the latents given the rows, by name: all but `Langevin` are here.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, fields, is_dataclass
-from typing import Any
+from dataclasses import dataclass, field, fields, is_dataclass
+from typing import Any, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
+from vpem._core.langevin import langevin
+from vpem._core.proposals import propose as by_kernel
 from vpem._core.threads import thread_count
 from vpem.checks import check_int, check_number
-from vpem.errors import InputError, check_choice
-from vpem.network.schema import Report
-from vpem.saem.chains import Chains, Sampler, begin_chains, learn
-from vpem.saem.gibbs import Gibbs
-from vpem.saem.langevin import Langevin
-from vpem.saem.models.model import SaemModel, Vector
-from vpem.saem.moves import DRIFT, LEAP, WALK, Moves
-from vpem.saem.streams import Streams
+from vpem.errors import InputError, NumericalError, check_choice
+from vpem.network.codecs import Codec, Dither
+from vpem.network.schema import Array, Report, Schema, State
+from vpem.saem.models.model import SaemModel, Vector, quadratic
+from vpem.saem.streams import Keys, Stream, Streams
+
+NUDGE = 1e-4
+"""Relative step of the differences that give curvatures."""
+
+FLAT = 1e-10
+"""Least eigenvalue of a precision, of the largest, in units of its diagonal."""
+
+EVERY = 10
+"""Iterations of the burn-in between looks at the curvature, after as many with one each."""
+
+
+@dataclass
+class Chains:
+    """Several chains for each individual, and how they move.
+
+    Units of moves (``roots``) are lower triangles whose square is about the covariance of an
+    individual's latents given the rows; ``centres`` are about where that law has its mean. Moves
+    are ``scales`` times each column of the root, and ``steps`` times an individual's. ``accepted``
+    and ``tried`` (n,) count moves after the burn-in.
+    """
+
+    z: Vector  # (chains, n, q)
+    roots: Vector  # (n, q, q)
+    centres: Vector  # (n, q)
+    scales: Vector  # (n, q)
+    steps: Vector  # (n,)
+    accepted: Vector = field(init=False)
+    tried: Vector = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.accepted = np.zeros(self.z.shape[1])
+        self.tried = np.zeros(self.z.shape[1])
+
+    def take(self, which: NDArray[np.intp]) -> Chains:
+        """Return a copy of those of some individuals."""
+        held = (self.roots, self.centres, self.scales, self.steps)
+        part = Chains(np.ascontiguousarray(self.z[:, which]), *(one[which] for one in held))
+        part.accepted, part.tried = self.accepted[which], self.tried[which]
+        return part
+
+    def put(self, which: NDArray[np.intp], part: Chains) -> None:
+        """Put them back."""
+        self.z[:, which] = part.z
+        for name in ("roots", "centres", "scales", "steps", "accepted", "tried"):
+            getattr(self, name)[which] = getattr(part, name)
+
+    def note(self, accepted: NDArray[np.integer], tried: int) -> None:
+        """Count moves of each individual: how many were accepted (n,), of how many."""
+        self.accepted += accepted
+        self.tried += tried
+
+    def state(self) -> State:
+        """Return where chains are and how they move, to go on from."""
+        return {name: getattr(self, name) for name in self.schema()}
+
+    def schema(self) -> dict[str, Schema]:
+        """Return what that must be."""
+        each = (self.z.shape[1],)
+        return {
+            "z": Array("f8", self.z.shape),
+            "roots": Array("f8", self.roots.shape),
+            "centres": Array("f8", self.centres.shape),
+            "scales": Array("f8", self.scales.shape, 0),
+            "steps": Array("f8", each, 0),
+            "accepted": Array("f8", each, 0),
+            "tried": Array("f8", each, 0),
+        }
+
+    def restore(self, state: State) -> None:
+        """Go on from what was kept."""
+        for name, value in state.items():
+            setattr(self, name, value)
+
+
+class Sampler(Protocol):
+    """Moves chains under a model, so that their law is, or tends to, that of the latents."""
+
+    name: str
+
+    def begin(self, model: SaemModel, theta: Vector, z: Vector, n_chains: int) -> Chains:
+        """Start all chains at z (n, q)."""
+
+    def move(
+        self, model: SaemModel, theta: Vector, chains: Chains, streams: Streams, now: int, late: int
+    ) -> None:
+        """Move the chains once, in place.
+
+        No two calls have the same ``now``, the iteration from 1, for one individual; ``late`` are
+        iterations since the burn-in, 0 in it, when moves are adapted.
+        """
+
+
+def spread(z: Vector, n_chains: int) -> Vector:
+    """Latents (n, q) of so many chains, (chains, n, q)."""
+    return np.repeat(np.asarray(z, dtype=np.float64)[None], n_chains, axis=0)
+
+
+def begin_chains(
+    model: SaemModel, theta: Vector, z: Vector, n_chains: int, *, curved: bool, step: float = 1.0
+) -> Chains:
+    """Start all chains at z (n, q), in units of the curvature there or in the latents' own."""
+    n, q = z.shape
+    roots = np.tile(np.eye(q), (n, 1, 1))
+    if curved:
+        roots = _roots(precisions(model, theta, z))
+    steps = np.full(n, float(step))
+    return Chains(spread(z, n_chains), roots, np.array(z, np.float64), np.ones((n, q)), steps)
+
+
+def learn(model: SaemModel, theta: Vector, chains: Chains, now: int, late: int) -> None:
+    """Adapt centres to where chains are, and now and then units to the curvature, in burn-in.
+
+    Precisions are averaged with those before: units become wider by a root of two at most, so that
+    one odd look does little, and narrower nearly at once, else steps run away.
+    """
+    if late:
+        return
+    chains.centres = chains.centres + (chains.z.mean(axis=0) - chains.centres) / np.sqrt(now)
+    if now <= EVERY or now % EVERY == 0:
+        held = np.linalg.inv(chains.roots)
+        before = np.matmul(held.transpose(0, 2, 1), held)
+        chains.roots = _roots((before + precisions(model, theta, chains.z.mean(axis=0))) / 2)
+
+
+def precisions(model: SaemModel, theta: Vector, z: Vector) -> Vector:
+    """Curvature (n, q, q) of the log-density at z (n, q), as a precision: positive definite.
+
+    From differences of the gradient; directions in which the density is not concave count by the
+    size of their curvature. Far from the top there is more, so that no gradient is larger than two
+    in units of the result.
+    """
+    n, q = z.shape
+    bound = model.steepest()
+    if bound is not None:
+        return bound[:, None, None] * np.eye(q)
+    bends, slope = np.empty((n, q, q)), np.zeros((n, q))
+    for j in range(q):
+        nudge = NUDGE * np.maximum(np.abs(z[:, j]), 1.0)
+        both = np.repeat(z[None], 2, axis=0)
+        both[0, :, j] += nudge
+        both[1, :, j] -= nudge
+        up, down = model.gradient(both, theta)
+        bends[:, j] = (down - up) / (2 * nudge)[:, None]
+        slope += (up + down) / (2 * q)
+    bends = (bends + bends.transpose(0, 2, 1)) / 2
+    fine = np.isfinite(bends).all(axis=(1, 2)) & np.isfinite(slope).all(axis=1)
+    bends[~fine], slope[~fine] = np.eye(q), 0.0
+    sizes = np.sqrt(np.abs(np.einsum("nii->ni", bends)))
+    sizes = np.where(sizes > 0, sizes, 1.0)
+    values, vectors = np.linalg.eigh(bends / (sizes[:, :, None] * sizes[:, None]))
+    values = np.abs(values)
+    values = np.maximum(values, FLAT * values.max(axis=1, keepdims=True))
+    found = np.matmul(vectors * values[:, None], vectors.transpose(0, 2, 1))
+    found = found * sizes[:, :, None] * sizes[:, None]
+    whole: Vector = found + slope[:, :, None] * slope[:, None] / 4
+    return whole
+
+
+def _roots(found: Vector) -> Vector:
+    """Lower triangles whose squares are the inverses of precisions (n, q, q)."""
+    sizes = np.sqrt(np.einsum("nii->ni", found))
+    scaled = np.linalg.inv(found / (sizes[:, :, None] * sizes[:, None]))
+    roots = np.linalg.cholesky((scaled + scaled.transpose(0, 2, 1)) / 2)
+    wide: Vector = roots / sizes[:, :, None]
+    return wide
+
+
+@dataclass(frozen=True)
+class Gibbs:
+    """Latents drawn given what else is drawn with them, and that given latents."""
+
+    n_steps: int = 1  # sweeps a move
+    n_threads: int = 1
+    name = "gibbs"
+
+    def begin(self, model: SaemModel, theta: Vector, z: Vector, n_chains: int) -> Chains:
+        """Start all chains at z (n, q), in no units: nothing is proposed."""
+        n = len(z)
+        none = np.empty((n, 0))
+        return Chains(spread(z, n_chains), none[:, :, None], none, none, np.ones(n))
+
+    def move(
+        self, model: SaemModel, theta: Vector, chains: Chains, streams: Streams, now: int, late: int
+    ) -> None:
+        """Sweep ``n_steps`` times."""
+        keys = np.ascontiguousarray(streams.keys_at(now, 2 * self.n_steps))
+        z = np.ascontiguousarray(chains.z)
+        model.sweep(theta, z, keys, thread_count(self.n_threads))
+        chains.z = z
+
+
+WALK, DRIFT, LEAP = 0, 1, 2
+
+TAME = 5.0
+"""Largest gradient in units of the root."""
+
+TAIL = 6
+"""Degrees of freedom of independent proposals."""
+
+
+class Law(Protocol):
+    """Log-density of latents, up to a constant."""
+
+    def density(self, z: Vector, values: Vector, slopes: Vector) -> None:
+        """Fill it (chains, n), -inf: none, and its gradient (chains, n, q), of z."""
+
+    def population(self) -> tuple[Vector, Vector, Vector] | None:
+        """Mean (n, q), precision and root of the covariance without rows, where that is normal."""
+
+
+@dataclass(frozen=True)
+class Moves:
+    """Which moves an iteration makes, and how they are adapted."""
+
+    kind: int  # WALK, DRIFT or LEAP
+    count: int  # of sweeps: each coordinate and the independent proposal
+    target: float  # acceptance that walks, or steps, are adapted to
+    n_leaps: int = 1  # leapfrog steps of one move
+
+    def make(
+        self, model: SaemModel, theta: Vector, chains: Chains, streams: Streams, now: int,
+        late: int, n_threads: int,
+    ) -> None:  # fmt: skip
+        """Move chains once."""
+        n_chains, n, q = chains.z.shape
+        keys = streams.keys_at(now, 2 * self.count)
+        gain = 0.0 if late else 1.0 / float(np.sqrt(now))
+        laws = model.kernels(theta)
+        accepted = np.zeros(n, dtype=np.int64)
+        moving = {name: getattr(chains, name).copy() for name in ("scales", "steps", "z")}
+        units = (np.ascontiguousarray(chains.roots), chains.centres, moving["scales"],
+                 moving["steps"], np.ascontiguousarray(keys[::2]),
+                 np.ascontiguousarray(keys[1::2]), gain)  # fmt: skip
+        if laws is None:
+            law = _Slow(model, theta, self.kind != WALK)
+            propose(law, self, *units, moving["z"], accepted)
+        else:
+            room = np.empty((n, n_chains * (1 + q)))
+            by_kernel(
+                laws, self.kind, self.n_leaps, *units, self.target, moving["z"], room, accepted,
+                thread_count(n_threads),
+            )  # fmt: skip
+        for name, value in moving.items():
+            setattr(chains, name, value)
+        walks = self.count - self.count // (q + 1) if self.kind == WALK else self.count
+        if late:
+            chains.note(accepted, walks * n_chains)
+
+
+@dataclass(frozen=True)
+class _Slow:
+    """The law of a model without a kernel."""
+
+    model: SaemModel
+    theta: Vector
+    with_slopes: bool
+
+    def density(self, z: Vector, values: Vector, slopes: Vector) -> None:
+        with np.errstate(over="ignore", invalid="ignore"):
+            values[...] = self.model.log_complete(z, self.theta)
+            if self.with_slopes:
+                slopes[...] = self.model.gradient(z, self.theta)
+
+    def population(self) -> tuple[Vector, Vector, Vector] | None:
+        if type(self.model).population is SaemModel.population or self.model.n_imputed:
+            return None
+        mean, covariance = self.model.population(self.theta)
+        each = np.broadcast_to(mean, (self.model.n, len(covariance)))
+        precision = np.asarray(np.linalg.inv(covariance), np.float64)
+        return each, precision, np.asarray(np.linalg.cholesky(covariance), np.float64)
+
+
+def propose(
+    law: Law, how: Moves, roots: Vector, centres: Vector, scales: Vector, steps: Vector,
+    moves: Keys, chances: Keys, gain: float, z: Vector, accepted: NDArray[np.int64],
+) -> None:  # fmt: skip
+    """Propose and accept latents z (chains, n, q), as `vpem._core.proposals.propose` does.
+
+    Of ``moves`` normal numbers of chain c are from index ``c q`` (of a walk c) on. Of ``chances``
+    its chance is at c, what a leap's size is multiplied by at ``chains + c``, and three for the
+    square of T from ``chains + 3 c`` on. How many walks, or moves, were taken fills ``accepted``.
+    Roots (n, q, q) and centres (n, q) are units; scales (n, q), steps (n,) and z are changed in
+    place, the first two while there is a gain (0: none). Keys are (moves, n), ``accepted`` (n,).
+    """
+    n_chains, _, q = z.shape
+    accepted[:] = 0
+    kind, n_leaps = how.kind, how.n_leaps
+    here = _Place(law, roots, z)
+    wide = law.population() if kind == WALK else None
+    for number, (one, other) in enumerate(zip(moves, chances, strict=True)):
+        j = number % (q + 1)
+        chance = np.log(Stream(other).uniforms(n_chains, 1)[..., 0])
+        with np.errstate(all="ignore"):
+            if kind == WALK and j == q:
+                second = number // (q + 1) % 2 == 1
+                jump = _Jump(roots, centres, wide if second else None)
+                proposed, there, odds = jump.make(here, law, one, other)
+            elif kind == WALK:
+                far = Stream(one).normals(n_chains, 1)[..., 0] * scales[:, j]
+                proposed = z + far[..., None] * roots[:, :, j]
+                there = _Place(law, roots, proposed)
+                odds = there.values - here.values
+            elif kind == DRIFT:
+                proposed, there, odds = _drift(here, law, steps, one)
+            else:
+                proposed, there, odds = _leap(here, law, steps, n_leaps, one, other)
+            taken = chance < odds  # false where it is not a number
+        z[...] = np.where(taken[..., None], proposed, z)
+        here.take(there, taken)
+        if kind == WALK and j == q:
+            continue
+        accepted += taken.sum(axis=0)
+        if gain > 0:
+            factor = np.exp(gain * (taken.mean(axis=0) - how.target))
+            if kind == WALK:
+                scales[:, j] *= factor
+            else:
+                steps *= factor
+            if kind == LEAP:  # no way is longer than to the far side of a normal law
+                np.minimum(steps, np.pi / 2 / n_leaps, out=steps)
+
+
+class _Place:
+    """Where chains are: log-density (chains, n), and the bounded gradient in units of the root."""
+
+    def __init__(self, law: Law, roots: Vector, z: Vector) -> None:
+        self.z, self.roots = z, roots
+        self.values, slopes = np.empty(z.shape[:2]), np.zeros(z.shape)
+        law.density(z, self.values, slopes)
+        self.values = np.where(np.isfinite(self.values), self.values, -np.inf)
+        with np.errstate(all="ignore"):
+            self.slopes = np.fmin(np.fmax(turn_back(roots, slopes), -TAME), TAME)
+        self._least = -np.finfo(np.float64).max
+
+    def take(self, there: _Place, taken: NDArray[np.bool_]) -> None:
+        """Be there, where chains were taken."""
+        self.values = np.where(taken, there.values, np.maximum(self.values, self._least))
+        self.slopes = np.where(taken[..., None], there.slopes, self.slopes)
+
+
+@dataclass(frozen=True)
+class _Jump:
+    """Proposals about the centre, or of the population where that is given, wherever chains are."""
+
+    roots: Vector
+    centres: Vector
+    wide: tuple[Vector, Vector, Vector] | None
+
+    def make(self, here: _Place, law: Law, one: Keys, other: Keys) -> tuple[Vector, _Place, Vector]:
+        n_chains, _, q = here.z.shape
+        u = Stream(one).normals(n_chains, q)
+        if self.wide is None:
+            words = Stream(other).uniforms(1, 4 * n_chains)[0, :, n_chains:]
+            spread = -2 * np.log(words.reshape(-1, n_chains, 3).prod(axis=-1).T)
+            proposed = self.centres + turn(self.roots, u * np.sqrt(TAIL / spread)[..., None])
+        else:
+            mean, _, root = self.wide
+            proposed = mean + turn(np.broadcast_to(root, self.roots.shape), u)
+        there = _Place(law, here.roots, proposed)
+        odds = there.values - here.values + self._density(here.z) - self._density(proposed)
+        return proposed, there, odds
+
+    def _density(self, z: Vector) -> Vector:
+        """Logarithm of the proposals' density, up to a constant."""
+        if self.wide is not None:
+            mean, precision, _ = self.wide
+            found: Vector = -0.5 * quadratic(z - mean, precision)
+            return found
+        u: Vector = np.asarray(np.linalg.solve(self.roots, (z - self.centres)[..., None]))[..., 0]
+        tail: Vector = -0.5 * (TAIL + z.shape[-1]) * np.log1p(squares(u) / TAIL)
+        return tail
+
+
+def _drift(here: _Place, law: Law, steps: Vector, one: Keys) -> tuple[Vector, _Place, Vector]:
+    """Adjusted Langevin steps."""
+    n_chains, _, q = here.z.shape
+    h = steps[:, None]
+    noise = Stream(one).normals(n_chains, q)
+    way = 0.5 * h * here.slopes + np.sqrt(h) * noise
+    proposed = here.z + turn(here.roots, way)
+    there = _Place(law, here.roots, proposed)
+    back = squares(way + 0.5 * h * there.slopes) / steps
+    return proposed, there, there.values - here.values - 0.5 * back + 0.5 * squares(noise)
+
+
+def _leap(
+    here: _Place, law: Law, steps: Vector, n_leaps: int, one: Keys, other: Keys
+) -> tuple[Vector, _Place, Vector]:
+    """Hamiltonian moves."""
+    n_chains, _, q = here.z.shape
+    jitter = Stream(other).uniforms(1, 2 * n_chains)[0, :, n_chains:].T
+    h = (steps * (0.8 + 0.4 * jitter))[..., None]
+    noise = Stream(one).normals(n_chains, q)
+    there, pace = here, noise
+    for leap in range(n_leaps):
+        pace = pace + (0.5 if leap == 0 else 1.0) * h * there.slopes
+        there = _Place(law, here.roots, there.z + h * turn(here.roots, pace))
+    back = squares(pace + 0.5 * h * there.slopes)
+    return there.z, there, there.values - here.values - 0.5 * back + 0.5 * squares(noise)
+
+
+def turn(roots: Vector, x: Vector) -> Vector:
+    """``L x`` of lower triangles (n, q, q) and x (chains, n, q), always in the same order."""
+    out = np.zeros(x.shape)
+    for i in range(x.shape[-1]):
+        for j in range(i + 1):
+            out[..., i] += roots[:, i, j] * x[..., j]
+    return out
+
+
+def turn_back(roots: Vector, x: Vector) -> Vector:
+    """``L^T x``."""
+    out = np.zeros(x.shape)
+    for i in range(x.shape[-1]):
+        for j in range(i, x.shape[-1]):
+            out[..., i] += roots[:, j, i] * x[..., j]
+    return out
+
+
+def squares(d: Vector) -> Vector:
+    """Sums of squares over the last axis, always in the same order."""
+    total: Vector = np.zeros(d.shape[:-1])
+    for j in range(d.shape[-1]):
+        total += d[..., j] ** 2
+    return total
+
+
+@dataclass(frozen=True)
+class Langevin:
+    """Unadjusted Langevin dynamics: ``z <- z + (h/2) L L^T g + sqrt(h) L N(0, I)``.
+
+    ``L L^T`` is the curvature's covariance of each individual's latents, looked at in the burn-in
+    (without ``precondition``: 1). Their law is biased by the step h; for a normal posterior of
+    covariance M = ``L L^T`` it has the covariance ``M / (1 - h / 4)``. A ``codec`` sends ``L^T g``
+    of each individual and chain, as a device with little arithmetic would: a dithered gradient.
+    """
+
+    n_steps: int = 10  # a move
+    step: float = 0.5  # h, in units of M
+    decay: float = 1 / 3  # after the burn-in h falls as (1 + late)^-decay
+    codec: Codec | None = None
+    precondition: bool = True  # units are the curvature's
+    n_threads: int = 1
+    name = "langevin"
+
+    def begin(self, model: SaemModel, theta: Vector, z: Vector, n_chains: int) -> Chains:
+        """Start all chains at z (n, q)."""
+        return begin_chains(model, theta, z, n_chains, curved=self.precondition)
+
+    def move(
+        self, model: SaemModel, theta: Vector, chains: Chains, streams: Streams, now: int, late: int
+    ) -> None:
+        """Take ``n_steps`` steps; NumericalError if they run away."""
+        if self.precondition:
+            learn(model, theta, chains, now, late)
+        h = float(self.step * (1.0 + late) ** -self.decay)
+        if self._move_by_kernel(model, theta, chains, streams, now, h):
+            return
+        n_chains, _, q = chains.z.shape
+        for step in range(self.n_steps):
+            slope = turn_back(chains.roots, model.gradient(chains.z, theta))
+            if not np.isfinite(slope).all():
+                wrong = np.max(~np.isfinite(slope), axis=-1)
+                raise self._refusal(model, wrong)
+            if self.codec is not None:
+                keys = streams.at(now, 2 * step + 1).words(n_chains, 1)[..., 0]
+                sent = np.ascontiguousarray(slope.reshape(-1, q))
+                flat = np.ascontiguousarray(keys.reshape(-1))
+                received = self.codec.transmit(sent, flat, self.n_threads)[0]
+                slope = received.astype(np.float64, copy=False).reshape(slope.shape)
+            noise = streams.at(now, 2 * step).normals(n_chains, q)
+            chains.z = chains.z + turn(chains.roots, 0.5 * h * slope + np.sqrt(h) * noise)
+
+    def _move_by_kernel(
+        self,
+        model: SaemModel,
+        theta: Vector,
+        chains: Chains,
+        streams: Streams,
+        now: int,
+        h: float,
+    ) -> bool:
+        """Take all steps by the model's kernel, if it has one for this codec."""
+        levels = 0
+        if self.codec is not None:
+            if not isinstance(self.codec, Dither) or self.codec.bucket < chains.z.shape[2]:
+                return False
+            levels = self.codec.levels
+        law = model.kernels(theta)
+        if law is None:
+            return False
+        keys = streams.keys_at(now, 2 * self.n_steps)
+        z, faults = chains.z.copy(), np.zeros(chains.z.shape[:2], dtype=np.uint8)
+        noise, dithers = np.ascontiguousarray(keys[::2]), np.ascontiguousarray(keys[1::2])
+        langevin(
+            law, np.ascontiguousarray(chains.roots), noise, dithers, h, levels, z, faults,
+            thread_count(self.n_threads),
+        )  # fmt: skip
+        if faults.any():
+            raise self._refusal(model, faults > 0)
+        chains.z = z
+        return True
+
+    def _refusal(self, model: SaemModel, wrong: NDArray[np.bool_]) -> NumericalError:
+        """Whose chains (chains, n) ran away."""
+        who = model.individuals.names[int(wrong.any(axis=0).argmax())]
+        return NumericalError(
+            f"Langevin steps of individual {who!r} ran away; take a smaller step than "
+            f"{self.step:g}, or the sampler mala"
+        )
+
 
 WIDTH = 2.4
 """First walks, in standard deviations: the best for a normal law."""

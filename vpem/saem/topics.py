@@ -1,30 +1,100 @@
-"""Topics of a corpus: what a fit of latent Dirichlet allocation says."""
+"""What topics of a fit say of documents: those that they know words of, and their proportions.
+
+Topics of a corpus: what a fit of latent Dirichlet allocation says.
+"""
 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from vpem.errors import InputError
-from vpem.saem.conditional import Conditional
-from vpem.saem.corpus import in_words
-from vpem.saem.corpus_facts import TOP, top_words
-from vpem.saem.documents import draw_latents
-from vpem.saem.individuals import Individuals
+from vpem.saem.conditional import Conditional, sample_conditional
+from vpem.saem.individuals import Individuals, in_words
 from vpem.saem.models.lda import LdaModel
-from vpem.saem.models.model import Vector
-from vpem.saem.results import SaemFit
-from vpem.saem.saved import SavedSaem, as_saved
+from vpem.saem.models.model import MODELS, SaemModel, Vector, model_class
+from vpem.saem.results import TOP, SaemFit, SavedSaem, as_saved, top_words
+from vpem.saem.samplers import Gibbs
+from vpem.saem.streams import Streams
+
+if TYPE_CHECKING:
+    from vpem.saem.prediction import Predictor
+    from vpem.saem.results import SavedSaem
+
+
+BURN_IN = 50
+CHAINS = 10
+
+
+def is_wide(saved: SavedSaem) -> bool:
+    """Whether a fit is of a wide model (`SaemModel.wide`) of vpem."""
+    return saved.model in MODELS and bool(model_class(saved.model).wide)
+
+
+def in_words_of(saved: SavedSaem, found: Individuals) -> Individuals:
+    """Return documents in the vocabulary of a fit; words that it has not are left out."""
+    if saved.words and found.words is None:
+        raise InputError(
+            f"{found.source} has numbers for words, but the topics are of words with names; give "
+            "documents with the words' names"
+        )
+    return in_words(found, saved.words)[0] if saved.words else found
+
+
+def draw_latents(
+    model: SaemModel, theta: Vector, n_draws: int, seed: int, level: float
+) -> Conditional:
+    """Draw latents of individuals given their rows by Gibbs sampling."""
+    sampler, streams = Gibbs(), Streams.of(model.individuals.names, seed)
+    chains = sampler.begin(model, theta, np.zeros((model.n, len(model.latents))), CHAINS)
+    for now in range(BURN_IN):
+        sampler.move(model, theta, chains, streams, now + 1, 0)
+    return sample_conditional(
+        model, theta, sampler, chains, streams,
+        after=BURN_IN, late=1, n_iter=max(2, -(-n_draws // CHAINS)), level=level,
+    )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Completion:
+    """How well one half of each document tells the other, see `LdaModel.completion`."""
+
+    each: Vector  # (n,) log-likelihood of the second half
+    words: Vector  # (n,) in the second half
+
+    @property
+    def perplexity(self) -> float:
+        """Perplexity of a word of a second half."""
+        return float(np.exp(-self.each.sum() / self.words.sum()))
+
+
+def completion(predictor: Predictor, documents: Individuals) -> Completion:
+    """Tell how well the topics of a fit complete documents, halved by the predictor's seed."""
+    if not is_wide(predictor.saved):
+        raise InputError(
+            f"the model {predictor.saved.model} has no topics by which documents are completed; "
+            "ask for the log-likelihood"
+        )
+    model = predictor.model.of(in_words_of(predictor.saved, documents))
+    each, words = model.completion(predictor.saved.theta, predictor.seed)
+    if not words.any():
+        raise InputError(
+            f"{documents.source}: the halves of the documents to be completed have no words; give "
+            "longer documents"
+        )
+    return Completion(each, words)
 
 
 class Topics:
     """Topics of a corpus, as a fit of ``lda`` has found them.
 
     Probabilities of ``words`` (V,), which may be numbers, in each of ``topics`` (K, V); what else
-    there is is as in `vpem.saem.corpus_facts.CorpusFacts`.
+    there is is as in `vpem.saem.results.CorpusFacts`.
     """
 
     def __init__(self, fit: SaemFit | SavedSaem) -> None:

@@ -1,7 +1,12 @@
-"""EM in fewer sums: what is tried beyond an M-step, and what is done where it was too much.
+"""EM steps of every root on its own block, between one sum and the next.
+
+A root knows the sum and its own terms, and so the rest of it: what all others add. While they stay
+as they are it can go on by itself. Mixing weights, which all roots share, stay too.
+
+EM in fewer sums: what is tried beyond an M-step, and what is done where it was too much.
 
 After each sum the loop of `vpem.steps.em` asks for the parameters of the next one. Plainly they are
-those of the M-step. Each root may take further steps on its own block (`vpem.steps.local_steps`).
+those of the M-step. Each root may take further steps on its own block (`vpem.steps.accelerate`).
 With SQUAREM every second of these maps is followed by a step along the line on which the last two
 lie (Varadhan and Roland 2008). Log-likelihoods decide: where a sum finds less than the
 last one did, its parameters are given up for those of the M-step that came before.
@@ -16,16 +21,74 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from vpem.checks import read_int
+from vpem._core.normalise import differences
+from vpem.checks import Floats, read_int
 from vpem.errors import InputError, Setting, brief
 from vpem.network.schema import FLAG, Array, Choice, Integer, ListOf, Maybe, Number, Schema, State
-from vpem.steps.local_steps import LocalSteps
+from vpem.steps.summing import FARTHEST
 from vpem.sums.sum import Sum
 from vpem.sums.units import add_numbers
-from vpem.terms.covariances import Factors
-from vpem.terms.families.coordinates import coordinates_of
-from vpem.terms.mixture import Mixture
-from vpem.terms.terms import Terms
+from vpem.terms.families.mixture import coordinates_of
+from vpem.terms.features import Terms
+from vpem.terms.mixture import Factors, Mixture
+
+
+class LocalSteps:
+    """Steps of the roots of this process.
+
+    Parameters
+    ----------
+    terms : Terms
+        What each hub adds to the sum.
+    n_hubs, n_components : int
+        Hubs of this process, B, and components, K.
+    least : float
+        Effective samples of a component below which a root takes no step.
+
+    Attributes
+    ----------
+    rest : ndarray of shape (B, M, K - 1)
+        What the others add at every row, less what they add for the first component. The E-step of
+        the sum (`vpem.steps.em.log_likelihood`) writes it.
+    """
+
+    def __init__(self, terms: Terms, n_hubs: int, n_components: int, least: float) -> None:
+        self.terms, self.n_hubs, self.least = terms, n_hubs, least
+        dtype = np.float32 if terms.itemsize == 4 else np.float64
+        self.rest: Floats = np.zeros((n_hubs, terms.n_samples, n_components - 1), dtype=dtype)
+
+    def take(self, mixture: Mixture, factors: Factors, n_steps: int) -> tuple[Mixture, Factors]:
+        """Take some steps from an M-step; returns parameters and their factors."""
+        for _ in range(n_steps):
+            mixture, factors = self._one(mixture, factors)
+        return mixture, factors
+
+    def _one(self, mixture: Mixture, factors: Factors) -> tuple[Mixture, Factors]:
+        terms = self.terms
+        statistics = terms.empty(mixture.means, self.n_hubs)
+        for rows in terms.chunks(2 * self.n_hubs * mixture.n_components):
+            sums = self.rest[:, rows] + self._own(factors, rows)
+            responsibilities, _ = terms.responsibilities(mixture, sums, rows)
+            terms.summarize(statistics, responsibilities, rows)
+        updated = terms.update(statistics).weighing(mixture)
+        made = terms.prepare(updated)
+        # A component that would collapse in one hub alone is the next sum's to judge.
+        few = (statistics.counts < self.least).any(axis=1)
+        stays = np.logical_or(few, made.failed.any(axis=0))
+        if stays.any():
+            updated = terms.keep(updated, mixture, stays).weighing(mixture)
+            made = terms.prepare(updated)
+        return updated, made
+
+    def _own(self, factors: Factors, rows: slice) -> Floats:
+        """How each hub's own terms differ from those of the first component."""
+        numbers = np.ascontiguousarray(self.terms.local(factors, rows))
+        out = np.empty((*numbers.shape[:2], numbers.shape[2] - 1), dtype=numbers.dtype)
+        nothing: NDArray[np.float64] = np.empty(0)
+        limit = FARTHEST[numbers.itemsize]
+        differences(numbers, nothing, out, np.zeros(len(numbers)), limit, self.terms.n_threads)
+        return out
+
 
 MOST_LOCAL = 1000
 """Local steps after a sum that may be asked for."""

@@ -1,4 +1,10 @@
-"""EM in small batches: incremental, with every batch's statistics swapped, or stochastic.
+"""Visits of batches: the sums they take, what is found, and the record of it.
+
+Incremental EM (Neal and Hinton 1993): every batch's new statistics replace its old ones.
+
+Stochastic EM (Cappe and Moulines 2009): statistics move towards those of each batch.
+
+EM in small batches: incremental, with every batch's statistics swapped, or stochastic.
 
 An iteration works on the rows of one batch, so that neither its cost nor what it sends depends on
 how many rows there are. As `em.fit`, it knows terms and sum only by their protocols.
@@ -7,20 +13,479 @@ how many rows there are. As `em.fit`, it knows terms and sum only by their proto
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from itertools import pairwise
 
 import numpy as np
+from numpy.typing import NDArray
 
-from vpem.errors import check_choice
-from vpem.network.schema import FLAG, Array, Schema, State
-from vpem.steps.incremental import Incremental
-from vpem.steps.runs import Progress, Run, check_finite
-from vpem.steps.saver import STREAM, NoSaver, Saver, set_stream, stream_state
-from vpem.steps.stochastic import Stochastic
-from vpem.steps.visits import Visits
+from vpem.checks import Floats, check_memory
+from vpem.errors import PartitionedError, check_choice
+from vpem.network.schema import COUNT, FLAG, NOTHING, NUMBER, Array, ListOf, Maybe, Schema, State
+from vpem.steps.em import expect, log_likelihood
+from vpem.steps.recovery import STREAM, NoSaver, Saver, set_stream, stream_state
+from vpem.steps.runs import (
+    REINITIALISED_BYTES,
+    Progress,
+    Recovery,
+    Reinitialiser,
+    Run,
+    check_finite,
+    note_partition,
+)
+from vpem.steps.summing import begin_differences
 from vpem.sums.sum import Sum
-from vpem.terms.mixture import Mixture
-from vpem.terms.terms import BatchTerms
+from vpem.terms.features import BatchTerms, Terms
+from vpem.terms.mixture import Factors, Mixture
+from vpem.terms.statistics import Statistics, arrays_of, having_arrays, schema_of_arrays
+
+
+class Visits:
+    """Visits of batches: the sums they take, what is found, and the record of it."""
+
+    def __init__(
+        self,
+        terms: BatchTerms,
+        total: Sum,
+        batches: list[slice],
+        run: Run,
+        draw_row: Callable[[], int],
+    ) -> None:
+        self.terms = terms
+        self.total = total
+        self.batches = batches
+        self.run = run
+        self.reinitialiser = Reinitialiser(terms, total, draw_row, run.recoveries)
+        self.factors: Factors
+        total.turn_to(0, len(batches))
+        self.log_likelihoods = np.zeros((len(batches), total.n_roots))
+        self.heard = np.zeros(total.n_roots, dtype=np.intp)
+        self.reinitialised = False
+        self.n_sums = 0
+
+    def start(self, start: Mixture) -> None:
+        """Begin at a mixture, with singular components re-initialised."""
+        self._take(*self.reinitialiser.start([self.terms], [start]))
+
+    def state(self) -> State:
+        """Return what is kept from one pass to the next."""
+        return {"log_likelihoods": self.log_likelihoods, "n_sums": self.n_sums}
+
+    def schema(self) -> Schema:
+        """Return what that must be."""
+        return {"log_likelihoods": Array("f8", self.log_likelihoods.shape), "n_sums": COUNT}
+
+    def restore(self, state: State) -> None:
+        """Go on from what was kept."""
+        self.log_likelihoods[...] = state["log_likelihoods"]
+        self.n_sums = state["n_sums"]
+
+    @property
+    def number(self) -> int:
+        """Of this pass, from 1."""
+        return len(self.run.history) + 1
+
+    def begin_pass(self) -> None:
+        """Nobody has been heard, nothing has been re-initialised."""
+        self.heard[:] = 0
+        self.reinitialised = False
+
+    def begin(self, number: int, n_samples: int, kind: str = "estep") -> bool:
+        """Begin a sum over a batch; False where the network fell apart, which is noted."""
+        self.n_sums += 1
+        self.total.turn_to(number, len(self.batches))
+        try:
+            k = self.run.mixture.n_components
+            begin_differences(self.total, kind, n_samples, k, self.terms.itemsize)
+        except PartitionedError as error:
+            note_partition(self.run.partitions, self.n_sums, error)
+            return False
+        return True
+
+    def begin_surely(self, number: int, n_samples: int) -> None:
+        """Begin a sum in which all take part, as often as it needs."""
+        while not self.begin(number, n_samples, "check"):
+            pass
+
+    def check(self) -> NDArray[np.float64]:
+        """Log-likelihood of the parameters, in sums in which all take part."""
+        terms, total, mixture = self.terms, self.total, self.run.mixture
+        if not total.whole:
+            return expect(terms, total, mixture, self.factors, kind="check")
+        # Sums that go on from others are of one batch each.
+        found = np.zeros(total.n_roots)
+        order = np.arange(len(self.batches))
+        for number in range(len(order)):
+            part = self.part(order, number)
+            self.begin_surely(number, part.n_samples)
+            found += log_likelihood(part, total, mixture, self.factors)
+        return total.roots.join(found + terms.log_constant)
+
+    def part(self, order: NDArray[np.intp], place: int) -> Terms:
+        """Terms of the batch at this place of the order."""
+        later = self.batches[order[place + 1]] if place + 1 < len(order) else None
+        return self.terms.part(self.batches[order[place]], later)
+
+    def look(self, number: int, part: Terms, kept: Floats | None = None) -> Statistics:
+        """E-step on a batch for which a sum has begun: statistics about the current means."""
+        run = self.run
+        fresh = self.terms.empty(run.mixture.means, self.total.n_roots)
+        found = log_likelihood(part, self.total, run.mixture, self.factors, fresh, kept)
+        silent = self.total.silent
+        if silent is not None:
+            found = np.where(silent, self.log_likelihoods[number], found)
+        self.log_likelihoods[number] = found
+        self.heard += 1 if silent is None else ~silent
+        run.n_passes += part.n_samples / self.terms.n_samples
+        return fresh
+
+    def begin_with_all(
+        self,
+        order: NDArray[np.intp],
+        see: Callable[[int, Terms], Statistics],
+        step_size: float | None,
+    ) -> Statistics | None:
+        """First pass, in which all take part: statistics of all rows, or None if it was broken off.
+
+        With a step size there are M-steps between batches. What was found before would undo that a
+        component is re-initialised there: the pass is broken off.
+        """
+        terms, weight = self.terms, self.terms.total_weight
+        everything = terms.empty(self.run.mixture.means, self.total.n_roots)
+        recent, spread, time = everything, 1.0, 0
+        moved = np.zeros(self.total.n_roots, dtype=bool)
+        for place, number in enumerate(order):
+            part = self.part(order, place)
+            self.begin_surely(int(number), part.n_samples)
+            fresh = see(int(number), part)
+            everything.add(terms.recentred(fresh, everything.shifts))
+            if step_size is None or part.total_weight == 0:
+                continue
+            time += 1
+            rate = time**-step_size
+            recent = towards(terms, recent, fresh, rate, weight, part.total_weight)
+            n_rows = part.total_weight / min(1.0, weight / terms.n_samples)
+            spread = (1 - rate) ** 2 * spread + rate**2 / n_rows
+            ready = terms.enough(recent.counts / (weight * spread))
+            moved |= ready
+            early = partial(terms.update_early, row=weight * spread)
+            if self._settle_at(ready, recent, early):
+                return None
+        return None if self._settle_at(~moved, everything, terms.update) else everything
+
+    def _settle_at(
+        self,
+        roots: NDArray[np.bool_],
+        statistics: Statistics,
+        update: Callable[[Statistics], Mixture],
+    ) -> bool:
+        """M-step at the hubs of these roots; True where components had collapsed."""
+        if not self.total.holders.any(np.array([roots.any()]))[0]:
+            return False
+        updated, counts = update(statistics), statistics.counts
+        if not roots.all():
+            updated = self.terms.keep(updated, self.run.mixture, ~roots)
+            counts = np.where(roots[:, None], counts, np.inf)
+        return self.settle(updated, counts)
+
+    def settle(self, updated: Mixture, counts: NDArray[np.float64]) -> bool:
+        """Take on what an M-step gave; True where components had collapsed."""
+        return self._take(*self.reinitialiser.check([self.terms], [updated], [counts], self.number))
+
+    def _take(self, mixtures: list[Mixture], factors: list[Factors], again: bool) -> bool:
+        self.run.mixtures, self.factors = mixtures, factors[0]
+        self.reinitialised = self.reinitialised or again
+        if again:
+            self.total.agree("flooding", REINITIALISED_BYTES)
+        return again
+
+
+def towards(
+    terms: BatchTerms,
+    before: Statistics,
+    fresh: Statistics,
+    rate: float,
+    weight: float,
+    batch_weight: float,
+) -> Statistics:
+    """Move statistics of this weight towards a batch's, about the batch's centres."""
+    if rate == 1.0:
+        moved = terms.recentred(fresh, fresh.shifts)
+        moved.scale(weight / batch_weight)
+        return moved
+    moved = terms.recentred(before, fresh.shifts)
+    moved.scale(1 - rate)
+    moved.add(fresh, rate * weight / batch_weight)
+    return moved
+
+
+RECORD_BYTES = 1 << 10
+"""What the objects around one batch's statistics take."""
+
+
+class Incremental:
+    """Statistics of all rows, in which those of one batch are replaced at a time."""
+
+    restarts = True
+    """Whether an E-step over all rows follows a re-initialisation: statistics would undo it."""
+
+    def __init__(self, visits: Visits, start: Mixture, keep: str, step_size: float) -> None:
+        self.visits = visits
+        self.step_size = step_size
+        """In the first pass."""
+        terms, total, batches = visits.terms, visits.total, visits.batches
+        n_batches, n_components = len(batches), start.n_components
+        one = terms.empty(start.means, total.n_roots)
+        numbers = total.n_roots * terms.n_samples * n_components
+        n_bytes = n_batches * (one.nbytes + RECORD_BYTES)
+        if keep == "auto" and terms.by_responsibilities:
+            fewer = numbers * terms.itemsize < n_bytes
+            keep = "responsibilities" if fewer and n_batches > 1 else "statistics"
+        if not terms.by_responsibilities:
+            keep = "statistics"
+            check_memory(n_bytes, f"remembering what {n_batches} batches expected of their values")
+        visits.run.kept = keep
+        self.statistics: dict[int, Statistics] = {}
+        self.responsibilities: NDArray[np.floating] | None = None
+        if keep == "responsibilities":
+            shape = (total.n_roots, terms.n_samples, n_components)
+            self.responsibilities = np.zeros(shape, dtype=f"f{terms.itemsize}")
+        tells = total.exact and terms.tells_expected
+        self.entropies = np.zeros(n_batches) if tells else None
+        self.entropy = 0.0
+        self.total: Statistics | None = None
+
+    def state(self) -> State:
+        """Return what is kept from one pass to the next."""
+        return {
+            "statistics": [
+                arrays_of(self.statistics[number]) if number in self.statistics else None
+                for number in range(len(self.visits.batches))
+            ],
+            "responsibilities": self.responsibilities,
+            "entropies": self.entropies,
+            "entropy": self.entropy,
+            "total": None if self.total is None else arrays_of(self.total),
+        }
+
+    def schema(self, anew: bool) -> Schema:
+        """Return what that must be, where the next pass begins ``anew`` or not."""
+        visits, kept = self.visits, self.responsibilities
+        blank = visits.terms.empty(visits.run.mixture.means, visits.total.n_roots)
+        one = schema_of_arrays(arrays_of(blank))
+        return {
+            "statistics": ListOf(
+                NOTHING if kept is not None else Maybe(one) if anew else one, len(visits.batches)
+            ),
+            "responsibilities": NOTHING if kept is None else Array(kept.dtype.str[1:], kept.shape),
+            "entropies": NOTHING if self.entropies is None else Array("f8", self.entropies.shape),
+            "entropy": NUMBER,
+            "total": Maybe(one) if anew else one,
+        }
+
+    def restore(self, state: State) -> None:
+        """Go on from what was kept."""
+        visits = self.visits
+        blank = visits.terms.empty(visits.run.mixture.means, visits.total.n_roots)
+        self.statistics = {
+            number: having_arrays(blank, one)
+            for number, one in enumerate(state["statistics"])
+            if one is not None
+        }
+        if self.responsibilities is not None:
+            self.responsibilities[...] = state["responsibilities"]
+        if self.entropies is not None:
+            self.entropies[...] = state["entropies"]
+        self.entropy = state["entropy"]
+        self.total = None if state["total"] is None else having_arrays(blank, state["total"])
+
+    def first(self, order: NDArray[np.intp], step_size: float | None) -> bool:
+        """Look at all rows; whether the pass got to its end."""
+        found = self.visits.begin_with_all(order, self._look, step_size)
+        if found is None:
+            return step_size is None
+        self.total = found
+        self._end_pass()
+        self._note(found)
+        return True
+
+    def later(self, order: NDArray[np.intp]) -> bool:
+        """One pass, batch by batch; whether it got to the end."""
+        visits, terms = self.visits, self.visits.terms
+        shift = visits.run.mixture.means
+        assert self.total is not None
+        total = terms.recentred(self.total, shift)
+        anew = terms.empty(shift, visits.total.n_roots)
+        for place, number in enumerate(order):
+            part = visits.part(order, place)
+            last = place + 1 == len(order)
+            before = self._before(int(number), part)
+            fresh = before
+            if visits.begin(int(number), part.n_samples):
+                fresh = self._look(int(number), part, before)
+            fresh = terms.recentred(fresh, shift)
+            anew.add(fresh)
+            if last:
+                total = anew
+                self._end_pass()
+            else:
+                total.add(fresh)
+                total.add(terms.recentred(before, shift), -1.0)
+            self.total = total
+            if self._update(total):
+                return last
+        return True
+
+    def _before(self, number: int, part: Terms) -> Statistics:
+        """Statistics of a batch as they were found last."""
+        if self.responsibilities is None:
+            return self.statistics[number]
+        visits = self.visits
+        found = visits.terms.empty(visits.run.mixture.means, visits.total.n_roots)
+        kept = self.responsibilities[:, visits.batches[number]]
+        for rows in part.chunks(visits.total.values_per_item * kept.shape[2]):
+            part.summarize(found, np.ascontiguousarray(kept[:, rows]), rows)
+        return found
+
+    def _look(self, number: int, part: Terms, before: Statistics | None = None) -> Statistics:
+        """E-step on a batch: its statistics, which are remembered."""
+        visits, terms = self.visits, self.visits.terms
+        kept = self.responsibilities
+        if kept is None:
+            fresh = visits.look(number, part)
+            silent = visits.total.silent
+            if silent is not None and before is not None:
+                fresh = terms.with_hubs_of(fresh, before, silent)
+            self.statistics[number] = fresh
+        else:
+            fresh = visits.look(number, part, kept[:, visits.batches[number]])
+        if self.entropies is not None:
+            # Where gamma is the posterior, sum gamma log g~ - sum gamma log gamma is the
+            # log-likelihood.
+            own = float(visits.log_likelihoods[number, 0])
+            entropy = own - terms.expected(fresh, visits.run.mixture, visits.factors)
+            self.entropy += entropy - self.entropies[number]
+            self.entropies[number] = entropy
+        return fresh
+
+    def _end_pass(self) -> None:
+        if self.entropies is not None:
+            self.entropy = float(self.entropies.sum())
+
+    def _update(self, total: Statistics) -> bool:
+        """M-step; True where components had collapsed."""
+        visits, terms = self.visits, self.visits.terms
+        again = visits.settle(terms.update(total), total.counts)
+        if not again:
+            # Statistics of before say nothing of a re-initialised component.
+            self._note(total)
+        return again
+
+    def _note(self, total: Statistics) -> None:
+        """Note the free energy."""
+        visits, terms = self.visits, self.visits.terms
+        if self.entropies is not None:
+            expected = terms.expected(total, visits.run.mixture, visits.factors)
+            visits.run.free_energy.append(float(expected + self.entropy + terms.log_constant))
+
+
+class Stochastic:
+    """Statistics that move towards each batch's by ever smaller steps; nothing else is kept.
+
+    The parameters stand for them: `BatchTerms.statistics_of` gives them back.
+    """
+
+    restarts = False
+
+    def __init__(self, visits: Visits, step_size: float) -> None:
+        self.visits = visits
+        self.step_size = step_size
+        self.time = 0
+
+    def state(self) -> State:
+        """Return how many batches there were."""
+        return {"time": self.time}
+
+    def schema(self, anew: bool) -> Schema:
+        """Return what that must be."""
+        return {"time": COUNT}
+
+    def restore(self, state: State) -> None:
+        """Go on from what was kept."""
+        self.time = state["time"]
+
+    def first(self, order: NDArray[np.intp], step_size: float | None) -> bool:
+        """Look at all rows; whether the pass got to its end."""
+        self.time = len(order)
+        found = self.visits.begin_with_all(order, self.visits.look, step_size)
+        return found is not None or step_size is None
+
+    def later(self, order: NDArray[np.intp]) -> bool:
+        """One pass, batch by batch."""
+        visits, terms = self.visits, self.visits.terms
+        for place, number in enumerate(order):
+            part = visits.part(order, place)
+            if not visits.begin(int(number), part.n_samples):
+                continue
+            fresh = visits.look(int(number), part)
+            self.time += 1
+            if part.total_weight == 0:
+                continue
+            moved = _averaged(
+                terms,
+                visits.run.mixture,
+                fresh,
+                self.time**-self.step_size,
+                terms.total_weight,
+                part.total_weight,
+                visits.total,
+            )
+            visits.settle(terms.update(moved), moved.counts)
+        return True
+
+
+def step(
+    terms: BatchTerms,
+    total: Sum,
+    mixture: Mixture,
+    factors: Factors,
+    *,
+    rate: float,
+    seen: float,
+    draw_row: Callable[[], int],
+) -> tuple[Mixture, NDArray[np.float64], list[Recovery]]:
+    """Take one step of stochastic EM with all rows that the terms hold: one batch of a stream.
+
+    The mixture stands for all that was seen before, and statistics move by ``rate``, in (0, 1],
+    towards the batch's. ``seen`` is the weight of all rows of the stream up to now, these included:
+    what decides whether a component has collapsed. Returned are the mixture after the M-step, the
+    batch's total log-likelihood (R,) before it, and which components collapsed.
+    """
+    recoveries: list[Recovery] = []
+    reinitialiser = Reinitialiser(terms, total, draw_row, recoveries)
+    fresh = terms.empty(mixture.means, total.n_roots)
+    found = expect(terms, total, mixture, factors, fresh)
+    check_finite(found, 1)
+    moved = _averaged(terms, mixture, fresh, rate, seen, terms.total_weight, total)
+    mixtures, _, _ = reinitialiser.check([terms], [terms.update(moved)], [moved.counts], 1)
+    return mixtures[0], found, recoveries
+
+
+def _averaged(
+    terms: BatchTerms,
+    mixture: Mixture,
+    fresh: Statistics,
+    rate: float,
+    weight: float,
+    batch_weight: float,
+    total: Sum,
+) -> Statistics:
+    """Move the statistics that a mixture stands for towards a batch's, at the hubs heard of."""
+    before = terms.statistics_of(mixture, weight, total.n_roots)
+    moved = towards(terms, before, fresh, rate, weight, batch_weight)
+    silent = total.silent
+    return moved if silent is None else terms.with_hubs_of(moved, before, silent)
+
 
 KEEPS = ("auto", "statistics", "responsibilities")
 """What incremental EM remembers of a batch."""

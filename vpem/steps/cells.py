@@ -16,15 +16,13 @@ from numpy.typing import NDArray
 
 from vpem._core.assign import nearest_rows
 from vpem.checks import Floats
-from vpem.steps.held_rows import HeldRows, StoredParts
 from vpem.steps.row_lloyd import lloyd_rows
-from vpem.steps.seeding import seed_rows
-from vpem.steps.streams import PointStream, RowStream
+from vpem.steps.row_sampling import HeldRows, PointStream, RowStream, StoredParts
+from vpem.steps.starts import seed_rows
 from vpem.sums.counted import add_vectors
 from vpem.sums.server import ServerSum
 from vpem.sums.sum import Sum
-from vpem.terms.points import Points
-from vpem.terms.reach import Reach
+from vpem.terms.units import Points, Reach
 
 LEAST_OF_CELL = 5
 """Rows of a cell of which a mean is told."""

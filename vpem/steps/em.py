@@ -2,11 +2,21 @@
 
 This is the whole algorithm. *What* each hub adds to the sum is a `Terms`, *how* the sum is taken is
 a `Sum`; neither knows of the other, and this loop knows of both only what the protocols say.
+
+EM over rows that workers hold: every worker's statistics, one sum, every root's M-step.
+
+What is summed are statistics and not terms of log-densities. Where all share the sum there is one
+model; under consensus every worker has its own, and they differ by consensus error only.
+
+EM with factors that hubs share: two sums an iteration, one of which is small.
+
+First hubs add up G, what each knows of a component's factors (q x q numbers), then of every row c
+and u (q + 1 numbers a component). See `vpem.terms.factors` for what they are.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
@@ -14,21 +24,32 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from vpem._core.normalise import differences
 from vpem.checks import Floats
 from vpem.errors import PartitionedError
 from vpem.network.schema import State
-from vpem.steps.accelerate import Accelerated, Acceleration, PlainSteps
-from vpem.steps.local_steps import LocalSteps
-from vpem.steps.reinitialise import REINITIALISED_BYTES, Reinitialiser, least_weight
-from vpem.steps.runs import Progress, Run, check_finite, note_partition
-from vpem.steps.saver import NoSaver, Saver
-from vpem.steps.summing import FARTHEST, Differences, begin_differences
+from vpem.steps.accelerate import Accelerated, Acceleration, LocalSteps, PlainSteps
+from vpem.steps.recovery import NoSaver, Saver
+from vpem.steps.runs import (
+    REINITIALISED_BYTES,
+    Progress,
+    Reinitialiser,
+    Run,
+    check_finite,
+    least_weight,
+    note_partition,
+)
+from vpem.steps.summing import FARTHEST, Differences, begin_differences, scalars_of_rows, summed
 from vpem.sums.adding import farthest
+from vpem.sums.counted import add_vectors
+from vpem.sums.powers import power_beyond
 from vpem.sums.sum import Sum
-from vpem.terms.covariances import Factors
-from vpem.terms.mixture import Mixture
+from vpem.sums.units import add_numbers
+from vpem.terms.factors import FactorStatistics, FactorTerms, LoadedFactors, Posterior
+from vpem.terms.features import FeatureTerms, Terms
+from vpem.terms.mixture import Factors, Mixture
+from vpem.terms.row_statistics import Message, RowTerms
 from vpem.terms.statistics import Statistics
-from vpem.terms.terms import Terms
 
 
 def expect(
@@ -44,7 +65,7 @@ def expect(
 
     A sum that is a fixed matrix is taken inside one compiled sweep; any other is applied chunk by
     chunk between the two halves of the same arithmetic. Into ``rest`` (B, M, K - 1) goes what
-    others add to the sum (`vpem.steps.local_steps.LocalSteps`).
+    others add to the sum (`vpem.steps.accelerate.LocalSteps`).
     """
     begin_differences(total, kind, terms.n_samples, mixture.n_components, terms.itemsize)
     found = log_likelihood(terms, total, mixture, factors, statistics, rest=rest)
@@ -282,3 +303,242 @@ def maximize(
         mixtures.append(new)
         counts.append(np.where(mask[:, None], np.inf, one.counts))
     return mixtures, counts
+
+
+def add_messages(
+    terms: RowTerms,
+    total: Sum,
+    layout: Message,
+    values: Sequence[NDArray[np.float64]],
+    kind: str,
+    n_more: int = 0,
+) -> NDArray[np.float64]:
+    """Sum messages (P,) of the workers here, under masks in units that no sum is too large for.
+
+    What is expected of missing values may lie farther out than any row, as parameters have it. How
+    much farther no worker knows of the others, so all find out first. ``n_more`` numbers at the end
+    of a message, of the size of its log-likelihood, are not in the layout. The sum has the shape
+    (R, P).
+    """
+    stacked = np.stack(values) if len(values) else np.empty((0, layout.size + n_more))
+    units = terms.exponents(layout)
+    if units is not None:
+        units = np.append(units, np.repeat(units[-1], n_more))
+        if layout.expects:
+            units += power_beyond(total, stacked, units)
+    return add_vectors(total, stacked, kind, units)
+
+
+def sample_roots(terms: RowTerms, total: Sum, about: NDArray[np.float64]) -> list[FeatureTerms]:
+    """Return terms for every root, with the sample covariance as it finds it by one sum.
+
+    ``about`` (d,) is a point among the data, known to all.
+    """
+    layout = Message(terms.whole, about[None])
+    values = [terms.moments(worker, layout) for worker in range(len(terms.parts))]
+    return [
+        terms.whole.knowing(layout.unpacked(message)[0])
+        for message in add_messages(terms, total, layout, values, "setup")
+    ]
+
+
+class OverRows:
+    """The E-step of workers that hold rows (`vpem.steps.em.EStep`).
+
+    Parameters
+    ----------
+    terms : RowTerms
+        The workers' rows.
+    total : Sum
+        How statistics are summed.
+    roots : sequence of FeatureTerms
+        From `sample_roots`; R.
+    shifts : ndarray of shape (K, d)
+        Points known to all that statistics are sent about, where there are several roots; one root
+        sends its means, and statistics are about them.
+    """
+
+    over_rows = True
+    local: LocalSteps | None = None
+    """Parameters are those of all rows: there are no steps of one worker."""
+
+    def __init__(
+        self,
+        terms: RowTerms,
+        total: Sum,
+        roots: Sequence[FeatureTerms],
+        shifts: NDArray[np.float64],
+    ) -> None:
+        self.terms = terms
+        self.whole = whole = terms.whole
+        self.total = total
+        self.roots = roots
+        # Which component, at which row, and the row itself.
+        self.reinitialised_bytes = REINITIALISED_BYTES + whole.blocks.n_features * whole.itemsize
+        self._fixed = None if total.roots.n_agents == 1 else Message(whole, shifts)
+
+    def layout(self, mixture: Mixture) -> Message:
+        """Return how messages are laid out where roots share this mixture, or have their own."""
+        return self._fixed or Message(self.whole, mixture.means)
+
+    def expect(
+        self, mixtures: Sequence[Mixture], factors: Sequence[Factors], kind: str
+    ) -> tuple[NDArray[np.float64], list[Statistics]]:
+        """E-step of every worker with its own root's parameters, and the sum."""
+        layout = self.layout(mixtures[0])
+        shared = len(mixtures) == 1
+        values = [
+            self.terms.message(worker, mixtures[at], factors[at], layout)
+            for worker in range(len(self.terms.parts))
+            for at in (0 if shared else worker,)
+        ]
+        sums = add_messages(self.terms, self.total, layout, values, kind)
+        found = self.total.roots.join(sums[:, -1].copy()) + self.whole.log_constant
+        return found, [] if kind == "check" else [layout.unpacked(one)[0] for one in sums]
+
+
+def numbers_of_a_row(n_components: int, n_factors: int) -> int:
+    """Numbers of a row in a message: u of each component, and how c differ from the first."""
+    return n_components * (n_factors + 1) - 1
+
+
+def numbers_of_a_component(n_factors: int) -> int:
+    """Numbers of a component in a message: the lower half of G."""
+    return n_factors * (n_factors + 1) // 2
+
+
+def fit_with_factors(terms: FactorTerms, total: Sum, start: Mixture, **how: Any) -> Run:
+    """Fit a mixture with factors by EM; see `vpem.steps.em.fit`."""
+    return iterate(_OverFactors(terms, total), [start], **how)
+
+
+def posterior_of(total: Sum, factors: LoadedFactors, kind: str) -> Posterior:
+    """Sum what hubs know of the factors: what all of them know, as each root finds it.
+
+    ``kind`` says what for, as in `vpem.sums.sum.Sum.begin`.
+    """
+    n_hubs, k, q, _ = factors.grams.shape
+    lower = np.tril_indices(q)
+    own = factors.grams[:, :, *lower].reshape(n_hubs, k * numbers_of_a_component(q))
+    sums = add_numbers(total, own, kind)
+    grams = np.zeros((len(sums), k, q, q))
+    grams[:, :, *lower] = sums.reshape(len(sums), k, numbers_of_a_component(q))
+    grams[:, :, lower[1], lower[0]] = grams[:, :, *lower]
+    return Posterior.of(grams)
+
+
+@dataclass
+class _OverFactors:
+    """The E-step of hubs that hold features with factors in common (`vpem.steps.em.EStep`)."""
+
+    whole: FactorTerms
+    total: Sum
+    local: LocalSteps | None = None
+    reinitialised_bytes = REINITIALISED_BYTES
+    over_rows = False
+
+    def __post_init__(self) -> None:
+        self.roots: Sequence[Terms] = [self.whole]
+
+    def expect(
+        self, mixtures: Sequence[Mixture], factors: Sequence[Factors], kind: str
+    ) -> tuple[NDArray[np.float64], list[Statistics]]:
+        terms, total, mixture, made = self.whole, self.total, mixtures[0], factors[0]
+        assert isinstance(made, LoadedFactors)
+        statistics = None if kind == "check" else terms.empty_factors(mixture, total.n_roots)
+        posterior = posterior_of(total, made, kind)
+        n_numbers = numbers_of_a_row(mixture.n_components, terms.n_factors)
+        total.begin(kind, terms.n_samples, n_numbers, terms.itemsize, 1)
+        if total.mix is not None:
+            found = terms.sweep_factors(mixture, made, posterior, total.mix, statistics)
+        else:
+            found = self._by_chunks(mixture, made, posterior, statistics)
+        log_likelihood = total.roots.join(found + terms.log_constant)
+        return log_likelihood, [] if statistics is None else [statistics]
+
+    def _by_chunks(
+        self,
+        mixture: Mixture,
+        factors: LoadedFactors,
+        posterior: Posterior,
+        statistics: FactorStatistics | None,
+    ) -> NDArray[np.float64]:
+        """Take a sum that is no fixed matrix: log-likelihood (R,) without the constant."""
+        terms, total = self.whole, self.total
+        numbers = Numbers(terms, total, mixture, partial(terms.local, factors), terms.itemsize)
+        found = np.zeros(total.n_roots)
+        for rows, apart, onto in numbers:
+            found += terms.take(mixture, factors, posterior, apart, onto, rows, statistics)
+        return found - 0.5 * numbers.firsts
+
+
+class Numbers:
+    """Sums of c and u of every row, of a sum that has begun, chunk by chunk.
+
+    Iterating yields runs of rows, how the sums C differ from the first, (R, m, K), which has 0, and
+    the sums U, (R, m, K q), root by root.
+
+    Parameters
+    ----------
+    terms, total
+        Whose rows, and how they are summed.
+    mixture : Mixture
+        Has K components and q factors.
+    local : callable
+        c and u of each hub of this process for some rows, (B, m, K + K q).
+    itemsize : int
+        Bytes of a number.
+    """
+
+    def __init__(
+        self,
+        terms: Terms,
+        total: Sum,
+        mixture: Mixture,
+        local: Callable[[slice], Floats],
+        itemsize: int,
+    ) -> None:
+        self.terms, self.total, self.n_components = terms, total, mixture.n_components
+        self.width = numbers_of_a_row(mixture.n_components, mixture.n_factors)
+        self._numbers, self._limit = local, farthest(total.holders, FARTHEST[itemsize])
+        self._scalars = scalars_of_rows(terms, total)
+
+    @property
+    def firsts(self) -> NDArray[np.float64]:
+        """Sum of C of the first component over all rows, times row weights, (R,), at the end."""
+        return self._scalars.found[:, 0]
+
+    def __iter__(self) -> Iterator[tuple[slice, Floats, Floats]]:
+        k = self.n_components
+        for rows, sums in summed(self.terms, self.total, self.width, self._local, self._scalars):
+            apart = np.zeros((*sums.shape[:2], k), dtype=sums.dtype)
+            apart[:, :, 1:] = sums[:, :, : k - 1]
+            yield rows, apart, np.ascontiguousarray(sums[:, :, k - 1 :])
+
+    def _local(self, rows: slice) -> Floats:
+        numbers, k, weights = self._numbers(rows), self.n_components, self.terms.row_weights
+        _bring_nearer(numbers, k, self._limit)
+        apart = np.empty((*numbers.shape[:2], k - 1), dtype=numbers.dtype)
+        own = np.empty(0) if weights is None else weights[rows]
+        firsts = np.zeros(len(numbers))
+        c = np.ascontiguousarray(numbers[:, :, :k])
+        differences(c, own, apart, firsts, np.inf, self.terms.n_threads)
+        self._scalars.own[:, 0] += firsts
+        return np.concatenate([apart, numbers[:, :, k:]], axis=2)
+
+
+def _bring_nearer(numbers: Floats, n_components: int, limit: float) -> None:
+    """Move rows in place that are too far from a component for their numbers to be added.
+
+    They are on their way to its mean then: c falls by the square of what u does, so that neither
+    outweighs the other.
+    """
+    far = np.abs(numbers).max(axis=(1, 2), initial=0.0) > limit
+    for b in np.flatnonzero(far):
+        own = numbers[b]
+        u = own[:, n_components:].reshape(len(own), n_components, -1)
+        c = own[:, :n_components]
+        most = np.maximum(np.sqrt(np.maximum(c, 0.0) / limit), np.abs(u).max(axis=2) / limit)
+        share = 1.0 / np.maximum(most, 1.0)
+        u *= share[..., None]
+        c *= share**2

@@ -1,8 +1,12 @@
-"""FedEM and VR-FedEM: EM with statistics that are compressed, sampled, and sent by some workers.
+"""What a worker of FedEM computes of its rows in an iteration: all, a minibatch, or SPIDER.
+
+What a run of FedEM is saved as, and how it is put together again.
+
+FedEM and VR-FedEM: EM with statistics that are compressed, sampled, and sent by some workers.
 
 Dieuleveut, Fort, Moulines and Robin 2021. This is the whole algorithm; *whose* statistics these
 are is a `StatisticModel`, *how* they travel and who keeps their mean is in `vpem.steps.fedem_sums`,
-*what* a worker computes of its rows in `vpem.steps.estimates`.
+*what* a worker computes of its rows in `vpem.steps.fedem`.
 """
 
 from __future__ import annotations
@@ -10,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 from math import inf
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,25 +24,259 @@ from vpem.engines.engine import about
 from vpem.errors import InputError, NumericalError, PartitionedError, Setting
 from vpem.network.codecs import Codec
 from vpem.network.ledger import Ledger
-from vpem.network.schema import State
+from vpem.network.schema import (
+    COUNT,
+    FLAG,
+    NUMBER,
+    TEXT,
+    Array,
+    Integer,
+    ListOf,
+    Maybe,
+    Number,
+    Schema,
+    State,
+    check,
+)
 from vpem.settings import FedSettings
-from vpem.steps.estimates import ELSEWHERE, Estimates
-from vpem.steps.fedem_states import fedem_state, restore_fedem
-from vpem.steps.fedem_sums import Central, Local, statistic_keeper
-from vpem.steps.fedruns import (
+from vpem.steps.fedem_steps import Drift, Rest, SafeSteps, looks_needed, stays_noisy
+from vpem.steps.fedem_sums import (
+    Central,
     FedHistory,
     FedProgress,
     FedRun,
+    Local,
     StatisticModel,
     parse_step_size,
+    statistic_keeper,
     weights_of,
 )
-from vpem.steps.resting import Drift, Rest, looks_needed, stays_noisy
+from vpem.steps.recovery import STREAM, NoSaver, Saver, check_length, set_stream, stream_state
 from vpem.steps.runs import note_partition
-from vpem.steps.safe_steps import SafeSteps
-from vpem.steps.saver import NoSaver, Saver, check_length
 from vpem.sums.connect import Network
 from vpem.sums.quantizer import Basis, Quantizer
+
+if TYPE_CHECKING:
+    from vpem.steps.fedem_sums import StatisticModel
+
+
+ELSEWHERE = object()
+"""Parameters of a root of another process."""
+
+
+class Estimates:
+    """Estimates of the workers' mean expected statistics, and what they cost.
+
+    Parameters
+    ----------
+    model : StatisticModel
+        Whose statistics.
+    batch_size : int or None
+        Rows of a minibatch, drawn by the model; None: all rows.
+    reduced : bool
+        Variance reduction (SPIDER, Fang et al. 2018): a worker's estimate moves by the difference
+        between the statistics of a minibatch at the current and at the previous parameters that it
+        worked with. In the first iteration of an outer loop in which a worker is active it takes
+        all its rows.
+    inner : int or None
+        Iterations of an outer loop, with variance reduction.
+    rng : Generator
+        Draws the minibatches.
+    """
+
+    def __init__(
+        self,
+        model: StatisticModel,
+        batch_size: int | None,
+        reduced: bool,
+        inner: int | None,
+        rng: np.random.Generator,
+    ) -> None:
+        self.model = model
+        self.rng = rng
+        self.reduced = reduced
+        self.batch_size = batch_size
+        if inner is not None and not reduced:
+            raise InputError(
+                Setting("inner"), " is of variance reduction, which is not asked for; add ",
+                Setting("variance_reduction", True),
+            )  # fmt: skip
+        self.inner = inner or 0
+        n_kept = len(model.counts) if reduced else 0
+        self._last: NDArray[np.float64] = np.zeros((n_kept, model.size))
+        self._seen: list[Any] = [None] * len(model.counts)
+        self.n_expectations = 0
+        """Conditional expectations of a row computed."""
+
+    @property
+    def epochs(self) -> float:
+        """Conditional expectations computed, divided by the number of rows."""
+        return self.n_expectations / int(self.model.counts.sum())
+
+    def count_all(self) -> None:
+        """Count a pass over all rows that was made elsewhere."""
+        self.n_expectations += int(self.model.counts.sum())
+
+    def state(self) -> State:
+        """Return what is kept from one iteration to the next."""
+        known: dict[int, int] = {}
+        packed: list[Any] = []
+        for one in self._seen:
+            if one is not None and id(one) not in known:
+                known[id(one)] = len(packed)
+                packed.append(None if one is ELSEWHERE else self.model.pack(one))
+        return {
+            "n_expectations": self.n_expectations,
+            "last": self._last,
+            "parameters": packed,
+            "seen": [None if one is None else known[id(one)] for one in self._seen],
+        }
+
+    def schema(self, apart: bool) -> Schema:
+        """Return what that must be, ``apart`` where workers live in several processes."""
+        one = self.model.packed()
+        return {
+            "n_expectations": COUNT,
+            "last": Array("f8", self._last.shape),
+            "parameters": ListOf(Maybe(one) if apart else one, "S"),
+            "seen": ListOf(Maybe(Integer(below="S")), len(self._seen)),
+        }
+
+    def restore(self, state: State) -> None:
+        """Go on from what was kept."""
+        self.n_expectations = state["n_expectations"]
+        self._last[...] = state["last"]
+        packed = state["parameters"]
+        found = [ELSEWHERE if one is None else self.model.unpack(one) for one in packed]
+        self._seen[:] = [None if at is None else found[at] for at in state["seen"]]
+
+    def begin(self, iteration: int) -> None:
+        """Begin an iteration, counted from 1; with it an outer loop where its turn has come."""
+        if self.reduced and (iteration - 1) % self.inner == 0:
+            self._seen = [None] * len(self._seen)
+
+    def of(self, active: NDArray[np.intp], parameters: list[Any]) -> NDArray[np.float64]:
+        """Estimates (a, P) of the active workers, each at the parameters that it has."""
+        found = np.empty((len(active), self.model.size))
+        for place, worker in enumerate(active.tolist()):
+            found[place] = self._one(worker, parameters[place])
+        return found
+
+    def _one(self, worker: int, parameters: Any) -> NDArray[np.float64]:
+        rows = self._draw(worker)
+        if not self.reduced:
+            return self._expect(worker, parameters, rows)
+        before, self._seen[worker] = self._seen[worker], parameters
+        if before is None or rows is None:
+            estimate = self._expect(worker, parameters, None)
+        else:
+            estimate = self._last[worker] + self._expect(worker, parameters, rows)
+            estimate -= self._expect(worker, before, rows)
+        self._last[worker] = estimate
+        return estimate
+
+    def _draw(self, worker: int) -> NDArray[np.intp] | None:
+        held = int(self.model.counts[worker])
+        if self.batch_size is None or self.batch_size >= held:
+            return None
+        return self.model.draw(worker, self.batch_size, self.rng)
+
+    def _expect(
+        self, worker: int, parameters: Any, rows: NDArray[np.intp] | None
+    ) -> NDArray[np.float64]:
+        self.n_expectations += int(self.model.counts[worker]) if rows is None else len(rows)
+        return self.model.expect(worker, parameters, rows)
+
+
+def fedem_state(
+    run: FedRun,
+    n_active: int,
+    step: float,
+    model: StatisticModel,
+    links: Any,
+    estimates: Any,
+    rest: Any,
+    rng: np.random.Generator,
+) -> State:
+    """Return the state of an iteration, once the statistic has moved and before its M-step."""
+    return {
+        "iteration": run.n_iter,
+        "active": n_active,
+        "step": step,
+        "statistics": run.statistics,
+        "memories": run.memories,
+        "memory": run.memory,
+        "projections": int(run.projections),
+        "projected": list(run.projected),
+        "converged": run.converged,
+        "partitions": list(run.partitions),
+        "history": dict(vars(run.history)),
+        "model": model.state(),
+        "links": links.state(),
+        "estimates": estimates.state(),
+        "in_noise": run.in_noise,
+        "rest": rest.state(),
+        "stream": stream_state(rng),
+    }
+
+
+def fedem_schema(model: StatisticModel, links: Any, estimates: Any, rest: Any) -> Schema:
+    """Say what a state is."""
+    n_workers = len(model.counts)
+    counts, sizes = ListOf(COUNT, "H", least=1), ListOf(Number(0), "H")
+    return {
+        "iteration": Integer(1),
+        "active": Integer(most=n_workers),
+        "step": Number(0, 1),
+        "statistics": Array("f8", (links.n_roots, model.size)),
+        "memories": Array("f8", (n_workers, model.size)),
+        "memory": Array("f8", (model.size,)),
+        "projections": COUNT,
+        "projected": ListOf(COUNT),
+        "converged": FLAG,
+        "partitions": ListOf((COUNT, TEXT)),
+        "history": {
+            **dict.fromkeys(("iteration", "bytes_up", "bytes"), counts),
+            **dict.fromkeys(("epochs", "mean_field", "disagreement"), sizes),
+            "objective": ListOf(NUMBER, "H"),
+        },
+        "model": model.schema(),
+        "links": links.schema(),
+        "estimates": estimates.schema(links.holders.apart),
+        "in_noise": FLAG,
+        "rest": rest.schema(),
+        "stream": STREAM,
+    }
+
+
+def restore_fedem(
+    saver: Saver,
+    model: StatisticModel,
+    links: Any,
+    estimates: Any,
+    rest: Any,
+    rng: np.random.Generator,
+) -> FedRun:
+    """Put a run together again; parameters are found by the M-step that comes next."""
+    state = saver.saved
+    assert state is not None
+    check(fedem_schema(model, links, estimates, rest), state, saver.place)
+    model.restore(state["model"])
+    links.restore(state["links"])
+    estimates.restore(state["estimates"])
+    rest.restore(state["rest"])
+    set_stream(rng, state["stream"])
+    same = ("memories", "memory", "projections", "projected", "converged", "partitions",
+            "in_noise")  # fmt: skip
+    return FedRun(
+        state["statistics"].mean(axis=0),
+        state["statistics"],
+        None,
+        FedHistory(**state["history"]),
+        n_iter=state["iteration"],
+        **{name: state[name] for name in same},
+    )
+
 
 Vector = NDArray[np.float64]
 
@@ -81,9 +319,9 @@ def run_fedem(
         one epoch is counted.
     settings : FedSettings, optional
         None: the defaults. Where anything is drawn or quantized, corrections must be below ``tol``
-        in so many iterations in a row (`vpem.steps.resting.looks_needed`). Noise that stays above
-        it ends a run of constant steps once it alone moves the statistic
-        (`vpem.steps.resting.Drift`). Steps may be a function too (`parse_step_size`).
+        in so many iterations in a row (`vpem.steps.fedem_steps.looks_needed`). Noise that stays
+        above it ends a run of constant steps once it alone moves the statistic
+        (`vpem.steps.fedem_steps.Drift`). Steps may be a function too (`parse_step_size`).
     codec : Codec, optional
         How workers send corrections to the server; None: as float64. A codec that is biased by
         more than rounding needs memories, and takes ``alpha = 1`` and ``H`` the mean of the

@@ -1,4 +1,23 @@
-"""Lloyd's iterations, wherever rows are held, and what a checkpoint keeps of them."""
+"""Rows in clusters, followed from pass to pass: few are looked at again, and sums only change.
+
+Of each row two bounds are kept, how far its own centre is at most and any other at least. Both
+follow how far centres have moved; while the one is below the other the row stays where it is, and
+is not even read (Hamerly, *Making k-means even faster*, SDM 2010). Labels are those of Lloyd's
+algorithm: what rounding may lose is in the bounds.
+
+Counts, sums and squares are kept in two parts of double precision each, to which rows that change
+are added: they are what sums taken anew would be, to the last digit but for the rarest chance, and
+the inertia follows from them.
+
+Sums of clusters that move as the rows of a batch do: incremental Lloyd.
+
+A row that goes from one cluster to another leaves the sum of the one and enters that of the other,
+and the centres follow before the next batch is assigned. With exact sums neither step raises the
+inertia. What is kept is found anew from the labels when a pass begins, so that rounding does not
+add up over passes, and a run that goes on from its labels goes on alike.
+
+Lloyd's iterations, wherever rows are held, and what a checkpoint keeps of them.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +29,8 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from vpem._core.assign import follow_rows, inertias_of, measure_rows
+from vpem.checks import Floats
 from vpem.errors import PartitionedError
 from vpem.network.schema import (
     COUNT,
@@ -27,13 +48,221 @@ from vpem.network.schema import (
     State,
     check,
 )  # fmt: skip
-from vpem.steps.reinitialise import DRAWN
-from vpem.steps.runs import note_partition
-from vpem.steps.saver import NoSaver, Saver, check_length
-from vpem.steps.streams import RowStream
+from vpem.steps.recovery import NoSaver, Saver, check_length
+from vpem.steps.row_sampling import CHUNK_ROWS, HeldRows, RowStream
+from vpem.steps.runs import DRAWN, note_partition
 from vpem.sums.counted import AtServer
 from vpem.sums.partial import Wrapper
 from vpem.sums.sum import Sum
+
+FEW_ROWS = 12
+"""Of a worker and centre, below which distances of all rows cost less than moments of centres."""
+
+SURE = 1e-12
+"""Share of the squares about the start that an inertia has at least to be told by moments."""
+
+
+class FollowedRows:
+    """Rows of the workers of this process, in clusters that start at ``centres`` (K, d)."""
+
+    def __init__(self, held: HeldRows, centres: NDArray[np.float64], n_threads: int) -> None:
+        self.held = held
+        self.n_threads = n_threads
+        self._about = np.ascontiguousarray(centres.mean(axis=0), dtype=np.float64)
+        self._before: NDArray[np.float64] | None = None
+        self._upper = np.full(held.n_here, np.nan, dtype=np.float32)
+        self._lower = np.zeros(held.n_here, dtype=np.float32)
+        self._totals = np.zeros((len(held.runs), 2, centres.size + len(centres) + 1))
+        self._few = held.n_here < FEW_ROWS * len(centres) * len(held.runs)
+
+    def assign(self, centres: NDArray[np.float64], labels: NDArray[np.int32]) -> NDArray[np.intp]:
+        """Assign all rows to the nearest centres; return how many of each worker (n,) changed.
+
+        Centres (R, K, d) are one set for all workers, or one for each of this process; ``labels``
+        (m,) are changed in place.
+        """
+        held, changes = self.held, np.zeros(len(self.held.runs), dtype=np.intp)
+        centres = np.ascontiguousarray(centres)
+        before = centres if self._before is None else self._before
+        if before.shape != centres.shape:
+            before = np.ascontiguousarray(np.broadcast_to(before, centres.shape))
+        for rows in held.runs_of_rows() if held.runs else ():
+            follow_rows(
+                held.read(rows), held.weights[rows], held.within(rows), centres, before,
+                self._about, labels[rows], self._upper[rows], self._lower[rows], self._totals,
+                changes, self.n_threads,
+            )  # fmt: skip
+        self._before = centres.copy()
+        return changes
+
+    def totals(self, out: NDArray[np.float64]) -> None:
+        """Counts (K) and sums (K d) of each worker's clusters, side by side, into (n, K + K d)."""
+        np.add(self._totals[:, 0, :-1], self._totals[:, 1, :-1], out=out)
+
+    def inertias(
+        self, centres: NDArray[np.float64], labels: NDArray[np.int32]
+    ) -> NDArray[np.float64]:
+        """Inertia of each worker's rows (n,) about centres (R, K, d) that they are assigned to."""
+        found = np.zeros(len(self._totals))
+        if not self._few:
+            inertias_of(self._totals, self._about, np.ascontiguousarray(centres), found)
+            unsure = found < SURE * self._totals[:, 0, -1]
+            if not unsure.any():
+                return found
+            return np.where(unsure, self.measure(centres, labels)[1], found)
+        return self.measure(centres, labels)[1]
+
+    def measure(
+        self, centres: NDArray[np.float64], labels: NDArray[np.int32]
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Squared distances of rows (m,) to their centres, and sums over each worker's (n,)."""
+        held, distances = self.held, np.empty(self.held.n_here)
+        found = np.zeros(len(held.runs))
+        for rows in held.runs_of_rows() if held.runs else ():
+            measure_rows(
+                held.read(rows), held.weights[rows], held.within(rows),
+                np.ascontiguousarray(centres), labels[rows], distances[rows], found,
+                self.n_threads,
+            )  # fmt: skip
+        return distances, found
+
+
+Labels = NDArray[np.int32]
+
+
+class ClusterSums:
+    """Weights, sums and squares, about a point (d,), of rows in clusters."""
+
+    def __init__(self, n_clusters: int, about: NDArray[np.float64], gaps: bool) -> None:
+        self.about = about
+        self.counts = np.zeros(n_clusters)
+        self._sums = np.zeros((n_clusters, len(about)))
+        self._there = np.zeros_like(self._sums) if gaps else None
+        self._squares = np.zeros(len(about))
+
+    @property
+    def there(self) -> NDArray[np.float64]:
+        """Weight of what there is of each feature in each cluster, (K, d)."""
+        if self._there is None:
+            return np.broadcast_to(self.counts[:, None], self._sums.shape)
+        return self._there
+
+    def sums(self, about: NDArray[np.float64] | None = None) -> NDArray[np.float64]:
+        """Sums of the clusters (K, d), about points (K, d) or nothing."""
+        points = self.about if about is None else self.about - about
+        return self._sums + self.there * points
+
+    def inertia(self, centres: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Inertia of these rows in their clusters about centres (K, d), by feature, (d,)."""
+        off = centres - self.about
+        found = self._squares + (off * (off * self.there - 2.0 * self._sums)).sum(axis=0)
+        least: NDArray[np.float64] = np.maximum(found, 0.0)
+        return least
+
+    def move(
+        self,
+        data: Floats,
+        weights: NDArray[np.float64],
+        before: Labels,
+        after: Labels,
+        observed: NDArray[np.uint8] | None = None,
+    ) -> int:
+        """Move rows (m, d) from clusters to others, -1 being none: how many have moved."""
+        moved = np.flatnonzero(before != after)
+        if not len(moved):
+            return 0
+        values = data[moved].astype(np.float64) - self.about
+        there = None if observed is None else observed[moved]
+        if there is not None:
+            values *= there
+        own = weights[moved]
+        fresh = before[moved] < 0
+        self._squares += own[fresh] @ values[fresh] ** 2
+        self._add(values, own, after[moved], there, 1.0)
+        left = ~fresh
+        if left.any():
+            self._add(
+                values[left], own[left], before[moved][left],
+                None if there is None else there[left], -1.0,
+            )  # fmt: skip
+        return len(moved)
+
+    def _add(
+        self,
+        values: NDArray[np.float64],
+        weights: NDArray[np.float64],
+        labels: Labels,
+        there: NDArray[np.uint8] | None,
+        sign: float,
+    ) -> None:
+        hard = by_cluster(labels, sign * weights, len(self.counts))
+        self.counts += np.bincount(labels, sign * weights, len(self.counts))
+        self._sums += hard @ values
+        if self._there is not None and there is not None:
+            self._there += hard @ there
+
+
+class RowBatches:
+    """Rows of the workers of this process, some of each worker's in a batch.
+
+    Of all workers together a batch has ``batch_size`` rows.
+    """
+
+    def __init__(self, held: HeldRows, n_clusters: int, batch_size: int) -> None:
+        self.held = held
+        self.n_batches = -(-held.n_rows // batch_size)
+        self._n_clusters = n_clusters
+        first = held.read(slice(0, 1)) if held.n_here else np.zeros((1, held.width))
+        self._about: NDArray[np.float64] = np.asarray(first[0], dtype=np.float64)
+        if held.reach is not None:  # the same wherever workers live
+            self._about = held.reach.points.centre
+        self.own: list[ClusterSums] = []
+
+    def begin(self, labels: Labels) -> None:
+        """Find the workers' sums anew from the labels (m,) of their rows, -1 being none."""
+        gaps = self.held.observed is not None
+        self.own = []
+        for run in self.held.runs:
+            sums = ClusterSums(self._n_clusters, self._about, gaps)
+            for start in range(run.start, run.stop, CHUNK_ROWS):
+                rows = slice(start, min(start + CHUNK_ROWS, run.stop))
+                none = np.full(rows.stop - rows.start, -1, dtype=np.int32)
+                sums.move(*self._read(rows), none, labels[rows], self._observed(rows))
+            self.own.append(sums)
+
+    def rows(self, worker: int, number: int) -> slice:
+        """Return the rows of a worker of this process that are in a batch."""
+        run = self.held.runs[worker]
+        many = run.stop - run.start
+        first, last = (many * place // self.n_batches for place in (number, number + 1))
+        return slice(run.start + first, run.start + last)
+
+    def move(self, worker: int, rows: slice, before: Labels, after: Labels) -> int:
+        """Move rows of a worker from clusters to others: how many have moved."""
+        return self.own[worker].move(*self._read(rows), before, after, self._observed(rows))
+
+    def _read(self, rows: slice) -> tuple[Floats, NDArray[np.float64]]:
+        weights = self.held.weights
+        own = weights[rows] if len(weights) else np.ones(rows.stop - rows.start)
+        return self.held.read(rows), own
+
+    def _observed(self, rows: slice) -> NDArray[np.uint8] | None:
+        return None if self.held.observed is None else self.held.observed[rows]
+
+
+def by_cluster(labels: Labels, weights: NDArray[np.float64], n: int) -> Any:
+    """The sparse matrix (K, m) that adds rows up by cluster."""
+    from scipy.sparse import csr_array
+
+    starts = np.arange(len(labels) + 1)
+    return csr_array((weights, labels, starts), shape=(len(labels), n)).T
+
+
+def with_sums(found: NDArray[np.float64], sums: NDArray[np.float64]) -> NDArray[np.float64]:
+    """What lies between the counts and the inertia, with other sums."""
+    flat = sums.reshape(len(sums), sums.shape[1] * sums.shape[2])
+    return np.concatenate([flat, found[:, flat.shape[1] :]], axis=1)
+
 
 MOST_LLOYD = 300
 """Most iterations."""
@@ -48,7 +277,7 @@ class Pace:
 
     ``patience`` is how often more all must have been heard without a change before they stop, where
     sums err or some are absent; see `Lloyd.calm`. 0: the sum of an iteration is that of the last
-    one if no row has changed. Of batches, after which centres follow (`vpem.steps.lloyd_batches`),
+    one if no row has changed. Of batches, after which centres follow (`vpem.steps.lloyd`),
     an iteration is a pass over all. Within ``tolerances`` (n,), squared shifts, centres are at
     rest, of each hub's part of them or, over rows, in the eyes of each root of this process; None:
     they are once no row changes.

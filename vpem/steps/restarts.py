@@ -12,9 +12,8 @@ from numpy.typing import NDArray
 
 from vpem.errors import InputError, Setting
 from vpem.network.ledger import Ledger
-from vpem.network.schema import COUNT, FLAG, Integer, Mapping, Maybe, Number, Schema, State, check
-from vpem.steps.keeper import Keeper
-from vpem.steps.saver import STREAM, PartSaver, Saver, set_stream, stream_state
+from vpem.network.schema import COUNT, FLAG, Integer, Maybe, Number, Schema, State, TableOf, check
+from vpem.steps.recovery import STREAM, Keeper, PartSaver, Saver, set_stream, stream_state
 
 
 class Scored(Protocol):
@@ -115,12 +114,13 @@ class OneRun(_Saving):
 
     def restored(self, more: Schema) -> Any:
         """Set the ledger to what had been counted; returns what ``more`` the recipe has saved."""
-        return self._checked({"more": more, "loop": Mapping()})["more"]
+        return self._checked({"more": more, "loop": TableOf()})["more"]
 
     def begins_at(self, pick: Callable[[State], State]) -> State | None:
         """Return the parameters to begin at, where somebody was lost who was there before.
 
-        ``pick`` finds such parameters in what the loop saves; see `vpem.steps.keeper.Keeper.pick`.
+        ``pick`` finds such parameters in what the loop saves; see
+        `vpem.steps.recovery.Keeper.pick`.
         """
         keeper = self._saver
         if not isinstance(keeper, Keeper):
@@ -257,7 +257,7 @@ class Restarts(_Saving, Generic[R]):
                 "going": {
                     "stream": STREAM,
                     "more": {"rows": kept.rows, **kept.more},
-                    "loop": Mapping(some=kept.loop),
+                    "loop": TableOf(some=kept.loop),
                 },
             }
         )

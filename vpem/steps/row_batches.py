@@ -19,15 +19,12 @@ from vpem.network.schema import (
     Schema,
     State,
 )
-from vpem.steps.em import maximize
-from vpem.steps.reinitialise import Reinitialiser
-from vpem.steps.row_em import OverRows, add_messages
-from vpem.steps.runs import Progress, Run, check_finite, note_partition
-from vpem.steps.saver import STREAM, NoSaver, Saver, set_stream, stream_state
-from vpem.steps.visits import towards
-from vpem.terms.covariances import Factors
+from vpem.steps.batches import towards
+from vpem.steps.em import OverRows, add_messages, maximize
+from vpem.steps.recovery import STREAM, NoSaver, Saver, set_stream, stream_state
+from vpem.steps.runs import Progress, Reinitialiser, Run, check_finite, note_partition
 from vpem.terms.features import FeatureTerms
-from vpem.terms.mixture import Mixture
+from vpem.terms.mixture import Factors, Mixture
 from vpem.terms.row_statistics import Message
 from vpem.terms.statistics import Statistics
 

@@ -10,16 +10,24 @@ from numpy.typing import NDArray
 
 from vpem._core.assign import nearest_rows
 from vpem.checks import Floats
-from vpem.steps.followed_rows import FollowedRows
-from vpem.steps.held_rows import CHUNK_ROWS, HeldRows, StoredParts
-from vpem.steps.lloyd import MOST_LLOYD, PLAIN, Lloyd, Pace, inertia_of_roots, iterate_lloyd
-from vpem.steps.lloyd_batches import ClusterSums, RowBatches, with_sums
-from vpem.steps.saver import Saver
-from vpem.steps.streams import RowStream
+from vpem.steps.lloyd import (
+    MOST_LLOYD,
+    PLAIN,
+    ClusterSums,
+    FollowedRows,
+    Lloyd,
+    Pace,
+    RowBatches,
+    inertia_of_roots,
+    iterate_lloyd,
+    with_sums,
+)
+from vpem.steps.recovery import Saver
+from vpem.steps.row_sampling import CHUNK_ROWS, HeldRows, RowStream, StoredParts
 from vpem.sums.counted import AtServer, add_vectors
 from vpem.sums.partial import Wrapper
 from vpem.sums.sum import Sum
-from vpem.terms.reach import Reach
+from vpem.terms.units import Reach
 
 
 def lloyd_rows(
@@ -42,7 +50,7 @@ def lloyd_rows(
     Each worker assigns its rows to the nearest centre and sends, in one vector, the weight and the
     sum of its rows in each cluster, its part of the inertia, and how many rows changed. With an
     exact sum it is Lloyd's algorithm over all rows. Rows are assigned once more at the end but for
-    a "setup". Missing values, where ``observed`` (M, d) is 0 (`vpem.steps.seeding.seed_rows`),
+    a "setup". Missing values, where ``observed`` (M, d) is 0 (`vpem.steps.starts.seed_rows`),
     count by ``fill`` as the centre that they are filled by (k-POD, Chi, Chi and Baraniuk 2016), for
     which sums must be exact; else a feature's centre is the mean of what is there, and the messages
     have the weight of that besides. Where sums are masked, the stream draws points in the place of

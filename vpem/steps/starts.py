@@ -1,22 +1,289 @@
-"""Where EM starts, over features that no agent may show: by shared rows and by the same sum."""
+"""Greedy k-means++ (Arthur and Vassilvitskii 2007), over features and over rows.
+
+Rows are drawn far from each other: each in proportion to its potential, the squared distance to the
+nearest row that is chosen. Of several trials the one that leaves the least potential is kept.
+
+Where EM starts, over features that no agent may show: by shared rows and by the same sum.
+
+Where EM starts if some rows are labelled: at their means, and for other components as usual.
+
+Starts of which some parameters are given, and what a fit that goes on judges its change by.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
+from vpem.checks import Floats
+from vpem.errors import InputError, Setting
+from vpem.network.partition import Blocks
 from vpem.steps.feature_lloyd import lloyd_features
 from vpem.steps.lloyd import Lloyd, Pace
-from vpem.steps.seeding import seed_features
-from vpem.steps.streams import RowStream
+from vpem.steps.row_sampling import ROW_BYTES, HeldRows, RowStream, StoredParts
+from vpem.steps.summing import FARTHEST, Differences, begin_differences, in_units_of_squares, summed
+from vpem.sums.adding import farthest
+from vpem.sums.counted import add_vectors
 from vpem.sums.sum import Sum
-from vpem.terms.covariances import is_diagonal
-from vpem.terms.features import FeatureTerms
+from vpem.terms.features import FeatureTerms, StartTerms
 from vpem.terms.missing import MissingTerms
-from vpem.terms.mixture import Mixture
+from vpem.terms.mixture import Mixture, is_diagonal, is_tied
+from vpem.terms.units import Scaling
+
+MANY_WORKERS = 16
+"""Workers from which on their sums are taken in one call, row by row and not in pairs."""
+
+
+class Potential(Protocol):
+    """Squared distances of all rows to the nearest of those that are chosen."""
+
+    def look(self, rows: Sequence[int]) -> int:
+        """Measure from rows that were drawn: which of them leaves the least potential."""
+
+    def keep(self, trial: int, chosen: Sequence[int]) -> None:
+        """Take one of these for chosen."""
+
+    def left(self) -> bool:
+        """Whether any row is away from all that are chosen."""
+
+    def draw(self, count: int) -> list[int]:
+        """Draw rows, which all agents then know."""
+
+
+def _seed(
+    potential: Potential,
+    total: Sum,
+    n_components: int,
+    stream: RowStream,
+    n_trials: int | None,
+    tell: Callable[[str], None] | None,
+    begun: bool = False,
+) -> NDArray[np.intp]:
+    """Choose rows (K,); the first at random, unless something is ``begun`` with."""
+    if n_trials is None:
+        n_trials = 2 + int(np.log(n_components))
+    chosen: list[int] = []
+    if not begun:
+        latest = [stream.draw()]
+        chosen.append(latest[potential.look(latest)])
+        potential.keep(0, chosen)
+    while len(chosen) < n_components:
+        if not potential.left():
+            # Fewer different rows than components: the rest are drawn among those not taken.
+            rest = stream.draw_distinct(n_components)
+            fresh = [int(row) for row in rest if row not in chosen]
+            chosen += fresh[: n_components - len(chosen)]
+            break
+        # One that is drawn twice is looked at once.
+        latest = list(dict.fromkeys(potential.draw(n_trials)))
+        best = potential.look(latest)
+        chosen.append(latest[best])
+        total.agree("flooding", ROW_BYTES)
+        potential.keep(best, chosen)
+        if tell is not None:
+            tell(f"k-means++, row {len(chosen)} of {n_components}")
+    return np.array(chosen, dtype=np.intp)
+
+
+# ---- features ------------------------------------------------------------------------------------
+
+
+def summed_distances(
+    terms: StartTerms,
+    total: Sum,
+    centres: NDArray[np.float64],
+) -> Iterator[tuple[slice, Floats]]:
+    """Squared distances to centres (L, d) summed over hubs, (R, m, L), a chunk of rows a time."""
+    total.begin("setup", terms.n_samples, len(centres), terms.itemsize)
+    local = partial(terms.distances, centres)
+    for rows, sums in summed(terms, total, len(centres), local):
+        yield rows, np.maximum(sums, 0)
+
+
+def seed_features(
+    terms: StartTerms,
+    total: Sum,
+    n_components: int,
+    stream: RowStream,
+    tell: Callable[[str], None] | None = None,
+    near: NDArray[np.float64] | None = None,
+) -> NDArray[np.intp]:
+    """Choose rows (K,) by the first root's sums of squared distances over hubs.
+
+    ``tell`` is told of every row that is chosen. With centres ``near`` (L, d), in block order, only
+    K - L rows are chosen, far from these, too.
+    """
+    total = in_units_of_squares(terms, total)
+    potential = _OverFeatures(terms, total, stream)
+    if near is not None:
+        potential.begin(near)
+        n_components -= len(near)
+    begun = near is not None
+    return _seed(potential, total, n_components, stream, None, tell, begun)
+
+
+class _OverFeatures:
+    """The potential as the first root finds it."""
+
+    def __init__(self, terms: StartTerms, total: Sum, stream: RowStream) -> None:
+        self.terms = terms
+        self.total = total
+        self.stream = stream
+        self.nearest: NDArray[Any] | None = None
+        self.trials: list[Floats] = []
+
+    def begin(self, centres: NDArray[np.float64]) -> None:
+        """Measure from centres that are chosen already."""
+        for some, distances in summed_distances(self.terms, self.total, centres):
+            if self.total.roots.mine(0):
+                if self.nearest is None:
+                    self.nearest = np.empty(self.terms.n_samples, distances.dtype)
+                self.nearest[some] = distances[0].min(axis=1)
+
+    def look(self, rows: Sequence[int]) -> int:
+        terms, total, nearest = self.terms, self.total, self.nearest
+        self.trials = []
+        centres = terms.at_rows(np.array(rows))
+        for some, distances in summed_distances(terms, total, centres):
+            if not total.roots.mine(0):
+                continue
+            if not self.trials:
+                self.trials = [np.empty(terms.n_samples, distances.dtype) for _ in rows]
+            for trial, column in zip(self.trials, distances[0].T, strict=True):
+                trial[some] = column if nearest is None else np.minimum(column, nearest[some])
+        left = [float(self.stream.weigh(trial).sum(dtype=np.float64)) for trial in self.trials]
+        return int(total.roots.bcast(int(np.argmin(left)) if total.roots.mine(0) else None))
+
+    def keep(self, trial: int, chosen: Sequence[int]) -> None:
+        if self.total.roots.mine(0):
+            self.nearest = self.trials[trial]
+            self.nearest[chosen] = 0.0
+
+    def left(self) -> bool:
+        nearest = self.nearest
+        left = nearest is None or bool(self.stream.weigh(nearest).any())
+        return bool(self.total.roots.bcast(left))
+
+    def draw(self, count: int) -> list[int]:
+        # In other processes too, so that the shared stream goes on alike.
+        drawn: list[int] = self.total.roots.bcast(
+            [self.stream.draw(self.nearest) for _ in range(count)]
+        )
+        self.total.agree("flooding", ROW_BYTES * count)
+        return drawn
+
+
+# ---- rows ----------------------------------------------------------------------------------------
+
+
+def seed_rows(
+    parts: Sequence[Floats] | StoredParts,
+    total: Sum,  # of workers, each a root, or a server's
+    n_components: int,
+    stream: RowStream,  # weights are worker by worker
+    *,
+    n_trials: int | None = None,  # drawn a step; 1: as published; None: 2 + log K
+    n_threads: int = 1,
+    observed: NDArray[np.uint8] | None = None,
+    tell: Callable[[str], None] | None = None,  # told of every row that is chosen
+) -> NDArray[np.intp]:
+    """Choose rows of those (m_i, d) that each of the workers holds; return their numbers (K,).
+
+    Each worker sends the potential of its rows, added up, in a place of its own of one vector, so
+    that all know from which worker a shared random number draws; that worker draws among its own
+    rows and sends the row to all. The first worker's sum decides. It is the draw of the same
+    algorithm over all rows at one place, in the order of the workers. Distances are by what is
+    ``observed`` (M, d), times the share of features it is.
+    """
+    held = HeldRows(parts, total, stream.row_weights, observed)
+    potential = _OverRows(held, total, stream, n_threads)
+    return _seed(potential, total, n_components, stream, n_trials, tell)
+
+
+class _OverRows:
+    """The potential of every worker's rows."""
+
+    def __init__(self, held: HeldRows, total: Sum, stream: RowStream, n_threads: int) -> None:
+        self.held = held
+        self.total = total
+        self.stream = stream
+        self.n_threads = n_threads
+        self.trials = self.sums = self.remaining = np.empty(0)
+        self.nearest: NDArray[Any] | None = None
+
+    def look(self, rows: Sequence[int]) -> int:
+        held = self.held
+        points = held.share(rows)
+        self.trials = np.empty((len(points), held.n_here))
+        held.distances(points, self.trials, self.n_threads)
+        if self.nearest is not None:
+            np.minimum(self.trials, self.nearest, out=self.trials)
+        # (L, N): what every worker has left after each trial, as the first worker knows it.
+        self.sums = self._by_worker(self._potentials())
+        return int(np.argmin(self.sums.sum(axis=1)))
+
+    def _potentials(self) -> NDArray[np.float64]:
+        """Weighted sums over each worker's rows after each trial, shape (N, L)."""
+        held, trials = self.held, self.trials
+        if len(held.weights):
+            trials = trials * held.weights
+        filled = np.flatnonzero(np.diff(held.bounds))
+        found = np.zeros((len(held.runs), len(trials)))
+        if len(filled) < MANY_WORKERS:
+            for worker in filled:
+                found[worker] = trials[:, held.runs[worker]].sum(axis=1)
+        else:
+            found[filled] = np.add.reduceat(trials, held.bounds[filled], axis=1).T
+        return found
+
+    def _by_worker(self, sums: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Send potentials (n, L), each worker's in a place of its own: (L, N)."""
+        total, n_trials, n_workers = self.total, sums.shape[1], self.held.n_workers
+        if total.mix is not None and len(total.mix) == 1 and (total.mix == 1).all():
+            # An exact sum of vectors that have one entry each that is not zero.
+            total.begin("setup", 1, sums.size, sums.itemsize)
+            return np.ascontiguousarray(sums.T)
+        values = np.zeros((len(sums), n_workers, n_trials))
+        values[np.arange(len(sums)), self.held.own] = sums
+        summed = add_vectors(total, values.reshape(len(sums), n_workers * n_trials), "setup")
+        left: NDArray[np.float64] = np.asarray(total.roots.bcast(summed[0]))
+        return left.reshape(n_workers, n_trials).T
+
+    def keep(self, trial: int, chosen: Sequence[int]) -> None:
+        held = self.held
+        self.nearest = self.trials[trial].copy()
+        self.nearest[np.array(chosen)[held.here(chosen)] - held.first] = 0.0
+        self.remaining = self.sums[trial]
+
+    def left(self) -> bool:
+        return bool(self.remaining.any())
+
+    def draw(self, count: int) -> list[int]:
+        remaining = np.maximum(self.remaining, 0.0)
+        return [self._draw(remaining) for _ in range(count)]
+
+    def _draw(self, remaining: NDArray[np.float64]) -> int:
+        """Draw a row in proportion to weight times potential: first the worker, then its row."""
+        held, nearest = self.held, self.nearest
+        assert nearest is not None
+        ends = np.cumsum(remaining)
+        place = min(self.stream.rng.random() * ends[-1], np.nextafter(ends[-1], 0))
+        worker = int(np.searchsorted(ends, place, side="right"))
+        place -= ends[worker] - remaining[worker]
+        row = None
+        if held.holders.mine(worker):
+            run = held.runs[worker - held.own[0]]
+            values = nearest[run] * held.weights[run] if len(held.weights) else nearest[run]
+            own = np.cumsum(values)
+            inside = min(place, np.nextafter(own[-1], 0))
+            row = held.first + run.start + int(np.searchsorted(own, inside, side="right"))
+        return int(held.holders.bcast(row, worker))
+
 
 LLOYD_TOLERANCE = 1e-4
 """Squared shift of all centres, in mean variances of a feature, at which a start's are at rest."""
@@ -130,3 +397,201 @@ def _from_clusters(terms: FeatureTerms, total: Sum, run: Lloyd) -> Mixture:
             hard *= terms.row_weights[rows][:, None].astype(hard.dtype)
         terms.summarize(statistics, hard, rows)
     return terms.update(statistics)
+
+
+def start_at_labels(
+    init: str,
+    terms: Any,
+    total: Sum,
+    n_components: int,
+    labelled: NDArray[np.bool_],
+    stream: RowStream,
+    tell: Tell | None = None,
+) -> Any:
+    """Return starting parameters: equal weights, means of labelled rows, and sample covariances.
+
+    What is known of rows goes once through the sum, by itself, as it does in every E-step beside
+    the terms of features: each root then takes means of its own features. A row counts by how much
+    is known of it, ``1 - H(p) / log K``. Components that are not ``labelled`` (K,) start, by
+    ``init``, at rows drawn at random, or far from those means and from each other ("kmeans" is as
+    "k-means++" here).
+    """
+    view = terms.measured
+    own = [terms] if view is terms else [terms, view]
+    found = _means(own, total, n_components)
+    free = np.flatnonzero(~labelled)
+    if len(free) == 0:
+        return terms.start(found[0])
+    if init == "random":
+        found[0][free] = terms.at_rows(stream.draw_distinct(n_components)[free])
+        return terms.start(found[0])
+    numbers, draws, some = np.arange(terms.n_samples), stream, view
+    count = sample_size(n_components, terms.widest)
+    if count < terms.n_samples:
+        numbers, draws = stream.sample(count)
+        some = view.some(numbers, draws.row_weights)
+    near = found[-1][labelled]
+    places = seed_features(some, total, n_components, draws, tell, near=near)
+    found[0][free] = terms.at_rows(numbers[places])
+    return terms.start(found[0])
+
+
+def _means(own: list[Any], total: Sum, n_components: int) -> list[NDArray[np.float64]]:
+    """Return means (K, d) of labelled rows, as each of these terms has features."""
+    terms = own[0]
+    shape = (len(total.holders.own), n_components)
+    dtype = f"f{terms.itemsize}"
+
+    def local(rows: slice) -> Floats:
+        out = np.zeros((shape[0], rows.stop - rows.start, n_components), dtype=dtype)
+        if terms.known is not None:
+            terms.known.add(out, rows)
+        return out
+
+    first = np.zeros(1, dtype=np.intp)
+    statistics = [
+        one.of_clusters(np.repeat(one.at_rows(first), n_components, axis=0), total.n_roots)
+        for one in own
+    ]
+    begin_differences(total, "setup", terms.n_samples, n_components, terms.itemsize)
+    limit = farthest(total.holders, FARTHEST[terms.itemsize])
+    for rows, sums in Differences(terms, total, n_components, local, limit):
+        shares = _shares(sums)
+        if terms.row_weights is not None:
+            shares *= terms.row_weights[rows][:, None]
+        for one, into in zip(own, statistics, strict=True):
+            one.summarize(into, np.ascontiguousarray(shares, dtype=dtype), rows)
+    return [np.array(one.update(into).means) for one, into in zip(own, statistics, strict=True)]
+
+
+def _shares(sums: Floats) -> NDArray[np.float64]:
+    """Probabilities (R, m, K) of costs less the first, times how much is known, 0 to 1."""
+    costs = np.concatenate([np.zeros((*sums.shape[:2], 1)), sums.astype(np.float64)], axis=2)
+    costs -= costs.min(axis=2, keepdims=True)
+    shares = np.exp(-0.5 * costs)
+    shares /= shares.sum(axis=2, keepdims=True)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        unknown = -np.where(shares > 0, shares * np.log(shares), 0.0).sum(axis=2, keepdims=True)
+    known = 1 - unknown / np.log(sums.shape[2] + 1)
+    found: NDArray[np.float64] = shares * np.where(known > 1e-9, known, 0.0)
+    return found
+
+
+Vector = NDArray[np.float64]
+
+PARTS = ("weights", "means", "covariances")
+"""Of a mixture, by the names of its attributes."""
+
+
+@dataclass(frozen=True)
+class GivenStart:
+    """Where EM starts, if that is more than the name of a start."""
+
+    init: Any  # of parameters not given
+    given: Mixture | None = None  # features in one block, in the user's units
+    parts: tuple[str, ...] = ()  # of "weights", "means", "covariances"
+    last: Vector | None = None  # (R,) log-likelihood per sample before, for the first change
+
+    @classmethod
+    def of(cls, init: Any) -> GivenStart:
+        """Return a start as such, whatever form it has."""
+        return init if isinstance(init, cls) else cls(init)
+
+    @classmethod
+    def at(
+        cls,
+        init: Any,
+        covariance_type: str,
+        shape: tuple[int, int],
+        weights: ArrayLike | None = None,
+        means: ArrayLike | None = None,
+        precisions: ArrayLike | None = None,
+    ) -> GivenStart:
+        """Return the start at some parameters, and at what ``init`` finds of the others, if any.
+
+        ``shape`` is (K, d), weights (K,), and means (K, d) are in the user's units. Precisions are
+        inverse covariances: (K, d, d) full, (d, d) tied, (K, d) diagonal, (d,) tied-diagonal, (K,)
+        spherical, one number tied-spherical.
+        """
+        k, d = shape
+        found = {
+            "weights": None if weights is None else _weights(weights, k),
+            "means": None if means is None else _array("means_init", means, shape),
+            "covariances": None
+            if precisions is None
+            else _covariances(precisions, covariance_type, k, d),
+        }
+        parts = tuple(name for name in PARTS if found[name] is not None)
+        if not parts:
+            return cls(init)
+        copies = 1 if is_tied(covariance_type) else k
+        unknown = np.ones((copies, d))
+        if not is_diagonal(covariance_type):
+            unknown = np.tile(np.eye(d).ravel(), copies)
+        placeholders = {
+            "weights": np.full((1, k), 1.0 / k), "means": np.zeros(shape), "covariances": unknown,
+        }  # fmt: skip
+        values: dict[str, Any] = {
+            name: placeholders[name] if value is None else value for name, value in found.items()
+        }
+        blocks = Blocks((np.arange(d),), (0,), ((0,),))
+        mixture = Mixture(blocks, covariance_type, scaling=Scaling.none(d), **values)
+        return cls(mixture) if parts == PARTS else cls(init, mixture, parts)
+
+    def over(self, start: Mixture, place: Callable[[Mixture], Mixture]) -> Mixture:
+        """Return a start with the parameters that are given.
+
+        ``place`` returns a mixture of all features over the start's blocks and in its units.
+        """
+        if self.given is None:
+            return start
+        own = place(self.given)
+        values = {name: getattr(own, name) for name in self.parts}
+        if "weights" in values:
+            values["weights"] = np.broadcast_to(values["weights"], start.weights.shape).copy()
+        return replace(start, **values)
+
+
+def _array(name: str, values: ArrayLike, shape: tuple[int, ...]) -> Vector:
+    """Return finite numbers of this shape."""
+    try:
+        found = np.array(values, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise InputError(Setting(name), f" must be numbers, got {values!r}") from None
+    if found.shape != shape:
+        raise InputError(Setting(name), f" must have shape {shape}, got {found.shape}")
+    if not np.isfinite(found).all():
+        raise InputError(Setting(name), " must be finite")
+    return found
+
+
+def _weights(values: ArrayLike, n_components: int) -> Vector:
+    """Return mixing weights (1, K)."""
+    found = _array("weights_init", values, (n_components,))
+    total = float(found.sum())
+    if found.min() < 0 or found.max() > 1 or not np.isclose(total, 1, rtol=1e-6):
+        raise InputError(
+            Setting("weights_init"),
+            f" must be from 0 to 1 and add up to 1, got {found.min():g} to {found.max():g} with "
+            f"the sum {total:g}; divide them by it",
+        )
+    return (found / total)[None]
+
+
+def _covariances(values: ArrayLike, covariance_type: str, k: int, d: int) -> Vector:
+    """Return covariances as a mixture of one block has them, of precisions as users give them."""
+    name = "precisions_init"
+    copies = () if is_tied(covariance_type) else (k,)
+    inner: tuple[int, ...] = (d,) if is_diagonal(covariance_type) else (d, d)
+    inner = () if covariance_type.endswith("spherical") else inner
+    found = _array(name, values, (*copies, *inner))
+    if is_diagonal(covariance_type):
+        if not (found > 0).all():
+            raise InputError(Setting(name), f" must be positive, got {found.min():g}")
+        column = found.reshape(-1, inner[0] if inner else 1)
+        return np.ascontiguousarray(np.broadcast_to(1 / column, (len(column), d)))
+    stack = found.reshape(-1, d, d)
+    if not np.allclose(stack, stack.transpose(0, 2, 1)) or np.linalg.eigvalsh(stack).min() <= 0:
+        raise InputError(Setting(name), " must be symmetric and positive definite")
+    inverse = np.linalg.inv(stack)
+    return ((inverse + inverse.transpose(0, 2, 1)) / 2).ravel()

@@ -17,8 +17,8 @@ from vpem.network.ledger import Ledger
 from vpem.sums.counted import at_server
 from vpem.sums.sum import Scalars, Sum
 from vpem.sums.units import check_digits, in_common_units
-from vpem.terms.nearest import diagonals, spread_rows, usual_squares
-from vpem.terms.terms import StartTerms, Terms
+from vpem.terms.features import StartTerms, Terms
+from vpem.terms.missing import diagonals, spread_rows, usual_squares
 
 FARTHEST = {8: 2.0**36, 4: 2.0**16}
 """Twice the nats by which a hub's terms of a row may differ and be sent as they are, by bytes of a

@@ -26,7 +26,7 @@ from vpem.network.codecs import Codec, parse_codec
 from vpem.network.faults import Faults
 from vpem.network.graph import Graph
 from vpem.network.hubs import Routes
-from vpem.network.schema import COUNT, Mapping, Schema, State
+from vpem.network.schema import COUNT, Schema, State, TableOf
 from vpem.settings import SumSettings
 from vpem.sums.consensus import MOST_GOSSIP_ROUNDS
 
@@ -174,7 +174,7 @@ class Traffic:
     @staticmethod
     def schema() -> dict[str, Schema]:
         """Return what that must be."""
-        return {"delivered": Mapping(COUNT), "on_wire": Mapping(COUNT)}
+        return {"delivered": TableOf(COUNT), "on_wire": TableOf(COUNT)}
 
     def restore(self, state: State) -> None:
         """Go on from what went."""

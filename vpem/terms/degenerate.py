@@ -12,8 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from vpem.terms.covariances import variances_of
-from vpem.terms.mixture import Mixture
+from vpem.terms.mixture import Mixture, variances_of
 
 AT_FLOOR = 1.1
 """Variances, in floors, up to which they are at the floor: the rows add less than a tenth of it."""

@@ -1,9 +1,16 @@
-"""Data split by features: what each hub adds to the sum, and how it updates its own block."""
+"""What every kind of local terms answers to.
+
+What is the same for all terms of data split by features, whatever the densities are.
+
+Data split by features: what each hub adds to the sum, and how it updates its own block.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from copy import copy
 from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -11,15 +18,250 @@ from numpy.typing import DTypeLike, NDArray
 from vpem._core.covariances import covariances_diag, covariances_full
 from vpem._core.mahalanobis import mahalanobis_diag
 from vpem._core.moments import moments_diag, moments_full
+from vpem._core.normalise import normalise
 from vpem._core.sweep import sweep
 from vpem.checks import Floats
 from vpem.network.partition import Blocks
-from vpem.terms.covariances import Factors, block_views, factorise
-from vpem.terms.matrix import Arranges, Rows, arrange_rows
-from vpem.terms.mixture import Mixture
-from vpem.terms.row_terms import RowTerms
-from vpem.terms.scaling import FLOOR, Scaling
+from vpem.terms.density import Density
+from vpem.terms.mixture import Factors, Mixture, block_views, factorise
+from vpem.terms.rows import Arranges, Known, Rows, arrange_rows
 from vpem.terms.statistics import BlockStatistics, Statistics
+from vpem.terms.units import FLOOR, Scaling
+
+if TYPE_CHECKING:
+    from vpem.network.partition import Blocks
+    from vpem.terms.mixture import Factors, Mixture
+    from vpem.terms.rows import Rows
+    from vpem.terms.statistics import Statistics
+
+
+class Terms(Protocol):
+    """What is summed."""
+
+    n_samples: int
+    total_weight: float
+    row_weights: NDArray[np.float64] | None
+    """Weight of each row (M,); None: 1."""
+    n_threads: int
+    reg_covar: NDArray[np.float64]
+    """Added to the diagonal of every covariance."""
+    log_constant: float
+    constant_in_sums: bool
+    """Whether each hub adds its own part of that to what is summed, and it is 0 here."""
+    itemsize: int
+    """Bytes of a number that is sent."""
+    least_rows: float
+    """Effective samples below which a component has collapsed, where a row weighs 1."""
+    resolution: float
+    """Relative change of a log-likelihood that rounding alone can make."""
+
+    def constants(self) -> NDArray[np.float64]:
+        """What each hub here has of `log_constant`, (B,)."""
+
+    def chunks(self, n_values: int) -> Iterator[slice]:
+        """Runs of rows for which ``n_values`` numbers a row fit in the working memory."""
+
+    def prepare(self, mixture: Mixture) -> Factors:
+        """Factor the parameters for an E-step."""
+
+    def local(self, factors: Factors, rows: slice) -> Floats:
+        """Terms of each hub for these rows, shape (B, m, K)."""
+
+    def responsibilities(
+        self, mixture: Mixture, sums: Floats, rows: slice
+    ) -> tuple[Floats, NDArray[np.float64]]:
+        """Responsibilities (R, m, K) and log-likelihood (R,) of these rows from the sums.
+
+        Sums are of terms (R, m, K), or of how they differ from the first (R, m, K - 1): of these
+        the log-likelihood is without minus half of what they differ from.
+        """
+
+    def sweep(
+        self,
+        mixture: Mixture,
+        factors: Factors,
+        mix: NDArray[np.float64],
+        statistics: Statistics | None,
+    ) -> NDArray[np.float64]:
+        """Do it all in one pass for the sum ``mix @ terms``: log-likelihood (R,)."""
+
+    def empty(self, centres: NDArray[np.float64], n_roots: int) -> Statistics:
+        """Statistics of no rows."""
+
+    def summarize(self, statistics: Statistics, responsibilities: Floats, rows: slice) -> None:
+        """Add these rows to the statistics."""
+
+    def update(self, statistics: Statistics) -> Mixture:
+        """Parameters from the total."""
+
+    def begun(self, start: Mixture) -> Mixture:
+        """Return parameters that come from elsewhere as those of these terms."""
+
+    def keep(self, mixture: Mixture, before: Mixture, hubs: NDArray[np.bool_]) -> Mixture:
+        """Return the mixture with the parameters that these hubs (B,) had before."""
+
+    def log_prior(self, mixture: Mixture) -> float:
+        """Log-density of the parameters under a prior, less that at its mode; 0 without any."""
+
+    def at_rows(self, indices: NDArray[np.intp]) -> NDArray[np.float64]:
+        """Rows of the data as centres."""
+
+    def middle(self, mixture: Mixture) -> NDArray[np.float64]:
+        """A centre that is no row."""
+
+    def reseeded(
+        self, mixture: Mixture, component: int, centre: NDArray[np.float64], weight: float
+    ) -> Mixture:
+        """Re-initialise one component."""
+
+
+class StartTerms(Terms, Protocol):
+    """What a start needs of the terms besides."""
+
+    blocks: Blocks
+    rows: Rows
+    units: int
+    """Power of two in which squared distances are counted under masks."""
+
+    def distances(self, centres: NDArray[np.float64], rows: slice) -> Floats:
+        """Squared distances of each hub's part of these rows to centres (L, d), (B, m, L)."""
+
+    def start(self, centres: NDArray[np.float64]) -> Mixture:
+        """Equal weights, means at the centres, sample covariances."""
+
+
+class BatchTerms(Terms, Protocol):
+    """What batches need of the terms besides."""
+
+    tells_expected: bool
+    """Whether `expected` can tell log-densities from statistics."""
+
+    @property
+    def by_responsibilities(self) -> bool:
+        """Whether rows and their responsibilities are all that statistics are made of."""
+
+    def part(self, rows: slice, following: slice | None = None) -> Terms:
+        """Terms of a run of rows, counted from 0 in it; which rows will be wanted next."""
+
+    def recentred(self, statistics: Statistics, centres: Floats) -> Statistics:
+        """Return the same statistics about other centres (K, d)."""
+
+    def with_hubs_of(
+        self, statistics: Statistics, other: Statistics, hubs: NDArray[np.bool_]
+    ) -> Statistics:
+        """Return the statistics with those hubs' (B,) part taken from other ones."""
+
+    def enough(self, counts: NDArray[np.float64]) -> NDArray[np.bool_]:
+        """Whether so many rows a component (R, K) are enough for an M-step, in each root's eyes."""
+
+    def update_early(self, statistics: Statistics, row: float) -> Mixture:
+        """Parameters from statistics in which `enough` rows count, each of them this much."""
+
+    def statistics_of(self, mixture: Mixture, weight: float, n_roots: int) -> Statistics:
+        """Statistics of rows of this total weight for which `update` gives ``mixture``."""
+
+    def expected(self, statistics: Statistics, mixture: Mixture, factors: Factors) -> float:
+        """Expected ``log g~`` of the rows in the statistics, without `log_constant`."""
+
+
+CHUNK_BYTES = 1 << 24
+"""Size aimed at for the terms of one chunk of rows, over all hubs or agents."""
+
+
+class RowTerms:
+    """Rows in chunks, their weights, and responsibilities from sums."""
+
+    rows: Rows  # give chunks runs and precision
+    row_weights: NDArray[np.float64] | None  # (M,); None: 1
+    n_threads: int
+    itemsize: int
+    least_rows = 0.5
+    """Effective samples (sum of responsibilities) below which a component has collapsed, in rows:
+    see `vpem.steps.runs.least_weight`."""
+    known: Known | None = None  # labels, say, of some rows
+    is_proper = False  # a prior keeps every component from being singular
+
+    def __copy__(self) -> Self:
+        """Return the same terms; as `copy` would, but in less time than a small batch takes."""
+        made = object.__new__(type(self))
+        made.__dict__.update(self.__dict__)
+        return made
+
+    def chunks(self, n_values: int) -> Iterator[slice]:
+        """Yield runs of rows for which ``n_values`` numbers a row fit in the working memory."""
+        step = max(64, CHUNK_BYTES // (self.itemsize * max(n_values, 1)))
+        for run in self.rows.runs():
+            for start in range(run.start, run.stop, step):
+                yield slice(start, min(start + step, run.stop))
+
+    def responsibilities(
+        self, mixture: Density, sums: Floats, rows: slice
+    ) -> tuple[Floats, NDArray[np.float64]]:
+        """Responsibilities (R, m, K) times row weights, and log-likelihood (R,) of these rows."""
+        log_weights = np.broadcast_to(mixture.log_weights, (len(sums), mixture.n_components))
+        out = np.empty((*sums.shape[:2], mixture.n_components), dtype=sums.dtype)
+        log_likelihoods = np.empty(sums.shape[:2])
+        normalise(sums, np.ascontiguousarray(log_weights), out, log_likelihoods, self.n_threads)
+        if self.known is not None:
+            self.known.look(out, rows)
+        if self.row_weights is None:
+            return out, log_likelihoods.sum(axis=1)
+        weights = self.row_weights[rows]
+        out *= weights[:, None].astype(out.dtype)
+        return out, log_likelihoods @ weights
+
+    def begun(self, start: Any) -> Any:
+        """Return parameters that come from elsewhere as those of these terms."""
+        return start
+
+    def resuming(self, mixture: Density) -> Self:
+        """Return these terms as they were when a mixture was saved."""
+        return self
+
+    def log_prior(self, mixture: Any) -> float:
+        """Log-density of parameters under a prior that terms have a part of; here there is none."""
+        return 0.0
+
+    def labelled(self, terms: Floats, rows: slice) -> Floats:
+        """Add what is known of these rows to the terms (B, m, K) of their features."""
+        if self.known is not None:
+            self.known.add(terms, rows)
+        return terms
+
+    def sweep_chunks(
+        self: Any, mixture: Any, factors: Any, mix: NDArray[np.float64], statistics: Any
+    ) -> NDArray[np.float64]:
+        """Take the sum ``mix @ Q`` and all that depends on it, chunk by chunk: (R,)."""
+        found = np.zeros(len(mix))
+        for rows in self.chunks(self.blocks.n_blocks * mixture.n_components):
+            sums = mixed(mix, self.local(factors, rows))
+            responsibilities, log_likelihoods = self.responsibilities(mixture, sums, rows)
+            found += log_likelihoods
+            if statistics is not None:
+                self.summarize_by(statistics, responsibilities, rows, factors)
+        return found
+
+    def summarize_by(
+        self: Any, statistics: Any, responsibilities: Floats, rows: slice, factors: Any
+    ) -> None:
+        """Add rows to the statistics, by the parameters that their responsibilities come from."""
+        self.summarize(statistics, responsibilities, rows)
+
+    def _weights(self, rows: slice) -> NDArray[np.float64]:
+        if self.row_weights is None:
+            return np.ones(rows.stop - rows.start)
+        return self.row_weights[rows]
+
+
+def mixed(mix: NDArray[np.float64], terms: Floats) -> Floats:
+    """Sums ``mix @ terms`` (R, m, K) of terms (B, m, K)."""
+    flat = terms.reshape(len(terms), -1)
+    if len(mix) == 1 and bool((mix == 1).all()):
+        sums = flat.sum(axis=0, keepdims=True)
+    else:
+        sums = (mix @ flat).astype(flat.dtype)
+    return np.ascontiguousarray(sums).reshape(len(mix), *terms.shape[1:])
+
 
 NEGLIGIBLE = 1e-22
 """Responsibilities that together weigh less than this are left out of a component's moments."""

@@ -1,36 +1,212 @@
-"""Data split by features of which values are missing: each hub adds what it can see.
+"""Expected statistics of blocks of which rows miss values, and parameters from them.
+
+Data split by features of which values are missing: each hub adds what it can see.
 
 With block-diagonal covariance a hub's term is the log-density of the values it has of its block,
 and nothing where it has none; the M-step of a block takes the rows of which it has something.
+
+The nearest of some centres.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from copy import copy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
+from vpem._core.assign import nearest_rows
+from vpem._core.covariances import covariances_full
 from vpem._core.missing import (
     marginal_diag,
     marginal_moments_diag,
     marginal_moments_full,
 )
-from vpem.checks import Floats
+from vpem._core.threads import one_blas_thread
+from vpem.checks import Floats, row_blocks
 from vpem.network.partition import Blocks
-from vpem.terms.covariances import Factors, factorise
-from vpem.terms.features import FeatureTerms
-from vpem.terms.matrix import Arranges, MemoryRows, Rows
-from vpem.terms.missing_patterns import Plan, marginal_terms, pattern_plan
-from vpem.terms.missing_statistics import MissingBlockStatistics, MissingFactors
-from vpem.terms.mixture import Mixture
-from vpem.terms.reach import Reach
-from vpem.terms.scaling import Add, Scaling, alone
-from vpem.terms.statistics import MissingStatistics, Statistics
+from vpem.terms.features import FeatureTerms, StartTerms
+from vpem.terms.mixture import Factors, Mixture, block_views, factorise
+from vpem.terms.rows import Arranges, MemoryRows, Plan, Rows, marginal_terms, pattern_plan
+from vpem.terms.statistics import BlockStatistics, MissingStatistics, Statistics, enough_rows
+from vpem.terms.units import Add, Reach, Scaling, alone
+
+
+@dataclass(frozen=True)
+class MissingFactors(Factors):
+    """Factors in double precision, and the mixture that they are of."""
+
+    mixture: Mixture
+
+    def in_precision(self, dtype: DTypeLike) -> Factors:
+        """Return the factors in the precision of the data."""
+        means, inverse, log_dets = (
+            np.ascontiguousarray(part, dtype=dtype)
+            for part in (self.means, self.inverse, self.log_dets)
+        )
+        return Factors(means, inverse, log_dets, self.failed)
+
+
+class MissingBlockStatistics(BlockStatistics):
+    """`BlockStatistics` in which a block, or a feature, has seen fewer rows than a component.
+
+    Attributes
+    ----------
+    share : ndarray of shape (d,) where covariances are diagonal, else (B,)
+        Part of the rows' weight that has a feature, or something of a block.
+    least_seen : float
+        Effective rows that a block needs of a component to change its parameters.
+    """
+
+    share: NDArray[np.float64]
+    least_seen: float
+
+    def _expecting(self, centres: Floats) -> MissingFactors:
+        """Return what values are expected by, of as many components as there are centres (K, d)."""
+        raise NotImplementedError
+
+    @property
+    def by_responsibilities(self) -> bool:
+        """Whether rows and their responsibilities are all that statistics are made of.
+
+        Where features of a block depend on each other, missing ones are expected by the parameters
+        of the time.
+        """
+        return self._is_diagonal
+
+    def empty(self, centres: Floats, n_roots: int) -> MissingStatistics:
+        """Statistics of no rows about centres (K, d)."""
+        made = super().empty(centres, n_roots)
+        n_components, d = made.shifts.shape
+        shape = (n_components, d) if self._is_diagonal else (self.blocks.n_blocks, n_components)
+        return MissingStatistics(
+            made.counts, made.first, made.second, made.shifts, seen=np.zeros(shape)
+        )
+
+    def recentred(self, statistics: Statistics, centres: Floats) -> MissingStatistics:
+        """Return the same statistics about other centres (K, d)."""
+        assert isinstance(statistics, MissingStatistics)
+        moved = super().recentred(statistics, centres)
+        assert isinstance(moved, MissingStatistics)
+        return replace(moved, seen=statistics.seen.copy())
+
+    def _per_feature(self, statistics: Statistics) -> NDArray[np.float64]:
+        assert isinstance(statistics, MissingStatistics)
+        if self._is_diagonal:
+            return statistics.seen
+        return self.blocks.of_feature(statistics.seen)
+
+    def with_hubs_of(
+        self, statistics: Statistics, other: Statistics, hubs: NDArray[np.bool_]
+    ) -> MissingStatistics:
+        """Return the statistics with those hubs' (B,) part taken from other ones."""
+        assert isinstance(statistics, MissingStatistics)
+        assert isinstance(other, MissingStatistics)
+        taken = super().with_hubs_of(statistics, other, hubs)
+        columns = hubs[self.blocks.block_of] if self._is_diagonal else hubs[:, None]
+        return MissingStatistics(**vars(taken), seen=np.where(columns, other.seen, statistics.seen))
+
+    def _about_means(self, mixture: Mixture, weight: float, n_roots: int) -> MissingStatistics:
+        """Statistics for which `update` gives a mixture, about its means.
+
+        Every block sees the same part of each component's rows, as it does of all. Where stochastic
+        EM settles does not depend on that, only how far a step moves a block.
+        """
+        made = super()._about_means(mixture, weight, n_roots)
+        if self._is_diagonal:
+            second = made.second * self.share
+            seen = self.blocks.of_feature(made.counts) * self.share
+            return MissingStatistics(made.counts, made.first, second, made.shifts, seen=seen)
+        copies = 1 if self._is_tied else mixture.n_components
+        per_feature = self.share[self.blocks.block_of]
+        for columns, count, width, view in self._banded(made.second, copies):
+            view *= per_feature[columns].reshape(count, width)[:, 0, None, None, None]
+        return MissingStatistics(**vars(made), seen=made.counts * self.share[:, None])
+
+    def _determinants(
+        self, statistics: Statistics, mixture: Mixture, factors: Factors
+    ) -> NDArray[np.float64]:
+        """Log-determinants (B,) of blocks' covariances, each as often as it is seen."""
+        assert isinstance(statistics, MissingStatistics)
+        seen = statistics.seen
+        if not self._is_diagonal:
+            found: NDArray[np.float64] = (factors.log_dets.astype(np.float64).T * seen).sum(axis=1)
+            return found
+        covariances = mixture.covariances
+        logs = np.log(np.where(covariances > 0, covariances, 1.0))
+        return self._over_hubs(logs * seen)
+
+    def update(self, statistics: Statistics) -> Mixture:
+        """Parameters from the statistics; where a block has next to no rows, as they were.
+
+        Parameters of which nothing is seen change no expectation: keeping them is a generalised
+        M-step.
+        """
+        return self._updated(statistics, np.array(self.least_seen))
+
+    def update_early(self, statistics: Statistics, row: float) -> Mixture:
+        """Parameters from statistics of few rows; where a block has not `enough`, as they were."""
+        widths = 1 if self._is_diagonal else self.blocks.widths[:, None]
+        return self._updated(statistics, row * enough_rows(widths))
+
+    def _updated(self, statistics: Statistics, least: NDArray[np.float64]) -> Mixture:
+        """Parameters from the statistics, where a block has seen at least so much."""
+        assert isinstance(statistics, MissingStatistics)
+        before = self._expecting(statistics.shifts).mixture
+        n = statistics.seen
+        few = n < least
+        columns = few if self._is_diagonal else self.blocks.of_feature(few)
+        first = np.where(columns, 0.0, statistics.first)
+        per_feature = n if self._is_diagonal else self.blocks.of_feature(n)
+        means = statistics.shifts.astype(np.float64)
+        np.add(means, first / np.where(columns, 1.0, per_feature), out=means, where=~columns)
+        means = np.where(columns, before.means, means)
+        if self._is_diagonal:
+            covariances = self._variances(statistics, first, least, before)
+        else:
+            covariances = np.empty_like(statistics.second)
+            covariances_full(
+                first, statistics.second, n, self.blocks.offsets, self.reg_covar, covariances
+            )
+            if not self._is_tied and few.any():
+                new = block_views(covariances, self.blocks.widths, before.n_components)
+                old = block_views(before.covariances, self.blocks.widths, before.n_components)
+                for b, k in np.argwhere(few):
+                    new[b][k] = old[b][k]
+        counts = statistics.counts
+        weights = counts / counts.sum(axis=1, keepdims=True)
+        return Mixture(self.blocks, self.covariance_type, weights, means, covariances, self.scaling)
+
+    def _variances(
+        self,
+        statistics: MissingStatistics,
+        first: NDArray[np.float64],
+        least: NDArray[np.float64],
+        before: Mixture,
+    ) -> NDArray[np.float64]:
+        """Variance of every feature by its own rows, of a block by all its values if spherical."""
+        n = statistics.seen
+        drop = np.square(first) / np.where(n < least, 1.0, n)
+        value = statistics.second - (drop.sum(axis=0, keepdims=True) if self._is_tied else drop)
+        total = n.sum(axis=0, keepdims=True) if self._is_tied else n
+        if self.covariance_type.endswith("spherical"):
+            value, total = (self._over_blocks(np.maximum(part, 0.0)) for part in (value, total))
+        found = np.maximum(value / np.where(total > 0, total, 1.0), 0.0) + self.reg_covar
+        kept: NDArray[np.float64] = np.where(total < least, before.covariances, found)
+        return kept
+
+    def _over_blocks(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Sum over the features of each block, told to each of them; (n, d)."""
+        sums = np.zeros((len(values), self.blocks.n_blocks))
+        for own, row in zip(sums, values, strict=True):
+            np.add.at(own, self.blocks.block_of, row)
+        found: NDArray[np.float64] = sums[:, self.blocks.block_of]
+        return found
+
 
 LEAST_SEEN = 0.5
 """Effective rows that a block needs of a component to change its parameters; where rows weigh less
@@ -375,3 +551,110 @@ def terms_of(X: Floats | Arranges, *arguments: Any, missing: bool, **options: An
     """Return the terms of data that miss values, or of data that do not."""
     kind = MissingTerms if missing else FeatureTerms
     return kind(X, *arguments, **options)
+
+
+FEWEST_ROWS = 10
+"""By fewer it is not told what is usual: one of them may be the one that is far away."""
+
+MOST_ROWS = 1000
+"""By more it is not told better."""
+
+
+def weighed(distances: NDArray[np.float64], row_weights: NDArray[np.float64] | None) -> float:
+    """Sum of squared distances (M,) times row weights."""
+    return float(distances.sum() if row_weights is None else distances @ row_weights)
+
+
+def distances_within(
+    terms: FeatureTerms, centres: NDArray[np.float64], labels: NDArray[np.int32], rows: slice
+) -> NDArray[np.float64]:
+    """Squared distances of some rows to the centres (K, d) of their clusters, hub by hub: (B, m).
+
+    Centres are in block order, and ``labels`` (M,) are clusters of all rows.
+    """
+    off = terms.rows.read(rows) - centres[labels[rows]]
+    if isinstance(terms, MissingTerms):
+        off *= terms.observed[rows]
+    found = np.empty((terms.blocks.n_blocks, len(off)))
+    for own, (begin, end) in zip(found, pairwise(terms.blocks.offsets.tolist()), strict=True):
+        np.einsum("mj,mj->m", off[:, begin:end], off[:, begin:end], out=own)
+    return found
+
+
+def diagonals(terms: StartTerms) -> NDArray[np.float64]:
+    """Squared distance (B,) of opposite corners of a box around all rows, in each hub."""
+    blocks = terms.blocks
+    ends = np.full((2, blocks.n_features), -np.inf)
+    for rows in terms.chunks(blocks.n_features):
+        data = terms.rows.read(rows)
+        np.fmax(ends, [data.max(axis=0), (-data).max(axis=0)], out=ends)
+    widths = np.maximum(ends.sum(axis=0), 0.0) ** 2
+    return np.bincount(blocks.block_of, widths, blocks.n_blocks).astype(np.float64)
+
+
+def usual_squares(rows: Floats) -> NDArray[np.float64]:
+    """Median squared distance (d,) of rows (m, d) from their median, of those that are away at all.
+
+    A few values that lie far away do not change it. It is 0 where nothing can be told.
+    """
+    found = np.zeros(rows.shape[1])
+    for feature, column in enumerate(rows.T):
+        there = column[np.isfinite(column)]
+        if len(there) >= FEWEST_ROWS:
+            off = (there - np.median(there)) ** 2
+            found[feature] = np.median(off[off > 0]) if off.any() else 0.0
+    return found
+
+
+def spread_rows(n_rows: int) -> NDArray[np.intp]:
+    """Return numbers of rows, spread evenly, by which `usual_squares` are told."""
+    return np.linspace(0, n_rows - 1, min(n_rows, MOST_ROWS)).astype(np.intp)
+
+
+def squares_of_observed(
+    rows: Floats, observed: NDArray[np.uint8], points: NDArray[np.float64], n_threads: int
+) -> Floats:
+    """Squared distances by what is there of rows (m, d) to points (L, d), shape (m, L)."""
+    width = rows.shape[1]
+    out = np.empty((1, len(rows), len(points)), dtype=rows.dtype)
+    ones, ends = np.ones((1, width)), np.array([0, width], dtype=np.intp)
+    known = np.ascontiguousarray(np.where(observed, rows, 0).astype(rows.dtype, copy=False))
+    marginal_diag(
+        known, observed, ends, np.ascontiguousarray(points, dtype=np.float64), ones,
+        np.zeros_like(ones), out, n_threads,
+    )  # fmt: skip
+    found: Floats = out[0]
+    return found
+
+
+def nearest(
+    X: Floats | Arranges,
+    centres: NDArray[np.float64],
+    scaling: Scaling,
+    n_threads: int,
+    observed: NDArray[np.uint8] | None = None,
+) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
+    """Nearest centre (M,) of each row and its squared distance (M,), some rows at a time.
+
+    Rows (M, d) are in the units of the centres (K, d), of which the first of several is taken;
+    distances are in those of ``scaling``. Values count where ``observed`` (M, d) is 1; None: all
+    that are not NaN.
+    """
+    labels, distances = np.full(len(X), -1, dtype=np.int32), np.empty(len(X))
+    places = np.ascontiguousarray(scaling.apply(centres), dtype=np.float64)
+    with one_blas_thread():
+        for start, part in row_blocks(X):
+            rows = np.ascontiguousarray(scaling.apply(part))
+            if rows.dtype not in (np.float32, np.float64):
+                rows = rows.astype(np.float64)
+            end = start + len(rows)
+            there = None if observed is None else observed[start:end]
+            if there is None and np.isnan(rows).any():
+                there = np.ascontiguousarray(~np.isnan(rows), dtype=np.uint8)
+            if there is not None:
+                found = squares_of_observed(rows, there, places, n_threads)
+                labels[start:end] = found.argmin(axis=1)
+                distances[start:end] = found.min(axis=1)
+                continue
+            nearest_rows(rows, places, labels[start:end], distances[start:end], n_threads)
+    return labels, distances

@@ -1,31 +1,135 @@
-"""The fitted mixture: parameters in blocks, their density, and what is asked of it."""
+"""Covariances block by block: their kinds, their shapes, and their Cholesky factors.
+
+The fitted mixture: parameters in blocks, their density, and what is asked of it.
+
+Parameters of a mixture as points of a vector space: nothing in it is out of bounds.
+
+Log mixing weights, means, loadings where there are factors, and of every covariance, less what it
+is at least, the Cholesky factor with the logarithms of its diagonal (of a variance half the
+logarithm). Whatever lies on the line through two mixtures is one too.
+
+Parameters that a run which begins at them elsewhere is given.
+
+Missing values by what is there: their conditional law under a Gaussian mixture, hub by hub.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import pairwise
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
+from vpem._core.cholesky import cholesky_blocks
+from vpem._core.mahalanobis import mahalanobis_diag, mahalanobis_full
 from vpem._core.threads import thread_count
 from vpem.checks import Floats
 from vpem.errors import InputError, NumericalError, check_choice
 from vpem.network.partition import Blocks
-from vpem.network.schema import Array, Schema, State
+from vpem.network.schema import KEPT, Array, Schema, State, check
 from vpem.settings import COVARIANCE_TYPES
-from vpem.terms.covariances import (
-    Factors,
-    block_views,
-    covariance_shape,
-    factorise,
-    is_diagonal,
-    is_tied,
-)
 from vpem.terms.density import Density
-from vpem.terms.missing_patterns import marginal_terms, pattern_plan
-from vpem.terms.scaling import Scaling
+from vpem.terms.rows import marginal_terms, pattern_plan
+from vpem.terms.units import Scaling
+
+Vector = NDArray[np.float64]
+
+
+def is_tied(covariance_type: str) -> bool:
+    """Whether all components share one covariance."""
+    return covariance_type.startswith("tied")
+
+
+def is_diagonal(covariance_type: str) -> bool:
+    """Whether covariances of this type are stored as variances."""
+    return not covariance_type.endswith(("full", "tied"))
+
+
+def is_independent(covariance_type: str) -> bool:
+    """Whether the features of a hub have variances of their own, and no covariances."""
+    return covariance_type.endswith("diag")
+
+
+def covariance_shape(blocks: Blocks, covariance_type: str, n_components: int) -> tuple[int, ...]:
+    """Shape of the array of all covariances, which is flat where blocks are full."""
+    copies = 1 if is_tied(covariance_type) else n_components
+    if is_diagonal(covariance_type):
+        return copies, blocks.n_features
+    return (copies * blocks.n_entries,)
+
+
+def block_views(
+    flat: NDArray[np.float64], widths: NDArray[np.intp], copies: int
+) -> list[NDArray[np.float64]]:
+    """Views of shape (copies, d_b, d_b), one a block, into a flat array of covariances."""
+    views, start = [], 0
+    for width in widths.tolist():
+        stop = start + copies * width * width
+        views.append(flat[start:stop].reshape(copies, width, width))
+        start = stop
+    return views
+
+
+@dataclass(frozen=True)
+class Factors:
+    """What the E-step needs of a mixture, in the precision of the data."""
+
+    means: Floats  # (K, d) in block order
+    inverse: Floats  # inverse Cholesky factors, flat, or inverse variances of shape (n_copies, d)
+    log_dets: Floats  # (n_copies, B) ``log|Sigma|`` of every block
+    failed: NDArray[np.uint8]  # (n_copies, B) 1 where a block is not positive definite
+
+    def terms(self, rows: Floats, offsets: NDArray[np.intp], n_threads: int) -> Floats:
+        """Local terms ``Q`` of these rows, shape (B, m, K), Valdeira et al., equation (12)."""
+        out = np.empty((len(offsets) - 1, len(rows), len(self.means)), dtype=rows.dtype)
+        kernel = mahalanobis_full if self.inverse.ndim == 1 else mahalanobis_diag
+        kernel(rows, offsets, self.means, self.inverse, self.log_dets, out, n_threads)
+        return out
+
+
+def factorise(mixture: Mixture, dtype: DTypeLike) -> Factors:
+    """Cholesky factors and log-determinants of every block of ``mixture``."""
+    blocks = mixture.blocks
+    copies = mixture.n_copies
+    log_dets = np.zeros((copies, blocks.n_blocks))
+    failed = np.zeros((copies, blocks.n_blocks), dtype=np.uint8)
+    covariances = mixture.covariances
+    if covariances.ndim == 1:
+        inverse = np.empty_like(covariances)
+        cholesky_blocks(covariances, blocks.offsets, copies, inverse, log_dets, failed)
+    else:
+        good = np.isfinite(covariances) & (covariances > 0)
+        safe = np.where(good, covariances, 1.0)
+        inverse = np.where(good, 1.0 / safe, 0.0)
+        member = np.zeros((copies, blocks.n_blocks))
+        for copy in range(copies):
+            np.add.at(log_dets[copy], blocks.block_of, np.log(safe[copy]))
+            np.add.at(member[copy], blocks.block_of, ~good[copy])
+        failed[...] = member > 0
+    return Factors(
+        np.ascontiguousarray(mixture.means, dtype=dtype),
+        np.ascontiguousarray(inverse, dtype=dtype),
+        np.ascontiguousarray(log_dets, dtype=dtype),
+        failed,
+    )
+
+
+def variances_of(mixture: Mixture) -> Vector:
+    """Return the variances (K, d) of each component, in the user's order and in units of fitting.
+
+    They are the diagonals of covariances, which are not put together for that.
+    """
+    shape = mixture.means.shape
+    if mixture.is_diagonal:
+        found = np.broadcast_to(mixture.covariances, shape)
+    else:
+        blocks = [np.diagonal(view, axis1=1, axis2=2) for view in mixture.covariance_blocks]
+        found = np.broadcast_to(np.concatenate(blocks, axis=1), shape)
+    found = found + mixture.explained
+    return found[:, mixture.blocks.position]
 
 
 @dataclass(frozen=True)
@@ -382,3 +486,192 @@ class Mixture(Density, facts="{n_components:component}, {n_features:feature}, {c
         inside = places - self.blocks.offsets[b]
         view = self.covariance_blocks[b]
         return np.broadcast_to(view, (k, *view.shape[1:]))[:, inside[:, None], inside]
+
+
+@dataclass(frozen=True)
+class Coordinates:
+    """A mixture in unconstrained coordinates, or the difference of two."""
+
+    blocks: Blocks  # of the mixture
+    weights: Vector  # (R, K) log mixing weights; 0 of components without weight
+    means: Vector  # (K, d), or (K (1 + q), d): with q factors the loadings follow
+    spreads: Vector  # log-Cholesky factors, shaped as the mixture's covariances
+
+    @classmethod
+    def of(cls, mixture: Mixture, floor: Vector) -> Coordinates:
+        """Return the coordinates of a mixture; NaN of a covariance that is not above the floor.
+
+        Its blocks are positive definite. The floor (d,) is a diagonal matrix below its covariances,
+        from which coordinates count them.
+        """
+        shares = mixture.shares
+        weights = np.log(np.where(shares > 0, shares, 1.0))
+        if mixture.is_diagonal:
+            return cls(
+                mixture.blocks,
+                weights,
+                mixture.located,
+                0.5 * np.log(mixture.covariances - floor),
+            )
+        spreads = np.empty_like(mixture.covariances)
+        widths, copies = mixture.blocks.widths, mixture.n_copies
+        floors = _by_block(mixture.blocks, floor)
+        for view, block, least in zip(
+            block_views(spreads, widths, copies), mixture.covariance_blocks, floors, strict=True
+        ):
+            diagonals = _diagonals(view)
+            view[...] = block
+            diagonals -= least
+            try:
+                view[...] = np.linalg.cholesky(view)
+            except np.linalg.LinAlgError:  # at the edge of rounding
+                view[...] = np.nan
+            np.log(diagonals, out=diagonals)
+        return cls(mixture.blocks, weights, mixture.located, spreads)
+
+    def minus(self, other: Coordinates) -> Coordinates:
+        """Return how this one differs from another."""
+        return Coordinates(
+            self.blocks,
+            self.weights - other.weights,
+            self.means - other.means,
+            self.spreads - other.spreads,
+        )
+
+    def moved(self, steps: Vector, along: Coordinates) -> Coordinates:
+        """Return this point moved ``along`` a direction, each root (R,) by a step of its own."""
+        blocks = self.blocks
+        if len(steps) == 1:
+            of_columns = of_spreads = steps
+        else:
+            of_columns = steps[blocks.block_of]
+            of_spreads = of_columns
+            if self.spreads.ndim == 1:
+                of_spreads = np.repeat(steps, _sizes(blocks, self.spreads))
+        return Coordinates(
+            blocks,
+            self.weights + steps[:, None] * along.weights,
+            self.means + of_columns * along.means,
+            self.spreads + of_spreads * along.spreads,
+        )
+
+    def dot(self, other: Coordinates, share: float = 1.0) -> Vector:
+        """Inner product of each block's part, (B,), with a share of its root's mixing weights."""
+        blocks = self.blocks
+        weights = share * (self.weights * other.weights).sum(axis=1)
+        columns = (self.means * other.means).sum(axis=0)
+        found = np.broadcast_to(weights, blocks.n_blocks).copy()
+        if self.spreads.ndim == 2:
+            columns += (self.spreads * other.spreads).sum(axis=0)
+        else:
+            one, two = self.spreads, other.spreads
+            ends = [0, *np.cumsum(_sizes(blocks, one)).tolist()]
+            found += [one[a:b] @ two[a:b] for a, b in pairwise(ends)]
+        found += np.bincount(blocks.block_of, columns, minlength=blocks.n_blocks)
+        return found
+
+    def mixture(self, like: Mixture, floor: Vector) -> Mixture:
+        """Return the mixture at this point, over the same floor as in `of`.
+
+        What is not in the coordinates is as in ``like``, and components without weight stay as they
+        are there.
+        """
+        logs = np.where(like.shares > 0, self.weights, -np.inf)
+        weights = np.exp(logs - logs.max(axis=1, keepdims=True))
+        weights /= weights.sum(axis=1, keepdims=True)
+        if like.is_diagonal:
+            covariances = np.exp(2 * self.spreads) + floor
+        else:
+            covariances = np.empty_like(self.spreads)
+            widths, copies = self.blocks.widths, like.n_copies
+            logarithms = block_views(self.spreads, widths, copies)
+            floors = _by_block(self.blocks, floor)
+            for view, logs, least in zip(
+                block_views(covariances, widths, copies), logarithms, floors, strict=True
+            ):
+                factors = logs.copy()
+                np.exp(_diagonals(logs), out=_diagonals(factors))
+                np.matmul(factors, factors.swapaxes(1, 2), out=view)
+                diagonals = _diagonals(view)
+                diagonals += least
+        return like.at(weights, self.means, covariances)
+
+
+def _by_block(blocks: Blocks, values: Vector) -> list[Vector]:
+    """What each block has of values (d,)."""
+    return [values[a:b] for a, b in pairwise(blocks.offsets)]
+
+
+def _sizes(blocks: Blocks, flat: Vector) -> NDArray[np.int64]:
+    """Numbers that each block has in a flat array of covariances, (B,)."""
+    return blocks.widths.astype(np.int64) ** 2 * (len(flat) // max(blocks.n_entries, 1))
+
+
+def _diagonals(block: Vector) -> Vector:
+    """View of the diagonals (n_copies, d_b) of matrices that lie one after the other."""
+    copies, width, _ = block.shape
+    return block.reshape(copies, width * width)[:, :: width + 1]
+
+
+def start_of_mixture(mixture: Density) -> State:
+    """Return the parameters in units of the data, to begin another fit at."""
+    none = Scaling.none(mixture.n_features)
+    return mixture.over(mixture.blocks, mixture.covariance_type, none).arrays()
+
+
+def mixture_of_start(start: State, like: Density) -> Density:
+    """Return the mixture of parameters that `start_of_mixture` found, once they have been checked.
+
+    ``like`` has the blocks, and the number of components, that they must have.
+    """
+    none = Scaling.none(like.n_features)
+    like = like.over(like.blocks, like.covariance_type, none)
+    check(like.schema(), start, KEPT)
+    return like.having(start)
+
+
+Matrix = NDArray[np.float64]
+
+
+def fill_gaps(
+    mixture: Mixture, values: Matrix, shares: Mapping[int, Matrix], noise: Matrix | None = None
+) -> Matrix:
+    """Return values (m, d), in the user's order and units, without the gaps of some hubs.
+
+    ``shares`` are responsibilities g (m, K) of the rows, by hub. What a hub lacks of a row becomes
+
+        sum_k g_k (mu_mk + S_mok S_ook^-1 (x_o - mu_ok)),
+
+    or where all are 0 but one, with standard normal noise (m, d), a draw from that component.
+    """
+    from scipy.linalg import solve_triangular
+
+    scaled, found = mixture.scaling.apply(values), values.copy()
+    noise = np.zeros(values.shape) if noise is None else noise
+    for b, own in shares.items():
+        columns, means, covariances = (
+            mixture.blocks.features[b],
+            mixture.block(b)[1],
+            mixture.dense(b),
+        )
+        part, there = scaled[:, columns], ~np.isnan(scaled[:, columns])
+        filled, drawn = np.where(there, part, 0.0), noise[:, columns]
+        lacking = np.flatnonzero(~there.all(axis=1))
+        patterns, number = np.unique(there[lacking], axis=0, return_inverse=True)
+        order, counts = np.argsort(number.ravel(), kind="stable"), np.bincount(number.ravel())
+        groups = np.split(lacking[order], np.cumsum(counts)[:-1])
+        for pattern, rows in zip(patterns, groups, strict=False):
+            seen, gaps = np.flatnonzero(pattern), np.flatnonzero(~pattern)
+            both, n = np.concatenate([seen, gaps]), len(seen)
+            for k in np.flatnonzero(own[rows].any(axis=0)):
+                # One factor has what explains the gaps, and below it what is left of them.
+                lower = np.linalg.cholesky(covariances[k][both[:, None], both])
+                some = rows[own[rows, k] > 0]
+                known = (part[some[:, None], seen] - means[k, seen]).T
+                known = solve_triangular(lower[:n, :n], known, lower=True) if n else known
+                left = lower[n:, n:] @ drawn[some[:, None], gaps].T
+                expected = means[k, gaps] + (lower[n:, :n] @ known + left).T
+                filled[some[:, None], gaps] += own[some, k, None] * expected
+        filled = mixture.scaling.of(columns).undo(filled)
+        found[:, columns] = np.where(there, values[:, columns], filled)
+    return found

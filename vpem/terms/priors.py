@@ -1,18 +1,31 @@
-"""Conjugate priors of a Gaussian mixture: Dirichlet weights, normal-Wishart hubs."""
+"""Conjugate priors of a Gaussian mixture: Dirichlet weights, normal-Wishart hubs.
+
+EM under a conjugate prior: to the mode of the posterior, as mclust's `priorControl` has it.
+
+A hub's covariance is inverse Wishart and its mean normal given that, variances that stand alone are
+inverse gamma, and mixing weights have no prior (Fraley and Raftery 2007). The density of the prior
+travels in the terms of its hub, an equal part of it in every row, so that what a sum finds is the
+penalised log-likelihood, which EM never lowers.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from copy import copy
+from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
-from vpem.errors import InputError, Setting
+from vpem.checks import Floats
+from vpem.errors import InputError, NumericalError, Setting
 from vpem.network.partition import Blocks
-from vpem.terms.covariances import block_views, is_independent
-from vpem.terms.mixture import Mixture
+from vpem.prior_settings import MAP
+from vpem.terms.features import FeatureTerms
+from vpem.terms.missing import MissingFactors, MissingTerms
+from vpem.terms.mixture import Factors, Mixture, block_views, factorise, is_independent
+from vpem.terms.statistics import Statistics
 
 Vector = NDArray[np.float64]
 
@@ -175,3 +188,263 @@ def check_prior(kind: str, weight: float, freedom: Any, sizes: NDArray[np.intp])
             Setting("degrees_of_freedom_prior", asked), " must be above the number of features of "
             f"the widest hub less 1, {widest - 1}: a Wishart distribution has no fewer",
         )  # fmt: skip
+
+
+NO_ROWS = np.array(1e-200)
+"""Effective rows that are none: no mean could be taken of them."""
+
+
+@dataclass(frozen=True)
+class PriorFactors(Factors):
+    """Factors in whose log-determinants each row has its part of a prior, and those without."""
+
+    plain: Factors
+
+
+@dataclass(frozen=True)
+class PriorMissingFactors(MissingFactors, PriorFactors):
+    """The same where values are missing, in double precision."""
+
+
+class ConjugateTerms(FeatureTerms):
+    """What terms under a conjugate prior have in common; ``reg_covar`` is in the prior."""
+
+    is_proper = True
+
+    @classmethod
+    def of_plain(cls, plain: FeatureTerms) -> Self:
+        """Return such terms of the rows that plain terms have, without a prior yet."""
+        made = object.__new__(cls)
+        made.__dict__.update(plain.__dict__)
+        made.reg_covar = np.zeros_like(plain.reg_covar)
+        made._sample_covariance = None
+        return made
+
+    def prepare(self, mixture: Mixture) -> PriorFactors:
+        """Factor every block, for terms that have the prior's part in them."""
+        return self._expected(mixture, factorise(mixture, np.float64), self.rows.dtype)
+
+    def _expected(self, mixture: Any, plain: Factors, dtype: DTypeLike) -> PriorFactors:
+        raise NotImplementedError
+
+    def update_early(self, statistics: Statistics, row: float) -> Any:
+        """Return parameters given few rows: the prior makes them sound."""
+        return self.update(statistics)
+
+    def _maximised(self, statistics: Statistics) -> Mixture:
+        """Return means and covariances of the rows of each component: the M-step of EM."""
+        return FeatureTerms.update(self, statistics)
+
+    def _log_dets_of_prior(self, means: Vector, covariances: Vector) -> Vector:
+        """Log-determinants (B,) of the prior scale matrices; NumericalError where there is none."""
+        common = self.blocks, self.covariance_type, np.ones((1, 1))
+        found = factorise(Mixture(*common, means[None], covariances, self.scaling), np.float64)
+        if found.failed.any():
+            raise NumericalError(
+                "the prior covariance of a hub is not positive definite: its features are "
+                "constant or linearly dependent; try a larger ", Setting("reg_covar"),
+            )  # fmt: skip
+        return np.asarray(found.log_dets[0])
+
+    def _with_shares(
+        self, made: Factors, log_dets: Floats, dtype: DTypeLike, plain: Factors
+    ) -> PriorFactors:
+        """Return factors with these log-determinants (C, B), in the precision of the data."""
+        means, inverse, dets = (
+            np.ascontiguousarray(part, dtype=dtype) for part in (made.means, made.inverse, log_dets)
+        )
+        return PriorFactors(means, inverse, dets, plain.failed, plain)
+
+    def _told(self, of_hubs: Vector) -> Vector:
+        """What hubs have, (B, n), told to each of their features, (n, d)."""
+        return np.asarray(of_hubs[self.blocks.block_of].T)
+
+    def _lower_precisions(self, factors: Factors) -> Vector:
+        """Inverse covariances for the trace with a symmetric matrix of which the lower half is."""
+        return super()._lower_precisions(getattr(factors, "plain", factors))
+
+    def _scale_hubs(self, covariances: Vector, factors: Vector) -> None:
+        """Multiply what is shaped as covariances by (n_copies, d), alike within full hubs."""
+        if self._is_diagonal:
+            covariances *= factors
+            return
+        for columns, count, width, view in self._banded(covariances, len(factors)):
+            own = factors[:, columns].reshape(len(factors), count, width)[..., 0]
+            view *= own.T[..., None, None]
+
+    def _add_squares(self, covariances: Vector, away: Vector, times: Vector | float) -> None:
+        """Add ``times (K, d)`` the squares of ``away (K, d)`` to what is shaped as covariances."""
+        heavy = times * away
+        if self._is_diagonal:
+            squares = heavy * away
+            covariances += squares.sum(axis=0) if self._is_tied else squares
+            return
+        k = len(away)
+        for columns, count, width, view in self._banded(covariances, 1 if self._is_tied else k):
+            own, weighed = (
+                part[:, columns].reshape(k, count, width).swapaxes(0, 1) for part in (away, heavy)
+            )
+            if self._is_tied:
+                view[:, 0] += weighed.swapaxes(1, 2) @ own
+            else:
+                view += weighed[..., None] * own[:, :, None]
+
+    def _averaged(self, values: Vector) -> Vector:
+        """Mean of what is (n, d) over each block, told to each of its features."""
+        block_of = self.blocks.block_of
+        sums = np.zeros((self.blocks.n_blocks, len(values)))
+        np.add.at(sums, block_of, values.T)
+        return np.asarray((sums[block_of] / self.blocks.widths[block_of, None]).T)
+
+
+class ConjugateMissingTerms(ConjugateTerms, MissingTerms):
+    """The same of data that miss values."""
+
+    def prepare(self, mixture: Mixture) -> PriorMissingFactors:
+        """Factor every block for the E-step, and remember whose expectations the M-step takes."""
+        made = self._expected(mixture, MissingTerms.prepare(self, mixture), np.float64)
+        return PriorMissingFactors(**vars(made), mixture=mixture)
+
+    def _maximised(self, statistics: Statistics) -> Mixture:
+        return self._updated(statistics, NO_ROWS)
+
+
+class MapTerms(ConjugateTerms):
+    """Local terms of which the M-step finds the mode under a prior about all rows.
+
+    The prior mean is that of all rows, which is 0 in units of fitting, and the scale matrix P part
+    of `sample_covariance`. Of ``c`` components that share a covariance, and with x_k and S_k of the
+    rows of a component,
+
+        m_k = n_k x_k / (kappa + n_k),
+        C = (P + sum_k (n_k S_k + kappa n_k / (kappa + n_k) x_k x_k')) / (a + c + sum_k n_k),
+
+    where ``a`` is nu + d + 1 of a hub of d features, nu + 2 of a variance, (nu + 2) / d of a sphere
+    whose P has a d-th of the scale of its variance on the diagonal.
+
+    Attributes
+    ----------
+    pull : float
+        kappa, rows that the prior mean is worth.
+    freedom, scale : ndarray of shape (B,)
+        Degrees of freedom nu of each hub, and its scale in sample covariances.
+    """
+
+    pull: float
+    freedom: Vector
+    scale: Vector
+    _plain: FeatureTerms
+    _scales: Vector
+    """Prior scale matrices, shaped as the covariances of one component."""
+    _log_dets: Vector
+    """Of these, (B,)."""
+    _power: Vector
+    """``a`` of each hub, (B,)."""
+
+    @classmethod
+    def of(cls, plain: FeatureTerms, pull: float, freedom: Vector, scale: Vector) -> Self:
+        """Return the terms of the rows that plain terms have, with a prior yet to be found."""
+        made = cls.of_plain(plain)
+        made._plain, made.pull, made.freedom, made.scale = plain, pull, freedom, scale
+        return made
+
+    def sample(self) -> Mixture:
+        """Return the mixture of one component that is fitted to all rows, without the prior."""
+        return self._plain.sample()
+
+    def knowing(self, statistics: Statistics) -> Self:
+        """Return these terms under the prior about statistics of all rows in one component."""
+        return self.with_sample_covariance(self._plain.update(statistics).covariances)
+
+    def with_sample_covariance(self, covariances: Vector) -> Self:
+        """Return these terms under the prior about this sample covariance."""
+        made, blocks, weight = copy(self), self.blocks, self.total_weight
+        made._sample_covariance = covariances
+        sizes, widths = wishart_sizes(blocks, self.covariance_type), blocks.widths.clip(1)
+        check_prior(MAP, weight, self.freedom, sizes)
+        factors, made._power = self.scale * weight / (weight - 1), self.freedom + sizes + 1
+        if self.covariance_type.endswith("spherical"):
+            # One variance: its density is that of each feature to this power, d times.
+            factors, made._power = factors / widths, (self.freedom + 2) / widths
+        made._scales = covariances.copy()
+        self._scale_hubs(made._scales, self._told(factors[:, None]))
+        made._log_dets = self._log_dets_of_prior(np.zeros(blocks.n_features), made._scales)
+        return made
+
+    def _powers(self, like: Mixture) -> Vector:
+        """Power ``a + c`` (B,) of a covariance's determinant in the prior's density, times -2."""
+        return self._power + like.n_components // like.n_copies
+
+    # ---- E-step --------------------------------------------------------------------------------
+
+    def _expected(self, mixture: Mixture, plain: Factors, dtype: DTypeLike) -> PriorFactors:
+        """Factors of log-densities, in which each row has its part of the prior's."""
+        shared = plain.log_dets
+        if not plain.failed.any():
+            shared = shared - 2 * self._log_densities(mixture, plain) / self.total_weight
+        return self._with_shares(plain, shared, dtype, plain)
+
+    def _log_densities(self, mixture: Mixture, plain: Factors) -> Vector:
+        """Log-density (B,) of each hub's parameters under the prior, less that at its mode."""
+        copies = mixture.n_copies
+        power, d = self._powers(mixture), self.blocks.widths
+        pairs = self._repeated(self._scales, copies)
+        self._add_squares(pairs, mixture.means, self.pull)
+        found = power * plain.log_dets.sum(axis=0)
+        found += self._over_hubs(self._lower_precisions(plain) * pairs)
+        found -= copies * power * (self._log_dets - d * np.log(power) + d)
+        return np.asarray(-0.5 * found)
+
+    def log_prior(self, mixture: Mixture) -> float:
+        """Log-density of all hubs' parameters under the prior, less that at its mode, in nats."""
+        return self.add_up(self._log_densities(mixture, factorise(mixture, np.float64)))
+
+    # ---- M-step --------------------------------------------------------------------------------
+
+    def update(self, statistics: Statistics) -> Mixture:
+        """Mode of the posterior of the statistics."""
+        plain, n = self._maximised(statistics), self._per_feature(statistics)
+        share, covariances = n / (self.pull + n), plain.covariances.copy()
+        self._scale_hubs(covariances, n.sum(axis=0, keepdims=True) if self._is_tied else n)
+        self._add_squares(covariances, plain.means, self.pull * share)
+        covariances += self._repeated(self._scales, plain.n_copies)
+        if self.covariance_type.endswith("spherical"):
+            covariances = self._averaged(covariances)
+        self._scale_hubs(covariances, 1 / self._divisors(statistics, plain))
+        return replace(plain, means=share * plain.means, covariances=covariances)
+
+    def _divisors(self, statistics: Statistics, like: Mixture) -> Vector:
+        """What sums of squares of each feature (n_copies, d) are divided by."""
+        n = self._per_feature(statistics)
+        found = n.sum(axis=0, keepdims=True) if self._is_tied else n
+        found = found + self._powers(like)[self.blocks.block_of]
+        return self._averaged(found) if self.covariance_type.endswith("spherical") else found
+
+    def _about_means(self, mixture: Mixture, weight: float, n_roots: int) -> Any:
+        """Statistics for which `update` gives a mixture, about its means."""
+        made = super()._about_means(mixture, weight, n_roots)
+        made.first += self.pull * mixture.means
+        made.second[...] = mixture.covariances
+        self._scale_hubs(made.second, self._divisors(made, mixture))
+        made.second -= self._repeated(self._scales, mixture.n_copies)
+        self._add_squares(made.second, mixture.means, -self.pull)
+        return made
+
+
+class MapMissingTerms(MapTerms, ConjugateMissingTerms):
+    """The same of data that miss values."""
+
+    def local(self, factors: Factors, rows: slice) -> Floats:
+        """Terms of each hub for what it has of these rows, and its part of the prior, (B, m, K)."""
+        assert isinstance(factors, PriorFactors)
+        terms = MissingTerms.local(self, factors.plain, rows)
+        shares = (factors.log_dets - factors.plain.log_dets)[0]
+        terms += shares[:, None, None].astype(terms.dtype)
+        return terms
+
+    def _determinants(self, statistics: Statistics, mixture: Mixture, factors: Factors) -> Vector:
+        """Log-determinants (B,) of hubs' covariances, and the prior's part of these rows."""
+        assert isinstance(factors, PriorFactors)
+        shares = (factors.log_dets - factors.plain.log_dets)[0]
+        found = MissingTerms._determinants(self, statistics, mixture, factors.plain)
+        return np.asarray(found + statistics.counts[0].sum() * shares)

@@ -1,4 +1,14 @@
-"""Parties become one dataset: their features side by side, or their rows one below the other.
+"""Where rows that parties have together come from, so that what is found of them can go back.
+
+Weights of rows that parties hold: one for a row that several have, or each party's own.
+
+Labels for a fit that one of the parties has.
+
+What one process has of the data of parties that several processes hold.
+
+A dataset cut into parties' datasets, as if it had never been in one place: for trials.
+
+Parties become one dataset: their features side by side, or their rows one below the other.
 
 Parties may be held by several processes, each of which reads its own parties' files only, and
 keeps what is in them to itself.
@@ -7,31 +17,263 @@ keeps what is in them to itself.
 from __future__ import annotations
 
 import os
+import re
 import warnings
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import Any, Self
 
 import numpy as np
+from numpy.typing import NDArray
 
-from vpem.checks import Floats, Labels, check_memory, ids_by_name
+from vpem.checks import Floats, Labels, check_int, check_memory, check_number, ids_by_name
 from vpem.engines.each import for_each
 from vpem.engines.engine import about
 from vpem.engines.placement import Placement
 from vpem.errors import InputError, Setting, VpemWarning
 from vpem.files.datasets import Dataset, default_names
 from vpem.files.levels import recoded
-from vpem.files.parties.alignment import BY_POSITION, Alignment, align, check_ids, read_key
-from vpem.files.parties.families import check_spoken_of, joined_kinds, stacked_kinds
-from vpem.files.parties.homes import Home
-from vpem.files.parties.ids import read_ids
-from vpem.files.parties.known import check_labels, labels_of_rows, refuse_labels_of_rows
-from vpem.files.parties.manifest import Party
-from vpem.files.parties.opening import Holding, Tell, open_parties, open_party
-from vpem.files.parties.share import Share
-from vpem.files.parties.weights import joined_weights, stacked_weights
+from vpem.files.parties.alignment import (
+    BY_POSITION,
+    Alignment,
+    align,
+    check_ids,
+    read_ids,
+    read_key,
+)
+from vpem.files.parties.opening import (
+    Holding,
+    Party,
+    Tell,
+    check_spoken_of,
+    joined_kinds,
+    open_parties,
+    open_party,
+    stacked_kinds,
+)
+from vpem.idle import OF_SUMS_OVER_HUBS
 from vpem.network.partition import Partition, Workers
 from vpem.network.schema import Report
+
+
+@dataclass(frozen=True, eq=False)
+class Home:
+    """The rows of one party's data, in its own order."""
+
+    name: str  # "": of one dataset
+    ids: Labels | None  # (m,)
+    places: NDArray[np.intp]  # (m,) where each is in the results; -1: nowhere
+    counted: Labels | None = None  # (m,) numbers of rows that have no ids; None: from 0
+
+    @classmethod
+    def joined(cls, name: str, ids: Labels | None, n_rows: int, rows: NDArray[np.intp]) -> Self:
+        """Make one of the party's row that each joined row is of, (M,); -1 where it lacks it."""
+        places = np.full(n_rows, -1, dtype=np.intp)
+        there = np.flatnonzero(rows >= 0)
+        places[rows[there]] = there
+        return cls(name, ids, places)
+
+    @property
+    def n_lost(self) -> int:
+        """Rows of which nothing is found."""
+        return int((self.places < 0).sum())
+
+    def columns(self, found: Mapping[str, NDArray[Any]]) -> dict[str, Any]:
+        """Return a table of all its rows: what they are called, and what was found of them.
+
+        Of each array (M,), by rows as they were joined, columns (m,) are masked where a row took no
+        part.
+        """
+        numbers = np.arange(len(self.places)) if self.counted is None else self.counted
+        called = ("row", numbers) if self.ids is None else ("id", self.ids)
+        lost = self.places < 0
+        return dict([called]) | {
+            name: np.ma.array(np.take(column, np.where(lost, 0, self.places)), mask=lost)
+            if lost.any()
+            else np.asarray(column)[self.places]
+            for name, column in found.items()
+        }
+
+    def values(self, found: NDArray[Any]) -> list[Any]:
+        """Return what was found (M, ...) of its rows, for JSON: None where a row took no part."""
+        return [None if place < 0 else found[place].tolist() for place in self.places.tolist()]
+
+
+def joined_weights(
+    parties: Sequence[Party],
+    held: Mapping[int, Holding],
+    rows: Mapping[int, NDArray[np.intp]],
+    name: str | None,  # of weights; None: rows weigh alike
+    holders: Placement,
+) -> NDArray[np.float64] | None:
+    """Find the weights (M,) of rows of which parties have different features; all learn them.
+
+    One or more parties have them, and those agree. ``rows`` are a party's own numbers (M,), -1
+    where it lacks the row. InputError is the same in every process.
+    """
+    if name is None:
+        return None
+    own = {}
+    for party, holding in held.items():
+        if holding.sample_weight is not None:
+            there = rows[party] >= 0
+            own[party] = np.full(len(there), np.nan)
+            own[party][there] = holding.sample_weight[rows[party][there]]
+    every = holders.allgather(own)
+    if not every:
+        raise InputError(f"no party has sample weights called {name!r}")
+    first = min(every)
+    found = every[first].copy()
+    for party, weights in every.items():
+        wrong = np.abs(weights - found) > 0
+        if wrong.any():
+            row = int(np.argmax(wrong))
+            raise InputError(
+                f"row {row} has the weight {found[row]:g} at one party and {weights[row]:g} at "
+                f"{parties[party].name!r}; leave {name!r} out of one's file"
+            )
+        found = np.where(np.isnan(found), weights, found)
+    if np.isnan(found).any():
+        row = int(np.argmax(np.isnan(found)))
+        raise InputError(f"row {row} has no weight: no party that has it has {name!r}")
+    return found
+
+
+def stacked_weights(
+    parties: Sequence[Party],
+    held: Mapping[int, Holding],
+    name: str | None,
+    holders: Placement,
+) -> NDArray[np.float64] | None:
+    """Put the weights of parties that hold different rows, and all have some, below each other."""
+    if name is None:
+        return None
+
+    def weights(party: int) -> NDArray[np.float64]:
+        found = held[party].sample_weight
+        if found is None:
+            raise InputError(f"party {parties[party].name!r} has no sample weights called {name!r}")
+        return found
+
+    found = for_each(holders, range(len(parties)), weights)
+    return np.concatenate([np.empty(0), *found.values()])
+
+
+def check_labels(held: Mapping[int, Holding], party: int, name: str) -> None:
+    """Raise InputError where another party of this process has labels for the fit too."""
+    labelled = [one for one, holding in held.items() if holding.labels_for_fit is not None]
+    if party in labelled[1:]:
+        raise InputError(
+            f"party {name!r} has ", Setting("labels_for_fit"), ", but they are added to the term "
+            "of one hub, and another party has some; leave out all but those of one",
+        )  # fmt: skip
+
+
+def labels_of_rows(held: Mapping[int, Holding], found: Alignment) -> Report:
+    """Return what a fit is told of the joined rows, and by whom, where a party here has labels."""
+    for party, holding in held.items():
+        if holding.labels_for_fit is not None:
+            values = holding.labels_for_fit.at(found.rows[party])
+            return {"labels_for_fit": values, "labelled_by": party}
+    return {}
+
+
+def refuse_labels_of_rows(holding: Holding, name: str) -> None:
+    """Raise InputError where a party that holds rows has labels for the fit."""
+    if holding.labels_for_fit is not None:
+        raise InputError(f"party {name!r}: ", Setting("labels_for_fit"), *OF_SUMS_OVER_HUBS[1])
+
+
+@dataclass
+class Share(Dataset):
+    """What one process has of the data of parties that several processes hold.
+
+    ``X`` has the columns, or the rows, of its own parties alone, party by party, and weights are of
+    the rows of ``X``; all else is what the parties have together.
+    """
+
+    def __post_init__(self) -> None:
+        """Take everything as it is."""
+
+    @property
+    def own_features(self) -> Sequence[int]:
+        """Features of this process's parties, which the columns of ``X`` are."""
+        if self.partition is None:
+            return range(len(self.feature_names))
+        return [int(j) for party in self.homes for j in self.partition.features[party]]
+
+    @property
+    def n_features(self) -> int:
+        """Number of features of all parties."""
+        return len(self.feature_names)
+
+    @property
+    def n_samples(self) -> int:
+        """Number of rows of all parties."""
+        return len(self.X) if self.workers is None else self.workers.n_samples
+
+
+def cut(
+    dataset: Dataset,
+    partition: Partition,
+    *,
+    shuffle: bool = False,
+    drop_ids: float = 0.0,
+    seed: int = 0,
+) -> list[Dataset]:
+    """Give each agent a dataset of its own features, with ids; labels are with the first.
+
+    If ``shuffle``, each party's rows have an order of their own. ``drop_ids`` in [0, 1) is the
+    share of rows that each party lacks, drawn for each anew.
+    """
+    drop_ids = check_number("drop_ids", drop_ids, least=0.0, most=1.0)
+    rng = np.random.default_rng(check_int("seed", seed, least=0))
+    n_samples = dataset.n_samples
+    n_kept = n_samples - round(drop_ids * n_samples)
+    if n_kept < 1:
+        raise InputError(f"dropping {drop_ids:g} of {n_samples} rows leaves none; drop fewer")
+    ids: Labels = np.arange(n_samples) if dataset.ids is None else dataset.ids
+    made = []
+    for agent, (name, columns) in enumerate(zip(partition.names, partition.features, strict=True)):
+        if not columns.size:
+            raise InputError(f"agent {name!r} holds no feature, so it has no file; leave it out")
+        rows = rng.permutation(n_samples)[:n_kept]
+        if not shuffle:
+            rows.sort()
+        labels, weights = dataset.labels if agent == 0 else None, dataset.sample_weight
+        made.append(
+            replace(
+                dataset,
+                X=np.asarray(dataset.X[:])[np.ix_(rows, columns)],
+                feature_names=tuple(dataset.feature_names[column] for column in columns),
+                ids=ids[rows],
+                labels=None if labels is None else labels[rows],
+                sample_weight=None if weights is None else weights[rows],
+                partition=None,
+                workers=None,
+                edges=None,
+                kinds=None if dataset.kinds is None else dataset.kinds.of(columns),
+            )
+        )
+    return made
+
+
+def file_stems(names: tuple[str, ...]) -> list[str]:
+    """Return names of files, without their ends, for names of agents; they must stay different.
+
+    What is no letter, digit or one of ``.+-_`` becomes ``_``.
+    """
+    stems = [re.sub(r"[^\w.+-]+", "_", name).strip("._") or "_" for name in names]
+    folded = [stem.casefold() for stem in stems]
+    for place, stem in enumerate(folded):
+        first = folded.index(stem)
+        if first != place:
+            raise InputError(
+                f"agents {names[first]!r} and {names[place]!r} would have one file, "
+                f"{stems[place]}.h5; rename one"
+            )
+    return stems
 
 
 def check_own_ids(holdings: Sequence[Holding], level: str | None, apart: bool) -> None:

@@ -24,13 +24,11 @@ from vpem.engines.each import for_each
 from vpem.engines.placement import Placement
 from vpem.errors import InputError, Setting, VpemError
 from vpem.files.datasets import default_names
-from vpem.files.long_csv import header_of, is_long, read_entries, sort_names
-from vpem.files.parties.alignment import check_ids
-from vpem.files.parties.ids import checksum
+from vpem.files.observations import header_of, is_long, read_entries, sort_names
+from vpem.files.parties.alignment import check_ids, checksum
 from vpem.files.parties.joining import refuse_shared
-from vpem.files.parties.manifest import Party
-from vpem.files.parties.opening import Holding, Tell, open_party
-from vpem.files.readers.common import GUESSED, MOST_NUMBERS
+from vpem.files.parties.opening import Holding, Party, Tell, open_party
+from vpem.files.readers.frames import GUESSED, MOST_NUMBERS
 from vpem.terms.lowrank.entries import check_covered, from_triplets
 from vpem.terms.lowrank.observations import Observations
 

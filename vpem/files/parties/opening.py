@@ -1,11 +1,18 @@
-"""Files of parties, each read by its holder only.
+"""Who the parties are: one file each, or a manifest, as docs/reference/parties.md describes it.
+
+Families of parties' features: each decides for its own; of names and numbers all know.
+
+Files of parties, each read by its holder only.
 
 A party's file is a dataset of its own: its features, its rows in an order of its own, its ids.
 """
 
 from __future__ import annotations
 
+import glob
+import os
 import warnings
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -28,12 +35,317 @@ from vpem.errors import (
 )
 from vpem.files.data import read_data
 from vpem.files.datasets import Dataset
-from vpem.files.labels_for_fit import SomeLabels, settle_labels
+from vpem.files.families import Asked, AsRead, check_named
+from vpem.files.json_text import read_toml
+from vpem.files.levels import Recoding, in_order, recoded
 from vpem.files.matrix import FileMatrix
-from vpem.files.parties.families import settle_party
-from vpem.files.parties.manifest import Party
-from vpem.files.table_settings import TableSettings
+from vpem.files.opening import check_readable
+from vpem.files.table_settings import (
+    LabelledTable,
+    SomeLabels,
+    TableSettings,
+    settings_in,
+    settle_labels,
+)
 from vpem.terms.families.kinds import Kinds
+
+ALIASES = {"columns": "features", "ids": "id_column", "labels": "label_column"}
+"""Short keys of a manifest, and the settings of tables that they stand for."""
+
+SETTINGS = tuple(LabelledTable.settings_by_name)
+KEYS = ("name", "file", *ALIASES, *SETTINGS)
+
+
+@dataclass(frozen=True)
+class Party:
+    """Somebody who brings data of their own.
+
+    Attributes
+    ----------
+    name : str
+        What messages and the partition call the party.
+    file : str
+        Its file, or a pattern (``*``, ``?``, ``[...]``, ``**``) of several, whose rows follow one
+        another in the order of their names. It is looked for only where the party is held.
+    table : TableSettings
+        How it is read; of HDF5 only which features are wanted, in this order.
+    kept : TableSettings, optional
+        Of a model that it is for: how the data of its fit were read.
+    folder : str
+        From where a relative ``file`` is looked for.
+    more : tuple of str
+        Other files, whose rows follow those of the first.
+    """
+
+    name: str
+    file: str
+    table: TableSettings = field(default_factory=TableSettings)
+    kept: TableSettings | None = None
+    folder: str = ""
+    more: tuple[str, ...] = ()
+
+    @property
+    def path(self) -> Path:
+        """The file, or the pattern."""
+        return Path(self.folder, self.file)
+
+    def find(self) -> list[Path]:
+        """Return the files that a pattern stands for, in order; or the one file, there or not."""
+        others = [Path(self.folder, file) for file in self.more]
+        if not glob.has_magic(self.file) or self.path.exists():
+            return [self.path, *others]
+        found = glob.glob(self.file, root_dir=self.folder or None, recursive=True)
+        return [*(Path(self.folder, file) for file in sorted(found)), *others]
+
+
+def choose_parties(
+    paths: Sequence[str | os.PathLike[str]],
+    table: TableSettings | None = None,
+    kept: TableSettings | None = None,
+) -> list[Party]:
+    """Make parties of what a user names: one file each, or a manifest that ends in ``.toml``.
+
+    Parameters
+    ----------
+    paths : sequence of path
+        The files; the name of a party is that of its file without what follows the last dot (and
+        without ``.gz``).
+    table : TableSettings, optional
+        How their files are read, where a manifest does not say otherwise.
+    kept : TableSettings, optional
+        Of a model that they are for: how the data of its fit were read.
+
+    Returns
+    -------
+    list of Party
+
+    Raises
+    ------
+    FileError
+        If a manifest cannot be read.
+    InputError
+        If two parties have one name, or a manifest stands among other files.
+    """
+    files = [Path(path) for path in paths]
+    table = table or TableSettings()
+    manifests = [file for file in files if file.suffix.lower() == ".toml"]
+    if manifests:
+        if len(files) > 1:
+            raise InputError(f"{manifests[0]} names all parties; give it without other files")
+        return [
+            replace(party, table=party.table.with_defaults_of(table), kept=kept)
+            for party in read_manifest(manifests[0])
+        ]
+    parties = [Party(_stem(file), str(file), table, kept) for file in files]
+    return _checked(parties, "name them in a manifest")
+
+
+def read_manifest(path: str | os.PathLike[str]) -> list[Party]:
+    """Read who the parties are from TOML, a table ``[[party]]`` each; files are beside it."""
+    source = check_readable(path)
+    content = read_toml(source)
+    for key in content:
+        if key != "party":
+            raise InputError(f"{path}: unknown key {key!r}{did_you_mean(key, ['party'])}")
+    tables = content.get("party")
+    if not isinstance(tables, list) or not tables:
+        raise InputError(f"{path} names no party; add a table [[party]] with file = ... for each")
+    try:
+        parties = [_party(table, number, source.parent) for number, table in enumerate(tables)]
+        return _checked(parties, "names must differ")
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from None
+
+
+def _party(content: dict[str, Any], number: int, folder: Path) -> Party:
+    """Make a party of one table of a manifest."""
+    if not isinstance(content, dict):
+        raise InputError(f"party {number} must be a table [[party]]")
+    found: dict[str, Any] = {}
+    keys: dict[str, str] = {}
+    for key, value in content.items():
+        plain = key.replace("-", "_")
+        if plain not in KEYS:
+            raise InputError(f"party {number} has an unknown key {key!r}{did_you_mean(key, KEYS)}")
+        name = ALIASES.get(plain, plain)
+        if name in found:
+            raise InputError(f"party {number} says {name} twice; leave {key!r} out")
+        found[name], keys[name] = value, key
+    for key in ("name", "file"):
+        if key in found and (not isinstance(found[key], str) or not found[key]):
+            raise InputError(f"party {number}: {key} must be a string, got {found[key]!r}")
+    if "file" not in found:
+        raise InputError(f"party {number} has no file; add file = ...")
+    file = found.pop("file")
+    name = found.pop("name", _stem(Path(file)))
+    return Party(name, file, settings_in(found, f"party {number}", keys), folder=str(folder))
+
+
+def _stem(file: Path) -> str:
+    """Name a party by its file."""
+    return Path(file.stem).stem if file.suffix.lower() == ".gz" else file.stem
+
+
+def _checked(parties: list[Party], advice: str) -> list[Party]:
+    counts = Counter(party.name for party in parties)
+    name, count = counts.most_common(1)[0] if counts else ("", 0)
+    if count > 1:
+        raise InputError(f"two parties are called {name!r}; {advice}")
+    return parties
+
+
+def settle_party(
+    party: Party, datasets: Sequence[Dataset], parts: Sequence[Any], names: Sequence[str]
+) -> tuple[tuple[Any, ...], Kinds | None]:
+    """Say which family each feature of a party has, from the values of its files; None: Gaussian.
+
+    Levels get the same codes in all files, which may not keep different families.
+    """
+    asked = Asked.of((party.kept or party.table).family)
+    levels = [_levels_of(dataset) for dataset in datasets]
+    stored = [_families_of(dataset, names) for dataset in datasets]
+    for dataset, families in zip(datasets, stored, strict=True):
+        if families != stored[0]:
+            raise InputError(
+                f"{datasets[0].source} and {dataset.source} keep different families of features; "
+                "import them alike with 'vpem data import --family'"
+            )
+    together: dict[int, tuple[str, ...]] = {}
+    for j, name in enumerate(names):
+        known = [each.get(name) for each in levels]
+        if any(known):
+            if not all(known):
+                lacking = datasets[known.index(None)].source
+                raise InputError(
+                    f"feature {name!r} of {lacking} holds numbers, but names in another file of "
+                    "the party; write it alike in all"
+                )
+            together[j] = in_order({name for each in known if each for name in each})
+    joined = [
+        recoded(part, {j: Recoding.names(own[names[j]], every) for j, every in together.items()})
+        for part, own in zip(parts, levels, strict=True)
+    ]
+    kinds = None
+    if stored[0] is not None:
+        counts = tuple(len(together.get(j, ())) for j in range(len(names)))
+        kinds = Kinds(stored[0], counts, together)
+    if asked is None:
+        return tuple(joined), kinds
+    asked = asked.within(party.name)
+    words = [asked.word(name) for name in names]
+    source = datasets[0].source
+    found, kinds = AsRead(joined, names, kinds, together, source).settled(
+        words, lenient=party.kept is not None
+    )
+    return tuple(found), kinds
+
+
+def _levels_of(dataset: Dataset) -> dict[str, tuple[str, ...]]:
+    """Return the names that columns of a file are codes of."""
+    return dataset.levels | {dataset.feature_names[j]: own for j, own in dataset.coded.items()}
+
+
+def _families_of(dataset: Dataset, names: Sequence[str]) -> tuple[str, ...] | None:
+    """Return the families that a file keeps of some features; None: it keeps none."""
+    if dataset.kinds is None:
+        return None
+    kept = dict(zip(dataset.feature_names, dataset.kinds.families, strict=True))
+    return tuple(kept[name] for name in names)
+
+
+def check_spoken_of(
+    parties: Sequence[Party],
+    held: Mapping[int, Holding],
+    names: Sequence[str],
+    holders: Placement,
+) -> None:
+    """Raise InputError, everywhere alike, where a party speaks of a feature that nobody has."""
+    own = [name for one in held.values() for name in one.feature_names]
+    own += [f"{one.party.name}.{name}" for one in held.values() for name in one.feature_names]
+
+    def check(party: int) -> None:
+        asked = None if parties[party].kept else Asked.of(parties[party].table.family)
+        check_named(asked, dict.fromkeys([*names, *own]), [one.name for one in parties])
+
+    for_each(holders, range(len(parties)), check)
+
+
+def joined_kinds(
+    parties: Sequence[Party], held: Mapping[int, Holding], holders: Placement
+) -> Kinds | None:
+    """Return the families of all parties' features, side by side; None: all are Gaussian.
+
+    Every process learns the names of families and how many levels categories have; names of levels
+    stay where they are.
+    """
+    facts: Any = holders.allgather(
+        {
+            party: [len(own.feature_names), None if own.kinds is None else _plain(own.kinds)]
+            for party, own in held.items()
+        }
+    )
+    if all(facts[party][1] is None for party in range(len(parties))):
+        return None
+    families: list[str] = []
+    counts: list[int] = []
+    levels: dict[int, tuple[str, ...]] = {}
+    for party in range(len(parties)):
+        width, told = facts[party]
+        first = len(families)
+        own = held[party].kinds if party in held else None
+        if own is not None:
+            levels |= {first + j: names for j, names in own.levels.items()}
+        families += ["gaussian"] * width if told is None else told[0]
+        counts += [0] * width if told is None else told[1]
+    return Kinds(tuple(families), tuple(counts), levels)
+
+
+def _plain(kinds: Kinds) -> list[Any]:
+    return [list(kinds.families), list(kinds.n_levels)]
+
+
+def stacked_kinds(
+    parties: Sequence[Party],
+    held: Mapping[int, Holding],
+    names: Sequence[str],
+    holders: Placement,
+) -> tuple[dict[int, dict[int, Recoding]], Kinds | None]:
+    """Return the families of features whose rows parties hold, by which all go alike.
+
+    All learn the names of the levels that anybody has. Also returned, by party held here and
+    feature: what becomes of its codes.
+    """
+    facts: Any = holders.allgather(
+        {
+            party: {
+                name: [own.kinds.families[j], list(own.kinds.levels.get(j, ()))]
+                for j, name in enumerate(own.feature_names)
+            }
+            if own.kinds is not None else {}
+            for party, own in held.items()
+        }
+    )  # fmt: skip
+    every = [facts[party] for party in range(len(parties))]
+    if not any(every):
+        return {}, None
+    families, levels = [], {}
+    changes: dict[int, dict[int, Recoding]] = {party: {} for party in held}
+    for j, name in enumerate(names):
+        told = [own.get(name, ["gaussian", []]) for own in every]
+        for party, (family, _) in enumerate(told):
+            if family != told[0][0]:
+                raise InputError(
+                    f"party {parties[0].name!r} takes {name!r} as {told[0][0]}, party "
+                    f"{parties[party].name!r} as {family}; say in both what it is with ",
+                    Setting("family", f"{name}={family}"),
+                )
+        families.append(told[0][0])
+        if told[0][0] == "categorical":
+            levels[j] = in_order({level for _, own in told for level in own})
+            for party in held:
+                changes[party][j] = Recoding.names(told[party][1], levels[j])
+    return changes, Kinds(tuple(families), (), levels)
+
 
 Tell = Callable[[Dataset, TableSettings, TableSettings | None], None]
 """Is given what was read of a file, and how its party, and a model, say that it is to be read."""

@@ -1,7 +1,14 @@
-"""Frames: the named columns of a table of any format, before they are read; and what is wanted."""
+"""What readers of all formats do: marks of missing values, and the bound of memory.
+
+Frames: the named columns of a table of any format, before they are read; and what is wanted.
+
+Which columns of a table are what: features, labels, ids, workers, weights.
+"""
 
 from __future__ import annotations
 
+import re
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -9,13 +16,167 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from vpem.errors import InputError
-from vpem.files.table_settings import TableSettings
+from vpem.checks import (
+    BY_NAME,
+    CLASSED,
+    CODED,
+    COUNTED,
+    DIFFERENT,
+    NEARLY,
+    NO_MEASUREMENT,
+    Floats,
+    missing_marks,
+    no_measurement,
+    read_float,
+    read_int,
+)
+from vpem.errors import InputError, OwnDataWarning, Setting, brief, did_you_mean, shorten
+from vpem.files.table_settings import TableSettings, columns_of_labels, words_in
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from vpem.files.readers.profiles import ColumnProfile
+    from vpem.files.readers.tabular import ColumnProfile
+
+
+MISSING_MARKS = (
+    "", "#N/A", "#N/A N/A", "#NA", "-1.#IND", "-1.#QNAN", "-NaN", "-nan", "1.#IND", "1.#QNAN",
+    "<NA>", "N/A", "NA", "NAN", "NULL", "NaN", "None", "Null", "n/a", "na", "nan", "none", "null",
+)  # fmt: skip
+"""What stands for a missing value in text without anybody saying so."""
+
+
+OF_ROWS, ZEROS, LONG = "ids of rows", "zeros in front", "more digits than a number can keep"
+GUESSED = (OF_ROWS, ZEROS, LONG, *NO_MEASUREMENT)
+"""Why numbers are no features although nobody has said so."""
+
+MOST_NUMBERS = 3
+"""Columns of whole numbers that all differ, as far as they may number the rows."""
+
+
+def marked_numbers(table: TableSettings) -> list[float]:
+    """Return the numbers that stand for missing values."""
+    return [number for number in map(read_float, table.marks) if number is not None]
+
+
+def blank_marks(X: Floats, table: TableSettings, columns: Sequence[int] | None = None) -> Floats:
+    """Make NaN of numbers that stand for missing values, in place; in some columns or all."""
+    for mark in marked_numbers(table):
+        if columns is None or len(columns) == X.shape[1]:
+            np.putmask(X, np.equal(X, mark), np.nan)
+        else:
+            for j in columns:
+                np.putmask(X[:, j], np.equal(X[:, j], mark), np.nan)
+    return X
+
+
+def with_features(names: Sequence[str]) -> Setting:
+    """Return the setting that names these features, or if they are many the setting alone."""
+    plain = len(names) <= 6 and not any("," in name or '"' in name for name in names)
+    return Setting("features", ",".join(names) if plain else None)
+
+
+def only_guesses(source: str, left_out: dict[str, str]) -> InputError:
+    """Return the error of a table of which all columns are left out, some by a guess."""
+    listed = shorten((f"{name!r} ({why})" for name, why in left_out.items()), 10)
+    guessed = [name for name, why in left_out.items() if why in GUESSED]
+    return InputError(
+        f"{source}: no column is left for the features: {listed}; if some of these are "
+        "measurements, name them: ",
+        with_features(guessed),
+    )
+
+
+def warn_of_guesses(
+    source: str, left_out: dict[str, str], names: Sequence[str], features: Sequence[str]
+) -> None:
+    """Warn of numbers left out that nobody has said to be no features; ``names`` are in order."""
+    why = {name: one for name, one in left_out.items() if one in GUESSED}
+    if not why:
+        return
+    listed = shorten((f"{name!r} ({one})" for name, one in why.items()), 5)
+    first = next(iter(why))
+    use = {OF_ROWS: "id_column", COUNTED: "id_column", DIFFERENT: "id_column"}
+    use[CLASSED] = "label_column"
+    is_, them = ("is", "it is a measurement") if len(why) == 1 else ("are", "they are measurements")
+    warnings.warn(
+        OwnDataWarning(
+            f"{source}: {listed} {is_} left out of the features; to confirm that, pass ",
+            Setting(use.get(why[first], "drop"), first),
+            f"; if {them}, name all features: ",
+            with_features([name for name in names if name in why or name in features]),
+        ),
+        stacklevel=4,
+    )
+
+
+def ask_of_ids(source: str, names: Sequence[str], X: Floats) -> None:
+    """Warn of features of a dataset that are called as ids are."""
+    ids = [name for n, name in enumerate(names) if no_measurement(name, X[:, n]) == BY_NAME]
+    if ids:
+        warnings.warn(
+            OwnDataWarning(
+                f"{source}: {shorten(map(repr, ids))} is among the features, but called as ids "
+                "are; if it names the rows, leave it out with ",
+                Setting("drop", ids[0]),
+            ),
+            stacklevel=4,
+        )
+
+
+def take_counts(source: str, left_out: dict[str, str]) -> dict[str, str]:
+    """Return what is left out, without whole numbers that may well be measurements.
+
+    Those are numbers that nearly all differ, or repeat as codes do, and where many columns are such
+    as all differ, as counts do, all of them: hardly any numbers the rows. There is a warning unless
+    that is plain.
+    """
+    doubtful = {name: why for name, why in left_out.items() if why in (DIFFERENT, NEARLY)}
+    are_counts = len(doubtful) > MOST_NUMBERS
+    taken = [name for name, why in doubtful.items() if are_counts or why == NEARLY]
+    coded = [name for name, why in left_out.items() if why == CODED]
+    plain = are_counts and DIFFERENT not in doubtful.values()
+    which = f"which {'all' if are_counts else 'nearly all'} differ, number the rows"
+    for names, what in (([] if plain else taken, which), (coded, "which repeat, are codes or ids")):
+        is_, whose, them = ("is taken for a measurement", "its", "it")
+        if len(names) > 1:
+            is_, whose, them = ("are taken for measurements", "their", "them")
+        if names:
+            warnings.warn(
+                OwnDataWarning(
+                    f"{source}: {shorten(map(repr, names))} {is_}; if {whose} whole numbers, "
+                    f"{what}, leave {them} out with ",
+                    Setting("drop", names[0] if len(names) == 1 else None),
+                ),
+                stacklevel=4,
+            )
+    return {name: why for name, why in left_out.items() if name not in (*taken, *coded)}
+
+
+def warn_of_marks(source: str, X: Floats, names: Sequence[str]) -> None:
+    """Warn of numbers by which people write that a value is missing, where no others are near."""
+    found = {names[place]: marks for place, marks in missing_marks(X).items()}
+    if found:
+        listed = shorten((f"{', '.join(marks)} in {name!r}" for name, marks in found.items()), 5)
+        every = dict.fromkeys(mark for marks in found.values() for mark in marks)
+        warnings.warn(
+            OwnDataWarning(
+                f"{source}: {listed}: apart from all other values there; if this stands for "
+                "missing values, pass ",
+                Setting("na", ",".join(every)),
+            ),
+            stacklevel=4,
+        )
+
+
+def refuse_large(n_bytes: int, memory_limit: int | None, source: str) -> None:
+    """Raise InputError if a table takes more memory than it may."""
+    if memory_limit is not None and 2 * n_bytes > memory_limit:
+        raise InputError(
+            f"{source} takes {2 * n_bytes / 1e6:.4g} MB, more than the memory limit of "
+            f"{memory_limit / 1e6:.4g} MB; 'vpem data import' makes an HDF5 file of it, which is "
+            "read in parts"
+        )
 
 
 @dataclass(frozen=True)
@@ -67,3 +228,156 @@ def check_fields(dtype: np.dtype[Any], source: str) -> None:
                 f"{source}: field {name!r} holds {dtype[name].base}, not text or numbers; write "
                 "the table without it"
             )
+
+
+NOTED = ("label", "id", "worker", "weight")
+"""What columns may hold beside features."""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What the columns of a table are, by their numbers."""
+
+    noted: dict[str, int]  # labels, ids, workers and weights that there are
+    features: list[int]
+    chosen: bool  # by name, one by one; else all other columns
+    free: list[int]  # not dropped
+    known: list[int] = field(default_factory=list)  # labels for the fit
+
+    @property
+    def taken(self) -> set[int]:
+        """Columns that hold something beside features."""
+        return {*self.noted.values(), *self.known}
+
+
+def choose(names: Sequence[str], wanted: Wanted, source: str) -> Choice:
+    """Say what the columns of a table are, after checking that each is there and for one thing."""
+    table, columns = wanted.table, wanted.columns
+    lacking = wanted.lacking if wanted.weights_needed else (*wanted.lacking, "weight")
+    known = list(names)
+    told = dict(zip(NOTED, (table.label_column, table.id_column, table.worker_column,
+                            wanted.weights), strict=True))  # fmt: skip
+    noted: dict[str, int] = {}
+    for what, column in told.items():
+        if column is None or (what in lacking and column not in known):
+            continue
+        place = resolve_column(f"{what} column", column, known, source)
+        assert place is not None
+        for other, taken in noted.items():
+            if taken == place:
+                raise InputError(
+                    f"{source}: column {known[place]!r} cannot hold both {other}s and {what}s"
+                )
+        noted[what] = place
+    fitted = columns_of_labels(table.labels_for_fit, known)
+    for place in fitted:
+        also = [what for what, one in noted.items() if one == place and what != "label"]
+        if also:
+            raise InputError(
+                f"{source}: column {known[place]!r} cannot hold both {also[0]}s and labels"
+            )
+    dropped = set(columns_in("drop", table.drop, known, source))
+    for what, place in noted.items():
+        if place in dropped:
+            raise InputError(f"{source}: the {what} column {known[place]!r} is also dropped")
+    free = [n for n in range(len(known)) if n not in dropped]
+    chosen = columns is not None or table.features is not None
+    if columns is not None:
+        features = _of_a_model(columns, known, source)
+    elif table.features is not None:
+        features = columns_in("features", table.features, known, source)
+    else:
+        features = [n for n in free if n not in noted.values() and n not in fitted]
+    holders = {place: what for what, place in noted.items()} | dict.fromkeys(fitted, "label")
+    _check(features, holders, dropped, known, source)
+    return Choice(noted, features, chosen, free, fitted)
+
+
+def _of_a_model(
+    columns: Sequence[str] | frozenset[str], names: list[str], source: str
+) -> list[int]:
+    """Return the columns of a model's features."""
+    if not isinstance(columns, frozenset):
+        found = (resolve_column("column", name, names, source) for name in columns)
+        return [place for place in found if place is not None]
+    there = [n for n, name in enumerate(names) if name in columns]
+    if not there:
+        raise InputError(
+            f"{source} has none of the features {shorten(map(repr, sorted(columns)))}; its "
+            f"columns are {shorten(names, 10)}"
+        )
+    return there
+
+
+def columns_in(setting: str, value: object, names: list[str], source: str) -> list[int]:
+    """Return the columns that a list of names, places and ranges of places names, in its order."""
+    # A column may have a comma in its name.
+    words = (value,) if isinstance(value, str) and value in names else words_in(setting, value)
+    found: list[int] = []
+    for word in words:
+        ends = re.fullmatch("([0-9]{1,9})-([0-9]{1,9})", word) if isinstance(word, str) else None
+        if ends is not None and word not in names:
+            low, high = (int(end) for end in ends.groups())
+            if not low <= high < len(names):
+                raise InputError(
+                    f"{source}: there are no columns {word}; the {len(names)} columns are "
+                    f"numbered from 0 to {len(names) - 1}"
+                )
+            found += range(low, high + 1)
+            continue
+        place = resolve_column("column", word, names, source)
+        assert place is not None
+        found.append(place)
+    return found
+
+
+def _check(
+    features: list[int], holders: dict[int, str], dropped: set[int], names: list[str], source: str
+) -> None:
+    """Raise InputError where a feature is named twice, is something else too, or there is none."""
+    seen: set[int] = set()
+    for place in features:
+        why = f"holds {holders[place]}s" if place in holders else ""
+        why = why or ("is dropped" if place in dropped else "is one already" * (place in seen))
+        if why:
+            raise InputError(f"{source}: {names[place]!r} cannot be a feature: it {why}")
+        seen.add(place)
+    first: dict[str, int] = {}
+    for place, name in enumerate(names):
+        if first.setdefault(name, place) != place:
+            raise InputError(
+                f"{source}: columns {first[name]} and {place} are both called {name!r}; rename "
+                "one, or pass ",
+                Setting("no_header", True),
+                " if the first row is data",
+            )
+    if not features:
+        raise InputError(f"{source}: no column is left for the features")
+
+
+def resolve_column(
+    what: str, column: str | int | None, names: list[str], source: str
+) -> int | None:
+    """Return the number of a column given by name or number."""
+    if column is None:
+        return None
+    if isinstance(column, str):
+        if names.count(column) > 1:
+            raise InputError(f"{source}: several columns are called {column!r}; give a number")
+        if column in names:
+            return names.index(column)
+        number = read_int(column)
+        if number is None:
+            raise InputError(
+                f"{source}: there is no {what} {brief(column)}{did_you_mean(column, names)}; the "
+                f"columns are {shorten(names, 10)}"
+            )
+        column = number
+    if isinstance(column, bool | np.bool_) or not isinstance(column, int | np.integer):
+        raise InputError(f"{what} must be a name or a number, got {column!r}")
+    if not -len(names) <= column < len(names):
+        raise InputError(
+            f"{source}: there is no {what} {column}; the {len(names)} columns are numbered from 0 "
+            f"to {len(names) - 1}, or from -1 backwards"
+        )
+    return int(column) % len(names)

@@ -1,28 +1,74 @@
-"""Arrays of NumPy, .npy and .npz: never a pickle, and no larger than they say and have."""
+"""Records as frames: rows whose fields have names and types, of NumPy or of HDF5.
+
+Arrays of NumPy, .npy and .npz: never a pickle, and no larger than they say and have.
+"""
 
 from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
+import pyarrow as pa
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
 from vpem.checks import Labels
 from vpem.errors import FileError, InputError, Setting, did_you_mean, shorten
-from vpem.files.datasets import Dataset, default_names
-from vpem.files.foreign import as_matrix
-from vpem.files.opening import check_unpacked, open_regular
-from vpem.files.packed import open_zip
-from vpem.files.readers.common import refuse_large
-from vpem.files.readers.frames import Wanted, check_fields
-from vpem.files.readers.matrices import Matrix, dataset_of_matrix
-from vpem.files.readers.sparse import dense_of
+from vpem.files.datasets import Dataset, as_matrix, default_names
+from vpem.files.opening import check_unpacked, open_regular, open_zip
+from vpem.files.readers.frames import Frame, Wanted, check_fields, refuse_large
+from vpem.files.readers.matrices import Matrix, dataset_of_matrix, dense_of
+
+
+def frame_of_arrays(
+    columns: Mapping[str, NDArray[Any]],
+    source: str,
+    index: Sequence[str] = (),
+    unread: Mapping[str, str] | None = None,
+) -> Frame:
+    """Return a frame of columns that are in memory, arrays of shape (M,)."""
+    names = tuple(columns)
+    made = [_as_arrow(columns[name]) for name in names]
+
+    def read(kept: Sequence[int], as_text: Sequence[int]) -> list[pa.ChunkedArray]:
+        return [made[column] for column in kept]
+
+    kinds = tuple(column.type for column in made)
+    places = frozenset(n for n, name in enumerate(names) if name in index)
+    return Frame(source, names, kinds, read, places, unread=dict(unread or {}))
+
+
+def frame_of_records(records: NDArray[np.void], source: str) -> Frame:
+    """Return a frame of an array of records, shape (M,), after `check_fields`.
+
+    Fields of several numbers become as many columns.
+    """
+    assert records.dtype.names is not None
+    columns: dict[str, NDArray[Any]] = {}
+    for name in records.dtype.names:
+        values = records[name]
+        if values.ndim == 1:
+            columns[name] = values
+            continue
+        flat = values.reshape(len(values), math.prod(values.shape[1:]))
+        columns |= {f"{name} {n}": flat[:, n] for n in range(flat.shape[1])}
+    return frame_of_arrays(columns, source)
+
+
+def _as_arrow(values: NDArray[Any]) -> pa.ChunkedArray:
+    """Return a column of Arrow; bytes are UTF-8 text."""
+    native = values.astype(values.dtype.newbyteorder("="), copy=False)
+    if native.dtype.kind == "S":
+        native = np.char.decode(native, "utf-8", "replace")
+    if native.dtype.kind == "f" and native.dtype.itemsize > 8:
+        native = native.astype(np.float64)
+    return pa.chunked_array([pa.array(np.ascontiguousarray(native))])
+
 
 NOTED = {"ids": "ids", "labels": "labels", "sample_weight": "sample_weight"}
 SPARSE = {"data", "indices", "indptr", "format", "shape"}
@@ -108,7 +154,7 @@ def _dataset_of(
     if array.dtype.names is not None:
         if array.ndim != 1:
             raise InputError(f"{source}: records must have one dimension, got {array.ndim}")
-        from vpem.files.readers.records import frame_of_records
+        pass
         from vpem.files.readers.tabular import dataset_of
 
         return dataset_of(frame_of_records(array, source), wanted)

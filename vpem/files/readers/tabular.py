@@ -1,18 +1,31 @@
-"""Datasets of frames: columns of a table become features and what is noted of the rows."""
+"""Profiles of tables: what each column holds, and what a fit makes of it.
+
+Datasets of frames: columns of a table become features and what is noted of the rows.
+
+Parquet, Feather and Arrow files as frames: their columns are looked at before they are read.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
+from pyarrow import ipc, parquet
 
-from vpem.checks import ids_by_name
-from vpem.errors import InputError
+from vpem.checks import Floats, ids_by_name
+from vpem.errors import FileError, InputError, VpemError
 from vpem.files.arrow import (
     annotation_of,
     check_kinds,
     check_strings,
     decoded,
+    is_empty,
     is_text,
     matrix_of,
     plain_kind,
@@ -20,18 +33,8 @@ from vpem.files.arrow import (
 )
 from vpem.files.datasets import Dataset
 from vpem.files.families import Asked
-from vpem.files.labels_for_fit import SomeLabels, labels_of_columns
-from vpem.files.readers.choosing import Choice, choose
-from vpem.files.readers.common import (
-    GUESSED,
-    OF_ROWS,
-    blank_marks,
-    refuse_large,
-    warn_of_guesses,
-    warn_of_marks,
-)
-from vpem.files.readers.frames import Frame, Wanted
-from vpem.files.readers.leaving_out import (
+from vpem.files.opening import check_unpacked, open_regular
+from vpem.files.readers.columns import (
     MOST,
     counted_by,
     find_ids,
@@ -40,11 +43,110 @@ from vpem.files.readers.leaving_out import (
     told_apart,
     warn_of_numbers,
 )
-from vpem.files.table_settings import TableSettings
+from vpem.files.readers.frames import (
+    GUESSED,
+    OF_ROWS,
+    Choice,
+    Frame,
+    Wanted,
+    blank_marks,
+    choose,
+    refuse_large,
+    warn_of_guesses,
+    warn_of_marks,
+)
+from vpem.files.table_settings import SomeLabels, TableSettings, labels_of_columns
 from vpem.network.partition import from_worker_of_row
 
 if TYPE_CHECKING:
-    from vpem.files.readers.categories import Category
+    from vpem.files.readers.columns import Category
+
+
+KINDS = (
+    (pa.types.is_boolean, "true/false"),
+    (pa.types.is_integer, "whole numbers"),
+    (pa.types.is_floating, "numbers"),
+    (pa.types.is_decimal, "numbers"),
+    (pa.types.is_temporal, "dates"),
+    (is_text, "text"),
+    (pa.types.is_null, "no values"),
+)
+"""What a column holds, by its type."""
+
+
+@dataclass(frozen=True)
+class ColumnProfile:
+    """What a column of a table holds."""
+
+    name: str
+    kind: str  # numbers, whole numbers, true/false, text, dates, ...
+    use: str  # feature, ids, labels, ..., left out (why), dropped
+    missing: int | None = None  # None: not read
+    different: int | None = None  # how many values
+    least: str | None = None  # the first of them
+    most: str | None = None  # the last of them
+
+
+def profile_of(
+    frame: Frame,
+    found: Dataset,
+    read: Mapping[int, pa.ChunkedArray],
+    features: Mapping[int, pa.ChunkedArray],
+    noted: Mapping[str, int],
+) -> list[ColumnProfile]:
+    """Return what the columns of a table hold, in its order.
+
+    ``read`` and ``features``, as numbers, are by number of the column; ``noted`` are columns of
+    labels, ids, workers and weights.
+    """
+    uses = {place: f"{what}s" for what, place in noted.items()}
+    uses |= dict.fromkeys(features, "feature")
+    numbers = dict(zip(features, found.X.T, strict=True))
+    levels = {place: found.coded[n] for n, place in enumerate(features) if n in found.coded}
+    profiles = []
+    for place, name in enumerate(frame.names):
+        why = found.left_out.get(name)
+        use = uses.get(place, "not used" if why is None else f"left out ({why})")
+        column = read.get(place) if place in levels else features.get(place, read.get(place))
+        kind = _kind(frame.kinds[place] if column is None else column.type)
+        facts: tuple[Any, ...] = ()
+        if place in levels:
+            names = levels[place]
+            facts = int(np.isnan(numbers[place]).sum()), len(names), names[0][:40], names[-1][:40]
+        elif place in numbers:
+            facts = _of_numbers(numbers[place])
+        elif column is not None:
+            facts = _of_others(decoded(column))
+        profiles.append(ColumnProfile(name, kind, use, *facts))
+    return profiles
+
+
+def _of_numbers(values: Floats) -> tuple[Any, ...]:
+    """Return of a feature how many values are missing and different, the least and the most."""
+    there = np.unique(values[~np.isnan(values)])
+    lacking = int(np.isnan(values).sum())
+    if not len(there):
+        return lacking, 0
+    return lacking, len(there), f"{there[0]:.6g}", f"{there[-1]:.6g}"
+
+
+def _of_others(column: pa.ChunkedArray) -> tuple[Any, ...]:
+    """Return the same of a column that is no feature."""
+    if is_text(column.type):
+        column = pc.utf8_trim_whitespace(column.cast(pa.large_string()))
+        column = pc.if_else(is_empty(column), pa.NULL, column)
+    there = column.drop_null()
+    if not len(there):
+        return len(column), 0
+    ends = pc.min_max(there)
+    least, most = (str(ends[end].as_py())[:40] for end in ("min", "max"))
+    return len(column) - len(there), pc.count_distinct(there).as_py(), least, most
+
+
+def _kind(kind: pa.DataType) -> str:
+    """Return what a column of a type holds."""
+    plain = plain_kind(kind)
+    return next((word for test, word in KINDS if test(plain)), "lists")
 
 
 Columns = dict[int, pa.ChunkedArray]
@@ -67,7 +169,7 @@ def dataset_of(frame: Frame, wanted: Wanted) -> Dataset:
     categories: dict[int, Category] = {}
     no_categories: dict[str, str] = {}
     if table.family is not None:
-        from vpem.files.readers.categories import take_categories
+        from vpem.files.readers.columns import take_categories
 
         categories, no_categories = take_categories(frame, open_, wanted)
     coded = {n: one.codes for n, one in categories.items()}
@@ -115,7 +217,7 @@ def dataset_of(frame: Frame, wanted: Wanted) -> Dataset:
         coded={p: categories[n].names for p, n in enumerate(features) if n in categories},
     )
     if wanted.profiles is not None:
-        from vpem.files.readers.profiles import profile_of
+        pass
 
         wanted.profiles.extend(profile_of(frame, made, found, features, columns))
     return made
@@ -152,7 +254,7 @@ def _numbers(frame: Frame, columns: Columns, table: TableSettings) -> Columns:
     written = [n for n, column in columns.items() if is_text(plain_kind(column.type))]
     if not written:
         return found
-    from vpem.files.readers.text_numbers import check_writing, numbers_of
+    from vpem.files.readers.columns import check_writing, numbers_of
 
     for place in written:
         numbers = numbers_of(columns[place], table)
@@ -189,3 +291,105 @@ def _noted(frame: Frame, noted: dict[str, int], found: Columns) -> dict[str, Any
         else:
             values[f"{what}s"] = annotation_of(name, column, frame.source, frame.file, what)
     return values
+
+
+def parquet_frame(file: Path, source: str) -> Frame:
+    """Open a Parquet file."""
+    with _said(source, "Parquet"), parquet.ParquetFile(file) as opened:
+        schema, n_rows = opened.schema_arrow, int(opened.metadata.num_rows)
+    names = list(schema.names)
+    text = [field.name for field in schema if is_text(field.type)]
+
+    def read(kept: Sequence[int], as_text: Sequence[int]) -> list[pa.ChunkedArray]:
+        with _said(source, "Parquet"):
+            chosen = [names[column] for column in kept]
+            # Text that is many times the same stays in a dictionary until it is known to be short.
+            with parquet.ParquetFile(file, read_dictionary=text) as opened:
+                check_unpacked(_declared(opened.metadata, set(chosen)), file, source)
+                return list(opened.read(columns=chosen).columns)
+
+    frame = Frame(source, tuple(names), tuple(schema.types), read, _index(schema), file=file)
+    return _with_range(frame, schema, n_rows)
+
+
+def arrow_frame(file: Path, source: str) -> Frame:
+    """Open a Feather file (version 2), which is one of Arrow."""
+    kind = "Feather or Arrow"
+    with _said(source, kind), open_regular(file) as stream, ipc.open_file(stream) as opened:
+        schema, count = opened.schema, opened.num_record_batches
+
+    def read(kept: Sequence[int], as_text: Sequence[int]) -> list[pa.ChunkedArray]:
+        options = ipc.IpcReadOptions(use_threads=False, included_fields=list(kept))
+        parts: list[list[pa.Array]] = [[] for _ in kept]
+        n_bytes = 0
+        with (
+            _said(source, kind),
+            open_regular(file) as stream,
+            ipc.open_file(stream, options=options) as opened,
+        ):
+            for number in range(count):
+                batch = opened.get_batch(number)
+                n_bytes += batch.get_total_buffer_size()
+                check_unpacked(n_bytes, file, source)
+                for part, column in zip(parts, batch.columns, strict=True):
+                    column.validate(full=True)
+                    part.append(column)
+        types = [schema.types[column] for column in kept]
+        return [pa.chunked_array(part, type=one) for part, one in zip(parts, types, strict=True)]
+
+    return Frame(source, tuple(schema.names), tuple(schema.types), read, _index(schema), file=file)
+
+
+def _with_range(frame: Frame, schema: pa.Schema, n_rows: int) -> Frame:
+    """Return a frame with the index that pandas keeps as a rule alone, unless it counts from 0."""
+    stored = (schema.pandas_metadata or {}).get("index_columns", [])
+    rules = [one for one in stored if isinstance(one, dict) and one.get("kind") == "range"]
+    rule = rules[0] if rules else {"start": 0, "step": 1}
+    start, step, given = rule.get("start"), rule.get("step"), rule.get("name")
+    if not isinstance(start, int) or not isinstance(step, int) or (start, step) == (0, 1):
+        return frame
+    if max(abs(start), abs(step)) >= 2**31:
+        return frame
+    own = len(frame.names)
+    name = given if isinstance(given, str) and given not in frame.names else "row index"
+
+    def read(kept: Sequence[int], as_text: Sequence[int]) -> list[pa.ChunkedArray]:
+        found = frame.read([n for n in kept if n < own], [n for n in as_text if n < own])
+        numbers = pa.chunked_array([pa.array(start + step * np.arange(n_rows))])
+        return [*found, numbers] if own in kept else found
+
+    return replace(
+        frame,
+        names=(*frame.names, name),
+        kinds=(*frame.kinds, pa.int64()),
+        read=read,
+        index=frame.index | {own},
+    )
+
+
+def _index(schema: pa.Schema) -> frozenset[int]:
+    """Return the columns that pandas calls an index of the rows."""
+    stored = (schema.pandas_metadata or {}).get("index_columns", [])
+    index = {name for name in stored if isinstance(name, str)}
+    return frozenset(n for n, name in enumerate(schema.names) if name in index)
+
+
+@contextmanager
+def _said(source: str, kind: str) -> Iterator[None]:
+    """Turn what pyarrow raises into a sentence."""
+    try:
+        yield
+    except VpemError:
+        raise
+    except (pa.ArrowException, OSError, ValueError, MemoryError) as error:
+        raise FileError(f"{source} cannot be read as {kind} ({error})") from error
+
+
+def _declared(metadata: parquet.FileMetaData, names: set[str]) -> int:
+    """Return how many bytes a Parquet file says that it unpacks to, in these columns."""
+    unpacked = 0
+    for number in range(metadata.num_row_groups):
+        group = metadata.row_group(number)
+        for part in map(group.column, range(group.num_columns)):
+            unpacked += int(part.total_uncompressed_size) if part.path_in_schema in names else 0
+    return max(int(metadata.num_rows) * len(names) * 8, unpacked)

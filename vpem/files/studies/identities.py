@@ -1,34 +1,69 @@
-"""The key and the certificate of a member, in a folder of its own."""
+"""The key and the certificate of a member, in a folder of its own.
+
+Studies as they are written and signed: see `vpem.files.studies.study`.
+
+A request to be a member of a study: NAME.request, signed by its own key; nothing is secret.
+
+The next edition of a study: somebody comes, is renewed, or goes.
+"""
 
 from __future__ import annotations
 
 import os
 import stat
 import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from vpem.engines.tls.members import Identity, validity
+from vpem import __version__
+from vpem.engines.tls.members import Identity, Member, fingerprint, validity, written_address
 from vpem.errors import FileError, InputError, VpemWarning
+from vpem.files.hdf5 import atomic_write
+from vpem.files.json_text import as_toml
 from vpem.files.opening import PathLike, open_regular
-from vpem.files.studies.certificates import (
+from vpem.files.studies.signed import (
+    Fields,
+    address_of,
     check_days,
+    check_name,
     make_certificate,
     make_key,
+    moment,
     need_tls,
     parse_certificate,
     parse_key,
     pem_of,
     public_key_of,
+    read_signed,
+    sign,
+    signed_text,
+    table_of,
 )
-from vpem.files.studies.fields import check_name, moment
-from vpem.files.studies.known import remember
-from vpem.files.studies.study import Study
+from vpem.files.studies.study import (
+    FORMAT,
+    MOST_FEATURES,
+    MOST_FORMER,
+    MOST_MEMBERS,
+    Former,
+    Study,
+    check_member,
+    read_study,
+    remember,
+    succession,
+)
 from vpem.files.temporaries import temporary_beside
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+    from vpem.engines.tls.members import Identity, Member
+    from vpem.files.studies.study import Study
+    from vpem.network.schema import Report
 
 
 SOON = timedelta(days=30)
@@ -291,3 +326,302 @@ def _look_at(folder: Path) -> None:
             ),
             stacklevel=3,
         )
+
+
+def write_study(study: Study, identity: Identity, *, force: bool = True) -> None:
+    """Sign a study and write it to its path, completely or not at all; only the organiser may."""
+    if certificate_of(identity) != study.member(study.organiser).certificate:
+        raise InputError(f"{study.name} is signed by {study.organiser}, not by {identity.name}")
+    text = signed_text("study", _study_body(study), {"ed25519": key_of(identity)})
+    with atomic_write(study.path, force) as temporary:
+        temporary.write_text(text, encoding="utf-8", newline="\n")
+
+
+def _study_body(study: Study) -> str:
+    """Return the text of a study, above its signature."""
+    parts = [
+        f"# A study of vpem. Look at it: vpem study show {study.path.name}\n"
+        "# It is signed: whoever changes a letter makes it void.\n",
+        table_of(
+            "[study]",
+            {
+                "name": study.name, "id": study.id, "edition": study.edition, "format": FORMAT,
+                "vpem": study.version, "organiser": study.organiser, "signed": study.signed,
+                "result": study.result, "timeout": study.timeout,
+                "if-lost": study.if_lost, "runs": study.runs, "shows": study.shows,
+            },
+        ),
+    ]  # fmt: skip
+    parts += [table_of(f"[{name}]", table) for name, table in study.options.items()]
+    parts += [
+        table_of("[[member]]", member_table(member, study.features.get(member.name, ()),
+                                            study.listens.get(member.name)))
+        for member in study.roster.members
+    ]  # fmt: skip
+    if study.roster.relay is not None:
+        parts.append(table_of("[relay]", member_table(study.roster.relay)))
+    if study.roster.revoked:
+        parts.append(_mapping("[revoked]", study.roster.revoked))
+    parts += [
+        table_of("[[former]]", {"certificate": pem_of(one.certificate), "ed25519": one.signature})
+        for one in study.former
+    ]
+    return "\n".join(parts)
+
+
+def member_table(
+    member: Member, features: tuple[str, ...] = (), listen: tuple[str, int] | None = None
+) -> Report:
+    """Return the table of a member, as `check_member` reads it."""
+    return {
+        "name": member.name,
+        "certificate": pem_of(member.certificate),
+        "address": None if member.address is None else written_address(member.address),
+        "listen": None if listen is None else written_address(listen),
+        "data": member.holds,
+        "features": features or None,
+    }
+
+
+def _mapping(head: str, values: Mapping[str, str]) -> str:
+    return f"{head}\n" + "".join(f"{as_toml(k)} = {as_toml(v)}\n" for k, v in values.items())
+
+
+@dataclass(frozen=True)
+class Request:
+    """Who wants to be a member, and of which study."""
+
+    path: Path
+    study: str
+    id: str  # of the study
+    organiser: str  # fingerprint of its certificate
+    member: Member
+    features: tuple[str, ...] = ()  # that would be brought, if named
+    listen: tuple[str, int] | None = None  # if others use another address
+    version: str = __version__  # of vpem
+    made: str = ""  # UTC
+    before: bytes | None = None  # renewed certificate (DER), whose key has signed too
+
+
+def write_request(
+    study: Study,
+    identity: Identity,
+    *,
+    address: tuple[str, int] | None = None,  # where others can dial it
+    listen: tuple[str, int] | None = None,  # where its door is, if elsewhere
+    features: tuple[str, ...] = (),  # at most `MOST_FEATURES`
+    holds: bool = True,  # it brings data
+    before: Identity | None = None,
+) -> Request:
+    """Write NAME.request beside a study; one that is there is replaced.
+
+    Of a renewal, ``before`` is the key and certificate that the study knows.
+    """
+    if len(features) > MOST_FEATURES:
+        raise InputError(
+            f"a request names at most {MOST_FEATURES} features, got {len(features)}; it may name "
+            "none"
+        )
+    request = Request(
+        study.folder / f"{identity.name}.request",
+        study.name,
+        study.id,
+        fingerprint(study.member(study.organiser).certificate),
+        Member(identity.name, certificate_of(identity), address, holds),
+        features,
+        listen,
+        made=moment(datetime.now(UTC)),
+        before=None if before is None else certificate_of(before),
+    )
+    keys = {"ed25519": key_of(identity)}
+    if before is not None:
+        keys["before"] = key_of(before)
+    with atomic_write(request.path, force=True) as temporary:
+        temporary.write_text(
+            signed_text("request", _request_body(request), keys), encoding="utf-8", newline="\n"
+        )
+    return request
+
+
+def _request_body(request: Request) -> str:
+    """Return the text of a request, above its signatures."""
+    name = request.member.name
+    head = (
+        f"# {name} asks to be a member of the study {request.study}. Nothing here is secret.\n"
+        f"# Its organiser answers it: vpem study approve {request.path.name}\n\n"
+    )
+    about = {
+        "study": request.study, "id": request.id, "organiser": request.organiser,
+        "format": FORMAT, "vpem": request.version, "made": request.made,
+        "before": None if request.before is None else pem_of(request.before),
+    }  # fmt: skip
+    member = member_table(request.member, request.features, request.listen)
+    return head + table_of("[request]", about) + "\n" + table_of("[member]", member)
+
+
+def read_request(path: PathLike) -> Request:
+    """Read a request that may come from anybody, and check all of it.
+
+    FileError if it is larger than 1 MB, was changed after it was signed, or is not signed by the
+    keys of its certificates; InputError if something in it is not as it must be.
+    """
+    need_tls()
+    path = Path(path)
+    text = read_signed(path, "request")
+    about = Fields(text.content.pop("request", None) or {}, f"{path}: [request]")
+    version = about.text("vpem")
+    if about.count("format") != FORMAT:
+        raise InputError(f"{path} was made by vpem {version}, whose requests are of another format")
+    fields = Fields(text.content.pop("member", None) or {}, f"{path}: [member]")
+    member = check_member(fields)
+    before = about.text("before", "", most=1 << 13)
+    request = Request(
+        path,
+        about.read("study", check_name),
+        about.hexadecimal("id", 32),
+        about.hexadecimal("organiser", 64),
+        member,
+        fields.texts("features", MOST_FEATURES),
+        fields.read_if_any("listen", address_of),
+        version,
+        about.time("made"),
+        parse_certificate(before, member.name) if before else None,
+    )
+    for table in (fields, about, Fields(text.content, str(path))):
+        table.end()
+    signed = text.is_by(member.certificate)
+    if request.before is not None:
+        signed = signed and text.is_by(request.before, "before")
+    text.signature.end()
+    if not signed:
+        raise FileError(
+            f"{path} has been changed since {member.name} signed it, or was not signed by the key "
+            f"of its certificate; ask {member.name} to send it again"
+        )
+    return request
+
+
+def check_request(study: Study, request: Request) -> str:
+    """Return what a request would do to a study: "join", "renew" or "change".
+
+    InputError if it is for another study or organiser, its certificate is revoked or not valid now,
+    or its name is that of somebody else.
+    """
+    path, member = request.path, request.member
+    if request.id != study.id:
+        raise InputError(
+            f"{path} is for {'another ' if request.study == study.name else ''}"
+            f"{request.study}, not for {study.path}"
+        )
+    organisers = [study.member(study.organiser).certificate]
+    organisers += [former.certificate for former in study.former]
+    if request.organiser not in map(fingerprint, organisers):
+        raise InputError(
+            f"{path} was made for a {study.name} of another organiser (fingerprint "
+            f"{request.organiser[:16]}...); {member.name} has a wrong {study.path.name}"
+        )
+    since = study.roster.revoked.get(fingerprint(member.certificate))
+    if since is not None:
+        raise InputError(
+            f"the certificate of {member.name} was revoked on {since[:10]}; it must make another, "
+            "in another folder, by 'vpem party init'"
+        )
+    begins, ends = validity(member.certificate)
+    if not begins <= datetime.now(UTC) <= ends:
+        raise InputError(
+            f"the certificate of {member.name} is valid from {moment(begins)} until {moment(ends)},"
+            f" and it is {moment(datetime.now(UTC))}"
+        )
+    return _kind(study, request)
+
+
+def _kind(study: Study, request: Request) -> str:
+    """Return what a request would do, or raise InputError if its name is somebody else's."""
+    name = request.member.name
+    same = [one for one in study.roster.members if one.name.lower() == name.lower()]
+    if not same:
+        if len(study.roster.members) >= MOST_MEMBERS:
+            raise InputError(f"{study.name} has {MOST_MEMBERS} members, and may have no more")
+        return "join"
+    if same[0].certificate == request.member.certificate:
+        return "change"
+    if same[0].name == name and same[0].certificate == request.before:
+        return "renew"
+    raise InputError(
+        f"{study.name} has a member {same[0].name} with another certificate, whose key has not "
+        f"signed {request.path}: if it is the same {name}, it must renew (vpem party renew), or be "
+        f"revoked first (vpem study revoke {same[0].name}); else it needs another name"
+    )
+
+
+def approved(study: Study, request: Request) -> Study:
+    """Return the next edition of a study, with whom a request is of."""
+    kind, member = check_request(study, request), request.member
+    members, revoked, former = list(study.roster.members), dict(study.roster.revoked), study.former
+    if kind == "join":
+        members.append(member)
+    else:
+        rank = study.roster.rank_of(member.name)
+        assert rank is not None
+        if kind == "renew":
+            revoked[fingerprint(members[rank].certificate)] = moment(datetime.now(UTC))
+            if member.name == study.organiser:
+                former = (*former, _former(study, member.certificate))
+        members[rank] = member
+    features = {**study.features, member.name: request.features}
+    listens = {name: door for name, door in study.listens.items() if name != member.name}
+    if request.listen is not None:
+        listens[member.name] = request.listen
+    made = _next(study, members, revoked)
+    return replace(made, features=features, listens=listens, former=former)
+
+
+def _former(study: Study, following: bytes) -> Former:
+    """Return the organiser's present certificate as a former one, which names its successor."""
+    if len(study.former) >= MOST_FORMER:
+        raise InputError(f"the organiser of {study.name} was renewed {MOST_FORMER} times already")
+    identity = known_identity(study, study.organiser)
+    signature = sign(key_of(identity), "successor", succession(study.id, following))
+    return Former(certificate_of(identity), signature)
+
+
+def revoked(study: Study, name: str) -> Study:
+    """Return the next edition of a study, without a member whose certificate holds no more."""
+    member = study.member(name)
+    if name == study.organiser:
+        raise InputError(f"{name} signs {study.name}; who organises it cannot be revoked")
+    gone = {**study.roster.revoked, fingerprint(member.certificate): moment(datetime.now(UTC))}
+    members = [one for one in study.roster.members if one.name != name]
+    made = _next(study, members, gone)
+    return replace(
+        made,
+        features={one: what for one, what in study.features.items() if one != name},
+        listens={one: door for one, door in study.listens.items() if one != name},
+    )
+
+
+def changed(study: Study, **fields: Any) -> Study:
+    """Return the next edition of a study, of which something else is run, or otherwise."""
+    return replace(_next(study, study.roster.members, dict(study.roster.revoked)), **fields)
+
+
+def _next(study: Study, members: Sequence[Member], revoked: dict[str, str]) -> Study:
+    """Return the next edition, with these members."""
+    roster = replace(
+        study.roster, edition=study.edition + 1, members=tuple(members), revoked=revoked
+    )
+    return replace(
+        study,
+        edition=study.edition + 1,
+        version=__version__,
+        signed=moment(datetime.now(UTC)),
+        roster=roster,
+    )
+
+
+def sign_edition(study: Study, *, force: bool = True) -> Study:
+    """Sign a study by the key of its organiser beside it, write it, and read it again."""
+    write_study(study, usable(known_identity(study, study.organiser)), force=force)
+    found = read_study(study.path)
+    remember(found)
+    return found

@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from vpem.errors import InputError, Setting, brief, did_you_mean, shorten
+from vpem.files.json_text import read_toml
 from vpem.files.opening import PathLike, check_readable
 from vpem.files.studies.study import IF_LOST, RESULTS
-from vpem.files.toml_text import read_toml
 from vpem.settings import ALIGNMENTS, TOPOLOGIES
 
 FILE = "policy.toml"

@@ -1,4 +1,8 @@
-"""Texts with a signature below them: whoever changes one letter is found out.
+"""Tables of TOML that anybody may have written, read field by field: names, addresses, times.
+
+Keys and self-signed certificates: Ed25519 only, made here, read from whoever sent them.
+
+Texts with a signature below them: whoever changes one letter is found out.
 
 Such a file is TOML whose last table is ``[signature]``; Ed25519 signs the text above it, UTF-8 with
 lines ended by newlines, without the empty line between, behind its kind and a zero byte. Programs
@@ -10,20 +14,377 @@ from __future__ import annotations
 import base64
 import binascii
 import hashlib
-from typing import TYPE_CHECKING, Any
+import ipaddress
+import re
+import warnings
+from collections.abc import Callable, Iterable
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from vpem.errors import FileError, InputError
+from vpem.checks import check_int, read_int
+from vpem.errors import FileError, InputError, brief, did_you_mean
+from vpem.files.json_text import TOML_TIMES, as_toml, parse_toml
 from vpem.files.opening import PathLike, read_text
-from vpem.files.studies.certificates import public_key_of
-from vpem.files.studies.fields import Fields
-from vpem.files.toml_text import TIMES, as_toml, parse_toml
+from vpem.network.schema import Report
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import (
+        Ed25519PrivateKey,
+        Ed25519PublicKey,
+    )
+    from cryptography.x509 import Certificate
 
     from vpem.network.schema import Report
+
+
+T = TypeVar("T")
+
+NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9_-]{0,38}[A-Za-z0-9])?")
+LABEL = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?")
+LONGEST_HOST = 253
+LONGEST = 200
+"""Characters of a text that is no list, certificate or sentence."""
+
+
+def check_name(name: str, what: str = "a name") -> str:
+    """Return a name that may be that of a file and of a certificate, or raise InputError.
+
+    It has at most 40 characters: letters, digits, - and _. ``what`` is for the sentence.
+    """
+    if not NAME.fullmatch(name):
+        raise InputError(
+            f"{what} must be 1 to 40 letters, digits, - or _, with a letter or digit at both "
+            f"ends, got {brief(name)}"
+        )
+    return name
+
+
+def address_of(text: str) -> tuple[str, int]:
+    """Return host and port of ``hub.org:443``, ``192.0.2.7:443`` or ``[2001:db8::7]:443``."""
+    host, colon, port = text.rpartition(":")
+    number = read_int(port) or 0
+    bare = host[1:-1] if host.startswith("[") and host.endswith("]") else host
+    if not (
+        colon and 0 < number < 1 << 16 and (_is_host(host) or (_is_six(bare) and bare != host))
+    ):
+        raise InputError(
+            f"an address must be a host and a port from 1 to 65535, such as hub.org:443, got "
+            f"{brief(text)}"
+        )
+    return bare, number
+
+
+def _is_host(text: str) -> bool:
+    labels = text.removesuffix(".").split(".")
+    return len(text) <= LONGEST_HOST and all(LABEL.fullmatch(label) for label in labels)
+
+
+def _is_six(text: str) -> bool:
+    try:
+        return ipaddress.ip_address(text).version == 6
+    except ValueError:
+        return False
+
+
+def moment(time: datetime) -> str:
+    """Write a time in UTC, to the second, as files of studies have it."""
+    return time.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+class Fields:
+    """A table whose fields are taken one by one; what is left in the end is refused.
+
+    ``where`` is file and table, with which sentences begin.
+    """
+
+    def __init__(self, table: Any, where: str) -> None:
+        if not isinstance(table, dict):
+            raise InputError(f"{where} must be a table, got {brief(table)}")
+        self.where = where
+        self._left: Report = dict(table)
+        self._known: list[str] = []
+
+    def take(self, name: str, kind: type[T], words: str, default: T | None = None) -> T:
+        """Return a field of a type, or the default where there is none."""
+        self._known.append(name)
+        value = self._left.pop(name, default)
+        if value is None:
+            raise InputError(f"{self.where} has no {name}")
+        if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
+            raise InputError(f"{self.where}: {name} must be {words}, got {brief(value)}")
+        return value
+
+    def text(self, name: str, default: str | None = None, most: int = LONGEST) -> str:
+        """Return a text of printable characters and newlines."""
+        text = self.take(name, str, "a text", default)
+        if len(text) > most:
+            raise InputError(f"{self.where}: {name} has more than {most} characters")
+        if not text.replace("\n", "").isprintable():
+            raise InputError(f"{self.where}: {name} has characters that cannot be printed")
+        return text
+
+    def texts(self, name: str, most: int, longest: int = LONGEST) -> tuple[str, ...]:
+        """Return a list of printable texts, without one that is not there."""
+        found = self.take(name, list, "a list of texts", [])
+        if len(found) > most:
+            raise InputError(f"{self.where}: {name} has {len(found)} entries, more than {most}")
+        for text in found:
+            if not isinstance(text, str) or not text.isprintable() or len(text) > longest:
+                raise InputError(
+                    f"{self.where}: {name} must be texts of at most {longest} printable "
+                    f"characters, got {brief(text)}"
+                )
+        return tuple(found)
+
+    def flag(self, name: str, default: bool) -> bool:
+        """Return true or false."""
+        return self.take(name, bool, "true or false", default)
+
+    def count(self, name: str, least: int = 1, most: int = 10**9) -> int:
+        """Return an integer in bounds."""
+        words = f"an integer from {least} to {most}"
+        value = self.take(name, int, words)
+        if not least <= value <= most:
+            raise InputError(f"{self.where}: {name} must be {words}, got {brief(value)}")
+        return value
+
+    def seconds(self, name: str) -> float:
+        """Return a positive time in seconds, at most a year."""
+        words = "a number of seconds above 0"
+        value = self.take(name, int | float, words)  # type: ignore[arg-type]
+        if not 0 < value <= 366 * 86400:
+            raise InputError(f"{self.where}: {name} must be {words}, got {brief(value)}")
+        return float(value)
+
+    def time(self, name: str) -> str:
+        """Return a time in UTC as `moment` writes it."""
+        return self.read(name, _checked_time)
+
+    def hexadecimal(self, name: str, digits: int, default: str | None = None) -> str:
+        """Return so many hexadecimal digits, or the default."""
+        text = self.text(name, default)
+        if text != default and not re.fullmatch(f"[0-9a-f]{{{digits}}}", text):
+            raise InputError(
+                f"{self.where}: {name} must be {digits} hexadecimal digits, got {brief(text)}"
+            )
+        return text
+
+    def read(self, name: str, reader: Callable[[str], T]) -> T:
+        """Return what a function makes of a text; its errors say where the text stands."""
+        text = self.text(name)
+        try:
+            return reader(text)
+        except InputError as error:
+            raise InputError(f"{self.where}: {name}: {error}") from None
+
+    def read_if_any(self, name: str, reader: Callable[[str], T]) -> T | None:
+        """Return what a function makes of a text, or None where there is none."""
+        self._known.append(name)
+        return self.read(name, reader) if name in self._left else None
+
+    def choice(self, name: str, choices: Iterable[str], default: str | None = None) -> str:
+        """Return one of some words, or the default where there is none."""
+        words = list(choices)
+        text = self.text(name, default)
+        if text not in words:
+            raise InputError(
+                f"{self.where}: {name} must be one of {', '.join(words)}, got {brief(text)}"
+                f"{did_you_mean(text, words)}"
+            )
+        return text
+
+    def rest(self) -> Report:
+        """Return and take all that is left."""
+        left, self._left = self._left, {}
+        return left
+
+    def end(self) -> None:
+        """Raise InputError where something is left that nobody asks for."""
+        for name in self._left:
+            hint = did_you_mean(name, self._known)
+            raise InputError(f"{self.where} has an unknown key {brief(name)}{hint}")
+
+
+def _checked_time(text: str) -> str:
+    try:
+        if moment(datetime.strptime(text, "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=UTC)) == text:
+            return text
+    except (ValueError, OverflowError):
+        pass
+    raise InputError(f"a time must be written as 2026-01-31T12:00:00Z, got {brief(text)}")
+
+
+SLACK = timedelta(minutes=15)
+"""How long before it is made a certificate is valid, since clocks differ."""
+
+MOST_DAYS = 3660
+LONGEST_PEM = 4096
+NEEDED = "keys and certificates need vpem[tls]: pip install 'vpem[tls]'"
+
+
+def need_tls() -> None:
+    """Raise InputError where the libraries of certificates are not installed."""
+    try:
+        import cryptography  # noqa: F401
+        import mnemonic  # noqa: F401
+    except ImportError:
+        raise InputError(NEEDED) from None
+
+
+def make_key() -> tuple[Ed25519PrivateKey, bytes]:
+    """Make a private key; also returned as PKCS 8 in PEM, not encrypted."""
+    need_tls()
+    from cryptography.hazmat.primitives import serialization as form
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+    key = Ed25519PrivateKey.generate()
+    plain = form.NoEncryption()
+    return key, key.private_bytes(form.Encoding.PEM, form.PrivateFormat.PKCS8, plain)
+
+
+def check_days(days: int) -> None:
+    """Raise InputError where a certificate cannot be valid for so many days."""
+    check_int("days", days, least=1, most=MOST_DAYS)
+
+
+def make_certificate(name: str, key: Ed25519PrivateKey, days: int = 365) -> bytes:
+    """Return a self-signed certificate (DER) of a member, valid for 1 to `MOST_DAYS` days."""
+    from cryptography import x509
+    from cryptography.hazmat.primitives.serialization import Encoding
+    from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+    check_name(name)
+    check_days(days)
+    now = datetime.now(UTC).replace(microsecond=0)
+    who = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+    uses = [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]
+    made = (
+        x509.CertificateBuilder()
+        .subject_name(who)
+        .issuer_name(who)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - SLACK)
+        .not_valid_after(now + timedelta(days=days))
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(x509.ExtendedKeyUsage(uses), critical=False)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+        .sign(key, None)
+    )
+    return made.public_bytes(Encoding.DER)
+
+
+def pem_of(certificate: bytes) -> str:
+    """Return a certificate (DER) as PEM."""
+    from ssl import DER_cert_to_PEM_cert
+
+    return DER_cert_to_PEM_cert(certificate)
+
+
+def parse_certificate(text: str, name: str | None = None) -> bytes:
+    """Return a certificate (DER) that anybody may have made: one in PEM, and nothing else.
+
+    InputError if it is not self-signed by Ed25519, may sign others, or has another common name.
+    """
+    need_tls()
+    from cryptography import x509
+    from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+    from cryptography.hazmat.primitives.serialization import Encoding
+
+    lines = text.strip().split("\n")
+    if len(text) > LONGEST_PEM or text.count("-----BEGIN") != 1 or "-----BEGIN" not in lines[0]:
+        raise InputError(f"a certificate must be one in PEM, of at most {LONGEST_PEM} characters")
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # about what is refused, or does not matter, below
+            found = x509.load_pem_x509_certificate(text.encode())
+            found.not_valid_before_utc, found.not_valid_after_utc, found.extensions  # noqa: B018
+            _key_in(found).verify(found.signature, found.tbs_certificate_bytes)
+            _check_signs_no_others(found)
+            called = _name_in(found)
+            made = found.public_bytes(Encoding.DER)
+    except (ValueError, TypeError, UnsupportedAlgorithm, x509.DuplicateExtension) as error:
+        if isinstance(error, InputError):
+            raise
+        raise InputError("it is no certificate that can be read; ask for it again") from None
+    except InvalidSignature:
+        raise InputError(
+            "the certificate is not signed by its own key, as those of 'vpem party init' are"
+        ) from None
+    if name is not None and called != name:
+        raise InputError(f"the certificate is that of {called}, not of {name}")
+    return made
+
+
+def _key_in(certificate: Certificate) -> Ed25519PublicKey:
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+
+    key = certificate.public_key()
+    if not isinstance(key, Ed25519PublicKey):
+        raise InputError(
+            "the certificate has a key of another kind than Ed25519; make one by 'vpem party init'"
+        )
+    return key
+
+
+def _check_signs_no_others(certificate: Certificate) -> None:
+    """Refuse an authority: TLS would let in whoever shows a certificate that it has signed."""
+    from cryptography import x509
+
+    try:
+        found = certificate.extensions.get_extension_for_class(x509.BasicConstraints).value
+    except x509.ExtensionNotFound:
+        found = None
+    if found is None or found.ca:
+        raise InputError(
+            "the certificate may sign others (it does not say CA:FALSE), and those of members do "
+            "not; make one by 'vpem party init'"
+        )
+
+
+def public_key_of(certificate: bytes) -> Ed25519PublicKey:
+    """Return the key of a certificate (DER) that `parse_certificate` has read."""
+    from cryptography import x509
+
+    return _key_in(x509.load_der_x509_certificate(certificate))
+
+
+def _name_in(certificate: Certificate) -> str:
+    """Return the one common name of a certificate, which must be that of a member."""
+    from cryptography.x509.oid import NameOID
+
+    names = [part.value for part in certificate.subject]
+    common = certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
+    if len(names) != 1 or len(common) != 1:
+        raise InputError("the subject of a certificate must be one common name")
+    return check_name(str(common[0].value), "the common name of a certificate")
+
+
+def common_name(certificate: bytes) -> str:
+    """Return the name of the member that a certificate (DER) is of."""
+    from cryptography import x509
+
+    return _name_in(x509.load_der_x509_certificate(certificate))
+
+
+def parse_key(content: bytes, file: object) -> Ed25519PrivateKey:
+    """Return a private key of a file: Ed25519, without a password."""
+    need_tls()
+    from cryptography.exceptions import UnsupportedAlgorithm
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+    from cryptography.hazmat.primitives.serialization import load_pem_private_key
+
+    try:
+        found = load_pem_private_key(content, None)
+    except (ValueError, TypeError, UnsupportedAlgorithm):
+        raise FileError(
+            f"{file} is no private key as 'vpem party init' makes it (PEM, without a password)"
+        ) from None
+    if not isinstance(found, Ed25519PrivateKey):
+        raise FileError(f"{file} is a key of another kind than Ed25519")
+    return found
 
 
 MARK = "\n[signature]\n"
@@ -60,7 +421,7 @@ def digest_of(text: Signed) -> str:
 
 def read_signed(path: PathLike, kind: str) -> Signed:
     """Read a text of at most 1 MB with its signature, which is still to be checked."""
-    return Signed(read_text(path, TIMES), path, kind)
+    return Signed(read_text(path, TOML_TIMES), path, kind)
 
 
 def from_base64(text: str) -> bytes:

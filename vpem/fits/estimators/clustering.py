@@ -13,19 +13,19 @@ from vpem._core.assign import distances_to
 from vpem._core.threads import thread_count
 from vpem.checks import check_weights
 from vpem.errors import InputError, Setting, check_choice
-from vpem.files.clusterings import StoredClustering
+from vpem.files.results import StoredClustering
 from vpem.fits.clustering import Clustering
-from vpem.fits.estimators.on_graph import OnGraph, Rows
-from vpem.fits.estimators.row_estimators import workers_of
+from vpem.fits.estimators.base import OnGraph, Rows
+from vpem.fits.estimators.rows import workers_of
 from vpem.fits.feature_kmeans import kmeans_features
 from vpem.fits.row_kmeans import kmeans_rows
 from vpem.fits.settings import OVER_FEATURES, PrivacySettings
 from vpem.network.schema import Report
 from vpem.settings import SPLITS, KmeansSettings, SumSettings
 from vpem.sums.connect import connect, connect_workers
-from vpem.terms.missing_patterns import check_values
-from vpem.terms.nearest import nearest, squares_of_observed
-from vpem.terms.scaling import Scaling
+from vpem.terms.missing import nearest, squares_of_observed
+from vpem.terms.rows import check_values
+from vpem.terms.units import Scaling
 
 
 class DistributedKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, OnGraph):

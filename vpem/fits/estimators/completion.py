@@ -15,21 +15,18 @@ from sklearn.utils.validation import check_is_fitted
 from vpem.checks import Floats
 from vpem.errors import InputError, Setting
 from vpem.files.datasets import Dataset
-from vpem.fits.completed import Completed, Imputation
-from vpem.fits.estimators.everyday import Cells, told_of
-from vpem.fits.estimators.on_graph import OnGraph, Rows, validated
+from vpem.fits.estimators.base import Cells, OnGraph, Rows, told_of, validated
 from vpem.fits.imputation import fit_imputation
 from vpem.fits.mixture_imputation import MixtureImputation
+from vpem.fits.observers import Completed, Imputation
 from vpem.fits.settings import ImputeSettings
 from vpem.settings import SumSettings
 from vpem.sums.connect import connect_workers
 from vpem.sums.exchanges import way_of
-from vpem.terms.conditional import fill_gaps
-from vpem.terms.lowrank.dealing import split
-from vpem.terms.lowrank.entries import from_matrices
-from vpem.terms.lowrank.factors import fit_rows
-from vpem.terms.lowrank.laws import Gaussian, Law
-from vpem.terms.lowrank.observations import Observations, check_law
+from vpem.terms.lowrank.entries import from_matrices, split
+from vpem.terms.lowrank.model import fit_rows
+from vpem.terms.lowrank.observations import Gaussian, Law, Observations, check_law
+from vpem.terms.mixture import fill_gaps
 
 Matrix = NDArray[np.float64]
 

@@ -1,4 +1,7 @@
-"""What every fitted mixture can do, by scikit-learn's conventions."""
+"""What every fitted mixture can do, by scikit-learn's conventions.
+
+What estimators have in common that are fitted by EM: where it starts, and what it leaves.
+"""
 
 from __future__ import annotations
 
@@ -11,15 +14,18 @@ from sklearn.base import DensityMixin
 from sklearn.utils.validation import check_is_fitted
 
 from vpem.checks import Floats, check_int
+from vpem.errors import InputError, Setting, check_choice
 from vpem.files.models import Model
 from vpem.fits.contribution import Contribution, contribution
-from vpem.fits.estimators.families import dataset_for_model
-from vpem.fits.estimators.on_graph import OnGraph, Rows
-from vpem.fits.results import MixtureResult
-from vpem.fits.used_rows import weighed
-from vpem.terms.factor_mixture import FactorMixture
-from vpem.terms.missing_patterns import rows_with_values
+from vpem.fits.estimators.base import OnGraph, Rows, dataset_for_model
+from vpem.fits.prepare import weighed
+from vpem.fits.results import Fit, MixtureResult
+from vpem.settings import FitSettings
+from vpem.steps.runs import mean_over_roots
+from vpem.steps.starts import GivenStart
+from vpem.terms.factors import FactorMixture
 from vpem.terms.mixture import Mixture
+from vpem.terms.rows import rows_with_values
 
 
 class FittedMixture(DensityMixin, OnGraph):
@@ -228,3 +234,74 @@ class FittedMixture(DensityMixin, OnGraph):
         check_is_fitted(self, "mixture_")
         count = check_int("n_samples", n_samples, least=1)
         return self.mixture_.sample(count, np.random.default_rng(self._seed()))
+
+
+STARTS = {
+    "kmeans": "kmeans",
+    "k-means++": "k-means++",
+    "random": "random",
+    "random_from_data": "random",
+}
+"""Starts by scikit-learn's names, and what they are called here."""
+
+
+class FittedByEM(FittedMixture):
+    """Gaussian mixture fitted by EM to what agents or workers hold."""
+
+    fit_: Fit
+    n_components: int
+    covariance_type: str
+    init: Any
+    init_params: str | None
+    n_init: int
+    weights_init: Any
+    means_init: Any
+    precisions_init: Any
+    warm_start: bool
+
+    def _start(self, data: Floats) -> dict[str, Any]:
+        """Return where to start, and how many times, as settings."""
+        if not isinstance(self.warm_start, bool | np.bool_):
+            raise InputError(f"warm_start must be true or false, got {self.warm_start!r}")
+        if self.warm_start and hasattr(self, "mixture_"):
+            return {"init": GivenStart(self.mixture_, last=self._last()), "n_init": 1}
+        init = self.init
+        if self.init_params is not None:
+            if not isinstance(init, str) or init != FitSettings().init:
+                raise InputError(
+                    Setting("init_params"), " is what scikit-learn calls ", Setting("init"),
+                    "; give one of them",
+                )  # fmt: skip
+            init = STARTS[check_choice("init_params", self.init_params, STARTS)]
+        given = (self.weights_init, self.means_init, self.precisions_init)
+        if all(one is None for one in given):
+            return {"init": init}
+        k, kind = self.n_components, self.covariance_type
+        self._settings(FitSettings, seed=0)
+        start = GivenStart.at(init, kind, (k, data.shape[1]), *given)
+        return {"init": start} if isinstance(start.init, str) else {"init": start, "n_init": 1}
+
+    def _last(self) -> NDArray[np.float64] | None:
+        """Return what the roots found last of the fit that is gone on from, a row of data."""
+        fit = getattr(self, "fit_", None)
+        if fit is None:
+            return np.array([self.lower_bound_]) if np.isfinite(self.lower_bound_) else None
+        last: NDArray[np.float64] = fit.history[-1:].ravel() / fit.total_weight
+        return last if len(last) else None
+
+    def _take(self, fit: Fit, dtype: np.dtype[np.floating]) -> None:
+        """Take what was fitted for the attributes."""
+        self.fit_ = fit
+        self._in_their_precision(fit.mixture, dtype)
+        self.converged_ = fit.converged
+        self.n_iter_ = fit.n_iter
+        self.history_ = fit.history
+        last = fit.history[-1] if len(fit.history) else fit.root_log_likelihood
+        self.lower_bound_ = mean_over_roots(last) / fit.total_weight
+
+    @property
+    def lower_bounds_(self) -> list[float]:
+        """Log-likelihood per sample in the E-step of each iteration, mean over roots."""
+        if not hasattr(self, "fit_"):
+            raise AttributeError("lower_bounds_ is there after fit")
+        return [mean_over_roots(found) / self.fit_.total_weight for found in self.history_]

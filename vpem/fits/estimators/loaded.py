@@ -7,15 +7,14 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from vpem.files.clusterings import StoredClustering
 from vpem.files.datasets import default_names
 from vpem.files.models import Model
+from vpem.files.results import StoredClustering
+from vpem.fits.estimators.base import OnGraph
 from vpem.fits.estimators.clustering import DistributedKMeans
-from vpem.fits.estimators.federated import FedEM
 from vpem.fits.estimators.fitted import FittedMixture
 from vpem.fits.estimators.mixtures import VPEM
-from vpem.fits.estimators.on_graph import OnGraph
-from vpem.fits.estimators.row_estimators import DistributedGaussianMixture
+from vpem.fits.estimators.rows import DistributedGaussianMixture, FedEM
 from vpem.network.schema import Report
 from vpem.settings import TOPOLOGIES
 from vpem.steps.runs import mean_over_roots

@@ -28,15 +28,15 @@ from vpem.network.ledger import Ledger
 from vpem.network.partition import Workers
 from vpem.network.schema import Report
 from vpem.settings import FitSettings
-from vpem.steps.factors import posterior_of
+from vpem.steps.em import posterior_of
 from vpem.sums.connect import Network, sum_exactly
 from vpem.sums.counted import add_vectors
 from vpem.sums.quantizer import ITEM
 from vpem.sums.sum import Sum
-from vpem.terms.factor_mixture import FactorMixture
+from vpem.terms.density import CHUNK_VALUES, local_terms, normalised, posteriors
+from vpem.terms.factors import FactorMixture
 from vpem.terms.families.kinds import Kinds
 from vpem.terms.mixture import Mixture
-from vpem.terms.posteriors import CHUNK_VALUES, local_terms, normalised, posteriors
 
 Indices = NDArray[np.intp]
 

@@ -1,23 +1,450 @@
-"""The search for the best model of a grid: what is done, kept, and found."""
+"""What models are judged by: BIC, AIC, ICL, and the likelihood of rows that a fit has not seen.
+
+Trials in processes of their own, one thread each.
+
+The trials that are over, in a file that is written anew after each.
+
+The search for the best model of a grid: what is done, kept, and found.
+"""
 
 from __future__ import annotations
 
+import multiprocessing
+import os
+import signal
+import sys
+import threading
+import traceback
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
+from multiprocessing import resource_tracker
+from multiprocessing.connection import wait
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
+import vpem
 from vpem.checks import check_int
-from vpem.errors import InputError, Setting, check_choice
-from vpem.fits.selection.criteria import Chosen, choose, compare_folds, over_folds
-from vpem.fits.selection.jobs import run_trials
-from vpem.fits.selection.record import Record
-from vpem.fits.selection.trials import OF_DATA, Cell, Outcome, Problem, Trial, folds_of
-from vpem.network.schema import Report
+from vpem.engines.engine import Engine
+from vpem.engines.one_process import OneProcess
+from vpem.errors import FileError, InputError, Setting, check_choice
+from vpem.files.checkpoints import checksum, describe_run, hold, own_files, read_state, write_state
+from vpem.files.hdf5 import check_writable
+from vpem.files.opening import PathLike
+from vpem.files.temporaries import check_ending
+from vpem.fits.selection.trials import (
+    OF_DATA,
+    Cell,
+    Outcome,
+    Problem,
+    Trial,
+    folds_of,
+    result_schema,
+)
+from vpem.network.schema import PLAIN, Choice, Place, Report, TableOf, check
 from vpem.settings import CRITERIA, FitSettings, SumSettings
 from vpem.steps.cells import LEAST_OF_CELL
+from vpem.sums.connect import Network
+from vpem.terms.families.kinds import Kinds
+
+
+def higher_is_better(criterion: str) -> bool:
+    """Whether a larger value of a criterion is a better one."""
+    return criterion == "heldout"
+
+
+def over_folds(totals: Sequence[float], counts: Sequence[float]) -> tuple[float, float]:
+    """Held-out log-likelihood per sample, over all rows, and its standard error.
+
+    The error is the standard deviation of the folds' means (divisor F - 1) over the root of their
+    number F. ``counts`` are the rows of each fold, or what they weigh.
+    """
+    means = np.divide(totals, counts)
+    return float(np.sum(totals) / np.sum(counts)), float(means.std(ddof=1) / np.sqrt(len(means)))
+
+
+def compare_folds(folds: Sequence[float], best: Sequence[float]) -> tuple[float, float]:
+    """How much better the best model is on the same folds, and the standard error of that.
+
+    Both are of the differences of log-likelihoods per sample, fold by fold (divisor F - 1, over the
+    root of their number F): what all models find hard in a fold cancels. The mean is not positive
+    where the best is better.
+    """
+    apart = np.subtract(folds, best)
+    return float(apart.mean()), float(apart.std(ddof=1) / np.sqrt(len(apart)))
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """Which of several models is best.
+
+    Attributes
+    ----------
+    best : int
+        The best of those that converged without degenerate components; else of those that did not
+        converge but have none; else of all that did not fail.
+    one_standard_error : int or None
+        With held-out likelihood: of those that are at most one standard error of the best worse
+        than it, the one with fewest parameters.
+    passed_over : list of int
+        Those that look better than the best but did not converge, or have degenerate components,
+        the best of them first.
+    """
+
+    best: int
+    one_standard_error: int | None
+    passed_over: list[int]
+
+
+def choose(cells: Sequence[Report], criterion: str, floor_fits: str = "last") -> Chosen:
+    """Choose the best of the cells of a grid by one of `vpem.settings.CRITERIA`.
+
+    Lower is better of the first three, higher of the last, which needs ``standard_error``. Of
+    equals the one with fewer parameters is better, then the first. Cells with degenerate components
+    are chosen only where all have some, unless ``floor_fits`` is "keep".
+    """
+    sign = -1.0 if higher_is_better(criterion) else 1.0
+
+    def badness(number: int) -> tuple[float, int, int]:
+        cell = cells[number]
+        return sign * cell[criterion], cell["n_parameters"], number
+
+    done = [number for number, cell in enumerate(cells) if cell["status"] != "failed"]
+    if not done:
+        reason = cells[0]["reason"] if cells else "it is empty"
+        raise InputError(f"no model of the grid could be fitted; the first: {reason}")
+    proper = [n for n in done if floor_fits == "keep" or not cells[n]["degenerate"]] or done
+    sure = [number for number in proper if cells[number]["status"] == "converged"] or proper
+    best = min(sure, key=badness)
+    others = [number for number in done if number not in sure]
+    passed = sorted((n for n in others if badness(n)[0] < badness(best)[0]), key=badness)
+    one = None
+    if criterion == "heldout":
+        least = cells[best]["heldout"] - cells[best]["standard_error"]
+        near = [number for number in sure if cells[number]["heldout"] >= least]
+        one = min(near, key=lambda number: (cells[number]["n_parameters"], badness(number)))
+    return Chosen(best, one, passed)
+
+
+ENDINGS = (signal.SIGINT, signal.SIGTERM)
+"""Signals that end a search."""
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Let kernels and BLAS take one thread, whatever the environment says."""
+    before = os.environ.get("OMP_NUM_THREADS")
+    os.environ["OMP_NUM_THREADS"] = "1"
+    try:
+        from vpem._core.threads import one_blas_thread
+
+        with one_blas_thread():
+            yield
+    finally:
+        if before is None:
+            os.environ.pop("OMP_NUM_THREADS", None)
+        else:
+            os.environ["OMP_NUM_THREADS"] = before
+
+
+def run_trials(
+    problem: Problem, trials: Sequence[Trial], n_jobs: int | None
+) -> Iterator[tuple[Trial, Outcome]]:
+    """Do trials, begun in this order, and yield each with its result as soon as it is there.
+
+    There are ``n_jobs`` processes of one thread each, which have a copy of the problem; with 1 it
+    is done in this one; None: in this one, with as many threads as the problem's options say. The
+    results (`Problem.run`) are the same. Of a trial whose process was killed ``status`` is "failed"
+    and ``lost`` is True.
+
+    Processes are started afresh, not forked: a script that calls this with several jobs guards its
+    main part by ``if __name__ == "__main__"``. They end when this process does, however it ends.
+    """
+    n_jobs = n_jobs and min(n_jobs, len(trials))
+    if n_jobs is None or n_jobs <= 1:
+        with nullcontext() if n_jobs is None else one_thread():
+            for trial in trials:
+                yield trial, problem.run(trial)
+        return
+    waiting = list(reversed(trials))
+    busy: dict[Any, tuple[_Process, Trial]] = {}
+    with one_thread():
+        try:
+            while waiting or busy:
+                while waiting and len(busy) < n_jobs:
+                    process = _Process(problem)
+                    busy[process.answers] = process, waiting.pop()
+                    process.ask(busy[process.answers][1])
+                for answers in wait(list(busy)):
+                    process, trial = busy[answers]
+                    result = process.answer()
+                    if result is None or not waiting:
+                        process.end()
+                        del busy[answers]
+                    else:
+                        busy[answers] = process, waiting.pop()
+                        process.ask(busy[answers][1])
+                    yield trial, process.lost() if result is None else result
+        finally:
+            for process, _ in busy.values():
+                process.end()
+
+
+class _Process:
+    """A process that does one trial after another."""
+
+    def __init__(self, problem: Problem) -> None:
+        context = multiprocessing.get_context("spawn")
+        self.answers, theirs = context.Pipe()
+        self._process = context.Process(target=_work, args=(theirs, problem), daemon=True)
+        # Ctrl-C is for the first process; the others are born deaf to it. Signals wait until the
+        # problem has been sent whole. The tracker's own start would let them through.
+        try:
+            with _waiting() as waited, _masked():
+                try:
+                    self._process.start()
+                finally:
+                    theirs.close()
+            for one in waited[:1]:
+                signal.raise_signal(one)
+        except BaseException:
+            if self._process.pid is not None:
+                self.end()
+            raise
+
+    def ask(self, trial: Trial) -> None:
+        """Give it a trial to do."""
+        # One that has ended is found out about when its answer is read.
+        with suppress(OSError):
+            self.answers.send(trial)
+
+    def answer(self) -> Outcome | None:
+        """Return its result, or None where the process is no more."""
+        try:
+            result = self.answers.recv()
+        except (EOFError, OSError):
+            self._process.join(timeout=1.0)  # to know how it ended
+            return None
+        if isinstance(result, str):
+            raise RuntimeError(result)
+        return dict(result)
+
+    def lost(self) -> Outcome:
+        """Return what there is to say of a trial whose process has ended."""
+        code = self._process.exitcode
+        how = f"with code {code}"
+        if code is not None and code < 0:
+            with suppress(ValueError):
+                how = f"by {signal.Signals(-code).name}"
+        reason = f"its process was ended {how}, perhaps for want of memory; try fewer jobs"
+        return {"status": "failed", "reason": reason, "lost": True, "refused": False,
+                "seconds": 0.0, "warnings": []}  # fmt: skip
+
+    def end(self) -> None:
+        """End the process, whatever it does."""
+        self._process.kill()
+        self._process.join()
+        self.answers.close()
+
+
+@contextmanager
+def _waiting() -> Iterator[list[int]]:
+    """Note signals that would end this process, for later.
+
+    A mask is of one thread: another, of BLAS say, may take the signal all the same.
+    """
+    noted: list[int] = []
+    if threading.current_thread() is not threading.main_thread():
+        yield noted
+        return
+    handlers = {one: signal.signal(one, lambda number, _: noted.append(number)) for one in ENDINGS}
+    try:
+        yield noted
+    finally:
+        for one, handler in handlers.items():
+            signal.signal(one, signal.SIG_DFL if handler is None else handler)
+
+
+@contextmanager
+def _masked() -> Iterator[None]:
+    """Let processes that are started be deaf to what would end this one."""
+    if sys.platform == "win32":  # signals have no masks there
+        yield
+        return
+    resource_tracker.ensure_running()
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, set(ENDINGS))
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _work(questions: Any, problem: Problem) -> None:
+    """Do trials in a process of its own until there are no more."""
+    if sys.platform == "win32":
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+    else:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    with one_thread(), suppress(EOFError, OSError):
+        while True:
+            trial = questions.recv()
+            try:
+                result: Any = problem.run(trial)
+            except Exception:
+                result = f"while fitting {trial}:\n{traceback.format_exc()}"
+            questions.send(result)
+
+
+def _end_with_parent() -> None:
+    """End this process at once when the one that started it is no more."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        wait([parent.sentinel])
+        os._exit(1)
+
+
+KIND = "selection"
+
+ANOTHER = ("give another ", Setting("state"))
+
+STATE = {"kind": Choice((KIND,)), "facts": TableOf(PLAIN), "results": TableOf(TableOf())}
+"""What is kept; results are checked once it is known to be of the same search."""
+
+
+def facts_of(problem: Problem) -> Report:
+    """What must be the same when a search goes on: data, agents and options, not the grid."""
+    network = problem.networks[min(problem.networks)].whole
+    options = {
+        name: value
+        for name, value in problem.options.items()
+        if name not in (*OF_DATA, "n_threads")
+    }
+    kinds: Kinds | None = problem.options.get("kinds")
+    if kinds is not None and not kinds.is_gaussian:
+        options |= {"families": list(kinds.families), "levels": list(kinds.n_levels)}
+    X = np.empty((problem.n_samples, 0)) if problem.X is None else problem.X
+    options["dtype"] = np.dtype(options.get("dtype", np.float64)).name
+    facts = {
+        "vpem": vpem.__version__,
+        **describe_run(KIND, X, problem.sample_weight, None, **options),
+        "who is joined in the graph": checksum(
+            network.graph.n_nodes, np.asarray(network.graph.edges)
+        ),
+        **problem.asked,
+    }
+    if problem.workers is None:
+        facts["who holds which features"] = checksum(*_features_of_agents(network))
+    else:
+        facts["who holds which rows"] = checksum(problem.workers.order, problem.workers.counts)
+    if problem.engine.apart:
+        facts["processes"] = problem.engine.size
+    return facts
+
+
+def _features_of_agents(network: Network) -> list[NDArray[np.intp]]:
+    """Features of each agent, which do not depend on the hops."""
+    parts: dict[int, NDArray[np.intp]] = {}
+    for hub, features in zip(network.hubs, network.blocks.features, strict=True):
+        ends = np.cumsum([network.widths[agent] for agent in hub.agents])
+        # In a hub they stand agent by agent.
+        parts.update(zip(hub.agents, np.split(features, ends[:-1]), strict=True))
+    return [parts[agent] for agent in sorted(parts)]
+
+
+class Record:
+    """Results of trials by their keys, in memory and in a file.
+
+    Parameters
+    ----------
+    path : path or None
+        The file; None keeps nothing. Each of several processes has a file of its own, as
+        checkpoints have (`vpem.files.checkpoints.own_files`), with what tells its own data.
+    facts : dict
+        From `facts_of`.
+    force : bool
+        Begin anew where the file is of other data or options.
+    engine : Engine, optional
+        The processes, which go on from what all have kept. None: this one alone.
+
+    Raises
+    ------
+    InputError
+        If the file is of other data or options.
+    FileError
+        If it is no such file, is damaged, or cannot be written.
+    """
+
+    def __init__(
+        self,
+        path: PathLike | None,
+        facts: Report,
+        force: bool = False,
+        engine: Engine | None = None,
+    ) -> None:
+        engine = engine or OneProcess()
+        self.path: Path | None = None
+        self.facts = facts
+        self.results: dict[str, Outcome] = {}
+        if path is not None:
+            check_ending(path, "checkpoints")
+            self.path = own_files(path, engine)[0]
+            hold(self.path, self)
+            check_writable(self.path, True)
+            if self.path.exists():
+                self._read(force)
+        common = set(self.results).intersection(*engine.allgather(sorted(self.results)))
+        ours = {key: result for key, result in self.results.items() if key in common}
+        self.results = engine.bcast(ours)
+
+    def _read(self, force: bool) -> None:
+        """Read what there is."""
+        path = self.path
+        assert path is not None
+        state = read_state(path)
+        if "kind" not in state:
+            raise FileError(f"{path} is no state of a selection; ", *ANOTHER)
+        place = Place(f"the state {path}", advice=ANOTHER)
+        check(STATE, state, place)
+        differs = _difference(state["facts"], self.facts)
+        if differs is None:
+            for key, result in state["results"].items():
+                check(result_schema(key, result), result, place.inside("results", key))
+            self.results = state["results"]
+        elif not force:
+            raise InputError(
+                f"the state {str(path)!r} is of another selection: {differs}; give what it began "
+                "with or another ",
+                Setting("state"),
+                ", or begin anew with ",
+                Setting("force", True),
+            )
+
+    def add(self, key: str, result: Outcome) -> None:
+        """Keep the result of a trial."""
+        self.results[key] = result
+        if self.path is not None:
+            write_state(self.path, {"kind": KIND, "facts": self.facts, "results": self.results})
+
+
+def _difference(then: Report, now: Report) -> str | None:
+    """Say what is not the same any more; None where everything is."""
+    if "skip_negligible" in then:  # as vpem 0.1.0 once called the opposite
+        every = not then["skip_negligible"]
+        then = {"every_weight": every} | then
+        del then["skip_negligible"]
+    for name in dict.fromkeys([*now, *then]):
+        one, other = then.get(name), now.get(name)
+        if one == other:
+            continue
+        if any(isinstance(value, str) and value.startswith("sum ") for value in (one, other)):
+            return f"{name} is not the same"
+        return f"{name} was {one!r}, now it is {other!r}"
+    return None
+
 
 DIAGONAL = ("diag", "tied-diag")
 """Covariance types whose models do not depend on the hubs."""

@@ -30,7 +30,7 @@ from vpem.files.matrix import FileMatrix
 from vpem.fits.prepare import check_count
 from vpem.fits.results import Fit
 from vpem.fits.selection.holding import ByFeatures, ByRows, Held, Judged
-from vpem.fits.selection.lists import as_ranges
+from vpem.fits.settings import as_ranges
 from vpem.network.partition import Workers
 from vpem.network.schema import COUNT, NUMBER, TEXT, Choice, ListOf, Number, Report, Schema
 from vpem.sums.connect import Network

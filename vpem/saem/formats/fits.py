@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Callable, Sequence
 from dataclasses import fields
 from typing import TYPE_CHECKING
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from vpem.errors import FileError, VpemError
-from vpem.files.elements import Elements, Json, Strings, check_written, read_elements
+from vpem.files.elements import COMMUNICATION, Elements, Json, Strings, check_written, read_elements
 from vpem.files.hdf5 import (
     atomic_write,
     check_encoding,
@@ -23,7 +22,7 @@ from vpem.files.hdf5 import (
     write_strings,
 )
 from vpem.files.json_text import write_json_element
-from vpem.files.reports import COMMUNICATION
+from vpem.files.opening import PathLike
 from vpem.network.schema import (
     COUNT,
     FLAG,
@@ -34,23 +33,20 @@ from vpem.network.schema import (
     Choice,
     Integer,
     ListOf,
-    Mapping,
     Maybe,
     Number,
     Report,
     State,
+    TableOf,
 )
-from vpem.saem.corpus_facts import CorpusFacts
-from vpem.saem.documents import is_wide
+from vpem.saem.conditional import LogLikelihood
 from vpem.saem.doses import Doses
 from vpem.saem.estimates import criteria_of, summary_of
 from vpem.saem.formats import FIT
-from vpem.saem.likelihood import LogLikelihood
-from vpem.saem.models.catalogue import MODELS, OWN, model_class
 from vpem.saem.models.lda import TopicNames
-from vpem.saem.models.model import Vector
-from vpem.saem.results import SaemFit
-from vpem.saem.saved import CERTAIN, SavedSaem, as_saved
+from vpem.saem.models.model import MODELS, OWN, Vector, model_class
+from vpem.saem.results import CERTAIN, CorpusFacts, SaemFit, SavedSaem, as_saved
+from vpem.saem.topics import is_wide
 
 if TYPE_CHECKING:
     import h5py
@@ -62,8 +58,6 @@ DEEPEST = 8
 TOLERANCE = 1e-8
 """Relative size to which matrices must be symmetric and have no negative eigenvalues."""
 
-PathLike = str | os.PathLike[str]
-
 
 ARRAYS = (
     "theta", "standard_errors", "information", "means", "covariances", "lower", "upper",
@@ -73,15 +67,15 @@ OF_CORPUS = ("shares", "coherence", "n_tokens", "device_shares", "perplexities")
 OF_DOSES = ("times", "amounts", "durations")
 TEXTS = ("model_options", "settings", "communication", "versions")
 
-SETTINGS = Mapping(
+SETTINGS = TableOf(
     PLAIN,
     known={
         **dict.fromkeys(("devices", "n_chains", "n_individuals", "n_rows", "burn_in"), COUNT),
         **dict.fromkeys(("sampler", "average", "shares", "codec", "feedback", "data"), TEXT),
         "tol": REAL,
         "participation": REAL,
-        "sampler_options": Mapping(PLAIN),
-        "columns": Mapping(PLAIN),
+        "sampler_options": TableOf(PLAIN),
+        "columns": TableOf(PLAIN),
     },
 )
 """What is read of the settings again."""
@@ -266,10 +260,10 @@ SAEM: Elements = {
     "doses/times": Maybe(Array("f", ("doses",))),
     "doses/amounts": Maybe(Array("f", ("doses",), 0)),
     "doses/durations": Maybe(Array("f", ("doses",), 0)),
-    "model_options": Json(Mapping(PLAIN, known={"slopes": ListOf(TEXT)}), DEEPEST),
+    "model_options": Json(TableOf(PLAIN, known={"slopes": ListOf(TEXT)}), DEEPEST),
     "settings": Json(SETTINGS, DEEPEST),
     "communication": Json(COMMUNICATION, DEEPEST),
-    "versions": Json(Mapping(TEXT), DEEPEST),
+    "versions": Json(TableOf(TEXT), DEEPEST),
 }
 
 

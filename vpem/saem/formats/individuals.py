@@ -1,38 +1,229 @@
-"""Individuals on disk: a long CSV table, or HDF5 with a column a dataset."""
+"""Individuals in a CSV table: a line a measurement, or a dose.
+
+Individuals on disk: a long CSV table, or HDF5 with a column a dataset.
+
+Corpora on disk: a table with a line a word of a document, or HDF5 with a sparse matrix.
+
+Which device holds which individuals, from a file.
+"""
 
 from __future__ import annotations
 
+import csv
+import math
 import os
+from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import h5py
 import numpy as np
 from numpy.typing import NDArray
 
+from vpem.checks import check_memory, read_float
 from vpem.errors import FileError, InputError, MissingColumnError, did_you_mean, shorten
+from vpem.files.datasets import names_in, read_matrix
 from vpem.files.hdf5 import (
     atomic_write,
     check_encoding,
     create,
+    describe_element,
     find,
     is_group,
     list_members,
     open_read,
     read_array,
+    read_attribute,
     read_strings,
     write_array,
+    write_attribute,
     write_strings,
 )
-from vpem.files.long_csv import is_long_csv, sort_names
-from vpem.saem.corpus import share_words
-from vpem.saem.doses import Doses, doses_of
+from vpem.files.networks import read_holders
+from vpem.files.observations import LONGEST_NAME, is_long_csv, read_cells, sort_names
+from vpem.files.opening import PathLike, check_unpacked
+from vpem.files.readers.hdf5_files import sparse_in, sparse_kind
+from vpem.files.readers.matrices import check_parts
+from vpem.files.temporaries import ending_of
+from vpem.network.partition import Workers
+from vpem.saem.doses import Doses, doses_of, doses_of_lines, event_columns, measured_lines
 from vpem.saem.formats import INDIVIDUALS
-from vpem.saem.formats.long_table import MOST_COLUMNS, LongTable
-from vpem.saem.individuals import Individuals, from_long
+from vpem.saem.individuals import Individuals, from_counts, from_long, gather, share_words
 
-PathLike = str | os.PathLike[str]
+if TYPE_CHECKING:
+    import h5py
+
+
+MOST_COLUMNS = 1024
+MISSING = ("", "NA", "NaN", "nan", ".")
+
+
+class LongTable:
+    """The lines of a CSV table."""
+
+    def __init__(
+        self,
+        path: PathLike,
+        three: tuple[str, str, str],
+        covariates: Sequence[str] | None,
+        also: Sequence[str],
+        words: Sequence[str],
+        missing: bool,
+        doses: Mapping[str, str] | None,
+        texts: Sequence[str] = (),
+    ) -> None:
+        self.source, self.three, self.missing = os.fspath(path), three, missing
+        self.named, self.words, self.texts = doses, words, texts
+        self.odd: dict[str, tuple[str, str]] = {}
+        self.others: list[str] = []
+        self.events: dict[str, str] = {}
+        self.wheres: list[str] = []
+        self.ids: list[str] = []
+        self.cells: list[list[str | float]] = []
+
+        def places(header: list[str]) -> list[int]:
+            names = [field.strip() for field in header]
+            self._choose(names, covariates, also)
+            return [names.index(name) for name in self.columns]
+
+        for where, cells in read_cells(path, places):
+            self._take(where, cells)
+        if not self.ids:
+            raise InputError(f"{self.source} has a header but no rows")
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """All that are read."""
+        return (*self.three, *self.others, *self.events.values())
+
+    def _choose(
+        self, names: list[str], covariates: Sequence[str] | None, also: Sequence[str]
+    ) -> None:
+        """Choose columns of a header."""
+        wanted = covariates
+        if covariates is not None:
+            wanted = [*covariates, *(name for name in also if name in names)]
+        if self.named is not None:
+            taken = {*self.three, *(wanted or ())}
+            self.events = event_columns(names, self.named, taken, self.source)
+        others = _columns(names, self.three, wanted, self.source)
+        self.others = [name for name in others if name not in self.events.values()]
+
+    def _take(self, where: str, cells: list[str]) -> None:
+        """Take a line."""
+        if not 0 < len(cells[0]) <= LONGEST_NAME or "\0" in cells[0]:
+            raise InputError(f"{where} names no individual, got {cells[0][:40]!r}")
+        self.ids.append(cells[0])
+        if self.events:
+            self.wheres.append(where)
+        named = zip(self.columns[1:], cells[1:], strict=True)
+        may_miss = self.columns[3:] if not (self.missing or self.events) else self.columns[2:]
+        self.cells.append([
+            cell if name in self.others and (name in self.words or self._is_text(name, cell, where))
+            else _number(cell, name, name in may_miss, where) for name, cell in named
+        ])  # fmt: skip
+
+    def _is_text(self, name: str, cell: str, where: str) -> bool:
+        """Whether a cell of a column that may be text is one; where the first is."""
+        found = name in self.texts and cell not in MISSING and read_float(cell, finite=True) is None
+        if found:
+            self.odd.setdefault(name, (cell, where))
+        return found
+
+    def individuals(self) -> Individuals:
+        """Make individuals of the lines."""
+        numbered: dict[str, list[str]] = {}
+        columns = {}
+        for name, cells in zip(self.columns[1:], zip(*self.cells, strict=True), strict=True):
+            if name in self.odd and any(isinstance(cell, float) and cell == cell for cell in cells):
+                _number(self.odd[name][0], name, True, self.odd[name][1])
+            is_text = name in self.odd or isinstance(cells[0], str)
+            texts = ["" if isinstance(cell, float) else cell for cell in cells] if is_text else []
+            columns[name] = np.array(_numbered(name, texts, numbered) if is_text else cells)
+        kept = dict(zip(("id", "time", "value"), self.three, strict=True))
+        told: dict[str, Any] = {**kept, **({"words": numbered} if numbered else {})}
+        labels = np.array(self.ids, dtype=object)
+        _, time, value = self.three
+        if not self.events:
+            read = {name: columns[name] for name in self.others}
+            found = from_long(
+                labels, columns[time], columns[value], read, self.source, self.missing
+            )
+            return replace(found, columns=told)
+        events = {name: columns[column] for name, column in self.events.items()}
+        rows, given = measured_lines(events, columns[value], self.wheres)
+        empty = rows & np.isnan(columns[value])
+        if empty.any() and not self.missing:
+            _number("", value, False, self.wheres[int(empty.argmax())])
+        if not rows.any():
+            raise InputError(f"{self.source} has doses, but no measurements")
+        read = {name: columns[name][rows] for name in self.others}
+        found = from_long(
+            labels[rows], columns[time][rows], columns[value][rows], read, self.source, self.missing
+        )
+        at = [where for where, is_dose in zip(self.wheres, given, strict=True) if is_dose]
+        some = {name: column[given] for name, column in events.items()}
+        doses = doses_of_lines(
+            found.names, labels[given], columns[time][given], some, at, self.source
+        )
+        others = {name: column for name, column in self.events.items() if name != column}
+        return replace(found, columns={**told, "doses": others}, doses=doses)
+
+
+def _numbered(name: str, cells: Sequence[Any], numbered: dict[str, list[str]]) -> list[float]:
+    """Places of a column's words in the alphabet; numbers are words too, unless they are places."""
+    numbers = [math.nan if cell in MISSING else read_float(cell, finite=True) for cell in cells]
+    known = [number for number in numbers if number is not None]
+    if len(known) == len(numbers):
+        if {number for number in known if number == number} <= {0.0, 1.0} or 0.0 in known:
+            return known
+        cells = [cell if cell in MISSING else f"{number:g}"
+                 for cell, number in zip(cells, known, strict=True)]  # fmt: skip
+    numbered[name] = sort_names({cell for cell in cells if cell not in MISSING})
+    place = {word: float(number) for number, word in enumerate(numbered[name])}
+    return [place.get(cell, math.nan) for cell in cells]
+
+
+def _columns(
+    header: list[str], three: tuple[str, ...], covariates: Sequence[str] | None, source: str
+) -> list[str]:
+    """Names of the covariates to read."""
+    if len(set(header)) < len(header) or len(header) > MOST_COLUMNS:
+        raise InputError(
+            f"{source}: the names of its columns, in the first line, must differ and be at most "
+            f"{MOST_COLUMNS}"
+        )
+    others = [name for name in header if name not in three and name]
+    if covariates is not None:
+        others = list(dict.fromkeys(covariates))
+    lacking = [what for what in (*three, *others) if what not in header]
+    if lacking:
+        have = shorten([repr(name) for name in header]) or "an empty line"
+        *first, last = [f"{what!r}{did_you_mean(what, header)}" for what in lacking]
+        named = f"columns {', '.join(first)} and {last}" if first else f"column {last}"
+        raise MissingColumnError(f"{source} has no {named} in its first line; got {have}", *lacking)
+    return others
+
+
+def _number(text: str, column: str, may_miss: bool, where: str) -> float:
+    if may_miss and text in MISSING:
+        return math.nan
+    number = read_float(text, finite=True)
+    if number is not None:
+        return number
+    advice = (
+        "write words as 0 and 1, or leave out such columns"
+        if may_miss
+        else "leave out lines of what was not measured"
+    )
+    if text in MISSING and not may_miss:
+        advice += "; --missing marginalize does so where the value alone is missing"
+    if read_float(text.replace(",", ".", 1), finite=True) is not None:
+        advice = "write numbers with a decimal point"
+    raise InputError(f"{where} has {text[:40]!r} for {column!r}, no finite number; {advice}")
+
+
 ENCODING = INDIVIDUALS
 VERSION = "0.1.0"
 DOSES = ("times", "amounts", "durations")
@@ -75,7 +266,7 @@ def read_individuals(
     missing : bool
         Whether values may be missing in the same way, or NaN: such rows are left out.
     doses : mapping of str to str, optional
-        Lines of a CSV table may be doses: columns of `vpem.saem.formats.events.EVENTS` that have
+        Lines of a CSV table may be doses: columns of `vpem.saem.doses.EVENTS` that have
         another name. None: such columns are covariates as others.
 
     Returns
@@ -251,3 +442,214 @@ def write_individuals(path: PathLike, found: Individuals, force: bool = False) -
             write_array(given, "counts", found.doses.counts.astype(np.int64))
             for name, column in zip(DOSES, found.doses.columns, strict=True):
                 write_array(given, name, column)
+
+
+COLUMNS = {"id": "document", "time": "word", "value": "count"}
+"""What the columns of a corpus are called where nothing else is said, by what they are."""
+
+BYTES_OF_ENTRY = 80
+"""What an entry of a sparse matrix takes while documents are made of it."""
+
+BYTES_OF_NAME = 64
+
+
+def read_corpus(
+    path: PathLike, columns: Mapping[str, str] | None = None, dataset: str | None = None
+) -> Individuals:
+    """Read documents: which words come in them, and how often.
+
+    Parameters
+    ----------
+    path : path
+        A ``.csv``, ``.tsv`` or ``.txt`` file, also packed, with a line a word of a document and
+        names of the columns in its first line; or HDF5 with a sparse (CSR, CSC) or dense matrix of
+        counts ``X``, documents by words, as AnnData writes it (``.h5ad``) or with names in
+        ``obs_names`` and ``var_names``.
+    columns : mapping, optional
+        Names of the columns of a table with the document (``id``), the word (``time``) and how
+        often it comes there (``value``), where they are not those of `COLUMNS`. Without a column of
+        counts each line is one word. Lines of the same word in a document are added up.
+    dataset : str, optional
+        Where in an HDF5 file the matrix is, such as ``layers/counts``; by default ``X``.
+
+    Returns
+    -------
+    Individuals
+        Documents in the order in which they come first, words of a table in order, those of a
+        matrix as they come.
+
+    Raises
+    ------
+    FileError
+        If the file cannot be read, or an element is not what it must be.
+    InputError
+        If a column is missing, a count is not a whole number, or a document has no words.
+    """
+    if is_long_csv(path):
+        if dataset is not None:
+            raise InputError(f"{path} is a table, in which there is no dataset {dataset!r}")
+        return _read_csv(path, dict(columns or {}))
+    if columns:
+        raise InputError(f"{path} is no CSV table, so that its columns have no names to choose")
+    with open_read(path) as file:
+        if dataset is not None or read_attribute(file, "encoding-type") != ENCODING:
+            return _read_corpus_hdf5(file, os.fspath(path), dataset or "X")
+    found = read_individuals(path)
+    if found.words is None:
+        raise InputError(f"{path} holds individuals without words; a corpus needs a vocabulary")
+    places = found.times.astype(np.int64)
+    return gather(found.individual_of, places, found.values, found.names, found.words, found.source)
+
+
+def _read_csv(path: PathLike, given: dict[str, str]) -> Individuals:
+    source = os.fspath(path)
+    three = [given.get(name, usual) for name, usual in COLUMNS.items()]
+
+    def places(header: list[str]) -> list[int]:
+        names = [field.strip() for field in header]
+        if len(set(names)) < len(names):
+            raise InputError(f"{source}: the names of its columns, in its first line, must differ")
+        if "value" not in given and three[-1] not in names:
+            three.pop()
+        lacking = [name for name in three if name not in names]
+        if lacking:
+            have = shorten(map(repr, names)) or "an empty line"
+            raise MissingColumnError(
+                f"{source} has no column {lacking[0]!r}{did_you_mean(lacking[0], names)} in its "
+                f"first line, and a corpus is a table of documents, words and counts; got {have}",
+                *lacking,
+            )
+        return [names.index(name) for name in three]
+
+    numbers: tuple[dict[str, int], dict[str, int]] = ({}, {})
+    entries = (array("q"), array("q"))
+    counts = array("d")
+    for where, cells in read_cells(path, places):
+        for what, text, known, into in zip(("document", "word"), cells, numbers, entries,
+                                           strict=False):  # fmt: skip
+            if not 0 < len(text) <= LONGEST_NAME or "\0" in text:
+                raise InputError(f"{where} names no {what}, got {text[:40]!r}")
+            into.append(known.setdefault(text, len(known)))
+        count = read_float(cells[2], finite=True) if len(cells) > 2 else 1.0
+        if count is None or count < 0 or count != int(count):
+            raise InputError(
+                f"{where} has the count {cells[2][:40]!r}; counts are whole numbers from 0"
+            )
+        counts.append(count)
+    if not counts:
+        raise InputError(f"{source} has a header but no words")
+    documents, places_of = (np.frombuffer(one, dtype=np.int64) for one in entries)
+    words = sorted(numbers[1])
+    order = np.empty(len(words), dtype=np.int64)
+    order[[numbers[1][word] for word in words]] = np.arange(len(words))
+    found = gather(
+        documents, order[places_of], np.frombuffer(counts), tuple(numbers[0]), words, source
+    )
+    return replace(found, columns=dict(zip(COLUMNS, three, strict=False)))
+
+
+def _read_corpus_hdf5(file: h5py.File, source: str, name: str) -> Individuals:
+    """Read a matrix of counts, with names of documents and words."""
+    item = find(file, name)
+    kind = sparse_kind(item)
+    if kind is None:
+        if is_group(item):
+            raise FileError(f"{source}: {name} is no matrix, sparse or dense")
+        dense = np.asarray(read_matrix(file, name, source, None, None))
+        names, words = (_names(file, which, dense.shape) for which in (0, 1))
+        return from_counts(dense, words, names, source)
+    parts, shape = sparse_in(item, f"{source}: {name}")
+    data, indices, indptr = check_parts(parts, shape, kind, f"{source}: {name}")
+    check_memory(len(data) * BYTES_OF_ENTRY, source)
+    names, words = (_names(file, which, shape) for which in (0, 1))
+    sizes = indptr[1:].astype(np.intp) - indptr[:-1].astype(np.intp)
+    runs = np.repeat(np.arange(len(sizes)), sizes)
+    documents, places = (runs, indices) if kind == "csr" else (indices, runs)
+    return gather(documents, places, data.astype(np.float64), names, words, source)
+
+
+def _names(file: h5py.File, which: int, shape: tuple[int, ...]) -> tuple[str, ...]:
+    """Return the names of documents (0) or words (1); numbers where there are none."""
+    group, alone, what = (("obs", "obs_names", "documents"), ("var", "var_names", "words"))[which]
+    if is_group(find(file, group)):
+        found = names_in(file, group)
+    elif find(file, alone) is not None:
+        found = read_strings(file, alone)
+    else:
+        check_unpacked(shape[which] * BYTES_OF_NAME, file.filename)
+        return tuple(map(str, range(shape[which])))
+    if len(found) != shape[which] or len(set(found)) < len(found):
+        raise FileError(
+            f"{file.filename}: {shape[which]} {what} need as many different names, got "
+            f"{len(found)}, {len(set(found))} of them different"
+        )
+    return found
+
+
+def write_corpus(path: PathLike, found: Individuals, force: bool = False) -> None:
+    """Write documents, all or nothing.
+
+    Parameters
+    ----------
+    path : path
+        ``.csv`` or ``.tsv``: a line a word of a document, with columns document, word and count.
+        Else HDF5, as AnnData writes a sparse matrix of documents by words (``.h5ad``).
+    found : Individuals
+        Documents, of words.
+    force : bool
+        Replace an existing file.
+
+    Raises
+    ------
+    FileError
+        If the file exists and ``force`` is False, or cannot be written.
+    InputError
+        If there are no words.
+    """
+    words = found.words
+    if words is None:
+        raise InputError(f"{found.source} has no words, so that it is no corpus")
+    ending = ending_of(path)
+    with atomic_write(path, force, "corpora") as temporary:
+        if ending in (".csv", ".tsv"):
+            with open(temporary, "w", encoding="utf-8", newline="") as stream:
+                lines = csv.writer(
+                    stream, delimiter="\t" if ending == ".tsv" else ",", lineterminator="\n"
+                )
+                lines.writerow(COLUMNS.values())
+                rows = zip(found.individual_of, found.times, found.values, strict=True)
+                lines.writerows([found.names[i], words[int(t)], int(v)] for i, t, v in rows)
+            return
+        with create(temporary, "anndata", "0.1.0") as file:
+            for name, strings in (("obs", found.names), ("var", words)):
+                frame = file.create_group(name)
+                describe_element(frame, "dataframe", "0.2.0")
+                write_attribute(frame, "_index", "_index")
+                frame.attrs["column-order"] = np.array([], dtype=np.float64)
+                write_strings(frame, "_index", strings)
+            X = file.create_group("X")
+            describe_element(X, "csr_matrix", "0.1.0")
+            X.attrs["shape"] = np.array([found.n_individuals, len(words)], dtype=np.int64)
+            write_array(X, "data", found.values)
+            write_array(X, "indices", found.times.astype(np.int32))
+            write_array(X, "indptr", found.first.astype(np.int64))
+
+
+def read_devices(path: str | os.PathLike[str], individuals: Sequence[str]) -> Workers:
+    """Read who holds whom: JSON, ``{"device": [individual, ...], ...}``, individuals by name.
+
+    A name that is a whole number may be written as a number. Devices stand in the order of the
+    file; their "rows" are numbers of individuals, each of which is held once.
+    """
+    places = {name: place for place, name in enumerate(individuals)}
+
+    def number(device: str, one: object) -> int:
+        word = str(one) if type(one) is int else one
+        if not isinstance(word, str) or word not in places:
+            hint = did_you_mean(word, places) if isinstance(word, str) else ""
+            raise InputError(
+                f"{path}: device {device!r} has {one!r}, but no individual is called so{hint}"
+            )
+        return places[word]
+
+    return read_holders(path, "device", "individual", individuals, number, may_be_empty=False)

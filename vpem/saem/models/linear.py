@@ -1,10 +1,20 @@
-"""Lines and planes whose coefficients vary between individuals, or do not."""
+"""Lines whose random effects are integrated out: maximum, information and tests by formula.
+
+``y_i ~ N(M_i g, Z_i Omega Z_i^T + s I)``, with ``Omega = L L^T``. Devices add up the log-likelihood
+and its derivatives, and steps of Newton's method in g, L and log s are made of the totals. In L a
+variance of zero is no edge: where it is best, its derivative vanishes there. Columns are mixed
+until they are unrelated, so that neither units nor places (years, say) of covariates matter.
+
+Lines and planes whose coefficients vary between individuals, or do not.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from copy import copy
+from dataclasses import dataclass
 from itertools import pairwise
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,12 +22,13 @@ from numpy.typing import NDArray
 from vpem._core.latents import Lines
 from vpem.errors import InputError, check_choice
 from vpem.saem.individuals import Individuals
-from vpem.saem.models.integrated import Integrated, integrated
-from vpem.saem.models.model import Counts, Vector
-from vpem.saem.models.normal import (
+from vpem.saem.models.model import (
     LEAST,
     LOG_2_PI,
+    Counts,
+    Vector,
     crossed,
+    floored,
     gradient_normal,
     known_scale,
     log_normal,
@@ -25,7 +36,387 @@ from vpem.saem.models.normal import (
     times,
 )
 from vpem.saem.models.population import Population, Varying, columns_of, effect_of, words_of
-from vpem.terms.matrices import lower_half, symmetric
+from vpem.terms.units import lower_half, symmetric
+
+if TYPE_CHECKING:
+    from vpem.saem.individuals import Individuals
+
+
+STEPS = 100
+PASSES = 3
+"""Of making columns unrelated, for what rounding left."""
+CLOSE = 1e-18
+"""Square of a last step, in standard errors."""
+FLAT = 1e-9
+"""Eigenvalue of the information, in units of its diagonal, below which there is none."""
+LEAST_SCATTER = 0.01
+"""Of random effects' variances to begin with, in residual variances."""
+NOTHING = 1e-6
+"""Random effect as good as none, in residual standard deviations."""
+
+
+@dataclass(frozen=True)
+class Integrated:
+    """What formulas say of a linear model.
+
+    Attributes
+    ----------
+    theta : ndarray of shape (p,)
+        Parameters.
+    far : float
+        How far the maximum is from them, in standard errors; NaN: not looked for, or not found.
+    information, covariance : ndarray of shape (p, p)
+        Observed information, and the covariance of estimates; NaN of what has none. Variances that
+        are at their bound have none, and are known for the others.
+    errors, freedom : ndarray of shape (p,)
+        Standard errors of coefficients by the variances of restricted maximum likelihood, and
+        Satterthwaite's degrees of freedom; NaN and inf of other parameters.
+    each : ndarray of shape (n,)
+        Log-likelihoods of the individuals.
+    numbers : tuple of int
+        Numbers that a device sends for a sum, and how many sums there were.
+    """
+
+    theta: Vector
+    far: float
+    information: Vector
+    covariance: Vector
+    errors: Vector
+    freedom: Vector
+    each: Vector
+    numbers: tuple[int, int]
+
+
+class _Sums(NamedTuple):
+    """The log-likelihood and its derivatives in g (P,), and in Omega's entries and s (K,)."""
+
+    value: float
+    of_g: Vector
+    of_spread: Vector
+    gg: Vector
+    gs: Vector
+    quadratic: Vector  # r' V^-1 V_k V^-1 V_l V^-1 r
+    traces: Vector  # tr(V^-1 V_k V^-1 V_l) / 2
+    turns: Vector  # M' V^-1 V_k V^-1 M, (K, P, P)
+    each: Vector
+
+
+class _Point(NamedTuple):
+    """Coefficients g (P,), the root L (q, q), and the residual variance s."""
+
+    g: Vector
+    L: Vector
+    s: float
+
+
+class _Lines:
+    """The marginal law of the rows of a linear model, in columns that are unrelated."""
+
+    def __init__(self, model: LinearModel) -> None:
+        self.data, self.law, self.floor = model.individuals, model.law, model.least
+        design = model.columns(self.data)
+        rows, columns = self.law.places
+        M = design[:, rows] * self.law.design[self.data.individual_of][:, columns]
+        Z = design[:, self.law.random]
+        self.mixed = bool(self.law.free.all())
+        self.S, self.T = _unrelated(self.data, M, True), _unrelated(self.data, Z, self.mixed)
+        self.M, self.Z = M @ self.S, Z @ self.T
+        self.ZF = crossed(self.data, self.Z, np.hstack([self.Z, self.M]))
+        q = Z.shape[1]
+        self.entries = [(i, j) for i in range(q) for j in range(i + 1) if self.law.free[i, j]]
+        self.basis = np.array([_symmetric_unit(len(self.T), *one) for one in self.entries])
+        self.size = self.n_sums = 0
+
+    # ---- sums ------------------------------------------------------------------------------------
+
+    def at(self, now: _Point) -> _Sums:
+        """Add up the log-likelihood and its derivatives over all individuals."""
+        data, Z, M, (g, L, s) = self.data, self.Z, self.M, now
+        q, P, G, who = Z.shape[1], M.shape[1], self.basis, data.individual_of
+        r = data.values - M @ g
+        ZX = np.concatenate([self.ZF, crossed(data, Z, r[:, None])], axis=2)
+        C = ZX[:, :, :q]
+        K = s * np.eye(q) + L.T @ C @ L
+        inverse = np.linalg.inv(K)
+        W = L @ inverse @ L.T
+        back = W @ ZX
+        E = np.hstack([Z, M, r[:, None]])  # becomes V^-1 of it
+        for j in range(q):
+            E -= Z[:, j, None] * back[who, j]
+        E /= s
+        ends = (ZX - C @ back) / s
+        A, B, u = ends[:, :, :q], ends[:, :, q : q + P], ends[:, :, -1]
+        ends = crossed(data, E[:, :q], E)
+        A2, w = ends[:, :, :q], ends[:, :, -1]
+        of_M = crossed(data, E[:, q:], E[:, q:])  # squares of V^-1 [M, r]
+        MM, Me, ee = of_M[:, :P, :P], of_M[:, :P, -1], of_M[:, -1, -1]
+        v = (inverse @ (L.T @ ZX[:, :, -1:]))[..., 0]
+        beside = data.counts - q
+        logs = beside * np.log(s) + np.linalg.slogdet(K)[1]
+        each = -0.5 * (data.counts * LOG_2_PI + logs + s * ee + (v**2).sum(axis=1))
+        Gu, AG = np.einsum("kab,nb->nka", G, u), np.einsum("nab,kbc->nkac", A, G)
+        score = np.column_stack([
+            (np.einsum("nka,na->nk", Gu, u) - np.einsum("nkaa->nk", AG)) / 2,
+            (ee - beside / s - np.einsum("naa->n", inverse)) / 2,
+        ])  # fmt: skip
+        squares = _bordered(
+            np.einsum("nka,nab,nlb->nkl", Gu, A, Gu), np.einsum("nka,na->nk", Gu, w),
+            (ee - np.einsum("na,nab,nb->n", u, W, u)) / s,
+        )  # fmt: skip
+        traces = _bordered(
+            np.einsum("nkab,nlba->nkl", AG, AG), np.einsum("nab,kba->nk", A2, G),
+            beside / s**2 + np.einsum("nab,nba->n", inverse, inverse),
+        )  # fmt: skip
+        beside_g = np.concatenate([np.einsum("nap,nka->npk", B, Gu), Me[..., None]], axis=2)
+        turns = np.einsum("nap,kab,nbr->nkpr", B, G, B)
+        turns = np.concatenate([turns, MM[:, None]], axis=1)
+        n, K1 = len(each), len(G) + 1
+        turns = lower_half(turns).reshape(n, K1 * P * (P + 1) // 2)
+        parts = [
+            each[:, None], crossed(data, M, E[:, -1:])[..., 0], score,
+            lower_half(crossed(data, M, E[:, q : q + P])), beside_g.reshape(n, K1 * P),
+            lower_half(squares), lower_half(traces / 2), turns,
+        ]  # fmt: skip
+        return self.added(parts)
+
+    def added(self, parts: list[Vector]) -> _Sums:
+        """Add up what `at` has of each individual, side by side: all that a device sends."""
+        P, each = self.M.shape[1], parts[0][:, 0]
+        total = self.data.total(np.concatenate(parts, axis=1))
+        self.size, self.n_sums = len(total), self.n_sums + 1
+        cuts = np.cumsum([part.shape[1] for part in parts])[:-1]
+        value, of_g, of_spread, gg, gs, two, half, turned = np.split(total, cuts)
+        K1 = len(of_spread)
+        return _Sums(
+            float(value[0]), of_g, of_spread, symmetric(gg, P), gs.reshape(P, K1),
+            symmetric(two, K1), symmetric(half, K1),
+            np.array([symmetric(one, P) for one in turned.reshape(K1, -1)]), each,
+        )  # fmt: skip
+
+    # ---- the maximum -----------------------------------------------------------------------------
+
+    def inside(self, theta: Vector) -> _Point:
+        """Parameters theta in these columns."""
+        B, omega = self.law.unpack(theta)
+        inner = np.linalg.solve(self.T, np.linalg.solve(self.T, omega).T)
+        values, vectors = np.linalg.eigh((inner + inner.T) / 2)
+        root = np.linalg.qr((vectors * np.sqrt(np.maximum(values, 0.0))).T)[1].T
+        g = np.asarray(np.linalg.solve(self.S, B[self.law.places]), np.float64)
+        return _Point(g, root, float(theta[-1]))
+
+    def begin(self, theta: Vector) -> _Point:
+        """Least squares of the coefficients, variances near theta's: at zero L would not move."""
+        now = self.inside(theta)
+        s = max(now.s, 2 * self.floor)
+        now = _wider(_Point(np.zeros_like(now.g), now.L, s))
+        sums = self.at(now)
+        return now._replace(g=np.asarray(np.linalg.solve(sums.gg, sums.of_g), np.float64))
+
+    def slopes(self, now: _Point) -> Vector:
+        """Slopes (K, d) of Omega's entries and s, in L's entries and log s."""
+        found = np.zeros((len(self.entries) + 1, len(self.entries) + 1))
+        for at, (i, j) in enumerate(self.entries):
+            turn = np.zeros_like(now.L)
+            turn[i] = now.L[:, j]
+            found[:-1, at] = [(turn + turn.T)[one] for one in self.entries]
+        found[-1, -1] = now.s
+        return found
+
+    def bend(self, now: _Point, sums: _Sums, restricted: bool) -> tuple[float, Vector, Vector]:
+        """Value, gradient and information in (g, L, log s).
+
+        Restricted: of the likelihood that is integrated over g too. Its information is the average
+        of observed and expected (Gilmour, Thompson and Cullis 1995).
+        """
+        value, score, middle = sums.value, sums.of_spread, sums.quadratic - sums.traces
+        if restricted:
+            inverse = np.linalg.inv(sums.gg)
+            value -= np.linalg.slogdet(sums.gg)[1] / 2
+            score = score + np.einsum("pr,kpr->k", inverse, sums.turns) / 2
+            middle = (sums.quadratic + sums.gs.T @ inverse @ sums.gs) / 2
+        J = self.slopes(now)
+        middle = J.T @ middle @ J
+        of_omega = np.tensordot(score[:-1], self.basis, 1)
+        of_omega = (of_omega + np.diag(np.diag(of_omega))) / 2
+        for a, (i, j) in enumerate(self.entries):
+            for b, (k, m) in enumerate(self.entries):
+                middle[a, b] -= 2 * of_omega[i, k] * (j == m)
+        middle[-1, -1] -= score[-1] * now.s
+        beside = sums.gs @ J
+        return (
+            value,
+            np.append(sums.of_g, J.T @ score),
+            np.block([[sums.gg, beside], [beside.T, middle]]),
+        )
+
+    def maximum(self, now: _Point, restricted: bool) -> tuple[_Point, _Sums, float]:
+        """Go to the maximum; how far it still is, in standard errors, NaN if it is not found."""
+        P, last, damping, widened = len(now.g), np.inf, 0.0, False
+        sums = self.at(now)
+        value, slope, bend = self.bend(now, sums, restricted)
+        for _ in range(STEPS):
+            units = 1 / np.sqrt(np.maximum(np.abs(np.diag(bend)), 1e-300))
+            values, vectors = np.linalg.eigh(bend * np.outer(units, units))
+            sizes = np.maximum(np.abs(values), FLAT) + damping
+            step = units * (vectors @ ((vectors.T @ (slope * units)) / sizes))
+            step /= max(1.0, abs(float(step[-1])))
+            gain = float(slope @ step)
+            if gain < CLOSE or CLOSE < last / 4 < gain < 1e-9:  # or all that rounding lets
+                if values[0] > -NOTHING or widened:
+                    return now, sums, float(np.sqrt(max(gain, 0.0)))
+                # A variance of zero where one above is better.
+                now, widened, last = _wider(now), True, np.inf
+                sums = self.at(now)
+                value, slope, bend = self.bend(now, sums, restricted)
+                continue
+            root = now.L.copy()
+            for at, one in enumerate(self.entries):
+                root[one] += step[P + at]
+            there = _Point(now.g + step[:P], root, now.s * float(np.exp(step[-1])))
+            if not there.s > self.floor:
+                break
+            found = self.at(there)
+            ahead = self.bend(there, found, restricted)
+            if not ahead[0] >= value - 1e-9 * max(1.0, abs(value)):
+                damping = max(10 * damping, 1e-3)
+                continue
+            damping = damping / 10 if damping > 1e-8 else 0.0
+            last, now, sums, (value, slope, bend) = gain, there, found, ahead
+        return now, sums, float("nan")
+
+    # ---- what it says ----------------------------------------------------------------------------
+
+    def outside(self, now: _Point) -> tuple[Vector, Vector, Vector]:
+        """Parameters theta (p,), what they are multiplied by (p, p), and the slopes of theta.
+
+        By the first, numbers (g, Omega's entries, s) are theta; slopes (p, d) are in (g, L, log s).
+        """
+        P, K = len(now.g), len(self.entries) + 1
+        B = np.zeros(self.law.mask.shape)
+        B[self.law.places] = self.S @ now.g
+        root = self.T @ now.L
+        theta = np.append(self.law.pack(B, floored(root @ root.T)), now.s)
+        to, moves = np.zeros((P + K, P + K)), np.eye(P + K)
+        to[:P, :P], to[-1, -1], moves[P:, P:] = self.S, 1.0, self.slopes(now)
+        for at, unit in enumerate(self.basis):
+            whole = self.T @ unit @ self.T.T
+            to[P:-1, P + at] = [whole[one] for one in self.entries]
+        return theta, to, to @ moves
+
+    def held(self, now: _Point) -> NDArray[np.bool_]:
+        """Which parameters (p,) are at a bound: variances of zero, or a singular covariance."""
+        least = np.abs(np.diag(now.L))
+        if self.mixed:
+            least = np.full(len(self.T), np.linalg.svd(now.L)[1].min())
+        none = least < NOTHING * np.sqrt(now.s)
+        return np.array([False] * len(now.g) + [none[i] for i, _ in self.entries] + [False])
+
+    def tests(self, now: _Point, sums: _Sums) -> tuple[Vector, Vector]:
+        """Standard errors (P,) of coefficients, and degrees of freedom of their t laws.
+
+        Satterthwaite's: those of a law of squares whose variance is that of the error's square.
+        """
+        P, J = len(now.g), self.slopes(now)
+        bend = self.bend(now, sums, True)[2]
+        spread = J @ _inverse(bend, np.eye(len(bend)))[P:, P:] @ J.T
+        by = self.S @ np.linalg.inv(sums.gg)
+        squares = np.einsum("ip,ip->i", by, self.S)
+        slopes = np.einsum("ip,kpr,ir->ik", by, sums.turns, by)
+        wide = np.einsum("ik,kl,il->i", slopes, spread, slopes)
+        known = wide > 0
+        least = max(1.0, self.data.number[0] - P)  # where variances' information is singular
+        freedom = np.where(known, 2 * squares**2 / np.where(known, wide, 1.0), least)
+        return np.sqrt(squares), freedom
+
+
+def integrated(model: LinearModel, theta: Vector, best: bool = True) -> Integrated | None:
+    """Say what formulas say of a model, at the maximum of its likelihood or at parameters theta.
+
+    None where columns say the same, so that nothing tells coefficients apart, or where there is no
+    maximum, for the residual variance goes to zero.
+    """
+    p = len(theta)
+    try:
+        lines = _Lines(model)
+        now = lines.begin(theta)
+        if best:
+            now, sums, far = lines.maximum(now, restricted=False)
+            theta, to, moves = lines.outside(now)
+            held = lines.held(now)
+        else:
+            now = lines.inside(theta)
+            sums, far, (_, to, moves) = lines.at(now), float("nan"), lines.outside(now)
+            held = np.zeros(p, dtype=np.bool_)
+        if best and not np.isfinite(far):
+            return None
+        restricted, beside, settled = lines.maximum(_wider(now), restricted=True)
+    except np.linalg.LinAlgError:
+        return None
+    P = len(now.g)
+    middle = np.block([[sums.gg, sums.gs], [sums.gs.T, sums.quadratic - sums.traces]])
+    bend = (lines.bend(now, sums, False)[2], moves) if best else (middle, to)
+    covariance = _inverse(*bend)
+    covariance[held] = covariance[:, held] = np.nan
+    back = np.linalg.inv(to)
+    information = back.T @ middle @ back
+    information[held] = information[:, held] = np.nan
+    errors, freedom = np.full(p, np.nan), np.full(p, np.inf)
+    if np.isfinite(settled):
+        errors[:P], freedom[:P] = lines.tests(restricted, beside)
+    return Integrated(
+        theta, far, (information + information.T) / 2, covariance, errors, freedom, sums.each,
+        (lines.size, lines.n_sums),
+    )  # fmt: skip
+
+
+def _inverse(bend: Vector, moves: Vector) -> Vector:
+    """Covariance (p, p) of numbers with slopes ``moves`` (p, d); NaN where rows say nothing."""
+    units = 1 / np.sqrt(np.maximum(np.abs(np.diag(bend)), 1e-300))
+    values, vectors = np.linalg.eigh(bend * np.outer(units, units))
+    turned = (moves * units) @ vectors
+    known = values > FLAT
+    sizes = np.linalg.norm(moves * units, axis=1, keepdims=True)
+    lost = (np.abs(turned[:, ~known]) > NOTHING * sizes).any(axis=1)
+    root = turned[:, known] / np.sqrt(values[known])
+    found = root @ root.T
+    found[lost] = found[:, lost] = np.nan
+    return np.asarray(found)
+
+
+def _unrelated(data: Individuals, columns: Vector, mixed: bool) -> Vector:
+    """Return the matrix that makes columns (N, p) unrelated, of mean squares 1; or only this."""
+    found = np.eye(columns.shape[1])
+    for _ in range(PASSES if mixed else 1):
+        now = columns @ found
+        squares = data.total(crossed(data, now, now)) / data.everyone[1]
+        units = np.sqrt(np.diag(squares))
+        if not (units > 0).all():
+            raise np.linalg.LinAlgError("a column is zero")
+        root = np.diag(units)
+        if mixed:
+            root = units[:, None] * np.linalg.cholesky(squares / np.outer(units, units))
+        found = found @ np.linalg.inv(root).T
+    return found
+
+
+def _wider(now: _Point) -> _Point:
+    """Random effects that vary in all directions."""
+    wide = now.L @ now.L.T + LEAST_SCATTER * now.s * np.eye(len(now.L))
+    return now._replace(L=np.asarray(np.linalg.cholesky(wide), np.float64))
+
+
+def _bordered(inner: Vector, beside: Vector, corner: Vector) -> Vector:
+    """Matrices (n, K + 1, K + 1) of matrices (n, K, K), a last row (n, K), and a corner (n,)."""
+    last = np.column_stack([beside, corner])[:, None]
+    return np.concatenate([np.concatenate([inner, beside[..., None]], axis=2), last], axis=1)
+
+
+def _symmetric_unit(q: int, i: int, j: int) -> Vector:
+    """Symmetric matrix (q, q) of zeros, but for ones at i, j."""
+    found = np.zeros((q, q))
+    found[i, j] = found[j, i] = 1.0
+    return found
+
 
 MOST_SLOPES = 16
 """Latents that the kernel takes."""
@@ -56,7 +447,7 @@ class LinearModel(Varying):
     covariance : {"full", "diagonal"}
         Of the coefficients that vary.
     error : {"constant"}
-        Others are for `vpem.saem.models.curves.GeneralizedLinearModel`.
+        Others are for `vpem.saem.models.mixed.GeneralizedLinearModel`.
     shift : ndarray of shape (m, L) or float, optional
         Where the coefficients of means begin; by default the mean of individuals' least squares.
 

@@ -1,4 +1,6 @@
-"""Nonlinear mixed models: a curve of parameters that vary between individuals, measured with error.
+"""Mixed models that are fitted in columns of a frame: the way in, and the way back.
+
+Nonlinear mixed models: a curve of parameters that vary between individuals, measured with error.
 
 ``y ~ law(f(t; phi_i))`` and ``phi_i = B c_i + eta_i`` on the scales on which parameters are normal.
 Means and covariance of what varies, and variances of errors of one kind, have statistics of an
@@ -7,14 +9,18 @@ the complete log-likelihood is expanded about the parameters of the moment, to s
 expected information in place of the second derivative. The coefficients of the expansion are sums
 over rows as other statistics are, are averaged over iterations alike, and the M-step is then
 Fisher's scoring. At a fixed point the mean score is zero: it is that of the likelihood.
+
+Mixed models by name: what their curves are.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from abc import abstractmethod
+from collections.abc import Callable, Mapping, Sequence
 from copy import copy
+from dataclasses import replace
 from itertools import pairwise
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,17 +28,144 @@ from numpy.typing import NDArray
 from vpem._core.latents import Curves, Latents
 from vpem.errors import InputError, shorten
 from vpem.saem.individuals import Individuals
-from vpem.saem.models.inside import Framed
-from vpem.saem.models.laws import NORMAL
-from vpem.saem.models.model import Counts, Vector
-from vpem.saem.models.normal import gradient_normal, log_normal
-from vpem.saem.models.outcomes import Outcomes
-from vpem.saem.models.population import Population, columns_of, words_of
-from vpem.saem.models.scoring import Scoring
+from vpem.saem.models.model import Counts, Vector, framed, gradient_normal, log_normal
+from vpem.saem.models.outcomes import LINKED, NORMAL, Outcomes
+from vpem.saem.models.population import (
+    Population,
+    Scoring,
+    Varying,
+    columns_of,
+    effect_of,
+    words_of,
+)
 from vpem.saem.streams import Stream
-from vpem.saem.structures.formulas import LinearPredictor
+from vpem.saem.structures.formulas import (
+    LinearPredictor,
+    OneCompartment,
+    TwoCompartments,
+    structure_of,
+)
 from vpem.saem.structures.structure import Structure
-from vpem.terms.matrices import lower_half, symmetric
+from vpem.terms.units import lower_half, symmetric
+
+if TYPE_CHECKING:
+    from vpem.saem.conditional import Conditional
+
+
+class Framed(Varying):
+    """A model that is fitted in columns that are unrelated, see `vpem.saem.models.model`.
+
+    Attributes
+    ----------
+    outer : Framed or None
+        The model in the user's columns, where this one is in others.
+    shift, first : ndarray, float or None
+        Where the user has coefficients begin.
+    """
+
+    outer: Self | None = None
+    shift: Vector | float | None = None
+    first: Vector | None = None
+
+    @abstractmethod
+    def columns(self, at: Individuals) -> Vector:
+        """Return the user's columns (N, m) of rows that parameters are coefficients of, or none."""
+
+    @abstractmethod
+    def settle(self, shift: Vector | float | None) -> None:
+        """Begin with the law as it is, with coefficients about a shift, if one is given."""
+
+    def inside(self) -> Self:
+        """Return the model in columns that are unrelated; itself where there are none."""
+        if self.law.design.shape[1] == 1 and not self.columns(self.individuals).shape[1]:
+            return self
+        part, told = copy(self), self.shift is not None or self.first is not None
+        part.outer, part.law = self, _inner(self.law, self.individuals, self.columns)
+        law = part.law
+        c = len(law.coefficients)
+        units = np.eye(c, c + len(law.spreads))
+        mixed = np.array([_outside(law, one, self.law)[:c] for one in units]).T
+        B = np.zeros(law.mask.shape)
+        B[law.places] = np.linalg.solve(mixed, self.law.shift[self.law.places])
+        part.first = None if self.first is None else B[:, 0]
+        part.settle(B if told else None)
+        return part
+
+    def outside(self, theta: Vector) -> Vector:
+        """Return parameters as they are in the user's columns."""
+        return theta if self.outer is None else _outside(self.law, theta, self.outer.law)
+
+    @property
+    def jacobian(self) -> Vector:
+        """By what (p, p) parameters are multiplied outside."""
+        return np.array([self.outside(one) for one in np.eye(len(self.parameters))]).T
+
+    @property
+    def turn(self) -> Vector:
+        """By what (q, q) random effects are multiplied outside."""
+        return np.eye(len(self.latents)) if self.outer is None else _turn(self.law)
+
+    def shown(self, z: Vector) -> Vector:
+        """Latents as they are in the user's columns."""
+        if self.outer is None:
+            return z
+        assert self.theta is not None
+        mean, outer = self.law.means(self.law.unpack(self.theta)[0]), self.outer.law
+        B = outer.unpack(self.outside(self.theta))[0]
+        apart = z - mean[:, self.law.random]
+        return outer.means(B)[:, outer.random] + apart @ _turn(self.law).T
+
+    def told(self, given: Conditional) -> Conditional:
+        """Return latents given rows as they are in the user's columns, as ends are already."""
+        covariances = np.einsum("ij,njk,lk->nil", self.turn, given.covariances, self.turn)
+        return replace(given, means=self.shown(given.means), covariances=covariances)
+
+
+def _turn(law: Population) -> Vector:
+    """By what (q, q) random effects inside are multiplied outside."""
+    assert law.frame is not None
+    return law.frame.rows[np.ix_(law.random, law.random)]
+
+
+def _inner(
+    law: Population, data: Individuals, columns: Callable[[Individuals], Vector]
+) -> Population:
+    """Return a law in columns of a frame, where those of rows are (N, m) of individuals."""
+    full = bool(law.free.all())
+    frame = framed(data, columns, law.design, law.mask, law.random, full)
+    part, L = copy(law), law.mask.shape[1]
+    place = {int(row): at for at, row in enumerate(frame.kept)}
+    ends = [(place[row], column, name) for row, column, name in zip(
+        *(where.tolist() for where in law.places), law.coefficients, strict=True
+    ) if row in place]  # fmt: skip
+    ends += [(place[k], L + at, law.names[j]) for at, (j, k) in enumerate(frame.moved)]
+    rows, where, part.coefficients = zip(*ends, strict=True)
+    part.mask = np.zeros((len(place), L + len(frame.moved)), dtype=np.bool_)
+    part.mask[rows, where] = True
+    part.frame, part.names = frame, tuple(law.names[row] for row in frame.kept)
+    part.random = np.array([place[row] for row in law.random.tolist()], dtype=np.intp)
+    part.fixed = np.setdiff1d(np.arange(len(place)), part.random)
+    part.shift = np.zeros(part.mask.shape)
+    part._rows, part._columns = np.array(rows), np.array(where)
+    part.design = part._design(data)
+    return part
+
+
+def _outside(law: Population, theta: Vector, whole: Population) -> Vector:
+    """Return parameters of a law in a frame as those of the whole one."""
+    frame, turn = law.frame, _turn(law)
+    assert frame is not None
+    inner, omega = law.unpack(theta)
+    k = len(frame.kept)
+    found = frame.rows[:k] @ inner[:, : len(frame.people)] @ frame.people.T
+    B = np.zeros(whole.mask.shape)
+    B[frame.kept] = found[:, : B.shape[1]]
+    for at, (j, of) in enumerate(frame.moved):
+        own = found[np.searchsorted(frame.kept, of), B.shape[1] + at]
+        B[j, 0] = own + frame.rows[k + at] @ inner[:, 0]
+    rest = theta[len(law.coefficients) + len(law.spreads) :]
+    return np.concatenate([whole.pack(B, turn @ omega @ turn.T), rest])
+
 
 MOST_LATENTS = 16
 """Latents that kernels take."""
@@ -60,7 +193,7 @@ class MixedModel(Framed):
     structure : Structure
         The curve.
     error : str or sequence of str
-        Law of the rows, of `vpem.saem.models.laws.LAWS`, or one for each outcome.
+        Law of the rows, of `vpem.saem.models.outcomes.LAWS`, or one for each outcome.
     random : sequence of str, optional
         Which parameters vary between individuals. None: all.
     effects : sequence of str
@@ -426,3 +559,123 @@ def _checked_first(first: Sequence[float] | Vector | None, structure: Structure)
     if not np.isfinite(found).all():
         raise InputError(f"first must be {', '.join(names)}, finite numbers, got {first!r}")
     return found
+
+
+class _Dosed(MixedModel):
+    """Concentrations after doses, in compartments with rates of first order."""
+
+    compartments: type[OneCompartment | TwoCompartments]
+
+    def __init__(
+        self,
+        individuals: Individuals,
+        parameters: Sequence[str] | None = None,
+        error: str | Sequence[str] = "constant",
+        random: Sequence[str] | None = None,
+        effects: Sequence[str] = (),
+        covariance: str = "diagonal",
+        first: Sequence[float] | Vector | None = None,
+        shift: Vector | float | None = None,
+    ) -> None:
+        kind = self.compartments
+        structure = kind() if parameters is None else kind(parameters)
+        super().__init__(individuals, structure, error, random, effects, covariance, first, shift)
+
+    @classmethod
+    def reads(cls, options: Mapping[str, object]) -> tuple[str, ...]:
+        """The dose, and covariates of effects."""
+        return ("dose", *super().reads(options))
+
+
+class OneCompartmentModel(_Dosed):
+    """Concentrations in one compartment, after doses that are absorbed, injected or infused.
+
+    Parameters
+    ----------
+    individuals : Individuals
+        With doses, or the covariate ``dose``, given at time 0.
+    parameters : sequence of str, optional
+        Of `vpem.saem.structures.formulas.OneCompartment`. None: ka, cl, ke.
+    error, random, effects, covariance, first, shift
+        Of `MixedModel`.
+    """
+
+    compartments = OneCompartment
+
+
+class TwoCompartmentModel(_Dosed):
+    """Concentrations in the first of two compartments; parameters as of one.
+
+    By default doses are injected or infused, and parameters are cl, v1, q, v2.
+    """
+
+    compartments = TwoCompartments
+
+
+class CurveModel(MixedModel):
+    """A formula that is known by name, or a function or differential equation of the user's.
+
+    Parameters
+    ----------
+    individuals : Individuals
+        The data.
+    curve : str
+        A name of `vpem.saem.structures.formulas.FORMULAS`, or ``FILE.py:NAME``.
+    error, random, effects, covariance, first, shift
+        Of `MixedModel`.
+    """
+
+    def __init__(
+        self,
+        individuals: Individuals,
+        curve: str,
+        error: str | Sequence[str] = "constant",
+        random: Sequence[str] | None = None,
+        effects: Sequence[str] = (),
+        covariance: str = "diagonal",
+        first: Sequence[float] | Vector | None = None,
+        shift: Vector | float | None = None,
+    ) -> None:
+        super().__init__(
+            individuals, structure_of(curve), error, random, effects, covariance, first, shift
+        )
+
+
+class GeneralizedLinearModel(MixedModel):
+    """Linear predictors of yes and no (logit), of counts (logarithm), or of values with any error.
+
+    Parameters
+    ----------
+    individuals : Individuals
+        Whose rows.
+    slopes, random, effects, covariance, shift
+        Of `vpem.saem.models.linear.LinearModel`; random coefficients are by default all.
+    error, first
+        Of `MixedModel`.
+    """
+
+    def __init__(
+        self,
+        individuals: Individuals,
+        slopes: Sequence[str] = ("time",),
+        random: Sequence[str] | None = None,
+        effects: Sequence[str] = (),
+        covariance: str = "full",
+        error: str | Sequence[str] = "bernoulli",
+        first: Sequence[float] | Vector | None = None,
+        shift: Vector | float | None = None,
+    ) -> None:
+        kinds = [error] if isinstance(error, str) else error
+        linked = any(kind in LINKED for kind in kinds)
+        structure = LinearPredictor(slopes, linked=linked)
+        called = dict(zip(("intercept", *slopes), structure.names, strict=True))
+        kept = None if random is None else [called.get(one, one) for one in random]
+        named = [effect_of(one, called) for one in effects]
+        super().__init__(individuals, structure, error, kept, named, covariance, first, shift)
+
+    @classmethod
+    def reads(cls, options: Mapping[str, object]) -> tuple[str, ...]:
+        """Covariates of slopes and effects."""
+        names = words_of(options.get("slopes"))
+        parts = [part.partition("=")[0] for name in names for part in name.split(":")]
+        return (*(part for part in parts if part != "time"), *super().reads(options))

@@ -1,9 +1,29 @@
-"""What SAEM asks of a model: one small class, vectorised over chains and individuals."""
+"""The normal law of latents, its numbers computed elementwise: the same whoever else is there.
+
+What SAEM asks of a model: one small class, vectorised over chains and individuals.
+
+Individuals as rows of a table of items, of which some may be missing.
+
+Columns that a fit is made in: as unrelated as the model lets them be, and of the same size.
+
+A slope and an intercept whose estimates are all but one (years, say, far from 0) are found slowly
+in turn, and what draws tell of them cancels. So columns of rows X, and covariates C of individuals,
+are taken about what other columns say of them: ``X W`` and ``C V`` have mean squares of 1. Where
+``phi = B c`` are the coefficients of X, those of ``X W`` are ``W^-1 phi = (W^-1 B V^-T) (V^T c)``:
+the model is the same, and its parameters are linear in those of the other. A fixed coefficient of
+a column that is another, whose coefficient varies, times a covariate of the individual is an effect
+of that covariate: it moves with the latents, and not against them.
+
+Models by name.
+"""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from inspect import signature
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
@@ -12,15 +32,114 @@ from numpy.typing import NDArray
 from scipy.special import ndtri
 
 from vpem._core.latents import Latents
-from vpem.errors import InputError, NumericalError, VpemError
+from vpem.errors import InputError, NumericalError, VpemError, check_choice
+from vpem.network.schema import Report
 from vpem.saem.individuals import Individuals
 from vpem.saem.streams import Keys, Stream
+from vpem.terms.units import lower_half
 
 if TYPE_CHECKING:
-    from vpem.saem.models.integrated import Integrated
+    from vpem.saem.models.linear import Integrated
 
 
 Vector = NDArray[np.float64]
+LOG_2_PI = float(np.log(2 * np.pi))
+LEAST = 1e-10
+"""Least eigenvalue of a matrix of correlations; least variance, relative to that of the values."""
+
+
+def quadratic(d: Vector, matrices: NDArray[np.floating]) -> Vector:
+    """``d^T A d`` of differences (..., n, q) and symmetric matrices (q, q) or (n, q, q)."""
+    q = d.shape[-1]
+    total: Vector = np.zeros(d.shape[:-1])
+    for i in range(q):
+        total += matrices[..., i, i] * d[..., i] ** 2
+        for j in range(i):
+            total += 2.0 * matrices[..., i, j] * (d[..., i] * d[..., j])
+    return total
+
+
+def times(matrices: NDArray[np.floating], d: Vector) -> Vector:
+    """``A d`` of matrices (q, q) or (n, q, q) and vectors (..., n, q)."""
+    out = np.zeros(d.shape)
+    for i in range(d.shape[-1]):
+        for j in range(d.shape[-1]):
+            out[..., i] += matrices[..., i, j] * d[..., j]
+    return out
+
+
+def log_normal(z: Vector, mean: Vector, covariance: Vector) -> Vector:
+    """Log-density of latents (..., q) under one normal law, (...,)."""
+    inverse = np.linalg.inv(covariance)
+    constant = len(covariance) * LOG_2_PI + np.linalg.slogdet(covariance)[1]
+    found: Vector = -0.5 * (constant + quadratic(z - mean, inverse))
+    return found
+
+
+def products(apart: Vector) -> Vector:
+    """Latents ``z`` (..., q) and half ``z z^T``, side by side."""
+    half = lower_half(apart[..., :, None] * apart[..., None, :])
+    return np.concatenate([apart, half], axis=-1)
+
+
+def gradient_normal(z: Vector, mean: Vector, covariance: Vector) -> Vector:
+    """Gradient of `log_normal` in the latents."""
+    return -times(np.linalg.inv(covariance), z - mean)
+
+
+def triangle_names(names: tuple[str, ...]) -> tuple[str, ...]:
+    """Names of variances and covariances, in the order of `triangle`."""
+    rows, columns = np.tril_indices(len(names))
+    return tuple(
+        f"var({names[i]})" if i == j else f"cov({names[j]}, {names[i]})"
+        for i, j in zip(rows, columns, strict=True)
+    )
+
+
+def floored(covariance: Vector, least: Vector | float = LEAST) -> Vector:
+    """Make a symmetric matrix (q, q) a covariance.
+
+    Variances are raised to ``least`` (q,), and correlations until the matrix is positive definite,
+    so that units do not matter. A matrix that is one is returned as it is.
+    """
+    q = len(covariance)
+    diagonal = np.maximum(np.diag(covariance), least)
+    sd = np.sqrt(diagonal)
+    correlation = np.clip(covariance / np.outer(sd, sd), -1.0, 1.0)
+    correlation[range(q), range(q)] = 1.0
+    values, vectors = np.linalg.eigh(correlation)
+    if values.min() >= LEAST:
+        if (np.diag(covariance) >= least).all():
+            return covariance
+    else:
+        correlation = (vectors * np.maximum(values, LEAST)) @ vectors.T
+        correlation = (correlation + correlation.T) / 2
+    raised: Vector = correlation * np.outer(sd, sd)
+    return raised
+
+
+def is_floored(covariance: Vector, least: Vector | float = LEAST) -> bool:
+    """Whether `floored` changes a matrix."""
+    return bool((floored(covariance, least) != covariance).any())
+
+
+def known_scale(values: Vector, scale: float, source: str) -> None:
+    """Check that there is a scale of a model's values, which fits need."""
+    if not (np.isfinite(scale) and scale > 0):
+        raise InputError(
+            f"{source}: all values are {values[0]:g}, of which a model says nothing; take other "
+            "values"
+        )
+
+
+def crossed(data: Individuals, left: Vector, right: Vector) -> Vector:
+    """Products ``L^T R`` (n, l, r) of columns (N, l) and (N, r), over each individual's rows."""
+    found = np.empty((data.n_individuals, left.shape[1], right.shape[1]))
+    for i in range(left.shape[1]):
+        for j in range(right.shape[1]):
+            found[:, i, j] = data.sums(left[:, i] * right[:, j])
+    return found
+
 
 POSITIVE = ("var(", "residual ", "additive sd", "proportional sd", "weight ")
 """How names of parameters begin that are above 0."""
@@ -295,7 +414,7 @@ class SaemModel(ABC):
     def kernels(self, theta: Vector) -> Latents | None:
         """Return the law of the latents as kernels know it, where they do: they move chains then.
 
-        One of `vpem._core.latents`; see `vpem.saem.moves`.
+        One of `vpem._core.latents`; see `vpem.saem.samplers`.
         """
         return None
 
@@ -388,3 +507,244 @@ def check_model(model: SaemModel, theta: Vector, z: Vector) -> None:
     check("gradient", slope, (2, n, q))
     if np.isnan(np.asarray(slope)[np.isfinite(complete)]).any():
         raise InputError(f"gradient of model {name} is not a number at its start")
+
+
+def table_of(individuals: Individuals, items: Sequence[float] | None) -> tuple[Vector, Vector]:
+    """Return the values (n, d), NaN where they are missing, and the items (d,).
+
+    By default the items are those that all individuals have.
+    """
+    if items is None:
+        return individuals.matrix()
+    known = np.array(items, dtype=np.float64)
+    return individuals.table(known), known
+
+
+def is_incomplete(individuals: Individuals, items: Sequence[float] | None) -> bool:
+    """Whether any individual of any process lacks an item."""
+    if items is None:
+        return False
+    fewer = bool((individuals.counts < len(items)).any())
+    return bool(individuals.largest(np.array([fewer], dtype=np.uint8))[0])
+
+
+SAME = 1e-10
+"""Share of a column's square that others leave, below which it says nothing beside them."""
+FLAT = 1e-24
+"""Share of it that the mean leaves, below which a column is constant but for rounding."""
+ROUNDING = 1e-12
+"""To which a column is another times a covariate."""
+PASSES = 2
+"""The second for what rounding left."""
+
+
+@dataclass(frozen=True)
+class Frame:
+    """Columns instead of those of the user.
+
+    Attributes
+    ----------
+    columns : callable
+        The user's columns (N, m) of individuals.
+    kept : ndarray of shape (k,)
+        Which of these stay columns of rows.
+    moved : tuple of (int, int)
+        Which are the second times a covariate of the individual.
+    rows : ndarray of shape (m, k)
+        W: how columns make those that stay, of the ones that stay and then of ``moved``.
+    people : ndarray of shape (L, L)
+        V: likewise, of the covariates, those of ``moved`` last.
+    """
+
+    columns: Callable[[Individuals], Vector]
+    kept: NDArray[np.intp]
+    moved: tuple[tuple[int, int], ...]
+    rows: Vector
+    people: Vector
+
+    def design(self, at: Individuals) -> Vector:
+        """Return the columns (N, k) of individuals' rows."""
+        order = np.append(self.kept, [j for j, _ in self.moved]).astype(np.intp)
+        return _mixed(self.columns(at)[:, order], self.rows)
+
+    def covariates(self, own: Vector, at: Individuals) -> Vector:
+        """Return the covariates (n, L) of individuals, of whom the user's are ``own``."""
+        more = [_share(at, self.columns(at), *pair) for pair in self.moved]
+        return _mixed(np.column_stack([own, *more]), self.people)
+
+
+def framed(
+    data: Individuals,
+    columns: Callable[[Individuals], Vector],
+    people: Vector,
+    mask: NDArray[np.bool_],
+    random: NDArray[np.intp],
+    full: bool,
+) -> Frame:
+    """Choose columns for a model; all devices add up what that takes.
+
+    ``columns`` gives columns (N, m) of the individuals' rows, or none, (N, 0); ``people`` (n, L)
+    are covariates, the first 1, and ``mask`` (m, L) says which coefficients there are. Coefficients
+    of the columns ``random`` (q,) vary; ``full``: with all covariances, without which they cannot
+    be mixed.
+    """
+    X = columns(data)
+    varies = np.isin(np.arange(len(mask)), random)
+    moved = []
+    for j in np.flatnonzero(~varies & ~mask[:, 1:].any(axis=1)) if X.shape[1] else ():
+        for k in random:
+            share: Vector = _share(data, X, int(j), int(k))[data.individual_of]
+            left = X[:, j] - share * X[:, k]
+            apart = (np.abs(left) > ROUNDING * np.abs(X[:, j])).any()
+            if not data.largest(np.array([apart], np.uint8))[0]:
+                moved.append((int(j), int(k)))
+                break
+    kept = np.setdiff1d(np.arange(len(mask)), [j for j, _ in moved])
+    there = np.pad(mask, ((0, 0), (0, len(moved))))
+    for place, (_, k) in enumerate(moved):
+        there[k, mask.shape[1] + place] = True
+    there, varies = there[kept], varies[kept]
+    # Whether a column may be taken about another: that one's coefficient then depends on all that
+    # its own does.
+    may = (there[:, None] <= there).all(axis=2) & (~varies[:, None] | (varies & full))
+    n, m, W = len(kept), len(mask), np.eye(len(mask))
+    if X.shape[1]:
+        alone = ~varies & ~there[:, 1:].any(axis=1)
+        every = np.zeros((m, m), dtype=np.bool_)
+        every[:n, :n], every[:n, n:], every[n:, 0] = may, alone[:, None], True
+        order = np.append(kept, [j for j, _ in moved]).astype(np.intp)
+        W = _unrelated(data.mean_of_rows, X[:, order], every)[:, :n]
+    C = np.column_stack([people, *[_share(data, X, *pair) for pair in moved]])
+    V = _unrelated(data.mean, C, (there.T[:, None] <= there.T).all(axis=2))
+    return Frame(columns, kept, tuple(moved), W, V)
+
+
+def _share(at: Individuals, X: Vector, j: int, k: int) -> Vector:
+    """By what (n,) the first row of each individual's column k that is not 0 makes its column j."""
+    known = np.flatnonzero(X[:, k] != 0)
+    found = np.zeros(at.n_individuals)
+    who, first = np.unique(at.individual_of[known], return_index=True)
+    found[who] = X[known[first], j] / X[known[first], k]
+    return found
+
+
+def _unrelated(mean: Callable[[Vector], Vector], columns: Vector, may: NDArray[np.bool_]) -> Vector:
+    """Return the matrix (m, m) that makes columns unrelated, as far as they may be mixed.
+
+    Means are taken off before products are added up: these would tell nothing else of years.
+    """
+    found, places = np.eye(len(may)), np.arange(len(may))
+    sizes, first = mean(columns**2), mean(columns[:, :1] * columns)
+    found[0, 1:] = np.where(may[1:, 0], -first[1:] / first[0], 0.0)
+    flat = mean(_mixed(columns, found) ** 2) <= FLAT * sizes
+    found[0, 1:][flat[1:]] = 0.0
+    may = may & ~flat[:, None] & ~flat
+    for _ in range(PASSES):
+        now = _mixed(columns, found)
+        squares = mean(now[:, :, None] * now[:, None, :])
+        step = np.eye(len(may))
+        for j in places:
+            about = may[j] & (~may[:, j] | (places < j)) & (places != j)
+            right, left = squares[about, j], squares[j, j]
+            taken = np.linalg.lstsq(squares[np.ix_(about, about)], right, rcond=None)[0]
+            if left - right @ taken > SAME * left:
+                left -= right @ taken
+                step[about, j] = -taken
+            step[:, j] /= np.sqrt(left) if left > 0 else 1.0
+        found = found @ step
+    return found
+
+
+def _mixed(columns: Vector, by: Vector) -> Vector:
+    """Columns (N, m) times a matrix, each row by itself: the same whoever else is there."""
+    found = np.zeros((len(columns), by.shape[1]))
+    for i, j in zip(*np.nonzero(by), strict=True):
+        found[:, j] += columns[:, i] * by[i, j]
+    return found
+
+
+MODELS = {
+    "linear": ("vpem.saem.models.linear", "LinearModel"),
+    "one-compartment": ("vpem.saem.models.mixed", "OneCompartmentModel"),
+    "two-compartment": ("vpem.saem.models.mixed", "TwoCompartmentModel"),
+    "curve": ("vpem.saem.models.mixed", "CurveModel"),
+    "bifactor": ("vpem.saem.models.bifactor", "BifactorModel"),
+    "gmm": ("vpem.saem.models.gmm", "GmmModel"),
+    "lda": ("vpem.saem.models.lda", "LdaModel"),
+}
+"""Models by name: module and class."""
+
+GENERALIZED = ("vpem.saem.models.mixed", "GeneralizedLinearModel")
+"""Linear predictors whose rows are of other laws than the normal one of constant variance."""
+
+INCOMPLETE = {
+    "bifactor": ("vpem.saem.models.bifactor", "IncompleteBifactorModel"),
+    "gmm": ("vpem.saem.models.gmm", "IncompleteGmmModel"),
+}
+"""Models of tables of items, where some are missing."""
+
+OWN = "own"
+"""Stands for a model of a user's own."""
+
+
+def make_model(name: str, individuals: Individuals, **options: Any) -> SaemModel:
+    """Make a model of its name, see `MODELS`."""
+    kind = model_class(name, options)
+    known = list(signature(kind).parameters)[1:]
+    for option in options:
+        check_choice(f"option of the model {name}", option, known)
+    other = model_class(name, {**options, "error": ""})
+    if kind is not other and "shift" not in options and _laws_differ(individuals):
+        kind, options = other, {"error": "constant", **options}
+    if name in INCOMPLETE and is_incomplete(individuals, options.get("items")):
+        module, word = INCOMPLETE[name]
+        kind = getattr(import_module(module), word)
+    made: SaemModel = kind(individuals, **options)
+    return made
+
+
+def seeded(
+    name: str | object, options: Mapping[str, Any] | None, seed: int
+) -> Mapping[str, Any] | None:
+    """Return options of a model, with a seed of the fit's where it begins by chance."""
+    if not isinstance(name, str) or "seed" not in signature(model_class(name)).parameters:
+        return options
+    return {"seed": seed, **(options or {})}
+
+
+def model_class(name: str, options: Mapping[str, object] = MappingProxyType({})) -> Any:
+    """Return the class of a model by its name, and options of which it may depend."""
+    module, word = MODELS[check_choice("model", name, MODELS)]
+    if name == "linear" and options.get("error", "constant") != "constant":
+        module, word = GENERALIZED
+    return getattr(import_module(module), word)
+
+
+def _laws_differ(individuals: Individuals) -> bool:
+    """Whether rows are censored, or of several outcomes, in any process."""
+    rows = [individuals.covariates.get(name, np.zeros(1)) for name in ("censored", "outcome")]
+    most = [float(np.abs(one).max(initial=0.0)) for one in rows]
+    return bool((individuals.largest(np.array(most)) > 0).any())
+
+
+def has_curves(name: str, options: Mapping[str, object]) -> bool:
+    """Whether a fit's model is known by name, and has curves over time."""
+    return name in MODELS and model_class(name, options).has_curves
+
+
+def all_options(name: str, options: Mapping[str, Any]) -> Report:
+    """Return the options of a model that `make_model` made, defaults too, as JSON can hold them.
+
+    Options that are None, because data decide, are left out.
+    """
+    known = list(signature(model_class(name, options)).parameters.values())[1:]
+    asked = {one.name: one.default for one in known}
+    told = {**asked, **options}
+    return {one: _plain(value) for one, value in told.items() if value is not None}
+
+
+def _plain(value: Any) -> Any:
+    """Lists instead of tuples and arrays, Python's own numbers instead of NumPy's."""
+    if isinstance(value, np.ndarray | np.generic):
+        value = value.tolist()
+    return [_plain(one) for one in value] if isinstance(value, list | tuple) else value

@@ -12,8 +12,7 @@ from scipy.integrate import RK45
 from vpem.errors import InputError
 from vpem.saem.doses import Doses, doses_of
 from vpem.saem.individuals import Individuals
-from vpem.saem.structures.own import Signature
-from vpem.saem.structures.structure import Structure, Vector
+from vpem.saem.structures.structure import Signature, Structure, Vector
 
 RELATIVE = 1e-6
 ABSOLUTE = 1e-8

@@ -15,10 +15,8 @@ from vpem.network.partition import Blocks
 from vpem.settings import FAMILY_NAMES
 from vpem.shown import Shown
 from vpem.terms.families.categories import Bernoulli, Categorical
-from vpem.terms.families.counts import Poisson
-from vpem.terms.families.dispersed import NegativeBinomial
+from vpem.terms.families.counts import Exponential, Gamma, NegativeBinomial, Poisson
 from vpem.terms.families.family import Family, Features
-from vpem.terms.families.positive import Exponential, Gamma
 
 LOCATED = ("gaussian", "t", "log-normal")
 """Families of which the features of a hub are joint: they have locations and scatter."""

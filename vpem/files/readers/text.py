@@ -1,0 +1,386 @@
+"""Text tables as a stream of UTF-8: which character parts their fields, and what stands above.
+
+Text tables as frames: CSV and its kin, read by pyarrow.
+"""
+
+from __future__ import annotations
+
+import codecs
+import csv
+import os
+import re
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from io import BufferedReader, RawIOBase
+from itertools import zip_longest
+from pathlib import Path
+from typing import Any, BinaryIO, NoReturn
+
+import pyarrow as pa
+from pyarrow import csv as arrow_csv
+
+from vpem.errors import FileError, InputError, Setting, VpemError
+from vpem.files.arrow import is_text
+from vpem.files.opening import EXPANSION, advice, open_unpacked, read_limit
+from vpem.files.readers.frames import MISSING_MARKS, Frame
+from vpem.files.table_settings import TableSettings
+
+START = 1 << 16
+"""Bytes that are looked at."""
+
+LONGEST_NAMES = 20  # lines that names may go on for
+LOOKED_AT = 30
+"""Lines of them."""
+
+LONGEST_LINE = 1 << 24
+
+NAMED = {"tab": "\t", "\\t": "\t", "comma": ",", "semicolon": ";", "space": " ", "pipe": "|"}
+PREFERRED = "\t;|, "
+"""Delimiters that all lines have as often, the likeliest first: numbers may have a comma."""
+
+MARKS = ((codecs.BOM_UTF32_LE, "utf-32"), (codecs.BOM_UTF16_LE, "utf-16"),
+         (codecs.BOM_UTF16_BE, "utf-16"))  # fmt: skip
+"""Byte order marks of encodings but UTF-8."""
+
+
+@dataclass(frozen=True)
+class TextTable:
+    """A text table, looked at."""
+
+    file: Path
+    source: str
+    delimiter: str  # between its fields
+    encoding: str | None  # None: UTF-8
+    skipped: int  # lines above the names
+    first: bytes | None  # in place of the line of names, in UTF-8
+    runs: bool  # several blanks are one delimiter
+    codes: frozenset[int]  # columns of digits, some with zeros in front or too many for a number
+
+    def open(self) -> BinaryIO:
+        """Open it, as UTF-8 from the line of names on."""
+        stream = open_unpacked(self.file)
+        try:
+            if self.encoding is not None:
+                decoder = codecs.getincrementaldecoder(self.encoding)()
+                stream = _changed(stream, lambda part: decoder.decode(part, not part).encode())
+            for _ in range(self.skipped + (self.first is not None)):
+                stream.readline(LONGEST_LINE)
+            if self.runs:
+                stream = _changed(stream, _Runs())
+            return stream if self.first is None else _changed(stream, _After(self.first))
+        except BaseException:
+            stream.close()
+            raise
+
+
+class _Changed(RawIOBase):
+    """A stream whose parts are changed on the way."""
+
+    def __init__(self, stream: Any, change: Callable[[bytes], bytes]) -> None:
+        self._stream, self._change = stream, change
+        self._left, self._ended = memoryview(b""), False
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        while not self._left and not self._ended:
+            part = self._stream.read(START)
+            self._ended = not part
+            self._left = memoryview(self._change(part))
+        count = min(len(buffer), len(self._left))
+        buffer[:count] = self._left[:count]
+        self._left = self._left[count:]
+        return count
+
+    def close(self) -> None:
+        if not self.closed:
+            self._stream.close()
+        super().close()
+
+
+def _changed(stream: BinaryIO, change: Callable[[bytes], bytes]) -> BinaryIO:
+    """Return a stream whose parts are changed; the last part is empty."""
+    return BufferedReader(_Changed(stream, change), START)
+
+
+class _After:
+    """Puts a line before the first part."""
+
+    def __init__(self, line: bytes) -> None:
+        self._line = line
+
+    def __call__(self, part: bytes) -> bytes:
+        found, self._line = self._line + part, b""
+        return found
+
+
+class _Runs:
+    """Makes one blank of several, and none of those at the ends of a line."""
+
+    def __init__(self) -> None:
+        self._rest = b""
+
+    def __call__(self, part: bytes) -> bytes:
+        lines = (self._rest + part).split(b"\n")
+        self._rest = b"" if not part else lines.pop()
+        if len(self._rest) > LONGEST_LINE:
+            raise ValueError("straddling object straddles two block boundaries")
+        return b"".join(b" ".join(line.split()) + b"\n" for line in lines)
+
+
+def look_at(file: Path, source: str, table: TableSettings, candidates: str) -> TextTable:
+    """Find out how a text table, which may be packed, is written.
+
+    ``candidates`` are characters that may be between its fields.
+    """
+    with open_unpacked(file) as stream:
+        start = stream.read(START + 1)
+    found = next((name for mark, name in MARKS if start.startswith(mark)), None)
+    encoding = found if table.encoding is None else table.encoding
+    lines = _lines(start, encoding, source)
+    delimiter = None if table.delimiter is None else _character(table.delimiter)
+    skipped = 0
+    if lines and (named := re.fullmatch(r'"?sep=(.)"?', lines[0].strip())):
+        delimiter = delimiter or named[1]
+        skipped = 1
+    header: str | None = None
+    while skipped < len(lines) and not lines[skipped].strip():
+        skipped += 1
+    while skipped < len(lines) and (line := lines[skipped]).startswith(("#", "%")):
+        header, skipped = line.lstrip("#% ").strip(), skipped + 1
+    content_lines = _whole_names([line for line in lines[skipped:] if line.strip()])
+    below = content_lines[:LOOKED_AT]
+    delimiter = delimiter or _found(below, candidates)
+    runs = delimiter == " " and not any('"' in line for line in below)
+    first = None
+    if header is not None and below and not table.no_header:
+        [names, fields] = _counts([header, below[0]], delimiter)
+        # The line above the data is their names, or else it is among what is skipped.
+        if names == fields:
+            first, skipped = header, skipped - 1
+    if first is None and below and "\n" not in below[0] and not table.no_header:
+        first = _widened(below, delimiter)
+    content = None if first is None else (first + "\n").encode()
+    utf8 = encoding is None or codecs.lookup(encoding).name in ("utf-8", "utf-8-sig", "ascii")
+    marks = {*MISSING_MARKS, *table.marks}
+    codes = _of_digits(content_lines[1 - table.no_header :], delimiter, marks)
+    encoding = None if utf8 else encoding
+    return TextTable(file, source, delimiter, encoding, skipped, content, runs, codes)
+
+
+def _of_digits(lines: list[str], delimiter: str, marks: set[str]) -> frozenset[int]:
+    """Return columns that have nothing but digits, some of which are none of a number."""
+    rows = (
+        [line.split() for line in lines]
+        if delimiter == " "
+        else csv.reader(lines, delimiter=delimiter)
+    )
+    found = set()
+    for place, column in enumerate(zip_longest(*rows, fillvalue="")):
+        values = {value.strip() for value in column} - marks
+        digits = all(re.fullmatch("[0-9]+", value) for value in values)
+        if digits and any(re.fullmatch("0[0-9]+|[0-9]{19,}", value) for value in values):
+            found.add(place)
+    return frozenset(found)
+
+
+def _lines(start: bytes, encoding: str | None, source: str) -> list[str]:
+    """Return the first lines of a text."""
+    if encoding is None and start.startswith(codecs.BOM_UTF8):
+        start = start[3:]
+    decoder = codecs.getincrementaldecoder(encoding or "utf-8")("strict" if encoding else "replace")
+    try:
+        text = decoder.decode(start)
+    except UnicodeError as error:
+        raise not_this_text(source, encoding) from error
+    lines = re.split(r"\r\n|\n|\r", text)
+    if len(start) > START and len(lines) > 1:
+        lines.pop()
+    return lines
+
+
+def _whole_names(lines: list[str]) -> list[str]:
+    """Return lines of which the first goes on to where its quotation marks are closed."""
+    for count in range(1, min(len(lines), LONGEST_NAMES) + 1):
+        names = "\n".join(lines[:count])
+        if names.count('"') % 2 == 0:
+            return [names, *lines[count:]]
+    return lines
+
+
+def not_this_text(source: str, encoding: str | None) -> FileError:
+    """Return the error of text in another encoding."""
+    if encoding is not None:
+        return FileError(f"{source} is no text in ", Setting("encoding", encoding), "; try another")
+    return FileError(
+        f"{source} is not UTF-8 text; name its encoding: ", Setting("encoding", "latin-1"),
+        " for most of Western Europe, or cp1252 of Windows",
+    )  # fmt: skip
+
+
+def _character(delimiter: str) -> str:
+    """Return the delimiter that a user names."""
+    character = NAMED.get(delimiter, delimiter)
+    if len(character) != 1 or not character.isascii() or character in '"\r\n\0':
+        raise InputError(f"the delimiter must be one character (or 'tab'), got {delimiter!r}")
+    return character
+
+
+def _counts(lines: list[str], mark: str) -> list[int]:
+    """Return how often a delimiter stands in each line, outside quotation marks."""
+    bare = (re.sub(r'"[^"]*"', "q", line) for line in lines)
+    if mark == " ":
+        return [max(len(line.split()) - 1, 0) for line in bare]
+    return [line.count(mark) for line in bare]
+
+
+def _found(lines: list[str], candidates: str) -> str:
+    """Return the delimiter that all lines have as often, or else the first has most often."""
+    counts = {mark: _counts(lines, mark) or [0] for mark in candidates}
+    for mark in PREFERRED:
+        # The names may be one fewer, where the rows have some.
+        same = set(counts.get(mark, [0])[1:])
+        if len(same) == 1 and counts[mark][0] and counts[mark][0] in {*same, min(same) - 1}:
+            return mark
+    # Blanks stand in names, too.
+    return max(candidates.replace(" ", "") or " ", key=lambda mark: counts[mark][0])
+
+
+def _widened(lines: list[str], delimiter: str) -> str | None:
+    """Return a line of names that is one short made as long as the rows."""
+    counts = _counts(lines, delimiter)
+    if len(counts) < 2 or {counts[0] + 1} != set(counts[1:]) or not lines[0].strip():
+        return None
+    if delimiter != " " and all(line.endswith(delimiter) for line in lines[1:]):
+        return lines[0] + delimiter
+    return f'""{delimiter}{lines[0]}'
+
+
+OF_A_COLUMN = 3000  # bytes that reading a column takes, however short it is
+LINES_OF_A_NAME = 4  # at most
+BLOCK_BYTES = 1 << 24  # the longest row of a text, and how much of it is parsed at once
+
+
+def text_frame(file: Path, source: str, table: TableSettings, candidates: str) -> Frame:
+    """Open a text table, which may be packed; ``candidates`` may be between its fields."""
+    text = look_at(file, source, table, candidates)
+    _check_width(text)
+    header = not table.no_header
+    parsing = arrow_csv.ParseOptions(
+        delimiter=text.delimiter, newlines_in_values=True, invalid_row_handler=_is_comment
+    )
+    with (
+        _said(text, header),
+        text.open() as stream,
+        arrow_csv.open_csv(
+            stream, read_options=_reading(not header), parse_options=parsing
+        ) as reader,
+    ):
+        raw, kinds = list(reader.schema.names), list(reader.schema.types)
+    kinds = [pa.string() if n in text.codes else kind for n, kind in enumerate(kinds)]
+    if header and any(_swallowed(name, text.delimiter) for name in raw):
+        raise FileError(f"{source}: a column name has a line break; is a quotation mark left open?")
+    # In spreadsheets long names are broken into lines.
+    joined = (" ".join(map(str.strip, name.strip().splitlines())) for name in raw)
+    names = list(joined) if header else [f"column {n}" for n in range(len(raw))]
+    unnamed = [n for n, name in enumerate(names) if not name or name == f"Unnamed: {n}"]
+    for n in unnamed:
+        names[n] = f"column {n}"
+
+    def read(kept: Sequence[int], as_text: Sequence[int]) -> list[pa.ChunkedArray]:
+        marks = (*MISSING_MARKS, *table.marks)
+        texts = kept if table.thousands is not None else {*as_text, *text.codes} & {*kept}
+        converting = arrow_csv.ConvertOptions(
+            include_columns=[str(column) for column in kept],
+            column_types={str(column): pa.string() for column in texts},
+            null_values=[*marks, *(f" {one}" for one in marks if one)],
+            decimal_point=table.point,
+        )
+        # By number: columns may have one name, or none.
+        reading = _reading(True, [str(n) for n in range(len(raw))], header)
+        with _said(text, header), text.open() as stream:
+            found = arrow_csv.read_csv(
+                stream, read_options=reading, parse_options=parsing, convert_options=converting
+            )
+        for values in found.columns:
+            if is_text(values.type) and not pa.types.is_string(values.type):
+                raise not_this_text(source, text.encoding)
+        return list(found.columns)
+
+    return Frame(
+        source, tuple(names), tuple(kinds), read, frozenset(unnamed) & {0}, header, file=file
+    )
+
+
+def _swallowed(name: str, delimiter: str) -> bool:
+    """Whether a name has lines of a table in it, rather than being of several lines itself."""
+    lines = name.strip().splitlines()
+    return len(lines) > LINES_OF_A_NAME or (len(lines) > 1 and delimiter in name)
+
+
+def _is_comment(row: arrow_csv.InvalidRow) -> str:
+    """Say that a line of another length is left out if it begins with a sign of comments."""
+    return "skip" if row.text.lstrip().startswith("#") else "error"
+
+
+def _reading(
+    made_up: bool, names: Sequence[str] | None = None, header: bool = False
+) -> arrow_csv.ReadOptions:
+    """Return how a text is read: with names of its own, made up, or given."""
+    # One thread, since only then pyarrow says in which row it found an error.
+    return arrow_csv.ReadOptions(
+        use_threads=False,
+        block_size=BLOCK_BYTES,
+        column_names=names,
+        autogenerate_column_names=made_up and names is None,
+        skip_rows_after_names=int(header and names is not None),
+    )
+
+
+def _check_width(text: TextTable) -> None:
+    """Raise FileError if the columns of a text take far more memory than the file."""
+    with text.open() as stream:
+        line = stream.readline(BLOCK_BYTES)
+    n_columns = 1 + line.count(text.delimiter.encode())
+    n_bytes, size = n_columns * OF_A_COLUMN, os.stat(text.file).st_size
+    if n_bytes > max(read_limit(), size * EXPANSION):
+        raise FileError(
+            f"{text.source} has {n_columns} columns in {size} bytes; if features are rows, "
+            f"transpose it; {advice(n_bytes)}"
+        )
+
+
+@contextmanager
+def _said(text: TextTable, header: bool) -> Iterator[None]:
+    """Turn what pyarrow raises into a sentence."""
+    try:
+        yield
+    except VpemError:
+        raise
+    except UnicodeDecodeError as error:
+        raise not_this_text(text.source, text.encoding) from error
+    except (pa.ArrowException, OSError, ValueError, MemoryError) as error:
+        if "UTF8" in str(error):
+            raise not_this_text(text.source, text.encoding) from error
+        _explain(str(error), text.source, header, error)
+
+
+def _explain(message: str, source: str, header: bool, error: BaseException) -> NoReturn:
+    """Raise FileError with a sentence for what pyarrow says of a CSV file."""
+    ragged = re.search(r"(?:Row #(\d+): )?Expected (\d+) columns, got (\d+)", message)
+    if ragged:
+        number, expected, found = ragged.groups()
+        row = f"row {int(number) - 1 - header} (counted from 0)" if number else "a row"
+        sentence = (
+            f"{row} has {found} fields instead of {expected}; check the delimiter, and remove "
+            "what stands above the names"
+        )
+    elif "Empty CSV" in message:
+        sentence = "the file has no rows"
+    elif "straddles" in message or "straddling" in message:
+        sentence = f"a row is longer than {BLOCK_BYTES} bytes; is a quotation mark left open?"
+    else:
+        sentence = f"the file cannot be parsed ({message})"
+    raise FileError(f"{source}: {sentence}") from error

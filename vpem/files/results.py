@@ -1,0 +1,324 @@
+"""Clusterings on disk: the centres, the cluster of every row, and how it came about.
+
+What an imputation has to say: the JSON of `vpem impute`, its file, and its picture.
+
+Tables with their gaps filled: all columns as they were, in their order, under their names.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from vpem._core.threads import thread_count
+from vpem.checks import Floats, Labels, as_kept
+from vpem.errors import FileError
+from vpem.files.data import open_frame
+from vpem.files.elements import (
+    Column,
+    Elements,
+    Strings,
+    check_written,
+    read_elements,
+    report_elements,
+)
+from vpem.files.hdf5 import (
+    atomic_write,
+    check_encoding,
+    create,
+    open_read,
+    read_attribute,
+    write_array,
+    write_column,
+    write_strings,
+)
+from vpem.files.json_text import write_json_element
+from vpem.files.opening import PathLike
+from vpem.files.table_settings import TableSettings
+from vpem.files.tables import write_columns
+from vpem.files.temporaries import check_ending
+from vpem.network.schema import (
+    COUNT,
+    FLAG,
+    LARGEST_COUNT,
+    TEXT,
+    Array,
+    ListOf,
+    Maybe,
+    Numbers,
+    Report,
+)
+from vpem.shown import Shown
+from vpem.terms.missing import nearest
+from vpem.terms.rows import Arranges
+from vpem.terms.units import Scaling
+
+CLUSTERING_FILE = "vpem-clustering"
+VERSION = "0.1.0"
+
+
+@dataclass
+class StoredClustering(Shown, facts="{centres.shape[0]:cluster}, {centres.shape[1]:feature}"):
+    """A clustering of M rows with all that is stored beside it."""
+
+    centres: NDArray[np.float64]  # (K, d)
+    labels: NDArray[np.int32]  # (M,)
+    distances: NDArray[np.float64]  # (M,), of each row to the centre of its cluster
+    feature_names: tuple[str, ...]
+    ids: Labels | None = None  # (M,)
+    root_centres: NDArray[np.float64] | None = None  # (R, K, d) of each worker, where they differ
+    report: Report = field(default_factory=dict)
+    options: Report = field(default_factory=dict)
+    versions: dict[str, str] = field(default_factory=dict)
+    scaling: Scaling | None = None  # units of distances, where not those of the centres
+    deviations: NDArray[np.float64] | None = None  # (d,) of features in the fit
+
+    def assign(
+        self, X: Floats | Arranges, n_threads: int | None = None
+    ) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
+        """Return the nearest centre (M,) of each row, the first of several, and its distance (M,).
+
+        Columns of ``X`` (M, d) are in the order of ``feature_names``, distances in the units of
+        ``scaling``.
+        """
+        scaling = self.scaling or Scaling.none(self.centres.shape[1])
+        labels, squares = nearest(X, self.centres, scaling, thread_count(n_threads))
+        return labels, np.sqrt(squares)
+
+
+def write_clustering(path: PathLike, stored: Any, force: bool = False) -> None:
+    """Write a `StoredClustering` or a fitted `vpem.DistributedKMeans`, all or nothing."""
+    stored = as_kept(
+        stored, StoredClustering, "a clustering is written of a StoredClustering or fitted k-means"
+    )
+    texts = {name: getattr(stored, name) for name in ("report", "options", "versions")}
+    check_written(path, CLUSTERING, **texts)
+    with (
+        atomic_write(path, force, "clusterings") as temporary,
+        create(temporary, CLUSTERING_FILE, VERSION) as file,
+    ):
+        file.attrs["n_clusters"] = len(stored.centres)
+        file.attrs["n_features"] = stored.centres.shape[1]
+        write_strings(file, "feature_names", stored.feature_names)
+        write_array(file, "centres", stored.centres)
+        write_array(file, "labels", stored.labels)
+        write_array(file, "distances", stored.distances)
+        if stored.ids is not None:
+            write_column(file, "ids", stored.ids)
+        if stored.root_centres is not None:
+            write_array(file, "root_centres", stored.root_centres)
+        if stored.scaling is not None:
+            write_array(file, "shift", stored.scaling.shift)
+            write_array(file, "scale", stored.scaling.scale)
+        if stored.deviations is not None:
+            write_array(file, "deviations", stored.deviations)
+        for name, value in texts.items():
+            write_json_element(file, name, value)
+
+
+def is_clustering(path: PathLike) -> bool:
+    """Whether a file says that it is a clustering; `FileError` if it cannot be read."""
+    with open_read(path) as file:
+        return read_attribute(file, "encoding-type") == CLUSTERING_FILE
+
+
+CLUSTERING: Elements = {
+    "feature_names": Strings("features", least=1),
+    "centres": Array("f", ("clusters", "features")),
+    "labels": Array("i", ("rows",), 0, below="clusters"),
+    "distances": Array("f", ("rows",), 0),
+    "ids": Maybe(Column("rows")),
+    "root_centres": Maybe(Array("f", ("roots", "clusters", "features"))),
+    "shift": Maybe(Array("f", ("features",))),
+    "scale": Maybe(Array("f", ("features",), positive=True)),
+    "deviations": Maybe(Array("f", ("features",), 0)),
+    **report_elements(
+        hubs=ListOf(ListOf(COUNT)),
+        roots=ListOf(COUNT),
+        cluster_sizes=Numbers(),
+        spread=Numbers(least=0),
+    ),
+}
+
+
+def read_clustering(path: PathLike) -> StoredClustering:
+    """Read a clustering.
+
+    Parameters
+    ----------
+    path : path
+        A file of `write_clustering`.
+
+    Returns
+    -------
+    StoredClustering
+
+    Raises
+    ------
+    FileError
+        If the file cannot be read, or is no clustering.
+    """
+    with open_read(path) as file:
+        if check_encoding(file, CLUSTERING_FILE, VERSION) != CLUSTERING_FILE:
+            raise FileError(f"{path} is not a {CLUSTERING_FILE} file; 'vpem kmeans -o' writes one")
+        found = read_elements(file, CLUSTERING)
+    shift, scale = found.pop("shift"), found.pop("scale")
+    if (shift is None) != (scale is None):
+        raise FileError(f"{path} must have both shift and scale, or neither")
+    scaling = None if shift is None else Scaling(shift, scale)
+    found["labels"] = found["labels"].astype(np.int32)
+    return StoredClustering(**found, scaling=scaling)
+
+
+IMPUTATION_FILE = "vpem-imputation"
+
+
+@dataclass(frozen=True)
+class Imputed(Shown, facts="{values.shape[0]:row}, {values.shape[1]:column}"):
+    """A completed matrix."""
+
+    values: NDArray[np.float64]  # (I, J): seen (mean over observers) or fitted
+    times_seen: NDArray[np.intp]  # (I, J); 0: imputed
+    row_names: tuple[str, ...]  # (I,)
+    column_names: tuple[str, ...]  # (J,)
+    source: str  # where the observations are from
+    long: bool = False  # that was a table with a line an entry
+    draws: NDArray[np.float64] | None = None  # (M, I, J): of which tables then consist
+
+    @property
+    def stacked(self) -> tuple[NDArray[np.float64], int]:
+        """What tables have, (M I, J), and how many times each row is in it."""
+        if self.draws is None:
+            return self.values, 1
+        return self.draws.reshape(-1, self.draws.shape[2]), len(self.draws)
+
+    def numbered(self, taken: Collection[str]) -> dict[str, NDArray[np.intp]]:
+        """Return the column of a table that says which draw a row is of, if there are any."""
+        if self.draws is None:
+            return {}
+        name = "draw"
+        while name in taken:
+            name += "_"
+        return {name: np.repeat(np.arange(1, len(self.draws) + 1), len(self.row_names))}
+
+
+IMPUTATION: Elements = {
+    "row_names": Strings("rows", least=1),
+    "column_names": Strings("columns", least=1),
+    "imputed": Array("f", ("rows", "columns")),
+    "times_seen": Array("i", ("rows", "columns"), 0, LARGEST_COUNT),
+    "@source": Maybe(TEXT),
+    "@long": Maybe(FLAG),
+    "draws": Maybe(Array("f", ("draws", "rows", "columns"))),
+}
+"""What is read of the file; factors, trends and the report are for others."""
+
+
+def read_imputed(path: PathLike) -> Imputed:
+    """Read the completed matrix of a file of `write_imputation`."""
+    with open_read(path) as file:
+        if check_encoding(file, IMPUTATION_FILE, VERSION) != IMPUTATION_FILE:
+            raise FileError(f"{path} is not a {IMPUTATION_FILE} file; 'vpem impute -o' writes one")
+        found = read_elements(file, IMPUTATION)
+    return Imputed(
+        found["imputed"],
+        found["times_seen"].astype(np.intp),
+        found["row_names"],
+        found["column_names"],
+        found["source"] or "",
+        bool(found["long"]),
+        found["draws"],
+    )
+
+
+def write_imputed(
+    path: PathLike,
+    found: Imputed,
+    force: bool = False,
+    quote_formulas: bool = False,
+    filled: Mapping[str, Any] | None = None,
+) -> None:
+    """Write a completed matrix as a .csv or .parquet table, all or nothing.
+
+    Of observations from a long table the table is long too: row, column, value, times_seen (0 where
+    the value was imputed). Else it is the matrix, a line a row and its name first; or all columns
+    of the table that was imputed, which are ``filled`` (`vpem.files.results.filled_columns`). With
+    draws there is one such table below the other, and a column draw that counts them from 1.
+    """
+    check_ending(path, "imputed values")
+    values, times = found.stacked
+    rows, columns = np.tile(np.array(found.row_names), times), np.array(found.column_names)
+    table: Mapping[str, Any]
+    if filled is not None:
+        table = filled
+    elif found.long:
+        drawn = found.numbered(())
+        table = {name: np.repeat(number, len(columns)) for name, number in drawn.items()} | {
+            "row": np.repeat(rows, len(columns)),
+            "column": np.tile(columns, len(rows)),
+            "value": values.ravel(),
+            "times_seen": np.tile(found.times_seen.ravel(), times),
+        }
+    else:
+        first = "row"
+        while first in found.column_names:
+            first += "_"
+        taken = (first, *found.column_names)
+        table = found.numbered(taken) | dict(zip(taken, (rows, *values.T), strict=True))
+    write_columns(path, table, "vpem-imputed", force, quote_formulas)
+
+
+def filled_columns(
+    path: str | os.PathLike[str], table: TableSettings, found: Imputed
+) -> dict[str, Any] | None:
+    """Return the columns of a table with its gaps filled, for `vpem.files.tables.write_columns`.
+
+    Features are numbers, whole ones where a column has no others; other columns are what they were.
+    None where the file is no table or cannot be read again; FileError if it has changed.
+    """
+    frame = open_frame(path, table)
+    if frame is None:
+        return None
+    place = {name: column for column, name in enumerate(found.column_names)}
+    others = [
+        n for n, name in enumerate(frame.names) if name not in place and name not in frame.unread
+    ]
+    read = dict(zip(others, frame.read(others, others), strict=True)) if others else {}
+    values, times = found.stacked
+    columns: dict[str, Any] = {**found.numbered(frame.names)}
+    for n, name in enumerate(frame.names):
+        if n in read:
+            column = _stored(read[n], frame.kinds[n])
+            columns[_free(name, columns)] = pa.chunked_array(column.chunks * times, column.type)
+        elif name in place:
+            columns[_free(name, columns)] = _numbers(values[:, place.pop(name)])
+    if place or any(len(column) != len(values) for column in columns.values()):
+        raise FileError(f"{os.fspath(path)} has changed since it was read; impute it again")
+    return columns
+
+
+def _stored(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
+    """Return a column as it stands in the file: text that was read by a dictionary is text."""
+    read_so = pa.types.is_dictionary(column.type) and not pa.types.is_dictionary(kind)
+    return column.cast(column.type.value_type) if read_so else column
+
+
+def _numbers(values: NDArray[np.float64]) -> NDArray[Any]:
+    """Return numbers as whole ones, if all are."""
+    whole = bool(np.all(values == np.round(values)) and np.all(np.abs(values) < 2**53))
+    return values.astype(np.int64) if whole else values
+
+
+def _free(name: str, taken: dict[str, Any]) -> str:
+    """Return the name of a column, or one with a number where another column has it."""
+    found, count = name, 0
+    while found in taken:
+        count += 1
+        found = f"{name}.{count}"
+    return found

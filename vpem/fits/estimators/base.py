@@ -1,0 +1,592 @@
+"""What every estimator does beside its fit: saves, sums up and shows itself, says how far it is.
+
+Tables of names and numbers for estimators: data frames become codes, and what they are is kept.
+
+Data frames of pandas, polars or pyarrow are read as files of tables are.
+
+What every estimator does whose agents are on a graph: data, seed and graph by its parameters.
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+import time
+import warnings
+from abc import abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+from html import escape
+from numbers import Integral
+from types import SimpleNamespace
+from typing import Any, ClassVar, Self, TypeVar
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from sklearn.base import BaseEstimator
+from sklearn.utils import check_random_state
+from sklearn.utils.validation import _get_feature_names, validate_data
+
+from vpem.checks import (
+    DIFFERENT,
+    NEARLY,
+    Floats,
+    check_data,
+    check_finite,
+    check_int,
+    missing_marks,
+    no_measurement,
+    read_float,
+)
+from vpem.errors import InputError, Setting, VpemWarning, did_you_mean, printable, shorten
+from vpem.files.datasets import Dataset, default_names, names_apart
+from vpem.files.families import Asked, asked_by, in_levels_of, settle, settle_for_model
+from vpem.files.models import Model, match_features, write_model
+from vpem.files.networks import numbered
+from vpem.files.readers.frames import MOST_NUMBERS, Frame, Wanted
+from vpem.files.results import StoredClustering, write_clustering
+from vpem.files.table_settings import TableSettings
+from vpem.fits.answer import answer_of, as_table
+from vpem.fits.mixture_imputation import write_imputation
+from vpem.fits.observers import Completed
+from vpem.fits.prepare import MARGINALIZE
+from vpem.network.graph import Graph, from_networkx, make_graph
+from vpem.network.partition import Partition, contiguous, from_lists, one_or_each
+from vpem.network.schema import Report
+from vpem.records import Settings
+from vpem.shown import html_table, table
+from vpem.terms.families.kinds import Kinds
+from vpem.terms.rows import check_missing
+
+Cells = tuple[tuple[str, ...], list[tuple[str, ...]]]
+"""Heads and rows of a table."""
+
+MEANT = {
+    "agents": ("parties", "partition", "n_agents"),
+    "compress": ("codec", "compression"),
+    "covariance_type": ("covariance", "cov_type"),
+    "graph": ("topology", "network"),
+    "init": ("init_params", "initialization", "start"),
+    "max_iter": ("n_iter", "iterations", "epochs", "max_iterations", "maxiter"),
+    "n_clusters": ("k", "K", "n_components", "clusters", "centers"),
+    "n_components": ("k", "K", "n_clusters", "components", "G", "n_mixtures"),
+    "n_init": ("restarts", "n_restarts", "n_starts"),
+    "n_rounds": ("rounds", "consensus_rounds"),
+    "n_threads": ("n_jobs", "threads"),
+    "n_workers": ("workers", "clients", "observers"),
+    "random_state": ("seed", "random_seed"),
+    "rank": ("k", "n_components", "n_factors"),
+    "reg_covar": ("ridge", "regularization", "reg"),
+    "ridge": ("alpha", "regularization", "lam", "lambda_"),
+    "tol": ("tolerance", "eps", "threshold"),
+    "workers": ("clients", "sites", "n_workers", "n_clients"),
+}
+"""What users call parameters, by what they are called here."""
+
+
+class Everyday(BaseEstimator):
+    """Estimator that can be kept in a file, and tells what it found."""
+
+    verbose: int
+    verbose_interval: int
+    _without: ClassVar[dict[str, str]] = {}
+    """Parameters of scikit-learn's that there are not, and why."""
+
+    def __new__(cls, *args: Any, **given: Any) -> Self:
+        """Refuse parameters that there are not, with the name of the one that is meant."""
+        parameters = inspect.signature(cls.__init__).parameters
+        known = [name for name in parameters if name != "self"]
+        takes_any = any(one.kind is one.VAR_KEYWORD for one in parameters.values())
+        for name in () if takes_any else given:
+            if name not in known:
+                meant = [one for one in known if name in MEANT.get(one, ())]
+                hint = f"; it is called {meant[0]}" if meant else did_you_mean(name, known)
+                hint = f": {cls._without[name]}" if name in cls._without else hint
+                raise TypeError(f"{cls.__name__} has no parameter {name!r}{hint}")
+        made: Self = super().__new__(cls)
+        return made
+
+    @abstractmethod
+    def kept(self) -> Model | StoredClustering | Completed:
+        """Return what a file keeps; `InputError` if nothing was fitted."""
+
+    def save(self, path: str | os.PathLike[str], *, force: bool = False) -> None:
+        """Write what was fitted to a file that `vpem.load` and the command line read.
+
+        Parameters
+        ----------
+        path : path
+            The file, HDF5; written completely or not at all.
+        force : bool
+            Replace an existing file.
+
+        Raises
+        ------
+        InputError
+            If nothing was fitted.
+        FileError
+            If the file exists and ``force`` is False, or cannot be written.
+        """
+        kept = self.kept()
+        if isinstance(kept, Model):
+            write_model(path, kept, force)
+        elif isinstance(kept, StoredClustering):
+            write_clustering(path, kept, force)
+        else:
+            write_imputation(path, kept, force=force)
+
+    def summary(self) -> str:
+        """Return what was found, in lines: components or clusters, and how each differs.
+
+        Raises
+        ------
+        InputError
+            If nothing was fitted.
+        """
+        title, cells = self._found()
+        if cells is None:
+            return title
+        heads, rows = cells
+        return f"{title}\n\n{table([[*map(printable, row)] for row in rows], [*heads])}"
+
+    _noun = "component"
+
+    def _found(self) -> tuple[str, Cells | None]:
+        """Return what was fitted in a sentence, and the table of its components."""
+        kept = self.kept()
+        assert not isinstance(kept, Completed)
+        report = kept.report
+        size = f"{len(kept.feature_names)} features"
+        n_workers, n_agents = report.get("n_workers"), report.get("n_agents")
+        if n_workers is None and n_agents is not None and n_agents > 1:
+            size += f" of {n_agents} agents"
+        if report.get("n_samples") is not None:
+            rows = f"{report['n_samples']} rows"
+            rows += f" of {n_workers} workers" if n_workers is not None and n_workers > 1 else ""
+            size = f"{rows}, {size}"
+        answer = answer_of(kept)
+        title = f"{len(answer.weights)} {self._noun}s, {size}: {told_of(report)}"
+        noisy = report.get("privacy") is not None
+        cells = as_table(answer.describe(self._noun), self._noun, noisy)
+        return f"{type(self).__name__} of {title}", cells
+
+    @property
+    def _repr_html_(self) -> Callable[[], str]:
+        """Show the parameters, as scikit-learn does, and what was found."""
+        shown: Callable[[], str] = super()._repr_html_
+        return lambda: shown() + self._found_as_html()
+
+    def _repr_mimebundle_(self, **options: Any) -> dict[str, str]:
+        """Show the parameters, as scikit-learn does, and what was found."""
+        bundle: dict[str, str] = super()._repr_mimebundle_(**options)
+        if "text/html" in bundle:
+            bundle["text/html"] += self._found_as_html()
+        return bundle
+
+    def _found_as_html(self) -> str:
+        """Return what was found, or nothing before `fit`."""
+        if not self.__sklearn_is_fitted__():
+            return ""
+        title, cells = self._found()
+        shown = f"<p>{escape(printable(title))}</p>"
+        if cells is None:
+            return shown
+        heads, rows = cells
+        return shown + html_table(
+            [[escape(printable(cell)) for cell in row] for row in rows], [*heads]
+        )
+
+    @abstractmethod
+    def __sklearn_is_fitted__(self) -> bool:
+        """Whether `fit` was called."""
+
+    def _lines(self) -> Lines | None:
+        """Return what prints how far a fit is, if anything is to be printed."""
+        flag = isinstance(self.verbose, bool | np.bool_)
+        verbose = check_int("verbose", int(self.verbose) if flag else self.verbose, least=0)
+        every = check_int("verbose_interval", self.verbose_interval, least=1)
+        return Lines(verbose, every) if verbose else None
+
+
+def told_of(report: dict[str, Any], unit: str = "sample") -> str:
+    """Return how a fit ended, by its report; the log-likelihood is one of a unit."""
+    converged, n_iter = report.get("converged"), report.get("n_iter")
+    ended = "converged" if converged else "not converged"
+    said = f"{ended} after {n_iter} iteration{'' if n_iter == 1 else 's'}"
+    if n_iter == 0:
+        said = "the start"
+    elif report.get("privacy") is not None:
+        said = f"{n_iter} iterations"
+    for name, called in (("log_likelihood", f"log-likelihood per {unit}"), ("inertia", "inertia")):
+        value = report.get(name)
+        if isinstance(value, float) and value == value:
+            said += f", {called} {value:.6g}"
+    return said
+
+
+class Lines:
+    """Prints how far a fit is, as the recipes tell a callback.
+
+    Parameters
+    ----------
+    verbose : int
+        1: a line every so many iterations; 2 and more: of every iteration, with the seconds.
+    every : int
+        How many.
+    """
+
+    def __init__(self, verbose: int, every: int) -> None:
+        self.verbose, self.every = verbose, 1 if verbose > 1 else every
+        self.began = time.perf_counter()
+
+    def restarting(self, number: int, count: int, max_iter: int) -> None:
+        """Tell which of several restarts begins."""
+        if count > 1:
+            print(f"restart {number} of {count}")
+
+    def starting(self, what: str) -> None:
+        """Tell of a step of the start."""
+        if self.verbose > 1:
+            print(f"start: {what}")
+
+    def __call__(self, progress: Any) -> None:
+        """Tell of an iteration, if it is one of those that are told."""
+        if progress.iteration % self.every == 0:
+            print(self.line(progress))
+
+    def line(self, progress: Any) -> str:
+        """Return what there is to say of an iteration."""
+        said = f"iteration {progress.iteration}"
+        for name, called in (
+            ("log_likelihood", "log-likelihood per sample"), ("objective", "objective"),
+            ("inertia", "inertia"), ("change", "change"), ("changed", "rows that moved"),
+        ):  # fmt: skip
+            value = getattr(progress, name, None)
+            if value is not None and value == value:
+                said += f", {called} {value:.6g}"
+        if self.verbose > 1:
+            said += f", {time.perf_counter() - self.began:.2f} s"
+        return said
+
+    def end(self, converged: bool, n_iter: int) -> None:
+        """Tell how it ended."""
+        seconds = time.perf_counter() - self.began
+        word = "converged" if converged else "not converged"
+        print(f"{word} after {n_iter} iterations, {seconds:.2f} s")
+
+
+def dataset_for_fit(X: Any, asked: Any, held: Callable[[Dataset], Partition]) -> Dataset:
+    """Return rows with the family of each feature.
+
+    Parameters
+    ----------
+    X : array, data frame or Dataset of shape (M, d)
+        The rows.
+    asked : str, mapping, sequence of str or None
+        The parameter ``family``.
+    held : callable
+        Given the dataset, returns who holds which features.
+
+    Raises
+    ------
+    InputError
+        If a feature cannot be what it is said to be.
+    """
+    X = columns_apart(X)
+    names = names_of(X)
+    if names is None and np.ndim(X) == 2:
+        names = list(default_names(np.shape(X)[1]))
+    said = Asked.of(asked, names)
+    found = _read(X, said, lenient=False)
+    if said is None:
+        return found
+    return settle(found, said, held(found))
+
+
+def dataset_for_model(X: Any, kinds: Kinds, names: Sequence[str], missing: str) -> Dataset:
+    """Return rows whose codes stand for the levels of a model.
+
+    Parameters
+    ----------
+    X : array, data frame or Dataset of shape (M, d)
+        The rows; an array has codes.
+    kinds : Kinds
+        Families of the model's features.
+    names : sequence of str of length d
+        Of these.
+    missing : str
+        What is done where values are missing: levels that the model has never seen are.
+
+    Raises
+    ------
+    InputError
+        If there are such levels, and missing values are refused.
+
+    Warns
+    -----
+    VpemWarning
+        If there are, and missing values are not.
+    """
+    X = columns_apart(X)
+    if not isinstance(X, Dataset) and names_of(X) is None:
+        return Dataset(np.asarray(X), default_names(np.shape(X)[1]), source="X")
+    asked = Asked.of(asked_by(kinds, names))
+    found = settle_for_model(_read(X, asked, lenient=True), asked)
+    known: Any = SimpleNamespace(feature_names=tuple(names))
+    columns = match_features(known, found.feature_names)
+    found, unseen = in_levels_of(found, kinds, columns)
+    for sentence in unseen:
+        if missing == "refuse":
+            marginalize = Setting("missing", "marginalize")
+            raise InputError(f"{sentence}; integrate them out with ", marginalize)
+        warnings.warn(VpemWarning(f"{sentence}; they are taken as missing"), stacklevel=4)
+    return found
+
+
+def columns_apart(X: Any) -> Any:
+    """Return a data frame whose columns have different names, and what is none as it is."""
+    if not (hasattr(X, "columns") and hasattr(X, "set_axis")) or X.columns.is_unique:
+        return X
+    return X.set_axis(names_apart([str(name) for name in X.columns], "X"), axis=1)
+
+
+def names_of(X: Any) -> list[str] | None:
+    """Return the names of the columns of a data frame or dataset, None of an array."""
+    if isinstance(X, Dataset):
+        return list(X.feature_names)
+    names = _get_feature_names(X) if hasattr(X, "columns") or hasattr(X, "__dataframe__") else None
+    return None if names is None else [str(name) for name in names]
+
+
+def _read(X: Any, asked: Asked | None, lenient: bool) -> Dataset:
+    """Return rows as a dataset whose text is codes."""
+    if isinstance(X, Dataset):
+        return X
+    names = names_of(X)
+    if names is None:
+        array = np.asarray(X)
+        return Dataset(array, default_names(array.shape[1]), source="X")
+    import pyarrow as pa
+
+    from vpem.files.readers.tabular import dataset_of
+
+    try:
+        # An index comes after the columns.
+        arrow = pa.table(X) if hasattr(X, "__arrow_c_stream__") else pa.Table.from_pandas(X)
+        columns = arrow.columns[: len(names)]
+    except (pa.ArrowException, TypeError, ValueError) as error:
+        raise InputError(f"a column of X holds values of several types ({error})") from None
+
+    def read(kept: Sequence[int], as_text: Sequence[int]) -> list[pa.ChunkedArray]:
+        return [columns[column] for column in kept]
+
+    kinds = tuple(column.type for column in columns)
+    frame = Frame("X", tuple(names), kinds, read)
+    table = TableSettings(family=asked)
+    how = Wanted(table, columns=names, lenient=lenient, keep_constant=True)
+    return dataset_of(frame, how)
+
+
+Rows = ArrayLike | Dataset
+"""What rows are given as: an array, a data frame, or a dataset."""
+
+T = TypeVar("T", bound=Settings)
+
+
+def _plain(value: Any) -> Any:
+    """Return a parameter as JSON can hold it, or the name of its type where it cannot."""
+    if isinstance(value, np.ndarray | np.generic):
+        value = value.tolist()
+    if isinstance(value, list | tuple | range):
+        return [_plain(item) for item in value]
+    if isinstance(value, Mapping):
+        return {str(name): _plain(item) for name, item in value.items()}
+    if isinstance(value, float) and not np.isfinite(value):
+        return str(value)
+    return value if isinstance(value, str | int | float | None) else type(value).__name__
+
+
+def validated(estimator: Any, X: Any, **how: Any) -> Floats:
+    """Return rows by scikit-learn's ``validate_data``; its error names the column that is none."""
+    X = columns_apart(X)
+    try:
+        data: Floats = validate_data(estimator, X, **how)
+    except (TypeError, ValueError) as error:
+        raise _no_number_in(X, how.get("reset", True), error) from None
+    return data
+
+
+def _no_number_in(X: Any, of_fit: bool, error: Exception) -> Exception:
+    """Return the error of rows in which a column is no numbers, or the one there was."""
+    for name, column, out in _columns(X):
+        dated = column.dtype.kind in "mM"
+        words = (one for one in column.tolist() if isinstance(one, str))
+        word = None if dated else next((one for one in words if read_float(one) is None), None)
+        if dated or word is not None:
+            held = "dates or times, which are" if dated else f"{word!r}, which is"
+            way = f"; leave it out: {out}" * of_fit
+            some_alike = len({*map(str, column.tolist())}) < len(column)
+            if of_fit and not dated and some_alike and names_of(X) is not None:
+                way += ", or take text as categories, VPEM(family='auto')"
+            return InputError(f"column {name!r} of X holds {held} no number{way}")
+    return error
+
+
+def _columns(X: Any) -> Iterator[tuple[Any, NDArray[Any], str]]:
+    """Yield the columns of rows, with their names and what leaves each out."""
+    names = names_of(X)
+    if names is not None:
+        for place, name in enumerate(names):
+            column = X.iloc[:, place] if hasattr(X, "iloc") else X[name]
+            yield name, np.asarray(column), f"X.drop(columns={name!r})"
+        return
+    with suppress(TypeError, ValueError):
+        given = np.asarray(X)
+        given = given if given.dtype.kind != "U" else np.asarray(X, dtype=object)
+        for place in range(given.shape[1] if given.ndim == 2 else 0):
+            yield place, given[:, place], f"np.delete(X, {place}, axis=1)"
+
+
+def warn_of_columns(data: Floats, names: Sequence[str] | None) -> None:
+    """Warn of columns that are hardly measurements, and of marks of missing values in them."""
+    called = names or [f"column {place}" for place in range(data.shape[1])]
+    why = {name: no_measurement(name, data[:, place]) for place, name in enumerate(called)}
+    counts = [name for name, one in why.items() if one in (DIFFERENT, NEARLY)]
+    why |= dict.fromkeys(counts if len(counts) > MOST_NUMBERS else (), "")
+    odd = {name: repr(name) if names else name for name, one in why.items() if one}
+    if odd:
+        listed = shorten(f"{shown} ({why[name]})" for name, shown in odd.items())
+        told = "is fitted, but may be no measurement; if it is none, leave it out"
+        if len(odd) > 1:
+            told = "are fitted, but may be no measurements; leave out those that are none"
+        columns = ", ".join([*odd.values()][:5]) + ", ..." * (len(odd) > 5)
+        how = f": X.drop(columns=[{columns}])" * (names is not None)
+        warnings.warn(VpemWarning(f"{listed} {told}{how}"), stacklevel=4)
+    for place, marks in missing_marks(data).items():
+        name = repr(names[place]) if names else f"column {place}"
+        warnings.warn(
+            VpemWarning(
+                f"{', '.join(marks)} in {name}: apart from all other values there; if this stands "
+                "for missing values, make it NaN and fit with ",
+                Setting("missing", "marginalize"),
+            ),
+            stacklevel=4,
+        )
+
+
+class OfSettings(Everyday):
+    """Estimator whose parameters are settings of a recipe."""
+
+    def _settings(self, record: type[T], **changes: Any) -> T:
+        """Return a record of the parameters, as recipes take it, with changes."""
+        given = vars(self)
+        own = {one.name: given[one.name] for one in record.fields() if one.name in given}
+        return record(**{**own, **changes})
+
+
+class OnGraph(OfSettings):
+    """Estimator with parameters ``graph`` and ``random_state``."""
+
+    graph: Any
+    random_state: Any
+
+    def _validate(self, X: Rows, *, reset: bool) -> Floats:
+        common: Any = {
+            "dtype": [np.float64, np.float32], "ensure_all_finite": False, "ensure_min_samples": 1,
+        }  # fmt: skip
+        if isinstance(X, Dataset):
+            data = self._of_dataset(X, reset, common)
+        else:
+            data = validated(self, X, reset=reset, **common)
+            if reset:
+                warn_of_columns(data, list(getattr(self, "feature_names_in_", ())) or None)
+        names = getattr(self, "feature_names_in_", None)
+        finite: Any = partial(check_finite, advice=MARGINALIZE)
+        if getattr(self, "missing", "refuse") == "marginalize":
+            finite = check_missing
+        names = None if names is None else list(names)
+        return check_data(data, data.shape[1], names, finite=finite)
+
+    def _of_dataset(self, given: Dataset, reset: bool, common: dict[str, Any]) -> Floats:
+        """Return the rows of a dataset, whose columns are found by their names."""
+        rows: Floats = given.X[:]
+        if reset:
+            data: Floats = validate_data(self, rows, reset=True, **common)
+            if given.feature_names != default_names(given.n_features):
+                self.feature_names_in_ = np.array(given.feature_names, dtype=object)
+            return data
+        known: Any = SimpleNamespace(feature_names=self._names(self.n_features_in_))
+        columns = match_features(known, given.feature_names)
+        return rows if columns is None else np.ascontiguousarray(rows[:, columns])
+
+    @staticmethod
+    def _weights_of(X: Any, sample_weight: Any) -> Floats | None:
+        """Return the weights of the rows: those of a dataset, where no others are given."""
+        if sample_weight is None and isinstance(X, Dataset):
+            return X.sample_weight
+        return None if sample_weight is None else np.asarray(sample_weight)
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.allow_nan = getattr(self, "missing", "refuse") == "marginalize"
+        return tags
+
+    def _seed(self) -> int:
+        if isinstance(self.random_state, Integral) and not isinstance(self.random_state, bool):
+            return check_int("random_state", self.random_state, least=0)
+        if isinstance(self.random_state, np.random.Generator):
+            return int(self.random_state.integers(np.iinfo(np.int32).max))
+        try:
+            state = check_random_state(self.random_state)
+        except ValueError:
+            raise InputError(
+                "random_state must be None, an integer of at least 0, a Generator or RandomState, "
+                f"got {self.random_state!r}"
+            ) from None
+        return int(state.randint(np.iinfo(np.int32).max))
+
+    def _names(self, n_features: int) -> tuple[str, ...]:
+        """Names of the features, those of the data frame of `fit` if there was one."""
+        names = getattr(self, "feature_names_in_", None)
+        return default_names(n_features) if names is None else tuple(map(str, names))
+
+    def _options(self) -> Report:
+        """Return the parameters as JSON can hold them: the type's name of what it cannot."""
+        return {name: _plain(value) for name, value in self.get_params(deep=False).items()}
+
+    def _refuse_unfitted(self, attribute: str) -> None:
+        """Raise InputError where there is nothing yet that a file could keep."""
+        if not hasattr(self, attribute):
+            raise InputError(f"this {type(self).__name__} is not fitted: call fit first")
+
+    def _graph(self, n_agents: int, seed: int) -> Graph:
+        if isinstance(self.graph, Graph):
+            return self.graph
+        if self.graph is None or isinstance(self.graph, str):
+            return make_graph(self.graph or "star", n_agents, seed=seed)
+        if hasattr(self.graph, "edges") and hasattr(self.graph, "nodes"):
+            return from_networkx(self.graph, n_agents)
+        raise InputError(
+            f"graph must be a topology's name, a networkx graph or a vpem.Graph, got {self.graph!r}"
+        )
+
+    def _partition_of(self, agents: Any, n_features: int, networked: bool) -> Partition:
+        """Who holds which features, of a parameter ``agents``."""
+        if agents is None:
+            return one_or_each(n_features, networked)
+        if isinstance(agents, Partition):
+            return agents
+        if isinstance(agents, Integral):
+            return contiguous(n_features, check_int("agents", agents, least=1))
+        called = [str(name) for name in agents] if isinstance(agents, Mapping) else None
+        parts = list(agents.values()) if isinstance(agents, Mapping) else agents
+        parts = parts.tolist() if isinstance(parts, np.ndarray) else parts
+        if isinstance(parts, Sequence) and not isinstance(parts, str):
+            known = getattr(self, "feature_names_in_", None)
+            known = None if known is None else list(known)
+            return from_lists(numbered(parts, known), n_features, called, known)
+        raise InputError(
+            "agents must be None, a number of agents, the features of each agent by its name, "
+            f"{{'lab': ['ast', 'alt'], ...}}, or a list of lists of features, got {agents!r}"
+        )

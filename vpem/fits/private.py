@@ -1,0 +1,439 @@
+"""EM over rows whose workers' sums are noisy: what anybody learns of one row is bounded.
+
+A model of features that parties hold, which may be published: private against outsiders.
+"""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Callable, Sequence
+from math import sqrt
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vpem._core.threads import one_blas_thread, thread_count
+from vpem.checks import Floats, check_data, check_finite
+from vpem.engines.engine import about
+from vpem.errors import InputError, Setting, VpemWarning
+from vpem.files.matrix import FileMatrix
+from vpem.fits.labels import responsibilities_of_agents
+from vpem.fits.local_rows import LocalRows, by_worker, check_rows_held
+from vpem.fits.parts import complete, own_columns_of_hubs
+from vpem.fits.prepare import make_terms, precision_of, prepare
+from vpem.fits.privacy import (
+    REPEATABLE,
+    Budget,
+    Foretold,
+    Guarantee,
+    bounds_of,
+    colluding_of,
+    foretell,
+    iterations_of,
+)
+from vpem.fits.results import Fit, RowFit
+from vpem.fits.settings import OVER_FEATURES, PrivacySettings
+from vpem.network.ledger import Ledger
+from vpem.network.partition import Blocks, Workers
+from vpem.settings import FitSettings, KmeansSettings
+from vpem.steps.private import NoisyEM, Releases, n_values_of_start, run_private, scales_of_hubs
+from vpem.steps.runs import Progress
+from vpem.sums.connect import Network
+from vpem.sums.counted import at_server
+from vpem.sums.noisy import Noisy
+from vpem.sums.sum import Sum
+from vpem.terms.mixture import Mixture
+from vpem.terms.row_statistics import BoundedRows, Grid, Parts
+from vpem.terms.rows import Rows, arrange_rows
+from vpem.terms.units import Scaling, floor_of
+
+LEAVE_OUT: dict[str, str] = {
+    "tol": "whether the log-likelihood still changes is known to nobody who has not paid for it, "
+    "and all iterations are taken",
+    "n_init": "every start would have to be paid for; the one that there is is searched for in "
+    "what has been paid for once",
+    "init": "it looks at rows; the start of a private fit is found by noisy sums of its own",
+    "batch_size": "what the batches tell together would have to be paid for by each of them",
+    "step_size": "steps of a private fit are a half, a third and so on in its second half already",
+    "accelerate": "what is taken back depends on a log-likelihood that nobody has paid for",
+    "scale": "standard deviations that nobody has paid for would tell of rows; private fits are "
+    "in units of their own",
+    "missing": "sums over what there is of a row would have to be paid for a feature at a time; "
+    "fill values in first",
+    "weight_concentration_prior_type": "moments of all rows and a bound would have to be paid for",
+    "every_weight": "responsibilities lie on a grid",
+    "dtype": "sums lie on a grid of integers, which takes double precision",
+}
+"""Settings of a fit that a private one cannot have, and why."""
+
+
+def check_private(
+    how: FitSettings | KmeansSettings,
+    leave_out: dict[str, str] = LEAVE_OUT,
+    *,
+    given: Callable[[str], bool] = lambda _: False,
+    weighted: bool = False,
+    saved: bool = False,
+) -> None:
+    """Raise InputError where something is asked for that a private fit cannot have.
+
+    ``leave_out`` are settings that cannot be had, and why; ``given`` says of one, by its name,
+    whether it was given even if it is the default.
+    """
+    asked, usual = Setting("epsilon"), type(how)()
+    for name, why in leave_out.items():
+        value, common = getattr(how, name), getattr(usual, name)
+        same = isinstance(value, type(common)) and value == common
+        same = same or (name == "dtype" and precision_of(value) == np.float64)
+        if not same or given(name):
+            raise InputError(
+                Setting(name), " cannot be had with ", asked, f": {why}; leave it out"
+            )  # fmt: skip
+    if weighted:
+        raise InputError(
+            Setting("sample_weight"), " cannot be had with ", asked, ": a row that weighs more "
+            "would tell more than was promised; leave it out",
+        )  # fmt: skip
+    if saved:
+        raise InputError(
+            "a checkpoint, from which a run goes on, cannot be had with ", asked, ": the sum that "
+            "broke off would be taken once more with other noise, which nobody accounts for; leave "
+            "it out, a private fit has few iterations",
+        )  # fmt: skip
+
+
+def _check_sum(network: Network) -> None:
+    """Raise InputError unless there is a place at which noise is added before anybody hears it."""
+    if network.compress is not None or not network.total.exact:
+        raise InputError(
+            Setting("epsilon"), " needs an exact sum, with noise before anybody hears it: in "
+            "consensus rounds neighbours see what workers have; take the topology star, or ",
+            Setting("sum", "tree"),
+        )  # fmt: skip
+
+
+def fit_private_rows(
+    X: Floats | FileMatrix,
+    workers: Workers,
+    network: Network,
+    how: FitSettings,
+    privacy: PrivacySettings,
+    *,
+    sample_weight: Any = None,
+    feature_names: Sequence[str] | None = None,
+    callback: Callable[[Progress], None] | None = None,
+    saver: Any = None,
+    hard: bool = False,
+) -> RowFit:
+    """Fit a mixture to rows that workers hold, by noisy sums (`vpem.steps.private`).
+
+    Parameters are those of `vpem.fit_em`, but `USUAL_ITERATIONS` are run by default, and neither
+    callback nor result has log-likelihoods, which nobody has paid for. If ``hard``, rows belong to
+    one component each, by distances in the data's units; see `vpem.fits.row_kmeans`.
+    """
+    began = time.perf_counter()
+    check_private(how, weighted=sample_weight is not None, saved=saver is not None)
+    _check_sum(network)
+    X, _ = by_worker(X, None, workers, network.total.holders)
+    if len(X.shape) != 2:
+        raise InputError(f"the data must be 2-D (rows, features), got {len(X.shape)} dimension(s)")
+    n_features = X.shape[1]
+    bounds = bounds_of(privacy.bounds, n_features)
+    units = _cube(bounds) if hard else bounds
+    foretold = foretell(how, privacy, workers.n_samples, n_features, network)
+    foretold.check()
+    foretold.budget.warn_of_little(workers.n_samples)
+    if privacy.repeatable_noise is not None:
+        warnings.warn(VpemWarning(REPEATABLE), stacklevel=3)
+    ledger = Ledger(network.graph)
+    network.charge_setup(ledger, workers.n_samples, 8)
+    total = network.total.on(ledger)
+    layout, grid = foretold.layout, Grid.of(workers.n_samples, n_features)
+    check_grid(foretold, grid)
+    rows = BoundedRows(_rows(X, workers, network, feature_names), bounds, grid, units)
+    colluding = colluding_of(privacy, network)
+    noisy = Noisy(at_server(total), colluding, privacy.repeatable_noise)
+    releases = Releases(rows, noisy, list(foretold.multipliers))
+    sent: list[int] = []
+
+    def told(iteration: int) -> None:
+        sent.append(total.bytes_sent)
+        if callback is not None:
+            callback(Progress(iteration, float("nan"), None))
+
+    with one_blas_thread():
+        parts = run_private(
+            releases, layout, workers.n_samples, foretold.n_iter, hard=hard, seed=[how.seed, 0],
+            shared=lambda start: _shared(start, total), callback=told,
+        )  # fmt: skip
+    mixture = _mixture(parts, units, workers.n_workers, floor_of(how.reg_covar))
+    return RowFit(
+        mixture=mixture,
+        network=network.whole,
+        history=np.empty((0, 1)),
+        root_log_likelihood=np.full(1, np.nan),
+        total_weight=float(workers.n_samples),
+        n_samples=workers.n_samples,
+        mixtures=[mixture],
+        workers=workers,
+        converged=True,
+        total_iterations=foretold.n_iter,
+        seconds=time.perf_counter() - began,
+        communication={**ledger.summary(), "bytes_by_iteration": sent},
+        clipped=dict(zip(total.holders.own.tolist(), rows.clipped, strict=True)),
+        guarantee=Guarantee(
+            foretold.budget, tuple(foretold.multipliers), noisy.by,
+            privacy.repeatable_noise is not None, workers.n_workers, colluding,
+        ),
+    )  # fmt: skip
+
+
+def _rows(
+    X: Any,
+    workers: Workers,
+    network: Network,
+    feature_names: Sequence[str] | None,
+) -> list[Rows]:
+    """Return the rows of each of this process's workers, which must be finite."""
+    here, n_features = LocalRows.of(network.total.holders, workers, X), X.shape[1]
+    data: Any = check_data(
+        X, n_features, feature_names, least_rows=int(here is None),
+        finite=lambda rows, names: check_finite(rows, names, ("fill it in, or leave the row out",)),
+    )  # fmt: skip
+    if here is None:
+        check_rows_held(workers, len(data))
+        if not workers.in_order:
+            stored = isinstance(data, FileMatrix)
+            data = data.of_rows(workers.rows) if stored else data[workers.order]
+    runs = workers.runs if here is None else here.own_runs
+    blocks = _block(n_features, workers.n_workers)
+    whole = arrange_rows(data, blocks, Scaling.none(n_features), data.dtype)
+    return [whole.part(run) for run in runs]
+
+
+def _cube(bounds: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the bounds (2, d) of a cube around bounds: balls of data are balls in units of it."""
+    half = np.ptp(bounds, axis=0).max() / 2
+    return np.stack([bounds.mean(axis=0) - half, bounds.mean(axis=0) + half])
+
+
+def check_grid(foretold: Foretold, grid: Grid) -> None:
+    """Raise InputError where noise on the grid is not as good as Gaussian noise."""
+    layout, unit = foretold.layout, grid.unit
+    least = min(1.0, float(layout.deviations().min())) * min(foretold.multipliers)
+    n_values = n_values_of_start(foretold.n_samples, foretold.multipliers, layout)
+    n_values += foretold.n_iter * layout.size
+    foretold.budget.check_grid(int(least / unit), n_values)
+
+
+def _shared(start: Parts, total: Sum) -> Parts:
+    """Return the first process's start in every process: a search may end elsewhere in others."""
+    values = np.concatenate([start.weights, start.means.ravel(), start.spreads.ravel()])
+    total.agree("setup", values.nbytes)
+    holders = total.holders
+    if not holders.apart:
+        return start
+    with about(holders.engine, "setup"):
+        holders.engine.bcast_array(values)
+    k, d = start.means.shape
+    weights, means, spreads = np.split(values, [k, k + k * d])
+    return Parts(weights, means.reshape(k, d), spreads.reshape(start.spreads.shape), start.kind)
+
+
+def _mixture(
+    parts: Parts, bounds: NDArray[np.float64], n_workers: int, reg_covar: float
+) -> Mixture:
+    """Return the mixture of parts, whose units are those of the bounds."""
+    spreads = parts.spreads[:1] if parts.is_tied else parts.spreads
+    d = parts.means.shape[1]
+    if spreads.ndim == 2:
+        covariances = np.square(spreads) + reg_covar
+    else:
+        full = spreads @ spreads.transpose(0, 2, 1) + reg_covar * np.eye(d)
+        covariances = full.ravel()
+    scaling = Scaling(bounds.mean(axis=0), np.ptp(bounds, axis=0) / 2)
+    blocks, weights = _block(d, n_workers), parts.weights[None].copy()
+    return Mixture(blocks, parts.kind, weights, parts.means.copy(), covariances, scaling)
+
+
+def _block(n_features: int, n_workers: int) -> Blocks:
+    """Return one block of all features, which all workers hold."""
+    return Blocks((np.arange(n_features),), (0,), (tuple(range(n_workers)),))
+
+
+USUAL_ITERATIONS = 16
+"""Of a fit that does not say how many; each has its share of the budget."""
+
+FOR_START = 0.1
+"""Share of the budget for the moments that it starts from."""
+
+MOST_NOISE = 0.5
+"""Standard deviations by which noise may displace the means of one iteration."""
+
+UNUSED = {
+    "tol": "when to stop would depend on the data; all iterations are run, as many as ",
+    "batch_size": "rows in batches would be paid for by each batch; give fewer of ",
+    "step_size": "rows in batches would be paid for by each batch; give fewer of ",
+    "accelerate": "what is taken back depends on the data; give fewer of ",
+    "weight_concentration_prior_type": "a prior counts rows, and would count noise for such; take "
+    "few components by EM, and a smaller ",
+    "n_init": "every restart would be paid for, and so would the choice of the best; give more of ",
+}
+"""Settings of a fit that noise cannot go with, and why; what each sentence ends with is max_iter.
+"""
+
+
+def release_vpem(
+    X: Floats | FileMatrix,
+    network: Network,
+    how: FitSettings,
+    privacy: PrivacySettings,
+    *,
+    sample_weight: Any = None,
+    feature_names: Sequence[str] | None = None,
+    saver: Any = None,
+    labels: Sequence[int] | None = None,
+) -> Fit:
+    """Fit a mixture to features, with noise in every M-step (`vpem.steps.private`).
+
+    Parameters are those of `vpem.fit_vpem`, but `USUAL_ITERATIONS` are run by default; the result
+    has neither log-likelihoods nor history, which would tell of rows.
+    """
+    began = time.perf_counter()
+    if privacy.epsilon is not None:
+        raise InputError(Setting("epsilon"), *OVER_FEATURES[1])
+    _check(network, how, sample_weight, saver)
+    given = prepare(
+        X, network.blocks.n_features, how, feature_names=feature_names, dtype=how.dtype,
+        missing=how.missing, some=network.total.holders.any,
+    )  # fmt: skip
+    how = how.changed(n_threads=thread_count(how.n_threads), dtype=given.precision.name)
+    whole = network.whole.blocks
+    budget = Budget.of(
+        privacy.release_epsilon, privacy.delta, given.n_samples, name="release_epsilon"
+    )
+    bounds = bounds_of(privacy.bounds, whole.n_features)
+    n_iter = iterations_of(how, FitSettings().max_iter, USUAL_ITERATIONS)
+    multipliers = budget.multipliers([FOR_START, *[(1 - FOR_START) / n_iter] * n_iter])
+    _check_noise(multipliers[-1], given.n_samples, whole.widths, how, budget, n_iter)
+    budget.warn_of_little(given.n_samples, "release_epsilon")
+    if privacy.repeatable_noise is not None:
+        warnings.warn(VpemWarning(REPEATABLE), stacklevel=3)
+    if network.part_of is not None:
+        bounds = bounds[:, own_columns_of_hubs(network)]
+    scaling = Scaling(bounds.mean(axis=0), np.ptp(bounds, axis=0) / 2)
+    with one_blas_thread(), np.errstate(over="ignore"):
+        terms = make_terms(given.X, None, network.blocks, scaling, given, how)
+        complete(terms, network)
+        ledger = Ledger(network.graph)
+        network.charge_setup(ledger, given.n_samples, terms.itemsize)
+        total, sent = network.total.on(ledger), []
+        run = NoisyEM(terms, total, whole, how.n_components, privacy.repeatable_noise)
+        budget.check_grid(run.least_scale(min(multipliers)), run.n_numbers * len(multipliers))
+        start = run.start(multipliers[0], np.random.default_rng([how.seed, 0]))
+        callback = lambda _: sent.append(total.bytes_sent)  # noqa: E731
+        parts = run.iterate(start, multipliers[1:], callback)
+        mixture = run.mixture(parts, floor_of(how.reg_covar))
+    if run.n_clipped:
+        warnings.warn(
+            f"{run.n_clipped} of {given.X.size} values lie beyond their bounds and were clipped",
+            VpemWarning,
+            stacklevel=3,
+        )
+    n_hubs, shares = len(network.hubs), {}
+    if labels is not None:
+        shares = responsibilities_of_agents(X, mixture, network, ledger, labels)
+    return Fit(
+        mixture=mixture,
+        network=network,
+        history=np.empty((0, n_hubs)),
+        root_log_likelihood=np.full(n_hubs, np.nan),
+        total_weight=float(given.n_samples),
+        n_samples=given.n_samples,
+        converged=True,
+        total_iterations=n_iter,
+        seconds=time.perf_counter() - began,
+        responsibilities=shares,
+        communication={**ledger.summary(), "bytes_by_iteration": sent},
+        guarantee=Guarantee(
+            budget, tuple(multipliers), "hubs", privacy.repeatable_noise is not None
+        ),
+    )
+
+
+def _check(network: Network, how: FitSettings, sample_weight: Any, saver: Any) -> None:
+    """Raise InputError where something is asked for that noise cannot go with, saying why."""
+    asked = Setting("release_epsilon")
+    usual = FitSettings()
+    for name, why in UNUSED.items():
+        if getattr(how, name) != getattr(usual, name):
+            raise InputError(
+                Setting(name), " cannot be had with ", asked, f": {why}", Setting("max_iter")
+            )
+    if not isinstance(how.init, str) or how.init != usual.init:
+        raise InputError(
+            asked, " starts from noisy moments of all rows and looks at no row; leave ",
+            Setting("init"), " out",
+        )  # fmt: skip
+    for name, wanted in (("scale", "none"), ("missing", "refuse")):
+        if getattr(how, name) != wanted:
+            raise InputError(
+                Setting(name, getattr(how, name)), " looks at the data without noise, and cannot "
+                "be had with ", asked, "; leave it out",
+            )  # fmt: skip
+    if how.n_factors:
+        raise InputError(
+            asked, " bounds what one row can do to the moments of a hub, but what is expected of "
+            "factors depends on all hubs' features of it; leave out ", Setting("n_factors"),
+        )  # fmt: skip
+    if sample_weight is not None:
+        raise InputError(
+            asked, " bounds what one row can do, and with ", Setting("sample_weight"),
+            " a row would do more; leave it out",
+        )  # fmt: skip
+    if saver is not None:
+        raise InputError(
+            "a checkpoint has what nobody may publish, and noise that is drawn again is paid for "
+            "again; leave the checkpoint out, or ", asked,
+        )  # fmt: skip
+    if network.total.way == "consensus" or network.compress is not None:
+        raise InputError(
+            asked, " needs one exact sum of which all have the same responsibilities: with rounds "
+            "or a codec noise would be paid for by every root, or a row's terms depend on others; "
+            "take ", Setting("sum", "tree"), " or a star, without ", Setting("compress"),
+        )  # fmt: skip
+
+
+def noise_left(
+    multiplier: float, n_samples: int, widths: NDArray[np.intp], how: FitSettings
+) -> float:
+    """Foretell how far noise displaces a mean in one iteration, in standard deviations.
+
+    Of a component with its equal share of the rows, in the hub where that is most: the root of the
+    mean square of the noise, ``z s_b sqrt(d_b) K / M``.
+    """
+    scales = scales_of_hubs(widths, how.covariance_type, how.n_components)
+    each = [scale[1] * sqrt(widths[hub]) for hub, scale in scales.items()]
+    return float(multiplier * max(each) * how.n_components / n_samples)
+
+
+def _check_noise(
+    multiplier: float,
+    n_samples: int,
+    widths: NDArray[np.intp],
+    how: FitSettings,
+    budget: Budget,
+    n_iter: int,
+) -> None:
+    """Raise InputError where nothing would be left but noise."""
+    noise = noise_left(multiplier, n_samples, widths, how)
+    if noise > MOST_NOISE:
+        raise InputError(
+            f"{n_samples} rows, {int(widths.sum())} features, {how.n_components} components and "
+            f"{n_iter} iterations leave nothing at ", Setting("release_epsilon"),
+            f" = {budget.epsilon:g}: noise would displace means by {noise:.2g} standard deviations "
+            f"in every iteration; try some {noise / MOST_NOISE * n_samples:.0f} rows, a larger ",
+            Setting("release_epsilon"), " or a smaller ", Setting("max_iter"),
+        )  # fmt: skip

@@ -1,0 +1,446 @@
+"""When a run of FedEM has come to rest: by corrections, which are all that its server ever sees.
+
+Corrections that become small end a run (`Rest`). Where something is drawn anew in every iteration
+that nothing makes up for (batches; workers or codecs without memories), they never do: the
+statistic ends by moving about a place, and what ends the run is that this place no longer moves by
+more than chance (`Drift`).
+
+Steps of FedEM that noise does not outgrow, their batches, and how many are enough.
+
+Theorems 1 to 3 of Dieuleveut et al. 2021 bound steps by constants that nobody knows: of the
+expected statistics and of the Lyapunov function (`theorem_step` has 1 for all of them). What is
+taken deviates in two ways. Steps do not grow with the number of workers (`step_ceiling`), since
+what only one worker has seen is averaged over nobody; and batches, and loops of variance reduction,
+do not follow the codec (`batches_of`).
+"""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass
+from math import ceil, sqrt
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vpem.errors import Setting, VpemWarning
+from vpem.network.schema import COUNT, NOTHING, Array, Integer, Number, Schema, State
+from vpem.steps.fedem_sums import StepSize, parse_step_size
+
+if TYPE_CHECKING:
+    from vpem.settings import FedSettings
+    from vpem.sums.quantizer import Basis, Quantizer
+
+
+LOOKS = 10
+"""Small corrections in a row that a noisy run ends with."""
+FIRST = 10
+"""Fewest iterations of a quarter of the first window over which drift is looked for."""
+WINDOW_STEPS = 5.0
+"""Fewest whole steps of EM, of length 1, that it is worth: shorter steps forget more slowly."""
+GROWTH = 1.5
+"""How much longer than the last a window is."""
+EPOCHS = 4.0
+"""Fewest epochs of a window that says anything: chance must have shown most rows."""
+CHANCE = 2.0
+"""How many times its variance by chance the squared norm of a drift is that counts for none."""
+CONSTANT = 0.9
+"""Steps that fall below this part in a window still make noise smaller."""
+
+
+def looks_needed(noisy: bool, participation: float, inner: int) -> int:
+    """Say how many corrections in a row must be small before a run is at rest.
+
+    Where anything is drawn or quantized (``noisy``) a correction may be small by chance, and every
+    worker, who takes part with this probability, should be heard several times. Within an outer
+    loop of VR-FedEM (of ``inner`` iterations, or 0) an error of the workers' estimates stays, which
+    the next begins without.
+    """
+    return ceil(max(LOOKS / participation, 2 * inner)) if noisy else 1
+
+
+def stays_noisy(how: FedSettings, most: int, omega: float) -> bool:
+    """Whether corrections stay noisy however long a run is.
+
+    ``most`` are rows of the worker that has most, ``omega`` the codec's variance, relative to the
+    message.
+    """
+    drawn = how.batch_size is not None and how.batch_size < most
+    if drawn and not how.variance_reduction:
+        return True
+    return how.memory == "none" and (omega > 0 or how.participation < 1)
+
+
+class Rest:
+    """Says when a run is at rest.
+
+    Parameters
+    ----------
+    tol : float
+        Largest squared norm of a correction that is small, relative to the statistic's; 0: none is.
+    looks : int
+        Small ones in a row that end a run, from `looks_needed`.
+    basis : Basis or None
+        Units in which norms are taken.
+    drift : Drift, optional
+        Where noise stays: what ends a run besides.
+
+    Attributes
+    ----------
+    count : int
+        Small ones in a row so far.
+    """
+
+    def __init__(
+        self, tol: float, looks: int, basis: Basis | None, drift: Drift | None = None
+    ) -> None:
+        self.tol = tol
+        self.looks = looks
+        self.basis = basis
+        self.drift = drift
+        self.count = 0
+
+    def look(
+        self,
+        statistics: NDArray[np.float64],
+        moved: NDArray[np.float64],
+        step: float,
+        epochs: float,
+    ) -> list[bool]:
+        """Whether the correction that moved every root's statistic (R, P) by a step is not small.
+
+        And where noise stays, whether the statistic may still go somewhere.
+        """
+        moving = [not self._is_small(statistics, moved, step)]
+        if self.drift is not None:
+            moving.append(not self.drift.is_over(moved, step, epochs))
+        return moving
+
+    def note(self, large: bool, drifting: bool = True) -> tuple[bool, bool]:
+        """Take note of a correction that workers were heard in.
+
+        Returns whether the run is at rest, and whether that is for noise alone still moves it.
+        """
+        self.count = 0 if large else self.count + 1
+        settled = self.count >= self.looks
+        return settled or not drifting, not settled and not drifting
+
+    def state(self) -> State:
+        """Return what the next look depends on."""
+        return {"count": self.count, "drift": None if self.drift is None else self.drift.state()}
+
+    def schema(self) -> Schema:
+        """Return what that must be."""
+        return {"count": COUNT, "drift": NOTHING if self.drift is None else self.drift.schema()}
+
+    def restore(self, state: State) -> None:
+        """Go on from there."""
+        self.count = state["count"]
+        if self.drift is not None:
+            self.drift.restore(state["drift"])
+
+    def _is_small(
+        self, statistics: NDArray[np.float64], moved: NDArray[np.float64], step: float
+    ) -> bool:
+        if self.tol == 0:
+            return False
+        with np.errstate(over="ignore", invalid="ignore"):
+            corrections, sizes = (moved - statistics) / step, moved
+            if self.basis is not None:
+                corrections, sizes = self.basis.into(corrections), self.basis.into(sizes)
+            squares = (corrections**2).sum(axis=1)
+            return bool((squares <= self.tol * (sizes**2).sum(axis=1)).all())
+
+
+FIELDS = ("length", "quarter", "count", "epochs", "step", "sums")
+
+
+class Drift:
+    """Looks, window by window, whether a statistic that noise keeps moving still goes anywhere.
+
+    A window has four quarters. The mean of the later two is compared with that of the earlier two:
+    the difference has a variance by chance that shows in how far quarters of a half are apart.
+    A drift moves halves four quarters' worth for each quarter, eight times what it adds to that
+    variance. Quarters grow from window to window, until they are long beside the time in which
+    the statistic forgets where it was.
+
+    Parameters
+    ----------
+    shape : tuple of int
+        Of every root's statistic, (R, P).
+    basis : Basis or None
+        Units in which norms are taken.
+
+    Attributes
+    ----------
+    sums : ndarray of shape (4, R, P)
+        Of the statistics of each quarter.
+    length, quarter, count : int
+        Iterations of a quarter, which one it is, and those of it so far.
+    epochs, step : float
+        When the window began.
+    """
+
+    def __init__(self, shape: tuple[int, ...], basis: Basis | None) -> None:
+        self.basis = basis
+        self.sums = np.zeros((4, *shape))
+        self.length, self.quarter, self.count = FIRST, 0, 0
+        self.epochs, self.step = 0.0, 1.0
+
+    def state(self) -> State:
+        """Return what has been seen of the window."""
+        return {name: getattr(self, name) for name in FIELDS}
+
+    def schema(self) -> Schema:
+        """Return what that must be."""
+        return {
+            "length": Integer(1, size="Q"),
+            "quarter": Integer(most=3),
+            "count": Integer(below="Q"),
+            "epochs": Number(0),
+            "step": Number(0, 1),
+            "sums": Array("f8", self.sums.shape),
+        }
+
+    def restore(self, state: State) -> None:
+        """Go on from there."""
+        for name, value in state.items():
+            setattr(self, name, value)
+
+    def is_over(self, moved: NDArray[np.float64], step: float, epochs: float) -> bool:
+        """Take note of every root's statistic (R, P); whether a window has shown no drift."""
+        if self.quarter == self.count == 0:
+            self.epochs, self.step = epochs, step
+            self.length = max(self.length, ceil(WINDOW_STEPS / step))
+        self.sums[self.quarter] += moved
+        self.count += 1
+        if self.count == self.length:
+            self.quarter, self.count = self.quarter + 1, 0
+        if self.quarter < 4:
+            return False
+        over = epochs - self.epochs >= EPOCHS and step >= CONSTANT * self.step and self._is_still()
+        self.length, self.quarter = round(GROWTH * self.length), 0
+        self.sums[...] = 0.0
+        return over
+
+    def _is_still(self) -> bool:
+        """Whether halves of the window are no farther apart than by chance, for all roots."""
+
+        def square(vectors: NDArray[np.float64]) -> NDArray[np.float64]:
+            inside = vectors if self.basis is None else self.basis.into(vectors)
+            return np.asarray((inside**2).sum(axis=1))
+
+        a, b, c, d = self.sums
+        with np.errstate(over="ignore", invalid="ignore"):
+            chance = square(a - b) + square(c - d)
+            return bool((square(c + d - a - b) <= CHANCE * chance).all())
+
+
+WHOLE_STEPS = 1000
+"""Whole steps of EM, of length 1, that the default of ``max_iter`` is worth."""
+
+MOST_ITERATIONS = 20_000
+"""The largest default of ``max_iter``, however short the steps."""
+
+LEAST = 1e-4
+"""The shortest safe step."""
+
+
+def noise_of(quantizer: Quantizer) -> float:
+    """Return the omega of what is sent: of error feedback that of noise which keeps as much."""
+    omega = quantizer.omega
+    return omega / (1.0 - omega) if quantizer.biased else omega
+
+
+def step_ceiling(omega: float, participation: float, alpha: float | None = None) -> float:
+    """Find the longest step that noise does not outgrow.
+
+    Take a number of the statistic that one worker alone has seen, and which follows the statistic
+    fully: workers unlike each other can come to that, and noise is averaged over nobody. With x the
+    distance yet to go and w that of what the worker sends, an iteration is ``x += step (N - x)``
+    and ``w -= alpha M - step (N - x)``. M is w with noise of variance ``omega w^2``, with
+    probability p, else 0; and ``N = w - M / p``, of variance ``omega_p w^2``, ``omega_p = (1 +
+    omega) / p - 1`` (Dieuleveut et al. 2021, theorem 3). Second moments of (x, w) fall for steps
+    below the ceiling. Their theorems have unknown constants in its place: how much workers average
+    out depends on how alike they are, between not at all and all of it.
+
+    Omega is the codec's (`noise_of`), p the probability that a worker takes part, alpha the step of
+    the memories: 0 without any, ``1 / (1 + omega)`` by default. The ceiling is at most 2, where
+    there is no noise, and 0 where memories never settle.
+    """
+    certain = participation / (1.0 + omega)
+    if certain == 1.0 or alpha == 0.0:
+        return 2.0 * certain
+    step = 1.0 / (1.0 + omega) if alpha is None else alpha
+    low, high = 0.0, 2.0
+    for _ in range(40):
+        middle = (low + high) / 2
+        if _growth(middle, certain, step * participation) < 1:
+            low = middle
+        else:
+            high = middle
+    return low
+
+
+def _growth(step: float, certain: float, taken: float) -> float:
+    """Largest eigenvalue of what an iteration makes of the mean x^2, x w and w^2."""
+    omega, rest = 1 / certain - 1, 1 - step
+    moments = [
+        [rest**2, 0.0, step**2 * omega],
+        [-step * rest, rest * (1 - taken), step * (step + taken) * omega],
+        [step**2, -2 * step * (1 - taken), (1 - taken) ** 2 + (step + taken) ** 2 * omega],
+    ]
+    return float(np.abs(np.linalg.eigvals(np.array(moments))).max())
+
+
+def safe_step(
+    omega: float, participation: float, alpha: float | None = None, reduced: bool = False
+) -> float:
+    """Choose half the ceiling, at which second moments fall about as fast as they can; at most 1.
+
+    With ``t = p / (1 + omega)`` that is 0.3 t for small t, 0.46 t at t = 1/2, and EM's 1 at t = 1.
+    With variance reduction (``reduced``) it is at most t / 3: that is theorem 2's where there is no
+    codec. Where rows of which each has numbers of its own are drawn, p is the chance that both
+    worker and row are.
+    """
+    most = participation / (1.0 + omega) / 3 if reduced else 1.0
+    return max(min(step_ceiling(omega, participation, alpha) / 2, most), LEAST)
+
+
+def theorem_step(
+    omega: float, participation: float, n_workers: int, reduced: bool = False
+) -> float:
+    """Step that theorem 3 allows, or that theorem 2 takes (``reduced``), all constants being 1.
+
+    With ``omega_p = (1 + omega) / p - 1`` it is ``p sqrt(n) / (2 sqrt(2) (1 + omega)
+    sqrt(omega_p))`` and at most 1/2 (theorem 1 for p = 1); and ``1 / (1 + 4 sqrt(2) (1 + omega)
+    sqrt((omega + (1 + 10 omega) / 8) / n))``, of which the theorem has all workers take part.
+    """
+    if reduced:
+        spread = (omega + (1 + 10 * omega) / 8) / n_workers
+        return 1 / (1 + 4 * sqrt(2.0) * (1 + omega) * sqrt(spread))
+    noise = (1 + omega) / participation - 1
+    if noise == 0:
+        return 0.5
+    return min(0.5, participation * sqrt(n_workers / (8 * noise)) / (1 + omega))
+
+
+def batches_of(
+    held: float,
+    omega: float,
+    participation: float,
+    batch_size: int | None,
+    inner: int | None,
+    least: int = 1,
+) -> tuple[int | None, int | None]:
+    """Choose batches and outer loops of variance reduction, where they are not given.
+
+    A worker of m rows computes m in an outer loop and 2 b in each of its other iterations: for
+    ``b = sqrt(m / 2)`` in loops of ``k = m / (2 b p)`` as much in both. Theorem 2 of Dieuleveut et
+    al. 2021 asks for ``b >= k / (1 + omega)^2`` and lets loops become longer, and batches smaller,
+    the coarser a codec is, with steps that fall by another ``sqrt(1 + omega)``. Steps are longer
+    here and so loops are not: a codec's noise is of what batches have got wrong too.
+
+    A batch has at least so many rows as second moments need that are not singular (``least``):
+    with fewer, noise leads to other optima than EM. All rows are taken (None) where they are no
+    more than the 2 b that a batch computes: that is FedEM.
+    """
+    if batch_size is None:
+        loops = 0.0 if inner is None else inner * (participation / (1.0 + omega)) ** 2
+        batch_size = ceil(max(sqrt(held / 2), loops, least))
+        if inner is None and 2 * batch_size >= held:
+            return None, None
+    if inner is None:
+        inner = max(2, ceil(held / (2 * batch_size * participation)))
+    return batch_size, inner
+
+
+@dataclass(frozen=True)
+class SafeSteps:
+    """Which steps noise allows a run, and which it takes.
+
+    Attributes
+    ----------
+    ceiling, safe, theorem : float
+        The longest step that noise does not outgrow, the default, and that of `theorem_step`.
+    taken : str, float or callable
+        What the run takes, as `vpem.steps.fedem_sums.parse_step_size` takes it.
+    batch_size, inner : int or None
+        Batches and outer loops.
+    max_iter : int
+        Most iterations.
+    """
+
+    ceiling: float
+    safe: float
+    theorem: float
+    taken: str | float | StepSize
+    batch_size: int | None
+    inner: int | None
+    max_iter: int
+
+    @classmethod
+    def of(
+        cls,
+        how: FedSettings,
+        alpha: float,
+        quantizer: Quantizer,
+        rows: NDArray[np.intp],
+        least: int,
+        stays: bool,
+    ) -> SafeSteps:
+        """Choose what settings leave open, and warn of long steps.
+
+        Workers have so many ``rows`` (n,), a batch so many at least (`batches_of`); ``stays`` says
+        whether noise remains however long the run goes on.
+        """
+        held = float(rows.mean())
+        omega, p = noise_of(quantizer), how.participation
+        memory_step = None if quantizer.biased else alpha
+        batch_size, inner = how.batch_size, how.inner
+        if how.variance_reduction:
+            batch_size, inner = batches_of(held, omega, p, batch_size, inner, least)
+        drawn = 1.0 if batch_size is None else min(1.0, batch_size / held)
+        reduced = how.variance_reduction and drawn < 1
+        chance = p if how.variance_reduction else p * drawn
+        ceiling = step_ceiling(omega, p, memory_step)
+        safe = safe_step(omega, chance, memory_step, reduced)
+        theorem = theorem_step(omega, p, len(rows), reduced)
+        auto = isinstance(how.step_size, str) and how.step_size == "auto"
+        taken = f"constant:{safe:g}" if auto else how.step_size
+        enough = enough_iterations(taken, stays) if how.max_iter is None else how.max_iter
+        made = cls(ceiling, safe, theorem, taken, batch_size, inner, enough)
+        made._warn(omega, p, alpha)
+        return made
+
+    def _warn(self, omega: float, participation: float, alpha: float) -> None:
+        """Warn of steps that are still above the ceiling halfway."""
+        step = float(parse_step_size(self.taken)(max(1, self.max_iter // 2)))
+        if step <= self.ceiling or step <= self.safe:
+            return
+        warnings.warn(
+            VpemWarning(
+                f"steps of {step:g} are above {self.ceiling:.3g}, the longest that noise of omega "
+                f"{omega:.3g}, participation {participation:g} and memories' steps of {alpha:.3g} "
+                f"cannot outgrow: {self.safe:.3g} is safe; take ", Setting("step_size", "auto"),
+            ),
+            stacklevel=4,
+        )  # fmt: skip
+
+
+def enough_iterations(step_size: str | float | StepSize, noise_stays: bool = False) -> int:
+    """Choose how many iterations a fit may take: as many steps as are worth `WHOLE_STEPS`.
+
+    It is at most `MOST_ITERATIONS`, and `WHOLE_STEPS` where steps are a function. Where noise stays
+    however long the fit goes on (of batches without variance reduction), it ends where noise alone
+    moves it, which needs no more iterations where steps are short.
+    """
+    if noise_stays or callable(step_size):
+        return WHOLE_STEPS
+    steps = parse_step_size(step_size)
+    gone, iteration = 0.0, 0
+    while gone < WHOLE_STEPS * (1 - 1e-9) and iteration < MOST_ITERATIONS:
+        iteration += 1
+        gone += float(steps(iteration))
+    return max(iteration, WHOLE_STEPS)

@@ -1,0 +1,261 @@
+"""What a run that may be broken off keeps of itself.
+
+What a run keeps of itself in memory, so that it can go on if somebody is lost.
+
+Who is lost takes part of a checkpoint along: sums remember what it sent, and its features have
+parameters. What the others can go on from are parameters of their own; each keeps them of the two
+newest iterations, since nobody is more than one ahead of another.
+
+Under masks they go on with the restart that is under way alone, and from parameters alone at which
+nothing was added up with whom they go on without (`vpem.network.faults`): those of other restarts
+have been summed, and restarts to come may draw the same rows again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any, Protocol
+
+import numpy as np
+
+from vpem.engines.engine import Engine, StalledError
+from vpem.errors import InputError, Setting
+from vpem.network.schema import ANEW, Array, Choice, Integer, Place, State
+
+STREAM = {
+    "bit_generator": Choice(("PCG64",)),
+    "state": {name: Integer(most=(1 << 128) - 1) for name in ("state", "inc")},
+    "has_uint32": Integer(most=1),
+    "uinteger": Integer(most=(1 << 32) - 1),
+}
+"""Where a random stream is."""
+
+COUNTED_STREAM = {
+    "bit_generator": Choice(("Philox",)),
+    "state": {"counter": Array("u8", (4,)), "key": Array("u8", (2,))},
+    "buffer": Array("u8", (4,)),
+    "buffer_pos": Integer(most=4),
+    "has_uint32": Integer(most=1),
+    "uinteger": Integer(most=(1 << 32) - 1),
+}
+"""The same of a stream of counted numbers."""
+
+
+class Saver(Protocol):
+    """Takes the state of a run at the end of every iteration.
+
+    Attributes
+    ----------
+    saved : dict or None
+        The state to go on from, in the words of whoever was given this saver, who checks it; None:
+        from the beginning.
+    place : Place
+        Where that stands.
+    """
+
+    saved: State | None = None
+    place: Place = Place("the checkpoint", "run", ANEW)
+
+    def begin(self, facts: State) -> None:
+        """Check that ``saved``, if any, is of the run that these facts describe."""
+
+    def offer(self, state: Callable[[], State], *, last: bool = False) -> None:
+        """Take the state at the end of an iteration, or at the ``last`` one, if it is wanted.
+
+        If somebody wants the process to end it raises Interrupted; the state has been written.
+        """
+
+
+class NoSaver(Saver):
+    """Keeps nothing."""
+
+    def begin(self, facts: State) -> None:
+        """Accept any run."""
+
+    def offer(self, state: Callable[[], State], *, last: bool = False) -> None:
+        """Take no state."""
+
+
+class PartSaver(NoSaver):
+    """A saver for a part of a run, whose state is wrapped in that of the whole.
+
+    Parameters
+    ----------
+    outer : Saver
+        Of the whole.
+    wrap : callable
+        Puts the state of the part into that of the whole.
+    saved : dict or None
+        The part of what is saved.
+    *names : str
+        Where it stands there.
+    """
+
+    def __init__(
+        self, outer: Saver, wrap: Callable[[State], State], saved: State | None, *names: str
+    ) -> None:
+        self.outer = outer
+        self.wrap = wrap
+        self.saved = saved
+        self.place = outer.place.inside(*names)
+
+    def offer(self, state: Callable[[], State], *, last: bool = False) -> None:
+        """Offer the whole."""
+        self.outer.offer(lambda: self.wrap(state()), last=last)
+
+
+def stream_state(rng: np.random.Generator) -> State:
+    """Return where a random stream is."""
+    return dict(rng.bit_generator.state)
+
+
+def set_stream(rng: np.random.Generator, state: State) -> None:
+    """Move a random stream to where it was."""
+    rng.bit_generator.state = state
+
+
+def check_length(done: int, max_iter: int, name: str = "max_iter") -> int:
+    """Return how many iterations there were, or raise InputError if those are too many."""
+    if done > max_iter:
+        raise InputError(
+            f"the checkpoint is of {done} iterations, ",
+            Setting(name),
+            f" is {max_iter}; give as many at least",
+        )
+    return done
+
+
+REPEATED = (
+    "they have opened a masked sum of the same numbers with it, and the difference would be what "
+    "it added; wait for it and go on with --checkpoint and --resume, or begin anew with another "
+    "--seed"
+)
+"""Why those who are left do not go on."""
+
+Starts = dict[int, State]
+"""Parameters to begin at, by number of the restart."""
+
+NEWEST = 2
+"""Iterations that are kept."""
+
+
+class Keeper(NoSaver):
+    """A saver that keeps the newest parameters in memory too.
+
+    Parameters
+    ----------
+    inner : Saver, optional
+        What keeps checkpoints.
+    engine : Engine
+        The processes.
+    lost : sequence of (str, int)
+        Who was lost before this process began, in this order, and after how many iterations of the
+        run; of who was lost last -1. The first process knows.
+    kept : mapping of int to Starts
+        What was kept until then, by iterations of the run.
+
+    Attributes
+    ----------
+    pick : callable or None
+        Given what a recipe offers, returns the parameters in it, in units of the data and of this
+        process's features alone. The recipe sets it; None: it always begins anew.
+    """
+
+    pick: Callable[[State], Starts] | None = None
+
+    def __init__(
+        self,
+        inner: Saver | None,
+        engine: Engine,
+        lost: Sequence[tuple[str, int]] = (),
+        kept: Mapping[int, Starts] | None = None,
+    ) -> None:
+        self.inner = inner
+        self.lost = list(lost)
+        self.kept: dict[int, Starts] = dict(kept or {})
+        self.done = 0
+        """Iterations of the run up to now, those among more than there are now too."""
+        self._engine, self.outlast = engine, engine.outlast
+        self._former: dict[int, State] = {} if self.kept else getattr(inner, "former", {})
+
+    @property
+    def saved(self) -> State | None:  # type: ignore[override]
+        """What the checkpoint has."""
+        return None if self.inner is None else self.inner.saved
+
+    @property
+    def place(self) -> Place:  # type: ignore[override]
+        """Where that stands."""
+        return Saver.place if self.inner is None else self.inner.place
+
+    def begin(self, facts: State) -> None:
+        """Agree on what to begin at, where somebody was lost; then begin as the inner one does."""
+        if self.lost:
+            self._agree()
+            facts = {**facts, "without": [list(one) for one in self.lost]}
+        if self.inner is not None:
+            self.inner.begin(facts)
+        if self.saved is not None:
+            self.kept, self._former = {}, {}
+            self.done = getattr(self.inner, "generation", 0)
+
+    def starts(self, pick: Callable[[State], Starts]) -> Starts:
+        """Return what a recipe begins at in the place of its own starts, once it has begun.
+
+        ``pick`` is what it is to be from now on: a checkpoint of the run of all has parameters in
+        units that are found anew, which are those of before where rows are.
+        """
+        self.pick = pick
+        if self.outlast is not None:
+            if self.saved is not None:
+                self.outlast.resumed(self._engine.names)
+            self.outlast.moved(self.newest().get(self.done))
+        if self.lost and self.done in self._former:
+            with suppress(KeyError, IndexError, TypeError, ValueError, AttributeError):
+                self.kept = {self.done: pick(self._former[self.done])}
+        self._former = {}
+        return self.kept.get(self.done, {}) if self.lost and self.saved is None else {}
+
+    def newest(self) -> dict[int, Starts]:
+        """Return the parameters that are kept, by iterations of the run."""
+        if not self.kept and self.saved is not None and self.pick is not None:
+            starts = self.pick(self.saved)
+            return {self.done: starts if self.outlast is None else self._going(starts)}
+        return self.kept
+
+    def _agree(self) -> None:
+        """Find the newest iteration that all have kept, and who is missing since when."""
+        known = self.kept or self._former
+        common = set.intersection(*map(set, self._engine.allgather(sorted(known))))
+        self.done = max(common, default=0)
+        self.kept = {self.done: self.kept[self.done]} if self.done in self.kept else {}
+        names = [name for name, _ in self.lost]
+        told: Any = self._engine.bcast([list(one) for one in self.lost])
+        if not isinstance(told, list) or [one[0] for one in told] != names:
+            raise InputError(f"{self._engine.names[0]} has not said who was lost; begin anew")
+        self.lost = [(str(name), self.done if since < 0 else int(since)) for name, since in told]
+        outlast, left = self.outlast, self._engine.names
+        if outlast is not None and (self._former or outlast.repeats(self.kept, left)):
+            raise StalledError(f"nobody goes on without {', '.join(names)}: {REPEATED}")
+
+    @staticmethod
+    def _going(starts: Starts) -> Starts:
+        """Return the parameters of the restart that is under way, which is the last."""
+        return {max(starts): starts[max(starts)]}
+
+    def offer(self, state: Callable[[], State], *, last: bool = False) -> None:
+        """Keep the parameters, and offer the whole to the inner one."""
+        self.done += 1
+        if self.pick is not None:
+            starts = self.pick(state())
+            if self.outlast is not None:
+                starts = self._going(starts)
+                self.outlast.moved(starts, last)
+            self.kept[self.done] = starts
+            for old in sorted(self.kept)[:-NEWEST]:
+                del self.kept[old]
+        if self.outlast is not None and self.outlast.error is not None:
+            raise self.outlast.error
+        if self.inner is not None:
+            self.inner.offer(state, last=last)

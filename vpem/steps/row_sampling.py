@@ -1,0 +1,346 @@
+"""Rows drawn from a stream that all agents share.
+
+Rows that workers hold: who has which, and what they send each other of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vpem._core.assign import distances_to
+from vpem.checks import Floats
+from vpem.engines.engine import about
+from vpem.sums.sum import Sum
+from vpem.terms.missing import squares_of_observed
+from vpem.terms.rows import Rows
+from vpem.terms.units import Reach
+
+MOST_DRAWS = 50
+"""Draws a row wanted before rows that were drawn are put aside."""
+
+ROW_BYTES = 8
+"""Of the number of a row that a root sends the others."""
+
+
+class RowStream:
+    """Rows drawn in proportion to their weights (M,), if any, from a stream all agents share."""
+
+    def __init__(
+        self, rng: np.random.Generator, row_weights: NDArray[np.float64] | None, n_samples: int
+    ) -> None:
+        self.rng = rng
+        self.reach: Reach | None = None
+        self.row_weights = row_weights
+        self.n_samples = n_samples
+
+    def draw(self, potential: NDArray[np.float64] | None = None) -> int:
+        """Draw one row, in proportion to weight times ``potential`` if given."""
+        place = self.rng.random()
+        if potential is not None:
+            ends = np.cumsum(self.weigh(potential), dtype=np.float64)
+            if ends[-1] > 0:
+                return self._at(ends, place)
+        if self.row_weights is None:
+            return min(int(place * self.n_samples), self.n_samples - 1)
+        return self._at(np.cumsum(self.row_weights), place)
+
+    def sample(self, count: int) -> tuple[NDArray[np.intp], RowStream]:
+        """Draw some of the rows, at most so many, and the stream that goes on over them.
+
+        Weights are cut in as many parts as rows are drawn, of one row each: rows stand as they do
+        among all, and one that weighs more than a part is drawn as often as it weighs.
+        """
+        places = (np.arange(count) + self.rng.random(count)) / count
+        if self.row_weights is None:
+            drawn = np.minimum((places * self.n_samples).astype(np.intp), self.n_samples - 1)
+        else:
+            ends = np.cumsum(self.row_weights)
+            below = np.minimum(places * ends[-1], np.nextafter(ends[-1], 0))
+            drawn = np.searchsorted(ends, below, side="right")
+        rows, times = np.unique(drawn, return_counts=True)
+        weights = None if (times == 1).all() else times.astype(np.float64)
+        return rows, RowStream(self.rng, weights, len(rows))
+
+    def weigh(self, values: Floats, rows: slice | None = None) -> Floats:
+        """Multiply values of all rows, or of some, by the rows' weights."""
+        if self.row_weights is None:
+            return values
+        weights = self.row_weights if rows is None else self.row_weights[rows]
+        weighed: Floats = values * weights.astype(values.dtype)
+        return weighed
+
+    @staticmethod
+    def _at(ends: NDArray[np.float64], place: float) -> int:
+        below = min(place * ends[-1], np.nextafter(ends[-1], 0))
+        return int(np.searchsorted(ends, below, side="right"))
+
+    def draw_distinct(self, count: int) -> NDArray[np.intp]:
+        """Draw ``count`` different rows."""
+        drawn: dict[int, None] = {}
+        for _ in range(MOST_DRAWS * count):
+            drawn[self.draw()] = None
+            if len(drawn) == count:
+                break
+        else:
+            # A few rows outweigh all others: draw the rest from what is left.
+            left = self.weigh(np.ones(self.n_samples))
+            while len(drawn) < count:
+                left[list(drawn)] = 0.0
+                drawn[self._at(np.cumsum(left), self.rng.random())] = None
+        return np.array(list(drawn), dtype=np.intp)
+
+
+class PlacedStream(RowStream):
+    """A stream that draws the same rows, as the user numbers them, however workers hold them.
+
+    Weights are in the order of the workers; ``order`` (M,) has the user's numbers, worker by
+    worker.
+    """
+
+    def __init__(
+        self,
+        rng: np.random.Generator,
+        row_weights: NDArray[np.float64] | None,
+        order: NDArray[np.intp],
+    ) -> None:
+        super().__init__(rng, row_weights, len(order))
+        self._place = np.argsort(order)
+        weights = None if row_weights is None else row_weights[self._place]
+        self._users = RowStream(rng, weights, len(order))
+
+    def draw(self, potential: NDArray[np.float64] | None = None) -> int:
+        """Draw the place of one row; by a potential, in the order of the workers."""
+        if potential is not None:
+            return super().draw(potential)
+        return int(self._place[self._users.draw()])
+
+    def draw_distinct(self, count: int) -> NDArray[np.intp]:
+        """Draw the places of ``count`` different rows."""
+        return self._place[self._users.draw_distinct(count)]
+
+
+class PointStream(RowStream):
+    """Draws numbers of points (`vpem.terms.units.Points`), where no row may be shown.
+
+    ``reach`` says where rows lie; weights (m,) are of the rows of this process.
+    """
+
+    def __init__(
+        self,
+        rng: np.random.Generator,
+        reach: Reach,
+        row_weights: NDArray[np.float64] | None = None,
+    ) -> None:
+        super().__init__(rng, row_weights, 0)
+        self.reach = reach
+
+    def draw(self, potential: NDArray[np.float64] | None = None) -> int:
+        """Draw the number of a point."""
+        return -1 - int(self.rng.integers(1 << 31))
+
+    def draw_distinct(self, count: int) -> NDArray[np.intp]:
+        """Draw the numbers of so many points."""
+        return np.array([self.draw() for _ in range(count)], dtype=np.intp)
+
+
+CHUNK_ROWS = 1 << 14
+"""Rows that miss values are assigned so many a time."""
+
+
+@dataclass(frozen=True)
+class StoredParts:
+    """Rows of the workers of this process that are read a run at a time."""
+
+    rows: Rows  # of all of them, worker by worker
+    counts: NDArray[np.intp]  # (n,) how many each has
+
+
+class HeldRows:
+    """Rows of the workers of this process; rows of all workers are numbered worker by worker.
+
+    Parameters
+    ----------
+    parts : sequence of ndarray of shape (m_i, d), or StoredParts
+        Rows of each worker.
+    total : Sum
+        Counted sum among the workers.
+    weights : ndarray of shape (M,), optional
+        Of the rows of all workers; where sums are masked, of those of this process.
+    observed : ndarray of shape (M, d), optional
+        1 where a value is there, where values are missing.
+    reach : Reach, optional
+        Where rows lie, where sums are masked and no row is shown.
+    """
+
+    def __init__(
+        self,
+        parts: Sequence[Floats] | StoredParts,
+        total: Sum,
+        weights: NDArray[np.float64] | None = None,
+        observed: NDArray[np.uint8] | None = None,
+        reach: Reach | None = None,
+    ) -> None:
+        self.total, self.reach = total, reach
+        self.holders = holders = total.holders
+        self._stored: Rows | None = None
+        if isinstance(parts, StoredParts):
+            self._stored, counts = parts.rows, parts.counts
+            own_width = self._stored.take(np.empty(0, dtype=np.intp)).shape[1]
+        else:
+            counts = np.array([len(part) for part in parts], dtype=np.intp)
+            own_width = max((part.shape[1] for part in parts[:1]), default=0)
+        self.width = width = int(holders.allreduce(np.array([own_width]), "max")[0])
+        if not isinstance(parts, StoredParts):
+            self._rows = _joined(parts or [np.empty((0, width))])
+        self.observed = observed
+        self.bounds = np.concatenate([[0], np.cumsum(counts)]).astype(np.intp)
+        ends: list[int] = self.bounds.tolist()
+        self.runs = [slice(begin, end) for begin, end in pairwise(ends)]
+        self.own, self.first = holders.own, 0
+        if reach is None:
+            every = holders.join(counts)
+            self.ends = np.cumsum(every)
+            """Where the rows of each worker of all processes end; unknown where sums are masked."""
+            self.n_rows = int(self.ends[-1])
+            self.first = int(self.ends[self.own[0]] - every[self.own[0]]) if len(self.own) else 0
+        else:
+            self.ends, self.n_rows = np.empty(0, dtype=np.intp), reach.n_rows
+        self.weights = np.empty(0)
+        self.weighed = weights is not None
+        """Whether rows have weights."""
+        self.lightest = 1.0
+        if weights is not None:
+            here = weights[self.first : self.first + self.n_here]
+            self.weights = np.ascontiguousarray(here, dtype=np.float64)
+            positive = weights[weights > 0]
+            self.lightest = float(positive.min()) if reach is None else reach.lightest
+
+    @property
+    def n_workers(self) -> int:
+        """Number of workers of all processes, N."""
+        return self.holders.n_agents
+
+    @property
+    def n_here(self) -> int:
+        """Number of rows of this process."""
+        return int(self.bounds[-1])
+
+    def runs_of_rows(self) -> Iterator[slice]:
+        """Runs of rows that are best worked on at once: all where they are in memory."""
+        if self._stored is None:
+            yield slice(0, self.n_here)
+        else:
+            yield from self._stored.runs()
+
+    def read(self, rows: slice) -> Floats:
+        """A run of rows of this process, shape (m, d), C-contiguous."""
+        return self._rows[rows] if self._stored is None else self._stored.read(rows)
+
+    def within(self, rows: slice) -> NDArray[np.intp]:
+        """Where each worker's rows begin and end in a run of them, shape (n + 1,)."""
+        found: NDArray[np.intp] = np.clip(self.bounds, rows.start, rows.stop) - rows.start
+        return found
+
+    def here(self, rows: Sequence[int] | NDArray[np.intp]) -> NDArray[np.bool_]:
+        """Which of some rows are in this process."""
+        place = np.asarray(rows, dtype=np.intp) - self.first
+        found: NDArray[np.bool_] = (place >= 0) & (place < self.n_here)
+        return found
+
+    def take(self, rows: Sequence[int] | NDArray[np.intp]) -> NDArray[np.float64]:
+        """Some rows, in every process, shape (L, d), which all know already."""
+        places, here = np.asarray(rows, dtype=np.intp) - self.first, self.here(rows)
+        found = np.zeros((len(places), self.width))
+        own = places[here]
+        found[here] = self._rows[own] if self._stored is None else self._stored.take(own)
+        with about(self.holders.engine, "flooding"):
+            return self.holders.allreduce(found)
+
+    def distances(
+        self, points: NDArray[np.float64], out: NDArray[np.float64], n_threads: int
+    ) -> None:
+        """Squared distances of all rows to points (L, d), into (L, M)."""
+        if self.observed is None:
+            for run in self.runs_of_rows():
+                off = out if run.stop - run.start == self.n_here else np.empty_like(out[:, run])
+                distances_to(self.read(run), points, off, n_threads)
+                if off is not out:
+                    out[:, run] = off
+            return
+        for begin in range(0, self.n_here, CHUNK_ROWS):
+            some = slice(begin, begin + CHUNK_ROWS)
+            out[:, some] = self.by_observed(points, some, n_threads).T
+
+    def by_observed(
+        self,
+        points: NDArray[np.float64],
+        rows: slice,
+        n_threads: int,
+        *,
+        by_share: bool = True,
+    ) -> Floats:
+        """Squared distances by what is there of rows, if so times the share of it, (m, L)."""
+        assert self.observed is not None
+        data, observed = self.read(rows), self.observed[rows]
+        found = squares_of_observed(data, observed, points, n_threads)
+        if not by_share:
+            return found
+        width, there = data.shape[1], observed.sum(axis=1, dtype=np.intp)
+        scaled: Floats = found * (width / np.maximum(there, 1))[:, None].astype(found.dtype)
+        return scaled
+
+    def owner(self, row: int) -> int:
+        """Which worker holds a row."""
+        return int(np.searchsorted(self.ends, row, side="right"))
+
+    def share(
+        self, rows: Sequence[int] | NDArray[np.intp], itemsize: int = 8
+    ) -> NDArray[np.float64]:
+        """Rows (L, d) that those who hold them send to all; in 4 bytes a number, as float32.
+
+        Where sums are masked points take their place, which all draw alike.
+        """
+        if self.reach is not None:
+            return self.reach.points.take(np.asarray(rows, dtype=np.intp))
+        points = self.take(rows).astype(f"f{itemsize}").astype(np.float64)
+        size = ROW_BYTES + itemsize * points.shape[1]
+        for row in rows:
+            self.total.agree("flooding", size, self.owner(int(row)))
+        return points
+
+
+def _joined(parts: Sequence[Floats]) -> Floats:
+    """All rows one after the other: the array that the parts are pieces of, or a copy."""
+    first = parts[0]
+    dtype = first.dtype if first.dtype in (np.float32, np.float64) else np.dtype(np.float64)
+    whole = first.base
+    if (
+        isinstance(whole, np.ndarray)
+        and whole.shape[1:] == first.shape[1:]
+        and first.ndim == 2
+        and whole.flags.c_contiguous
+        and whole.dtype == dtype
+        and len(whole) == sum(map(len, parts))
+        and all(part.base is whole for part in parts)
+    ):
+        place = _address(whole)
+        for part in parts:
+            if len(part) and (_address(part) != place or not part.flags.c_contiguous):
+                break
+            place += part.nbytes
+        else:
+            return whole
+    if len(parts) == 1:
+        return np.ascontiguousarray(first, dtype=dtype)
+    return np.ascontiguousarray(np.concatenate(parts), dtype=dtype)
+
+
+def _address(values: Floats) -> int:
+    """Where an array begins; quicker than ``ctypes.data``."""
+    place: int = values.__array_interface__["data"][0]
+    return place

@@ -1,0 +1,431 @@
+"""Rows of the data where the kernels want them.
+
+Which values rows miss, and in which order rows of a block are worked on for it.
+
+Labels of some rows as a term of the sum: 0 for what a row is known to be, else out of reach.
+
+With a label ``y`` the term of the hub whose party has it grows by 0 for component ``y`` and by a
+number too large to be outweighed for all others, with probabilities ``p_k`` by ``-2 log p_k``. The
+sum is then ``-2 log p_k f_k(x)``, so that EM maximizes the log-likelihood of the rows and of what
+is known of them (McLachlan and Peel, Finite Mixture Models, section 2.19).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from copy import copy
+from dataclasses import dataclass
+from typing import Protocol, Self
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from vpem._core.missing import marginal_diag, marginal_full
+from vpem.checks import Floats, Matrix, check_finite, row_blocks
+from vpem.errors import InputError
+from vpem.network.partition import Blocks
+from vpem.terms.units import Add, Scaling, alone, deviations_of
+
+
+class Rows(Protocol):
+    """Rows in block order and in the units and precision of fitting."""
+
+    n_samples: int
+    dtype: np.dtype[np.floating]
+
+    def runs(self) -> Iterator[slice]:
+        """Runs of rows that are best read whole, in order."""
+
+    def read(self, rows: slice) -> Floats:
+        """A run of rows, shape (m, d), C-contiguous."""
+
+    def take(self, indices: NDArray[np.intp]) -> Floats:
+        """Some rows, shape (len(indices), d)."""
+
+    def some(self, indices: NDArray[np.intp]) -> Rows:
+        """Some rows as rows of their own, kept in memory unless they are too many."""
+
+    def part(self, rows: slice, following: slice | None = None) -> Rows:
+        """A run of rows as rows of their own, counted from 0; which run will be wanted next."""
+
+    def cut(self, step: int) -> None:
+        """Let runs have so many rows, as those of other processes have."""
+
+
+class Arranges(Matrix, Protocol):
+    """A matrix that arranges its own rows, such as `vpem.files.matrix.FileMatrix`."""
+
+    def arranged(self, blocks: Blocks, scaling: Scaling, dtype: DTypeLike) -> Rows:
+        """Return the rows in block order, in the units and precision of fitting."""
+
+
+class Shaped:
+    """The shape of a matrix that is read a run of rows at a time."""
+
+    ndim = 2
+    shape: tuple[int, int]
+    dtype: np.dtype[np.floating]
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    @property
+    def nbytes(self) -> int:
+        """Size in memory, were it read whole."""
+        return self.shape[0] * self.shape[1] * self.dtype.itemsize
+
+
+class MemoryRows:
+    """Rows of an array (M, d), in the user's order and units; used as it is where all agrees."""
+
+    _step: int | None = None
+
+    def __init__(self, X: Floats, blocks: Blocks, scaling: Scaling, dtype: DTypeLike) -> None:
+        if blocks.in_order and scaling.is_none:
+            self._rows = blocks.arrange(X, np.dtype(dtype))
+        else:
+            self._rows = np.empty(X.shape, dtype=dtype)
+            arrange_into(self._rows, X, blocks, scaling)
+        self.n_samples = len(X)
+        self.dtype = self._rows.dtype
+
+    @classmethod
+    def of(cls, rows: Floats) -> Self:
+        """Return rows (m, d) that are in block order and in the units and precision of fitting."""
+        made = cls.__new__(cls)
+        made._rows, made.n_samples, made.dtype = rows, len(rows), rows.dtype
+        return made
+
+    def runs(self) -> Iterator[slice]:
+        """All rows at once, unless they are cut."""
+        step = self._step or max(1, self.n_samples)
+        for start in range(0, max(1, self.n_samples), step):
+            yield slice(start, min(start + step, self.n_samples))
+
+    def cut(self, step: int) -> None:
+        """Let runs have so many rows, as those of other processes have."""
+        self._step = step
+
+    def read(self, rows: slice) -> Floats:
+        """A run of rows, shape (m, d), C-contiguous."""
+        return self._rows[rows]
+
+    def take(self, indices: NDArray[np.intp]) -> Floats:
+        """Some rows, shape (len(indices), d)."""
+        return self._rows[indices]
+
+    def some(self, indices: NDArray[np.intp]) -> MemoryRows:
+        """Some rows as rows of their own."""
+        chosen = copy(self)
+        chosen._rows = self._rows[indices]
+        chosen.n_samples = len(chosen._rows)
+        return chosen
+
+    def part(self, rows: slice, following: slice | None = None) -> MemoryRows:
+        """A run of rows as rows of their own, counted from 0."""
+        chosen = copy(self)
+        chosen._rows = self._rows[rows]
+        chosen.n_samples = len(chosen._rows)
+        return chosen
+
+
+def arrange_into(out: Floats, X: Floats, blocks: Blocks, scaling: Scaling) -> None:
+    """Write rows in block order and fit units, a cache of them at a time."""
+    for start, part in row_blocks(X):
+        scaled = scaling.apply(part)
+        ordered = scaled if blocks.in_order else scaled[:, blocks.order]
+        out[start : start + len(part)] = ordered
+
+
+def arrange_rows(X: Floats | Arranges, blocks: Blocks, scaling: Scaling, dtype: DTypeLike) -> Rows:
+    """Rows in block order and fit units, of an array or of what arranges its own rows."""
+    if isinstance(X, np.ndarray):
+        return MemoryRows(X, blocks, scaling, dtype)
+    return X.arranged(blocks, scaling, dtype)
+
+
+TILE = 256
+"""Most rows of a tile, as in the kernels."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """In which order rows are worked on, block by block.
+
+    Attributes
+    ----------
+    tiles : ndarray of shape (T, 4)
+        Block, first place and end of a tile in ``order``, and 1 where more than half of the block
+        is missing in its rows.
+    order : ndarray of shape (n,)
+        Rows, those next to each other that miss the same values of the block. Rows of which a
+        block has nothing are in none of its tiles.
+    pattern : ndarray of shape (n,)
+        Equal for neighbours that miss the same values.
+    """
+
+    tiles: NDArray[np.intc]
+    order: NDArray[np.intc]
+    pattern: NDArray[np.intc]
+
+
+def pattern_plan(observed: NDArray[np.uint8], blocks: Blocks) -> Plan:
+    """Sort rows by what they miss of each block.
+
+    ``observed`` (m, d), in block order, is 1 where a value is there.
+    """
+    n_samples = len(observed)
+    orders, patterns, tiles = [], [], []
+    place = 0
+    whole: int | None = None
+    for b in range(blocks.n_blocks):
+        width = int(blocks.widths[b])
+        if width == 0 or n_samples == 0:
+            continue
+        own = observed[:, blocks.offsets[b] : blocks.offsets[b + 1]]
+        if own.all():
+            # Rows as they come, once for all such blocks.
+            if whole is None:
+                whole = place
+                orders.append(np.arange(n_samples, dtype=np.intc))
+                patterns.append(np.zeros(n_samples, dtype=np.intc))
+                place += n_samples
+            tiles.append(_tiles(b, whole, n_samples, 0))
+            continue
+        packed = np.packbits(own, axis=1)
+        keys = np.ascontiguousarray(packed).view(f"V{packed.shape[1]}").ravel()
+        if packed.shape[1] <= 8:
+            wide = np.zeros((n_samples, 8), dtype=np.uint8)
+            wide[:, : packed.shape[1]] = packed
+            keys = wide.view(np.uint64).ravel()
+        _, number = np.unique(keys, return_inverse=True)
+        n_there = own.sum(axis=1, dtype=np.intp)
+        for direct in (False, True):
+            rows = np.flatnonzero((n_there > 0) & ((2 * n_there < width) == direct))
+            if len(rows) == 0:
+                continue
+            rows = rows[np.argsort(number[rows], kind="stable")]
+            orders.append(rows.astype(np.intc))
+            patterns.append(number[rows].astype(np.intc))
+            tiles.append(_tiles(b, place, len(rows), int(direct)))
+            place += len(rows)
+    if not tiles:
+        nothing = np.empty(0, dtype=np.intc)
+        return Plan(np.empty((0, 4), dtype=np.intc), nothing, nothing)
+    return Plan(np.concatenate(tiles), np.concatenate(orders), np.concatenate(patterns))
+
+
+def _tiles(b: int, place: int, count: int, direct: int) -> NDArray[np.intc]:
+    begins = np.arange(place, place + count, TILE)
+    ends = np.minimum(begins + TILE, place + count)
+    made = [np.full(len(begins), b), begins, ends, np.full(len(begins), direct)]
+    return np.ascontiguousarray(np.stack(made, axis=1), dtype=np.intc)
+
+
+def marginal_terms(
+    rows: Floats,
+    observed: NDArray[np.uint8],
+    plan: Plan | None,
+    blocks: Blocks,
+    means: Floats,
+    covariances: Floats,
+    inverse: Floats,
+    log_dets: Floats,
+    n_threads: int,
+) -> Floats:
+    """Terms of each hub for what is observed, exactly 0 where it is nothing, shape (B, m, K).
+
+    Rows and ``observed`` (m, d) are in block order; rows are finite where values are missing. A
+    plan is needed where covariances are full. The parameters are as in `Mixture` and
+    `vpem.terms.mixture.Factors`, in double precision.
+    """
+    out = np.zeros((blocks.n_blocks, len(rows), len(means)), dtype=rows.dtype)
+    if covariances.ndim == 2:
+        logs = np.ascontiguousarray(np.log(np.where(covariances > 0, covariances, 1.0)))
+        marginal_diag(rows, observed, blocks.offsets, means, inverse, logs, out, n_threads)
+    else:
+        assert plan is not None
+        marginal_full(
+            rows, observed, blocks.offsets, plan.tiles, plan.order, plan.pattern, means,
+            covariances, inverse, log_dets, out, n_threads,
+        )  # fmt: skip
+    return out
+
+
+def check_missing(X: Matrix, feature_names: Sequence[str] | None = None) -> bool:
+    """Whether values are missing (NaN), of data in which that is allowed.
+
+    Infinite values are refused, as are missing ones in data that are read from disk.
+    """
+    found = False
+    for _, part in row_blocks(X):
+        if np.isinf(part).any():
+            check_finite(_Filled(X), feature_names)
+        found = found or bool(np.isnan(part).any())
+    if found and hasattr(X, "runs"):
+        raise InputError(
+            "the data miss values, and which ones is kept in memory, but they are read from disk; "
+            "raise the memory limit, or fill in or remove such rows first"
+        )
+    return found
+
+
+def rows_with_values(X: Matrix, missing: str) -> NDArray[np.bool_]:
+    """Rows (M,) that have a value: all of them, unless values may be missing."""
+    if missing == "refuse":
+        return np.ones(len(X), dtype=np.bool_)
+    return np.concatenate([
+        np.empty(0, dtype=np.bool_), *(~np.isnan(part).all(axis=1) for _, part in row_blocks(X))
+    ])  # fmt: skip
+
+
+def check_values(X: Matrix) -> None:
+    """Raise InputError where a row has no value at all, by which it would be near a centre."""
+    for start, part in row_blocks(X):
+        blank = np.flatnonzero(np.isnan(part).all(axis=1))
+        if len(blank) and part.shape[1]:
+            raise blank_row(start + int(blank[0]))
+
+
+def blank_row(row: int) -> InputError:
+    """Return the error of a row without any value, which no centre is nearest to."""
+    return InputError(
+        f"row {row} has no value at all, so that it is as near to every centre; leave such rows out"
+    )
+
+
+class _Filled:
+    """A matrix with nothing missing: NaN is 0."""
+
+    def __init__(self, X: Matrix) -> None:
+        self._X = X
+        self.shape = X.shape
+
+    def __len__(self) -> int:
+        return len(self._X)
+
+    def __getitem__(self, rows: slice) -> Floats:
+        part = self._X[rows]
+        return np.where(np.isnan(part), 0, part)
+
+
+def check_columns(
+    X: Floats,
+    feature_names: Sequence[str] | None = None,
+    advice: str = "leave it out",
+    elsewhere: Callable[[NDArray[np.bool_]], NDArray[np.bool_]] = np.asarray,
+) -> None:
+    """Raise InputError where a column has no value at all, saying what to do.
+
+    ``elsewhere`` tells of which columns any process has a value, from those of which this one has.
+    """
+    has = np.asarray(~np.isnan(X).all(axis=0))
+    empty = np.flatnonzero(~elsewhere(has))
+    if len(empty):
+        column = int(empty[0])
+        name = "" if feature_names is None else f" ({feature_names[column]!r})"
+        others = f", and {len(empty) - 1} more" if len(empty) > 1 else ""
+        raise InputError(
+            f"feature {column}{name}{others} is missing in every row that is used; {advice}"
+        )
+
+
+def observed_scaling(
+    X: Matrix,
+    row_weights: NDArray[np.float64] | None,
+    add: Add = alone,
+    hubs: Blocks | None = None,
+) -> Scaling:
+    """Centre features and divide them by standard deviations (`observed_moments`, `Scaling.by`)."""
+    return Scaling.by(*observed_moments(X, row_weights, add), hubs)
+
+
+def observed_moments(
+    X: Matrix, row_weights: NDArray[np.float64] | None, add: Add = alone
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return means and standard deviations (d,) of features, by the values that are there.
+
+    ``add`` adds sums over rows of all processes.
+    """
+    total, first, second = (np.zeros(X.shape[1]) for _ in range(3))
+
+    def weights(start: int, part: Floats) -> NDArray[np.float64]:
+        if row_weights is None:
+            return np.ones(len(part))
+        return row_weights[start : start + len(part)]
+
+    for start, part in row_blocks(X):
+        there = ~np.isnan(part)
+        total += weights(start, part) @ there
+        first += weights(start, part) @ np.where(there, part, 0).astype(np.float64)
+    total, first = add(total), add(first)
+    shift = first / np.where(total > 0, total, 1.0)
+    for start, part in row_blocks(X):
+        away = np.where(np.isnan(part), 0.0, part - shift)
+        second += weights(start, part) @ np.square(away)
+    return shift, deviations_of(shift, add(second) / np.where(total > 0, total, 1.0))
+
+
+LEAST_APART, A_FEATURE = 2.0**12, 64.0
+"""Twice the nats by which features of a row may at least speak against its label, in vain, and
+for each feature where there are many: it may lie eight standard deviations away in all of them."""
+
+MOST_APART = {8: 2.0**24, 4: 2.0**14}
+"""The most by bytes of a number, whose digits hold the log-likelihoods of labelled rows too."""
+
+
+def out_of_reach(n_features: int, itemsize: int) -> float:
+    """Return what is added for components that a row does not belong to: a power of two.
+
+    Terms keep digits beside it: a log-likelihood per sample is as exact as ``eps`` times it.
+    """
+    wanted = max(LEAST_APART, A_FEATURE * n_features)
+    return float(min(2.0 ** np.ceil(np.log2(wanted)), MOST_APART[itemsize]))
+
+
+class Known:
+    """What is known of some rows, by one of the hubs of this process.
+
+    From the cost ``far`` on a component is out of reach; see `out_of_reach`. ``astray`` (n,) are
+    responsibilities of such components at the latest E-step, at most at a root. To the hub's terms
+    of ``rows`` (n,), ascending, ``costs`` (n, K) are added.
+    """
+
+    def __init__(
+        self, hub: int, rows: NDArray[np.intp], costs: NDArray[np.float64], far: float
+    ) -> None:
+        self.hub, self.rows, self.costs, self.far = hub, rows, costs, far
+        self.astray = np.zeros(len(rows))
+
+    def _in(self, rows: slice) -> slice:
+        return slice(*np.searchsorted(self.rows, [rows.start, rows.stop]))
+
+    def add(self, terms: Floats, rows: slice) -> None:
+        """Add to the terms (B, m, K) of these rows."""
+        own = self._in(rows)
+        terms[self.hub, self.rows[own] - rows.start] += self.costs[own].astype(terms.dtype)
+
+    def look(self, responsibilities: Floats, rows: slice) -> None:
+        """Note whether these rows (R, m, K) are where they belong."""
+        own = self._in(rows)
+        shares = responsibilities[:, self.rows[own] - rows.start]
+        beyond = np.where(self.costs[own] >= self.far, shares, 0).sum(axis=2)
+        self.astray[own] = beyond.max(axis=0, initial=0.0)
+
+    def part(self, rows: slice) -> Known:
+        """Return what is known of a run of rows, which are counted from 0 in it."""
+        own = self._in(rows)
+        return Known(self.hub, self.rows[own] - rows.start, self.costs[own], self.far)
+
+    def some(self, rows: NDArray[np.intp]) -> Known:
+        """Return what is known of some rows, which may come twice."""
+        place = np.searchsorted(self.rows, rows)
+        place[place == len(self.rows)] = 0
+        found = np.flatnonzero(self.rows[place] == rows) if len(self.rows) else place[:0]
+        return Known(self.hub, found, self.costs[place[found]], self.far)
+
+    def in_hub(self, hub: int) -> Known:
+        """Return the same, as another number of a hub."""
+        chosen = copy(self)
+        chosen.hub = hub
+        return chosen

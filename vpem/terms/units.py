@@ -1,0 +1,439 @@
+"""Units: what each agent divides its own features by before fitting, and how it is undone.
+
+Points that all agents draw alike, in the place of rows that nobody may show.
+
+How far rows reach, as powers of two that all workers know: sums of them then fit fixed point.
+
+Symmetric matrices: their lower halves, and units in which they are the identity.
+
+Units in which one scale fits a whole statistic of a mixture: the data are white in them.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, TypeVar, overload
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vpem.checks import Floats, Matrix, row_blocks
+from vpem.errors import Setting, VpemWarning
+from vpem.network.partition import Blocks
+
+if TYPE_CHECKING:
+    from vpem.terms.mixture_statistics import StatisticMap
+
+
+FLOOR = 1e-6
+"""What ``auto`` adds to variances of features in their own standard deviations."""
+
+TENFOLD = 10.0
+"""Ratio of standard deviations from which on what depends on units is said to."""
+
+Add = Callable[[NDArray[np.float64]], NDArray[np.float64]]
+"""Adds what every process with rows has found of its own."""
+
+
+def alone(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the sum where one process has all rows."""
+    return values
+
+
+class RunningMoments:
+    """Means and squares about them of rows that come a run at a time: one pass is enough.
+
+    Parameters
+    ----------
+    n_features : int
+        d.
+
+    Attributes
+    ----------
+    weight : float
+        Shares of all rows that have come.
+    mean, squares : ndarray of shape (d,)
+        Of each feature, by these shares: its mean, and the sum of squares about it.
+    """
+
+    def __init__(self, n_features: int) -> None:
+        self.weight, self.mean, self.squares = 0.0, np.zeros(n_features), np.zeros(n_features)
+
+    def take(self, rows: Floats, share: NDArray[np.float64]) -> None:
+        """Add rows (m, d) of some shares (m,) of all."""
+        of_all = share.sum()
+        if of_all > 0:
+            # Of some rows about their own mean, and then with those before.
+            own_mean = share @ rows.astype(np.float64, copy=False) / of_all
+            step = own_mean - self.mean
+            self.squares += share @ np.square(rows - own_mean)
+            self.squares += np.square(step) * (self.weight * of_all / (self.weight + of_all))
+            self.mean += step * (of_all / (self.weight + of_all))
+            self.weight += of_all
+
+    def joined(
+        self, add: Add = alone, part: float = 1.0
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Return means and standard deviations (d,) over the rows of all processes.
+
+        ``part`` of all is what the shares of this process's rows are of.
+        """
+        weight = part * self.weight
+        shift = add(weight * self.mean)
+        variance = part * self.squares + weight * np.square(self.mean - shift)
+        return shift, deviations_of(shift, add(variance))
+
+
+def deviations_of(
+    means: NDArray[np.float64], variances: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """Return standard deviations (d,), 0 of those that may be of rounding alone."""
+    found = np.sqrt(variances)
+    return np.where(found > 1e-12 * np.abs(means), found, 0.0)
+
+
+def spreads_apart(deviations: NDArray[np.float64]) -> float:
+    """Return the ratio of the largest standard deviation to the least that is none."""
+    own = deviations[deviations > 0]
+    return float(own.max() / own.min()) if own.size else 1.0
+
+
+@dataclass(frozen=True)
+class Scaling:
+    """A shift and a scale a feature, each computed by the agent that holds it.
+
+    Parameters
+    ----------
+    shift, scale : ndarray of shape (d,)
+        In the user's order: fitted values are ``(x - shift) / scale``.
+    """
+
+    shift: NDArray[np.float64]
+    scale: NDArray[np.float64]
+
+    @classmethod
+    def none(cls, n_features: int) -> Scaling:
+        """Return the scaling that changes nothing."""
+        return cls(np.zeros(n_features), np.ones(n_features))
+
+    @classmethod
+    def standard(
+        cls,
+        X: Matrix,
+        row_weights: NDArray[np.float64] | None,
+        add: Add = alone,
+        hubs: Blocks | None = None,
+    ) -> Scaling:
+        """Centre each feature and divide it by its standard deviation.
+
+        A constant feature keeps the scale 1. ``add`` adds sums over rows of all processes; ``hubs``
+        is as for `by`.
+        """
+        own_total = float(len(X)) if row_weights is None else float(row_weights.sum())
+        total = add(np.array([own_total]))[0]
+        moments = RunningMoments(X.shape[1])
+        for start, part in row_blocks(X):
+            own = np.ones(len(part)) if row_weights is None else row_weights[start:][: len(part)]
+            moments.take(part, own / total)
+        return cls.by(*moments.joined(add), hubs)
+
+    @classmethod
+    def by(
+        cls,
+        means: NDArray[np.float64],
+        deviations: NDArray[np.float64],
+        hubs: Blocks | None = None,
+    ) -> Scaling:
+        """Centre features of these means and divide them by standard deviations (d,), if not 0.
+
+        With ``hubs`` those of a hub are divided by one number, so that a sphere stays one; warns
+        where they differ so much that the largest alone is what is seen of it.
+        """
+        if hubs is not None:
+            apart = max((spreads_apart(deviations[own]) for own in hubs.features), default=1.0)
+            if apart >= TENFOLD:
+                warnings.warn(
+                    VpemWarning(
+                        f"standard deviations of features in one hub differ {apart:,.0f}-fold, and "
+                        "a spherical covariance takes all for one: the largest decides; try ",
+                        Setting("scale", "standard"),
+                    ),
+                    stacklevel=2,
+                )
+            squares = np.square(deviations)[hubs.order]
+            total = np.bincount(hubs.block_of, squares, hubs.n_blocks)
+            common: NDArray[np.float64] = np.sqrt(total / np.maximum(hubs.widths, 1))
+            deviations = common[hubs.block_of][hubs.position]
+        return cls(means, np.where(deviations == 0, 1.0, deviations))
+
+    @property
+    def is_none(self) -> bool:
+        """Whether nothing is changed."""
+        return not self.shift.any() and bool((self.scale == 1).all())
+
+    def of(self, columns: Sequence[int] | NDArray[np.intp]) -> Scaling:
+        """Return the units of some of the features."""
+        return Scaling(self.shift[columns], self.scale[columns])
+
+    @overload
+    def apply(self, X: NDArray[np.float64]) -> NDArray[np.float64]: ...
+
+    @overload
+    def apply(self, X: Floats) -> Floats: ...
+
+    def apply(self, X: Floats) -> Floats:
+        """Scale rows of shape (..., d)."""
+        if self.is_none:
+            return X
+        with np.errstate(over="ignore", invalid="ignore"):
+            return (X - self.shift) / self.scale
+
+    def undo(self, X: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return scaled rows of shape (..., d) to the user's units."""
+        if self.is_none:
+            return X
+        with np.errstate(over="ignore", invalid="ignore"):
+            return X * self.scale + self.shift
+
+
+def sharing(blocks: Blocks, covariance_type: str, scale: str) -> Blocks | None:
+    """Return the hubs whose features share a unit, for `Scaling.by`: where shapes depend on it."""
+    return blocks if scale == "none" and covariance_type.endswith("spherical") else None
+
+
+def floor_of(reg_covar: float | str) -> float:
+    """Return what is added to a variance, of features whose units it is in."""
+    return FLOOR if isinstance(reg_covar, str) else reg_covar
+
+
+def floors_of(reg_covar: float | str, scale: str, units: Scaling) -> NDArray[np.float64]:
+    """Return what is added to variances (d,), in units of fitting and the order of the data.
+
+    A number is in the units that were asked for: the data's, or standard deviations.
+    """
+    as_given = isinstance(reg_covar, str) or scale == "standard"
+    return floor_of(reg_covar) / (np.ones(len(units.scale)) if as_given else units.scale**2)
+
+
+def root_of(covariance: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return a root (d, d) of a covariance, of which rounding may have made directions negative.
+
+    Features may be in units of any size.
+    """
+    deviations = np.sqrt(np.maximum(np.diagonal(covariance), 0.0))
+    units = np.where(deviations > 0, deviations, 1.0)
+    values, vectors = np.linalg.eigh(covariance / np.outer(units, units))
+    root: NDArray[np.float64] = deviations[:, None] * vectors * np.sqrt(np.maximum(values, 0.0))
+    return root
+
+
+class Points:
+    """Points about a centre (d,), each of which has a number below zero and follows from it.
+
+    ``root`` is the standard deviation (d,) of each feature, or a root (d, d) of the covariance.
+    """
+
+    def __init__(self, centre: NDArray[np.float64], root: NDArray[np.float64]) -> None:
+        self.centre, self.root = centre, root
+
+    def take(self, numbers: NDArray[np.intp]) -> NDArray[np.float64]:
+        """Return points (L, d); the same number is the same point anywhere."""
+        width = len(self.centre)
+        normals = np.empty((len(numbers), width))
+        for place, number in enumerate(numbers.tolist()):
+            if number >= 0:
+                raise ValueError("rows stay where they are: points have numbers below zero")
+            normals[place] = np.random.default_rng(-number).standard_normal(width)
+        return self.centre + self._spread(normals)
+
+    def near(
+        self, rng: np.random.Generator, about: NDArray[np.float64], sizes: NDArray[np.float64]
+    ) -> NDArray[np.float64]:
+        """Draw a point near each of some (L, d): so far off, in parts of the spread (L,)."""
+        normals = rng.standard_normal((len(about), len(self.centre)))
+        return about + sizes[:, None] * self._spread(normals)
+
+    def scaled(self, scaling: Scaling) -> Points:
+        """Return the same in other units, those of `Scaling.apply`."""
+        units = scaling.scale if self.root.ndim == 1 else scaling.scale[:, None]
+        return Points((self.centre - scaling.shift) / scaling.scale, self.root / units)
+
+    @property
+    def variances(self) -> NDArray[np.float64]:
+        """Variance of each feature (d,)."""
+        squares = self.root**2
+        return squares if squares.ndim == 1 else squares.sum(axis=1)
+
+    def _spread(self, normals: NDArray[np.float64]) -> NDArray[np.float64]:
+        spread: NDArray[np.float64] = (
+            normals * self.root if self.root.ndim == 1 else normals @ self.root.T
+        )
+        return spread
+
+
+Vector = NDArray[np.float64]
+
+WHOLE_BITS = 31
+"""Of a number in fixed point, which has 32 more behind the point, and a sign."""
+
+MOST_NATS = 2.0**24
+"""Log-likelihood of a row, without its sign, that a mean over all rows may have."""
+
+
+def exponents_of(bounds: Any, n_parties: int) -> NDArray[np.int64]:
+    """Return the powers of two in units of which sums (P,) are as fine as they can be.
+
+    No sum, nor any of the ``n_parties`` parts of it, is beyond ``bounds`` (P,).
+    """
+    _, found = np.frexp(np.asarray(bounds, dtype=np.float64) * (2.0 * n_parties))
+    exponents: NDArray[np.int64] = found.astype(np.int64) - WHOLE_BITS
+    return exponents
+
+
+@dataclass(frozen=True)
+class Reach:
+    """Where the rows of all workers lie, by what masked sums have told all of them.
+
+    ``points`` are about the mean of all rows and as wide as they spread; in the place of rows where
+    one would have to be shown. ``lightest`` is a power of two where weights are not all 1: no row
+    of positive weight has less; so is ``radius``, but for units: no row is farther from the mean in
+    a feature.
+    """
+
+    n_parties: int  # workers, N
+    n_rows: int  # used, of all workers
+    mass: float  # what all rows weigh
+    lightest: float
+    points: Points
+    radius: Vector  # (d,)
+    constant: NDArray[np.bool_]  # (d,) one value, as far as can be told
+    there: Vector | None = None  # (d,) part of the weight with a value
+
+    @property
+    def alike(self) -> Reach:
+        """The same for sums in which every row counts as one."""
+        return replace(self, mass=float(self.n_rows))
+
+    def scaled(self, scaling: Scaling) -> Reach:
+        """Return the same in other units, those of `Scaling.apply`."""
+        if scaling.is_none:
+            return self
+        return replace(self, points=self.points.scaled(scaling), radius=self.radius / scaling.scale)
+
+    def off(self, points: Vector) -> Vector:
+        """How far any row may be from points (..., d), in each feature."""
+        return self.radius + np.abs(points - self.points.centre)
+
+    def of_clusters(self, centres: Vector, between: list[Vector]) -> NDArray[np.int64]:
+        """Return exponents of what is summed of clusters about centres (K, d).
+
+        Weights, numbers ``between`` of which these are the bounds in a row, the inertia, and how
+        many rows changed.
+        """
+        farthest = (self.off(centres) ** 2).sum(axis=1).max()
+        own = self.exponents(np.ones(len(centres)), *between, farthest)
+        return np.append(own, self.alike.exponents(1.0))
+
+    def exponents(self, *bounds: Any) -> NDArray[np.int64]:
+        """Return exponents of sums over rows, in whose rows nothing is beyond these bounds."""
+        flat = np.concatenate([np.ravel(np.asarray(one, dtype=np.float64)) for one in bounds])
+        return exponents_of(self.mass * flat, self.n_parties)
+
+
+Kind = TypeVar("Kind", bound=np.generic)
+
+SMALLEST = 1e-8
+"""Least eigenvalue of the data's correlations; below, directions are noise."""
+
+
+def lower_half(matrices: NDArray[Kind]) -> NDArray[Kind]:
+    """Entries on and below the diagonal of matrices (..., d, d), shape (..., d (d + 1) / 2)."""
+    rows, columns = _places(matrices.shape[-1])
+    half: NDArray[Kind] = matrices[..., rows, columns]
+    return half
+
+
+def symmetric(half: Vector, width: int) -> Vector:
+    """Symmetric matrices (..., d, d) of their lower halves."""
+    rows, columns = _places(width)
+    out = np.empty((*half.shape[:-1], width, width))
+    out[..., rows, columns] = half
+    out[..., columns, rows] = half
+    return out
+
+
+@lru_cache(maxsize=64)
+def _places(width: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    """Rows and columns of a lower half: SAEM asks thousands of times."""
+    return np.tril_indices(width)
+
+
+def are_positive(matrices: Vector) -> bool:
+    """Whether all of these matrices (n, d, d) are positive definite."""
+    try:
+        np.linalg.cholesky(matrices)
+    except np.linalg.LinAlgError:
+        return False
+    return True
+
+
+def white_units(matrix: Vector) -> tuple[Vector, Vector]:
+    """Linear maps (d, d) to units in which data of these second moments are white, and back."""
+    deviations = np.sqrt(np.diagonal(matrix))
+    values, vectors = np.linalg.eigh(matrix / np.outer(deviations, deviations))
+    roots = np.sqrt(np.maximum(values, SMALLEST))
+    return (vectors / roots).T / deviations, deviations[:, None] * vectors * roots
+
+
+class Whitening:
+    """Takes statistics of y to those of ``A y``, and back; both are linear.
+
+    With ``A = C^(-1/2)``, C the second moments of the data about which all know, the statistic's
+    numbers are alike in size whatever the units of the features and however they depend on each
+    other. A quantizer's one scale then does not drown the directions in which the data vary little,
+    which are those that a covariance's inverse is made of. With diagonal covariances, whose
+    statistic has no products of features, A is diagonal; with spherical ones it is a number.
+    """
+
+    def __init__(self, layout: StatisticMap) -> None:
+        self.layout = layout
+        self.n_features = d = layout.n_features
+        # The same ridge as the model's: a constant feature has a unit too.
+        matrix = layout.second + np.diag(layout.reg_covar)
+        deviations = np.sqrt(np.diagonal(matrix))
+        if layout.is_spherical:
+            deviations = np.full(d, np.sqrt(np.diagonal(matrix).mean()))
+        if layout.is_diagonal:
+            self._into, self._back = np.diag(1 / deviations), np.diag(deviations)
+            return
+        self._into, self._back = white_units(matrix)
+
+    def into(self, statistics: Vector) -> Vector:
+        """Statistics (m, P) of the white data."""
+        return self._moved(statistics, self._into)
+
+    def back(self, statistics: Vector) -> Vector:
+        """Statistics (m, P) in the units of fitting, of those of the white data."""
+        return self._moved(statistics, self._back)
+
+    def _moved(self, statistics: Vector, matrix: Vector) -> Vector:
+        m, k, d, layout = len(statistics), self.layout.n_components, self.n_features, self.layout
+        out = statistics.copy()
+        first = statistics[:, layout.first].reshape(m, k, d)
+        out[:, layout.first] = (first @ matrix.T).reshape(m, k * d)
+        squares = statistics[:, layout.squares]
+        if squares.size == 0:
+            return out
+        if layout.is_spherical:
+            out[:, layout.squares] = squares * matrix[0, 0] ** 2
+        elif layout.is_diagonal:
+            scaled = squares.reshape(m, k, d) * np.diagonal(matrix) ** 2
+            out[:, layout.squares] = scaled.reshape(m, k * d)
+        else:
+            half = d * (d + 1) // 2
+            full = symmetric(squares.reshape(m, squares.shape[1] // half, half), d)
+            out[:, layout.squares] = lower_half(matrix @ full @ matrix.T).reshape(squares.shape)
+        return out
