@@ -32,7 +32,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def run(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code; errors are one sentence on stderr."""
     words = sys.argv[1:] if arguments is None else list(arguments)
-    from .where import joined
+    from .engine import joined
 
     try:
         _prepare_streams()
@@ -136,7 +136,7 @@ def _sentence(error: Exception, words: list[str]) -> str | None:
     """Say in one sentence what went wrong, or return None if it is a defect of vpem."""
     from vpem.errors import VpemError
 
-    from .naming import in_options, spoken
+    from .config import in_options, spoken
 
     if isinstance(error, OSError) and not _has_folder():
         told = f"{in_options(error)}; " if isinstance(error, VpemError) else ""
@@ -164,8 +164,8 @@ def _has_folder() -> bool:
 
 def _usage(error: Exception, words: list[str]) -> str:
     """One sentence for options and arguments the parser refuses, with the nearest name."""
-    from .idle import why_refused
-    from .naming import in_options, meant, name_of
+    from .config import in_options, meant, name_of
+    from .options import why_refused
 
     context = getattr(error, "ctx", None)
     path = _command_path(words) if context is None else context.command_path
@@ -190,7 +190,7 @@ def _usage(error: Exception, words: list[str]) -> str:
         sentence = sentence[:1].lower() + sentence[1:]
     param = getattr(error, "param", None)
     if context is not None and param is not None:
-        from .sources import WORDS, given, told_by
+        from .config import WORDS, given, told_by
 
         wrong = re.search(r": input should be (a valid \w+).*", sentence, re.IGNORECASE)
         if wrong:
@@ -203,7 +203,7 @@ def _usage(error: Exception, words: list[str]) -> str:
 
 def _hint(near: list[str], word: str) -> str:
     """Say what was meant by a word, or what to do in its place, if either is known."""
-    from .naming import in_place_of
+    from .config import in_place_of
 
     if near:
         return f" (did you mean {' or '.join(map(repr, near))}?)"
@@ -213,8 +213,7 @@ def _hint(near: list[str], word: str) -> str:
 
 def _commands(word: str, context: Any) -> list[str]:
     """Return the commands that a word may stand for: here, or of another group in full."""
-    from .config import leaves
-    from .naming import meant
+    from .config import leaves, meant
 
     below: dict[str, list[str]] = {}
     for path, _ in leaves(context.find_root().command):

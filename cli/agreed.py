@@ -1,18 +1,177 @@
-"""Options that a study says for all members: parsed by the commands that will be run."""
+"""What members of a study must run with alike: the command, and options that are nobody's own.
+
+Options that a study says for all members: parsed by the commands that will be run.
+
+What a member of a study takes from it before its command is parsed further.
+"""
 
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .agreement import OWN as ALONE
-from .config import is_flag, key_of
-from .naming import name_of, nearest, speak_of
+from .config import (
+    STUDY,
+    in_files,
+    is_flag,
+    key_of,
+    name_of,
+    nearest,
+    options_of,
+    path_of,
+    source_of,
+    speak_of,
+    take_defaults,
+)
+from .files import STDIN
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from vpem.engines.tls.members import Member
+    from vpem.errors import VpemError
+    from vpem.files.parties.opening import Party
     from vpem.files.studies.study import Study
+    from vpem.files.table_settings import TableSettings
     from vpem.network.schema import Report
+
+
+OWN_OPTIONS = ("data", "memory_limit", "proba")
+"""Parameters of commands that are each member's own; of settings `vpem.records.About.local` says
+so, and what is written is."""
+
+IF_ANY = "if any"
+"""What stands for --resume-if-any, which any member may give: all go on then, or begin."""
+
+NOT_THERE = "nothing"
+
+
+def terms_of(context: Any) -> dict[str, list[str]]:
+    """Return what others must have alike, by names of options: values, and where they are from.
+
+    Of a file that is read its content counts, not its name; of a checkpoint whether there is one.
+    """
+    known = getattr(context.command.callback, "settings", {})
+    roles = context.command.roles()
+    found = {}
+    for param in in_files(context):
+        about, role = known.get(param.name), roles.get(param.name)
+        if param.name in OWN_OPTIONS or (about is not None and about.local):
+            continue
+        value = context.params.get(param.name)
+        if role is not None and role.writes:
+            if param.name != "checkpoint":
+                continue
+            value = None if value is None else "given"
+        elif role is not None and value is not None:
+            value = f"a file with SHA-256 {digest_of(value)[:16]}"
+        if param.name == "resume" and context.params.get("resume_if_any"):
+            value = IF_ANY
+        if param.name != "resume_if_any":
+            kind, place = source_of(context, param)
+            found[name_of(param)] = [_word(value), Path(place).name if place else kind]
+    return found
+
+
+def _word(value: Any) -> str:
+    return NOT_THERE if value is None or value is False else str(value)
+
+
+def digest_of(path: Path) -> str:
+    """Return the SHA-256 of a file's content."""
+    import hashlib
+
+    from vpem.files.opening import open_regular
+
+    with open_regular(path) as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def introduced(found: Any, name: str) -> Any:
+    """Return what a member says of itself; InputError unless `is_introduction` holds of it."""
+    from vpem.errors import InputError
+
+    if not is_introduction(found):
+        raise InputError(f"{name} has sent no introduction; are all of the same version?")
+    return found
+
+
+def check_alike(names: list[str], everyones: list[Any], study: str) -> None:
+    """Raise InputError where members run different things.
+
+    Of each, ``everyones`` has the words of its command, its `terms_of`, which outputs it wants, and
+    how few parties with data its policy allows.
+    """
+    from vpem.errors import InputError
+
+    command, terms, *_ = everyones[0]
+    for name, (theirs, others, *_) in zip(names[1:], everyones[1:], strict=True):
+        if theirs != command:
+            raise InputError(
+                f"{names[0]} runs 'vpem {command}' and {name} 'vpem {theirs:.40}'; all members of "
+                f"{study} must run the same command"
+            )
+        for option in sorted({*terms, *others} - ({"--resume"} if goes_on(everyones) else set())):
+            one, two = (told.get(option, [NOT_THERE, "default"]) for told in (terms, others))
+            if one[0] != two[0]:
+                raise InputError(
+                    f"{option} is set differently: {names[0]} has {one[0]:.300} ({one[1]:.60}), "
+                    f"{name} has {two[0]:.300} ({two[1]:.60}); all members of {study} "
+                    "must have the same"
+                )
+
+
+def goes_on(everyones: list[Any]) -> bool:
+    """Whether all go on from what they have kept, if they have: one came back, or may have."""
+    return any(terms.get("--resume", [None])[0] == IF_ANY for _, terms, *_ in everyones)
+
+
+def is_introduction(found: Any) -> bool:
+    """Whether a value may be an introduction, with its signature.
+
+    It is a command, what all must have alike, outputs, fewest parties, and random bytes.
+    """
+    return (
+        isinstance(found, list)
+        and len(found) == 6
+        and isinstance(found[0], str)
+        and isinstance(found[1], dict)
+        and all(isinstance(told, list) and len(told) == 2 for told in found[1].values())
+        and all(isinstance(word, str) for key, told in found[1].items() for word in (key, *told))
+        and isinstance(found[2], list)
+        and all(isinstance(name, str) for name in found[2])
+        and type(found[3]) is int
+        and all(isinstance(part, bytes) for part in found[4:])
+    )
+
+
+def check_own(options: dict[str, Any]) -> None:
+    """Raise what this member alone can mend, before others hear of it and end."""
+    from glob import has_magic
+
+    from vpem._core.threads import thread_count
+    from vpem.checks import check_number
+    from vpem.errors import InputError
+    from vpem.files.opening import check_readable
+    from vpem.files.temporaries import check_ending
+
+    from .files import writes
+
+    check_number("--timeout", float(options["timeout"]), least=0.0, above=True)
+    thread_count(options.get("n_threads"))
+    for file in options.get("data") or ():
+        if str(file) == STDIN:
+            raise InputError(
+                "standard input (-) can be read once; a member of a study names a file"
+            )
+        if not has_magic(str(file)):
+            check_readable(file)
+    if (labels := options.get("labels_file")) is not None:
+        check_ending(labels, "results")
+        writes("--labels", labels)
 
 
 OWN = ("engine", "parties", "shards", "threads", "jobs", "strict")
@@ -63,7 +222,7 @@ def _is_own(leaf: Any, param: Any) -> bool:
     known = getattr(leaf.callback, "settings", {}).get(param.name)
     return (
         param.name in leaf.roles()
-        or param.name in ALONE
+        or param.name in OWN_OPTIONS
         or key_of(param) in OWN
         or (known is not None and known.local)
     )
@@ -111,7 +270,7 @@ def agree_on(
 
 def agreed_before(context: Any, study: Study) -> list[Agreed]:
     """Return what a study says of its commands, parsed as each would."""
-    from .new_study import setup_of
+    from .study import setup_of
 
     topology = setup_of(study).topology
     return [
@@ -225,7 +384,7 @@ def _given(context: Any, leaf: Any) -> set[str]:
 
 def _check(context: Any) -> None:
     """Refuse what the command would refuse before it looks at data."""
-    from .idle import refuse_idle
+    from .options import refuse_idle
     from .policy import refuse_repeatable
 
     refuse_idle(context)
@@ -237,3 +396,217 @@ def _check(context: Any) -> None:
 
         # Of the graph only whether it has a server counts, and how many it has is not known yet.
         settled(make_graph("star" if topology == "star" else "path", 3), records["sums"])
+
+
+def load_study(context: Any, value: Path | None) -> Path | None:
+    """Take the options of a command that a study says: a callback of --study."""
+    if value is None or context.resilient_parsing:
+        return value
+    from vpem.errors import InputError
+    from vpem.files.studies.study import read_study
+
+    study = read_study(value)
+    path = path_of(context)
+    tables = options_of(study.options, value, context)
+    if path not in tables:
+        listed = ", ".join(f"vpem {' '.join(words)}" for words in tables) or "no command"
+        raise InputError(
+            f"the study {study.name} is of {listed}, not of vpem {' '.join(path)}; its organiser, "
+            f"{study.organiser}, can add that by 'vpem study change {study.path.name}'"
+        )
+    known = {param.name for param in context.command.params}
+    shards = study.result == "shards"
+    if shards and "shards" not in known:
+        raise InputError(
+            f"the study {study.name} leaves each member its own part of what is found (result = "
+            f"'shards'), and what 'vpem {' '.join(path)}' finds has no parts"
+        )
+    implied = {"engine": "tls", "parties": True, "timeout": str(study.timeout), "shards": shards}
+    implied = {name: told for name, told in implied.items() if name in known and told}
+    take_defaults(context, value, {**implied, **tables[path]}, last=True)
+    context.meta[STUDY] = study
+    return value
+
+
+def check_data(context: Any) -> None:
+    """Raise InputError where a member gives no data and has some, or has none and gives some."""
+    from vpem.errors import InputError
+
+    study = context.meta[STUDY]
+    member = member_of(study, context.params.get("member"))
+    given = context.params.get("data")
+    if not any(one.holds for one in study.roster.members):
+        raise InputError(
+            f"{study.name}, edition {study.edition}, has no member with data; parties ask by 'vpem "
+            f"party request {study.path.name}', and {study.organiser} approves them"
+        )
+    if member.holds and not given:
+        raise InputError(
+            f"{member.name} brings data to the study {study.name}; give its own file after the "
+            "command"
+        )
+    if given and not member.holds:
+        raise InputError(
+            f"{member.name} brings no data to the study {study.name}, which it only serves; leave "
+            f"out {given[0]}"
+        )
+    if not context.params.get("parties"):
+        raise InputError("members of a study are its parties; leave out --no-parties")
+
+
+def member_of(study: Study, name: str | None) -> Member:
+    """Return the member that takes part here: of this name, or the one whose key is here."""
+    from vpem.files.studies.identities import only_identity
+
+    return study.member(only_identity(study.folder, name))
+
+
+def own_party(
+    name: str,
+    files: Sequence[Path],
+    table: TableSettings,
+    kept: TableSettings | None = None,
+    features: Sequence[str] = (),  # that the study names, if the table has no choice
+) -> Party:
+    """Return a member as the party that it is in a run."""
+    from dataclasses import replace
+
+    from vpem.errors import InputError
+    from vpem.files.parties.opening import choose_parties
+
+    given = choose_parties(files[:1], table, kept)
+    if len(given) > 1:
+        raise InputError(f"{files[0]} names {len(given)} parties, but {name} is one")
+    own = replace(given[0], name=name, more=tuple(map(str, files[1:])))
+    if features and own.table.features is None:
+        own = replace(own, table=own.table.changed(features=list(features)))
+    return own
+
+
+def whose_options(error: VpemError, study: Study) -> None:
+    """Note on an error who can say what it tells to try, where that is an option of a study."""
+    from vpem.errors import InputError, Setting
+
+    from .config import in_options
+
+    tried = [
+        in_options(InputError(part))
+        for part in error.parts
+        if isinstance(part, Setting) and part.name in ("align", "missing") and part.value != "none"
+    ]
+    if tried:
+        error.add_note(
+            f"{study.organiser} alone can change what {study.name} says: vpem study change "
+            f"{study.path.name} {' '.join(tried)}"
+        )
+
+
+INDIVIDUALS = "saem"
+"""A command whose files are no tables of features, and are read by options of its own."""
+
+
+def look_at(
+    context: Any,
+    study: Study,
+    name: str,
+    files: Sequence[Path],
+    table: TableSettings,
+    say: Callable[[str], None],
+    features: Sequence[str] = (),  # that the study names
+) -> tuple[tuple[str, ...], int]:
+    """Open a member's files as all commands of a study will, and find what these will refuse.
+
+    Returned are the names of its features, and its number of rows.
+    """
+    from vpem.errors import VpemError, VpemWarning
+
+    from .files import teller
+
+    pass
+    from .config import speak_of
+
+    names, n_rows = dict[str, None](), 0
+    agreed = agreed_before(context, study)
+    others = [one for one in agreed if one.command != INDIVIDUALS]
+    fits = [one for one in others if one.command not in ("predict", "score")]
+    for place, one in enumerate(others or agreed):
+        speak_of([*context.command.params, *one.params])
+        brought = features if one.command != "impute" else ()
+        with warnings.catch_warnings():
+            if place:  # the files were warned of
+                warnings.simplefilter("ignore", VpemWarning)
+            try:
+                party = own_party(name, files, table, features=brought)
+                found, n_rows = _opened(one, study, party, teller(say) if place == 0 else None)
+            except VpemError as error:
+                whose_options(error, study)
+                raise
+        if one in fits or not fits:  # a model has the features of its fit
+            names |= dict.fromkeys(found)
+    speak_of(context.command.params)
+    return tuple(names), n_rows
+
+
+def _opened(one: Agreed, study: Study, party: Party, tell: Any) -> tuple[Sequence[str], int]:
+    """Return names of features and number of rows that a command will find in a party's files."""
+    from vpem.files.parties.alignment import check_ids
+    from vpem.files.parties.joining import check_own_ids, refuse_gaps, refuse_shared
+    from vpem.files.parties.observing import entries_of, read_observed
+    from vpem.files.parties.opening import open_party
+
+    from .files import refuse_families
+
+    weight, level = one.values.get("sample_weight"), one.values.get("align")
+    if one.command == "impute":
+        seen = read_observed(party, weight, tell)
+        if level == "ids":
+            kind = "none" if seen.rows is None else "strings"
+            check_ids([{"kind": kind}], [party.name], level, apart=True)
+        rows = seen.rows or [f"row {number}" for number in range(seen.shape[0])]
+        entries_of(party, seen, rows, seen.columns)
+        return seen.columns, seen.shape[0]
+    over_features = one.values.get("split") == "features"
+    # A model knows whether values may be missing.
+    empty = one.values.get("missing") == "marginalize" or bool(one.values.get("missing_parties"))
+    empty |= one.command in ("predict", "score", INDIVIDUALS)
+    constant = not over_features or one.command in ("predict", "score")
+    holding = open_party(
+        party, empty, keep_constant=constant, weights=weight, tell=tell, on_disk=True
+    )
+    holding.close()
+    names = holding.feature_names
+
+    def look_at_ids() -> None:
+        if over_features:
+            check_own_ids([holding], level, apart=True)
+
+    refuse_gaps([holding], look_at_ids)
+    look_at_ids()
+    if over_features and level is None:
+        others = {who: own for who, own in study.features.items() if who != party.name}
+        refuse_shared([party.name, *others], [names, *others.values()])
+    if over_features and not one.values.get("missing_parties"):
+        _check_rows(one, holding.n_samples, party.name)
+    if one.command in ("kmeans", "fedem"):
+        refuse_families(holding.kinds, names, str(party.path))
+    return names, holding.n_samples
+
+
+def _check_rows(one: Agreed, n_rows: int, name: str) -> None:
+    """Raise InputError where a party has fewer rows than any fit of a command has components."""
+    from vpem.errors import InputError
+    from vpem.fits.settings import parse_numbers
+
+    from .output import plural
+
+    param = next((param for param in one.params if {"-k"} & {*param.opts}), None)
+    asked = None if param is None else one.values.get(param.name)
+    if param is None or asked is None or param.name not in ("n_components", "n_clusters"):
+        return
+    counts = parse_numbers(param.opts[-1], str(asked), least=1)
+    if n_rows < min(counts):
+        noun = param.name.removeprefix("n_")
+        raise InputError(
+            f"party {name!r} has {plural(n_rows, 'row')}, and {min(counts)} {noun} need at least "
+            "as many rows that all parties have"
+        )

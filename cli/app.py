@@ -6,8 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from .commands import finish
-from .members import Elsewhere
+from .commands import Elsewhere, finish
 
 app = typer.Typer(
     name="vpem",
@@ -62,7 +61,7 @@ COMMANDS = {
     "plot": ("plot.plot", "Draw a model: its components, how they differ, how the fit went."),
     "report": ("plot.report", "Write a page on a model: how well it fits, with all pictures."),
     "relay": ("relay.relay", "Pass sealed messages on between members of a study."),
-    "help": ("helping.show_help", "Show the help of a command."),
+    "help": ("help.show_help", "Show the help of a command."),
     "doctor": ("doctor.doctor", "Look at this installation: first problems, then facts."),
     "demo": ("demo.demo", "Show the main job: fit real data, compare, predict, draw."),
     "data": ("data.app", "Import, fetch, simulate, split and describe datasets."),

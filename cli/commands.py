@@ -1,18 +1,22 @@
-"""What all commands share: options from files and the environment, `--show-config`, headings.
+"""Commands of a group, made when they are asked for: most runs need one of them only.
+
+What all commands share: options from files and the environment, `--show-config`, headings.
 
 `dress` gives the whole tree these manners; a command needs no line for them.
 """
 
 from __future__ import annotations
 
+import inspect
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, MutableMapping
 from contextlib import contextmanager
 from copy import copy
-from functools import cache
+from functools import cache, partial
+from importlib import import_module
 from pathlib import Path
 from types import NoneType
-from typing import Annotated, Any, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, get_args, get_origin, get_type_hints
 
 import typer
 from typer.core import TyperCommand, TyperGroup
@@ -20,21 +24,140 @@ from typer.core import TyperCommand, TyperGroup
 from .config import (
     FILE,
     STUDY,
+    WORDS,
     check_environment,
+    in_options,
     is_flag,
+    near_file,
     path_of,
     read_config,
+    show_config,
+    speak_of,
     take_defaults,
     variables,
+    where_from,
 )
-from .headings import grouped, split_examples
-from .idle import refuse_idle
-from .members import tree
-from .naming import in_options, speak_of
-from .often import often
-from .roles import READ, Role, begin, roles_of
-from .sources import WORDS, near_file, show_config, where_from
-from .where import joined
+from .engine import joined
+from .files import READ, Role, begin, roles_of
+from .help import grouped, often, split_examples
+from .options import refuse_idle, spread
+
+if TYPE_CHECKING:
+    from vpem.network.schema import Report
+
+
+class Elsewhere:
+    """Stands for a command or a group of another module, "module.name", until it is called."""
+
+    def __init__(self, home: str, told: str) -> None:
+        self.home = home
+        self.__doc__ = told
+
+    def __call__(self) -> Any:
+        """Load the module, and return what it stands for."""
+        module, name = self.home.split(".")
+        return getattr(import_module(f".{module}", __package__), name)
+
+
+class Members(MutableMapping[str, Any]):
+    """Commands and groups by name, each made at its first use; help is the first paragraph."""
+
+    def __init__(
+        self, makers: dict[str, Callable[[], Any]], helps: dict[str, str], groups: Collection[str]
+    ) -> None:
+        self._makers = makers
+        self._made: Report = {}
+        self.helps = helps
+        self.groups = groups
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in self._made:
+            self._made[name] = self._makers[name]()
+        return self._made[name]
+
+    def __setitem__(self, name: str, member: Any) -> None:
+        self._makers[name] = partial(_itself, member)
+        self._made[name] = member
+
+    def __delitem__(self, name: str) -> None:
+        del self._makers[name]
+        self._made.pop(name, None)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._makers)
+
+    def __len__(self) -> int:
+        return len(self._makers)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._makers
+
+
+def tree(
+    app: typer.Typer,
+    dress: Callable[[typer.Typer], typer.Typer],
+    finish: Callable[[tuple[str, ...], Any], None],
+    path: tuple[str, ...] = (),
+) -> Any:
+    """Return the group of an app whose commands and groups are made when they are asked for.
+
+    ``dress`` chooses the classes of an app's commands; ``finish`` is given the words that name a
+    command and the command, once it is made; ``path`` names the group.
+    """
+    group = _alone(dress(app), [])
+    makers: dict[str, Callable[[], Any]] = {}
+    helps: dict[str, str] = {}
+    groups = []
+    for info in app.registered_commands:
+        name = info.name or info.callback.__name__.replace("_", "-")  # type: ignore[union-attr]
+        helps[name] = _first(inspect.getdoc(info.callback) if info.callback else None)
+        makers[name] = partial(_make, info, dress, finish, (*path, name))
+        if isinstance(info.callback, Elsewhere) and info.callback.home.endswith(".app"):
+            groups.append(name)
+    group.commands = Members(makers, helps, groups)
+    return group
+
+
+def _make(
+    info: Any,
+    dress: Callable[[typer.Typer], typer.Typer],
+    finish: Callable[[tuple[str, ...], Any], None],
+    path: tuple[str, ...],
+) -> Any:
+    """Make a command, or a group."""
+    callback = info.callback
+    if isinstance(callback, Elsewhere):
+        callback = callback()
+    if isinstance(callback, typer.Typer):
+        group = tree(callback, dress, finish, path)
+        group.name = path[-1]
+        return group
+    one = typer.Typer(add_completion=False, rich_markup_mode=None)
+    one.registered_commands = [copy(info)]
+    one.registered_commands[0].callback = spread(callback)
+    made = typer.main.get_command(one)
+    finish(path, made)
+    return made
+
+
+def _itself(member: Any) -> Any:
+    return member
+
+
+def _alone(app: typer.Typer, nothing: list[Any]) -> Any:
+    """Make the group of an app without what is below it."""
+    commands, app.registered_commands = app.registered_commands, nothing
+    try:
+        # With its options for completion, where it has them.
+        made = typer.main.get_command if app.registered_callback else typer.main.get_group
+        return made(app)
+    finally:
+        app.registered_commands = commands
+
+
+def _first(text: str | None) -> str:
+    return " ".join((text or "").partition("\n\n")[0].split())
+
 
 SHOW = "vpem.show"
 """Under this name a context keeps whether the values are shown in place of work."""
@@ -303,7 +426,7 @@ def _study(context: Any, value: Path | None) -> Path | None:
     """Take what a study says of a command."""
     if value is None:
         return None
-    from .taking_part import load_study
+    from .agreed import load_study
 
     return load_study(context, value)
 
@@ -311,7 +434,7 @@ def _study(context: Any, value: Path | None) -> Path | None:
 def _refuse_missing(context: Any, params: list[Any]) -> None:
     """Raise what a parser does where an argument is missing, unless a study says it may be."""
     if STUDY in context.meta:
-        from .taking_part import check_data
+        from .agreed import check_data
 
         check_data(context)
     for param in params:
@@ -379,7 +502,7 @@ def dress(app: typer.Typer) -> typer.Typer:
 
 def _finish_one(path: tuple[str, ...], command: Any) -> None:
     """Name the variables and choices of a command's options, and the command in their help."""
-    from .completing import complete_values
+    from .help import complete_values
 
     for param in command.params:
         if param.help:

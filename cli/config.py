@@ -1,18 +1,223 @@
-"""Values of options from files and the environment, read and checked.
+"""Names of options: what the library calls them, what users may call them, and how they are typed.
+
+A sentence of the library keeps names of parameters apart from all other text
+(`vpem.errors.Setting`); here they become the options of the command that runs.
+
+Values of options from files and the environment, read and checked.
 
 Order: command line, environment, file, default. The parser of the commands does the looking up
 (`default_map`, `envvar`); here is what it is given.
+
+Where the values of options are from: told beside errors, agreed on by ranks, shown.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+import re
+import shlex
+import sys
+from collections.abc import Iterable, Iterator
+from difflib import get_close_matches
+from itertools import islice
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from vpem.errors import Setting, VpemError, VpemWarning
     from vpem.network.schema import Report
+
+
+ALIKE: tuple[tuple[str, ...], ...] = (
+    ("components", "clusters", "k", "classes", "mixtures", "groups"),
+    ("max-iter", "iterations", "iter", "max-iterations", "iters", "epochs"),
+    ("sampler-steps", "steps"),
+    ("step-size", "step", "learning-rate", "lr"),
+    ("tol", "tolerance", "threshold", "eps"),
+    ("epsilon", "eps", "privacy", "dp"),
+    ("n-init", "restarts", "starts", "repeats"),
+    ("init", "start", "initialization", "init-params"),
+    ("seed", "random-state", "random-seed"),
+    ("covariance", "covariance-type", "cov", "cov-type"),
+    ("reg-covar", "regularization", "reg"),
+    ("scale", "standardize", "standardise", "normalize", "normalise", "zscore", "scaling"),
+    ("threads", "jobs", "cores", "cpus", "processes"),
+    ("memory-limit", "memory", "max-memory", "ram"),
+    ("samples", "rows", "n"),
+    ("features", "columns", "cols", "variables", "vars", "dimensions", "d", "use-columns"),
+    ("drop", "drop-column", "drop-columns", "exclude", "ignore", "leave-out", "without"),
+    ("value", "response", "outcome", "y"),
+    ("label-column", "labels", "label", "target", "y", "class", "class-column", "truth"),
+    ("labels", "label", "assignments", "predictions"),
+    ("id-column", "id", "ids", "index", "index-column", "index-col"),
+    ("worker-column", "site", "site-column", "party-column", "group-column"),
+    ("sample-weight", "weight-column", "weight", "row-weights"),
+    ("na", "na-values", "null-values", "missing-marks", "null"),
+    ("decimal", "decimal-separator", "decimal-mark", "dec"),
+    ("thousands", "thousands-separator", "thousands-sep"),
+    ("encoding", "charset", "codepage"),
+    ("no-header", "header"),
+    ("delimiter", "sep", "separator"),
+    ("dataset", "key", "sheet", "layer"),
+    ("agents", "clients", "nodes", "parties"),
+    ("workers", "devices", "clients", "nodes", "sites"),
+    ("align", "level"),
+    ("compress", "codec", "compression", "quantize"),
+    ("gradient-compress", "gradient-codec"),
+    ("conditional-draws", "conditional"),
+    ("importance-draws", "importance"),
+    ("missing", "missing-values", "nan"),
+    ("consensus", "path"),
+    ("topology", "network"),
+    ("secure-sum", "secure", "mask", "masks"),
+    ("time", "t", "x"),
+    ("id", "subject", "individual"),
+    ("individual", "subject", "id"),
+    ("output", "out", "output-file", "o", "save", "outfile", "model-file", "write"),
+    ("kind", "type", "plot-type"),
+    ("plot", "figure", "picture"),
+    ("force", "overwrite", "replace", "yes", "f"),
+    ("quiet", "silent", "s"),
+    ("dtype", "precision"),
+    ("proba", "probabilities", "responsibilities"),
+    ("from", "given"),
+    ("fit", "train", "em", "gmm", "mixture", "vpem", "run"),
+    ("kmeans", "k-means", "cluster", "clusters", "clustering", "lloyd"),
+    ("fedem", "federated", "federate", "fed"),
+    ("saem", "nlme", "mixed", "latent"),
+    ("select", "search", "tune", "choose"),
+    ("impute", "complete", "fill", "fillna"),
+    ("predict", "assign", "classify", "label", "transform", "apply"),
+    ("score", "likelihood", "log-likelihood", "loglik"),
+    ("sample", "generate", "draw-rows"),
+    ("evaluate", "compare", "validate", "test", "accuracy", "confusion"),
+    ("plot", "draw", "visualize", "visualise", "picture", "figure"),
+    ("doctor", "info", "check-install", "diagnose"),
+    ("report", "html", "page"),
+    ("topology", "graph", "network"),
+    ("describe", "inspect", "head", "summary", "summarize", "profile"),
+    ("show", "inspect", "print", "cat", "view"),
+    ("import", "convert", "load", "read"),
+    ("fetch", "download", "get"),
+    ("list", "datasets", "examples", "ls"),
+    ("copy", "cp", "example"),
+    ("export", "dump"),
+)
+"""Words of one meaning, without dashes: what the library or another tool calls an option."""
+
+SEVERAL: dict[str, tuple[str, ...]] = {
+    "n": ("samples", "components", "clusters", "n-init"),
+    "c": ("components", "clusters"),
+    "label": ("label-column", "labels"),
+    "target": ("label-column", "labels"),
+}
+"""Words that may stand for several options: either that which there is, or all that there are."""
+
+ELSE: tuple[tuple[tuple[str, ...], str], ...] = (
+    (("verbose", "v", "debug", "progress"), "progress is shown unless --quiet is given"),
+    (("input", "i", "data", "file", "in", "infile"), "files to read are given without an option"),
+    (("color", "colour", "no-color", "no-colour"), "the variable NO_COLOR turns colours off"),
+    (("version", "V"), "'vpem --version' prints the version"),
+)
+"""What to do in place of options and commands that there are not."""
+
+PREFIXES = ("n-", "num-", "number-of-")
+CLOSE = 0.75
+"""How much alike two spellings are of which one may be meant by the other."""
+
+_options: list[Any] = []
+"""Parameters of the command that runs."""
+
+
+def speak_of(options: Iterable[Any]) -> None:
+    """Take the words of sentences from these parameters of a command."""
+    _options[:] = options
+
+
+def name_of(option: Any) -> str:
+    """Return an option or argument as its user calls it."""
+    if option.param_type_name == "argument":
+        return str(option.name).upper()
+    long = any(word.startswith("--") for word in option.opts)
+    return f"--{key_of(option)}" if long else str(option.opts[0])
+
+
+def in_options(told: VpemError | VpemWarning) -> str:
+    """Return a sentence of the library in the words of the command that runs."""
+    return told.told(_typed)
+
+
+def spoken(error: VpemError) -> str:
+    """Return the sentence of an error, and what was noted on its way, in words of the command."""
+    return "; ".join([in_options(error), *getattr(error, "__notes__", ())])
+
+
+def _typed(setting: Setting) -> str:
+    """Return what a user types to set a parameter; its name in Python if that is nothing."""
+    options = {key_of(one): one for one in _options if one.param_type_name == "option"}
+    # An own option for one value: resume="if-any", --resume-if-any.
+    own = options.get(f"{setting.name}-{setting.value}")
+    named = {one.name: key for key, one in options.items()}
+    key = named.get(setting.name) or next(
+        (key for key in _alike(setting.name) if key in options), None
+    )
+    if own is not None or key is None:
+        return str(setting) if own is None else name_of(own)
+    flag = name_of(options[key])
+    if setting.value is None or is_flag(options[key]):
+        return flag
+    values = setting.value if isinstance(setting.value, list) else [setting.value]
+    return " ".join(f"{flag} {quote(str(value))}" for value in values)
+
+
+def _alike(word: str) -> Iterator[str]:
+    """Yield names that may stand for a word: itself, without what counts it, of its meaning."""
+    plain = _letters(word)
+    bare = next((plain.removeprefix(one) for one in PREFIXES if plain.startswith(one)), plain)
+    own = dict.fromkeys((plain, bare))
+    yield from own
+    for name in own:
+        for group in ALIKE:
+            if name in group:
+                yield from group
+    if len(bare) > 2:
+        yield from (f"{bare}s", bare.removesuffix("s"))
+
+
+def meant(word: str, names: Iterable[str]) -> list[str]:
+    """Return which of some names a word may stand for; see `nearest`."""
+    known, plain = list(names), _letters(word)
+    several = [name for name in SEVERAL.get(plain, ()) if name in known]
+    if several and several[0] == "samples":
+        return several[:1]
+    one = nearest(word, known)
+    return several or ([] if one is None else [one])
+
+
+def in_place_of(word: str) -> str | None:
+    """Return what to do in place of an option or a command, if that is known."""
+    return next((told for words, told in ELSE if word.strip("-") in words), None)
+
+
+def _letters(word: str) -> str:
+    return word.lower().replace("_", "-").strip("-")
+
+
+def nearest(word: str, names: Iterable[str]) -> str | None:
+    """Return which of some names of options or commands a word may stand for.
+
+    By meaning, by its beginning, or by spelling; a single letter only by meaning. Names have no
+    dashes, the word may.
+    """
+    known, plain = list(names), _letters(word)
+    alike = next((name for name in _alike(word) if name in known), None)
+    if alike is not None or len(plain) < 2:
+        return alike
+    begun = [name for name in known if len(plain) > 2 and name.startswith(plain)]
+    if len(begun) == 1:
+        return begun[0]
+    return next(iter(get_close_matches(plain, known, n=1, cutoff=CLOSE)), None)
 
 
 NOT_IN_FILES = ("config", "show-config", "help-all")
@@ -140,7 +345,7 @@ def _values(content: Report, command: Any, table: str) -> Report:
     """Check the table of one command."""
     from vpem.errors import InputError
 
-    from .naming import nearest
+    pass
 
     known = {key_of(param): param for param in command.params}
     known |= {opt[2:]: param for param in command.params for opt in param.opts if opt[:2] == "--"}
@@ -194,7 +399,7 @@ def check_environment(context: Any) -> None:
     """Raise InputError where a variable is named like an option of the command but is none."""
     from vpem.errors import InputError
 
-    from .naming import nearest
+    pass
 
     path = path_of(context)
     start = "_".join(("VPEM", *path, "")).upper().replace("-", "_")
@@ -250,3 +455,174 @@ def engine_asked(words: list[str], root: Any) -> str | None:
         found = found.get(word) if isinstance(found, dict) else None
     engine = found.get("engine") if isinstance(found, dict) else None
     return engine if isinstance(engine, str) else None
+
+
+WORDS = "vpem.words"
+"""Under this name a context keeps the words that follow the name of its command."""
+
+SOURCES = {
+    "COMMANDLINE": "command line",
+    "ENVIRONMENT": "environment",
+    "DEFAULT_MAP": "file",
+    "DEFAULT": "default",
+}
+"""What the parser calls a source, and what users call it."""
+
+
+def in_files(context: Any) -> Iterator[Any]:
+    """Options and arguments of a command that may stand in a file."""
+    for param in context.command.params:
+        if key_of(param) not in NOT_IN_FILES:
+            yield param
+
+
+def source_of(context: Any, param: Any) -> tuple[str, str | None]:
+    """Source of a parameter's value, and the variable or file that it is from."""
+    found = context.get_parameter_source(param.name)
+    kind = SOURCES.get(getattr(found, "name", ""), "default")
+    if kind == "environment":
+        return kind, str(param.envvar)
+    return kind, str(context.meta[FILES][param.name]) if kind == "file" else None
+
+
+def is_given(context: Any, param: Any) -> bool:
+    """Whether a user set a parameter.
+
+    Values from files and the environment count where they are not the default, so that what
+    --show-config prints can be given back.
+    """
+    typed = source_of(context, param)[0] == "command line"
+    return typed or context.params.get(param.name) != param.default
+
+
+MOST_FILES = 10_000
+"""So many files of a folder are looked at for a name like a missing one."""
+
+
+def told_by(context: Any, param: Any) -> str | None:
+    """Say where a value that is not from the command line is from, or None."""
+    kind, place = source_of(context, param)
+    return None if place is None else f"{name_of(param)} is from {kind} {place}"
+
+
+def given(context: Any, param: Any, words: list[str]) -> object:
+    """Return the value of a parameter as it was given, before its type was looked at.
+
+    ``words`` are those after the name of the command.
+    """
+    kind, place = source_of(context, param)
+    if kind == "environment" and place is not None:
+        return os.environ.get(place)
+    if kind == "file":
+        return context.default_map.get(param.name)
+    return context.command.make_parser(context).parse_args(list(words))[0].get(param.name)
+
+
+def where_from(context: Any, sentence: str) -> list[str]:
+    """Say of the values that a sentence speaks of where they are from, unless they were typed.
+
+    It is what the command said that refused them, in its words.
+    """
+    found: dict[bool, list[str]] = {True: [], False: []}
+    for param in context.command.params:
+        said = told_by(context, param)
+        if said is None:
+            continue
+        value = context.params.get(param.name)
+        values = value if isinstance(value, list | tuple) else [value]
+        plain = "[-_ ]".join(key_of(param).split("-"))
+        named = re.search(rf"(?<![\w-]){name_of(param)}(?![\w-])", sentence)
+        if named or any(repr(str(each)) in sentence for each in values):
+            found[True].append(said)
+        elif re.search(rf"(?<![\w-]){plain}(?![\w-])", sentence):
+            found[False].append(said)
+    return found[True] or found[False]
+
+
+def near_file(sentence: str) -> list[str]:
+    """Return a hint where a file is missing: one of much the same name, or what brings it.
+
+    Only sentences that say of a file that it does not exist get one.
+    """
+    missing = re.fullmatch(r"'(.+)' does not exist|there is no file (.+)", sentence)
+    if missing is None:
+        return []
+    wanted = Path(missing[1] or missing[2])
+    try:
+        with os.scandir(wanted.parent) as entries:
+            names = [entry.name for entry in islice(entries, MOST_FILES)]
+    except OSError:
+        names = []
+    # An ending that all files have makes no two names alike.
+    stems = {name.partition(".")[0]: name for name in sorted(names, reverse=True)}
+    near = get_close_matches(wanted.name.partition(".")[0], stems, n=1, cutoff=0.75)
+    if near:
+        return [f"did you mean {str(wanted.with_name(stems[near[0]]))!r}?"]
+    from vpem.files.examples import EXAMPLES
+
+    brought = [name for name, known in EXAMPLES.items() if known.file == wanted.name]
+    if wanted.parent == Path("data"):
+        return ["'vpem data copy' brings it" for _ in brought]
+    if not wanted.parent.is_dir():
+        return []
+    return [f"'vpem data copy {name} -o {shlex.quote(str(wanted))}' brings it" for name in brought]
+
+
+def told_apart(context: Any) -> dict[str, tuple[str, str]]:
+    """Return the values that are from files or variables, and from which, by names of options."""
+    own = {}
+    for param in context.command.params:
+        kind, place = source_of(context, param)
+        if place is not None:
+            own[name_of(param)] = (str(context.params.get(param.name)), f"{kind} {place}")
+    return own
+
+
+# ---- showing ------------------------------------------------------------------------------------
+
+
+def show_config(context: Any) -> None:
+    """Print the value of every option with its source: TOML, or with --json JSON."""
+    from vpem.files.json_text import as_toml
+
+    from .engine import joined
+
+    if not joined().speaks:
+        return
+    rows = []
+    for param in in_files(context):
+        value = _as_written(context.params.get(param.name))
+        rows.append((key_of(param), value, *source_of(context, param), param.required))
+    typed = {name for name, _, kind, _, _ in rows if kind == "command line"}
+    if context.params.get("json") and "json" in typed:
+        from .output import print_json
+
+        options = {
+            name: {"value": value, "source": kind, "from": place}
+            for name, value, kind, place, _ in rows
+        }
+        print_json({"command": context.command_path, "options": options})
+        return
+    from vpem.errors import printable
+
+    lines = []
+    for name, value, kind, place, required in rows:
+        comment = kind if place is None else f"{kind} {place}"
+        if value is None or value == []:
+            comment = "missing: it must be given" if required else f"{comment}: not set"
+            lines.append((f"# {name} =", comment))
+        else:
+            lines.append((f"{name} = {as_toml(value)}", comment))
+    width = min(44, max((len(line) for line, _ in lines), default=0))
+    path = path_of(context)
+    print(f"# vpem {' '.join(path)}: every option and where its value is from.")
+    print(f"# To use it: vpem {' '.join(path)} --config FILE\n[{'.'.join(path)}]")
+    for line, comment in lines:
+        sys.stdout.write(f"{line:{width}}  # {printable(comment)}\n")
+
+
+def _as_written(value: Any) -> Any:
+    """Return a value as TOML and JSON know them."""
+    if isinstance(value, list | tuple):
+        return [_as_written(item) for item in value]
+    return value if value is None or isinstance(value, bool | int | float | str) else str(value)

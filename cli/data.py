@@ -1,9 +1,21 @@
-"""`vpem data`: make datasets and look at them."""
+"""`vpem data describe`: what is in a dataset, column by column.
+
+`vpem data split`: files of parties, cut from one dataset.
+
+`vpem data fetch`: open datasets, from where they are published or from a copy.
+
+`vpem data list` and `vpem data copy`: small real datasets that come with the package.
+
+`vpem data`: make datasets and look at them.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -11,18 +23,519 @@ from vpem.files.table_settings import TableSettings
 from vpem.records import changed, setting
 from vpem.settings import HoldingSettings
 
-from . import examples
 from .choices import partition_of
-from .describe import describe
-from .fetch import fetch
-from .options import Force, Quiet, Without
-from .reading import DataFile, read_one, tell_families, teller
-from .roles import READ, WRITTEN
-from .split import split
-from .where import Where
+from .engine import Where
+from .files import (
+    FOLDER,
+    READ,
+    STDIN,
+    WRITTEN,
+    DataFile,
+    Role,
+    read_one,
+    reads,
+    tell_families,
+    teller,
+    writes,
+)
+from .kinds import FactsFile
+from .options import Force, Json, Printing, Quiet, Without
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
     from vpem.files.datasets import Dataset
+    from vpem.files.readers.tabular import ColumnProfile
+    from vpem.network.partition import Partition
+    from vpem.network.schema import Report
+
+    from .output import Table
+
+
+MOST_ROWS = 100  # rows of one table; --json has them all
+
+
+def describe(
+    data: DataFile,
+    dataset: Annotated[
+        str | None, typer.Option(help="Path of a 2-D dataset inside the file, instead of X.")
+    ] = None,
+    *,
+    table: TableSettings,
+    printing: Printing,
+) -> None:
+    """Show a dataset's size, agents, labels, graph and features.
+
+    Of a table: what each column holds, and what a fit makes of it.
+
+    Example: vpem data describe data/breast_cancer.h5
+    """
+    from .output import Screen, print_json, show
+
+    with Screen(printing.quiet):
+        summary = _summary(data, table, dataset)
+    if printing.json:
+        print_json(summary)
+    elif not printing.quiet:
+        show(*_tables(summary))
+
+
+class DatasetFile(FactsFile):
+    """Data, in the format of vpem."""
+
+    holds = "a dataset"
+
+    @cached_property
+    def facts(self) -> Report:
+        """What there is to say of it."""
+        return _summary(self.path, TableSettings())
+
+    def show(self) -> None:
+        """Print what `vpem data describe` prints."""
+        from .output import show
+
+        show(*_tables(self.facts))
+
+
+class TableFile(DatasetFile):
+    """A table, of data or of results; those of rows and labels alone have no features else."""
+
+    @cached_property
+    def facts(self) -> Report:
+        """What there is to say of it."""
+        from vpem.errors import InputError
+
+        try:
+            return _summary(self.path, TableSettings())
+        except InputError as error:
+            with suppress(InputError):
+                return _summary(self.path, TableSettings(features="label"))
+            raise error from None
+
+
+def _summary(data: Path, table: TableSettings, dataset: str | None = None) -> Report:
+    """Return everything that is shown of a file, as plain values."""
+    from vpem.files.datasets import read_about
+    from vpem.files.families import Asked, settle
+    from vpem.files.opening import format_of
+
+    columns: list[ColumnProfile] = []
+    found = read_one(data, table, Where(), None, dataset=dataset, profiles=columns)
+    found = settle(found, Asked.of(table.family), found.partition)
+    summary = _describe(found)
+    stored = str(data) != STDIN and format_of(data, str(data)) == "hdf5"
+    summary["about"] = read_about(data) if stored else {}
+    summary["columns"] = [vars(column) for column in columns]
+    if found.kinds is not None:
+        families = dict(zip(found.feature_names, found.kinds.families, strict=True))
+        for one in summary["columns"]:
+            if one["use"] == "feature":
+                one["use"] = families[one["name"]]
+    return summary
+
+
+def _describe(dataset: Dataset) -> Report:
+    """Return what there is to say of data once they are read."""
+    import numpy as np
+
+    from vpem.files.families import summarize_features
+
+    held = dataset.partition
+    of = None if held is None else held.agent_of
+    statistics = summarize_features(dataset.X)
+    families = ["gaussian"] * dataset.n_features
+    if dataset.kinds is not None:
+        families = list(dataset.kinds.families)
+    counts = None
+    if dataset.labels is not None:
+        values, times = np.unique(dataset.labels, return_counts=True)
+        counts = [
+            {"label": value, "count": count}
+            for value, count in zip(values.tolist(), times.tolist(), strict=True)
+        ]
+    features = [
+        {
+            "name": name,
+            "family": families[column],
+            "levels": list(dataset.levels.get(name, ())) or None,
+            "agent": None if held is None or of is None else held.names[of[column]],
+            "mean": float(statistics.mean[column]),
+            "sd": float(statistics.sd[column]),
+            "min": float(statistics.min[column]),
+            "max": float(statistics.max[column]),
+            "constant": bool(statistics.constant[column]),
+            "non_finite": int(statistics.non_finite[column]),
+            "missing": int(statistics.missing[column]),
+        }
+        for column, name in enumerate(dataset.feature_names)
+    ]
+    return {
+        "path": dataset.source,
+        "n_samples": dataset.n_samples,
+        "n_features": dataset.n_features,
+        "dtype": str(dataset.X.dtype),
+        "bytes": dataset.X.nbytes,
+        "has_ids": dataset.ids is not None,
+        "n_agents": None if held is None else held.n_agents,
+        "agents": None if held is None else _agents(held, dataset.feature_names),
+        "labels": counts,
+        "edges": None if dataset.edges is None else dataset.edges.tolist(),
+        "n_non_finite": int(statistics.non_finite.sum()),
+        "n_missing": int(statistics.missing.sum()),
+        "n_constant": int(statistics.constant.sum()),
+        "features": features,
+        "left_out": dataset.left_out,
+    }
+
+
+def _agents(partition: Partition, names: tuple[str, ...]) -> list[Report]:
+    """Return name and features of each agent."""
+    return [
+        {"name": name, "features": [names[column] for column in part]}
+        for name, part in zip(partition.names, partition.features, strict=True)
+    ]
+
+
+def _tables(summary: Report) -> list[Table]:
+    """Return the tables of `describe`: the whole, agents, labels, features."""
+    from vpem.errors import shorten
+
+    from .output import number, plural
+
+    edges, labels, agents = summary["edges"], summary["labels"], summary["agents"]
+    facts = [
+        ("file", summary["path"]),
+        *summary["about"].items(),
+        ("rows", summary["n_samples"]),
+        ("features", summary["n_features"]),
+        ("type", f"{summary['dtype']}, {summary['bytes'] / 1e6:.4g} MB"),
+        ("ids", "yes" if summary["has_ids"] else "no"),
+        ("labels", "no" if labels is None else f"{len(labels)} different"),
+        ("agents", "not assigned" if agents is None else summary["n_agents"]),
+        ("graph", "none" if edges is None else plural(len(edges), "edge")),
+        ("constant features", summary["n_constant"]),
+        ("values missing (NaN)", _share(summary)),
+        ("values infinite", summary["n_non_finite"] - summary["n_missing"]),
+    ]
+    tables = [_filled(facts, "dataset", "")]
+    if agents is not None:
+        held = [(a["name"], len(a["features"]), shorten(a["features"])) for a in agents]
+        tables.append(_filled(held, "agent", "number", "features", right=("number",)))
+    if labels is not None:
+        counts = [(item["label"], item["count"]) for item in labels]
+        tables.append(_filled(counts, "label", "rows", right=("rows",)))
+    if summary["columns"]:
+        return [*tables, _columns(summary["columns"])]
+    heads = ("mean", "sd", "min", "max")
+    features = [
+        (f["name"], *(number(f[head]) for head in heads), _notes(f)) for f in summary["features"]
+    ]
+    tables.append(_filled(features, "feature", *heads, "note", right=heads))
+    return tables
+
+
+def _columns(columns: Sequence[Report]) -> Table:
+    """Return the table of what the columns of a table hold."""
+    rows = []
+    for one in columns:
+        few = one["kind"] == "text" and one["different"] is not None
+        kind = f"text, {one['different']} different" if few else one["kind"]
+        ends = (one["least"] or "-", one["most"] or "-")
+        missing = "-" if one["missing"] is None else one["missing"]
+        rows.append((one["name"], kind, missing, *ends, one["use"]))
+    heads = ("column", "holds", "missing", "least", "most", "use")
+    return _filled(rows, *heads, right=("missing", "least", "most"))
+
+
+def _share(summary: Report) -> str:
+    """Return how many values are missing, and their share."""
+    count = summary["n_missing"]
+    if not count:
+        return "0"
+    share = count / (summary["n_samples"] * summary["n_features"])
+    return f"{count} ({100 * share:.2g} %)"
+
+
+def _notes(feature: Report) -> str:
+    """Return what is unusual about a feature."""
+    from vpem.errors import shorten
+
+    notes = ["constant"] if feature["constant"] else []
+    if feature["levels"]:
+        notes.append(f"categorical: {shorten(feature['levels'])}")
+    elif feature["family"] != "gaussian":
+        notes.append(feature["family"])
+    if feature["missing"]:
+        notes.append(f"{feature['missing']} missing")
+    if feature["non_finite"] > feature["missing"]:
+        notes.append(f"{feature['non_finite'] - feature['missing']} infinite")
+    return ", ".join(notes)
+
+
+def _filled(rows: Sequence[tuple[Any, ...]], *columns: str, right: tuple[str, ...] = ()) -> Table:
+    """Return a table of the first rows, saying how many it leaves out."""
+    from .output import table
+
+    left = len(rows) - MOST_ROWS
+    caption = f"and {left} more; --json shows all" if left > 0 else None
+    return table(rows[:MOST_ROWS], *columns, right=right, caption=caption)
+
+
+class PartyHolding(HoldingSettings, heading="Data", kept=False):
+    """Which party is to have which features."""
+
+    agents: int | None = changed(
+        HoldingSettings,
+        "agents",
+        help="Divide the features among so many parties, in order. Default: the partition stored "
+        "in the dataset.",
+    )
+    partition: Path | None = changed(
+        HoldingSettings, "partition", help="JSON file that says which party gets which features."
+    )
+
+
+def split(
+    source: DataFile,
+    output: Annotated[
+        Path,
+        FOLDER,
+        typer.Option("--output", "-o", help="Folder for the files; made if it is not there."),
+    ],
+    shuffle: Annotated[
+        bool, typer.Option("--shuffle", help="Put each party's rows in an order of its own.")
+    ] = False,
+    drop_ids: Annotated[
+        float, typer.Option(help="Share of the rows that each party lacks, drawn for each anew.")
+    ] = 0.0,
+    seed: Annotated[int, typer.Option(help="Seeds --shuffle and --drop-ids.")] = 0,
+    force: Force = False,
+    *,
+    table: TableSettings,
+    held: Annotated[PartyHolding, Without("split workers worker_rows sample_weight")],
+    printing: Printing,
+) -> None:
+    """Cut a dataset into one file a party, with ids.
+
+    The files are there to try 'vpem fit --parties'. Labels go to the first party; rows without ids
+    are called by their numbers.
+
+    Example: vpem data split data/breast_cancer.h5 --agents 5 --shuffle --drop-ids 0.05 -o parties
+    """
+    from .output import Screen, plural, print_json
+
+    with Screen(printing.quiet) as screen:
+        from vpem.errors import InputError
+        from vpem.files.families import Asked, settle
+        from vpem.files.parties.joining import cut, file_stems
+        from vpem.network.partition import contiguous
+
+        tell = teller(screen.say, families=True)
+        whole = read_one(source, table, Where(), tell, dataset=held.dataset)
+        if held.agents is not None:
+            # More agents than features are refused.
+            names = [f"party{number}" for number in range(min(held.agents, whole.n_features))]
+            parties = contiguous(whole.n_features, held.agents, names=names)
+        elif held.partition is None and whole.partition is None:
+            raise InputError(
+                f"{source} does not say which party gets which features; give --agents N or "
+                "--partition FILE"
+            )
+        else:
+            parties = partition_of(whole, held, True)
+        whole = settle(whole, Asked.of(table.family), parties)
+        if table.family is not None:
+            tell_families(whole, table, screen.say)
+        parts = cut(whole, parties, shuffle=shuffle, drop_ids=drop_ids, seed=seed)
+        files = [output / f"{stem}.h5" for stem in file_stems(parties.names)]
+        _write(output, files, parts, force)
+        for file, part in zip(files, parts, strict=True):
+            screen.say(
+                f"wrote {file}: {plural(part.n_samples, 'row')}, "
+                f"{plural(part.n_features, 'feature')}"
+            )
+    if printing.json:
+        listed = [
+            {
+                "name": file.stem,
+                "file": str(file),
+                "rows": part.n_samples,
+                "features": list(part.feature_names),
+            }
+            for file, part in zip(files, parts, strict=True)
+        ]
+        how = {"seed": seed, "shuffled": shuffle, "drop_ids": drop_ids}
+        print_json({"source": str(source), **how, "parties": listed})
+
+
+def _write(folder: Path, files: Sequence[Path], parts: Sequence[Dataset], force: bool) -> None:
+    """Write all files, or none."""
+    from vpem.files.datasets import write_dataset
+    from vpem.files.hdf5 import check_writable
+    from vpem.files.temporaries import new_folder
+
+    writes("--output", *files)
+    with new_folder(folder, parents=True):
+        for file in files:
+            check_writable(file, force, "datasets")
+        new = [file for file in files if not file.exists()]
+        try:
+            for file, part in zip(files, parts, strict=True):
+                write_dataset(file, part, force)
+        except BaseException:
+            for file in new:
+                file.unlink(missing_ok=True)
+            raise
+
+
+def _target(value: Path | None, options: Mapping[str, Any]) -> list[Path]:
+    """Return where the dataset is written."""
+    return [value or Path(f"{options['name']}.h5")]
+
+
+def fetch(
+    name: Annotated[str, typer.Argument(help="Which dataset: htru2 (pulsar candidates, UCI).")],
+    output: Annotated[
+        Path | None,
+        Role(writes=True, files=_target),
+        typer.Option("-o", "--output", help="Write here (HDF5). Default: NAME.h5."),
+    ] = None,
+    given: Annotated[
+        Path | None,
+        READ,
+        typer.Option(
+            "--from", help="Read this copy (CSV, or the zip it comes in) and download nothing."
+        ),
+    ] = None,
+    cache: Annotated[
+        Path | None,
+        FOLDER,
+        typer.Option(
+            help="Folder where the download is kept. Default: $VPEM_CACHE, or the user's cache."
+        ),
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace an existing output.")] = False,
+    quiet: Quiet = False,
+) -> None:
+    """Write an open dataset, downloaded once and checked.
+
+    It is checked by its SHA-256. Downloads need pooch: pip install
+    'vpem[fetch]'.
+
+    Example: vpem data fetch htru2 --from pulsars.csv -o htru2.h5
+    """
+    from .output import Screen
+
+    with Screen(quiet) as screen:
+        from vpem.errors import InputError, check_choice
+        from vpem.files.datasets import write_dataset
+        from vpem.files.examples import OPEN, fetch, kept_in
+        from vpem.files.hdf5 import check_writable
+
+        check_choice("dataset", name, OPEN)
+        if given is not None and cache is not None:
+            raise InputError("--cache is where downloads are kept, but with --from there is none")
+        if given is None:
+            reads("--cache", kept_in(OPEN[name], cache))
+        (target,) = _target(output, {"name": name})
+        check_writable(target, force, "datasets")
+        dataset, about = fetch(name, given, cache)
+        write_dataset(target, dataset, force, about=about)
+        screen.say(
+            f"wrote {target}: {dataset.n_samples} rows, {dataset.n_features} features, labels, "
+            f"{dataset.n_features} agents; {about['source']}"
+        )
+
+
+EXAMPLES_FOLDER = Path("data")
+"""Where all are copied to: pages and help name them there."""
+
+
+def _targets(value: Path | None, options: Mapping[str, Any]) -> list[Path]:
+    """Return the files that are written."""
+    from vpem.files.examples import EXAMPLES
+
+    name = options["name"]
+    if name is None:
+        folder = value or EXAMPLES_FOLDER
+        return [*(folder / example.file for example in EXAMPLES.values()), folder / "README.md"]
+    file = EXAMPLES[name].file if name in EXAMPLES else ""
+    return [value / file if value.is_dir() else value] if value else [Path(file)]
+
+
+def list_(
+    json: Json = False,
+) -> None:
+    """List the datasets that come with vpem.
+
+    Example: vpem data list
+    """
+    from vpem.files.examples import EXAMPLES
+
+    from .output import print_json, show, table
+
+    if json:
+        print_json({name: vars(example) for name, example in EXAMPLES.items()})
+        return
+    sizes = [(name, e.rows, e.columns, e.what) for name, e in EXAMPLES.items()]
+    heads = ("dataset", "rows", "columns", "")
+    rights = [(name, e.source, e.licence) for name, e in EXAMPLES.items()]
+    show(
+        table(sizes, *heads, right=("rows", "columns")),
+        table(rights, "dataset", "from", "licence"),
+        "'vpem data copy' copies all to the folder data/, 'vpem data copy wine' one to this folder",
+    )
+
+
+def copy(
+    name: Annotated[
+        str | None,
+        typer.Argument(
+            help="Which dataset: breast_cancer, wine, heart, oxford_boys, theophylline, notices. "
+            "Default: all."
+        ),
+    ] = None,
+    output: Annotated[
+        Path | None,
+        Role(writes=True, files=_targets),
+        typer.Option(
+            "-o",
+            "--output",
+            help="Write here; a name that ends in .csv makes a table. Default: the dataset's own "
+            "name, in this folder; of all, the folder data.",
+        ),
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace existing files.")] = False,
+    quiet: Quiet = False,
+) -> None:
+    """Copy a dataset that comes with vpem, or all of them.
+
+    Once all are in the folder data, examples of help and pages run as they are shown.
+
+    Example: vpem data copy wine -o wine.csv
+
+    Example: vpem data copy -o examples
+    """
+    from .output import Screen
+
+    with Screen(quiet) as screen:
+        from vpem.errors import check_choice
+        from vpem.files.examples import EXAMPLES, copy_all, copy_example
+
+        if name is None:
+            folder = output or EXAMPLES_FOLDER
+            copy_all(folder, force)
+            screen.say(f"wrote {len(EXAMPLES)} datasets, and where they are from, to {folder}")
+            return
+        check_choice("dataset", name, EXAMPLES)
+        (target,) = _targets(output, {"name": name})
+        copy_example(name, target, force)
+        example = EXAMPLES[name]
+        screen.say(
+            f"wrote {target}: {example.rows} rows, {example.columns} columns; {example.source} "
+            f"({example.licence})"
+        )
 
 
 app = typer.Typer(
@@ -192,8 +705,8 @@ def repack(
         screen.say(f"wrote {output}")
 
 
-app.command("list")(examples.list_)
-app.command("copy")(examples.copy)
+app.command("list")(list_)
+app.command("copy")(copy)
 app.command("fetch")(fetch)
 app.command("split")(split)
 app.command("describe")(describe)

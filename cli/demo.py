@@ -1,8 +1,103 @@
-"""`vpem demo`: the main job, from data to a picture, in a folder that goes again."""
+"""Demonstrations: commands that are printed, and run, in a folder of their own.
+
+`vpem demo`: the main job, from data to a picture, in a folder that goes again.
+
+`vpem study demo`: three parties and a server on this machine, each in a process and a folder.
+"""
 
 from __future__ import annotations
 
-from .play import Keep, Play, folder
+import os
+import shlex
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from .files import FOLDER
+
+Keep = Annotated[
+    Path | None,
+    FOLDER,
+    typer.Option(help="Keep all files in this new folder.", show_default=False),
+]
+
+MOST_SECONDS = 300
+MAIN = "import vpem_cli; vpem_cli.main()"
+
+
+@dataclass
+class Play:
+    """Commands that are printed, and run, each in a process of its own."""
+
+    home: Path  # each name has a folder of its own in it
+    messages: bool = False  # print these too
+    environment: dict[str, str] = field(
+        default_factory=lambda: {**os.environ, "OMP_WAIT_POLICY": "passive"}
+    )
+
+    def tell(self, sentence: str) -> None:
+        """Say what comes."""
+        print(f"\n# {sentence}", flush=True)
+
+    def show(self, who: str, *words: str) -> None:
+        """Print a command as somebody types it."""
+        print(f"{who}$ {shlex.join(words)}", flush=True)
+
+    def run(self, who: str, command: str, *words: str) -> str:
+        """Run one command in somebody's folder, and return what it prints."""
+        self.show(who, "vpem", *command.split(), *words)
+        return self.end(who, self.start(who, *command.split(), *words))
+
+    def start(self, who: str, *words: str) -> subprocess.Popen[str]:
+        """Start a command of vpem in somebody's folder."""
+        return subprocess.Popen(
+            [sys.executable, "-c", MAIN, *words],
+            cwd=self.home / who,
+            env=self.environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT if self.messages else subprocess.PIPE,
+            text=True,
+        )
+
+    def end(self, who: str, process: subprocess.Popen[str]) -> str:
+        """Return what a process has printed, once it has ended well."""
+        from vpem.errors import VpemError
+
+        try:
+            out, err = process.communicate(timeout=MOST_SECONDS)
+        except subprocess.TimeoutExpired:
+            raise VpemError(f"{who or 'vpem'} has not ended after {MOST_SECONDS} s") from None
+        if process.returncode != 0:
+            said = (err or out).strip().splitlines()[-1:] or ["nothing"]
+            raise VpemError(f"the demonstration ends, since {who or 'vpem'} said: {said[0]}")
+        return out.rstrip("\n")
+
+
+@contextmanager
+def folder(keep: Path | None) -> Iterator[Path]:
+    """Make a folder, which goes in the end, unless it is kept."""
+    from vpem.errors import FileError
+
+    if keep is None:
+        with tempfile.TemporaryDirectory(prefix="vpem-demo-") as made:
+            yield Path(made)
+        return
+    try:
+        keep.mkdir(mode=0o700)
+    except OSError as error:
+        raise FileError(f"{keep} cannot be made: {error.strerror}; give a new folder") from None
+    yield keep
+
 
 STEPS = (
     ("Ten agents hold three measurements each of 569 breast masses:",
@@ -38,3 +133,124 @@ def demo(keep: Keep = None) -> None:
             screen.say("nothing was kept; 'vpem demo --keep try' keeps all files in the folder try")
         else:
             screen.say(f"all files are in {keep}")
+
+
+SERVER = "hub"
+PARTIES = ("clinic", "lab", "imaging")
+KNOWN = 550
+"""Patients that each party knows, of all."""
+
+ROWS = 3
+"""Of labels that are shown, of each party."""
+
+
+def demo_of_study(keep: Keep = None) -> None:
+    """Try it all: three parties and a server on this machine.
+
+    Each has a folder and processes of its own, and they meet over TLS on 127.0.0.1. The breast
+    cancer data are cut into three tables, by features, of patients that not all know, and sums are
+    masked. Every command is printed as it is run; it takes less than a minute.
+
+    Example: vpem study demo --keep try
+    """
+    from .output import Screen
+
+    with Screen() as screen, folder(keep) as home:
+        for name in (SERVER, *PARTIES):
+            (home / name).mkdir(mode=0o700)
+        play = _Study(home)
+        _write_tables(home)
+        play.tell("Each makes a key, which stays at home:")
+        words = {who: _words(play.run(who, "party init", "--name", who)) for who in play.all}
+        play.tell("The server's organiser says what will be run, and signs it:")
+        address = f"127.0.0.1:{_free_port()}"
+        options = ["--hops", "0", "-k", "2", "--align", "ids", "--scale", "standard"]
+        options.append("--secure-sum")
+        print(play.run(SERVER, "study init", "heart", "--star", address, *options))
+        play.tell("Each party asks to take part; words are compared by telephone:")
+        for who in PARTIES:
+            play.send("heart.toml", SERVER, who)
+            play.run(who, "party request", "heart.toml", f"{who}.csv", "--id-column", "patient")
+            play.send(f"{who}.request", who, SERVER)
+            play.run(SERVER, "study approve", f"{who}.request", "--fingerprint", words[who])
+        for who in PARTIES:
+            play.send("heart.toml", SERVER, who)
+        play.tell("All run it, each at home, at the same time:")
+        play.fit()
+        play.tell("What each party has now, of its own patients:")
+        for who in PARTIES:
+            play.head(who, f"{who}-clusters.csv")
+        if keep is not None:
+            screen.say(f"all files are in {keep}")
+
+
+class _Study(Play):
+    """Commands of members, each in a folder of its own."""
+
+    all = (SERVER, *PARTIES)
+
+    def send(self, file: str, giver: str, taker: str) -> None:
+        """Copy a file into somebody else's folder, as mail would."""
+        self.show(giver, "cp", file, f"../{taker}/")
+        shutil.copy(self.home / giver / file, self.home / taker)
+
+    def fit(self) -> None:
+        """Run the fit at all members at once, and print the report of one."""
+        processes: dict[str, subprocess.Popen[str]] = {}
+        try:
+            for who in self.all:
+                words = ["fit", "--study", "heart.toml", "--as", who]
+                if who != SERVER:
+                    words += [f"{who}.csv", "--id-column", "patient"]
+                    words += ["--labels", f"{who}-clusters.csv"]
+                self.show(who, "vpem", *words)
+                processes[who] = self.start(who, *words)
+            told = {who: self.end(who, process) for who, process in processes.items()}
+        finally:
+            for process in processes.values():
+                if process.poll() is None:
+                    process.kill()
+                    process.communicate()
+        self.tell(f"What {PARTIES[0]} sees; the others see the same:")
+        print(told[PARTIES[0]])
+
+    def head(self, who: str, file: str) -> None:
+        """Print the first lines of a file."""
+        self.show(who, "head", f"-{ROWS + 1}", file)
+        lines = (self.home / who / file).read_text(encoding="utf-8").splitlines()
+        print("\n".join(lines[: ROWS + 1]))
+
+
+def _free_port() -> int:
+    """Return a port of this machine at which nobody listens."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return int(free.getsockname()[1])
+
+
+def _words(shown: str) -> str:
+    """Return the twelve words of what 'vpem party init' prints."""
+    lines = shown.splitlines()
+    place = next(place for place, line in enumerate(lines) if line.strip().startswith("in words"))
+    return " ".join([*lines[place].split()[2:], *lines[place + 1].split()])
+
+
+def _write_tables(home: Path) -> None:
+    """Cut the breast cancer data into a table a party, in an order of its own, some missing."""
+    import csv
+
+    import numpy as np
+
+    from vpem.files.data import read_dataset
+    from vpem.files.examples import example_path
+
+    data = read_dataset(example_path("breast_cancer"))
+    rng = np.random.default_rng(1)
+    shares = np.array_split(np.arange(data.n_features), len(PARTIES))
+    for who, columns in zip(PARTIES, shares, strict=True):
+        with open(home / who / f"{who}.csv", "w", newline="", encoding="utf-8") as file:
+            table = csv.writer(file)
+            table.writerow(["patient", *(data.feature_names[column] for column in columns)])
+            for row in rng.permutation(data.n_samples)[:KNOWN]:
+                values = [f"{data.X[row, column]:.6g}" for column in columns]
+                table.writerow([f"P{row:03}", *values])

@@ -1,9 +1,21 @@
-"""`vpem doctor`: whether this installation works, and what would make it work better."""
+"""What `vpem doctor` looks at: every function returns facts and adds problems to a list.
+
+A problem is a pair: whether something that is needed is broken, and one line of what is wrong and
+what to do.
+
+`vpem doctor`: whether this installation works, and what would make it work better.
+"""
 
 from __future__ import annotations
 
+import os
+import shutil
+import subprocess
+import sys
 import warnings
-from typing import TYPE_CHECKING
+from importlib import import_module, metadata
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -11,6 +23,360 @@ from .options import Json
 
 if TYPE_CHECKING:
     from vpem.network.schema import Report
+
+
+Problems = list[tuple[bool, str]]
+
+BUILT = (".so", ".pyd")
+
+NEEDED = {
+    "numpy": "numpy",
+    "scipy": "scipy.linalg",
+    "h5py": "h5py",
+    "networkx": "networkx",
+    "scikit-learn": "sklearn",
+    "threadpoolctl": "threadpoolctl",
+    "typer": "typer",
+    "rich": "rich",
+    "pyarrow": "pyarrow",
+    "matplotlib": "matplotlib",
+}
+"""Distributions that vpem needs, and a module of each."""
+
+EXTRAS = {
+    "cvxpy": ("cvxpy", "sdp", "--weights fastest"),
+    "openmined-psi": ("private_set_intersection", "psi", "--align psi"),
+    "dp-accounting": ("dp_accounting", "dp", "--epsilon, --release-epsilon"),
+    "mpi4py": ("mpi4py", "mpi", "--engine mpi"),
+    "cryptography": ("cryptography.x509", "secure", "--secure-sum, --engine tls"),
+    "mnemonic": ("mnemonic", "tls", "fingerprints in words"),
+    "websockets": ("websockets", "tls", "--engine tls"),
+}
+"""Distributions that add something: a module, the extra of vpem, and what for."""
+
+LIBRARY_VARIABLES = ("VPEM_INSTRUCTIONS", "VPEM_NO_OPENMP", "VPEM_READ_LIMIT")
+SETS = ("base", "avx2", "avx512")
+TIMEOUT = 60.0
+
+
+def _version(name: str) -> str | None:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def libraries(problems: Problems) -> dict[str, str | None]:
+    """Versions of Python, vpem and what it needs, each of which is loaded."""
+    found: dict[str, str | None] = {"python": sys.version.split()[0]}
+    try:
+        found["vpem"] = str(import_module("vpem").__version__)
+    except Exception as error:
+        problems.append((True, f"vpem cannot be loaded: {_first_line(error)}; install it again"))
+    for name, module in NEEDED.items():
+        found[name] = _version(name)
+        try:
+            import_module(module)
+        except Exception as error:
+            advice = f"{name} cannot be loaded: {_first_line(error)}; try: pip install {name}"
+            problems.append((True, advice))
+    return found
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
+
+
+def processors(problems: Problems) -> Report:
+    """Processors there are and may be used, and the threads that kernels start."""
+    wanted = os.environ.get("OMP_NUM_THREADS")
+    found: Report = {
+        "there": os.cpu_count(),
+        "usable": None,
+        "limit": None,
+        "OMP_NUM_THREADS": wanted,
+        "OPENBLAS_THREAD_TIMEOUT": os.environ.get("OPENBLAS_THREAD_TIMEOUT"),
+        "threads": None,
+        "why": None,
+    }
+    try:
+        from vpem._core.threads import processor_limit, thread_count, whereabouts
+
+        found["usable"], found["limit"] = len(whereabouts()[1]), processor_limit()
+        found["threads"] = thread_count(None)
+    except Exception:  # NumPy is told of elsewhere
+        return found
+    threads, limit = found["threads"], found["limit"]
+    found["why"] = _why(wanted, found)
+    if wanted and found["why"] != "OMP_NUM_THREADS":
+        problems.append(
+            (False, f"OMP_NUM_THREADS is {wanted[:40]!r}, no number, and not looked at")
+        )
+    if limit is not None and threads > max(1, round(limit)):
+        problems.append(
+            (False, f"{threads} threads would share {limit:g} processors that the container may "
+                    f"use; set OMP_NUM_THREADS={max(1, round(limit))}")
+        )  # fmt: skip
+    elif found["usable"] and threads > found["usable"]:
+        problems.append(
+            (False, f"{threads} threads would share {found['usable']} processors; lower "
+                    "OMP_NUM_THREADS")
+        )  # fmt: skip
+    return found
+
+
+def _why(wanted: str | None, found: Report) -> str:
+    """What makes the number of threads."""
+    from vpem.checks import read_int
+
+    if (read_int((wanted or "").split(",")[0]) or 0) > 0:
+        return "OMP_NUM_THREADS"
+    usable, limit = found["usable"], found["limit"]
+    if limit is not None and max(1, round(limit)) < usable:
+        return "what the container may use"
+    if usable < (found["there"] or 0):
+        return "processors that the process may run on"
+    return "one a processor"
+
+
+def blas() -> list[Report]:
+    """BLAS and OpenMP libraries that this process has loaded."""
+    try:
+        import_module("scipy.linalg.cython_blas")
+        controller = import_module("threadpoolctl").ThreadpoolController()
+    except Exception:  # told of elsewhere
+        return []
+    keys = ("user_api", "internal_api", "version", "num_threads", "filepath")
+    return [{key: one.get(key) for key in keys} for one in controller.info()]
+
+
+def kernels(problems: Problems) -> Report:
+    """How the kernels are built, which instructions they use, and whether they agree with NumPy."""
+    found: Report = {"built": [], "openmp": None, "instructions": None,
+                             "machine": instructions_there(), "largest_error": None,
+                             "waiting": None}  # fmt: skip
+    folder = Path(__file__).parent
+    try:
+        folder = Path(str(import_module("vpem._core").__file__)).parent
+        sources = {path.stem for path in folder.glob("*.pyx")}  # where it is run from a clone
+        built = {path.name.split(".")[0] for path in folder.iterdir() if path.suffix in BUILT}
+        for name in sorted(sources | built):
+            module = import_module(f"vpem._core.{name}")
+            found["built"].append(name)
+        found["waiting"] = import_module("vpem._core").waiting()
+        found["openmp"] = _with_openmp(Path(str(module.__file__)))
+        found["instructions"] = import_module("vpem._core.sweep").instruction_set()
+    except Exception as error:
+        problems.append(
+            (True, f"the kernels cannot be loaded: {_first_line(error)}; build them: pip install .")
+        )
+        return found
+    if not found["openmp"]:
+        problems.append(
+            (False, "the kernels are built without OpenMP and use one thread; build them with a "
+                    "compiler that has it")
+        )  # fmt: skip
+    wanted = os.environ.get("VPEM_INSTRUCTIONS")
+    if wanted and wanted not in SETS:
+        problems.append((False, f"VPEM_INSTRUCTIONS is {wanted!r}; it may be base or avx2"))
+    elif wanted and wanted != found["machine"]:
+        problems.append((False, f"VPEM_INSTRUCTIONS={wanted} keeps the kernels to fewer "
+                                "instructions than the machine has; unset it"))  # fmt: skip
+    try:
+        found["largest_error"] = self_check()
+    except Exception as error:
+        problems.append((True, f"the kernels fail: {_first_line(error)}; build them again"))
+        return found
+    if found["largest_error"] > 1.0:
+        problems.append(
+            (True, "the kernels do not agree with NumPy "
+                   f"({found['largest_error']:.2g} times the error allowed); build them again, or "
+                   "set VPEM_INSTRUCTIONS=base")
+        )  # fmt: skip
+    return found
+
+
+def _with_openmp(module: Path) -> bool:
+    """Whether a compiled module calls an OpenMP library."""
+    content = module.read_bytes()
+    return b"GOMP_" in content or b"__kmpc_fork_call" in content
+
+
+def instructions_there() -> str | None:
+    """Largest instruction set of the kernels that the processor says it has, where it can be read.
+
+    Flags of Linux; None elsewhere.
+    """
+    try:
+        text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return None
+    lines = (line for line in text.splitlines() if line.startswith(("flags", "Features")))
+    flags = set(next(lines, ":").partition(":")[2].split())
+    if not {"avx2", "fma"} <= flags:
+        return "base"
+    return "avx512" if {"avx512f", "avx512dq"} <= flags else "avx2"
+
+
+def self_check() -> float:
+    """Return the difference of kernels and their NumPy twins: up to 1, rounding explains it."""
+    import numpy as np
+
+    from vpem._core import codecs, reference, reference_codecs, sweep
+    from vpem._core.threads import one_blas_thread
+
+    rng = np.random.default_rng(0)
+    widths, n_rows, n_components = (5, 1, 9), 20_133, 3  # enough for two threads
+    d = sum(widths)
+    parts = [np.eye(w) + np.tril(rng.normal(size=(w, w))) / w for w in widths for _ in range(3)]
+    worst = 0.0
+    for dtype, allowed in ((np.float64, 1e-10), (np.float32, 1e-3)):
+        for diagonal in (False, True):
+            inverse = np.concatenate([part.ravel() for part in parts])
+            if diagonal:
+                inverse = rng.uniform(0.5, 2.0, n_components * d)
+            arguments: tuple[Any, ...] = (
+                rng.normal(size=(n_rows, d)).astype(dtype), np.empty(0),
+                np.concatenate([[0], np.cumsum(widths)]).astype(np.intp),
+                rng.normal(size=(n_components, d)).astype(dtype), inverse.astype(dtype), diagonal,
+                rng.normal(size=(n_components, len(widths))).astype(dtype),
+                np.ones((1, len(widths))), np.log(np.full((1, n_components), 1 / n_components)),
+            )  # fmt: skip
+            outcomes = []
+            pair: tuple[tuple[Any, int], ...] = ((sweep.sweep, 2), (reference.sweep, 1))
+            for function, n_threads in pair:
+                sums = (np.zeros((1, n_components)), np.zeros((n_components, d)),
+                        np.zeros(len(inverse)))  # fmt: skip
+                with one_blas_thread():
+                    told = function(*arguments, *sums, 0.0, n_threads)
+                outcomes.append((told, *sums))
+            for mine, twin in zip(*outcomes, strict=True):
+                size = max(1.0, float(np.abs(twin).max()))
+                worst = max(worst, float(np.abs(mine - twin).max()) / (size * allowed))
+    values = rng.normal(size=(4, 37))
+    keys = rng.integers(0, 2**63, size=(4,), dtype=np.uint64)
+    decoded = [np.empty_like(values) for _ in range(2)]
+    for module, to in zip((codecs, reference_codecs), decoded, strict=True):
+        module.natural_transmit(values, keys, 3, to, np.zeros(4, dtype=np.uint8), 1)
+    return worst if np.array_equal(decoded[0], decoded[1]) else float("inf")
+
+
+def extras(problems: Problems) -> dict[str, Report]:
+    """What adds something to vpem: its version, or how to get it; a broken one is a problem."""
+    found: dict[str, Report] = {}
+    for name, (module, extra, what) in EXTRAS.items():
+        version = _version(name)
+        found[name] = {"version": version, "for": what, "install": f"pip install 'vpem[{extra}]'"}
+        if version is not None:
+            try:
+                import_module(module)
+            except Exception as error:
+                problems.append(
+                    (False, f"{name}, for {what}, cannot be loaded: {_first_line(error)}; try: "
+                            f"pip install --force-reinstall 'vpem[{extra}]'")
+                )  # fmt: skip
+    return found
+
+
+def mpi(problems: Problems) -> Report:
+    """The MPI library of mpi4py, and the launcher: those of another MPI do not go together."""
+    beside = Path(sys.executable).parent
+    launcher = shutil.which("mpiexec") or shutil.which("mpiexec", path=str(beside))
+    found: Report = {"library": None, "mpiexec": launcher, "launcher": None}
+    if _version("mpi4py") is None:
+        return found
+    # In a process of its own: what does not go together may end it.
+    program = (
+        "import mpi4py; mpi4py.rc.initialize = False; from mpi4py import MPI; "
+        "print(MPI.Get_library_version())"
+    )
+    library = _output(sys.executable, "-c", program)
+    if library is None:
+        problems.append(
+            (False, "mpi4py finds no MPI library, for --engine mpi; try: pip install mpich")
+        )
+        return found
+    found["library"] = " ".join(library.split("\n")[0].split())
+    if launcher is None:
+        problems.append((False, "there is no mpiexec, for --engine mpi; try: pip install mpich"))
+        return found
+    found["launcher"] = _maker(_output(launcher, "--version") or "")
+    maker = _maker(library)
+    if maker and found["launcher"] and maker != found["launcher"]:
+        problems.append(
+            (False, f"mpi4py is built for {maker}, but {launcher} is that of {found['launcher']}; "
+                    "take the mpiexec of the same MPI")
+        )  # fmt: skip
+    return found
+
+
+def _maker(text: str) -> str | None:
+    """Name the MPI that a text is of; those of one name start each other's processes."""
+    for word, name in (("open mpi", "Open MPI"), ("openrte", "Open MPI"), ("intel", "MPICH"),
+                       ("mpich", "MPICH"), ("hydra", "MPICH"), ("mvapich", "MPICH")):  # fmt: skip
+        if word in text.lower():
+            return name
+    return None
+
+
+def _output(*words: str) -> str | None:
+    """What a program prints, or None where it fails."""
+    try:
+        found = subprocess.run(
+            words, capture_output=True, text=True, timeout=TIMEOUT, check=True,
+            stdin=subprocess.DEVNULL,
+        )  # fmt: skip
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return found.stdout
+
+
+def surroundings(problems: Problems, known: set[str]) -> Report:
+    """Terminal, temporary folder, and variables that are meant for vpem but not ``known``."""
+    import tempfile
+
+    size = shutil.get_terminal_size()
+    found: Report = {
+        "terminal": {
+            "stdout": sys.stdout.isatty(),
+            "stderr": sys.stderr.isatty(),
+            "width": size.columns,
+            "colour": sys.stdout.isatty() and not os.environ.get("NO_COLOR")
+            and os.environ.get("TERM") != "dumb",
+            "encoding": getattr(sys.stdout, "encoding", None),
+            "TERM": os.environ.get("TERM"),
+            "NO_COLOR": os.environ.get("NO_COLOR"),
+        },
+        "temporary": None,
+        "variables": {},
+    }  # fmt: skip
+    try:
+        folder = tempfile.gettempdir()
+        found["temporary"] = folder
+        with tempfile.TemporaryDirectory(dir=folder) as inside:
+            file = Path(inside, "written.h5")
+            with import_module("h5py").File(file, "w") as made:
+                made["x"] = [1.0]
+            with import_module("h5py").File(file, "r") as read:
+                if read["x"][0] != 1.0:
+                    raise OSError("what was written is not read")
+    except ImportError:  # h5py is told of elsewhere
+        pass
+    except Exception as error:
+        problems.append(
+            (True, f"no HDF5 file can be written in a temporary folder: {_first_line(error)}; "
+                   "set TMPDIR to one with room, or HDF5_USE_FILE_LOCKING=FALSE")
+        )  # fmt: skip
+    for name in sorted(os.environ):
+        if name.startswith("VPEM_"):
+            found["variables"][name] = os.environ[name]
+            if name not in known and name not in LIBRARY_VARIABLES:
+                from vpem.errors import did_you_mean
+
+                near = did_you_mean(name.lower(), [each.lower() for each in known]).upper()
+                hint = near.replace("DID YOU MEAN", "did you mean")
+                problems.append((False, f"{name} is the variable of no option{hint}; unset it"))
+    return found
 
 
 def doctor(context: typer.Context, json: Json = False) -> None:
@@ -24,7 +390,6 @@ def doctor(context: typer.Context, json: Json = False) -> None:
 
     Example: vpem doctor
     """
-    from . import checkup
     from .config import leaves, variables
     from .output import print_json
 
@@ -33,18 +398,18 @@ def doctor(context: typer.Context, json: Json = False) -> None:
         for path, member in leaves(context.find_root().command)
         for name in variables(path, member)
     }
-    problems: checkup.Problems = []
+    problems: Problems = []
     with warnings.catch_warnings():
         # What libraries say of themselves when they are loaded is nobody's problem here.
         warnings.simplefilter("ignore")
         found: Report = {
-            "libraries": checkup.libraries(problems),
-            "processors": checkup.processors(problems),
-            "blas": checkup.blas(),
-            "kernels": checkup.kernels(problems),
-            "extras": checkup.extras(problems),
-            "mpi": checkup.mpi(problems),
-            **checkup.surroundings(problems, known),
+            "libraries": libraries(problems),
+            "processors": processors(problems),
+            "blas": blas(),
+            "kernels": kernels(problems),
+            "extras": extras(problems),
+            "mpi": mpi(problems),
+            **surroundings(problems, known),
         }
     problems.sort(key=lambda problem: not problem[0])
     works = not any(needed for needed, _ in problems)
@@ -61,8 +426,7 @@ def _show(found: Report, problems: list[tuple[bool, str]]) -> None:
     """Print problems, then facts."""
     from vpem.errors import printable
 
-    from .output import plural, show
-    from .tables import table
+    from .output import plural, show, table
 
     for needed, advice in problems:
         print(printable(f"{'broken' if needed else 'note'}: {advice}"))

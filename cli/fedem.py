@@ -8,18 +8,22 @@ from typing import TYPE_CHECKING, Annotated
 from vpem.records import changed, setting
 from vpem.settings import FedMixtureSettings, GraphSettings, SumSettings, WorkerSettings
 
-from .checkpoints import CheckpointSettings
-from .choices import StartSettings, started
-from .driver import Run
+from .choices import (
+    StartSettings,
+    graph_of,
+    heaviest_of,
+    own_rows,
+    own_weights,
+    started,
+    workers_of,
+)
+from .driver import CheckpointSettings, Run
 from .engine import EngineSettings, describe_engine
 from .labels import LabelFile, LabelledOutput, of_workers
 from .options import Given, MemoryLimit, Without
-from .output import Screen
-from .own import heaviest_of, own_rows, own_weights
+from .output import Progress, Screen
 from .parties import DataFiles, RowParties, gather
-from .progress import Progress
 from .results import Result
-from .workers import graph_of, workers_of
 
 if TYPE_CHECKING:
     from vpem.files.datasets import Dataset
@@ -192,9 +196,7 @@ def _steps(report: Report) -> str:
 
 def _show(report: Report) -> None:
     """Print what a reader wants to know."""
-    from .answers import answer
-    from .output import communication, each, number, plural, show, size
-    from .tables import table
+    from .output import answer, communication, each, number, plural, show, size, table
 
     network = [
         plural(report["n_workers"], "worker"),

@@ -1,52 +1,274 @@
-"""`vpem fit`: a mixture from data split by features over agents on a graph."""
+"""Labels of some rows that a fit takes: who has them, and which components they are.
+
+`vpem fit -k 2-6`: a fit of each number of components, of which that of lowest BIC is kept.
+
+`vpem fit`: a mixture from data split by features over agents on a graph.
+"""
 
 from __future__ import annotations
 
+import warnings
+from collections.abc import Sequence
+from dataclasses import KW_ONLY, dataclass
 from typing import TYPE_CHECKING, Any
 
+from vpem.errors import VpemWarning, printable
+from vpem.fits.selection.search import choose, search
+from vpem.fits.selection.trials import Cell, Problem
 from vpem.fits.settings import PrivacySettings
 from vpem.prior_settings import WEIGHT_PRIORS
 from vpem.settings import FitSettings, GraphSettings, HoldingSettings, SumSettings
 
-from .checkpoints import CheckpointSettings
 from .choices import (
     ComponentSettings,
     StartSettings,
+    Task,
     counts_of,
+    heaviest_of,
     how_summed,
     started,
     tell_of_parameters,
     with_families_of,
 )
-from .driver import Run
+from .config import in_options
+from .driver import CheckpointSettings, Run, catching, each_file, saver_of
 from .engine import EngineSettings, describe_engine
-from .known_labels import known_to, tell_of_labels
 from .labels import LabelFile, LabelledOutput, of_workers
 from .options import Given, MemoryLimit
-from .output import Screen, plural
-from .own import heaviest_of
+from .output import Progress, Screen, plural
 from .parties import DataFiles, FitFiles, gather
-from .progress import Progress
-from .promised import (
+from .results import (
+    Result,
     check_asked,
+    check_shards,
     kept_of_private,
     tell_of_clipped,
     tell_what_is_left,
     warned_of_private,
+    write_shards,
 )
-from .results import Result
-from .shards import check_shards, write_shards
-from .tasks import Task
+from .select import warn_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
+    from vpem.files.datasets import Dataset
+    from vpem.fits.labels import KnownLabels
     from vpem.fits.results import Fit
+    from vpem.fits.selection.search import Selection
+    from vpem.fits.selection.trials import Outcome
     from vpem.network.schema import Report
+    from vpem.settings import FitSettings
 
+    from .choices import Task
+    from .driver import Run
     from .labels import Found
-    from .tables import Table
+    from .output import Screen, Table
+    from .parties import FitFiles
+
+
+def place_of(asked: str | None, names: Sequence[str]) -> int:
+    """Return the number of the agent that has the labels, the first unless another is named."""
+    from vpem.checks import read_int
+    from vpem.errors import InputError, Setting, brief, did_you_mean, shorten
+
+    if asked is None:
+        return 0
+    if asked in names:
+        return list(names).index(asked)
+    number = read_int(asked)
+    if number is not None and 0 <= number < len(names):
+        return number
+    raise InputError(
+        Setting("labels_at"), f" must be an agent, by name or number, got {brief(asked)}"
+        f"{did_you_mean(asked, names)}; they are {shorten(names, 10)}",
+    )  # fmt: skip
+
+
+def known_to(
+    task: Task, asked: FitFiles, start: Path | None, counts: Sequence[int], how: FitSettings
+) -> KnownLabels | None:
+    """Return what this process can tell a fit of labels.
+
+    Components of a model to ``start`` from have the names of labels; ``counts`` are the numbers of
+    components there are to be, and ``how`` has the one of the start.
+    """
+    from vpem.errors import InputError, Setting
+    from vpem.fits.labels import KnownLabels
+
+    source: Dataset = task.source
+    found = source.labels_for_fit
+    if found is None:
+        return None
+    if len(counts) > 1:
+        raise InputError(
+            Setting("labels_for_fit"), " are no part of BIC, by which a number of components is "
+            "chosen; give one number of ", Setting("n_components"),
+        )  # fmt: skip
+    agent = source.labelled_by if asked.parties else place_of(asked.labels_at, task.names)
+    if start is None or found.names:
+        return KnownLabels(found.values, agent, found.names or None)
+    names = _names_of(start)
+    return KnownLabels(_by_name(found.values, names, how.n_components, start), agent, names)
+
+
+def _names_of(start: Path) -> tuple[str, ...]:
+    """Return the names of the components of a model."""
+    from vpem.errors import InputError, Setting
+    from vpem.files.models import read_model
+    from vpem.fits.answer import labels_of
+
+    names = labels_of(read_model(start).report)
+    if not names:
+        raise InputError(
+            f"{start} was fitted without labels, so that nothing says which of its components "
+            "is which; leave out ", Setting("labels_for_fit"), " or the start",
+        )  # fmt: skip
+    return names
+
+
+def _by_name(values: Any, names: Sequence[str], n_components: int, start: Path) -> Any:
+    """Return labels as probabilities of the components that have these names."""
+    import numpy as np
+
+    from vpem.errors import InputError, Setting, shorten
+    from vpem.fits.labels import KnownLabels
+
+    codes, own = KnownLabels(values).parsed(len(values), max(len(values), 1))
+    strange = [name for name in own if name not in names]
+    if strange:
+        raise InputError(
+            Setting("labels_for_fit"), f" have {shorten(map(repr, strange), 3)}, which no "
+            f"component of {start} is called: they are {shorten(names, 10)}",
+        )  # fmt: skip
+    shares = np.zeros((len(values), n_components))
+    for place, name in enumerate(own):
+        shares[:, list(names).index(name)] = codes[:, place]
+    shares[np.isnan(codes).any(axis=1)] = np.nan
+    return shares
+
+
+def tell_of_labels(found: Fit, screen: Screen) -> None:
+    """Say in a line which component has which label."""
+    told = found.labels_for_fit
+    if told is None:
+        return
+    from .output import plural
+
+    counts = [count if count % 1 else int(count) for count in told["rows"]]
+    each = [
+        f"{k} is {name} ({plural(count, 'row') if count == int(count) else f'{count:.1f} rows'})"
+        for k, (name, count) in enumerate(zip(told["names"], counts, strict=False))
+    ]
+    if each:
+        screen.say(f"component {', '.join(each)}; all roots learn it of labelled rows")
+
+
+class EachProgress(Progress):
+    """How far a fit is, of several numbers of components."""
+
+    cell: Cell | None = None
+
+    def place(self, progress: Any) -> str:
+        """Say which of them it is, and how far."""
+        count = "" if self.cell is None else f"{self.cell.n_components} components, "
+        return f"{count}{super().place(progress)}"
+
+
+def each_checkpoint(how: CheckpointSettings, counts: Sequence[int], run: Run) -> CheckpointSettings:
+    """Return how states of several fits are kept, each in a file that can be written."""
+    from vpem.files.checkpoints import own_files
+    from vpem.files.hdf5 import check_writable
+    from vpem.files.temporaries import check_ending
+
+    if how.checkpoint is None:
+        return how
+    check_ending(how.checkpoint, "checkpoints")
+    again = run.out.force or run.where.gone_on or how.resume or how.resume_if_any
+    each = [each_file(how.checkpoint, count) for count in counts]
+    files = [file for path in each for file in own_files(path, run.engine)]
+    for file in files:
+        check_writable(file, again)
+    if how.resume and any(file.exists() for file in files):
+        # The run may have ended before it came to the others.
+        return how.changed(resume=False, resume_if_any=True)
+    return how
+
+
+@dataclass
+class Each(Problem):
+    """A problem whose best fit is kept."""
+
+    _: KW_ONLY
+    command: Run
+    checkpoints: CheckpointSettings  # a file for each fit
+    progress: EachProgress  # how far they are
+    more: Report  # what else a fit is told
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._found: list[Outcome] = []
+        self.best: tuple[Fit, Report, Sequence[VpemWarning]] | None = None
+        """The best up to now, what it ran on, and what it warned of."""
+
+    def fit(self, cell: Cell, rows: Any = None, **more: Any) -> Fit:
+        """Fit a cell, with a state of its own."""
+        saver = self._saver(cell.n_components)
+        self.progress.cell = cell
+        with catching(saver):
+            more |= {"callback": self.progress, "saver": saver, **self.more}
+            return super().fit(cell, rows, **more)
+
+    def _saver(self, count: int) -> Any:
+        """Return what keeps the state of one of the fits."""
+        how = self.checkpoints
+        if how.checkpoint is not None:
+            how = how.changed(checkpoint=each_file(how.checkpoint, count))
+        gone_on = self.command.where.gone_on
+        return saver_of(how, self.command.out.force, self.engine, gone_on)
+
+    def keep(self, fit: Fit, found: Outcome, heard: Sequence[VpemWarning]) -> None:
+        """Keep the fit if it is the best of those up to now."""
+        self._found.append(found)
+        done = [one for one in self._found if one["status"] != "failed"]
+        if found["status"] != "failed" and (
+            done[choose(done, "bic", self.floor_fits).best] is found
+        ):
+            (network,) = self.networks.values()
+            self.best = fit, describe_engine(network), heard
+
+
+def choose_by_bic(problem: Each, counts: Sequence[int], how: FitSettings) -> tuple[Fit, Report]:
+    """Fit each number of components, and return that of lowest BIC with what there is to report."""
+    screen, (hops,) = problem.command.screen, problem.networks
+    cells = [Cell(count, hops, how.covariance_type) for count in counts]
+    found = search(problem, cells, n_init=how.n_init, n_jobs=None)
+    assert problem.best is not None
+    fit, ran, heard = problem.best
+    for one in heard:
+        # What is so in every fit has been said.
+        if printable(in_options(one)) not in screen.warnings:
+            warnings.warn(one, stacklevel=2)
+    warn_of(screen, found, found.choice.best)
+    screen.say(_line(found))
+    own = ("restart", "restarts", "stands_for_hops")
+    told = [{name: cell[name] for name in cell if name not in own} for cell in found.cells]
+    selection = {"criterion": "bic", "best": found.choice.best, "cells": told}
+    return fit, ran | {"selection": selection}
+
+
+def _line(found: Selection) -> str:
+    """Say what was found of each number of components."""
+    parts = []
+    for place, cell in enumerate(found.cells):
+        value = "failed" if cell["status"] == "failed" else f"{cell['bic']:.2f}"
+        if cell["status"] == "not converged":
+            value += " (not converged)"
+        if cell["status"] != "failed" and cell["degenerate"]:
+            value += " (degenerate)"
+        parts.append(f"{cell['n_components']}: {value}{', kept' * (place == found.choice.best)}")
+    return f"BIC by components (lower is better): {'; '.join(parts)}"
 
 
 class FitChoices(ComponentSettings, PrivacySettings):
@@ -167,7 +389,7 @@ def _fit(
         more["labels"] = own if run.labels.parties else [0]
     data: tuple[Any, Any, Report]
     if len(counts) > 1:
-        from .several import Each, EachProgress, choose_by_bic, each_checkpoint
+        pass
 
         each = each_checkpoint(checkpoints, counts, run)
         with run.working(EachProgress, task.source.X) as shown:
@@ -251,9 +473,7 @@ def _check_shards_asked(run: Run, held: HoldingSettings, how: FitSettings) -> No
 
 def _show(report: Report, names: Sequence[str]) -> None:
     """Print what a reader wants to know."""
-    from .answers import answer
-    from .output import communication, each, number, show, took
-    from .tables import table
+    from .output import answer, communication, each, number, show, table, took
 
     over_rows = report["algorithm"] == "em-rows"
     alone = report["n_agents"] == 1 and not over_rows
@@ -311,7 +531,7 @@ def _show(report: Report, names: Sequence[str]) -> None:
 
 def _hubs(report: Report, names: Sequence[str]) -> Table:
     """Show who is in which hub."""
-    from .tables import table
+    from .output import table
 
     listing = [
         (

@@ -11,28 +11,32 @@ from vpem.fits.settings import PrivacySettings
 from vpem.records import changed
 from vpem.settings import GraphSettings, KmeansHolding, KmeansSettings, SumSettings
 
-from .checkpoints import CheckpointSettings
 from .choices import (
     StartSettings,
+    graph_of,
+    heaviest_of,
     how_summed,
+    own_features,
+    own_rows,
+    own_weights,
     partition_of,
     rows_of,
     stored_graph,
+    workers_of,
 )
-from .driver import Output, Run
-from .engine import (
-    EngineSettings,
-    describe_engine,
-)
+from .driver import CheckpointSettings, Output, Run
+from .engine import EngineSettings, describe_engine
 from .labels import LabelFile, LabelledOutput, of_clusters
 from .options import Given, MemoryLimit, Without
-from .output import Screen, plural
-from .own import heaviest_of, own_features, own_rows, own_weights
+from .output import Progress, Screen, plural
 from .parties import DataFiles, NumberFiles, gather
-from .progress import Progress
-from .promised import check_asked, kept_of_private, tell_of_clipped, warned_of_private
-from .results import Result
-from .workers import graph_of, workers_of
+from .results import (
+    Result,
+    check_asked,
+    kept_of_private,
+    tell_of_clipped,
+    warned_of_private,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -187,7 +191,7 @@ def _cluster(
 
 def _note_scale(run: Run, how: KmeansSettings, answered: Answer, found: Clustering) -> None:
     """Say where one feature of large numbers decides alone."""
-    from .answers import note_of_one_feature
+    from .output import note_of_one_feature
 
     if how.scale != "none" or found.guarantee is not None or not run.where.speaks:
         return
@@ -254,9 +258,7 @@ def _show(report: Report, names: Sequence[str]) -> None:
     """Print what a reader wants to know."""
     from vpem.fits.answer import NOT_MEASURED
 
-    from .answers import answer
-    from .output import communication, number, show, took
-    from .tables import table
+    from .output import answer, communication, number, show, table, took
 
     over_rows = report["split"] == "rows"
     one_shot, weighted = report["one_shot"], report["sample_weight"]

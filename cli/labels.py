@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 from vpem.records import changed, setting
 
 from .driver import TableOutput
-from .idle import NO_CSV
-from .requests import ResultSettings
-from .roles import Role, writes
+from .files import Role, writes
+from .loading import ResultSettings
+from .options import NO_CSV
 
 if TYPE_CHECKING:
     from vpem.engines.placement import Placement
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from vpem.terms.mixture import Mixture
 
     from .driver import Run
+    from .engine import Where
     from .output import Screen
-    from .where import Where
 
     Found = Mapping[int, Mapping[str, Any]]
     """Columns that were found, by party."""

@@ -11,10 +11,10 @@ from vpem.records import Settings, changed
 
 from .driver import TableOutput
 from .engine import EngineSettings
+from .files import READ, WRITTEN
+from .loading import Request, ResultSettings, RowSettings
 from .options import Force, Json, Quiet, Without
 from .parties import OF_A_FIT, DataParties
-from .requests import Request, ResultSettings, RowSettings
-from .roles import READ, WRITTEN
 
 if TYPE_CHECKING:
     from vpem.files.models import Model
@@ -50,7 +50,7 @@ def show(
 
     Example: vpem show model.h5
     """
-    from .shown import shown
+    from .kinds import shown
 
     shown(file, json)
 

@@ -13,10 +13,8 @@ from vpem.settings import MISSINGS
 
 from .config import key_of
 from .kinds import StoredFile, reported
-from .loading import Loaded, labels_of, load
-from .output import number, print_json, show
-from .requests import Request, refuse_given
-from .tables import table
+from .loading import Loaded, Request, labels_of, load, refuse_given
+from .output import number, print_json, show, table
 
 if TYPE_CHECKING:
     import numpy as np

@@ -1,24 +1,483 @@
-"""What goes to stdout (data) and what goes to stderr (messages), in one place."""
+"""Tables of results, laid out for the width there is: no number is cut, and no word is lost.
+
+How far a long run is: a live line in a terminal, a line now and then in pipes and logs.
+
+What goes to stdout (data) and what goes to stderr (messages), in one place.
+
+The answer of a fit, for a reader: how large components or clusters are, and how they differ.
+"""
 
 from __future__ import annotations
 
 import json
+import os
 import re
 import sys
+import textwrap
+import threading
+import time
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from vpem.errors import printable
 
-from .naming import in_options
-from .progress import Progress, alone, in_rows, take_away
-from .tables import Table
+from .config import in_options
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
+    from vpem.fits.answer import Answer
+    from vpem.fits.observers import Completed
     from vpem.network.schema import Report
+
+
+LEAST = 16
+"""Text may be broken into pieces of so many columns, where words are longer."""
+
+LONGEST_NAME = 24
+"""Names of facts of so many columns are not broken."""
+
+GAP = 3
+"""Blanks from the text of one cell to that of the next."""
+
+
+@dataclass
+class Table:
+    """A table of a command's result; see `table`."""
+
+    heads: Sequence[str]
+    rows: list[list[str]]
+    title: str | None = None
+    right: Sequence[str] = ()
+    spare: Sequence[str] = ()
+    """Heads of columns that a narrow terminal goes without, first those named first."""
+    caption: str | None = None
+    """Below the table."""
+
+    def fitting(self, width: int) -> Table:
+        """Return the table as it is shown in so many columns, or in a pipe.
+
+        In a narrow terminal columns that can be spared are left out; then text is broken at its
+        words; and where that does not do either, every row takes lines of its own.
+        """
+        one = self
+        for name in () if self.is_whole else self.spare:
+            if one.natural <= width:
+                break
+            one = one.without(name)
+        whole = self.is_whole or not any(one.heads)
+        return one if whole or one.least <= width else one.upright()
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether it goes to a pipe, which gets all columns however wide they are."""
+        return bool(self.spare) and not sys.stdout.isatty()
+
+    @property
+    def natural(self) -> int:
+        """Columns that it takes with every cell in one line."""
+        return _total(self._widths(0))
+
+    @property
+    def least(self) -> int:
+        """Columns that it takes with text broken wherever it may be."""
+        return _total(self._least())
+
+    def widths(self, width: int) -> list[int]:
+        """Return the width of each column, of those that together take so many at most."""
+        found, least = self._widths(0), self._least()
+        found = [max(min(one, width), few) for one, few in zip(found, least, strict=True)]
+        while not self.is_whole and _total(found) > max(width, _total([1] * len(found))):
+            room = [one if one > few else 0 for one, few in zip(found, least, strict=True)]
+            if not any(room):
+                room = found
+            found[room.index(max(room))] -= 1
+        return found
+
+    def _widths(self, most: int) -> list[int]:
+        """Return the longest text of each column; with ``most`` its longest piece of that size."""
+        from rich.cells import cell_len
+
+        def taken(text: str, place: int) -> int:
+            number = self.heads[place] in self.right and text is not self.heads[place]
+            if not most or number:
+                return cell_len(text)
+            words = (cell_len(word) for word in text.split())
+            return min(max(words, default=0), most)
+
+        lines = [list(self.heads), *self.rows]
+        return [max(taken(line[j], j) for line in lines) for j in range(len(self.heads))]
+
+    def _least(self) -> list[int]:
+        found = self._widths(LEAST)
+        # Of a list of facts the names stay in one line, where that leaves room for them.
+        whole = self._widths(0)[0] if self.heads and not any(self.heads) else 0
+        return [max(whole, found[0]) if whole <= LONGEST_NAME else found[0], *found[1:]]
+
+    def without(self, name: str) -> Table:
+        """Return the table without a column."""
+        kept = [j for j, head in enumerate(self.heads) if head != name]
+        rows = [[row[j] for j in kept] for row in self.rows]
+        return replace(self, heads=[self.heads[j] for j in kept], rows=rows)
+
+    def upright(self) -> Table:
+        """Return a table of two columns, with a line for every cell that is not empty."""
+        rows: list[list[str]] = []
+        for row in self.rows:
+            rows += [["", ""]] if rows else []
+            named = zip(self.heads, row, strict=True)
+            rows += [[head, cell] for head, cell in named if head or cell]
+        return replace(self, heads=["", ""], rows=rows, right=())
+
+    def drawn(self, console: Console) -> Any:
+        """Return what Rich prints."""
+        from rich import box
+        from rich.table import Table as Drawn
+
+        one = self.fitting(console.width)
+        made = Drawn(title=one.title, box=box.SIMPLE_HEAD, title_justify="left", pad_edge=False)
+        made.show_header = any(one.heads)
+        widths = one.widths(console.width)
+        for head, width in zip(one.heads, widths, strict=True):
+            justify: Any = "right" if head in one.right else "left"
+            made.add_column(head, justify=justify, width=width, overflow="fold")
+        for row in one.rows:
+            made.add_row(*map(_between_items, row, widths))
+        made.width, made.caption, made.caption_justify = _total(widths), one.caption, "left"
+        return made
+
+
+def _between_items(text: str, width: int) -> str:
+    """Break text of several items between them, where that leaves no line nearly empty."""
+    if len(text) <= width or not text.isascii():
+        return text
+    lines = [""]
+    for item in re.split(r"(?<=[,;]) ", text):
+        joined = f"{lines[-1]} {item}" if lines[-1] else item
+        if len(joined) <= width:
+            lines[-1] = joined
+        elif len(item) <= width <= 3 * len(lines[-1]):
+            lines.append(item)
+        else:
+            wrapped = textwrap.wrap(joined, width, break_long_words=False, break_on_hyphens=False)
+            lines[-1:] = [piece for line in wrapped for piece in _pieces(line, width)]
+    return "\n".join(lines)
+
+
+def _pieces(word: str, width: int) -> list[str]:
+    """Break what is longer than a line, behind a mark such as of a path where there is one."""
+    found = []
+    while len(word) > width:
+        marks = re.finditer(r"[/_:,-]", word[:width])
+        end = max((mark.end() for mark in marks if mark.end() > width // 3), default=width)
+        found.append(word[:end])
+        word = word[end:]
+    return [*found, word]
+
+
+def _total(widths: Sequence[int]) -> int:
+    """Columns that a table of such columns takes."""
+    return sum(widths) + GAP * len(widths) - 1
+
+
+def table(
+    rows: Iterable[Iterable[object]],
+    *columns: str,
+    title: str | None = None,  # above
+    right: Sequence[str] = (),
+    spare: Sequence[str] = (),
+    caption: str | None = None,  # below
+) -> Table:
+    """Return a table in the house style; without heads that are not empty there is no line of them.
+
+    Cells of columns in ``right`` are aligned and not broken. A narrow terminal goes without
+    ``spare`` columns, the first of them first; where there are any a pipe gets all columns, however
+    wide.
+    """
+    cells = [[printable(cell) for cell in row] for row in rows]
+    heads, right = [printable(one) for one in columns], [printable(one) for one in right]
+    return Table(heads, cells, title, right, spare, caption)
+
+
+BETWEEN = "  "
+DOTS = "..."
+TICK = 0.5
+"""Seconds from one look at the clock to the next, where nothing else is to be told."""
+
+_line: LiveLine | None = None
+"""The live line there is, which other messages take away before they are printed."""
+
+alone = threading.RLock()
+"""Held by whoever writes to a terminal: a live line has a thread that keeps its time going."""
+
+
+def is_terminal() -> bool:
+    """Whether stderr is a terminal on which a line can be written over."""
+    return sys.stderr.isatty() and os.environ.get("TERM", "") not in ("", "dumb")
+
+
+def take_away() -> None:
+    """Take the live line away, if there is one."""
+    if _line is not None:
+        _line.clear()
+
+
+class LiveLine:
+    """One line at the end of a terminal that is written over; the cursor stays visible.
+
+    A process that is killed leaves the terminal as it should be.
+    """
+
+    def __init__(self) -> None:
+        self.length = 0
+
+    def draw(self, parts: Sequence[str], tail: Sequence[str] = ()) -> None:
+        """Write over what is there, in one row; see `fitting`."""
+        columns = _columns()
+        shown = fitting(parts, columns - 1, tail)
+        with alone:
+            back = self._back(columns)
+            # Known first: an interrupt may come in the middle.
+            self.length = len(shown)
+            self._write(back + shown)
+
+    def clear(self) -> None:
+        """Leave an empty line, on which the next message begins."""
+        with alone:
+            if self.length:
+                self._write(self._back(_columns()))
+                self.length = 0
+
+    def _back(self, columns: int) -> str:
+        """To the beginning of the line, which takes more rows where the terminal got narrower."""
+        up = max(self.length - 1, 0) // columns
+        return f"\x1b[{up}A\r\x1b[J" if up else "\r\x1b[J"
+
+    def _write(self, text: str) -> None:
+        with suppress(OSError):
+            sys.stderr.write(text)
+            sys.stderr.flush()
+
+
+def fitting(parts: Sequence[str], width: int, tail: Sequence[str] = ()) -> str:
+    """Return as many parts of a line as it is wide; no word or number is cut.
+
+    The most important part is first: the last goes first, the first is broken at a word at worst.
+    The ``tail`` goes only once the first part is alone.
+    """
+    left, end = list(parts), list(tail)
+    while len(left) > 1 and len(BETWEEN.join([*left, *end])) > width:
+        left.pop()
+    while end and len(BETWEEN.join([*left, *end])) > width:
+        end.pop()
+    words = BETWEEN.join([*left, *end]).split(" ")
+    if len(" ".join(words)) <= width:
+        return " ".join(words)
+    while words and len(" ".join([*words, DOTS])) > width:
+        words.pop()
+    return " ".join([*words, DOTS])[: max(width, 0)]
+
+
+def in_rows(line: str) -> str:
+    """Return a message with breaks between words where a terminal would break it anywhere."""
+    columns = _columns() if is_terminal() else 0
+    if not 0 < columns < len(line):
+        return line
+    return textwrap.fill(line, columns, break_long_words=False, break_on_hyphens=False)
+
+
+def _columns() -> int:
+    from vpem.checks import read_int
+
+    try:
+        found = os.get_terminal_size(sys.stderr.fileno()).columns
+    except (OSError, ValueError):
+        found = 0
+    return found or read_int(os.environ.get("COLUMNS", "")) or 80
+
+
+class Progress:
+    """How far a long run is: iterations of the most there may be, what they found, time and rate.
+
+    Nothing is shown in the first second. Where there is no terminal a line with the time is printed
+    every ten seconds, and ever less often: a run of a day leaves some 200 lines. ``unkept`` names
+    options that would keep the result, where none does: that is said in time.
+    """
+
+    DRAW_EVERY = 0.1
+    LOG_EVERY = 10.0
+    MOST_BETWEEN = 600.0
+
+    def __init__(self, quiet: bool, unkept: str | None = None, most: int | None = None) -> None:
+        self.quiet = quiet
+        self.unkept = unkept
+        self.most = most
+        self.began = time.monotonic()
+        self.iterations = 0
+        self.last_line = self.began
+        self.latest: Any = None
+        self._restart: tuple[int, int] | None = None
+        self._first = self.began
+        self._shown: Sequence[str] = ()
+        self._over = threading.Event()
+        if not quiet and is_terminal():
+            threading.Thread(target=self._tick, daemon=True).start()
+
+    def __call__(self, progress: Any) -> None:
+        """Take note of one iteration."""
+        self.iterations += 1
+        if self.iterations == 1:
+            self._first = time.monotonic()
+        self.latest = progress
+        self.remind()
+        if self.is_due():
+            self.tell(self.place(progress), *self.facts(progress))
+
+    def restarting(self, number: int, count: int, most: int) -> None:
+        """Take note of a restart, from 1, of how many, and of the most iterations of each."""
+        self.most = most
+        self._restart = (number, count) if count > 1 else None
+        self.latest = None
+
+    def reading(self, path: str, part: float) -> None:
+        """Take note of which part of the rows of a file was read; logs do not say so."""
+        self.remind()
+        if is_terminal() and self.is_due():
+            parts = [f"reading {os.path.basename(path)}: {100 * part:.0f} %{_of_size(path)}"]
+            if self.latest is not None:
+                parts = [self.place(self.latest), *parts, *self.facts(self.latest)]
+            self.tell(*parts)
+
+    def starting(self, step: str) -> None:
+        """Take note of a step of a start."""
+        self.remind()
+        self.tell(f"{self._which()}start: {step}")
+
+    def place(self, progress: Any) -> str:
+        """Say how far a run is."""
+        most = "" if self.most is None else f"/{self.most}"
+        return f"{self._which()}iteration {progress.iteration}{most}"
+
+    def _which(self) -> str:
+        """Say which restart it is, where there are several."""
+        return "" if self._restart is None else "restart {}/{}, ".format(*self._restart)
+
+    def facts(self, progress: Any) -> Iterator[str]:
+        """Yield what an iteration found (`vpem.steps.runs.Progress`), most important first."""
+        yield f"log-likelihood {progress.log_likelihood:.6f}"
+        if progress.change is not None:
+            yield f"change {progress.change:+.0e}"
+
+    def rate(self) -> str:
+        """Say how many iterations there are in a second, or how long one takes."""
+        now, done = time.monotonic(), self.iterations - 1
+        a_second = done / max(now - self._first, 1e-9)
+        if done < 1:
+            return ""
+        return f"{a_second:.3g} it/s" if a_second >= 1 else f"{1 / a_second:.3g} s/it"
+
+    def remind(self) -> None:
+        """Say of a run that takes longer, once, that nothing of it will be kept."""
+        if self.unkept and not self.quiet and time.monotonic() - self.began >= 1.0:
+            # Whoever comes first: the run, or the clock (`driver.reminding`).
+            with alone, suppress(OSError):
+                unkept, self.unkept = self.unkept, None
+                if unkept:
+                    take_away()
+                    told = f"note: the result will not be kept; to keep it give {unkept}"
+                    print(in_rows(told), file=sys.stderr, flush=True)
+
+    def is_due(self) -> bool:
+        """Whether it is time for a line."""
+        now = time.monotonic()
+        if self.quiet or now - self.began < 1.0:
+            return False
+        wait = self.DRAW_EVERY
+        if not is_terminal():
+            wait = min(max(self.LOG_EVERY, (now - self.began) / 10), self.MOST_BETWEEN)
+        return now - self.last_line >= wait
+
+    def tell(self, *parts: str) -> None:
+        """Show a line, in place of the last one in a terminal, if it is time for one."""
+        self._shown = parts
+        if self.is_due():
+            self._show()
+
+    def _show(self) -> None:
+        global _line
+        self.last_line = time.monotonic()
+        spent = self.last_line - self.began
+        rate = [self.rate()] if self.rate() else []
+        with alone:
+            if is_terminal():
+                if _line is None:
+                    _line = LiveLine()
+                _line.draw(self._shown, [clock(spent), *rate])
+                return
+        stamp = f"{time.strftime('%Y-%m-%d %H:%M:%S')} (after {span(spent)})"
+        with suppress(OSError):
+            print(BETWEEN.join([stamp, *self._shown, *rate]), file=sys.stderr, flush=True)
+
+    def announce(self, line: str) -> None:
+        """Show at once what a run does now, if it has been long enough to be shown at all."""
+        self._shown = (line,)
+        self.iterations = 0
+        if not self.quiet and time.monotonic() - self.began >= 1.0:
+            self._show()
+
+    def _tick(self) -> None:
+        """Keep the time going while a step takes long."""
+        while not self._over.wait(TICK):
+            with alone:
+                idle = time.monotonic() - self.last_line >= TICK
+                if not self._over.is_set() and self._shown and idle and self.is_due():
+                    self._show()
+
+    def close(self) -> None:
+        """Take the live line away."""
+        global _line
+        with alone:
+            self._over.set()
+            take_away()
+            _line = None
+
+
+def _of_size(path: object, before: str = " of ") -> str:
+    """Say how large a file is, where that is known."""
+    pass
+
+    try:
+        return f"{before}{size(os.path.getsize(str(path)))}"
+    except OSError:
+        return ""
+
+
+def what_is_read(files: Sequence[object]) -> str:
+    """Say that files are read, which, and how large one is."""
+    if len(files) != 1:
+        return f"reading {len(files)} files"
+    return f"reading {os.path.basename(str(files[0]))}{_of_size(files[0], ', ')}"
+
+
+def clock(seconds: float) -> str:
+    """Write a time in few columns: 0:12, 3:05, 2:07:00."""
+    minutes, rest = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
+
+
+def span(seconds: float) -> str:
+    """Write a time for a reader: 12 s, 3 min 05 s, 2 h 07 min."""
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60:02d} s"
+    return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
 
 
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m$")
@@ -186,3 +645,41 @@ class Screen:
         """Print a message unless quiet."""
         if not self.quiet and not self.silent:
             tell(message)
+
+
+MOST_OF_IT = 0.9
+"""Share of all squares from which on one feature is all that clusters, or imputed values, are."""
+
+
+def answer(report: Report, noun: str = "component") -> Table:
+    """Return the table of the components, or clusters, of a report."""
+    from vpem.fits.answer import as_table
+
+    listed = report[f"{noun}s"]
+    if "in_use" in report:
+        listed = [one for one in listed if report["in_use"][one[noun]]]
+    heads, rows = as_table(listed, noun, noisy="privacy" in report)
+    return table(rows, *heads, title=f"{noun.capitalize()}s", right=heads[:3])
+
+
+def note_of_one_feature(found: Answer) -> str | None:
+    """Say that one feature of large numbers decides which clusters there are, if one does."""
+    feature, share = found.leading
+    if len(found.feature_names) < 2 or share < MOST_OF_IT:
+        return None
+    return (
+        f"{feature} makes {share:.1%} of what lies between the centres, since its numbers are the "
+        "largest; --scale standard lets all features count"
+    )
+
+
+def note_of_one_column(fit: Completed) -> str | None:
+    """Say that one column of large numbers decides what is imputed, if one does."""
+    squares = (fit.fitted**2).sum(axis=0)
+    share = squares.max() / squares.sum() if squares.any() else 0.0
+    if len(squares) < 2 or not share >= MOST_OF_IT:
+        return None
+    return (
+        f"{fit.observations.column_names[squares.argmax()]} makes {share:.1%} of all squares, "
+        "since its numbers are the largest; --scale standard lets all columns count"
+    )

@@ -13,9 +13,8 @@ from vpem.files.table_settings import OF_ONE_FIT, LabelledTable, TableSettings
 from vpem.records import Rule, Settings, changed, setting
 from vpem.settings import ALIGNMENTS, HoldingSettings, SumSettings
 
-from .progress import what_is_read
-from .reading import STDIN, read_one, refuse_families, settled, tell_families, teller
-from .roles import READ
+from .files import READ, STDIN, read_one, refuse_families, settled, tell_families, teller
+from .output import what_is_read
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -231,7 +230,7 @@ def _labelled(
     parties: Sequence[Party], asked: FileSettings, without: Sequence[Party]
 ) -> list[Party]:
     """Return parties of whom one has the labels that were asked for, not each."""
-    from .known_labels import place_of
+    from .fit import place_of
 
     at = place_of(getattr(asked, "labels_at", None), [party.name for party in parties])
     return [party if n == at else other

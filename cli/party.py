@@ -1,7 +1,15 @@
-"""`vpem party`: a member's key and certificate, and its request to take part in a study."""
+"""`vpem party budget`: what runs have told of each data file, and what is left to be told.
+
+`vpem party log`: what a party sent and received, summed up.
+
+`vpem party`: a member's key and certificate, and its request to take part in a study.
+"""
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
+from math import inf, isinf
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -9,19 +17,199 @@ import typer
 
 from vpem.files.table_settings import TableSettings
 
-from .members import Elsewhere
-from .messages import log
+from .commands import Elsewhere
+from .files import FOLDER, READ
+from .loading import refuse_given
 from .options import Json, Quiet, Without
+from .output import plural, print_json, show, size, table
 from .policy import policy, refusals
-from .requests import refuse_given
-from .roles import FOLDER, READ
 
 if TYPE_CHECKING:
     from vpem.engines.tls.members import Identity
+    from vpem.files.studies.message_log import Logged
+    from vpem.files.studies.policy import Policy
+    from vpem.files.studies.spent import Ran
     from vpem.files.studies.study import Study
     from vpem.network.schema import Report
 
     from .output import Screen
+
+
+def budget(
+    where: Annotated[
+        Path | None,
+        FOLDER,
+        typer.Argument(
+            metavar="STUDY",
+            help="The study, or its folder. Default: this folder.",
+            show_default=False,
+        ),
+    ] = None,
+    data: Annotated[
+        Path | None, READ, typer.Option(help="Only this data file.", show_default=False)
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Show what runs of studies have told of each data file here.
+
+    A party notes every run before it begins, in data.spent beside its studies: runs with
+    differential privacy, whose epsilon is that of all together, at the largest of their deltas, and
+    runs without noise, of which no epsilon bounds what they told. What policy.toml leaves by
+    most-epsilon-in-all is shown, too. Files of one path or of one content are the same.
+
+    Example: vpem party budget --data lab.csv
+    """
+    from vpem.errors import FileError
+    from vpem.files.studies.policy import policy_beside
+    from vpem.files.studies.spent import Spent
+
+    where = where or Path()
+    if not where.exists():
+        raise FileError(f"there is no study, and no folder, {where}")
+    folder = where if where.is_dir() else where.parent
+    ledger, policy = Spent(folder), policy_beside(folder / "policy.toml")
+    runs = ledger.runs()
+    files = {file: {file} for ran in runs for file in ran.data}
+    if data is not None and runs:
+        files = {file: {file, digest} for file, digest in ledger.digests([data]).items()}
+    for ran in runs:
+        for file in files.keys() & ran.data.keys():
+            files[file].add(ran.data[file])
+    read = {file: [ran for ran in runs if ran.has_read(files[file])] for file in sorted(files)}
+    found = [_budget_report(file, some, policy) for file, some in read.items() if some]
+    if json:
+        print_json({"ledger": str(ledger.path), "data": found})
+    elif not found:
+        show(f"{ledger.path}: no run of a study has read {data or 'data'}")
+    else:
+        show(*(table(_facts(one), "", "", title=Path(one["file"]).name) for one in found))
+
+
+def in_all(runs: Sequence[Ran], against: str) -> float:
+    """Return the epsilon of runs together against an adversary.
+
+    It is infinite where one adds no noise, or none that protects from that adversary.
+    """
+    from vpem.fits.privacy import spent_in_all
+
+    noise = [ran.noise for ran in runs
+             if ran.noise and (ran.protects == "all" or against == "outsider")]  # fmt: skip
+    return inf if len(noise) < len(runs) else spent_in_all(noise)
+
+
+def _left(most: float, against: str, runs: Sequence[Ran]) -> float:
+    """Return the epsilon that one more run may have, at the largest delta of those before."""
+    from vpem.fits.privacy import Budget, spent
+
+    if not runs or in_all(runs, against) >= most:
+        return 0.0
+    noise = [ran.noise for ran in runs if ran.noise]
+    delta = max(one["delta"] for one in noise)
+    rest = Budget(most, delta).multiplier ** -2 - sum(one["multiplier"] ** -2 for one in noise)
+    return 0.999 * spent([rest**-0.5], delta) if rest > 0 else 0.0  # of noise on integers
+
+
+def _budget_report(file: str, runs: Sequence[Ran], policy: Policy | None) -> Report:
+    """Return what runs that read a file come to, in plain values."""
+    noisy = [ran for ran in runs if ran.noise is not None]
+    epsilons = {who: in_all(noisy, who) if noisy else inf for who in ("outsider", "worker")}
+    most = policy and policy.most_epsilon_in_all
+    return {
+        "file": file,
+        "runs": dict(Counter(ran.command for ran in runs)),
+        "first": runs[0].time,
+        "last": runs[-1].time,
+        "sums": sum(ran.sums or 0 for ran in runs),
+        "not_ended": sum(ran.sums is None for ran in runs),
+        "not_masked": sum(not ran.masked for ran in runs),
+        "without_noise": len(runs) - len(noisy),
+        "with_noise": len(noisy),
+        "epsilon": {who: None if isinf(one) else one for who, one in epsilons.items()},
+        "delta": max((ran.noise["delta"] for ran in runs if ran.noise), default=None),
+        "left": _left(most, policy.epsilon_against, runs) if policy and most else None,
+    }
+
+
+def _facts(found: Report) -> list[tuple[str, str]]:
+    """Return the lines of a table on one data file."""
+    runs, epsilon = found["runs"], found["epsilon"]
+    whom = "outsiders" if epsilon["worker"] is None else "all"
+    facts = {
+        "runs": ", ".join(f"{name} {count}" for name, count in runs.items()),
+        "first, last": f"{found['first']}, {found['last']}",
+        "sums of data": f"{found['sums']:,}",
+        "without masks": found["not_masked"] and plural(found["not_masked"], "run"),
+        "interrupted": found["not_ended"] and f"{found['not_ended']}, which count as whole runs",
+        "with noise": found["delta"]
+        and f"{plural(found['with_noise'], 'run')}, together epsilon {epsilon['outsider']:.4g}, "
+        f"delta {found['delta']:g}, against {whom}",
+        "without noise": found["without_noise"]
+        and f"{plural(found['without_noise'], 'run')}: no epsilon bounds what was told",
+        "left": found["left"] is not None
+        and f"epsilon {found['left']:.3g} for one more run (policy.toml)",
+    }
+    return [(name, str(fact)) for name, fact in facts.items() if fact]
+
+
+def log(
+    files: Annotated[
+        list[Path],
+        READ,
+        typer.Argument(
+            help="Logs of one member, such as lab-heart.log; of several the oldest first."
+        ),
+    ],
+    last: Annotated[bool, typer.Option("--last", help="Only the last run.")] = False,
+    json: Json = False,
+) -> None:
+    """Sum up the messages of a member of a study, by kind and peer.
+
+    A member notes every message of a study in a log beside it, in a line of JSON: when, sent or
+    received, whom to or from, what it was about (the kinds of docs/reference/communication.md),
+    payload bytes, and their SHA-256, which is the same at both ends.
+
+    Example: vpem party log lab-heart.log
+    """
+    from vpem.files.studies.message_log import read_log
+
+    found = read_log(files, last)
+    report = _log_report(found)
+    if json:
+        print_json(report)
+        return
+    runs = [f"{run['time']} {run['command']}" for run in report["runs"]]
+    facts = [
+        ("runs", f"{len(runs)}, the last {runs[-1]}" if runs else "none"),
+        ("messages", f"{report['messages']:,}, {size(report['bytes'])}"),
+        ("first, last", f"{found.first or '-'}, {found.last or '-'}"),
+    ]
+    if found.cut:
+        facts.append(("cut short", f"{found.cut} (the machine went down meanwhile)"))
+    heads = ("kind", "peer", "sent", "bytes sent", "received", "bytes received")
+    rows = [[f"{row[key]:,}" if key in NUMBERS else row[key] for key in KEYS]
+            for row in report["totals"]]  # fmt: skip
+    show(table(facts, "", ""), table(rows, *heads, right=heads[2:]))
+
+
+KEYS = ("kind", "peer", "sent", "bytes_sent", "received", "bytes_received")
+NUMBERS = KEYS[2:]
+
+
+def _log_report(found: Logged) -> Report:
+    """Return what logs come to, in plain values."""
+    rows = [
+        {"kind": kind, "peer": peer, **vars(totals)}
+        for (kind, peer), totals in found.totals.items()
+    ]
+    return {
+        "runs": [{"command": None, **run} for run in found.runs],
+        "messages": sum(row["sent"] + row["received"] for row in rows),
+        "bytes": sum(row["bytes_sent"] + row["bytes_received"] for row in rows),
+        "first": found.first,
+        "last": found.last,
+        "cut": found.cut,
+        "totals": rows,
+    }
 
 
 app = typer.Typer(
@@ -123,8 +311,7 @@ def init(
 
     Example: vpem party init --name lab
     """
-    from .output import Screen, print_json, show
-    from .tables import table
+    from .output import Screen, print_json, show, table
 
     with Screen(quiet) as screen:
         from vpem.errors import FileError
@@ -141,8 +328,8 @@ def init(
             show(table([("name", name), *facts_of(certificate)], "", ""))
 
 
-@app.command()
-def show(
+@app.command("show")
+def show_identity(
     file: Annotated[
         Path | None,
         READ,
@@ -154,16 +341,14 @@ def show(
 
     Example: vpem party show lab.crt
     """
-    from .output import Screen, print_json
-    from .output import show as write
-    from .tables import table
+    from .output import Screen, print_json, show, table
 
     with Screen():
         found = _certificates(file)
         if json:
             print_json({"certificates": [about_certificate(*one) for one in found]})
             return
-        write(*(table([("name", name), *facts_of(made)], "", "") for name, made in found))
+        show(*(table([("name", name), *facts_of(made)], "", "") for name, made in found))
 
 
 def _certificates(file: Path | None) -> list[tuple[str, bytes]]:
@@ -249,8 +434,7 @@ def _ask(study: Study, name: str, given: Report, screen: Screen) -> None:
     from vpem.files.studies.identities import read_identity, usable, write_request
     from vpem.files.studies.study import remember
 
-    from .output import show
-    from .tables import table
+    from .output import show, table
 
     identity, before = usable(read_identity(study.folder, name)), None
     rank = study.roster.rank_of(name)
@@ -312,7 +496,7 @@ def _features(
     """Return the names of features that a member would bring, if its runs will take its data."""
     from vpem.files.studies.study import MOST_FEATURES
 
-    from .taking_part import look_at
+    from .agreed import look_at
 
     if not data:
         refuse_given(table, "is of DATA; name the file", "features")
@@ -357,9 +541,7 @@ def renew(
 
 app.command()(policy)
 app.command()(log)
-app.command("budget")(
-    Elsewhere("budget.budget", "Show what runs of studies have told of each data file here.")
-)
+app.command()(budget)
 app.command("check")(
     Elsewhere("check.check", "Look at this member's data, and at its links with others.")
 )

@@ -9,13 +9,13 @@ import typer
 
 from vpem.records import changed, setting
 
+from .config import in_options
 from .driver import Output
+from .files import READ, writes
 from .kinds import stored_at
-from .naming import in_options
+from .loading import IndividualSettings, Request, RowSettings
 from .options import Printing, Without
 from .parties import OF_A_FIT, DataParties
-from .requests import IndividualSettings, Request, RowSettings
-from .roles import READ, writes
 from .use import DATA, FitFile
 
 OptionalData = Annotated[

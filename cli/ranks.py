@@ -10,7 +10,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from .where import Where, join
+from .engine import Where, join
 
 if TYPE_CHECKING:
     from vpem.engines.engine import Engine
@@ -138,7 +138,7 @@ class Job(Where):
             return
         from vpem.errors import InputError
 
-        from .sources import told_apart
+        from .config import told_apart
 
         everyones = self.engine.allgather(told_apart(context))
         for name in sorted({name for told in everyones for name in told}):

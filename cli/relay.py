@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from .files import READ, WRITTEN
 from .options import Quiet
-from .roles import READ, WRITTEN
 
 if TYPE_CHECKING:
     from vpem.engines.tls.members import Identity
@@ -60,8 +60,8 @@ def relay(
 
     Example: vpem relay heart.toml --listen 0.0.0.0:443
     """  # fmt: skip
+    from .check import Serving
     from .output import Screen
-    from .serving import Serving
 
     with Screen(quiet) as screen:
         from vpem.engines.tls.relay import Relay

@@ -1,16 +1,154 @@
-"""What a fit leaves: a report, and a model, where whoever may have them wants them."""
+"""What a command says before and after a fit whose rows are protected by noise.
+
+Models in pieces: which files hubs' parameters go to, and writing them where the hubs live.
+
+What a fit leaves: a report, and a model, where whoever may have them wants them.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from .files import writes
+
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from vpem.engines.engine import Engine
     from vpem.errors import FileError
+    from vpem.fits.clustering import Clustering
+    from vpem.fits.results import Fit
+    from vpem.fits.settings import PrivacySettings
     from vpem.network.schema import Report
+    from vpem.settings import FitSettings, KmeansSettings
+    from vpem.sums.connect import Network
+
+    from .choices import Task
+    from .driver import CheckpointSettings, Run
+    from .options import Given
+    from .output import Screen
+
+
+def check_asked(
+    how: FitSettings | KmeansSettings,
+    privacy: PrivacySettings,
+    checkpoints: CheckpointSettings,
+    given: Given,
+) -> None:
+    """Raise InputError where an option was given that a private fit of rows cannot have."""
+    if privacy.epsilon is None:
+        return
+    from vpem.errors import InputError, Setting
+    from vpem.fits.private import LEAVE_OUT, check_private
+    from vpem.fits.row_kmeans import LEAVE_OUT as OF_CLUSTERS
+    from vpem.settings import KmeansSettings
+
+    for start in ("init_rows", "init_model"):
+        if given.has(start):
+            raise InputError(
+                Setting(start), " cannot be had with ", Setting("epsilon"), ": a private fit finds "
+                "its start by noisy sums of its own; leave it out",
+            )  # fmt: skip
+    check_private(
+        how, OF_CLUSTERS if isinstance(how, KmeansSettings) else LEAVE_OUT, given=given.has,
+        weighted=given.has("sample_weight"), saved=checkpoints.checkpoint is not None,
+    )  # fmt: skip
+
+
+def tell_what_is_left(
+    screen: Screen, how: FitSettings, privacy: PrivacySettings, task: Task
+) -> None:
+    """Say before a private fit of rows how large its noise will be."""
+    if privacy.epsilon is not None:
+        from vpem.fits.privacy import foretell
+
+        n_samples, n_features = task.parts.n_samples, len(task.source.feature_names)
+        foretold = foretell(how, privacy, n_samples, n_features, task.networks[0])
+        foretold.check()
+        screen.note(str(foretold))
+
+
+def kept_of_private(found: Fit | Clustering) -> Report:
+    """Return what a model keeps in the place of options that a private fit has no use for."""
+    if found.guarantee is None:
+        return {}
+    return {"init": "noisy sums", "max_iter": found.n_iter, "tol": None}
+
+
+def warned_of_private(found: Fit | Clustering) -> Report:
+    """Return the warnings of a report where rows are protected: none that tells of data."""
+    if found.guarantee is None:
+        return {}
+    from vpem.fits.privacy import REPEATABLE
+
+    return {"warnings": [REPEATABLE] if found.guarantee.repeatable else []}
+
+
+def tell_of_clipped(screen: Screen, found: Fit | Clustering, names: Sequence[str]) -> None:
+    """Say where rows lie how many of them were clipped to the bounds; no report has that."""
+    from .output import plural
+
+    for worker, count in getattr(found, "clipped", {}).items():
+        if count:
+            screen.note(
+                f"{names[worker]}: {plural(count, 'row')} with values beyond --bounds, which were "
+                "clipped; nobody else is told"
+            )
+
+
+def _own_paths(run: Run, network: Network, names: Sequence[str]) -> dict[int, Path]:
+    """Return the files of this process's shards by the numbers of hubs.
+
+    Beside --output and named after hubs' roots; where each process has a user, who names a file,
+    the one shard goes there.
+    """
+    from vpem.fits.parts import shard_paths
+
+    if run.out.output is None:
+        return {}
+    paths = shard_paths(run.out.output, network.whole.blocks, names)
+    own = {
+        number: paths[number] for number in network.total.holders.own.tolist() if number in paths
+    }
+    if run.where.own_users and len(own) == 1:
+        return dict.fromkeys(own, run.out.output)
+    return own
+
+
+def check_shards(run: Run, network: Network, names: Sequence[str]) -> None:
+    """Raise FileError or InputError where a shard of this process cannot be written."""
+    from vpem.files.hdf5 import check_writable
+
+    for path in _own_paths(run, network, names).values():
+        writes("--shards", path)
+        check_writable(path, run.out.force, "models")
+
+
+def write_shards(
+    run: Run, found: Fit, names: Sequence[str], feature_names: Sequence[str], options: Report
+) -> tuple[Fit, Report]:
+    """Write the parameters of this process's hubs, a file each.
+
+    Returns what a report needs of the fit, and what it says of the files.
+    """
+    from vpem.fits.parts import outline, write_shard
+
+    blocks, out = found.network.whole.blocks, run.out
+    paths = _own_paths(run, found.network, names)
+    for place, number in enumerate(found.network.total.holders.own.tolist()):
+        if number in paths:
+            own = [feature_names[j] for j in blocks.features[number]]
+            write_shard(paths[number], found, place, names, own, options, out.force)
+    said: Report = {}
+    if run.where.own_users:
+        said = {"model": ", ".join(map(str, paths.values())) or None}
+    elif out.output is not None:
+        stem, suffix = out.output.with_name(out.output.stem), out.output.suffix
+        said = {"model": f"{stem}.*{suffix}, a shard a hub"}
+    return outline(found), said
 
 
 PIECE = 1 << 20

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 from vpem.records import changed, setting
 from vpem.settings import GraphSettings, SaemSettings, SumSettings
 
-from .checkpoints import CheckpointSettings
-from .driver import Run
+from .choices import graph_of
+from .driver import CheckpointSettings, Run
 from .engine import EngineSettings, describe_engine
+from .files import WRITTEN
 from .kinds import CORPUS_MODEL
 from .labels import LabelFile, LabelledOutput, of_individuals
 from .options import Given, InitModel, Without
 from .results import Result
-from .roles import WRITTEN
 from .saem_choices import (
     ModelSettings,
     SamplerSettings,
@@ -26,14 +26,7 @@ from .saem_choices import (
     sampler_options_of,
     start_of,
 )
-from .saem_data import (
-    DeviceFiles,
-    HeldIndividuals,
-    Source,
-    read_source,
-    rows_of_names,
-)
-from .workers import graph_of
+from .saem_data import DeviceFiles, HeldIndividuals, Source, read_source, rows_of_names
 
 if TYPE_CHECKING:
     from vpem.network.schema import Report
@@ -110,8 +103,7 @@ def saem(
     with Screen(out.quiet) as screen:
         from vpem.saem.formats.fits import save_saem
 
-        from .saem_report import report_of, show_report
-        from .saem_topics import topics_result
+        from .saem_report import report_of, show_report, topics_result
 
         check_start(how, out.strict)
         _check_asked(model.model, out)

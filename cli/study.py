@@ -1,4 +1,9 @@
-"""`vpem study`: what parties agree on, as its organiser makes, signs and changes it."""
+"""How a study is shown: to people, and as JSON.
+
+Studies that are made: how members are linked, and the first edition.
+
+`vpem study`: what parties agree on, as its organiser makes, signs and changes it.
+"""
 
 from __future__ import annotations
 
@@ -8,17 +13,312 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from .new_study import NewStudy
+from vpem.records import Settings, setting
+from vpem.settings import TOPOLOGIES
+
+from .demo import demo
+from .files import READ
 from .options import Json, Quiet
-from .party import As, about_certificate, facts_of
+from .party import As, about_certificate, facts_of, in_words
 from .policy import refusals
-from .roles import READ
-from .study_demo import demo
-from .study_shown import report_of, show_study
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from vpem.engines.tls.members import Member
     from vpem.files.studies.identities import Request
     from vpem.files.studies.study import Study
+    from vpem.network.schema import Report
+
+    from .agreed import Agreed
+    from .policy import Setup
+
+
+WIDEST = 96
+"""Characters of a line of text."""
+
+
+def report_of(study: Study) -> Report:
+    """Return all of a study as plain values."""
+    from vpem.engines.tls.members import (
+        fingerprint,
+        fingerprint_words,
+        validity,
+        written_address,
+    )
+    from vpem.files.studies.signed import moment
+
+    relay = study.roster.relay
+    members = [
+        {
+            "name": one.name,
+            "rank": rank,
+            "data": one.holds,
+            "address": None if one.address is None else written_address(one.address),
+            "features": study.features.get(one.name, ()),
+            "fingerprint": fingerprint(one.certificate),
+            "words": fingerprint_words(one.certificate),
+            "valid_until": moment(validity(one.certificate)[1]),
+        }
+        for rank, one in enumerate(study.roster.members)
+    ]
+    return {
+        "name": study.name, "id": study.id, "edition": study.edition, "signed": study.signed,
+        "organiser": study.organiser, "vpem": study.version, "result": study.result,
+        "timeout": study.timeout, "if_lost": study.if_lost, "options": study.options,
+        "runs": study.runs, "shows": study.shows, "members": members,
+        "revoked": dict(study.roster.revoked),
+        "relay": None if relay is None else {
+            "name": relay.name, "fingerprint": fingerprint(relay.certificate),
+            "address": relay.address and written_address(relay.address),
+        },
+    }  # fmt: skip
+
+
+def show_study(study: Study) -> None:
+    """Print a study."""
+    from vpem.engines.tls.members import written_address
+
+    from .output import plural, show, table
+
+    relay = study.roster.relay
+    result = {"all": "all members", "shards": "each has its own part"}[study.result]
+    facts = [
+        ("study", f"{study.name}, edition {study.edition} of {study.signed[:10]}"),
+        ("organiser", study.organiser),
+        ("result", result),
+        ("timeout", f"{study.timeout:g} s"),
+        ("if lost", {"wait": "all wait for it", "without": "the others go on"}[study.if_lost]),
+    ]
+    if relay is not None and relay.address is not None:
+        facts.append(("relay", f"{relay.name}, {written_address(relay.address)}"))
+    if study.roster.revoked:
+        facts.append(("revoked", plural(len(study.roster.revoked), "certificate")))
+    members = [_row(study, one) for one in study.roster.members]
+    words = [
+        (name, line)
+        for one in study.roster.members
+        for name, line in zip((one.name, ""), in_words(one.certificate), strict=True)
+    ]
+    show(
+        table(facts, "", ""),
+        table(members, "member", "is", "dialled at", "features", "valid until", title="Members"),
+        table(words, "member", "fingerprint in words"),
+        "What is run\n",
+        *map(_folded, study.runs),
+        "\nWhat is shown to whom\n",
+        *(_folded(f"* {sentence}") for sentence in study.shows),
+    )
+
+
+def _folded(line: str) -> str:
+    """Break a line between words, those after the first a little to the right."""
+    import shutil
+    import textwrap
+
+    wide = min(WIDEST, shutil.get_terminal_size((WIDEST, 24)).columns)
+    return textwrap.fill(line, wide, subsequent_indent="  ", break_on_hyphens=False)
+
+
+def _row(study: Study, member: Member) -> tuple[str, ...]:
+    """Return what a table says of a member."""
+    from vpem.engines.tls.members import validity, written_address
+
+    features = len(study.features.get(member.name, ()))
+    return (
+        member.name,
+        "a party" if member.holds else "the server",
+        "-" if member.address is None else written_address(member.address),
+        str(features) if features else "not named" if member.holds else "none",
+        f"{validity(member.certificate)[1]:%Y-%m-%d}",
+    )
+
+
+class NewStudy(Settings, heading="Study", kept=False):
+    """How members of a new study are linked, and what they will have."""
+
+    star: str | None = setting(
+        None, "HOST:PORT where others dial its organiser, who adds up (a star)."
+    )
+    relay: str | None = setting(
+        None,
+        "HOST:PORT of a 'vpem relay', which passes sealed messages on between members that cannot "
+        "be dialled; needs --relay-certificate.",
+    )
+    relay_certificate: Path | None = setting(None, "The relay's certificate (.crt).", file="read")
+    topology: str | None = setting(
+        None,
+        "Graph of the members: star, cycle, path, complete, ... Default: star.",
+        choices=TOPOLOGIES,
+    )
+    address: str | None = setting(
+        None, "HOST:PORT where others can dial the organiser, on other graphs than a star."
+    )
+    listen: str | None = setting(
+        None, "HOST:PORT of the organiser's door on its own machine, if others know another."
+    )
+    data: bool = setting(
+        False, "The organiser brings data too. Without --star or --topology star it always does."
+    )
+    result: str = setting(
+        "all",
+        "Who has the result: all members, or each the parameters of its own features (shards).",
+        choices=("all", "shards"),
+    )
+    timeout: float = setting(
+        600.0, "Seconds after which a member that is not heard of is given up.", least=1.0
+    )
+    if_lost: str = setting(
+        "wait",
+        "What becomes of a run then: it ends, and goes on from checkpoints once that member is "
+        "back (wait), or the others go on (without).",
+        choices=("wait", "without"),
+    )
+
+
+def check_links(how: NewStudy) -> None:
+    """Raise InputError where members could not reach each other, or options do not go together."""
+    from vpem.errors import InputError, Setting
+
+    star = how.topology in (None, "star")
+    if how.star is not None and not star:
+        raise InputError(
+            Setting("star"), " says where a star's server is; for other graphs it is ",
+            Setting("address"),
+        )  # fmt: skip
+    if how.star is not None and how.address is not None:
+        raise InputError("give ", Setting("star"), " or ", Setting("address"), ", not both")
+    if how.star is None and how.relay is None and star:
+        raise InputError(
+            "how do members reach each other? Say ", Setting("star", "HOST:PORT"),
+            ", where the others dial this one, or ", Setting("relay", "HOST:PORT"),
+        )  # fmt: skip
+    if (how.relay is None) != (how.relay_certificate is None):
+        raise InputError(
+            Setting("relay"), " and ", Setting("relay_certificate"), " go together: members pin it"
+        )  # fmt: skip
+    if how.listen is not None and how.star is None and how.address is None:
+        raise InputError(
+            Setting("listen"), " is for a member that others dial; give ", Setting("star"), " or ",
+            Setting("address"),
+        )  # fmt: skip
+
+
+def new_study(name: str, organiser: str | None, how: NewStudy, agreed: Sequence[Agreed]) -> Study:
+    """Return the first edition of a study, of its organiser alone.
+
+    Where nobody is named, the organiser is the one whose key alone lies in this folder.
+    """
+    import secrets
+    from datetime import UTC, datetime
+
+    from vpem import __version__
+    from vpem.engines.tls.members import Member, Roster
+    from vpem.files.studies.identities import certificate_of, only_identity, read_identity
+    from vpem.files.studies.signed import address_of, check_name, moment
+    from vpem.files.studies.study import Study
+
+    from .policy import Setup
+
+    check_name(name, "the name of a study")
+    folder, topology = Path(), how.topology or "star"
+    who = only_identity(folder, organiser)
+    address = how.star or how.address
+    member = Member(
+        who,
+        certificate_of(read_identity(folder, who)),
+        None if address is None else address_of(address),
+        holds=how.data or topology != "star",
+    )
+    relay, number = _relay(how), secrets.token_hex(16)
+    setup = Setup(
+        who,
+        topology,
+        None if relay is None else relay.name,
+        how.result,
+        how.if_lost,
+        how.timeout,
+        member.holds,
+    )
+    return Study(
+        folder / f"{name}.toml", name, number, 1, __version__, who,
+        moment(datetime.now(UTC)), how.result, float(how.timeout),
+        roster=Roster(number, name, 1, (member,), relay),
+        features={who: ()},
+        listens={} if how.listen is None else {who: address_of(how.listen)},
+        if_lost=how.if_lost,
+        **what_is_run(setup, agreed),
+    )  # fmt: skip
+
+
+def what_is_run(setup: Setup, agreed: Sequence[Agreed]) -> Report:
+    """Return the fields of a study that say what is run, and what that shows to whom."""
+    from .policy import disclosures
+
+    if setup.if_lost == "without":
+        check_goes_on(agreed)
+    told = {one.command: one.values for one in agreed}
+    return {
+        "options": {one.command: one.table for one in agreed},
+        "runs": tuple(one.line() for one in agreed),
+        "shows": tuple(one.text for one in disclosures(setup, told)),
+    }
+
+
+def check_goes_on(agreed: Sequence[Agreed]) -> None:
+    """Raise InputError where a run cannot go on without a member, saying why."""
+    from vpem.errors import InputError, Setting
+
+    for one in agreed:
+        if one.command == "select":
+            raise InputError(
+                Setting("if_lost", "without"), " cannot be had with 'vpem select', which compares "
+                "fits to the features of the same parties; let it wait",
+            )  # fmt: skip
+        for name in ("epsilon", "release_epsilon"):
+            if one.values.get(name) is not None:
+                raise InputError(
+                    Setting("if_lost", "without"),
+                    f" cannot be had with --{name.replace('_', '-')}, which is spent where a run "
+                    "begins again; let it wait",
+                )  # fmt: skip
+        over_rows = one.values.get("split") == "rows" or one.command not in ("fit", "kmeans")
+        if one.values.get("secure_sum") and (over_rows or one.values.get("sum") == "tree"):
+            raise InputError(
+                Setting("if_lost", "without"), " can be had with --secure-sum for 'vpem fit' and "
+                "'vpem kmeans' over features, at a server: others begin with sums that would be "
+                "taken again without who is lost; let it wait",
+            )  # fmt: skip
+        hops = one.values.get("hops") if one.values.get("split") != "rows" else None
+        if str(hops or 0) != "0":
+            raise InputError(
+                Setting("if_lost", "without"), " cannot be had with --hops above 0: hubs have "
+                "features of others, and of a lost one; give --hops 0, or let it wait",
+            )  # fmt: skip
+
+
+def setup_of(study: Study) -> Setup:
+    """Return how the members of a study are linked."""
+    from .policy import Setup
+
+    graphs = [table["topology"] for table in study.options.values() if "topology" in table]
+    relay = study.roster.relay
+    return Setup(
+        study.organiser, next(iter(graphs), "star"), None if relay is None else relay.name,
+        study.result, study.if_lost, study.timeout, study.roster.members[0].holds,
+    )  # fmt: skip
+
+
+def _relay(how: NewStudy) -> Member | None:
+    """Return the relay of a new study."""
+    from vpem.engines.tls.members import Member
+    from vpem.files.studies.identities import read_certificate
+    from vpem.files.studies.signed import address_of, common_name
+
+    if how.relay is None or how.relay_certificate is None:
+        return None
+    made = read_certificate(how.relay_certificate)
+    return Member(common_name(made), made, address_of(how.relay), holds=False)
 
 
 app = typer.Typer(
@@ -71,7 +371,8 @@ def init(
         from vpem.files.studies.identities import sign_edition
 
         from .agreed import agree_on
-        from .new_study import check_links, new_study
+
+        pass
 
         if (there := Path(f"{name}.toml")).exists():
             raise InputError(
@@ -205,8 +506,7 @@ def _show_facts(request: Request, facts: list[tuple[str, str]]) -> None:
     from vpem.engines.tls.members import fingerprint, written_address
     from vpem.errors import shorten
 
-    from .output import show
-    from .tables import table
+    from .output import show, table
 
     member = request.member
     facts = [
@@ -300,7 +600,8 @@ def change(
         from vpem.files.studies.study import IF_LOST, read_study
 
         from .agreed import EXAMPLES, agree_on, refuse_as_own
-        from .new_study import setup_of, what_is_run
+
+        pass
 
         if str(file).startswith("-"):
             refuse_as_own(context, str(file))

@@ -13,10 +13,9 @@ from vpem.records import changed, setting
 from vpem.settings import TOPOLOGIES, GraphSettings, HoldingSettings
 
 from .driver import Output
+from .engine import Where
+from .files import READ, WRITTEN, read_one, teller
 from .options import Printing, Without
-from .reading import read_one, teller
-from .roles import READ, WRITTEN
-from .where import Where
 
 if TYPE_CHECKING:
     from vpem.files.datasets import Dataset
@@ -24,8 +23,7 @@ if TYPE_CHECKING:
     from vpem.network.partition import Partition
     from vpem.network.schema import Report
 
-    from .output import Screen
-    from .tables import Table
+    from .output import Screen, Table
 
 
 app = typer.Typer(
@@ -170,8 +168,7 @@ def _network(
     from vpem.errors import InputError
     from vpem.network.partition import contiguous
 
-    from .choices import partition_of, stored_graph
-    from .workers import graph_of
+    from .choices import graph_of, partition_of, stored_graph
 
     over_rows = held.split == "rows"
     if data is not None:
@@ -229,8 +226,7 @@ def _named(source: str | None, agents: int | None, graph: GraphSettings) -> Grap
 def _show(found: Report) -> None:
     """Print what a reader wants to know."""
     from .choices import how_summed
-    from .output import number, plural, show, size
-    from .tables import table
+    from .output import number, plural, show, size, table
 
     names = [*found["agent_names"], "server"]
     degrees = found["degrees"]
@@ -273,8 +269,7 @@ def _show(found: Report) -> None:
 def _hubs(hubs: list[Report], names: list[str]) -> list[Table | str]:
     from vpem.errors import shorten
 
-    from .output import plural
-    from .tables import table
+    from .output import plural, table
 
     listing = [
         (
@@ -294,7 +289,7 @@ def _hubs(hubs: list[Report], names: list[str]) -> list[Table | str]:
 
 def _mixing(found: Report) -> list[Table | str]:
     """Tables of mixing rates, errors after rounds, rounds for errors."""
-    from .tables import table
+    from .output import table
 
     def told(row: Report, name: str, digits: str) -> str:
         return f"{'<= ' if row[f'{name}_is_bound'] else ''}{row[name]:{digits}}"
@@ -339,8 +334,7 @@ def _mixing(found: Report) -> list[Table | str]:
 
 def _time(found: Report) -> Table:
     """Table of how long an iteration takes, and what of it."""
-    from .output import number, plural, size
-    from .tables import table
+    from .output import number, plural, size, table
 
     made_of = {
         "computing": f"{number(found['flops'], 3)} flops, "
@@ -361,8 +355,7 @@ def _messages(found: Report, names: list[str]) -> list[Table | str]:
 
     Means are rounded.
     """
-    from .output import plural, size
-    from .tables import table
+    from .output import plural, size, table
 
     communication = found["communication"]
     rows: list[tuple[object, ...]] = []

@@ -8,17 +8,17 @@ from typing import Annotated
 import typer
 
 from .engine import EngineSettings
+from .files import READ
 from .kinds import stored_at
-from .options import Without
-from .parties import OF_A_FIT, DataParties
-from .requests import (
+from .loading import (
     IndividualSettings,
     PredictedSettings,
     Request,
     ResultSettings,
     RowSettings,
 )
-from .roles import READ
+from .options import Without
+from .parties import OF_A_FIT, DataParties
 
 ModelFile = Annotated[Path, READ, typer.Argument(help="Model, from 'vpem fit --output'.")]
 FitFile = Annotated[

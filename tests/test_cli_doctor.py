@@ -8,7 +8,7 @@ import pytest
 
 from vpem._core import sweep
 from vpem._core.threads import thread_count
-from vpem_cli import checkup
+from vpem_cli import doctor
 
 from .cli_support import done, run
 from .tables import each
@@ -17,11 +17,11 @@ from .tables import each
 @pytest.fixture
 def light(monkeypatch):
     """Leave out what takes long to load: it is looked at once, by the first test."""
-    for name in list(checkup.NEEDED):
+    for name in list(doctor.NEEDED):
         if name not in ("numpy", "h5py"):
-            monkeypatch.delitem(checkup.NEEDED, name)
-    monkeypatch.setattr(checkup, "EXTRAS", {})
-    monkeypatch.setattr(checkup, "mpi", lambda problems: MPI)
+            monkeypatch.delitem(doctor.NEEDED, name)
+    monkeypatch.setattr("vpem_cli.doctor.EXTRAS", {})
+    monkeypatch.setattr("vpem_cli.doctor.mpi", lambda problems: MPI)
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
 
 
@@ -63,7 +63,7 @@ def test_facts_for_a_reader(capsys, light):
 
 
 def test_a_library_that_cannot_be_loaded(capsys, light, monkeypatch):
-    monkeypatch.setitem(checkup.NEEDED, "nothing", "vpem_nothing_of_this_name")
+    monkeypatch.setitem(doctor.NEEDED, "nothing", "vpem_nothing_of_this_name")
     code, problems = advised(capsys)
     assert code == 2
     assert problems[0][0] is True
@@ -133,7 +133,7 @@ def test_fewer_processors_than_threads_in_a_container(light, monkeypatch):
     monkeypatch.setattr("vpem._core.threads.processor_limit", lambda: 0.5)
     monkeypatch.setenv("OMP_NUM_THREADS", "2")
     problems = []
-    checkup.processors(problems)
+    doctor.processors(problems)
     assert problems == [
         (False, "2 threads would share 0.5 processors that the container may use; set "
                 "OMP_NUM_THREADS=1")
@@ -155,29 +155,29 @@ def test_why_so_many_threads(monkeypatch, variable, usable, limit, threads, why)
     monkeypatch.setattr("vpem._core.threads._sharing", [])
     monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(usable)), raising=False)
     monkeypatch.setattr("os.cpu_count", lambda: 8)
-    found = checkup.processors([])
+    found = doctor.processors([])
     assert (found["threads"], found["why"]) == (threads, why)
 
 
 def test_a_launcher_of_another_mpi(monkeypatch):
     said = {"-c": "Open MPI v5.0.1, package", "--version": "HYDRA build details:"}
-    monkeypatch.setattr(checkup, "_output", lambda *words: said[words[1]])
-    monkeypatch.setattr(checkup.shutil, "which", lambda *_, **__: "/somewhere/mpiexec")
+    monkeypatch.setattr("vpem_cli.doctor._output", lambda *words: said[words[1]])
+    monkeypatch.setattr(doctor.shutil, "which", lambda *_, **__: "/somewhere/mpiexec")
     problems = []
-    found = checkup.mpi(problems)
+    found = doctor.mpi(problems)
     assert found["launcher"] == "MPICH"
     assert problems[0][1].startswith("mpi4py is built for Open MPI, but /somewhere/mpiexec is")
     said["--version"] = "mpiexec (OpenRTE) 5.0"
     problems = []
-    checkup.mpi(problems)
+    doctor.mpi(problems)
     assert problems == []
 
 
 def test_an_extra_that_is_broken_is_a_note(monkeypatch):
     problems = []
-    monkeypatch.setattr(checkup, "EXTRAS", {"numpy": ("vpem_no_module", "plot", "pictures"),
+    monkeypatch.setattr("vpem_cli.doctor.EXTRAS", {"numpy": ("vpem_no_module", "plot", "pictures"),
                                             "not-there": ("x", "sdp", "weights")})  # fmt: skip
-    found = checkup.extras(problems)
+    found = doctor.extras(problems)
     assert found["not-there"]["version"] is None
     assert found["not-there"]["install"] == "pip install 'vpem[sdp]'"
     assert [needed for needed, _ in problems] == [False]

@@ -20,7 +20,7 @@ from vpem.network.partition import contiguous
 from vpem_cli import app
 from vpem_cli.app import command
 from vpem_cli.config import key_of
-from vpem_cli.often import OFTEN, brief
+from vpem_cli.help import OFTEN, brief
 
 from .cli_support import ROOT, done, run
 from .study_support import folder_of, make_study

@@ -9,12 +9,11 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from vpem_cli import progress as showing
+from vpem_cli import output as showing
 from vpem_cli.driver import reminding
-from vpem_cli.output import Screen, fail
-from vpem_cli.progress import Progress
+from vpem_cli.output import Progress, Screen, fail
 from vpem_cli.saem_report import SaemCounter
-from vpem_cli.selecting import SearchProgress
+from vpem_cli.select import SearchProgress
 
 
 @pytest.fixture

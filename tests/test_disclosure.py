@@ -11,8 +11,8 @@ import pytest
 from vpem.files.studies.message_log import entries
 from vpem_cli import app
 from vpem_cli.agreed import agreed_before
-from vpem_cli.disclosure import Setup, disclosures
-from vpem_cli.new_study import setup_of
+from vpem_cli.policy import Setup, disclosures
+from vpem_cli.study import setup_of
 
 from .company_support import make_company
 from .tables import each

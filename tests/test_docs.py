@@ -11,7 +11,7 @@ from scipy.special import logsumexp
 
 from vpem_cli.app import command
 from vpem_cli.config import key_of
-from vpem_cli.headings import HEADINGS
+from vpem_cli.help import HEADINGS
 
 ROOT = Path(__file__).resolve().parents[1]
 

@@ -15,7 +15,7 @@ from vpem._core.threads import one_blas_thread
 from vpem.network.codecs import parse_codec
 from vpem.network.graph import make_graph
 from vpem.network.mixing import mixing_matrix
-from vpem_cli.checkup import _with_openmp
+from vpem_cli.doctor import _with_openmp
 
 from .tables import each
 from .test_missing_kernels import kernel_case

@@ -16,10 +16,9 @@ from vpem.errors import FileError, InputError, VpemError
 from vpem.files.models import read_model
 from vpem.files.studies.identities import make_identity
 from vpem.files.studies.message_log import entries, read_log
-from vpem_cli.again import going_on
-from vpem_cli.agreement import check_alike, goes_on, is_introduction
+from vpem_cli.agreed import check_alike, goes_on, is_introduction
 from vpem_cli.labels import LabelFile, whole_of
-from vpem_cli.meeting import Meeting
+from vpem_cli.meeting import Meeting, going_on
 from vpem_cli.output import Screen
 from vpem_cli.results import receive, send
 

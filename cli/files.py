@@ -1,0 +1,325 @@
+"""What commands do with files: no result takes the place of an input or of another result.
+
+Every option or argument that names a file says in its annotation what becomes of the file: `READ`,
+`WRITTEN`, or a `Role` of its own. Before a command runs, `begin` holds the files of all of them
+against each other; what is found out later (the files of a manifest, the names of shards) is added
+by `reads` and `writes`, which hold it against all before it.
+
+Files of data that commands read, one at a time, and what is said of each.
+"""
+
+from __future__ import annotations
+
+import os
+import unicodedata
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from shlex import quote
+from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
+
+import typer
+
+from vpem.settings import HoldingSettings
+
+from .config import FILE, name_of
+
+if TYPE_CHECKING:
+    from vpem.files.datasets import Dataset
+    from vpem.files.table_settings import TableSettings
+    from vpem.settings import WorkerSettings
+    from vpem.terms.families.kinds import Kinds
+
+    from .engine import Where
+
+
+def _named(value: Any, options: Mapping[str, Any]) -> Iterable[Any]:
+    """Return the files that a value names."""
+    if value is None:
+        return ()
+    return value if isinstance(value, list | tuple) else (value,)
+
+
+@dataclass(frozen=True)
+class Role:
+    """What becomes of the file that an option names.
+
+    ``files``, given the option's value, or None, and the values of all options by name, returns
+    those that the value stands for; by default those that it names.
+    """
+
+    writes: bool  # it may be read before, too
+    files: Callable[[Any, Mapping[str, Any]], Iterable[Any]] = _named
+    goes_on_in: str = ""  # option that may name the same file
+
+
+READ = Role(writes=False)
+WRITTEN = Role(writes=True)
+FOLDER = Role(writes=False, files=lambda value, options: ())
+"""A folder; whoever knows the files in it tells of them."""
+
+
+@dataclass(frozen=True)
+class _Use:
+    """A file, and what for."""
+
+    option: str
+    path: str
+    writes: bool
+    goes_on_in: str = ""
+
+
+MOVING = "--checkpoint"
+"""Its files take each other's places, in other processes too, while they are looked at."""
+
+_uses: dict[tuple[Any, ...], list[_Use]] = {}
+"""What the command that runs does with which files, by what identifies these."""
+
+
+def roles_of(function: Any) -> dict[str, Role]:
+    """Return the roles of a command's options, by the names of its function's parameters."""
+    hints = get_type_hints(function, include_extras=True)
+    return {
+        name: extra
+        for name, hint in hints.items()
+        for extra in getattr(hint, "__metadata__", ())
+        if isinstance(extra, Role)
+    }
+
+
+def begin(context: Any, roles: Mapping[str, Role]) -> None:
+    """Hold the files of all options of a command against each other.
+
+    FileError if one is to be written that is read or written under another name, however spelled.
+    """
+    _uses.clear()
+    for name, role in roles.items():
+        if role is READ and context.params.get(name) is not None:
+            context.params[name] = _found(context.params[name])
+    values = {**context.params, "config": context.meta.get(FILE)}
+    for param in context.command.params:
+        if param.name in roles:
+            role = roles[param.name]
+            for path in role.files(values.get(param.name), values):
+                _add(_Use(name_of(param), os.fspath(path), role.writes, role.goes_on_in))
+
+
+def _found(value: Any) -> Any:
+    """Return a file, or several, of which one like data/wine.h5 may be that of the package."""
+    if isinstance(value, list | tuple):
+        return type(value)(map(_found, value))
+    folder, name = os.path.split(os.fspath(value))
+    if folder != "data" or os.path.lexists(value):
+        return value
+    from vpem.files.examples import EXAMPLES, folder_of_examples
+
+    shipped = any(example.file == name for example in EXAMPLES.values())
+    return type(value)(folder_of_examples() / name) if shipped else value
+
+
+def reads(option: str, *paths: str | os.PathLike[str]) -> None:
+    """Note files that the command will read, which must be none that it writes."""
+    for path in paths:
+        _add(_Use(option, os.fspath(path), writes=False))
+
+
+def writes(option: str, *paths: str | os.PathLike[str]) -> None:
+    """Note files that the command will write, which must be none that it reads or writes."""
+    for path in paths:
+        _add(_Use(option, os.fspath(path), writes=True))
+
+
+def written() -> list[tuple[str, str]]:
+    """Return the files that the command will write, with the options that they are of."""
+    uses = [use for those in _uses.values() for use in those if use.writes]
+    return [(use.option, os.path.realpath(use.path)) for use in uses]
+
+
+def _add(use: _Use) -> None:
+    """Note what is done with a file, or raise FileError if that does not go with the rest."""
+    from vpem.errors import FileError
+
+    same = _uses.setdefault(_identity(use.path), [])
+    for other in same:
+        one, two = (use, other) if use.writes else (other, use)
+        if not one.writes or two.goes_on_in == one.option or _are_one(one, two):
+            continue
+        if two.writes:
+            raise FileError(
+                f"{two.option} {two.path} and {one.option} {one.path} are one file; give two names"
+            )
+        raise FileError(
+            f"{one.option} {one.path} is the input {two.path} ({two.option}) itself; write to "
+            "another name"
+        )
+    same.append(use)
+
+
+def _are_one(one: _Use, two: _Use) -> bool:
+    """Whether two processes told of the same use, or files take each other's places meanwhile."""
+    if one.option != two.option:
+        return False
+    return one.option == MOVING or os.path.realpath(one.path) == os.path.realpath(two.path)
+
+
+def _identity(path: str) -> tuple[Any, ...]:
+    """Return what all names of a file have in common, whether it exists already or not."""
+    try:
+        found = os.stat(path)
+        return found.st_dev, found.st_ino
+    except (OSError, ValueError):
+        pass
+    try:
+        folder, name = os.path.split(os.path.realpath(path))
+        home = os.stat(folder)
+    except (OSError, ValueError):  # it cannot be written, as will be told
+        return (path,)
+    if _ignores_case(folder):
+        name = unicodedata.normalize("NFC", name).casefold()
+    return home.st_dev, home.st_ino, name
+
+
+def _ignores_case(folder: str) -> bool:
+    """Whether the file system of a folder knows the folder in other letters, too."""
+    try:
+        return folder.swapcase() != folder and os.path.samefile(folder, folder.swapcase())
+    except OSError:
+        return False
+
+
+STDIN = "-"
+
+DataFile = Annotated[
+    Path,
+    READ,
+    typer.Argument(
+        help="Table (CSV, Parquet, Feather, .npy), HDF5 or .h5ad, or - for standard input."
+    ),
+]
+
+MOST_LISTED = 10
+"""Columns that are left out, of which a line has the names."""
+
+
+def read_one(
+    path: Path,
+    table: TableSettings,  # as the user says
+    where: Where,
+    tell: Callable[..., None] | None,
+    *,
+    kept: TableSettings | None = None,  # of a model's data
+    **how: Any,
+) -> Dataset:
+    """Read the dataset of a command, and say by `teller`, if any, what of a table is left out.
+
+    Where there are several processes, each reads it, and values of HDF5 stay on disk. ``how`` is as
+    `vpem.files.data.read_data` takes it.
+    """
+    from vpem.files.data import read_data
+
+    refuse_shared_stdin(path, where)
+    how = {"on_disk": where.engine.apart, **how}
+    found = read_data(path, table, kept=kept, **how)
+    if tell is not None:
+        tell(found, table, kept)
+    return found
+
+
+def refuse_shared_stdin(path: Path, where: Where) -> None:
+    """Raise InputError where standard input is to be read by several processes."""
+    from vpem.errors import InputError
+
+    if str(path) == STDIN and where.engine.apart:
+        raise InputError(
+            "standard input (-) is for one process, but here each reads the data; name a file"
+        )
+
+
+def teller(say: Callable[[str], None], families: bool = False) -> Callable[..., None]:
+    """Return what says of a table from which column ids are taken, and which are left out.
+
+    With ``families`` it says how text becomes features, where some is left out.
+    """
+
+    def tell(found: Dataset, table: TableSettings, kept: TableSettings | None = None) -> None:
+        from vpem.errors import shorten
+        from vpem.files.readers.frames import GUESSED
+
+        if found.table is None:
+            return
+        ids = found.table.id_column
+        warned = [name for name, why in found.left_out.items() if why in GUESSED]
+        if ids is not None and ids not in (table.id_column, kept and kept.id_column, *warned):
+            say(f"{found.source}: ids of rows are taken from {ids!r}; --id-column names another")
+        if len(warned) < len(found.left_out):
+            others = {name: why for name, why in found.left_out.items() if name not in warned}
+            listed = (f"{name} ({why})" for name, why in others.items())
+            texts = [name for name, why in found.left_out.items() if why == "text"]
+            how = ""
+            if families and texts and table.family is None:
+                one = quote(f"{texts[0]}=categorical")
+                how = f"; --family auto, or --family {one}, takes text as categories"
+            say(f"{found.source}: left out: {shorten(listed, MOST_LISTED)}{how}")
+
+    return tell
+
+
+def settled(source: Dataset, table: TableSettings, held: WorkerSettings) -> Dataset:
+    """Return a dataset whose features have the families that the user says, or values show."""
+    from vpem.files.families import Asked, settle
+
+    from .choices import partition_of
+
+    asked = Asked.of(table.family)
+    if asked is None:
+        return source
+    if isinstance(held, HoldingSettings) and held.split == "features":
+        return settle(source, asked, partition_of(source, held, True))
+    return settle(source, asked)
+
+
+def tell_families(found: Dataset, table: TableSettings, say: Callable[[str], None]) -> None:
+    """Say in a line which features are taken as what, where some may be no Gaussian numbers."""
+    from vpem.errors import shorten
+
+    if found.kinds is None:
+        if table.family is not None:
+            say(f"{found.source}: all features are taken as gaussian (--family NAME=FAMILY says "
+                "otherwise)")  # fmt: skip
+        return
+    taken = []
+    for family in found.kinds.present:
+        names = [found.feature_names[j] for j in found.kinds.columns_of(family)]
+        if family == "categorical":
+            counts = (found.kinds.n_levels[j] for j in found.kinds.columns_of(family))
+            names = [f"{name} ({n} levels)" for name, n in zip(names, counts, strict=True)]
+        taken.append(f"{family}: {shorten(names, MOST_LISTED)}")
+    say(f"{found.source}: taken as {'; '.join(taken)} (--family NAME=FAMILY says otherwise)")
+
+
+def refuse_families(kinds: Kinds | None, names: Sequence[str], source: str) -> None:
+    """Raise InputError where a feature is no Gaussian number, for a method of distances."""
+    from vpem.errors import InputError, Setting
+
+    if kinds is None:
+        return
+    for name, family in zip(names, kinds.families, strict=True):
+        if family != "gaussian":
+            raise InputError(
+                f"{source}: feature {name!r} is kept as {family}, which 'vpem fit' takes; "
+                "here distances and means of features are computed, which are of numbers; leave "
+                "it out with ", Setting("drop", name),
+            )  # fmt: skip
+
+
+def kept_of(stored: Any) -> TableSettings:
+    """Return how the data of a fit were read, of what its file says of its options and families."""
+    from vpem.files.families import asked_by
+    from vpem.files.table_settings import TableSettings, settings_in
+
+    options = stored.options
+    names = [name for name in TableSettings.settings_by_name if name != "family"]
+    told = {name: options[name] for name in names if options.get(name) is not None}
+    kinds = getattr(getattr(stored, "mixture", None), "kinds", None)
+    family = asked_by(kinds, stored.feature_names)
+    return settings_in(told, "options of the model").changed(family=family)

@@ -1,0 +1,246 @@
+"""Help of a command: its options under headings, its examples as they are typed.
+
+What `--help` shows of a command with many options: those that most people need, in brief.
+
+`--help-all` shows everything, under headings; so does the reference.
+
+Values that a shell may complete: of options with few choices, and names of commands.
+
+A setting of a record has its choices there. Those of other options stand here once more, beside the
+library, because a shell waits for them and the library takes long to load; tests hold the two
+together. An option that is not here offers the words that its help lists.
+
+`vpem help`: the help of any command.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Sequence
+from copy import copy
+from typing import Annotated, Any
+
+import typer
+
+from vpem import settings
+
+from .config import is_flag, key_of
+
+HEADINGS: dict[str, tuple[str, ...]] = {
+    "Options": (),
+    "Study": ("command", "as"),
+    "Selection": (),
+    "Data": ("agents", "dataset", "samples", "features", "drop-ids", "shuffle"),
+    "Individuals": (),
+    "Model": (),
+    "Prior": (),
+    "Network": (),
+    "Messages and faults": (),
+    "Privacy": (),
+    "Start": ("init-model", "seed"),
+    "Sampler": (),
+    "Method": (),
+    "Stopping": (),
+    "Draws at the estimates": (),
+    "Running": (),
+    "Checkpoints": (),
+    "Output": ("output", "plot", "quote-formulas", "force", "json", "quiet"),
+    "Configuration": ("config", "show-config", "help", "help-all"),
+}  # fmt: skip
+"""Headings in their order, and the options below them that are no settings of a record, by name."""
+
+FEW = 9
+"""So many options, without those of the last heading, need no headings."""
+
+
+def grouped(params: Sequence[Any]) -> list[tuple[str, list[Any]]]:
+    """Return the options of a command under their headings; a short list stays in one.
+
+    Arguments and hidden options are left out.
+    """
+    options = [one for one in params if one.param_type_name == "option" and not one.hidden]
+    last = HEADINGS["Configuration"]
+    if sum(key_of(option) not in last for option in options) <= FEW:
+        return [("Options", options)]
+    home = {name: heading for heading, names in HEADINGS.items() for name in names}
+    found: dict[str, list[Any]] = {heading: [] for heading in HEADINGS}
+    for option in options:
+        heading = option.rich_help_panel or home.get(key_of(option), "Options")
+        found[heading].append(option)
+    return [(heading, group) for heading, group in found.items() if group]
+
+
+def split_examples(text: str | None) -> tuple[str, list[str]]:
+    """Return a help text without its examples, and these."""
+    paragraphs = inspect.cleandoc(text or "").split("\n\n")
+    examples = [part for part in paragraphs if part.startswith("Example: ")]
+    others = [part for part in paragraphs if not part.startswith("Example: ")]
+    return "\n\n".join(others), [" ".join(part.split()) for part in examples]
+
+
+LAST = " output force json quiet"
+
+OFTEN: dict[str, str] = {
+    "fit": "components covariance family scale split agents parties align topology hops features "
+    "drop id-column label-column missing n-init max-iter seed labels output json quiet",
+    "select": "components covariance family criterion scale hops split agents parties align "
+    "topology id-column missing n-init max-iter seed jobs output quiet",
+    "kmeans": "clusters scale split workers agents parties align features drop id-column "
+    "label-column missing n-init max-iter seed labels output force json quiet",
+    "fedem": "components covariance scale workers parties features drop id-column label-column "
+    "missing compress participation max-iter seed labels output json quiet",
+    "impute": "method rank components draws law workers parties id-column holdout max-iter seed "
+    "output json quiet",
+    "saem": "model components id time value covariates devices parties missing iterations seed "
+    "labels individuals output json quiet",
+    "predict": f"proba missing individual times latents parties align id-column{LAST}",
+    "score": "missing parties align id-column dataset json",
+    "evaluate": "labels label-column missing parties align id-column json",
+    "plot": f"kind labels features individual parties align id-column{LAST}",
+    "report": f"labels parties align id-column{LAST}",
+    "data import": "features drop id-column label-column family na decimal delimiter no-header "
+    "agents output force quiet",
+    "data describe": "features drop id-column label-column family na decimal delimiter no-header "
+    "json",
+    "data split": "agents partition shuffle drop-ids seed id-column label-column family output "
+    "force json quiet",
+    "party request": "as address listen features id-column label-column family na decimal",
+    "party check": "as idle serve listen features id-column na decimal json quiet",
+    "model contribution": f"labels label-column missing parties align id-column{LAST}",
+    "topology describe": "agents topology hops sum rounds compress samples components features "
+    "json plot",
+    "study init": "command as star relay topology address data result",
+}
+"""Options that `--help` of a command shows, in their order; of other commands it shows all."""
+
+FIRST = re.compile(r"(?<=[\w)\]'])\.(?= [A-Z])")
+"""The end of a sentence after which there is another."""
+
+
+def brief(text: str) -> str:
+    """Return the first sentence of a help text, and what it says of the default.
+
+    "Number of things. They are many. Default: all." becomes "Number of things.  [default: all]".
+    """
+    sentence, _, default = text.partition(" Default: ")
+    sentence = FIRST.split(sentence)[0].removesuffix(".")
+    default = FIRST.split(default)[0].removesuffix(".")
+    return f"{sentence}.{f'  [default: {default}]' * bool(default)}"
+
+
+def often(path: str, options: Sequence[Any]) -> list[Any] | None:
+    """Return the options that `--help` shows, with brief help; None where that is all of them."""
+    known = {key_of(one): one for one in options}
+    found = [known[name] for name in OFTEN.get(path, "").split() if name in known]
+    if not found:
+        return None
+    return [_shortened(one) for one in found]
+
+
+def _shortened(option: Any) -> Any:
+    """Return an option with help in brief, and without its second names."""
+    one = copy(option)
+    one.help = brief(one.help or "")
+    short = [word for word in one.opts if not word.startswith("--")]
+    one.opts = [*short, f"--{key_of(one)}"]
+    return one
+
+
+CHOICES: dict[str, tuple[str, ...]] = {
+    "kind": (
+        "profile", "projection", "history", "graph", "sparsity", "communication", "marginals",
+        "pairs", "responsibilities", "confusion", "traces", "curves", "observed",
+        "residuals", "vpc", "effects", "topics", "shares", "spreads",
+    ),
+    "data copy name": ("breast_cancer", "wine", "heart", "oxford_boys", "theophylline",
+                       "notices"),
+    "data fetch name": ("htru2",),
+    "model best criterion": ("log-likelihood", "bic", "aic"),
+    "topology describe source": settings.TOPOLOGIES,
+}  # fmt: skip
+"""Words that options take, by the option's name; a command's own by its words and that name."""
+
+_WORD = re.compile(r"[a-z][\w.+-]*(:[\w.]+)?")
+
+
+def words_of(path: tuple[str, ...], param: Any) -> tuple[str, ...]:
+    """Return the words that an option or argument of a command takes, or nothing if any."""
+    key = key_of(param)
+    own = CHOICES.get(" ".join((*path, key)))
+    if own is not None:
+        return own
+    text = re.search(r"\bPath\b", str(getattr(param, "type_descriptor", ""))) is None
+    found = listed_in(param.help or "") if text else ()
+    if param.param_type_name == "argument" or is_flag(param):
+        return ()
+    known = CHOICES.get(key, ())
+    if isinstance(param.default, str) and param.default not in known:
+        known = ()
+    if known and not (found and set(found) - set(known)):
+        return known
+    return found if not isinstance(param.default, str) or param.default in found else ()
+
+
+def listed_in(text: str) -> tuple[str, ...]:
+    """Return the choices that a help text lists: "Start: random (shared rows), kmeans."."""
+    plain = re.sub(r"\s*\([^()]*\)", "", text.partition(" Default:")[0])
+    for part in re.split(r": |\. ", plain):
+        words = re.split(r", or |; or |, |; | or ", part.strip().rstrip("."))
+        if len(words) > 1 and all(_WORD.fullmatch(word) for word in words):
+            return tuple(words)
+    return ()
+
+
+def complete_values(path: tuple[str, ...], command: Any) -> None:
+    """Let the options of a command complete their values; files are left to the shell."""
+    known = getattr(command.callback, "settings", {})
+    for param in command.params:
+        own = known.get(param.name)
+        words = own.choices or own.words if own else words_of(path, param)
+        if words and param._custom_shell_complete is None:
+            param._custom_shell_complete = _Words(words)
+
+
+class _Words:
+    """Completion of a value that is one of a few words."""
+
+    def __init__(self, words: tuple[str, ...]) -> None:
+        self.words = words
+
+    def __call__(self, context: Any, param: Any, incomplete: str) -> list[str]:
+        return [word for word in self.words if word.startswith(incomplete)]
+
+
+def _begun(context: typer.Context, incomplete: str) -> list[str]:
+    """Return the commands that the words so far may go on with."""
+    node: Any = context.find_root().command
+    for word in context.params.get("words") or ():
+        node = getattr(node, "commands", {}).get(word)
+    return [name for name in getattr(node, "commands", ()) if name.startswith(incomplete)]
+
+
+def show_help(
+    context: typer.Context,
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="COMMAND",
+            help="Words that name a command, such as: data import.",
+            autocompletion=_begun,
+        ),
+    ] = None,
+    everything: Annotated[
+        bool, typer.Option("--all", help="Show every option, as COMMAND --help-all does.")
+    ] = False,
+) -> None:
+    """Show the help of a command.
+
+    Example: vpem help fit
+
+    Example: vpem help data import
+    """
+    root = context.find_root().command
+    flag = "--help-all" if everything else "--help"
+    with root.make_context("vpem", [*(words or ()), flag]) as again:
+        root.invoke(again)
