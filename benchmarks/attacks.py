@@ -36,7 +36,7 @@ from vpem import (
 )
 from vpem.fits.privacy import Budget, Guarantee
 from vpem.network.partition import contiguous, from_worker_of_row
-from vpem.sums.adding import Addends
+from vpem.sums.counted import Addends
 from vpem.sums.server import ServerSum
 
 from .audit import Audited, lower_bound

@@ -28,7 +28,7 @@ from vpem.network.noise import Noise
 from vpem.network.partition import contiguous
 from vpem.steps.private import NoisyEM, Releases, run_private, shares_of
 from vpem.sums.connect import connect
-from vpem.sums.noisy import Noisy
+from vpem.sums.private import Noisy
 from vpem.sums.server import ServerSum
 from vpem.terms.features import FeatureTerms
 from vpem.terms.row_statistics import BoundedRows, Grid, Parts, Residuals, ResidualSums

@@ -18,8 +18,8 @@ from vpem._core import (
     mahalanobis,
     moments,
     reference,
-    reference_families,
-    reference_graph,
+    reference_codecs,
+    reference_models,
 )
 from vpem._core import normalise as normalising
 from vpem._core import sweep as sweeping
@@ -59,7 +59,7 @@ class Case:
     @property
     def twin(self) -> Any:
         """Where the twin is."""
-        return {balls: reference_graph, families: reference_families}.get(self.module, reference)
+        return {balls: reference_codecs, families: reference_models}.get(self.module, reference)
 
 
 def sweep_case(

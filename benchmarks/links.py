@@ -21,7 +21,7 @@ import numpy as np
 
 from vpem.fits.plan import plan
 from vpem.network.graph import make_graph
-from vpem.network.links import Link, parse_link
+from vpem.network.messages import Link, parse_link
 from vpem.network.partition import contiguous
 
 from .mpi import launcher

@@ -11,10 +11,9 @@ import numpy as np
 
 from vpem import NotConvergedWarning, connect, fit_vpem, make_graph
 from vpem._core import masks as kernels
-from vpem._core import reference_masks
-from vpem.engines.masking import agree
-from vpem.engines.one_process import OneProcess
-from vpem.engines.placement import Placement
+from vpem._core import reference_codecs
+from vpem.engines.engine import OneProcess
+from vpem.engines.placement import Placement, agree
 from vpem.network.masks import TILE, OwnKeys
 from vpem.network.partition import contiguous
 
@@ -99,7 +98,7 @@ def measure(options: Options) -> Iterator[dict[str, Any]]:
     values = 100 * np.random.default_rng(0).standard_normal(m * k)
     scale, limit = np.array([2.0**32]), 2.0**59
     ring, back = np.zeros(m * k, dtype=np.uint64), np.empty(m * k)
-    homes = {"kernel": kernels, "twin": reference_masks}
+    homes = {"kernel": kernels, "twin": reference_codecs}
     for name, work in (
         ("add_scaled", lambda home: home.add_scaled(values, scale, limit, ring, options.threads)),
         ("values_of", lambda home: home.values_of(ring, scale, 2.0**63, back, options.threads)),

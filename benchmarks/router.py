@@ -20,7 +20,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from vpem.network.links import Link
+from vpem.network.messages import Link
 
 __all__ = ["NET", "Net", "Router", "namespaces"]
 

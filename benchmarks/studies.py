@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from vpem import __version__
-from vpem.engines.tls.members import Identity, Member, Roster
+from vpem.engines.tls.trust import Identity, Member, Roster
 from vpem.files.studies.identities import certificate_of, make_identity, write_study
 from vpem.files.studies.study import Study
 

@@ -28,7 +28,7 @@ from typing import Any
 
 import numpy as np
 
-from vpem.network.links import parse_link
+from vpem.network.messages import parse_link
 
 from .links import over_mpi
 from .measure import Options, compare

@@ -31,7 +31,7 @@ from .files import STDIN
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from vpem.engines.tls.members import Member
+    from vpem.engines.tls.trust import Member
     from vpem.errors import VpemError
     from vpem.files.parties.opening import Party
     from vpem.files.studies.study import Study

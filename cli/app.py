@@ -1,12 +1,529 @@
-"""The tree of commands."""
+"""Commands of a group, made when they are asked for: most runs need one of them only.
+
+What all commands share: options from files and the environment, `--show-config`, headings.
+
+`dress` gives the whole tree these manners; a command needs no line for them.
+
+The tree of commands.
+"""
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+import inspect
+import os
+from collections.abc import Callable, Collection, Iterable, Iterator, MutableMapping
+from contextlib import contextmanager
+from copy import copy
+from functools import cache, partial
+from importlib import import_module
+from pathlib import Path
+from types import NoneType
+from typing import TYPE_CHECKING, Annotated, Any, get_args, get_origin, get_type_hints
 
 import typer
+from typer.core import TyperCommand, TyperGroup
 
-from .commands import Elsewhere, finish
+from .config import (
+    FILE,
+    STUDY,
+    WORDS,
+    check_environment,
+    in_options,
+    is_flag,
+    near_file,
+    path_of,
+    read_config,
+    show_config,
+    speak_of,
+    take_defaults,
+    variables,
+    where_from,
+)
+from .engine import joined
+from .files import READ, Role, begin, roles_of
+from .help import grouped, often, split_examples
+from .options import refuse_idle, spread
+
+if TYPE_CHECKING:
+    from vpem.network.schema import Report
+
+
+class Elsewhere:
+    """Stands for a command or a group of another module, "module.name", until it is called."""
+
+    def __init__(self, home: str, told: str) -> None:
+        self.home = home
+        self.__doc__ = told
+
+    def __call__(self) -> Any:
+        """Load the module, and return what it stands for."""
+        module, name = self.home.split(".")
+        return getattr(import_module(f".{module}", __package__), name)
+
+
+class Members(MutableMapping[str, Any]):
+    """Commands and groups by name, each made at its first use; help is the first paragraph."""
+
+    def __init__(
+        self, makers: dict[str, Callable[[], Any]], helps: dict[str, str], groups: Collection[str]
+    ) -> None:
+        self._makers = makers
+        self._made: Report = {}
+        self.helps = helps
+        self.groups = groups
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in self._made:
+            self._made[name] = self._makers[name]()
+        return self._made[name]
+
+    def __setitem__(self, name: str, member: Any) -> None:
+        self._makers[name] = partial(_itself, member)
+        self._made[name] = member
+
+    def __delitem__(self, name: str) -> None:
+        del self._makers[name]
+        self._made.pop(name, None)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._makers)
+
+    def __len__(self) -> int:
+        return len(self._makers)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._makers
+
+
+def tree(
+    app: typer.Typer,
+    dress: Callable[[typer.Typer], typer.Typer],
+    finish: Callable[[tuple[str, ...], Any], None],
+    path: tuple[str, ...] = (),
+) -> Any:
+    """Return the group of an app whose commands and groups are made when they are asked for.
+
+    ``dress`` chooses the classes of an app's commands; ``finish`` is given the words that name a
+    command and the command, once it is made; ``path`` names the group.
+    """
+    group = _alone(dress(app), [])
+    makers: dict[str, Callable[[], Any]] = {}
+    helps: dict[str, str] = {}
+    groups = []
+    for info in app.registered_commands:
+        name = info.name or info.callback.__name__.replace("_", "-")  # type: ignore[union-attr]
+        helps[name] = _first(inspect.getdoc(info.callback) if info.callback else None)
+        makers[name] = partial(_make, info, dress, finish, (*path, name))
+        if isinstance(info.callback, Elsewhere) and info.callback.home.endswith(".app"):
+            groups.append(name)
+    group.commands = Members(makers, helps, groups)
+    return group
+
+
+def _make(
+    info: Any,
+    dress: Callable[[typer.Typer], typer.Typer],
+    finish: Callable[[tuple[str, ...], Any], None],
+    path: tuple[str, ...],
+) -> Any:
+    """Make a command, or a group."""
+    callback = info.callback
+    if isinstance(callback, Elsewhere):
+        callback = callback()
+    if isinstance(callback, typer.Typer):
+        group = tree(callback, dress, finish, path)
+        group.name = path[-1]
+        return group
+    one = typer.Typer(add_completion=False, rich_markup_mode=None)
+    one.registered_commands = [copy(info)]
+    one.registered_commands[0].callback = spread(callback)
+    made = typer.main.get_command(one)
+    finish(path, made)
+    return made
+
+
+def _itself(member: Any) -> Any:
+    return member
+
+
+def _alone(app: typer.Typer, nothing: list[Any]) -> Any:
+    """Make the group of an app without what is below it."""
+    commands, app.registered_commands = app.registered_commands, nothing
+    try:
+        # With its options for completion, where it has them.
+        made = typer.main.get_command if app.registered_callback else typer.main.get_group
+        return made(app)
+    finally:
+        app.registered_commands = commands
+
+
+def _first(text: str | None) -> str:
+    return " ".join((text or "").partition("\n\n")[0].split())
+
+
+SHOW = "vpem.show"
+"""Under this name a context keeps whether the values are shown in place of work."""
+
+WHOLE = "vpem.whole"
+"""Under this name a context keeps whether its help is to show everything."""
+
+
+def _load(context: typer.Context, value: Path | None) -> Path | None:
+    """Take the defaults of a command from a file."""
+    if value is not None and not context.resilient_parsing:
+        take_defaults(context, value, read_config(value, context))
+        context.meta[FILE] = value
+    return value
+
+
+def _help_all(context: typer.Context, value: bool) -> None:
+    """Print the whole help."""
+    if value and not context.resilient_parsing:
+        context.meta[WHOLE] = True
+        print(context.get_help())
+        raise typer.Exit
+
+
+HelpAll = Annotated[
+    bool,
+    typer.Option(
+        "--help-all",
+        is_eager=True,
+        expose_value=False,
+        callback=_help_all,
+        help="Show every option, or every command, and exit.",
+    ),
+]
+
+AS_JSON = " (with --json as JSON)"
+"""What --show-config says where there is --json."""
+
+
+def _own(
+    config: Annotated[
+        Path | None,
+        READ,
+        typer.Option(
+            "--config",
+            metavar="FILE",
+            is_eager=True,
+            expose_value=False,
+            callback=_load,
+            help="Take options from this TOML file, a table a command, where neither the command "
+            "line nor the environment gives them.",
+        ),
+    ] = None,
+    show_config: Annotated[
+        bool,
+        typer.Option(
+            "--show-config",
+            is_eager=True,
+            expose_value=False,
+            help=f"Print every option's value and where it comes from, as TOML{AS_JSON}, and do "
+            "nothing else.",
+        ),
+    ] = False,
+    help_all: HelpAll = False,
+) -> None:
+    pass
+
+
+def _of_groups(help_all: HelpAll = False) -> None:
+    pass
+
+
+@cache
+def _params(function: Callable[..., None]) -> list[Any]:
+    """Return the options that a function has by its annotations."""
+    maker = typer.Typer(add_completion=False, rich_markup_mode=None)
+    maker.command()(function)
+    return list(typer.main.get_command(maker).params)
+
+
+EXAMPLES = 2
+"""So many of its examples the help of a command shows in brief."""
+
+KEPT = "\N{NON-BREAKING HYPHEN}"
+"""What hyphens are while lines are broken, so that no name of an option is."""
+
+
+class _Manners:
+    """What commands and groups of them have in common."""
+
+    help: str | None
+
+    def get_help_option_names(self, ctx: Any) -> list[str]:
+        """Return the words for help, also of a command that is parsed without those above it."""
+        return ["-h", "--help"]
+
+    def format_help_text(self, ctx: Any, formatter: Any) -> None:
+        """Write what the command does, and its examples in lines of their own, to be copied."""
+        text, examples = split_examples(self.help)
+        short = WHOLE not in ctx.meta and (ctx.parent is None or _chosen(ctx) is not None)
+        formatter.write_paragraph()
+        with formatter.indentation():
+            formatter.write_text((text.partition("\n\n")[0] if short else text).replace("-", KEPT))
+            for place, example in enumerate(examples[:EXAMPLES] if short else examples):
+                if not short or place == 0:
+                    formatter.write_paragraph()
+                formatter.write(f"{'':{formatter.current_indent}}{example}\n")
+
+    def get_help(self, ctx: Any) -> str:
+        """Return the whole help."""
+        return str(super().get_help(ctx)).replace(KEPT, "-")  # type: ignore[misc]
+
+    def get_help_option(self, ctx: Any) -> Any:
+        """Return the option --help: not given is False, which needs no library to be checked."""
+        option: Any = super().get_help_option(ctx)  # type: ignore[misc]
+        if option is not None and option.default is None:
+            option.default = False
+        return option
+
+
+class Command(_Manners, TyperCommand):
+    """A command whose options may stand in a file or in the environment."""
+
+    def __init__(self, *args: Any, params: list[Any] | None = None, **options: Any) -> None:
+        own = [copy(param) for param in _params(_own)]
+        if not any("--json" in param.opts for param in params or []):
+            for param in own:
+                param.help = param.help.replace(AS_JSON, "")
+        super().__init__(*args, params=[*(params or []), *own], **options)
+        for param in self.params:
+            if param.name == "study":
+                param.is_eager, param.callback = True, lambda ctx, _, value: _study(ctx, value)
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse the words; nothing is missing where the values are only shown."""
+        ctx.meta[SHOW] = "--show-config" in args
+        ctx.meta[WORDS] = list(args)
+        speak_of(self.params)
+        if ctx.resilient_parsing:
+            return self._parse_for_a_shell(ctx, args)
+        check_environment(ctx)
+        known = self.params
+        kinds = get_type_hints(_own) | get_type_hints(self.callback)
+        self.params = [_parsed(param, kinds.get(param.name)) for param in known]
+        try:
+            rest = super().parse_args(ctx, args)
+        finally:
+            self.params = known
+        if not ctx.meta[SHOW]:
+            _refuse_missing(ctx, known)
+        return rest
+
+    def _parse_for_a_shell(self, ctx: Any, args: list[str]) -> list[str]:
+        """Note which options the words give, whatever their types: loading those takes long."""
+        parser: Any = self.make_parser(ctx)
+        given, rest, _ = parser.parse_args(list(args))
+        for param in self.get_params(ctx):
+            value, source = param.consume_value(ctx, given)
+            ctx.params[param.name] = value
+            ctx.set_parameter_source(param.name, source)
+        ctx.args = rest = list(rest)
+        ctx._opt_prefixes.update(parser._opt_prefixes)
+        return rest
+
+    def make_parser(self, ctx: Any) -> Any:
+        """Make a parser that knows for every flag the word that turns it off again."""
+        parser: Any = super().make_parser(ctx)
+        for param in self.params:
+            if is_flag(param) and not param.secondary_opts and param.expose_value:
+                off = [f"--no-{opt[2:]}" for opt in param.opts if opt.startswith("--")]
+                parser.add_option(param, off, param.name, action="store_const", const=False)
+        return parser
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """Write arguments and the options that most people need; or all, under headings."""
+        params: list[Any] = self.get_params(ctx)
+        arguments = [param for param in params if param.param_type_name == "argument"]
+        _write(formatter, "Arguments", [(_called(one), one.help or "") for one in arguments])
+        chosen = _chosen(ctx)
+        groups = grouped(params) if chosen is None else [("Options", chosen)]
+        for heading, group in groups:
+            _write(formatter, heading, filter(None, (one.get_help_record(ctx) for one in group)))
+        if chosen is not None:
+            others = sum(len(group) for _, group in grouped(params)) - len(chosen)
+            formatter.write_paragraph()
+            formatter.write(f"{others} more options: {ctx.command_path} --help-all\n")
+
+    def roles(self) -> dict[str, Role]:
+        """Return what becomes of the files that options name, by the names of parameters."""
+        return roles_of(_own) | roles_of(self.callback)
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command; sentences about a value say where it came from."""
+        joined().agree(ctx)
+        if ctx.meta[SHOW]:
+            return show_config(ctx)
+        with _noting_where_from(ctx):
+            begin(ctx, self.roles())
+            refuse_idle(ctx)
+        if STUDY in ctx.meta:
+            from .meeting import meet
+
+            meet(ctx)
+        with _noting_where_from(ctx):
+            return super().invoke(ctx)
+
+
+class Group(_Manners, TyperGroup):
+    """A group of commands."""
+
+    def __init__(self, *args: Any, params: list[Any] | None = None, **options: Any) -> None:
+        own = [copy(param) for param in _params(_of_groups)]
+        super().__init__(*args, params=[*(params or []), *own], **options)
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """Write names and first sentences, for which no command is made."""
+        rows = _listed(self.commands, () if WHOLE in ctx.meta else None)
+        with formatter.section("Commands"):
+            formatter.write_dl(rows)
+
+
+def _listed(members: Any, path: tuple[str, ...] | None) -> list[tuple[str, str]]:
+    """Return the names of commands and what they do; with the words before them also all below."""
+    found = []
+    for name, told in members.helps.items():
+        found.append((" ".join((*(path or ()), name)), told))
+        if path is not None and name in members.groups:
+            found += _listed(members[name].commands, (*path, name))
+    return found
+
+
+def _chosen(context: Any) -> list[Any] | None:
+    """Return the options that the help of a command shows, in brief; None if all."""
+    if WHOLE in context.meta or isinstance(context.command, TyperGroup):
+        return None
+    return often(" ".join(path_of(context)), context.command.params)
+
+
+def _called(argument: Any) -> str:
+    """Return an argument as its user calls it."""
+    return f"{argument.metavar or argument.name.upper()}{'...' * (argument.nargs == -1)}"
+
+
+def _write(formatter: Any, heading: str, rows: Iterable[tuple[str, str]]) -> None:
+    """Write a section of names and what they are."""
+    kept = [(name, told.replace("-", KEPT)) for name, told in rows]
+    if kept:
+        with formatter.section(heading):
+            formatter.write_dl(kept)
+
+
+@contextmanager
+def _noting_where_from(context: Any) -> Iterator[None]:
+    """Let sentences about a value say where it came from."""
+    from vpem.errors import FileError, InputError
+
+    try:
+        yield
+    except (InputError, FileError) as error:
+        for note in [*near_file(str(error)), *where_from(context, in_options(error))]:
+            error.add_note(note)
+        raise
+
+
+def _study(context: Any, value: Path | None) -> Path | None:
+    """Take what a study says of a command."""
+    if value is None:
+        return None
+    from .agreed import load_study
+
+    return load_study(context, value)
+
+
+def _refuse_missing(context: Any, params: list[Any]) -> None:
+    """Raise what a parser does where an argument is missing, unless a study says it may be."""
+    if STUDY in context.meta:
+        from .agreed import check_data
+
+        check_data(context)
+    for param in params:
+        value = context.params.get(param.name)
+        if param.required and (value is None or value in ([], ())):
+            if STUDY in context.meta and param.name == "data":
+                context.params[param.name] = []
+                continue
+            # What the parser itself raises.
+            param.process_value(context, None)
+
+
+def _parsed(param: Any, kind: Any) -> Any:
+    """Return a parameter that is not required, and takes values that are plainly of its kind.
+
+    Whether data are missing is known once it is known whose they would be. All other values, and
+    what is wrong with them, are left to Typer: its library for them takes as long to load as numpy.
+    """
+    found = copy(param)
+    found.required = False
+    convert = found.process_value
+    if NoneType in get_args(kind):
+        kind = next(one for one in get_args(kind) if one is not NoneType)
+
+    def process_value(context: Any, value: Any) -> Any:
+        try:
+            plain = _plain(kind, value)
+        except ValueError:
+            return convert(context, value)
+        return plain if found.callback is None else found.callback(context, found, plain)
+
+    found.process_value = process_value
+    return found
+
+
+def _plain(kind: Any, value: Any) -> Any:
+    """Return a value as one of a kind, or raise ValueError if that is not plain to see."""
+    if value is None:
+        return () if get_origin(kind) is list else None
+    if type(value) is kind:
+        return value
+    if get_origin(kind) is list and isinstance(value, list | tuple):
+        return [_plain(get_args(kind)[0], one) for one in value]
+    if isinstance(value, str):
+        if kind is Path and "\0" not in value:
+            if os.access(value, os.R_OK) or not os.path.exists(value):
+                return Path(value)
+        elif kind in (int, float):
+            from vpem.checks import read_float, read_int
+
+            number = read_int(value) if kind is int else read_float(value)
+            if number is not None:
+                return number
+    raise ValueError
+
+
+def dress(app: typer.Typer) -> typer.Typer:
+    """Give the commands of an app, and itself, the manners of this module."""
+    for command in app.registered_commands:
+        if command.cls in (None, TyperCommand):
+            command.cls = Command
+    app.info.cls = Group
+    return app
+
+
+def _finish_one(path: tuple[str, ...], command: Any) -> None:
+    """Name the variables and choices of a command's options, and the command in their help."""
+    from .help import complete_values
+
+    for param in command.params:
+        if param.help:
+            param.help = param.help.replace("{command}", " ".join(("vpem", *path)))
+    for name, param in variables(path, command).items():
+        param.envvar = name
+        param.show_envvar = False
+    complete_values(path, command)
+
+
+def finish(app: typer.Typer) -> Any:
+    """Return the tree of an app, whose options have variables and choices."""
+    root = tree(app, dress, _finish_one)
+    for param in root.params:
+        # A flag that is not given is False: its type then needs no library to be checked.
+        if is_flag(param) and param.default is None:
+            param.default = False
+    return root
+
 
 app = typer.Typer(
     name="vpem",

@@ -22,8 +22,8 @@ from .party import As, StudyFile
 
 if TYPE_CHECKING:
     from vpem.engines.tls.check import Examined, Finding
-    from vpem.engines.tls.members import Identity, Member
     from vpem.engines.tls.relay import Relay
+    from vpem.engines.tls.trust import Identity, Member
     from vpem.files.studies.study import Study
 
     from .output import Screen
@@ -83,8 +83,8 @@ class Serving:
         import asyncio
         import logging
 
-        from vpem.engines.tls.members import written_address
         from vpem.engines.tls.server import listening
+        from vpem.engines.tls.trust import written_address
 
         loop = asyncio.get_running_loop()
         # Nobody needs to read what strangers, and members that have gone, do to transports.
@@ -346,7 +346,7 @@ def _check(study: Study, name: str, door: tuple[str, int] | None, idle: float) -
 def _own(study: Study, name: str) -> tuple[Identity, list[Finding]]:
     """Return this member's key and certificate, and what is wrong with them."""
     from vpem.engines.tls.check import Finding
-    from vpem.engines.tls.members import fingerprint, validity
+    from vpem.engines.tls.trust import fingerprint, validity
     from vpem.errors import InputError, VpemWarning
     from vpem.files.studies.identities import certificate_of, identity_of, key_of, read_identity
 

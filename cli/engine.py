@@ -51,7 +51,7 @@ class Where:
     @cached_property
     def engine(self) -> Engine:
         """The processes, of which this is one."""
-        from vpem.engines.one_process import OneProcess
+        from vpem.engines.engine import OneProcess
 
         return OneProcess()
 
@@ -274,8 +274,7 @@ def place_parties(
 
     ``output`` is the model that the first process is going to write, or all in ``shards``.
     """
-    from vpem.engines.each import for_each
-    from vpem.engines.placement import Placement
+    from vpem.engines.placement import Placement, for_each
     from vpem.errors import InputError, shorten
     from vpem.fits.parts import shard_path
 

@@ -16,8 +16,7 @@ from vpem.errors import VpemWarning, printable
 from vpem.fits.selection.search import choose, search
 from vpem.fits.selection.trials import Cell, Problem
 from vpem.fits.settings import PrivacySettings
-from vpem.prior_settings import WEIGHT_PRIORS
-from vpem.settings import FitSettings, GraphSettings, HoldingSettings, SumSettings
+from vpem.settings import WEIGHT_PRIORS, FitSettings, GraphSettings, HoldingSettings, SumSettings
 
 from .choices import (
     ComponentSettings,

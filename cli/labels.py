@@ -61,7 +61,7 @@ class LabelFile:
     named after it and the parties, as shards are. Where any process has one it is ``wanted``, so
     that all take part in what labels need. ``written`` lists files, of a process that has a user
     its own; where it could not write it, its error is raised there: when all have what was found.
-    ``force``, ``quote_formulas`` and ``digits`` are those of `vpem.files.tables.write_columns`.
+    ``force``, ``quote_formulas`` and ``digits`` are those of `vpem.files.results.write_columns`.
     """
 
     def __init__(
@@ -97,7 +97,7 @@ class LabelFile:
 
     def place(self, names: Sequence[str], holders: Placement) -> None:
         """Raise, in every process alike, where the table of a party cannot be written."""
-        from vpem.engines.each import for_each
+        from vpem.engines.placement import for_each
         from vpem.files.hdf5 import check_writable
 
         if not self:
@@ -152,9 +152,9 @@ class LabelFile:
         screen: Screen,
     ) -> None:
         """Write tables of these rows, by party of this process; ``names`` are of all parties."""
-        from vpem.engines.each import for_each
+        from vpem.engines.placement import for_each
         from vpem.errors import VpemError
-        from vpem.files.tables import write_columns
+        from vpem.files.results import write_columns
 
         if not self:
             return

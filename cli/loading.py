@@ -205,7 +205,7 @@ class ResultSettings(Printing, heading="Output", kept=False):
 
     def write(self, columns: Mapping[str, Any], kind: str) -> None:
         """Write a table, unless JSON is all that is wanted."""
-        from vpem.files.tables import write_columns
+        from vpem.files.results import write_columns
 
         if self.output is not None or not self.json:
             write_columns(

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
     from vpem.engines.engine import Engine
     from vpem.engines.tls.mailbox import Post
-    from vpem.engines.tls.members import Member
+    from vpem.engines.tls.trust import Member
     from vpem.files.checkpoints import FileSaver
     from vpem.files.parties.opening import Party
     from vpem.files.studies.study import Study
@@ -67,8 +67,7 @@ def told_outside(error: Exception, sentence: str | None, code: int, name: str) -
     ``sentence`` is what its user is told; None: nobody has foreseen it.
     """
     from vpem.engines.engine import StalledError
-    from vpem.engines.tls.faults import Fault
-    from vpem.engines.tls.news import Parted, Returned
+    from vpem.engines.tls.faults import Fault, Parted, Returned
     from vpem.files.studies.policy import PolicyError
 
     if sentence is None:
@@ -168,7 +167,7 @@ class Losses:
 
         Otherwise what is to be said is returned; ``met`` says whether all had met.
         """
-        from vpem.engines.tls.news import GoneOn, Returned, Unheard
+        from vpem.engines.tls.faults import GoneOn, Returned, Unheard
         from vpem.errors import VpemError
 
         from .config import spoken
@@ -592,8 +591,7 @@ class Meeting(Where):
 
     def fail(self, error: Exception, sentence: str | None, tell: Callable[..., int]) -> int:
         """Say what went wrong, tell others as much as they may know, and end."""
-        from vpem.engines.tls.faults import Fault
-        from vpem.engines.tls.news import LeftOut, Parted, Returned
+        from vpem.engines.tls.faults import Fault, LeftOut, Parted, Returned
         from vpem.errors import Interrupted, VpemError
         from vpem.files.studies.policy import PolicyError
 

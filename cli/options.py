@@ -76,7 +76,7 @@ ROWS = {
     "impute": ("fedmissem",),
     "saem": ("saem",),
 }
-"""Algorithms of each command, as rows of `vpem.table`."""
+"""Algorithms of each command, as rows of `vpem.idle`."""
 
 
 INSTEAD = {
@@ -101,9 +101,9 @@ INSTEAD = {
 
 
 def why_refused(command: str, option: str) -> InputError | None:
-    """Return why a command lacks an option, where `vpem.table` or another option explains it."""
+    """Return why a command lacks an option, where `vpem.idle` or another option explains it."""
     from vpem.errors import InputError
-    from vpem.table import REFUSED, WAYS, refusal
+    from vpem.idle import REFUSED, WAYS, refusal
 
     if (command, option) in INSTEAD:
         return InputError(f"{option}: {INSTEAD[command, option]}")

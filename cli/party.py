@@ -17,7 +17,7 @@ import typer
 
 from vpem.files.table_settings import TableSettings
 
-from .commands import Elsewhere
+from .app import Elsewhere
 from .files import FOLDER, READ
 from .loading import refuse_given
 from .options import Json, Quiet, Without
@@ -25,7 +25,7 @@ from .output import plural, print_json, show, size, table
 from .policy import policy, refusals
 
 if TYPE_CHECKING:
-    from vpem.engines.tls.members import Identity
+    from vpem.engines.tls.trust import Identity
     from vpem.files.studies.message_log import Logged
     from vpem.files.studies.policy import Policy
     from vpem.files.studies.spent import Ran
@@ -254,7 +254,7 @@ WIDE = 6
 
 def in_words(certificate: bytes) -> list[str]:
     """Return two lines of six words each, which say who somebody is over a telephone."""
-    from vpem.engines.tls.members import fingerprint_words
+    from vpem.engines.tls.trust import fingerprint_words
 
     words = fingerprint_words(certificate).split()
     return [" ".join(words[:WIDE]), " ".join(words[WIDE:])]
@@ -262,7 +262,7 @@ def in_words(certificate: bytes) -> list[str]:
 
 def facts_of(certificate: bytes) -> list[tuple[str, str]]:
     """Return what people compare of a certificate, for a table."""
-    from vpem.engines.tls.members import fingerprint, validity
+    from vpem.engines.tls.trust import fingerprint, validity
 
     hexadecimal = fingerprint(certificate)
     first, second = in_words(certificate)
@@ -277,7 +277,7 @@ def facts_of(certificate: bytes) -> list[tuple[str, str]]:
 
 def about_certificate(name: str, certificate: bytes) -> Report:
     """Return what is told of a certificate as JSON."""
-    from vpem.engines.tls.members import fingerprint, fingerprint_words, validity
+    from vpem.engines.tls.trust import fingerprint, fingerprint_words, validity
     from vpem.files.studies.signed import moment
 
     begins, ends = validity(certificate)

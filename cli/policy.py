@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from vpem.pictures.contents import promised
-from vpem.sums.noisy import noise_by
+from vpem.sums.private import noise_by
 
 from .engine import LEAST_ROWS
 
 if TYPE_CHECKING:
     from vpem.engines.engine import Engine
-    from vpem.engines.tls.members import Member
+    from vpem.engines.tls.trust import Member
     from vpem.errors import Setting
     from vpem.files.studies.policy import ESteps
     from vpem.files.studies.spent import Ran
@@ -190,7 +190,7 @@ def asked_of(options: Mapping[str, Any], n_parties: int) -> Report:
             counts += [int(one) for one in told if isinstance(one, Integral)]
     if noise:
         from vpem.fits.privacy import Budget, Guarantee
-        from vpem.sums.noisy import noise_by
+        from vpem.sums.private import noise_by
 
         masked, known = bool(options.get("secure_sum")), options.get("colluding")
         over_rows = options.get("epsilon") is not None

@@ -11,8 +11,8 @@ from .files import READ, WRITTEN
 from .options import Quiet
 
 if TYPE_CHECKING:
-    from vpem.engines.tls.members import Identity
     from vpem.engines.tls.relay import Passed
+    from vpem.engines.tls.trust import Identity
     from vpem.files.studies.study import Study
     from vpem.network.schema import Report
 

@@ -360,7 +360,7 @@ def _of_parties(parties: Sequence[Party], reader: CorpusReader | RowReader, run:
     """Read the individuals of this process's parties, which no other process reads."""
     import numpy as np
 
-    from vpem.engines.each import for_each
+    from vpem.engines.placement import for_each
     from vpem.network.partition import Workers
     from vpem.saem.doses import Doses
     from vpem.saem.formats.individuals import chain

@@ -185,7 +185,7 @@ def write_individual_table(path: Path, fit: SaemFit, force: bool, quote_formulas
     """Write a row an individual: mean, sd and interval of each latent, or its component."""
     import numpy as np
 
-    from vpem.files.tables import write_columns
+    from vpem.files.results import write_columns
 
     model, given, people = fit.model, fit.given, fit.people
     columns: Report = {"id": np.array(people.names, dtype=np.str_), "rows": people.rows}
@@ -406,7 +406,7 @@ def _write(found: Topics, out: SaemOutput) -> Report:
     """Write what is asked for beside the model; the files' names."""
     import numpy as np
 
-    from vpem.files.tables import write_columns
+    from vpem.files.results import write_columns
 
     if out.topics is not None:
         columns: Report = {"word": np.array(found.words, dtype=np.str_)}

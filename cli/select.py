@@ -18,10 +18,10 @@ from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Any
 
 from vpem.errors import VpemError
-from vpem.prior_settings import MAP
 from vpem.records import Rule, changed, setting
 from vpem.settings import (
     COVARIANCE_TYPES,
+    MAP,
     FitSettings,
     GraphSettings,
     HoldingSettings,

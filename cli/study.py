@@ -25,7 +25,7 @@ from .policy import refusals
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from vpem.engines.tls.members import Member
+    from vpem.engines.tls.trust import Member
     from vpem.files.studies.identities import Request
     from vpem.files.studies.study import Study
     from vpem.network.schema import Report
@@ -40,12 +40,7 @@ WIDEST = 96
 
 def report_of(study: Study) -> Report:
     """Return all of a study as plain values."""
-    from vpem.engines.tls.members import (
-        fingerprint,
-        fingerprint_words,
-        validity,
-        written_address,
-    )
+    from vpem.engines.tls.trust import fingerprint, fingerprint_words, validity, written_address
     from vpem.files.studies.signed import moment
 
     relay = study.roster.relay
@@ -77,7 +72,7 @@ def report_of(study: Study) -> Report:
 
 def show_study(study: Study) -> None:
     """Print a study."""
-    from vpem.engines.tls.members import written_address
+    from vpem.engines.tls.trust import written_address
 
     from .output import plural, show, table
 
@@ -122,7 +117,7 @@ def _folded(line: str) -> str:
 
 def _row(study: Study, member: Member) -> tuple[str, ...]:
     """Return what a table says of a member."""
-    from vpem.engines.tls.members import validity, written_address
+    from vpem.engines.tls.trust import validity, written_address
 
     features = len(study.features.get(member.name, ()))
     return (
@@ -213,7 +208,7 @@ def new_study(name: str, organiser: str | None, how: NewStudy, agreed: Sequence[
     from datetime import UTC, datetime
 
     from vpem import __version__
-    from vpem.engines.tls.members import Member, Roster
+    from vpem.engines.tls.trust import Member, Roster
     from vpem.files.studies.identities import certificate_of, only_identity, read_identity
     from vpem.files.studies.signed import address_of, check_name, moment
     from vpem.files.studies.study import Study
@@ -311,7 +306,7 @@ def setup_of(study: Study) -> Setup:
 
 def _relay(how: NewStudy) -> Member | None:
     """Return the relay of a new study."""
-    from vpem.engines.tls.members import Member
+    from vpem.engines.tls.trust import Member
     from vpem.files.studies.identities import read_certificate
     from vpem.files.studies.signed import address_of, common_name
 
@@ -477,7 +472,7 @@ def _end(study: Study, screen: Any) -> None:
 
 def _compare(request: Request, told: str) -> None:
     """Refuse a certificate whose fingerprint is not the one that was told."""
-    from vpem.engines.tls.members import fingerprint, fingerprint_words
+    from vpem.engines.tls.trust import fingerprint, fingerprint_words
     from vpem.errors import InputError
 
     plain = " ".join(told.lower().replace(":", "").split())
@@ -503,7 +498,7 @@ def _show_request(study: Study, request: Request) -> None:
 
 def _show_facts(request: Request, facts: list[tuple[str, str]]) -> None:
     """Print what stands in a request, below what else there is to say."""
-    from vpem.engines.tls.members import fingerprint, written_address
+    from vpem.engines.tls.trust import fingerprint, written_address
     from vpem.errors import shorten
 
     from .output import show, table

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import vpem
-from vpem.table import ALGORITHMS, REFUSED, WAYS, refusal
+from vpem.idle import ALGORITHMS, REFUSED, WAYS, refusal
 from vpem_cli.app import command
 from vpem_cli.config import key_of
 from vpem_cli.help import HEADINGS, grouped
@@ -87,7 +87,7 @@ others. Where an option stands here twice, each row names its commands.
 
 TABLE_HEAD = """# What goes with what
 
-`make docs` writes this table from `vpem/table.py`, which also decides what the code refuses; a test
+`make docs` writes this table from `vpem/idle.py`, which also decides what the code refuses; a test
 tries every cell. A ✓ works as the plain algorithm does. A number leads to the sentence below the
 table that says why mathematics forbids the combination.
 

@@ -10,7 +10,7 @@ from scipy.special import logsumexp
 from scipy.stats import multivariate_normal
 
 from vpem import connect_workers, fit_em, make_graph
-from vpem.engines.one_process import OneProcess
+from vpem.engines.engine import OneProcess
 from vpem.engines.placement import Placement
 from vpem.errors import InputError, VpemWarning
 from vpem.files.matrix import FileMatrix

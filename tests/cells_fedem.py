@@ -7,7 +7,7 @@ import pytest
 
 from vpem import connect_workers, fit_em, fit_fedem, make_graph
 from vpem._core.threads import one_blas_thread
-from vpem.engines.one_process import OneProcess
+from vpem.engines.engine import OneProcess
 from vpem.engines.placement import Placement
 from vpem.errors import InputError
 from vpem.files.data import read_dataset
@@ -16,9 +16,9 @@ from vpem.files.matrix import FileMatrix
 from vpem.files.parties.joining import stack_parties
 from vpem.files.parties.opening import Party
 from vpem.fits.local_rows import read_rows
+from vpem.idle import WAYS
 from vpem.network.partition import Workers, from_worker_of_row
 from vpem.sums.connect import spread_workers
-from vpem.table import WAYS
 
 from .cells_support import (
     files_of_rows,

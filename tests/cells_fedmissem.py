@@ -12,7 +12,7 @@ import pytest
 import vpem_cli
 from vpem import connect_workers, fit_imputation, make_graph
 from vpem._core.threads import one_blas_thread
-from vpem.engines.one_process import OneProcess
+from vpem.engines.engine import OneProcess
 from vpem.engines.placement import Placement
 from vpem.errors import InputError
 from vpem.files.datasets import Dataset, write_dataset

@@ -9,7 +9,7 @@ from scipy.stats import multivariate_normal
 
 from vpem import InputError, connect, fit_vpem, make_graph
 from vpem._core.threads import one_blas_thread
-from vpem.engines.one_process import OneProcess
+from vpem.engines.engine import OneProcess
 from vpem.engines.placement import Placement
 from vpem.files.data import read_dataset
 from vpem.files.datasets import Dataset, write_dataset

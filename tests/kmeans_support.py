@@ -6,9 +6,9 @@ from functools import partial
 import numpy as np
 import pytest
 
-from vpem.engines.one_process import OneProcess
+from vpem.engines.engine import OneProcess
 from vpem.errors import InputError
-from vpem.table import WAYS
+from vpem.idle import WAYS
 
 from .cells_support import first_of, over_members, report_of
 from .cli_support import overlapping

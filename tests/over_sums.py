@@ -12,8 +12,8 @@ from vpem.network.ledger import Ledger
 from vpem.network.partition import contiguous
 from vpem.sums.connect import connect, connect_workers, spread, sum_over
 from vpem.sums.counted import add_vectors
+from vpem.sums.private import add_numbers
 from vpem.sums.sum import Scalars
-from vpem.sums.units import add_numbers
 
 
 def check_vectors(engine, n_agents):

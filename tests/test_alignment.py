@@ -11,8 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from vpem.engines.each import for_each
-from vpem.engines.placement import Placement
+from vpem.engines.placement import Placement, for_each
 from vpem.errors import FileError, InputError, VpemWarning
 from vpem.files.parties.alignment import align, read_key
 from vpem.settings import ALIGNMENTS

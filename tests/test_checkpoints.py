@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from vpem import connect, fit_vpem, make_graph
-from vpem.engines.one_process import OneProcess
+from vpem.engines.engine import OneProcess
 from vpem.errors import FileError, InputError, Interrupted, VpemWarning
 from vpem.files.checkpoints import (
     FileSaver,

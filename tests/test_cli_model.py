@@ -6,7 +6,7 @@ import pytest
 
 import vpem_cli
 from vpem import read_model, write_model
-from vpem.engines.tls.members import fingerprint_words
+from vpem.engines.tls.trust import fingerprint_words
 from vpem.files.studies.identities import read_certificate, read_identity, write_request
 from vpem.files.studies.message_log import MessageLog
 from vpem.files.studies.policy import EXAMPLE

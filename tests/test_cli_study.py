@@ -7,7 +7,7 @@ import shutil
 import numpy as np
 import pytest
 
-from vpem.engines.tls.members import fingerprint_words
+from vpem.engines.tls.trust import fingerprint_words
 from vpem.files.datasets import Dataset, write_dataset
 from vpem.files.studies.identities import read_request
 from vpem.files.studies.signed import read_signed, signed_text

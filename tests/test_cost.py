@@ -5,7 +5,7 @@ import pytest
 from vpem import InputError, connect_workers, fit_em, make_graph
 from vpem.fits.plan import HANDSHAKE, Rates, _network, _work, iteration_time, plan
 from vpem.fits.settings import PlanSettings
-from vpem.network.links import Link, parse_link
+from vpem.network.messages import Link, parse_link
 from vpem.network.partition import contiguous, evenly
 
 from .cli_support import overlapping

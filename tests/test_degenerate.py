@@ -9,7 +9,7 @@ import pytest
 
 import vpem
 from vpem import Dataset, fit_em, fit_fedem, fit_vpem, read_model, write_dataset
-from vpem.engines.one_process import OneProcess
+from vpem.engines.engine import OneProcess
 from vpem.errors import VpemWarning
 from vpem.fits.selection.search import choose, grid, search
 from vpem.fits.selection.trials import Problem

@@ -10,8 +10,7 @@ import pytest
 
 import vpem
 from vpem._core.threads import one_blas_thread
-from vpem.engines.engine import StalledError
-from vpem.engines.one_process import OneProcess
+from vpem.engines.engine import OneProcess, StalledError
 from vpem.engines.placement import Placement
 from vpem.fits.spread import fit_spread, own_columns
 from vpem.network.graph import make_graph

@@ -15,7 +15,7 @@ from vpem import VPEM, DistributedGaussianMixture, DistributedKMeans, FedEM, Fed
 from vpem.files.checkpoints import write_state
 from vpem.fits.estimators.rows import workers_of
 from vpem.network.partition import evenly
-from vpem.shown import Shown
+from vpem.records import Shown
 from vpem.steps.starts import GivenStart
 
 from .tables import each

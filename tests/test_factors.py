@@ -20,7 +20,7 @@ from .factors_support import textbook
 from .resume_support import check_resumes
 from .thread_engine import over_queues, together
 
-pytestmark = pytest.mark.filterwarnings("ignore::vpem.convergence.NotConvergedWarning")
+pytestmark = pytest.mark.filterwarnings("ignore::vpem.NotConvergedWarning")
 
 HELD = Partition(tuple(map(np.array, ([0, 4], [1, 2, 5], np.arange(0), [3]))), tuple("abcd"))
 START = [3, 77]

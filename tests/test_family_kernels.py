@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy.special import gammaln
 
-from vpem._core import families, reference_families, rising
+from vpem._core import families, reference_models, rising
 
 from .tables import over
 
@@ -60,7 +60,7 @@ def test_categories(layout, dtype, m_threads, k):
     table = problem.rng.normal(size=(firsts[-1] + 2, k))
     table[-2] = 0
     terms, counts = [], []
-    for home, threads in ((families, n_threads), (reference_families, 1), (families, 1)):
+    for home, threads in ((families, n_threads), (reference_models, 1), (families, 1)):
         terms.append(problem.terms.copy())
         home.cell_terms(rows, problem.offsets, firsts, table, terms[-1], threads)
         counts.append(np.full((firsts[-1], k), 0.5))
@@ -81,7 +81,7 @@ def test_products(layout, dtype, m_threads, kind):
     n_functions = 3 if kind == 2 else 2
     table = problem.rng.normal(size=(n_functions, problem.n, k))
     terms, sums = [], []
-    for home, threads in ((families, n_threads), (reference_families, 1), (families, 1)):
+    for home, threads in ((families, n_threads), (reference_models, 1), (families, 1)):
         terms.append(problem.terms.copy())
         home.product_terms(rows, problem.offsets, kind, table, terms[-1], threads)
         sums.append(np.full((n_functions, problem.n, k), 0.5))
@@ -101,7 +101,7 @@ def test_large_counts(layout, dtype, m_threads):
     sizes = 10 ** problem.rng.uniform(-4, 4, (problem.n, k))
     line = problem.rng.normal(size=(problem.n, 2, k))
     terms, sums = [], []
-    for home, threads in ((rising, n_threads), (reference_families, 1), (rising, 1)):
+    for home, threads in ((rising, n_threads), (reference_models, 1), (rising, 1)):
         terms.append(problem.terms.copy())
         home.rising_terms(rows, 64.0, problem.offsets, line, sizes, terms[-1], threads)
         sums.append(np.full((problem.n, len(edges), 3, k), 0.5))

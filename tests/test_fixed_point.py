@@ -3,14 +3,14 @@
 import numpy as np
 import pytest
 
-from vpem._core import masks, reference_masks
+from vpem._core import masks, reference_codecs
 from vpem.errors import InputError
 from vpem.network.masks import FixedPoint, _powers_of
 
 from .tables import over
 
 TILE = 16384
-BOTH = masks, reference_masks
+BOTH = masks, reference_codecs
 ONE = np.array([2.0**32])
 
 

@@ -11,7 +11,7 @@ import pytest
 import vpem_cli
 from vpem.files.datasets import Dataset, write_dataset
 from vpem.files.observations import write_observations
-from vpem.files.tables import write_columns
+from vpem.files.results import write_columns
 from vpem.network.partition import evenly, from_lists
 from vpem.pictures.figure import words
 from vpem.saem.formats.individuals import write_individuals
@@ -159,7 +159,7 @@ def test_formulas_are_quoted_on_request(tmp_path, quoted):
 @pytest.mark.parametrize("command", ["predict m.h5 d.h5", "predict s.h5 --latents", "sample m.h5"])
 def test_every_writer_of_csv_quotes_formulas(capsys, here, monkeypatch, command):
     given = []
-    monkeypatch.setattr("vpem.files.tables.write_columns", lambda *words: given.append(words[4]))
+    monkeypatch.setattr("vpem.files.results.write_columns", lambda *words: given.append(words[4]))
     done(capsys, *command.split())
     done(capsys, *command.split(), "--quote-formulas")
     assert given == [False, True]

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from vpem._core import balls, reference_graph
+from vpem._core import balls, reference_codecs
 from vpem.errors import InputError, VpemWarning
 from vpem.network.graph import from_edges, from_networkx, make_graph
 from vpem.network.hubs import Hub, find_hubs
@@ -145,7 +145,7 @@ def test_the_kernel_equals_its_twin(seed):
     graph = from_networkx(nx.gnp_random_graph(n, 0.08, seed=seed), n)
     removed = rng.random(n) < 0.3
     results = []
-    for module in (balls, reference_graph):
+    for module in (balls, reference_codecs):
         stamp = np.where(removed, np.iinfo(np.int32).max, 0).astype(np.int32)
         queue = np.full(n, -1, np.int32)
         found = []

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from vpem import fit_em, fit_fedem, kmeans_features, kmeans_rows
-from vpem.engines.one_process import OneProcess
+from vpem.engines.engine import OneProcess
 from vpem.engines.placement import Placement
 from vpem.files.datasets import Dataset, write_dataset
 from vpem.files.parties.joining import join_parties, stack_parties

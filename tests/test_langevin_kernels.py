@@ -5,9 +5,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from vpem._core import latents, reference_latents
+from vpem._core import latents, reference_models
 from vpem._core.langevin import langevin
-from vpem._core.reference_compartments import BY_CL_AND_KE, ORAL
+from vpem._core.reference_models import BY_CL_AND_KE, ORAL
 from vpem.network.codecs import parse_codec
 from vpem.saem.formats.individuals import read_individuals
 from vpem.saem.individuals import from_long
@@ -72,7 +72,7 @@ def filled(law, z):
 def test_laws_are_their_twins_and_gradients_are_derivatives(code, seed):
     rng = np.random.default_rng(seed)
     given = rows_of(code, rng)
-    ours, twin = latents.Curves(*given), reference_latents.Curves(*given)
+    ours, twin = latents.Curves(*given), reference_models.Curves(*given)
     z = rng.uniform(0.1, 1, (3, 5, 2))
     values, slopes = filled(ours, z)
     assert np.isfinite(values).all()

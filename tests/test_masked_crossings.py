@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from vpem import Blocks, InputError, connect, connect_workers, fit_fedem, fit_saem, make_graph
-from vpem.engines.masking import agree
-from vpem.engines.placement import Placement
+from vpem.engines.placement import Placement, agree
 from vpem.fits.feature_kmeans import kmeans_features
 from vpem.fits.imputation import fit_imputation
 from vpem.fits.row_kmeans import kmeans_rows
@@ -23,8 +22,7 @@ from vpem.network.masks import Masks
 from vpem.network.partition import contiguous, from_worker_of_row
 from vpem.saem.individuals import from_long
 from vpem.sums.connect import spread, spread_workers
-from vpem.sums.powers import powers_above
-from vpem.sums.units import in_common_units
+from vpem.sums.private import in_common_units, powers_above
 from vpem.terms.lowrank.entries import from_matrices
 from vpem.terms.units import Scaling
 

@@ -14,11 +14,9 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF, HKDFExpand
 from scipy.special import gammaincc
 
-from vpem.engines.masking import agree
-from vpem.engines.placement import Placement
+from vpem.engines.placement import Placement, agree
 from vpem.engines.tls.engine import TlsEngine
-from vpem.engines.tls.members import Member, Roster
-from vpem.engines.tls.trust import INTRODUCTION, MemberSigns
+from vpem.engines.tls.trust import INTRODUCTION, Member, MemberSigns, Roster
 from vpem.errors import InputError, VpemError
 from vpem.fits.spread import fit_spread
 from vpem.network.graph import make_graph

@@ -4,7 +4,7 @@ import hashlib
 
 from mnemonic import Mnemonic
 
-from vpem.engines.tls.members import Member, Roster, fingerprint, fingerprint_words
+from vpem.engines.tls.trust import Member, Roster, fingerprint, fingerprint_words
 
 
 def test_words_are_half_of_the_fingerprint():

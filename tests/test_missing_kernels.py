@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 
 from vpem._core import missing as kernels
-from vpem._core import reference_missing as twins
+from vpem._core import reference_assign as twins
 from vpem.network.partition import Blocks
 from vpem.terms.rows import pattern_plan
 

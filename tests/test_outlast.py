@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from vpem import connect, fit_vpem, kmeans_features, make_graph
 from vpem.engines.engine import StalledError
-from vpem.engines.tls.news import Unheard
+from vpem.engines.tls.faults import Unheard
 from vpem.errors import InputError, VpemError, VpemWarning
 from vpem.files.checkpoints import FileSaver
 from vpem.network.faults import Outlast

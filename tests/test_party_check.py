@@ -16,9 +16,8 @@ import vpem_cli.check
 from vpem.engines.tls import check, faults
 from vpem.engines.tls.check import Examined, examine
 from vpem.engines.tls.faults import Met, explain
-from vpem.engines.tls.members import Member
 from vpem.engines.tls.server import Door, Lobby, listening
-from vpem.engines.tls.trust import server_context
+from vpem.engines.tls.trust import Member, server_context
 from vpem.files.studies.identities import read_identity, write_study
 
 from .cli_support import MAIN, done

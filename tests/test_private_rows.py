@@ -24,7 +24,7 @@ from vpem.network.ledger import Ledger
 from vpem.network.partition import evenly
 from vpem.steps.private import shares_of
 from vpem.sums.connect import spread_workers
-from vpem.sums.noisy import Noisy
+from vpem.sums.private import Noisy
 from vpem.sums.server import ServerSum
 
 from .cli_support import done, run

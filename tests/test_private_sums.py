@@ -10,7 +10,7 @@ from vpem.settings import COVARIANCE_TYPES
 from vpem.steps.private import Releases, length_of, run_private, scales_of, shares_of, step
 from vpem.sums.connect import connect_workers
 from vpem.sums.counted import at_server
-from vpem.sums.noisy import Noisy
+from vpem.sums.private import Noisy
 from vpem.terms.row_statistics import BoundedRows, Grid, Parts, Residuals
 from vpem.terms.rows import MemoryRows
 

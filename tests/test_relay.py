@@ -18,10 +18,9 @@ from vpem.engines.tls import server as doors
 from vpem.engines.tls.dial import dial
 from vpem.engines.tls.faults import Refused, Trouble
 from vpem.engines.tls.link import calls, through
-from vpem.engines.tls.members import Member
 from vpem.engines.tls.relay import CHUNK, Relay
 from vpem.engines.tls.server import Door, Lobby, listening
-from vpem.engines.tls.trust import client_context, server_context
+from vpem.engines.tls.trust import Member, client_context, server_context
 from vpem.files.studies.identities import identity_of, write_study
 
 from .forks import MAIN

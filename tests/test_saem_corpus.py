@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import scipy.sparse
 
-from vpem.engines.one_process import OneProcess
+from vpem.engines.engine import OneProcess
 from vpem.errors import FileError, InputError
 from vpem.files.hdf5 import create, describe_element, write_array, write_strings
 from vpem.saem.formats.individuals import (

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from vpem.engines.tls.members import Member, Roster, validity, written_address
+from vpem.engines.tls.trust import Member, Roster, validity, written_address
 from vpem.errors import FileError, InputError, VpemWarning
 from vpem.files.studies import identities
 from vpem.files.studies.identities import (
@@ -258,7 +258,7 @@ def test_members_are_different_people(heart):
 
 
 def test_who_is_revoked_is_no_member(heart):
-    from vpem.engines.tls.members import fingerprint
+    from vpem.engines.tls.trust import fingerprint
 
     study = heart["hub"]
     revoked = {fingerprint(study.member("lab").certificate): "2026-01-31T12:00:00Z"}

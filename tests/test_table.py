@@ -5,7 +5,7 @@ from importlib import import_module
 import pytest
 
 from vpem.errors import InputError
-from vpem.table import ALGORITHMS, REFUSED, WAYS, refusal
+from vpem.idle import ALGORITHMS, REFUSED, WAYS, refusal
 from vpem_cli.options import INSTEAD, ROWS
 
 from .cli_support import run

@@ -7,7 +7,7 @@ import pytest
 from pyarrow import parquet
 
 from vpem.errors import FileError, InputError
-from vpem.files.tables import write_columns
+from vpem.files.results import write_columns
 
 COLUMNS = {
     "id": np.array(["plain", "with, comma", 'with "quotes"', "two\nlines", "größe"]),

@@ -12,7 +12,7 @@ from vpem._core.threads import (
     share_processors,
     thread_count,
 )
-from vpem.engines.one_process import OneProcess
+from vpem.engines.engine import OneProcess
 from vpem.errors import InputError
 from vpem_cli import engine
 from vpem_cli.output import Screen

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from vpem.engines.one_process import OneProcess
+from vpem.engines.engine import OneProcess
 from vpem.engines.placement import Placement
 from vpem.errors import FileError, InputError, VpemError
 from vpem.files.models import read_model

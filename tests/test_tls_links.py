@@ -17,13 +17,10 @@ from websockets.exceptions import ConnectionClosed
 from vpem import __version__
 from vpem.engines.engine import StalledError
 from vpem.engines.tls.dial import dial
-from vpem.engines.tls.faults import Trouble
-from vpem.engines.tls.here import Pace
+from vpem.engines.tls.faults import GoneOn, LeftOut, Pace, Parted, Returned, Trouble, Unheard
 from vpem.engines.tls.mailbox import Post
-from vpem.engines.tls.members import fingerprint
-from vpem.engines.tls.news import GoneOn, LeftOut, Parted, Returned, Unheard
 from vpem.engines.tls.server import STRANGERS, WAITING
-from vpem.engines.tls.trust import client_context, server_context
+from vpem.engines.tls.trust import client_context, fingerprint, server_context
 from vpem.engines.tls.wire import (
     FRAME,
     OVERHEAD,

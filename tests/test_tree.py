@@ -8,8 +8,8 @@ from vpem import InputError, connect, connect_workers, fit_vpem, make_graph
 from vpem.network.codecs import parse_codec
 from vpem.network.graph import from_edges
 from vpem.network.ledger import Ledger
+from vpem.network.mixing import grow_tree
 from vpem.network.partition import contiguous
-from vpem.network.trees import grow_tree
 from vpem.sums.consensus import agreed_within
 from vpem.sums.counted import add_vectors
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from vpem.engines.engine import StalledError
 from vpem.engines.tls.engine import TlsEngine
-from vpem.engines.tls.members import Member, Roster
+from vpem.engines.tls.trust import Member, Roster
 from vpem.errors import VpemError, VpemWarning
 from vpem.network.messages import decode, encode
 

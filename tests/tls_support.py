@@ -18,8 +18,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from vpem.engines.tls.engine import TlsEngine
 from vpem.engines.tls.mailbox import Post
-from vpem.engines.tls.members import Identity, Member, Roster
-from vpem.engines.tls.trust import MemberSigns
+from vpem.engines.tls.trust import Identity, Member, MemberSigns, Roster
 from vpem.errors import VpemWarning
 
 DAY = timedelta(days=1)

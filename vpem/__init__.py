@@ -9,9 +9,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # the names of `_HOMES`, for those who read types
-    from vpem.convergence import NotConvergedWarning as NotConvergedWarning
     from vpem.errors import FileError as FileError
     from vpem.errors import InputError as InputError
+    from vpem.errors import NotConvergedWarning as NotConvergedWarning
     from vpem.errors import NumericalError as NumericalError
     from vpem.errors import VpemError as VpemError
     from vpem.errors import VpemWarning as VpemWarning
@@ -100,7 +100,7 @@ _HOMES = {
     "SaemSettings": "vpem.settings",
     "Mixture": "vpem.terms.mixture",
     "Model": "vpem.files.models",
-    "NotConvergedWarning": "vpem.convergence",
+    "NotConvergedWarning": "vpem.errors",
     "NumericalError": "vpem.errors",
     "Partition": "vpem.network.partition",
     "Party": "vpem.files.parties.opening",
@@ -154,7 +154,9 @@ if not TYPE_CHECKING:
 
     def __getattr__(name: str) -> Any:
         if name in _HOMES:
-            value = getattr(import_module(_HOMES[name]), name)
+            home = import_module(_HOMES[name])
+            warns = name == "NotConvergedWarning"  # only who names it waits for scikit-learn
+            value = home.scikit_learns_warning() if warns else getattr(home, name)
             globals()[name] = value
             return value
         raise AttributeError(f"module 'vpem' has no attribute {name!r}")

@@ -10,6 +10,7 @@ import difflib
 import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 
@@ -153,21 +154,27 @@ class OwnDataWarning(VpemWarning):
 class NotConvergedWarning(VpemWarning):
     """The log-likelihood was still changing when the iterations ran out.
 
-    Python programs know `vpem.convergence.NotConvergedWarning`, which is this and scikit-learn's.
+    Python programs know `vpem.NotConvergedWarning`, which is this and scikit-learn's.
     """
+
+
+@cache
+def scikit_learns_warning() -> type[NotConvergedWarning]:
+    """Return `vpem.NotConvergedWarning`, by which filters of scikit-learn's warning find it too."""
+    from sklearn.exceptions import ConvergenceWarning
+
+    names = {"__module__": "vpem", "__doc__": NotConvergedWarning.__doc__}
+    return type("NotConvergedWarning", (NotConvergedWarning, ConvergenceWarning), names)
 
 
 def not_converged(*parts: str | Setting) -> NotConvergedWarning:
     """Return the warning that a fit has not converged.
 
-    It is scikit-learn's too wherever that is loaded. Where it is not nobody can have a filter for
+    It is scikit-learn's too wherever that is loaded. Where it is not, nobody can have a filter for
     it, and a command need not wait for it.
     """
-    if "sklearn.exceptions" in sys.modules:
-        from vpem import convergence
-
-        return convergence.NotConvergedWarning(*parts)
-    return NotConvergedWarning(*parts)
+    loaded = "sklearn.exceptions" in sys.modules
+    return (scikit_learns_warning() if loaded else NotConvergedWarning)(*parts)
 
 
 def did_you_mean(name: str, choices: Iterable[str]) -> str:

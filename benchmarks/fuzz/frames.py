@@ -15,7 +15,7 @@ import numpy as np
 
 from vpem import __version__
 from vpem.engines.tls.dial import PATH
-from vpem.engines.tls.members import Identity, Roster
+from vpem.engines.tls.trust import Identity, Roster
 from vpem.engines.tls.wire import Ack, Data, Got, Hello, Refusal
 from vpem.network.messages import encode
 

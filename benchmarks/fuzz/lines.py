@@ -11,7 +11,7 @@ import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from vpem.engines.tls.members import Identity
+from vpem.engines.tls.trust import Identity
 
 __all__ = ["dialled", "frame", "greeting", "heard", "hello_of_tls", "opening", "reset", "sealed"]
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from vpem.engines.tls.members import Identity
+from vpem.engines.tls.trust import Identity
 
 from .lines import dialled, heard, hello_of_tls, opening, reset, sealed
 from .mutations import pick

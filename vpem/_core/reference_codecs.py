@@ -7,6 +7,16 @@ odd constant, modulo 2^64: a uniform number is its upper 53 bits times 2^-53.
 
 ``n_threads`` is accepted and has no effect. ``faults (N,)`` is 1 for each row that cannot be packed
 or unpacked; what is written for such a row is of no use.
+
+NumPy twins of the kernels of masked sums: the same names and arguments, and the same words.
+
+A *ring vector* has words of 64 bits that are added modulo 2^64. A value ``x`` in units of
+``1 / scale`` is the word ``round(x scale) mod 2^64``, halves to even: negative numbers are the
+upper half. ``scales`` has one number for all values, or one for each, all powers of two.
+
+``n_threads`` is accepted and has no effect.
+
+The NumPy twin of the graph kernels in `balls`: what they compute, written to be read.
 """
 
 from __future__ import annotations
@@ -19,21 +29,6 @@ from numpy.typing import NDArray
 Floats = NDArray[np.floating[Any]]
 Bytes = NDArray[np.uint8]
 Keys = NDArray[np.uint64]
-
-__all__ = [
-    "cast_decode",
-    "cast_encode",
-    "cast_transmit",
-    "dither_decode",
-    "dither_encode",
-    "dither_transmit",
-    "natural_decode",
-    "natural_encode",
-    "natural_transmit",
-    "sparse_decode",
-    "sparse_encode",
-    "sparse_transmit",
-]
 
 SHORT_BIAS = 895  # of a double's exponent, less that of a short number
 LARGEST = {2: 65504.0, 4: float(np.finfo(np.float32).max), 8: float(np.finfo(np.float64).max)}
@@ -371,3 +366,124 @@ def cast_transmit(
     wrong = np.zeros_like(faults)
     cast_decode(messages, itemsize, decoded, wrong, n_threads)
     faults |= wrong
+
+
+Words = NDArray[np.uint64]
+
+PRIME = 2**127 - 1
+"""Tags are numbers modulo this."""
+
+BLOCK = 64
+"""Words of a tag at a time."""
+
+
+def add_scaled(
+    values: NDArray[np.floating[Any]],
+    scales: NDArray[np.float64],
+    limit: float,
+    ring: Words,
+    n_threads: int,
+) -> int:
+    """Add ``round(values scales)`` to a ring vector.
+
+    Returns the place of the first value for which ``|values scales| <= limit`` does not hold (NaN
+    among them), -1 if there is none; with one the ring vector is of no use.
+    """
+    with np.errstate(over="ignore", invalid="ignore"):
+        scaled = values.astype(np.float64) * scales
+        fits = np.abs(scaled) <= limit
+    if not fits.all():
+        return int(fits.argmin())
+    ring += np.rint(scaled).astype(np.int64).view(np.uint64)
+    return -1
+
+
+def values_of(
+    ring: Words,
+    scales: NDArray[np.float64],
+    most: float,
+    values: NDArray[np.float64],
+    n_threads: int,
+) -> int:
+    """Put ``ring / scales`` into ``values``, words of the upper half as negative numbers.
+
+    Returns the place of the first word whose magnitude, as a float64, is above ``most``, -1 if
+    there is none.
+    """
+    numbers = ring.view(np.int64).astype(np.float64)
+    values[:] = numbers / scales
+    fits = np.abs(numbers) <= most
+    return -1 if fits.all() else int(fits.argmin())
+
+
+def add_tag(ring: Words, powers: Words, tag: Words) -> None:
+    """Go on with a tag by the words of a ring vector, as signed numbers ``x_1 ... x_P``.
+
+    The tag ``t`` becomes ``t s^P + x_1 s^P + ... + x_P s`` modulo `PRIME`, in two words, the lower
+    one first. Row ``j`` of ``powers`` (BLOCK, 4) has ``s^n``, ``n = BLOCK - j``, and in its last
+    two words ``-2^63 (s + ... + s^n)``, which the kernel wants.
+    """
+    point = int(powers[-1, 0]) + (int(powers[-1, 1]) << 64)
+    found = int(tag[0]) + (int(tag[1]) << 64)
+    for word in ring.view(np.int64).tolist():
+        found = (found + word) * point % PRIME
+    tag[:] = found & (2**64 - 1), found >> 64
+
+
+def ball(
+    indptr: NDArray[np.int32],  # (n_nodes + 1,)
+    indices: NDArray[np.int32],  # (2 n_edges,) the neighbours, node after node
+    root: int,
+    hops: int,
+    stamp: NDArray[np.int32],  # (n_nodes,), in and out
+    mark: int,
+    queue: NDArray[np.int32],  # (n_nodes,), out
+) -> int:
+    """Write the nodes within ``hops`` of ``root`` into ``queue`` and return how many they are.
+
+    The ball is ``{v : dist(root, v) <= hops}``, distances being taken among open nodes only; the
+    nearest nodes come first. A node is open while its stamp is less than ``mark``, which is greater
+    than every stamp but those of removed nodes, the greatest integer; nodes reached are stamped
+    ``mark``.
+    """
+    stamp[root] = mark
+    queue[0] = root
+    begin, size = 0, 1
+    for _ in range(hops):
+        end = size
+        for node in queue[begin:end]:
+            for other in indices[indptr[node] : indptr[node + 1]]:
+                if stamp[other] < mark:
+                    stamp[other] = mark
+                    queue[size] = other
+                    size += 1
+        if size == end:
+            break
+        begin = end
+    return size
+
+
+def hops_from(
+    indptr: NDArray[np.int32],
+    indices: NDArray[np.int32],
+    root: int,
+    steps: NDArray[np.int32],
+    queue: NDArray[np.int32],
+) -> int:
+    """Write the hops from ``root``, -1 where it does not lead, into ``steps``; return the greatest.
+
+    ``queue`` (n_nodes,) is a work array; the graph is as for `ball`.
+    """
+    steps[:] = -1
+    steps[root] = 0
+    queue[0] = root
+    place, size = 0, 1
+    while place < size:
+        node = queue[place]
+        place += 1
+        for other in indices[indptr[node] : indptr[node + 1]]:
+            if steps[other] < 0:
+                steps[other] = steps[node] + 1
+                queue[size] = other
+                size += 1
+    return int(steps.max())

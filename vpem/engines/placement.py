@@ -1,12 +1,17 @@
-"""Which agents live in which process, and what is said between agents rather than processes.
+"""How parties agree on the keys of masked sums: public keys go around once, signed in a study.
+
+Which agents live in which process, and what is said between agents rather than processes.
 
 Agents are whoever holds something: parties of a protocol, workers with rows, roots of hubs. What is
 written with these steps runs in one process as in many.
+
+Work that every agent does for itself, and that fails everywhere if it fails anywhere.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import os
+from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
 from typing import Any, Self, TypeVar
 
@@ -15,11 +20,121 @@ from numpy.typing import ArrayLike, NDArray
 
 from vpem import errors
 from vpem.checks import Floats
-from vpem.engines.engine import Engine
-from vpem.engines.one_process import OneProcess
+from vpem.engines.engine import Engine, OneProcess, Signs, about
 from vpem.errors import InputError
 from vpem.network.faults import FewerError
-from vpem.network.masks import Masks, Sent
+from vpem.network.masks import (
+    FRACTION_BITS,
+    KEY_BYTES,
+    FixedPoint,
+    Masks,
+    OwnKeys,
+    PairKeys,
+    Sent,
+    check_parties,
+)
+
+
+def agree(
+    place: Placement,
+    names: Sequence[str] = (),
+    *,
+    fraction_bits: int = FRACTION_BITS,
+    n_threads: int | None = None,
+) -> Masks:
+    """Make the masks of a run: fresh keys, which all parties exchange.
+
+    Where processes have an identity (`Engine.signs`), each signs what it has heard of all, so that
+    whoever passes keys on can neither change nor repeat them. A process without parties only passes
+    on. Parties are called ``names`` in messages, by default as their processes; they must be three
+    at least.
+    """
+    engine, fixed = place.engine, FixedPoint(place.n_agents, fraction_bits)
+    if not names:
+        ranks = place.ranks.tolist()
+        apart = len(set(ranks)) == len(ranks)
+        names = [engine.names[r] if apart else f"agent {a}" for a, r in enumerate(ranks)]
+    check_parties(place.n_agents)
+    own = OwnKeys(place.own.tolist())
+    with about(engine, "agreement"):
+        public = _exchanged(place, list(own.public.values()), names)
+        signs = engine.signs
+        facts = [str(fixed.n_parties), str(fixed.fraction_bits), *names]
+        if signs is not None:
+            facts += signs.facts
+        keys = PairKeys(own, public, facts, names)
+        if signs is not None:
+            _check_signatures(place, signs, keys.transcript)
+        group = _group_key(place, keys)
+    return Masks(fixed, keys, group, n_threads, engine.outlast)
+
+
+def _exchanged(place: Placement, own: list[bytes], names: Sequence[str]) -> list[bytes]:
+    """Return the public key of every party."""
+    engine = place.engine
+    found: dict[int, bytes] = {}
+    for rank, said in enumerate(engine.allgather(own)):
+        parties = [a for a, r in enumerate(place.ranks.tolist()) if r == rank]
+        keys = said if isinstance(said, list) else []
+        for party, key in zip(parties, keys, strict=False):
+            if isinstance(key, bytes) and len(key) == KEY_BYTES:
+                found[party] = key
+        if not isinstance(said, list) or len(keys) != len(parties):
+            raise _wrong(engine.names[rank], "the keys of its parties for masked sums")
+    for party, name in enumerate(names):
+        if party not in found:
+            raise _wrong(name, f"a key of {KEY_BYTES} bytes for masked sums")
+    return [found[party] for party in range(place.n_agents)]
+
+
+def _check_signatures(place: Placement, signs: Signs, transcript: bytes) -> None:
+    """Sign what this process has heard, and look at what the others have signed."""
+    engine = place.engine
+    said: list[Any] = engine.allgather(signs.sign(transcript) if len(place.own) else b"")
+    others: list[str] = []
+    for rank in sorted(set(place.ranks.tolist())):
+        signature = said[rank]
+        if not isinstance(signature, bytes) or not signature:
+            raise _wrong(engine.names[rank], "a signature of the keys for masked sums")
+        if not signs.holds(rank, transcript, signature):
+            others.append(engine.names[rank])
+    if others:
+        raise InputError(
+            f"{' and '.join(others)} signed other keys for masked sums than this process has: "
+            "keys of another run or another edition of the study, or such as were changed on their "
+            "way"
+        )
+
+
+def _group_key(place: Placement, keys: PairKeys) -> bytes | None:
+    """Return the key that all parties share, made by the first; None where no party lives."""
+    from cryptography.exceptions import InvalidTag
+
+    once, key = bytes(12), os.urandom(KEY_BYTES)  # each sealing key is for this one message
+    sealed: dict[int, bytes] | None = None
+    if place.mine(0):
+        elsewhere = np.flatnonzero(place.ranks != place.ranks[0]).tolist()
+        sealed = {to: keys.sealing(0, to).encrypt(once, key, None) for to in elsewhere}
+    if place.engine.size > 1:
+        sealed = place.bcast(sealed)
+    if place.mine(0) or not len(place.own):
+        return key if place.mine(0) else None
+    party = int(place.own[0])
+    try:
+        assert isinstance(sealed, dict)
+        return keys.sealing(party, 0).decrypt(once, sealed[party], None)
+    except (AssertionError, InvalidTag, KeyError, TypeError):
+        raise InputError(
+            f"the key by which totals are checked did not come from {keys.names[0]} as it was "
+            "sent; whoever passes keys on does not follow the protocol"
+        ) from None
+
+
+def _wrong(name: str, expected: str) -> InputError:
+    return InputError(
+        f"{name} has sent something else than {expected}; do all run the same version of vpem?"
+    )
+
 
 T = TypeVar("T")
 
@@ -39,7 +154,7 @@ class Placement:
     """Agents and the processes that they live in: ``ranks`` (N,).
 
     ``own`` are the agents of this process, in their order; ``masks`` hide each agent's values where
-    they are added up (`vpem.engines.masking.agree`), if there are any.
+    they are added up (`vpem.engines.placement.agree`), if there are any.
     """
 
     def __init__(self, engine: Engine, ranks: ArrayLike, masks: Masks | None = None) -> None:
@@ -58,7 +173,7 @@ class Placement:
         """Become such a copy, with masks of its own."""
         vars(self).update(state)
         if self.masks is not None:
-            from vpem.engines.masking import agree
+            pass
 
             vars(self).update(masks=agree(self, state["masks"]))
 
@@ -385,3 +500,44 @@ class Placement:
         if not self.any([bool(items)])[0]:
             return []
         return [item for part in self.engine.allgather(items) for item in part]
+
+
+def for_each(place: Placement, agents: Iterable[int], work: Callable[[int], T]) -> dict[int, T]:
+    """Do some work for every agent that lives here, and fail everywhere if it fails anywhere.
+
+    ``agents`` are the same in every process, and ``work`` must not talk to others. The VpemError of
+    the first agent whose work raised one is raised in all; where processes are others'
+    (`Engine.open`), only where it happened, and others hear that it did (`VpemError.elsewhere`).
+    """
+    engine = place.engine
+    done: dict[int, T] = {}
+    errors_here: dict[int, errors.VpemError] = {}
+    for agent in agents:
+        if place.mine(agent):
+            try:
+                done[agent] = work(agent)
+            except errors.VpemError as error:
+                errors_here[agent] = error
+    everywhere = place.allgather(
+        {
+            agent: _sayable(error) if engine.open else error.elsewhere(engine.names[engine.rank])
+            for agent, error in errors_here.items()
+        }
+    )
+    if errors_here and not engine.open:
+        raise errors_here[min(errors_here)]
+    if everywhere:
+        said = everywhere[min(everywhere)]
+        if isinstance(said, str):
+            raise errors.InputError(errors.printable(said))
+        kind, parts = said
+        raise getattr(errors, kind, errors.InputError)(
+            *(part if isinstance(part, str) else errors.Setting(*part) for part in parts)
+        )
+    return done
+
+
+def _sayable(error: errors.VpemError) -> list[Any]:
+    """Return the kind and the sentence of an error as plain values."""
+    parts = [part if isinstance(part, str) else (part.name, part.value) for part in error.parts]
+    return [type(error).__name__, parts]

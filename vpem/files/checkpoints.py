@@ -32,8 +32,7 @@ from numpy.typing import NDArray
 
 import vpem
 from vpem.checks import Labels, check_int
-from vpem.engines.engine import Engine
-from vpem.engines.one_process import OneProcess
+from vpem.engines.engine import Engine, OneProcess
 from vpem.errors import FileError, InputError, Interrupted, Setting, VpemError, VpemWarning, named
 from vpem.files.hdf5 import (
     _flush,

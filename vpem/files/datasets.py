@@ -42,7 +42,7 @@ from vpem.files.hdf5 import (
 )
 from vpem.files.matrix import FileMatrix
 from vpem.network.partition import Partition, Workers
-from vpem.shown import Shown
+from vpem.records import Shown
 from vpem.terms.families.kinds import Kinds
 
 if TYPE_CHECKING:

@@ -345,7 +345,7 @@ def _copy(source: Path, target: PathLike, force: bool) -> None:
 def _write_table(source: Path, target: PathLike, force: bool) -> None:
     """Write features and labels of a dataset as a table."""
     from vpem.files.data import read_dataset
-    from vpem.files.tables import write_columns
+    from vpem.files.results import write_columns
 
     dataset = read_dataset(source)
     columns = dict(zip(dataset.feature_names, dataset.X.T, strict=True))

@@ -39,9 +39,8 @@ from vpem.files.json_text import write_json_element
 from vpem.files.opening import PathLike
 from vpem.network.partition import Blocks
 from vpem.network.schema import FLAG, Array, Choice, Integer, ListOf, Maybe, Report, TableOf
-from vpem.prior_settings import WEIGHT_PRIORS
-from vpem.settings import COVARIANCE_TYPES
-from vpem.shown import Shown
+from vpem.records import Shown
+from vpem.settings import COVARIANCE_TYPES, WEIGHT_PRIORS
 from vpem.terms.factors import FactorMixture
 from vpem.terms.families.kinds import Kinds
 from vpem.terms.families.mixture import MixedMixture, law_of

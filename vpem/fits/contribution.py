@@ -37,8 +37,8 @@ from vpem.files.models import Model
 from vpem.files.opening import check_unpacked, read_text
 from vpem.fits.parts import cut
 from vpem.network.schema import Report
+from vpem.records import Shown
 from vpem.settings import MISSINGS
-from vpem.shown import Shown
 from vpem.terms.density import CHUNK_VALUES, Density
 from vpem.terms.mixture import Mixture
 from vpem.terms.rows import check_missing

@@ -40,7 +40,7 @@ from vpem.steps.starts import LLOYD_TOLERANCE, MOST_LLOYD_OF_START, Tell, seed_r
 from vpem.sums.connect import Network
 from vpem.sums.counted import at_server
 from vpem.sums.partial import Compressed, Memory, Wrapper
-from vpem.sums.powers import powers_above
+from vpem.sums.private import powers_above
 from vpem.sums.quantizer import ITEM, Quantizer
 from vpem.terms.features import FeatureTerms
 from vpem.terms.missing import MissingTerms, terms_of

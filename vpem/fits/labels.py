@@ -20,9 +20,8 @@ from numpy.typing import ArrayLike, NDArray
 from vpem._core.normalise import normalise
 from vpem._core.threads import one_blas_thread, thread_count
 from vpem.checks import Floats, check_memory
-from vpem.engines.each import for_each
 from vpem.engines.engine import about
-from vpem.engines.placement import Placement
+from vpem.engines.placement import Placement, for_each
 from vpem.errors import InputError, Setting, VpemWarning, shorten
 from vpem.files.checkpoints import checksum
 from vpem.fits.prepare import Prepared
@@ -32,8 +31,8 @@ from vpem.network.partition import Workers
 from vpem.network.schema import Report
 from vpem.steps.em import Numbers, posterior_of
 from vpem.steps.summing import FARTHEST, Differences, begin_differences
-from vpem.sums.adding import farthest
 from vpem.sums.connect import Network, uncompressed
+from vpem.sums.counted import farthest
 from vpem.sums.exchanges import Traffic
 from vpem.sums.quantizer import ITEM
 from vpem.terms.density import CHUNK_VALUES, local_terms

@@ -26,7 +26,7 @@ from vpem.network.partition import Blocks, Workers
 from vpem.steps.row_sampling import ROW_BYTES
 from vpem.sums.counted import add_vectors, at_server
 from vpem.sums.partial import Compressed
-from vpem.sums.powers import powers_above
+from vpem.sums.private import powers_above
 from vpem.sums.quantizer import ITEM, Quantizer
 from vpem.sums.sum import Sum
 from vpem.terms.mixture_statistics import Moments

@@ -18,8 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vpem.checks import check_memory
-from vpem.engines.each import for_each
-from vpem.engines.placement import Placement
+from vpem.engines.placement import Placement, for_each
 from vpem.errors import InputError
 from vpem.fits.results import SUMMED, Result
 from vpem.network.ledger import Ledger
@@ -27,7 +26,7 @@ from vpem.network.schema import Report
 from vpem.steps.fedem_sums import FedRun
 from vpem.sums.connect import Network
 from vpem.sums.counted import AtServer, add_vectors
-from vpem.sums.powers import powers_above
+from vpem.sums.private import powers_above
 from vpem.sums.quantizer import ITEM
 from vpem.terms.lowrank.entries import Hidden, hide
 from vpem.terms.lowrank.model import LowRank

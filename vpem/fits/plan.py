@@ -30,10 +30,11 @@ from vpem.fits.likely_hubs import check_choice_of_hubs
 from vpem.fits.rows import charge_scaling
 from vpem.fits.settings import PlanSettings
 from vpem.fits.vpem import check_sums_of_factors
+from vpem.idle import refusal
 from vpem.network.graph import Graph
 from vpem.network.hubs import Hub, diameter, foretell_hubs
 from vpem.network.ledger import Ledger
-from vpem.network.links import Link, parse_link
+from vpem.network.messages import Link, parse_link
 from vpem.network.mixing import mixing_matrix, mixing_rate
 from vpem.network.partition import Blocks, Partition
 from vpem.network.schema import Report
@@ -47,7 +48,6 @@ from vpem.sums.forecast import communication, labels_sent
 from vpem.sums.quantizer import ITEM
 from vpem.sums.server import IN_FLIGHT
 from vpem.sums.tree import AlongTree
-from vpem.table import refusal
 from vpem.terms.features import CHUNK_BYTES, FeatureTerms
 from vpem.terms.row_statistics import Message
 from vpem.terms.units import Scaling

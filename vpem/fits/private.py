@@ -42,7 +42,7 @@ from vpem.steps.private import NoisyEM, Releases, n_values_of_start, run_private
 from vpem.steps.runs import Progress
 from vpem.sums.connect import Network
 from vpem.sums.counted import at_server
-from vpem.sums.noisy import Noisy
+from vpem.sums.private import Noisy
 from vpem.sums.sum import Sum
 from vpem.terms.mixture import Mixture
 from vpem.terms.row_statistics import BoundedRows, Grid, Parts

@@ -20,7 +20,7 @@ from vpem.fits.answer import Answer
 from vpem.network.ledger import Ledger
 from vpem.network.partition import Workers
 from vpem.network.schema import Report
-from vpem.shown import Shown
+from vpem.records import Shown
 from vpem.steps.runs import Recovery
 from vpem.sums.connect import Network
 from vpem.terms.degenerate import AT_FLOOR, COINCIDES, coinciding

@@ -61,8 +61,8 @@ from vpem.steps.row_sampling import HeldRows, PlacedStream, PointStream, RowStre
 from vpem.steps.runs import DRAWN
 from vpem.steps.starts import seed_rows, teller
 from vpem.sums.connect import Network, uncompressed
+from vpem.sums.private import check_digits
 from vpem.sums.sum import Sum
-from vpem.sums.units import check_digits
 from vpem.terms.missing import nearest, spread_rows, usual_squares, weighed
 from vpem.terms.mixture import variances_of
 from vpem.terms.units import Reach, Scaling

@@ -47,6 +47,7 @@ from vpem.fits.private import fit_private_rows
 from vpem.fits.results import Fit, RowFit, copies_of, warn_of_few_values, warn_of_outcome
 from vpem.fits.settings import PrivacySettings, acceleration_of, believing, mode_prior
 from vpem.fits.vpem import refuse_over_rows
+from vpem.idle import refusal
 from vpem.network.ledger import Ledger
 from vpem.network.partition import Blocks, Workers
 from vpem.network.schema import Report, State
@@ -73,7 +74,6 @@ from vpem.steps.starts import (
 from vpem.sums.connect import Network
 from vpem.sums.stale import HeardByNeighbours
 from vpem.sums.sum import Sum
-from vpem.table import refusal
 from vpem.terms.degenerate import degenerate
 from vpem.terms.features import FeatureTerms, lightest_of
 from vpem.terms.missing import MissingTerms, terms_of

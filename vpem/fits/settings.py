@@ -22,12 +22,12 @@ from vpem.errors import InputError, Setting, brief, check_choice
 from vpem.files.matrix import check_kept_beside
 from vpem.network.partition import Blocks
 from vpem.network.schema import Report
-from vpem.prior_settings import MAP
 from vpem.records import Rule, Settings, changed, refuse_both, setting
 from vpem.settings import (
     DTYPES,
     IMPUTATIONS,
     LAWS,
+    MAP,
     SCALES,
     FedSettings,
     FitSettings,

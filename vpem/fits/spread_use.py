@@ -20,10 +20,8 @@ from numpy.typing import NDArray
 
 from vpem._core.threads import one_blas_thread
 from vpem.checks import Floats, check_finite
-from vpem.engines.each import for_each
 from vpem.engines.engine import about
-from vpem.engines.masking import agree
-from vpem.engines.placement import Placement
+from vpem.engines.placement import Placement, agree, for_each
 from vpem.errors import InputError, Setting
 from vpem.fits.contribution import (
     Contribution,
@@ -45,8 +43,8 @@ from vpem.network.masks import FEWEST
 from vpem.network.partition import Blocks, Partition
 from vpem.network.schema import Report
 from vpem.sums.counted import AtServer
+from vpem.sums.private import in_common_units
 from vpem.sums.server import ServerOverEngine
-from vpem.sums.units import in_common_units
 from vpem.terms.density import CHUNK_VALUES, Density, local_terms, normalised
 from vpem.terms.factors import FactorMixture
 from vpem.terms.mixture import Mixture

@@ -18,8 +18,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from vpem.checks import check_int, check_memory
 from vpem.errors import InputError, Setting, VpemWarning, check_choice, shorten
+from vpem.records import Shown
 from vpem.settings import TOPOLOGIES
-from vpem.shown import Shown
 
 if TYPE_CHECKING:
     import networkx as nx

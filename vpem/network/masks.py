@@ -30,7 +30,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from vpem._core.masks import add_scaled, add_tag, values_of
-from vpem._core.reference_masks import BLOCK, PRIME
+from vpem._core.reference_codecs import BLOCK, PRIME
 from vpem._core.threads import thread_count
 from vpem.errors import InputError, Setting, VpemError
 from vpem.network.faults import Outlast
@@ -325,7 +325,7 @@ class Tag:
     one of them adds a ``pad``, another one each time. Tags add up as the numbers do, so the total's
     must be their sum: who changes totals without knowing ``s`` is found out but for a chance of n
     in 2^127 (Wegman and Carter, 1981). A process without parties has no ``powers`` of ``s`` (see
-    `vpem._core.reference_masks.add_tag`), and looks at nothing.
+    `vpem._core.reference_codecs.add_tag`), and looks at nothing.
     """
 
     def __init__(self, powers: Ring | None, pad: int, n_own: int) -> None:

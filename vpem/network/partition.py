@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from vpem.checks import check_int, check_memory
 from vpem.errors import InputError, VpemWarning, shorten
-from vpem.shown import Shown
+from vpem.records import Shown
 
 if TYPE_CHECKING:
     from vpem.network.hubs import Hub

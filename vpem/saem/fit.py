@@ -12,6 +12,7 @@ import numpy as np
 
 from vpem.errors import InputError, Setting
 from vpem.files.checkpoints import checksum, network_facts, start_facts
+from vpem.idle import refusal
 from vpem.network.codecs import Codec, parse_codec
 from vpem.network.partition import Workers, evenly
 from vpem.network.schema import KEPT, NOTHING, Array, Report, State, check
@@ -53,7 +54,6 @@ from vpem.steps.fedem_sums import check_masked
 from vpem.steps.recovery import Saver
 from vpem.steps.restarts import OneRun
 from vpem.sums.connect import Network
-from vpem.table import refusal
 
 
 def fit_saem(

@@ -18,8 +18,8 @@ from vpem.checks import as_array
 from vpem.engines.placement import Placement
 from vpem.errors import InputError, did_you_mean, shorten
 from vpem.files.observations import sort_names
+from vpem.records import Shown
 from vpem.saem.doses import Doses
-from vpem.shown import Shown
 
 Vector = NDArray[np.float64]
 

@@ -25,13 +25,13 @@ from vpem.files.models import current_versions
 from vpem.network.ledger import Ledger
 from vpem.network.partition import Workers
 from vpem.network.schema import Report
+from vpem.records import Shown
 from vpem.saem.conditional import Certainty, Conditional, LogLikelihood
 from vpem.saem.doses import Doses
 from vpem.saem.individuals import Individuals
 from vpem.saem.models.model import SaemModel, Vector
 from vpem.saem.saem import SaemRun
 from vpem.saem.samplers import Chains
-from vpem.shown import Shown
 from vpem.sums.connect import Network
 
 

@@ -14,14 +14,14 @@ from vpem.errors import InputError, Setting, check_choice
 from vpem.network.codecs import Codec
 from vpem.network.graph import make_graph
 from vpem.network.ledger import Ledger
+from vpem.network.mixing import grow_tree
 from vpem.network.schema import Array, Schema, State
-from vpem.network.trees import grow_tree
 from vpem.saem.models.model import Vector
 from vpem.settings import FEEDBACKS
 from vpem.sums.connect import Network
 from vpem.sums.counted import AtServer, add_vectors, at_server
 from vpem.sums.partial import Channel, Compressed, Memory, Partial
-from vpem.sums.powers import powers_above
+from vpem.sums.private import powers_above
 from vpem.sums.quantizer import ITEM, Quantizer
 from vpem.sums.server import ServerSum
 from vpem.sums.tree import TreeSum

@@ -26,8 +26,8 @@ from vpem.checks import Floats, read_int
 from vpem.errors import InputError, Setting, brief
 from vpem.network.schema import FLAG, Array, Choice, Integer, ListOf, Maybe, Number, Schema, State
 from vpem.steps.summing import FARTHEST
+from vpem.sums.private import add_numbers
 from vpem.sums.sum import Sum
-from vpem.sums.units import add_numbers
 from vpem.terms.families.mixture import coordinates_of
 from vpem.terms.features import Terms
 from vpem.terms.mixture import Factors, Mixture

@@ -40,11 +40,9 @@ from vpem.steps.runs import (
     note_partition,
 )
 from vpem.steps.summing import FARTHEST, Differences, begin_differences, scalars_of_rows, summed
-from vpem.sums.adding import farthest
-from vpem.sums.counted import add_vectors
-from vpem.sums.powers import power_beyond
+from vpem.sums.counted import add_vectors, farthest
+from vpem.sums.private import add_numbers, power_beyond
 from vpem.sums.sum import Sum
-from vpem.sums.units import add_numbers
 from vpem.terms.factors import FactorStatistics, FactorTerms, LoadedFactors, Posterior
 from vpem.terms.features import FeatureTerms, Terms
 from vpem.terms.mixture import Factors, Mixture

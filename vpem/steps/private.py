@@ -8,7 +8,7 @@ are searched for from as many starts as one likes, the components.
 
 EM over rows of which all hear noisy statistics only: a start, and so many iterations.
 
-Every release is one sum with noise (`vpem.sums.noisy.Noisy`); all that is computed from it is
+Every release is one sum with noise (`vpem.sums.private.Noisy`); all that is computed from it is
 known to all, and costs nothing more. The statistics are of residuals about the components as they
 are known, in units of their own spread, so that the noise is measured by what is fitted and not by
 the bounds (in the spirit of Park, Foulds, Chaudhuri and Welling, *DP-EM*, 2017, whose statistics
@@ -38,7 +38,7 @@ from vpem.errors import NumericalError
 from vpem.network.noise import Noise
 from vpem.network.partition import Blocks
 from vpem.steps.summing import FARTHEST, Differences, begin_differences
-from vpem.sums.noisy import Noisy
+from vpem.sums.private import Noisy
 from vpem.sums.sum import Sum
 from vpem.terms.features import FeatureTerms
 from vpem.terms.mixture import Mixture, is_diagonal

@@ -27,8 +27,7 @@ from vpem.steps.feature_lloyd import lloyd_features
 from vpem.steps.lloyd import Lloyd, Pace
 from vpem.steps.row_sampling import ROW_BYTES, HeldRows, RowStream, StoredParts
 from vpem.steps.summing import FARTHEST, Differences, begin_differences, in_units_of_squares, summed
-from vpem.sums.adding import farthest
-from vpem.sums.counted import add_vectors
+from vpem.sums.counted import add_vectors, farthest
 from vpem.sums.sum import Sum
 from vpem.terms.features import FeatureTerms, StartTerms
 from vpem.terms.missing import MissingTerms

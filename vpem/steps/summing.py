@@ -15,8 +15,8 @@ from vpem._core.normalise import differences
 from vpem.checks import Floats
 from vpem.network.ledger import Ledger
 from vpem.sums.counted import at_server
+from vpem.sums.private import check_digits, in_common_units
 from vpem.sums.sum import Scalars, Sum
-from vpem.sums.units import check_digits, in_common_units
 from vpem.terms.features import StartTerms, Terms
 from vpem.terms.missing import diagonals, spread_rows, usual_squares
 
@@ -57,8 +57,8 @@ def in_units_of_squares(terms: StartTerms, total: Sum) -> Sum:
 def agree_on_units(terms: StartTerms, total: Sum, ledger: Ledger) -> None:
     """Let hubs agree on units of squared distances, if sums are masked: on how large theirs are.
 
-    It is counted as of the setup; see `vpem.sums.units.in_common_units`, and `check_digits` for the
-    error and the warning where a value lies very far away.
+    It is counted as of the setup; see `vpem.sums.private.in_common_units`, and `check_digits` for
+    the error and the warning where a value lies very far away.
     """
     if total.holders.masks is not None:
         counted = at_server(total).on(ledger)

@@ -17,11 +17,19 @@ from vpem.engines.placement import Placement
 from vpem.network.codecs import parse_codec
 from vpem.network.ledger import Ledger
 from vpem.network.schema import COUNT, Array, Maybe, Schema, State
-from vpem.sums.carried import Carried, Carry
 from vpem.sums.consensus import agreed_within, codec_of, codec_within, contraction, messages_alone
 from vpem.sums.counted import SUM_KIND, AtServer
 from vpem.sums.exchanges import Traffic
-from vpem.sums.partial import Channel, Compressed, GoesOn, Memories, Memory, short_keys
+from vpem.sums.partial import (
+    Carried,
+    Carry,
+    Channel,
+    Compressed,
+    GoesOn,
+    Memories,
+    Memory,
+    short_keys,
+)
 from vpem.sums.quantizer import ITEM, Quantizer
 from vpem.sums.sum import Scalars, flattened, unflattened
 

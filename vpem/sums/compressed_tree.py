@@ -31,7 +31,7 @@ class CompressedTreeSum(AlongTree, CompressedServerSum):
     Parameters
     ----------
     tree : Routes
-        Ways to the root (`vpem.network.trees.grow_tree`).
+        Ways to the root (`vpem.network.mixing.grow_tree`).
     agents : array of int
         Of each that has something to add.
     codec, n_rounds, seed, n_threads

@@ -14,8 +14,7 @@ from numpy.typing import NDArray
 
 from vpem._core.threads import thread_count
 from vpem.engines.engine import Engine
-from vpem.engines.masking import agree
-from vpem.engines.placement import Placement
+from vpem.engines.placement import Placement, agree
 from vpem.errors import InputError, Setting
 from vpem.network.codecs import Codec
 from vpem.network.faults import Faults
@@ -31,12 +30,11 @@ from vpem.network.hubs import (
 )
 from vpem.network.ledger import Ledger
 from vpem.network.masks import FEWEST
-from vpem.network.mixing import estimate_rate, mixing_matrix, mixing_rate
+from vpem.network.mixing import estimate_rate, grow_tree, mixing_matrix, mixing_rate
 from vpem.network.partition import Blocks, Partition, contiguous
 from vpem.network.schema import State
-from vpem.network.trees import grow_tree
+from vpem.records import Shown
 from vpem.settings import SumSettings
-from vpem.shown import Shown
 from vpem.sums.compressed_server import CompressedServerSum
 from vpem.sums.compressed_tree import CompressedTreeSum
 from vpem.sums.consensus import (

@@ -16,9 +16,9 @@ from vpem.network.schema import State
 from vpem.sums.compressed_server import CompressedServerSum
 from vpem.sums.connect import Network, uncompressed
 from vpem.sums.gossip import GossipSum
+from vpem.sums.private import add_numbers
 from vpem.sums.quantizer import ITEM
 from vpem.sums.sum import Scalars
-from vpem.sums.units import add_numbers
 
 if TYPE_CHECKING:
     from vpem.network.codecs import Codec

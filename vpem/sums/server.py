@@ -24,9 +24,8 @@ from vpem.network.faults import FewerError
 from vpem.network.hubs import Routes
 from vpem.network.mixing import chebyshev_steps
 from vpem.network.schema import Schema, State
-from vpem.sums.adding import TAG_BYTES, Addends
 from vpem.sums.consensus import _OverHubs
-from vpem.sums.counted import AtServer, Counted, charged
+from vpem.sums.counted import TAG_BYTES, Addends, AtServer, Counted, charged
 from vpem.sums.exchanges import Neighbourhood, Traffic, finished, row_bytes
 from vpem.sums.sum import Scalars, beside, message_bytes, with_scalars
 

@@ -31,11 +31,10 @@ from vpem.network.graph import Graph
 from vpem.network.hubs import Routes
 from vpem.network.ledger import Ledger
 from vpem.network.schema import COUNT, LARGEST_COUNT, Array, Maybe, Schema, State
-from vpem.sums.carried import Carried
 from vpem.sums.consensus import contraction
 from vpem.sums.counted import AtServer
 from vpem.sums.exchanges import Neighbourhood
-from vpem.sums.partial import Channel, Compressed, Memory, Wrapper, short_keys
+from vpem.sums.partial import Carried, Channel, Compressed, Memory, Wrapper, short_keys
 from vpem.sums.quantizer import Quantizer
 from vpem.sums.sum import Scalars, Sum, flattened, message_bytes, unflattened, with_scalars
 

@@ -21,8 +21,7 @@ from vpem.network.faults import Faults, Waits
 from vpem.network.graph import Graph
 from vpem.network.hubs import Routes
 from vpem.network.ledger import Ledger
-from vpem.sums.adding import TAG_BYTES, Addends
-from vpem.sums.counted import AtServer
+from vpem.sums.counted import TAG_BYTES, Addends, AtServer
 from vpem.sums.exchanges import Exchange, Traffic, finished, row_bytes
 from vpem.sums.server import IN_FLIGHT, Exact, Flying, _OverEngine
 from vpem.sums.sum import Scalars
@@ -48,7 +47,7 @@ class AlongTree(AtServer):
     way = path = "tree"
     kind = "estep"
     tree: Routes
-    """Ways to the root (`vpem.network.trees.grow_tree`)."""
+    """Ways to the root (`vpem.network.mixing.grow_tree`)."""
     agents: NDArray[np.intp]
     """Of each that has something to add."""
     waits: Waits | None = None
@@ -184,7 +183,7 @@ class TreeSum(AlongTree, Exact):
     Parameters
     ----------
     tree : Routes
-        Ways to the root (`vpem.network.trees.grow_tree`).
+        Ways to the root (`vpem.network.mixing.grow_tree`).
     agents : array of int
         Of each that has something to add.
     """

@@ -19,8 +19,8 @@ from vpem.checks import Floats, Matrix, as_array, check_finite, check_int, check
 from vpem.errors import InputError, check_choice
 from vpem.network.partition import Blocks
 from vpem.network.schema import Schema, State
+from vpem.records import Shown
 from vpem.settings import MISSINGS
-from vpem.shown import Shown
 from vpem.terms.rows import check_missing
 from vpem.terms.units import Scaling
 

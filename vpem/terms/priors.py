@@ -21,7 +21,7 @@ from numpy.typing import DTypeLike, NDArray
 from vpem.checks import Floats
 from vpem.errors import InputError, NumericalError, Setting
 from vpem.network.partition import Blocks
-from vpem.prior_settings import MAP
+from vpem.settings import MAP
 from vpem.terms.features import FeatureTerms
 from vpem.terms.missing import MissingFactors, MissingTerms
 from vpem.terms.mixture import Factors, Mixture, block_views, factorise, is_independent

@@ -28,7 +28,7 @@ from numpy.typing import DTypeLike, NDArray
 from vpem.checks import Floats
 from vpem.errors import InputError, NumericalError, Setting
 from vpem.network.schema import Array
-from vpem.prior_settings import MAP
+from vpem.settings import MAP
 from vpem.terms.density import Density
 from vpem.terms.features import FeatureTerms
 from vpem.terms.missing import MissingTerms

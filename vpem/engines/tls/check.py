@@ -25,8 +25,14 @@ from vpem import __version__
 from vpem.engines.tls.dial import dial, proxy_to
 from vpem.engines.tls.faults import Fault, Met, clock, closed, explain, others_clock
 from vpem.engines.tls.link import through
-from vpem.engines.tls.members import Identity, Member, Roster, validity, written_address
-from vpem.engines.tls.trust import client_context
+from vpem.engines.tls.trust import (
+    Identity,
+    Member,
+    Roster,
+    client_context,
+    validity,
+    written_address,
+)
 from vpem.engines.tls.wire import Answered, Called
 from vpem.errors import printable
 

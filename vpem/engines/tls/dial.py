@@ -15,9 +15,8 @@ from websockets.exceptions import WebSocketException
 from websockets.proxy import get_proxy
 from websockets.uri import parse_uri
 
-from vpem.engines.tls.faults import Met, explain, validity
-from vpem.engines.tls.members import Member, written_address
-from vpem.engines.tls.trust import any_context, refusal_of
+from vpem.engines.tls.faults import Met, explain, out_of_date
+from vpem.engines.tls.trust import Member, any_context, refusal_of, written_address
 from vpem.engines.tls.wire import (
     FRAME,
     OPTIONS,
@@ -118,7 +117,7 @@ async def dial(
         called.cut()
         raise wrong
     assert called.response is not None
-    late = validity(member, called.response.headers)
+    late = out_of_date(member, called.response.headers)
     if late is not None:
         await refuse(called, Refusal(str(late)))
         called.cut()

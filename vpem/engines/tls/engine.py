@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 
 from vpem.checks import Floats
 from vpem.engines.engine import Signs, StalledError
-from vpem.engines.tls.members import Roster
-from vpem.engines.tls.news import GoneOn, Unheard
+from vpem.engines.tls.faults import GoneOn, Unheard
+from vpem.engines.tls.trust import Roster
 from vpem.errors import InputError
 from vpem.network.faults import FewerError, Outlast
 from vpem.network.messages import decode, encode

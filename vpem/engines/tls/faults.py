@@ -1,13 +1,17 @@
 """What went wrong on the way to another member, in one sentence each: what, and what to try.
 
 A fit says these sentences, and `vpem party check` says the same ones.
+
+What the links of a member have in common.
+
+What the program hears of other members: that they ended, began again, are lost, or what went.
 """
 
 from __future__ import annotations
 
 import socket
 import ssl
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
@@ -15,10 +19,10 @@ from typing import Any
 
 from websockets import exceptions as ws
 
-from vpem.engines.tls.members import Member, written_address
-from vpem.engines.tls.trust import not_valid, refusal_of
-from vpem.engines.tls.wire import Called
-from vpem.errors import VpemError, printable
+from vpem.engines.engine import StalledError
+from vpem.engines.tls.trust import Identity, Member, Roster, not_valid, refusal_of, written_address
+from vpem.engines.tls.wire import Called, Message, Refusal
+from vpem.errors import Setting, VpemError, printable
 
 ASTRAY = timedelta(minutes=5)
 """How much two clocks may differ."""
@@ -115,7 +119,7 @@ def _long(span: timedelta) -> str:
     return f"{minutes} minutes"
 
 
-def validity(member: Member, headers: Any) -> Refused | None:
+def out_of_date(member: Member, headers: Any) -> Refused | None:
     """Return what is wrong if a member's certificate, the right one, does not hold at present.
 
     ``headers`` are those of the answer.
@@ -310,3 +314,89 @@ def _banner(first: bytes) -> str:
         return "plain HTTP"
     text = printable(first[:40].decode("ascii", "replace").strip())
     return f"{text!r}" if text else "something else"
+
+
+class Damage(Refused):
+    """A frame that no member of the same version sends."""
+
+
+@dataclass(frozen=True)
+class Pace:
+    """Times of links, in seconds."""
+
+    pulse: float = 10.0  # between signs of life on a link that has nothing to say
+    silence: float = 20.0  # after which a link is opened again
+    stuck: float = 30.0  # unacknowledged for so long: opened again
+    opening: float = 10.0  # for a connection to be opened
+    pauses: tuple[float, float] = (0.05, 5.0)  # between attempts: first, longest
+    patience: int = 4  # times that others may answer in a member's place
+
+
+@dataclass
+class Here:
+    """What the links of a member know of it; `failed` gets the error that ends the run."""
+
+    roster: Roster
+    identity: Identity
+    rank: int
+    version: str
+    session: str  # number of this process
+    pace: Pace
+    arrived: Callable[[int, Message], None]  # a message, whole
+    changed: Callable[[], None]  # a link came up, went down, or ended
+    failed: Callable[[VpemError], None]
+    say: Callable[[str], None]  # who was turned away
+    clock: Callable[[], datetime]  # time of day, in UTC
+    farewell: Refusal | None = None  # why this member has ended
+
+
+class Parted(VpemError):
+    """Another member has ended, why, and with which exit code."""
+
+    def __init__(self, name: str, sentence: str, exit_code: int) -> None:
+        super().__init__(f"{name} ended: {sentence}")
+        self.name = name
+        self.sentence = sentence
+        self.exit_code = exit_code
+
+
+class Returned(VpemError):
+    """Another member's process is a new one: it died, and began again."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"{name} has begun again, and what it knew is gone")
+        self.name = name
+
+
+class Unheard(StalledError):
+    """Another member has not been heard of for too long."""
+
+    def __init__(self, name: str, *parts: str | Setting) -> None:
+        super().__init__(*parts)
+        self.name = name
+
+
+class GoneOn(VpemError):
+    """The first member, ``name``, goes on ``without`` some others."""
+
+    def __init__(self, name: str, without: tuple[str, ...]) -> None:
+        super().__init__(f"{name} goes on without {', '.join(without)}")
+        self.without = without
+
+
+class LeftOut(VpemError):
+    """The others have gone on without this member, as one of them has said."""
+
+    exit_code = 4
+
+
+@dataclass(frozen=True)
+class Sent:
+    """A message that was sent or received."""
+
+    time: float  # seconds since 1970
+    sent: bool  # by this member
+    peer: str
+    topic: str  # kind of message
+    size: int  # bytes of the message itself
+    digest: str  # their HMAC-SHA256, by a key that those of the run have had

@@ -17,12 +17,9 @@ from typing import Any
 from websockets.exceptions import ConnectionClosed
 
 from vpem.engines.tls.dial import dial
-from vpem.engines.tls.faults import Fault, Refused, Trouble, closed
-from vpem.engines.tls.here import Damage, Here
-from vpem.engines.tls.members import Identity, Member, Roster
-from vpem.engines.tls.news import GoneOn, LeftOut
+from vpem.engines.tls.faults import Damage, Fault, GoneOn, Here, LeftOut, Refused, Trouble, closed
 from vpem.engines.tls.relay import ABSENT, CHUNK, PAIRED, PING, RELAY, WAIT, either
-from vpem.engines.tls.trust import client_context, not_valid
+from vpem.engines.tls.trust import Identity, Member, Roster, client_context, not_valid
 from vpem.engines.tls.wire import (
     FAREWELL,
     FINISHED,

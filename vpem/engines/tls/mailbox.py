@@ -19,14 +19,18 @@ from typing import Any
 
 from vpem import __version__
 from vpem.engines.tls.dial import PATH, dial
-from vpem.engines.tls.faults import Refused
-from vpem.engines.tls.here import Damage, Here, Pace
+from vpem.engines.tls.faults import Damage, Here, Pace, Parted, Refused, Returned, Sent, Unheard
 from vpem.engines.tls.link import Link, calls, through
-from vpem.engines.tls.members import Identity, Roster
-from vpem.engines.tls.news import Parted, Returned, Sent, Unheard
 from vpem.engines.tls.relay import Relay
 from vpem.engines.tls.server import Door, Lobby, listening
-from vpem.engines.tls.trust import believed, client_context, identity_error, server_context
+from vpem.engines.tls.trust import (
+    Identity,
+    Roster,
+    believed,
+    client_context,
+    identity_error,
+    server_context,
+)
 from vpem.engines.tls.wire import (
     FAREWELL,
     FINISHED,

@@ -20,9 +20,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from vpem.engines.tls.check import CHECK, Answers
-from vpem.engines.tls.members import Identity, Member, Roster
 from vpem.engines.tls.relay import MOST, RELAY, Relay
-from vpem.engines.tls.trust import believed, not_valid, refusal_of
+from vpem.engines.tls.trust import Identity, Member, Roster, believed, not_valid, refusal_of
 from vpem.engines.tls.wire import Answered, Host, answer, certificate_of, last_words
 from vpem.errors import InputError, Setting
 

@@ -31,8 +31,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vpem.checks import Labels
-from vpem.engines.each import for_each
-from vpem.engines.placement import Placement
+from vpem.engines.placement import Placement, for_each
 from vpem.errors import InputError, Setting, VpemWarning, brief, check_choice, shorten
 from vpem.files.opening import check_readable, open_regular
 from vpem.network.schema import Report

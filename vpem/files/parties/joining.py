@@ -28,9 +28,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vpem.checks import Floats, Labels, check_int, check_memory, check_number, ids_by_name
-from vpem.engines.each import for_each
 from vpem.engines.engine import about
-from vpem.engines.placement import Placement
+from vpem.engines.placement import Placement, for_each
 from vpem.errors import InputError, Setting, VpemWarning
 from vpem.files.datasets import Dataset, default_names
 from vpem.files.levels import recoded

@@ -20,8 +20,7 @@ from vpem.checks import (
     ids_by_name,
     no_measurement,
 )
-from vpem.engines.each import for_each
-from vpem.engines.placement import Placement
+from vpem.engines.placement import Placement, for_each
 from vpem.errors import InputError, Setting, VpemError
 from vpem.files.datasets import default_names
 from vpem.files.observations import header_of, is_long, read_entries, sort_names

@@ -22,8 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vpem.checks import Floats, Labels, check_finite, is_whole
-from vpem.engines.each import for_each
-from vpem.engines.placement import Placement
+from vpem.engines.placement import Placement, for_each
 from vpem.errors import (
     FileError,
     InputError,

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vpem import __version__
-from vpem.engines.tls.members import Identity, Member, fingerprint, validity, written_address
+from vpem.engines.tls.trust import Identity, Member, fingerprint, validity, written_address
 from vpem.errors import FileError, InputError, VpemWarning
 from vpem.files.hdf5 import atomic_write
 from vpem.files.json_text import as_toml
@@ -61,7 +61,7 @@ if TYPE_CHECKING:
 
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-    from vpem.engines.tls.members import Identity, Member
+    from vpem.engines.tls.trust import Identity, Member
     from vpem.files.studies.study import Study
     from vpem.network.schema import Report
 

@@ -28,7 +28,7 @@ from vpem.files.opening import AS_IT_IS, PathLike, open_regular
 from vpem.network.schema import State
 
 if TYPE_CHECKING:
-    from vpem.engines.tls.news import Sent
+    from vpem.engines.tls.faults import Sent
 
 
 LARGEST = 1 << 26

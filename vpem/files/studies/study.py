@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vpem.engines.tls.members import Member, Roster, fingerprint
+from vpem.engines.tls.trust import Member, Roster, fingerprint
 from vpem.errors import FileError, InputError, did_you_mean, printable
 from vpem.files.hdf5 import atomic_write
 from vpem.files.json_text import read_toml

@@ -54,8 +54,7 @@ from vpem.fits.prepare import MARGINALIZE
 from vpem.network.graph import Graph, from_networkx, make_graph
 from vpem.network.partition import Partition, contiguous, from_lists, one_or_each
 from vpem.network.schema import Report
-from vpem.records import Settings
-from vpem.shown import html_table, table
+from vpem.records import Settings, html_table, table
 from vpem.terms.families.kinds import Kinds
 from vpem.terms.rows import check_missing
 

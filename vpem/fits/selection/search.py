@@ -28,8 +28,7 @@ from numpy.typing import NDArray
 
 import vpem
 from vpem.checks import check_int
-from vpem.engines.engine import Engine
-from vpem.engines.one_process import OneProcess
+from vpem.engines.engine import Engine, OneProcess
 from vpem.errors import FileError, InputError, Setting, check_choice
 from vpem.files.checkpoints import checksum, describe_run, hold, own_files, read_state, write_state
 from vpem.files.hdf5 import check_writable

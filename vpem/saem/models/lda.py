@@ -10,7 +10,7 @@ from typing import overload
 import numpy as np
 from numpy.typing import NDArray
 
-from vpem._core.reference_topics import shares_of
+from vpem._core.reference_models import shares_of
 from vpem._core.threads import thread_count
 from vpem._core.topics import (
     bound_of_topics,

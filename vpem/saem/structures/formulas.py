@@ -17,7 +17,7 @@ from typing import Self
 import numpy as np
 
 from vpem._core.compartments import curves
-from vpem._core.reference_compartments import BY_CL_AND_KE, BY_V_AND_KE, LAG, ORAL, TWO
+from vpem._core.reference_models import BY_CL_AND_KE, BY_V_AND_KE, LAG, ORAL, TWO
 from vpem._core.threads import thread_count
 from vpem.errors import FileError, InputError, check_choice, did_you_mean
 from vpem.saem.doses import Doses, doses_of

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from vpem.checks import Matrix, row_blocks
 from vpem.errors import InputError
 from vpem.network.partition import Blocks
+from vpem.records import Shown
 from vpem.settings import FAMILY_NAMES
-from vpem.shown import Shown
 from vpem.terms.families.categories import Bernoulli, Categorical
 from vpem.terms.families.counts import Exponential, Gamma, NegativeBinomial, Poisson
 from vpem.terms.families.family import Family, Features

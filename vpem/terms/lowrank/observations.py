@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from vpem.checks import check_number
 from vpem.errors import InputError, check_choice
+from vpem.records import Shown
 from vpem.settings import LAWS
-from vpem.shown import Shown
 
 Values = NDArray[np.float64]
 
