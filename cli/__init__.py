@@ -32,7 +32,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def run(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code; errors are one sentence on stderr."""
     words = sys.argv[1:] if arguments is None else list(arguments)
-    from .engine import joined
+    from .ranks import joined
 
     try:
         _prepare_streams()
@@ -66,8 +66,7 @@ def _join(words: list[str]) -> None:
     typed = any(word == "--engine" or word.startswith("--engine=") for word in words)
     told = any(name.startswith("VPEM_") for name in os.environ)
     if not typed and (told or any(word.startswith("--config") for word in words)):
-        from .app import command
-        from .config import engine_asked
+        from .app import command, engine_asked
 
         typed = engine_asked(words, command()) == "mpi"
         words = ["--engine=mpi"]

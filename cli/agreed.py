@@ -10,8 +10,11 @@ from __future__ import annotations
 import re
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from vpem.files.table_settings import TableSettings
 
 from .config import (
     STUDY,
@@ -27,6 +30,27 @@ from .config import (
     take_defaults,
 )
 from .files import STDIN
+from .output import plural
+
+if TYPE_CHECKING:
+    from vpem.files.studies.study import Study
+    from vpem.network.schema import Report
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from vpem.engines.tls.trust import Member
+    from vpem.files.studies.study import Study
+    from vpem.network.schema import Report
+
+    from .agreed import Agreed, Setup
+if TYPE_CHECKING:
+    from vpem.engines.tls.trust import Member
+    from vpem.files.studies.study import Study
+    from vpem.network.schema import Report
+
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -270,7 +294,7 @@ def agree_on(
 
 def agreed_before(context: Any, study: Study) -> list[Agreed]:
     """Return what a study says of its commands, parsed as each would."""
-    from .study import setup_of
+    pass
 
     topology = setup_of(study).topology
     return [
@@ -385,7 +409,8 @@ def _given(context: Any, leaf: Any) -> set[str]:
 def _check(context: Any) -> None:
     """Refuse what the command would refuse before it looks at data."""
     from .options import refuse_idle
-    from .policy import refuse_repeatable
+
+    pass
 
     refuse_idle(context)
     refuse_repeatable(context.params)
@@ -597,8 +622,6 @@ def _check_rows(one: Agreed, n_rows: int, name: str) -> None:
     from vpem.errors import InputError
     from vpem.fits.settings import parse_numbers
 
-    from .output import plural
-
     param = next((param for param in one.params if {"-k"} & {*param.opts}), None)
     asked = None if param is None else one.values.get(param.name)
     if param is None or asked is None or param.name not in ("n_components", "n_clusters"):
@@ -610,3 +633,44 @@ def _check_rows(one: Agreed, n_rows: int, name: str) -> None:
             f"party {name!r} has {plural(n_rows, 'row')}, and {min(counts)} {noun} need at least "
             "as many rows that all parties have"
         )
+
+
+def refuse_repeatable(options: Mapping[str, Any]) -> None:
+    """Raise InputError where a study's noise could be drawn again by who knows its seed."""
+    from vpem.errors import InputError, Setting
+
+    if options.get("repeatable_noise") is not None:
+        raise InputError(
+            Setting("repeatable_noise"), " is for tests on one machine: in a study all would know "
+            "the noise, and could subtract it; leave it out"
+        )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Setup:
+    """How the members of a study are linked."""
+
+    server: str  # the first member, which adds up on a star
+    topology: str
+    relay: str | None  # passes sealed messages on
+    result: str  # "all" or "shards"
+    if_lost: str = "wait"  # or "without"
+    timeout: float = 600.0  # seconds until a silent member is lost
+    holds: bool = False  # whether the first member brings data
+
+    @property
+    def first(self) -> str:
+        """The first member, as sentences call it."""
+        return f"the {'server' if self.topology == 'star' else 'first member'} {self.server}"
+
+
+def setup_of(study: Study) -> Setup:
+    """Return how the members of a study are linked."""
+    from .agreed import Setup
+
+    graphs = [table["topology"] for table in study.options.values() if "topology" in table]
+    relay = study.roster.relay
+    return Setup(
+        study.organiser, next(iter(graphs), "star"), None if relay is None else relay.name,
+        study.result, study.if_lost, study.timeout, study.roster.members[0].holds,
+    )  # fmt: skip

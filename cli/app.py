@@ -9,13 +9,12 @@ The tree of commands.
 
 from __future__ import annotations
 
-import inspect
 import os
-from collections.abc import Callable, Collection, Iterable, Iterator, MutableMapping
+import sys
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from copy import copy
-from functools import cache, partial
-from importlib import import_module
+from functools import cache
 from pathlib import Path
 from types import NoneType
 from typing import TYPE_CHECKING, Annotated, Any, get_args, get_origin, get_type_hints
@@ -28,137 +27,32 @@ from .config import (
     STUDY,
     WORDS,
     check_environment,
+    in_files,
     in_options,
     is_flag,
+    key_of,
     near_file,
     path_of,
     read_config,
-    show_config,
+    source_of,
     speak_of,
     take_defaults,
     variables,
     where_from,
 )
-from .engine import joined
 from .files import READ, Role, begin, roles_of
 from .help import grouped, often, split_examples
-from .options import refuse_idle, spread
+from .options import Elsewhere, refuse_idle, tree
+from .ranks import joined
 
 if TYPE_CHECKING:
-    from vpem.network.schema import Report
+    pass
 
+if TYPE_CHECKING:
+    pass
 
-class Elsewhere:
-    """Stands for a command or a group of another module, "module.name", until it is called."""
-
-    def __init__(self, home: str, told: str) -> None:
-        self.home = home
-        self.__doc__ = told
-
-    def __call__(self) -> Any:
-        """Load the module, and return what it stands for."""
-        module, name = self.home.split(".")
-        return getattr(import_module(f".{module}", __package__), name)
-
-
-class Members(MutableMapping[str, Any]):
-    """Commands and groups by name, each made at its first use; help is the first paragraph."""
-
-    def __init__(
-        self, makers: dict[str, Callable[[], Any]], helps: dict[str, str], groups: Collection[str]
-    ) -> None:
-        self._makers = makers
-        self._made: Report = {}
-        self.helps = helps
-        self.groups = groups
-
-    def __getitem__(self, name: str) -> Any:
-        if name not in self._made:
-            self._made[name] = self._makers[name]()
-        return self._made[name]
-
-    def __setitem__(self, name: str, member: Any) -> None:
-        self._makers[name] = partial(_itself, member)
-        self._made[name] = member
-
-    def __delitem__(self, name: str) -> None:
-        del self._makers[name]
-        self._made.pop(name, None)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._makers)
-
-    def __len__(self) -> int:
-        return len(self._makers)
-
-    def __contains__(self, name: object) -> bool:
-        return name in self._makers
-
-
-def tree(
-    app: typer.Typer,
-    dress: Callable[[typer.Typer], typer.Typer],
-    finish: Callable[[tuple[str, ...], Any], None],
-    path: tuple[str, ...] = (),
-) -> Any:
-    """Return the group of an app whose commands and groups are made when they are asked for.
-
-    ``dress`` chooses the classes of an app's commands; ``finish`` is given the words that name a
-    command and the command, once it is made; ``path`` names the group.
-    """
-    group = _alone(dress(app), [])
-    makers: dict[str, Callable[[], Any]] = {}
-    helps: dict[str, str] = {}
-    groups = []
-    for info in app.registered_commands:
-        name = info.name or info.callback.__name__.replace("_", "-")  # type: ignore[union-attr]
-        helps[name] = _first(inspect.getdoc(info.callback) if info.callback else None)
-        makers[name] = partial(_make, info, dress, finish, (*path, name))
-        if isinstance(info.callback, Elsewhere) and info.callback.home.endswith(".app"):
-            groups.append(name)
-    group.commands = Members(makers, helps, groups)
-    return group
-
-
-def _make(
-    info: Any,
-    dress: Callable[[typer.Typer], typer.Typer],
-    finish: Callable[[tuple[str, ...], Any], None],
-    path: tuple[str, ...],
-) -> Any:
-    """Make a command, or a group."""
-    callback = info.callback
-    if isinstance(callback, Elsewhere):
-        callback = callback()
-    if isinstance(callback, typer.Typer):
-        group = tree(callback, dress, finish, path)
-        group.name = path[-1]
-        return group
-    one = typer.Typer(add_completion=False, rich_markup_mode=None)
-    one.registered_commands = [copy(info)]
-    one.registered_commands[0].callback = spread(callback)
-    made = typer.main.get_command(one)
-    finish(path, made)
-    return made
-
-
-def _itself(member: Any) -> Any:
-    return member
-
-
-def _alone(app: typer.Typer, nothing: list[Any]) -> Any:
-    """Make the group of an app without what is below it."""
-    commands, app.registered_commands = app.registered_commands, nothing
-    try:
-        # With its options for completion, where it has them.
-        made = typer.main.get_command if app.registered_callback else typer.main.get_group
-        return made(app)
-    finally:
-        app.registered_commands = commands
-
-
-def _first(text: str | None) -> str:
-    return " ".join((text or "").partition("\n\n")[0].split())
+if TYPE_CHECKING:
+    pass
 
 
 SHOW = "vpem.show"
@@ -596,3 +490,88 @@ for _name, _of in COMMANDS.items():
 def command() -> Any:
     """Return the parser of the whole tree."""
     return finish(app)
+
+
+def engine_asked(words: list[str], root: Any) -> str | None:
+    """Return the engine that the environment or a file asks for, before anything is parsed.
+
+    Processes of an MPI job must join it before one of them finds fault with its options. A file
+    that cannot be read counts as asking for MPI where a launcher started several processes.
+    """
+    from vpem.errors import VpemError
+    from vpem.files.json_text import read_toml
+
+    from .ranks import launched
+
+    path, node = [], root
+    for word in words:
+        node = getattr(node, "commands", {}).get(word)
+        if node is None:
+            break
+        path.append(word)
+    start = "_".join(("VPEM", *path, "")).upper().replace("-", "_")
+    if os.environ.get(f"{start}ENGINE"):
+        return os.environ[f"{start}ENGINE"]
+    file = os.environ.get(f"{start}CONFIG")
+    for place, word in enumerate(words):
+        if word == "--config" and place + 1 < len(words):
+            file = words[place + 1]
+        elif word.startswith("--config="):
+            file = word.removeprefix("--config=")
+    if not file:
+        return None
+    try:
+        found: Any = read_toml(file)
+    except VpemError:
+        return "mpi" if launched() else None
+    for word in path:
+        found = found.get(word) if isinstance(found, dict) else None
+    engine = found.get("engine") if isinstance(found, dict) else None
+    return engine if isinstance(engine, str) else None
+
+
+def show_config(context: Any) -> None:
+    """Print the value of every option with its source: TOML, or with --json JSON."""
+    from vpem.files.json_text import as_toml
+
+    from .ranks import joined
+
+    if not joined().speaks:
+        return
+    rows = []
+    for param in in_files(context):
+        value = _as_written(context.params.get(param.name))
+        rows.append((key_of(param), value, *source_of(context, param), param.required))
+    typed = {name for name, _, kind, _, _ in rows if kind == "command line"}
+    if context.params.get("json") and "json" in typed:
+        from .output import print_json
+
+        options = {
+            name: {"value": value, "source": kind, "from": place}
+            for name, value, kind, place, _ in rows
+        }
+        print_json({"command": context.command_path, "options": options})
+        return
+    from vpem.errors import printable
+
+    lines = []
+    for name, value, kind, place, required in rows:
+        comment = kind if place is None else f"{kind} {place}"
+        if value is None or value == []:
+            comment = "missing: it must be given" if required else f"{comment}: not set"
+            lines.append((f"# {name} =", comment))
+        else:
+            lines.append((f"{name} = {as_toml(value)}", comment))
+    width = min(44, max((len(line) for line, _ in lines), default=0))
+    path = path_of(context)
+    print(f"# vpem {' '.join(path)}: every option and where its value is from.")
+    print(f"# To use it: vpem {' '.join(path)} --config FILE\n[{'.'.join(path)}]")
+    for line, comment in lines:
+        sys.stdout.write(f"{line:{width}}  # {printable(comment)}\n")
+
+
+def _as_written(value: Any) -> Any:
+    """Return a value as TOML and JSON know them."""
+    if isinstance(value, list | tuple):
+        return [_as_written(item) for item in value]
+    return value if value is None or isinstance(value, bool | int | float | str) else str(value)

@@ -15,9 +15,16 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from vpem.files.table_settings import TableSettings
 from vpem.records import Settings, changed, refuse_both, setting
-from vpem.settings import FitSettings, MixtureSettings
+from vpem.settings import FitSettings, HoldingSettings, MixtureSettings
 
 from .files import Role
+
+if TYPE_CHECKING:
+    from vpem.files.datasets import Dataset
+    from vpem.files.table_settings import TableSettings
+    from vpem.settings import WorkerSettings
+    from vpem.terms.families.kinds import Kinds
+
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -558,3 +565,17 @@ def _refuse_over_rows(source: Dataset) -> None:
         f"all that Gaussian features need, but {name!r} is {family}; spread features, or leave it "
         "out with ", Setting("drop", name),
     )  # fmt: skip
+
+
+def settled(source: Dataset, table: TableSettings, held: WorkerSettings) -> Dataset:
+    """Return a dataset whose features have the families that the user says, or values show."""
+    from vpem.files.families import Asked, settle
+
+    from .choices import partition_of
+
+    asked = Asked.of(table.family)
+    if asked is None:
+        return source
+    if isinstance(held, HoldingSettings) and held.split == "features":
+        return settle(source, asked, partition_of(source, held, True))
+    return settle(source, asked)

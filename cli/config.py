@@ -16,7 +16,6 @@ from __future__ import annotations
 import os
 import re
 import shlex
-import sys
 from collections.abc import Iterable, Iterator
 from difflib import get_close_matches
 from itertools import islice
@@ -419,44 +418,6 @@ def check_environment(context: Any) -> None:
             )
 
 
-def engine_asked(words: list[str], root: Any) -> str | None:
-    """Return the engine that the environment or a file asks for, before anything is parsed.
-
-    Processes of an MPI job must join it before one of them finds fault with its options. A file
-    that cannot be read counts as asking for MPI where a launcher started several processes.
-    """
-    from vpem.errors import VpemError
-    from vpem.files.json_text import read_toml
-
-    from .ranks import launched
-
-    path, node = [], root
-    for word in words:
-        node = getattr(node, "commands", {}).get(word)
-        if node is None:
-            break
-        path.append(word)
-    start = "_".join(("VPEM", *path, "")).upper().replace("-", "_")
-    if os.environ.get(f"{start}ENGINE"):
-        return os.environ[f"{start}ENGINE"]
-    file = os.environ.get(f"{start}CONFIG")
-    for place, word in enumerate(words):
-        if word == "--config" and place + 1 < len(words):
-            file = words[place + 1]
-        elif word.startswith("--config="):
-            file = word.removeprefix("--config=")
-    if not file:
-        return None
-    try:
-        found: Any = read_toml(file)
-    except VpemError:
-        return "mpi" if launched() else None
-    for word in path:
-        found = found.get(word) if isinstance(found, dict) else None
-    engine = found.get("engine") if isinstance(found, dict) else None
-    return engine if isinstance(engine, str) else None
-
-
 WORDS = "vpem.words"
 """Under this name a context keeps the words that follow the name of its command."""
 
@@ -579,50 +540,3 @@ def told_apart(context: Any) -> dict[str, tuple[str, str]]:
 
 
 # ---- showing ------------------------------------------------------------------------------------
-
-
-def show_config(context: Any) -> None:
-    """Print the value of every option with its source: TOML, or with --json JSON."""
-    from vpem.files.json_text import as_toml
-
-    from .engine import joined
-
-    if not joined().speaks:
-        return
-    rows = []
-    for param in in_files(context):
-        value = _as_written(context.params.get(param.name))
-        rows.append((key_of(param), value, *source_of(context, param), param.required))
-    typed = {name for name, _, kind, _, _ in rows if kind == "command line"}
-    if context.params.get("json") and "json" in typed:
-        from .output import print_json
-
-        options = {
-            name: {"value": value, "source": kind, "from": place}
-            for name, value, kind, place, _ in rows
-        }
-        print_json({"command": context.command_path, "options": options})
-        return
-    from vpem.errors import printable
-
-    lines = []
-    for name, value, kind, place, required in rows:
-        comment = kind if place is None else f"{kind} {place}"
-        if value is None or value == []:
-            comment = "missing: it must be given" if required else f"{comment}: not set"
-            lines.append((f"# {name} =", comment))
-        else:
-            lines.append((f"{name} = {as_toml(value)}", comment))
-    width = min(44, max((len(line) for line, _ in lines), default=0))
-    path = path_of(context)
-    print(f"# vpem {' '.join(path)}: every option and where its value is from.")
-    print(f"# To use it: vpem {' '.join(path)} --config FILE\n[{'.'.join(path)}]")
-    for line, comment in lines:
-        sys.stdout.write(f"{line:{width}}  # {printable(comment)}\n")
-
-
-def _as_written(value: Any) -> Any:
-    """Return a value as TOML and JSON know them."""
-    if isinstance(value, list | tuple):
-        return [_as_written(item) for item in value]
-    return value if value is None or isinstance(value, bool | int | float | str) else str(value)

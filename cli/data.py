@@ -24,7 +24,6 @@ from vpem.records import changed, setting
 from vpem.settings import HoldingSettings
 
 from .choices import partition_of
-from .engine import Where
 from .files import (
     FOLDER,
     READ,
@@ -40,6 +39,7 @@ from .files import (
 )
 from .kinds import FactsFile
 from .options import Force, Json, Printing, Quiet, Without
+from .ranks import Where
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -52,7 +52,7 @@ def _kept(value: Path | None, options: Mapping[str, Any]) -> list[Path]:
         return []
     from vpem.files.checkpoints import files_of, part_of
 
-    from .engine import joined
+    from .ranks import joined
 
     at_home, size = options.get("study") is not None, joined().engine.size
     counts = counts_of(options.get("n_components", 2))

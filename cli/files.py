@@ -20,17 +20,14 @@ from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
 
-from vpem.settings import HoldingSettings
-
 from .config import FILE, name_of
 
 if TYPE_CHECKING:
     from vpem.files.datasets import Dataset
     from vpem.files.table_settings import TableSettings
-    from vpem.settings import WorkerSettings
     from vpem.terms.families.kinds import Kinds
 
-    from .engine import Where
+    from .ranks import Where
 
 
 def _named(value: Any, options: Mapping[str, Any]) -> Iterable[Any]:
@@ -262,20 +259,6 @@ def teller(say: Callable[[str], None], families: bool = False) -> Callable[..., 
             say(f"{found.source}: left out: {shorten(listed, MOST_LISTED)}{how}")
 
     return tell
-
-
-def settled(source: Dataset, table: TableSettings, held: WorkerSettings) -> Dataset:
-    """Return a dataset whose features have the families that the user says, or values show."""
-    from vpem.files.families import Asked, settle
-
-    from .choices import partition_of
-
-    asked = Asked.of(table.family)
-    if asked is None:
-        return source
-    if isinstance(held, HoldingSettings) and held.split == "features":
-        return settle(source, asked, partition_of(source, held, True))
-    return settle(source, asked)
 
 
 def tell_families(found: Dataset, table: TableSettings, say: Callable[[str], None]) -> None:

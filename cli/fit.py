@@ -35,7 +35,7 @@ from .engine import EngineSettings, describe_engine
 from .labels import LabelFile, LabelledOutput, of_workers
 from .options import Given, MemoryLimit
 from .output import Progress, Screen, plural
-from .parties import DataFiles, FitFiles, gather
+from .parties import DataFiles, FitFiles, gather, place_of
 from .results import (
     Result,
     check_asked,
@@ -65,24 +65,6 @@ if TYPE_CHECKING:
     from .labels import Found
     from .output import Screen, Table
     from .parties import FitFiles
-
-
-def place_of(asked: str | None, names: Sequence[str]) -> int:
-    """Return the number of the agent that has the labels, the first unless another is named."""
-    from vpem.checks import read_int
-    from vpem.errors import InputError, Setting, brief, did_you_mean, shorten
-
-    if asked is None:
-        return 0
-    if asked in names:
-        return list(names).index(asked)
-    number = read_int(asked)
-    if number is not None and 0 <= number < len(names):
-        return number
-    raise InputError(
-        Setting("labels_at"), f" must be an agent, by name or number, got {brief(asked)}"
-        f"{did_you_mean(asked, names)}; they are {shorten(names, 10)}",
-    )  # fmt: skip
 
 
 def known_to(

@@ -8,10 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 from vpem.records import changed, setting
 
-from .driver import TableOutput
+from .driver import Output, TableOutput
 from .files import Role, writes
-from .loading import ResultSettings
-from .options import NO_CSV
+from .options import NO_CSV, NO_CSV_AT_ALL, Printing
+
+if TYPE_CHECKING:
+    from vpem.files.datasets import Dataset
+
+    from .output import Screen
+    from .ranks import Where
 
 if TYPE_CHECKING:
     from vpem.engines.placement import Placement
@@ -25,8 +30,8 @@ if TYPE_CHECKING:
     from vpem.terms.mixture import Mixture
 
     from .driver import Run
-    from .engine import Where
     from .output import Screen
+    from .ranks import Where
 
     Found = Mapping[int, Mapping[str, Any]]
     """Columns that were found, by party."""
@@ -39,6 +44,39 @@ OPTIONS = {"labels_file": "--labels", "output": "--output"}
 def _of_one(value: Path | None, options: Mapping[str, Any]) -> Iterable[Path]:
     """Return the table of one dataset; those of parties are known later: see `LabelFile.place`."""
     return () if value is None or options.get("parties") else (value,)
+
+
+class ResultSettings(Printing, heading="Output", kept=False):
+    """Where results go: to a file, or to standard output as CSV or as JSON."""
+
+    output: Path | None = setting(
+        None,
+        "Write here: .csv, .parquet or .h5. Default: CSV on stdout.",
+        flags="-o --output",
+        file="written",
+    )
+    force: bool = changed(Output, "force")
+    quote_formulas: bool = changed(TableOutput, "quote_formulas", idle=NO_CSV_AT_ALL)
+    digits: int = setting(
+        7,
+        "Significant digits of probabilities in CSV. With 7, which single precision has, those "
+        "below 1e-12 are 0.",
+        least=1,
+        most=17,
+        local=True,
+        idle=NO_CSV_AT_ALL,
+    )
+    json: bool = changed(Printing, "json")
+    quiet: bool = changed(Printing, "quiet")
+
+    def write(self, columns: Mapping[str, Any], kind: str) -> None:
+        """Write a table, unless JSON is all that is wanted."""
+        from vpem.files.results import write_columns
+
+        if self.output is not None or not self.json:
+            write_columns(
+                self.output, dict(columns), kind, self.force, self.quote_formulas, self.digits
+            )
 
 
 class LabelledOutput(TableOutput, heading="Output", kept=False):

@@ -17,10 +17,9 @@ from vpem.errors import InputError, Setting
 from vpem.records import Settings, changed, setting
 from vpem.settings import FitSettings, WorkerSettings
 
-from .driver import Output, TableOutput
 from .engine import EngineSettings, place_parties, where_of
 from .files import kept_of, read_one, teller
-from .options import NO_CSV_AT_ALL, Printing
+from .labels import ResultSettings
 from .output import what_is_read
 from .parties import DataParties, check_parties, joined
 
@@ -30,10 +29,10 @@ if TYPE_CHECKING:
     from vpem.files.datasets import Dataset
     from vpem.network.schema import Report
 
-    from .engine import Where
     from .labels import LabelFile
     from .of_rows import RowFile
     from .output import Screen
+    from .ranks import Where
 
 
 MOST_TIMES = 100_000
@@ -178,39 +177,6 @@ class PredictedSettings(IndividualSettings, heading="Individuals", kept=False):
         help="Fits of SAEM: dose=amt reads the column amt as the dose (default: as fitted); "
         "without DATA, with --population, dose=4.5 is the dose.",
     )
-
-
-class ResultSettings(Printing, heading="Output", kept=False):
-    """Where results go: to a file, or to standard output as CSV or as JSON."""
-
-    output: Path | None = setting(
-        None,
-        "Write here: .csv, .parquet or .h5. Default: CSV on stdout.",
-        flags="-o --output",
-        file="written",
-    )
-    force: bool = changed(Output, "force")
-    quote_formulas: bool = changed(TableOutput, "quote_formulas", idle=NO_CSV_AT_ALL)
-    digits: int = setting(
-        7,
-        "Significant digits of probabilities in CSV. With 7, which single precision has, those "
-        "below 1e-12 are 0.",
-        least=1,
-        most=17,
-        local=True,
-        idle=NO_CSV_AT_ALL,
-    )
-    json: bool = changed(Printing, "json")
-    quiet: bool = changed(Printing, "quiet")
-
-    def write(self, columns: Mapping[str, Any], kind: str) -> None:
-        """Write a table, unless JSON is all that is wanted."""
-        from vpem.files.results import write_columns
-
-        if self.output is not None or not self.json:
-            write_columns(
-                self.output, dict(columns), kind, self.force, self.quote_formulas, self.digits
-            )
 
 
 @dataclass(frozen=True)

@@ -31,8 +31,9 @@ from .agreed import (
     whose_options,
 )
 from .config import STUDY, path_of, spoken
-from .engine import LEAST_ROWS, Where, join
+from .engine import LEAST_ROWS
 from .policy import Guard
+from .ranks import Where, join
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from vpem.errors import Setting
 
-from .loading import Loaded, Request, ResultSettings, labels_of
+from .labels import ResultSettings
+from .loading import Loaded, Request, labels_of
 from .of_rows import RowFile
 from .output import plural, print_json, show, table
 

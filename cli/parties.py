@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypeVar
@@ -11,10 +12,28 @@ import typer
 from vpem.errors import Setting
 from vpem.files.table_settings import OF_ONE_FIT, LabelledTable, TableSettings
 from vpem.records import Rule, Settings, changed, setting
-from vpem.settings import ALIGNMENTS, HoldingSettings, SumSettings
+from vpem.settings import (
+    ALIGNMENTS,
+    HoldingSettings,
+    SumSettings,
+)
 
-from .files import READ, STDIN, read_one, refuse_families, settled, tell_families, teller
+from .choices import (
+    settled,
+)
+from .driver import Run
+from .files import READ, STDIN, read_one, refuse_families, tell_families, teller
 from .output import what_is_read
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from vpem.files.datasets import Dataset
+    from vpem.network.schema import Report
+
+    from .driver import Run
+    from .parties import FitFiles
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -230,7 +249,7 @@ def _labelled(
     parties: Sequence[Party], asked: FileSettings, without: Sequence[Party]
 ) -> list[Party]:
     """Return parties of whom one has the labels that were asked for, not each."""
-    from .fit import place_of
+    pass
 
     at = place_of(getattr(asked, "labels_at", None), [party.name for party in parties])
     return [party if n == at else other
@@ -325,3 +344,21 @@ def lines_of(alignment: Report) -> list[str]:
     complete = f", {alignment['complete']} of them complete" if outer else ""
     lines.append(f"{alignment['rows']} rows together{complete} (align {alignment['level']})")
     return lines
+
+
+def place_of(asked: str | None, names: Sequence[str]) -> int:
+    """Return the number of the agent that has the labels, the first unless another is named."""
+    from vpem.checks import read_int
+    from vpem.errors import InputError, Setting, brief, did_you_mean, shorten
+
+    if asked is None:
+        return 0
+    if asked in names:
+        return list(names).index(asked)
+    number = read_int(asked)
+    if number is not None and 0 <= number < len(names):
+        return number
+    raise InputError(
+        Setting("labels_at"), f" must be an agent, by name or number, got {brief(asked)}"
+        f"{did_you_mean(asked, names)}; they are {shorten(names, 10)}",
+    )  # fmt: skip

@@ -17,12 +17,11 @@ import typer
 
 from vpem.files.table_settings import TableSettings
 
-from .app import Elsewhere
 from .files import FOLDER, READ
 from .loading import refuse_given
-from .options import Json, Quiet, Without
+from .options import Elsewhere, Json, Quiet, Without
 from .output import plural, print_json, show, size, table
-from .policy import policy, refusals
+from .policy import in_all, policy, refusals
 
 if TYPE_CHECKING:
     from vpem.engines.tls.trust import Identity
@@ -83,18 +82,6 @@ def budget(
         show(f"{ledger.path}: no run of a study has read {data or 'data'}")
     else:
         show(*(table(_facts(one), "", "", title=Path(one["file"]).name) for one in found))
-
-
-def in_all(runs: Sequence[Ran], against: str) -> float:
-    """Return the epsilon of runs together against an adversary.
-
-    It is infinite where one adds no noise, or none that protects from that adversary.
-    """
-    from vpem.fits.privacy import spent_in_all
-
-    noise = [ran.noise for ran in runs
-             if ran.noise and (ran.protects == "all" or against == "outsider")]  # fmt: skip
-    return inf if len(noise) < len(runs) else spent_in_all(noise)
 
 
 def _left(most: float, against: str, runs: Sequence[Ran]) -> float:

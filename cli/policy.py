@@ -7,15 +7,24 @@ What the commands of a study show, and to whom, in sentences that people agree o
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from vpem.files.table_settings import TableSettings
 from vpem.pictures.contents import promised
 from vpem.sums.private import noise_by
 
+from .agreed import Setup, refuse_repeatable
 from .engine import LEAST_ROWS
+
+if TYPE_CHECKING:
+    from vpem.files.studies.spent import Ran
+    from vpem.files.studies.study import Study
+    from vpem.network.schema import Report
+
+    from .output import Screen
 
 if TYPE_CHECKING:
     from vpem.engines.engine import Engine
@@ -73,7 +82,6 @@ class Guard:
 
         from vpem.files.studies.policy import FILE, Policy
         from vpem.files.studies.spent import Ran, now
-        from vpem.files.table_settings import TableSettings
 
         from .agreed import own_party
         from .saem_data import files_in
@@ -98,7 +106,7 @@ class Guard:
         """Raise PolicyError where runs before leave nothing for this one."""
         from datetime import UTC, datetime, timedelta
 
-        from .party import in_all
+        pass
 
         policy, run = self.policy, self._run
         if run is None or policy is None:
@@ -154,17 +162,6 @@ class Guard:
             screen.say(f"{policy.path} allows at most {policy.most_esteps} E-steps in this run")
         self._steps = ESteps(policy, 1 if over_rows else n_rows)
         engine.watch = self._steps.begin
-
-
-def refuse_repeatable(options: Mapping[str, Any]) -> None:
-    """Raise InputError where a study's noise could be drawn again by who knows its seed."""
-    from vpem.errors import InputError, Setting
-
-    if options.get("repeatable_noise") is not None:
-        raise InputError(
-            Setting("repeatable_noise"), " is for tests on one machine: in a study all would know "
-            "the noise, and could subtract it; leave it out"
-        )  # fmt: skip
 
 
 def asked_of(options: Mapping[str, Any], n_parties: int) -> Report:
@@ -249,24 +246,6 @@ def _typed(setting: Setting) -> str:
 
 
 LATER = "it can tell more than it seems to: see 'What leaves an agent' in the documentation"
-
-
-@dataclass(frozen=True)
-class Setup:
-    """How the members of a study are linked."""
-
-    server: str  # the first member, which adds up on a star
-    topology: str
-    relay: str | None  # passes sealed messages on
-    result: str  # "all" or "shards"
-    if_lost: str = "wait"  # or "without"
-    timeout: float = 600.0  # seconds until a silent member is lost
-    holds: bool = False  # whether the first member brings data
-
-    @property
-    def first(self) -> str:
-        """The first member, as sentences call it."""
-        return f"the {'server' if self.topology == 'star' else 'first member'} {self.server}"
 
 
 class Told(NamedTuple):
@@ -587,3 +566,15 @@ def _of_use(setup: Setup, masked: bool) -> Iterator[Told]:
         "server", "first",
     )  # fmt: skip
     yield Told("All members learn the total, and so the cluster of every row.", "server")
+
+
+def in_all(runs: Sequence[Ran], against: str) -> float:
+    """Return the epsilon of runs together against an adversary.
+
+    It is infinite where one adds no noise, or none that protects from that adversary.
+    """
+    from vpem.fits.privacy import spent_in_all
+
+    noise = [ran.noise for ran in runs
+             if ran.noise and (ran.protects == "all" or against == "outsider")]  # fmt: skip
+    return inf if len(noise) < len(runs) else spent_in_all(noise)

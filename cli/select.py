@@ -539,7 +539,7 @@ def _kept(value: Path | None, options: Mapping[str, Any]) -> list[Path]:
         return []
     from vpem.files.checkpoints import files_of
 
-    from .engine import joined
+    from .ranks import joined
 
     at_home = options.get("study") is not None
     return files_of(value, joined().engine.size, at_home=at_home)

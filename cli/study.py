@@ -16,6 +16,7 @@ import typer
 from vpem.records import Settings, setting
 from vpem.settings import TOPOLOGIES
 
+from .agreed import setup_of
 from .demo import demo
 from .files import READ
 from .options import Json, Quiet
@@ -30,8 +31,7 @@ if TYPE_CHECKING:
     from vpem.files.studies.study import Study
     from vpem.network.schema import Report
 
-    from .agreed import Agreed
-    from .policy import Setup
+    from .agreed import Agreed, Setup
 
 
 WIDEST = 96
@@ -213,7 +213,7 @@ def new_study(name: str, organiser: str | None, how: NewStudy, agreed: Sequence[
     from vpem.files.studies.signed import address_of, check_name, moment
     from vpem.files.studies.study import Study
 
-    from .policy import Setup
+    from .agreed import Setup
 
     check_name(name, "the name of a study")
     folder, topology = Path(), how.topology or "star"
@@ -290,18 +290,6 @@ def check_goes_on(agreed: Sequence[Agreed]) -> None:
                 Setting("if_lost", "without"), " cannot be had with --hops above 0: hubs have "
                 "features of others, and of a lost one; give --hops 0, or let it wait",
             )  # fmt: skip
-
-
-def setup_of(study: Study) -> Setup:
-    """Return how the members of a study are linked."""
-    from .policy import Setup
-
-    graphs = [table["topology"] for table in study.options.values() if "topology" in table]
-    relay = study.roster.relay
-    return Setup(
-        study.organiser, next(iter(graphs), "star"), None if relay is None else relay.name,
-        study.result, study.if_lost, study.timeout, study.roster.members[0].holds,
-    )  # fmt: skip
 
 
 def _relay(how: NewStudy) -> Member | None:

@@ -13,9 +13,9 @@ from vpem.records import changed, setting
 from vpem.settings import TOPOLOGIES, GraphSettings, HoldingSettings
 
 from .driver import Output
-from .engine import Where
 from .files import READ, WRITTEN, read_one, teller
 from .options import Printing, Without
+from .ranks import Where
 
 if TYPE_CHECKING:
     from vpem.files.datasets import Dataset

@@ -10,13 +10,8 @@ import typer
 from .engine import EngineSettings
 from .files import READ
 from .kinds import stored_at
-from .loading import (
-    IndividualSettings,
-    PredictedSettings,
-    Request,
-    ResultSettings,
-    RowSettings,
-)
+from .labels import ResultSettings
+from .loading import IndividualSettings, PredictedSettings, Request, RowSettings
 from .options import Without
 from .parties import OF_A_FIT, DataParties
 

@@ -10,9 +10,8 @@ import pytest
 
 from vpem.files.studies.message_log import entries
 from vpem_cli import app
-from vpem_cli.agreed import agreed_before
-from vpem_cli.policy import Setup, disclosures
-from vpem_cli.study import setup_of
+from vpem_cli.agreed import Setup, agreed_before, setup_of
+from vpem_cli.policy import disclosures
 
 from .company_support import make_company
 from .tables import each
