@@ -163,8 +163,7 @@ def _has_folder() -> bool:
 
 def _usage(error: Exception, words: list[str]) -> str:
     """One sentence for options and arguments the parser refuses, with the nearest name."""
-    from .config import in_options, meant, name_of
-    from .options import why_refused
+    from .config import in_options, meant, name_of, why_refused
 
     context = getattr(error, "ctx", None)
     path = _command_path(words) if context is None else context.command_path

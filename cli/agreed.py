@@ -408,7 +408,7 @@ def _given(context: Any, leaf: Any) -> set[str]:
 
 def _check(context: Any) -> None:
     """Refuse what the command would refuse before it looks at data."""
-    from .options import refuse_idle
+    from .config import refuse_idle
 
     pass
 

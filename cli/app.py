@@ -34,6 +34,7 @@ from .config import (
     near_file,
     path_of,
     read_config,
+    refuse_idle,
     source_of,
     speak_of,
     take_defaults,
@@ -41,8 +42,7 @@ from .config import (
     where_from,
 )
 from .files import READ, Role, begin, roles_of
-from .help import grouped, often, split_examples
-from .options import Elsewhere, refuse_idle, tree
+from .help import Elsewhere, grouped, often, split_examples, tree
 from .ranks import joined
 
 if TYPE_CHECKING:

@@ -430,7 +430,7 @@ def fetch(
     with Screen(quiet) as screen:
         from vpem.errors import InputError, check_choice
         from vpem.files.datasets import write_dataset
-        from vpem.files.examples import OPEN, fetch, kept_in
+        from vpem.files.fetching import OPEN, fetch, kept_in
         from vpem.files.hdf5 import check_writable
 
         check_choice("dataset", name, OPEN)
@@ -661,8 +661,8 @@ def simulate(
 
     with Screen(quiet) as screen:
         from vpem.files.datasets import write_dataset
-        from vpem.files.examples import simulate as draw
         from vpem.files.hdf5 import check_writable
+        from vpem.files.simulate import simulate as draw
 
         check_writable(output, force, "datasets")
         dataset, truth = draw(

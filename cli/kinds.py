@@ -28,7 +28,7 @@ KINDS = {
     "vpem-clustering": ("of_rows", "ClustersFile"),
     "vpem-saem": ("of_individuals", "SaemFile"),
     "vpem-imputation": ("kinds", "ImputationFile"),
-    "vpem-dataset": ("describe", "DatasetFile"),
+    "vpem-dataset": ("data", "DatasetFile"),
     "vpem-checkpoint": ("kinds", "CheckpointFile"),
 }
 """Where the class of each kind is, by what files say that they are."""
@@ -52,7 +52,7 @@ def stored_at(path: Path, curve: str | None = None) -> StoredFile:
     other = ("kinds", "OtherFile") if (encoding or "").startswith("vpem-") else KINDS["vpem-model"]
     module, name = KINDS.get(encoding or "", other)
     if of_documents:
-        module, name = "of_topics", "TopicsFile"
+        module, name = "of_individuals", "TopicsFile"
     found: StoredFile = getattr(import_module(f"{__package__}.{module}"), name)(path)
     found.curve = curve
     return found

@@ -13,11 +13,9 @@ called like a field takes the place of that field's option.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Collection, Iterator, MutableMapping, Sequence
-from copy import copy
+from collections.abc import Callable, Sequence
 from dataclasses import Field
-from functools import partial, wraps
-from importlib import import_module
+from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_args
 
@@ -26,8 +24,10 @@ import typer
 from vpem.records import Rule, Settings, about, setting
 
 from .config import (
+    NAMED_OUTPUTS,
+    NO_CSV,
+    _writes_csv,
     is_given,
-    name_of,
 )
 from .files import READ, WRITTEN, Role
 
@@ -43,13 +43,8 @@ if TYPE_CHECKING:
     from vpem.network.schema import Report
 
 if TYPE_CHECKING:
-    from vpem.errors import InputError
     from vpem.network.schema import Report
 
-
-NAMED_OUTPUTS = (
-    "output", "plot", "state", "checkpoint", "individuals", "topics", "traces", "labels_file",
-)  # fmt: skip
 
 NOTHING_REPLACED: Rule = (
     # A record of outputs alone, which knows of no input, does not know of a checkpoint either.
@@ -61,16 +56,6 @@ NOTHING_REPLACED: Rule = (
 )
 
 
-def _writes_csv(given: Any) -> bool:
-    """Whether one of the files that a command writes is CSV."""
-    files = (given.get("output"), given.get("individuals"), given.get("labels_file"))
-    return any(file is not None and str(file).lower().endswith(".csv") for file in files)
-
-
-NO_CSV: Rule = (
-    lambda given: not _writes_csv(given),
-    (" is for CSV, and none is written; leave it out",),
-)
 NO_CSV_AT_ALL: Rule = (
     lambda given: (
         not _writes_csv(given) and (given.get("output") is not None or bool(given.get("json")))
@@ -84,67 +69,6 @@ FEW_VARY: Rule = (
     lambda given: given["covariance"] == "full" and "," not in (given["random"] or ","),
     (" is of two or more that vary; let more of them vary, or leave it out",),
 )
-
-ROWS = {
-    "fit": ("vp-em", "em-rows"),
-    "kmeans": ("kmeans-rows", "kmeans-features"),
-    "fedem": ("fedem", "vr-fedem"),
-    "impute": ("fedmissem",),
-    "saem": ("saem",),
-}
-"""Algorithms of each command, as rows of `vpem.idle`."""
-
-
-INSTEAD = {
-    **{(command, "--agent-dropout"): "who is absent is drawn by --participation; take that"
-       for command in ("fedem", "impute", "saem")},
-    ("fit", "--participation"): "on a graph agents are absent with --agent-dropout, and a server's "
-    "sum needs every agent; rows over workers that take part by turns are fitted by vpem fedem",
-    ("impute", "--missing"): "what nobody saw is what is imputed; leave it out",
-    ("fedem", "--accelerate"): "steps of FedEM are of statistics, of which no sum shows a "
-    "log-likelihood to take them back by; rows are fitted in fewer sums by vpem fit --split rows "
-    "--accelerate squarem",
-    ("impute", "--accelerate"): "steps are of statistics, of which no sum shows a log-likelihood "
-    "to take them back by; leave it out",
-    ("saem", "--accelerate"): "latents are drawn anew in every iteration, so that no sum shows "
-    "whether a longer step was too much; leave it out",
-    ("saem", "--spread"): "parameters that --random does not name are fixed, without any spread; "
-    "leave it out",
-    ("kmeans", "--accelerate"): "Lloyd's iterations end by themselves after finitely many; with "
-    "fewer of them take --max-iter",
-}  # fmt: skip
-"""What a command has for an option of others, or why it needs none."""
-
-
-def why_refused(command: str, option: str) -> InputError | None:
-    """Return why a command lacks an option, where `vpem.idle` or another option explains it."""
-    from vpem.errors import InputError
-    from vpem.idle import REFUSED, WAYS, refusal
-
-    if (command, option) in INSTEAD:
-        return InputError(f"{option}: {INSTEAD[command, option]}")
-    for way, asked in WAYS.items():
-        if option in (flag.split()[0] for flag in asked.flags):
-            rows = [row for row in ROWS.get(command, ()) if (row, way) in REFUSED]
-            if rows and len(rows) == len(ROWS[command]):
-                return refusal(rows[0], way)
-    return None
-
-
-def refuse_idle(context: Any) -> None:
-    """Raise InputError where an option was given that has no effect.
-
-    Values from files and the environment count where they are not the default, so that what
-    --show-config prints can be given back.
-    """
-    from vpem.errors import InputError
-
-    known = getattr(context.command.callback, "settings", {})
-    for param in context.command.params:
-        if param.name not in known or not is_given(context, param):
-            continue
-        if why := known[param.name].why_idle(context.params):
-            raise InputError(f"{name_of(param)}", *why)
 
 
 KINDS: Report = {
@@ -357,116 +281,3 @@ InitModel = Annotated[
     Role(writes=False, goes_on_in="--output"),
     typer.Option(help="Start from the parameters of a model."),
 ]
-
-
-class Elsewhere:
-    """Stands for a command or a group of another module, "module.name", until it is called."""
-
-    def __init__(self, home: str, told: str) -> None:
-        self.home = home
-        self.__doc__ = told
-
-    def __call__(self) -> Any:
-        """Load the module, and return what it stands for."""
-        module, name = self.home.split(".")
-        return getattr(import_module(f".{module}", __package__), name)
-
-
-class Members(MutableMapping[str, Any]):
-    """Commands and groups by name, each made at its first use; help is the first paragraph."""
-
-    def __init__(
-        self, makers: dict[str, Callable[[], Any]], helps: dict[str, str], groups: Collection[str]
-    ) -> None:
-        self._makers = makers
-        self._made: Report = {}
-        self.helps = helps
-        self.groups = groups
-
-    def __getitem__(self, name: str) -> Any:
-        if name not in self._made:
-            self._made[name] = self._makers[name]()
-        return self._made[name]
-
-    def __setitem__(self, name: str, member: Any) -> None:
-        self._makers[name] = partial(_itself, member)
-        self._made[name] = member
-
-    def __delitem__(self, name: str) -> None:
-        del self._makers[name]
-        self._made.pop(name, None)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._makers)
-
-    def __len__(self) -> int:
-        return len(self._makers)
-
-    def __contains__(self, name: object) -> bool:
-        return name in self._makers
-
-
-def tree(
-    app: typer.Typer,
-    dress: Callable[[typer.Typer], typer.Typer],
-    finish: Callable[[tuple[str, ...], Any], None],
-    path: tuple[str, ...] = (),
-) -> Any:
-    """Return the group of an app whose commands and groups are made when they are asked for.
-
-    ``dress`` chooses the classes of an app's commands; ``finish`` is given the words that name a
-    command and the command, once it is made; ``path`` names the group.
-    """
-    group = _alone(dress(app), [])
-    makers: dict[str, Callable[[], Any]] = {}
-    helps: dict[str, str] = {}
-    groups = []
-    for info in app.registered_commands:
-        name = info.name or info.callback.__name__.replace("_", "-")  # type: ignore[union-attr]
-        helps[name] = _first(inspect.getdoc(info.callback) if info.callback else None)
-        makers[name] = partial(_make, info, dress, finish, (*path, name))
-        if isinstance(info.callback, Elsewhere) and info.callback.home.endswith(".app"):
-            groups.append(name)
-    group.commands = Members(makers, helps, groups)
-    return group
-
-
-def _make(
-    info: Any,
-    dress: Callable[[typer.Typer], typer.Typer],
-    finish: Callable[[tuple[str, ...], Any], None],
-    path: tuple[str, ...],
-) -> Any:
-    """Make a command, or a group."""
-    callback = info.callback
-    if isinstance(callback, Elsewhere):
-        callback = callback()
-    if isinstance(callback, typer.Typer):
-        group = tree(callback, dress, finish, path)
-        group.name = path[-1]
-        return group
-    one = typer.Typer(add_completion=False, rich_markup_mode=None)
-    one.registered_commands = [copy(info)]
-    one.registered_commands[0].callback = spread(callback)
-    made = typer.main.get_command(one)
-    finish(path, made)
-    return made
-
-
-def _itself(member: Any) -> Any:
-    return member
-
-
-def _alone(app: typer.Typer, nothing: list[Any]) -> Any:
-    """Make the group of an app without what is below it."""
-    commands, app.registered_commands = app.registered_commands, nothing
-    try:
-        # With its options for completion, where it has them.
-        made = typer.main.get_command if app.registered_callback else typer.main.get_group
-        return made(app)
-    finally:
-        app.registered_commands = commands
-
-
-def _first(text: str | None) -> str:
-    return " ".join((text or "").partition("\n\n")[0].split())

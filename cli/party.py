@@ -18,8 +18,9 @@ import typer
 from vpem.files.table_settings import TableSettings
 
 from .files import FOLDER, READ
+from .help import Elsewhere
 from .loading import refuse_given
-from .options import Elsewhere, Json, Quiet, Without
+from .options import Json, Quiet, Without
 from .output import plural, print_json, show, size, table
 from .policy import in_all, policy, refusals
 

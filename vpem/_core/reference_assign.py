@@ -17,6 +17,19 @@ from numpy.typing import NDArray
 
 from vpem._core.reference import Floats, Indices, _block_views
 
+__all__ = [
+    "assign_features",
+    "distances_to",
+    "follow_rows",
+    "inertias_of",
+    "marginal_diag",
+    "marginal_full",
+    "marginal_moments_diag",
+    "marginal_moments_full",
+    "measure_rows",
+    "nearest_rows",
+]
+
 
 def _listed(
     offsets: Indices, tiles: NDArray[np.intc], order: NDArray[np.intc], observed: NDArray[np.uint8]

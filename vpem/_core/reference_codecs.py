@@ -26,6 +26,26 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+__all__ = [
+    "add_scaled",
+    "add_tag",
+    "ball",
+    "cast_decode",
+    "cast_encode",
+    "cast_transmit",
+    "dither_decode",
+    "dither_encode",
+    "dither_transmit",
+    "hops_from",
+    "natural_decode",
+    "natural_encode",
+    "natural_transmit",
+    "sparse_decode",
+    "sparse_encode",
+    "sparse_transmit",
+    "values_of",
+]
+
 Floats = NDArray[np.floating[Any]]
 Bytes = NDArray[np.uint8]
 Keys = NDArray[np.uint64]

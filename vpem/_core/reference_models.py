@@ -24,6 +24,22 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import digamma, expit, gammaln, log_ndtr, ndtri, polygamma, psi
 
+__all__ = [
+    "Curves",
+    "Lines",
+    "bound_of_topics",
+    "cell_moments",
+    "cell_terms",
+    "curves",
+    "density_of_topics",
+    "means_of_topics",
+    "product_moments",
+    "product_terms",
+    "rising_moments",
+    "rising_terms",
+    "sweep_topics",
+]
+
 Floats = NDArray[np.floating[Any]]
 Doubles = NDArray[np.float64]
 Indices = NDArray[np.intp]

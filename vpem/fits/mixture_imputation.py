@@ -409,7 +409,7 @@ def write_imputation(
         completed = imputed_of(found, hidden)
         filled = None
         if table is not None and not completed.long:
-            from vpem.files.results import filled_columns
+            from vpem.files.data import filled_columns
 
             filled = filled_columns(completed.source, table, completed)
         write_imputed(path, completed, force, quote_formulas, filled)

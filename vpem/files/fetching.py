@@ -1,0 +1,241 @@
+"""Open datasets: downloaded once or read from a copy, checked, and made into a dataset."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+import warnings
+import zipfile
+import zlib
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import NoReturn
+
+import numpy as np
+
+from vpem.checks import Floats
+from vpem.errors import FileError, InputError, Setting, VpemWarning, check_choice
+from vpem.files.datasets import Dataset
+from vpem.files.opening import check_readable
+
+CACHE = "VPEM_CACHE"
+"""Environment variable: the folder where downloads are kept."""
+
+
+LARGEST = 1 << 24
+"""Bytes of a file, packed or not, beyond which it is none of these datasets."""
+
+
+TIMEOUT = 30
+"""Seconds without an answer after which a download is given up."""
+
+
+@dataclass(frozen=True)
+class OpenData:
+    """A dataset that anybody may download."""
+
+    title: str
+    url: str  # a zip file
+    member: str  # its CSV file, in any folder, without heads; labels come last
+    sha256: str  # of the CSV file, see `digest`
+    feature_names: tuple[str, ...]
+    labels: tuple[int, ...]  # what the last column holds
+    source: str
+    licence: str
+
+
+OPEN: dict[str, OpenData] = {
+    "htru2": OpenData(
+        title="HTRU2",
+        url="https://archive.ics.uci.edu/static/public/372/htru2.zip",
+        member="HTRU_2.csv",
+        sha256="770932f2a324cb5f0b5ef2a33854fa8e4f47b9cd784b9f7fe60903fa63c8c294",
+        feature_names=(
+            "profile mean", "profile sd", "profile kurtosis", "profile skewness",
+            "DM-SNR mean", "DM-SNR sd", "DM-SNR kurtosis", "DM-SNR skewness",
+        ),
+        labels=(0, 1),
+        source="R. Lyon, HTRU2, UCI Machine Learning Repository, "
+        "https://doi.org/10.24432/C5DK6R; Lyon et al. 2016, "
+        "https://doi.org/10.1093/mnras/stw656",
+        licence="CC BY 4.0",
+    ),
+}  # fmt: skip
+"""By the name that `vpem data fetch` takes."""
+
+
+def digest(content: bytes) -> str:
+    r"""Return the SHA-256 of a text whose lines end with ``\n``, the last one without.
+
+    Copies of one CSV file differ by what ends their lines.
+    """
+    return hashlib.sha256(_lines(content)).hexdigest()
+
+
+def fetch(
+    name: str,
+    given: str | os.PathLike[str] | None = None,
+    cache: str | os.PathLike[str] | None = None,
+) -> tuple[Dataset, dict[str, str]]:
+    """Return an open dataset of `OPEN`, one agent a feature, and what is known of its origin.
+
+    A copy that is ``given`` is read instead of a download, with a warning if it is another file
+    whose columns fit. Downloads are kept in ``cache``: by default VPEM_CACHE, or the user's cache.
+    """
+    wanted = OPEN[check_choice("dataset", name, OPEN)]
+    path = download(wanted, cache) if given is None else check_readable(given)
+    try:
+        content = _content(path, wanted)
+        found = digest(content)
+        if found != wanted.sha256 and given is None:
+            raise FileError(
+                f"{wanted.url} holds another {wanted.member} than the one known: SHA-256 of its "
+                f"lines {found[:16]}... instead of {wanted.sha256[:16]}...; look at it, and if you "
+                "trust it give it with ",
+                Setting("given"),
+            )
+    except FileError:
+        if given is None:
+            path.unlink(missing_ok=True)  # so that the next time it is downloaded anew
+        raise
+    table = _table(content, wanted, path)
+    if found != wanted.sha256:
+        warnings.warn(
+            f"{path} is not the {wanted.title} that is known (SHA-256 of its lines {found[:16]}... "
+            f"instead of {wanted.sha256[:16]}...), but its columns fit: its {len(table)} rows are "
+            "taken as they are",
+            VpemWarning,
+            stacklevel=2,
+        )
+    d = len(wanted.feature_names)
+    dataset = Dataset(
+        np.ascontiguousarray(table[:, :d]),
+        wanted.feature_names,
+        labels=table[:, d].astype(np.int64),
+        source=str(path),
+    )
+    terms = {} if found != wanted.sha256 else {"licence": wanted.licence}
+    source = wanted.source if terms else f"a file that is not the known {wanted.title}"
+    return dataset, {"source": source, **terms, "sha256": found}
+
+
+def kept_in(wanted: OpenData, cache: str | os.PathLike[str] | None = None) -> Path:
+    """Return the file that a dataset's download is kept in, whether it is there already or not."""
+    try:
+        import pooch
+    except ImportError as error:
+        raise InputError(
+            "downloads are made by pooch, which is not installed: pip install 'vpem[fetch]', or "
+            f"give a copy of {wanted.member} with ",
+            Setting("given"),
+        ) from error
+    folder = Path(cache or os.environ.get(CACHE) or pooch.os_cache("vpem")).expanduser()
+    return folder / wanted.url.rsplit("/", 1)[-1]
+
+
+def download(wanted: OpenData, cache: str | os.PathLike[str] | None = None) -> Path:
+    """Download a dataset's zip file unless it is there already, and return where it is kept."""
+    file = kept_in(wanted, cache)
+    import pooch
+
+    pooch.get_logger().setLevel("WARNING")
+    try:
+        kept = pooch.retrieve(
+            wanted.url,
+            known_hash=None,  # the checksum is of the CSV file inside, which is what is read
+            fname=file.name,
+            path=file.parent,
+            downloader=pooch.HTTPDownloader(timeout=TIMEOUT),
+        )
+    except OSError as error:
+        _explain(error, wanted, file.parent)
+    return Path(kept)
+
+
+def _explain(error: OSError, wanted: OpenData, folder: Path) -> NoReturn:
+    """Say in one sentence why there is no download."""
+    import requests
+
+    if not isinstance(error, requests.RequestException):
+        raise FileError(
+            f"downloads cannot be kept in {folder} ({error.strerror or error}); name another "
+            "folder with ",
+            Setting("cache"),
+        ) from error
+    reason = type(error).__name__
+    if isinstance(error, requests.Timeout):
+        reason = f"no answer within {TIMEOUT} seconds"
+    elif isinstance(error, requests.exceptions.ChunkedEncodingError):
+        reason = "the connection broke off"
+    elif isinstance(error, requests.ConnectionError):
+        reason = "no connection"
+    elif error.response is not None:
+        reason = f"the server answered {error.response.status_code}"
+    raise FileError(
+        f"{wanted.url} could not be downloaded: {reason}; get {wanted.member} by other means and "
+        "give it with ",
+        Setting("given"),
+    ) from error
+
+
+def _content(path: Path, wanted: OpenData) -> bytes:
+    """Return the CSV file: the file itself, or the one in a zip file, which is never unpacked."""
+    try:
+        if path.stat().st_size > LARGEST:
+            raise FileError(
+                f"{path} has more than {LARGEST >> 20} MB, {wanted.title} far less; give the "
+                f"{wanted.member} of it"
+            )
+        if not zipfile.is_zipfile(path):
+            return path.read_bytes()
+        with zipfile.ZipFile(path) as packed:
+            names = [
+                info
+                for info in packed.infolist()
+                if PurePosixPath(info.filename).name.lower() == wanted.member.lower()
+            ]
+            if len(names) != 1:
+                raise FileError(
+                    f"{path} holds {len(names) or 'no'} files {wanted.member}, not one; give "
+                    f"the {wanted.title} zip, or the CSV file itself"
+                )
+            with packed.open(names[0]) as member:
+                content = member.read(LARGEST + 1)
+    except (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError, NotImplementedError) as error:
+        raise FileError(f"{path} is a zip file that cannot be read: {error}") from error
+    except FileError:
+        raise
+    except OSError as error:
+        raise FileError(f"{path} cannot be read: {error.strerror or error}") from error
+    if len(content) > LARGEST:
+        raise FileError(f"{path} holds far more than {wanted.title}, and is not unpacked")
+    return content
+
+
+def _lines(content: bytes) -> bytes:
+    return content.replace(b"\r\n", b"\n").replace(b"\r", b"\n").rstrip(b"\n")
+
+
+def _table(content: bytes, wanted: OpenData, path: Path) -> Floats:
+    """Return all columns (M, d + 1), the labels last, or say why they do not fit."""
+    columns = len(wanted.feature_names) + 1
+    try:
+        text = _lines(content).decode("ascii")
+        if not text.strip():
+            raise ValueError("it is empty")
+        table = np.loadtxt(io.StringIO(text), delimiter=",", ndmin=2, comments=None)
+        if table.shape[1] != columns:
+            raise ValueError(f"its rows have {table.shape[1]} columns")
+        if not np.isfinite(table).all():
+            raise ValueError("some values are not finite")
+        if not np.isin(table[:, -1], wanted.labels).all():
+            raise ValueError("the last column holds other values")
+    except ValueError as error:
+        reason = str(error).split("\n")[0].split("; use ")[0].removesuffix(".")
+        raise FileError(
+            f"{path} is not {wanted.title}: that has {columns} columns of numbers without heads, "
+            f"the last {' or '.join(map(str, wanted.labels))}, but {reason}; for another table "
+            "take 'vpem data import'"
+        ) from error
+    return table
