@@ -33,26 +33,6 @@ from .files import STDIN
 from .output import plural
 
 if TYPE_CHECKING:
-    from vpem.files.studies.study import Study
-    from vpem.network.schema import Report
-
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from vpem.engines.tls.trust import Member
-    from vpem.files.studies.study import Study
-    from vpem.network.schema import Report
-
-    from .agreed import Agreed, Setup
-if TYPE_CHECKING:
-    from vpem.engines.tls.trust import Member
-    from vpem.files.studies.study import Study
-    from vpem.network.schema import Report
-
-
-if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from vpem.engines.tls.trust import Member
@@ -62,6 +42,7 @@ if TYPE_CHECKING:
     from vpem.files.table_settings import TableSettings
     from vpem.network.schema import Report
 
+from typing import TYPE_CHECKING
 
 OWN_OPTIONS = ("data", "memory_limit", "proba")
 """Parameters of commands that are each member's own; of settings `vpem.records.About.local` says
@@ -294,8 +275,6 @@ def agree_on(
 
 def agreed_before(context: Any, study: Study) -> list[Agreed]:
     """Return what a study says of its commands, parsed as each would."""
-    pass
-
     topology = setup_of(study).topology
     return [
         _agreed(context, one, Agreed(one, table, {}).words(), topology)
@@ -409,8 +388,6 @@ def _given(context: Any, leaf: Any) -> set[str]:
 def _check(context: Any) -> None:
     """Refuse what the command would refuse before it looks at data."""
     from .config import refuse_idle
-
-    pass
 
     refuse_idle(context)
     refuse_repeatable(context.params)
@@ -545,10 +522,8 @@ def look_at(
     """
     from vpem.errors import VpemError, VpemWarning
 
-    from .files import teller
-
-    pass
     from .config import speak_of
+    from .files import teller
 
     names, n_rows = dict[str, None](), 0
     agreed = agreed_before(context, study)

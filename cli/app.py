@@ -17,7 +17,7 @@ from copy import copy
 from functools import cache
 from pathlib import Path
 from types import NoneType
-from typing import TYPE_CHECKING, Annotated, Any, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 import typer
 from typer.core import TyperCommand, TyperGroup
@@ -44,16 +44,6 @@ from .config import (
 from .files import READ, Role, begin, roles_of
 from .help import Elsewhere, grouped, often, split_examples, tree
 from .ranks import joined
-
-if TYPE_CHECKING:
-    pass
-
-if TYPE_CHECKING:
-    pass
-
-if TYPE_CHECKING:
-    pass
-
 
 SHOW = "vpem.show"
 """Under this name a context keeps whether the values are shown in place of work."""

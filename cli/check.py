@@ -310,8 +310,6 @@ def _serve(study: Study, name: str, door: tuple[str, int] | None, screen: Screen
     from vpem.errors import InputError
     from vpem.files.studies.identities import identity_of
 
-    pass
-
     first = study.roster.rank_of(name) == 0
     if (
         door is None

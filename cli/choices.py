@@ -20,16 +20,10 @@ from vpem.settings import FitSettings, HoldingSettings, MixtureSettings
 from .files import Role
 
 if TYPE_CHECKING:
-    from vpem.files.datasets import Dataset
-    from vpem.files.table_settings import TableSettings
-    from vpem.settings import WorkerSettings
-    from vpem.terms.families.kinds import Kinds
-
-
-if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from vpem.files.datasets import Dataset
+    from vpem.files.table_settings import TableSettings
     from vpem.fits.labels import KnownLabels
     from vpem.fits.results import Fit
     from vpem.fits.selection.trials import Problem
@@ -231,10 +225,11 @@ def started(how: F, begin: StartSettings, source: Dataset, given: Given) -> F:
 
 def partition_of(source: Dataset, held: HoldingSettings, networked: bool) -> Partition:
     """Choose who holds which features; ``networked`` says whether a graph or hops are asked for."""
-    from vpem.files.networks import read_partition
     from vpem.network.partition import contiguous, one_or_each
 
     if held.partition is not None:
+        from vpem.files.networks import read_partition
+
         return read_partition(held.partition, source.n_features, source.feature_names)
     if held.agents is not None:
         return contiguous(source.n_features, held.agents)
@@ -347,7 +342,7 @@ def own_features(
     """
     import numpy as np
 
-    from vpem.files.parties.joining import Share
+    from vpem.files.datasets import Share
     from vpem.fits.spread import own_columns
 
     X = source.X
@@ -374,8 +369,8 @@ def own_rows(source: Dataset, held: Workers, network: Network, limit: int | None
 
     Where they would take more memory than the limit, in bytes, they stay on disk.
     """
+    from vpem.files.datasets import Share
     from vpem.files.matrix import FileMatrix
-    from vpem.files.parties.joining import Share
     from vpem.fits.local_rows import read_rows
 
     if isinstance(source, Share) or not network.agents.apart:
@@ -392,7 +387,7 @@ def own_weights(source: Dataset, held: Workers, network: Network) -> Any:
     """Return the weights of what `own_rows` returns."""
     import numpy as np
 
-    from vpem.files.parties.joining import Share
+    from vpem.files.datasets import Share
 
     weights = source.sample_weight
     if weights is None or isinstance(source, Share) or not network.agents.apart:

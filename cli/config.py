@@ -24,42 +24,11 @@ from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from vpem.network.schema import Report
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from vpem.network.schema import Report
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
+    from vpem.errors import InputError, Setting, VpemError, VpemWarning
     from vpem.network.schema import Report
 from typing import TYPE_CHECKING
 
 from vpem.records import Rule
-
-if TYPE_CHECKING:
-    from vpem.network.schema import Report
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from vpem.network.schema import Report
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from vpem.network.schema import Report
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from vpem.network.schema import Report
-
-if TYPE_CHECKING:
-    from vpem.errors import InputError
-    from vpem.network.schema import Report
-
-if TYPE_CHECKING:
-    from vpem.errors import Setting, VpemError, VpemWarning
-    from vpem.network.schema import Report
-
 
 ALIKE: tuple[tuple[str, ...], ...] = (
     ("components", "clusters", "k", "classes", "mixtures", "groups"),
@@ -377,8 +346,6 @@ def _values(content: Report, command: Any, table: str) -> Report:
     """Check the table of one command."""
     from vpem.errors import InputError
 
-    pass
-
     known = {key_of(param): param for param in command.params}
     known |= {opt[2:]: param for param in command.params for opt in param.opts if opt[:2] == "--"}
     known = {key: param for key, param in known.items() if key not in NOT_IN_FILES}
@@ -430,8 +397,6 @@ def _word(value: Any, where: str) -> str:
 def check_environment(context: Any) -> None:
     """Raise InputError where a variable is named like an option of the command but is none."""
     from vpem.errors import InputError
-
-    pass
 
     path = path_of(context)
     start = "_".join(("VPEM", *path, "")).upper().replace("-", "_")

@@ -7,14 +7,9 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
-from dataclasses import KW_ONLY, dataclass
 from typing import TYPE_CHECKING, Any
 
-from vpem.errors import VpemWarning, printable
-from vpem.fits.selection.search import choose, search
-from vpem.fits.selection.trials import Cell, Problem
 from vpem.fits.settings import PrivacySettings
 from vpem.settings import WEIGHT_PRIORS, FitSettings, GraphSettings, HoldingSettings, SumSettings
 
@@ -29,8 +24,7 @@ from .choices import (
     tell_of_parameters,
     with_families_of,
 )
-from .config import in_options
-from .driver import CheckpointSettings, Run, catching, each_file, saver_of
+from .driver import CheckpointSettings, Run
 from .engine import EngineSettings, describe_engine
 from .labels import LabelFile, LabelledOutput, of_workers
 from .options import Given, MemoryLimit
@@ -46,7 +40,6 @@ from .results import (
     warned_of_private,
     write_shards,
 )
-from .select import warn_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -55,8 +48,6 @@ if TYPE_CHECKING:
     from vpem.files.datasets import Dataset
     from vpem.fits.labels import KnownLabels
     from vpem.fits.results import Fit
-    from vpem.fits.selection.search import Selection
-    from vpem.fits.selection.trials import Outcome
     from vpem.network.schema import Report
     from vpem.settings import FitSettings
 
@@ -144,112 +135,6 @@ def tell_of_labels(found: Fit, screen: Screen) -> None:
     ]
     if each:
         screen.say(f"component {', '.join(each)}; all roots learn it of labelled rows")
-
-
-class EachProgress(Progress):
-    """How far a fit is, of several numbers of components."""
-
-    cell: Cell | None = None
-
-    def place(self, progress: Any) -> str:
-        """Say which of them it is, and how far."""
-        count = "" if self.cell is None else f"{self.cell.n_components} components, "
-        return f"{count}{super().place(progress)}"
-
-
-def each_checkpoint(how: CheckpointSettings, counts: Sequence[int], run: Run) -> CheckpointSettings:
-    """Return how states of several fits are kept, each in a file that can be written."""
-    from vpem.files.checkpoints import own_files
-    from vpem.files.hdf5 import check_writable
-    from vpem.files.temporaries import check_ending
-
-    if how.checkpoint is None:
-        return how
-    check_ending(how.checkpoint, "checkpoints")
-    again = run.out.force or run.where.gone_on or how.resume or how.resume_if_any
-    each = [each_file(how.checkpoint, count) for count in counts]
-    files = [file for path in each for file in own_files(path, run.engine)]
-    for file in files:
-        check_writable(file, again)
-    if how.resume and any(file.exists() for file in files):
-        # The run may have ended before it came to the others.
-        return how.changed(resume=False, resume_if_any=True)
-    return how
-
-
-@dataclass
-class Each(Problem):
-    """A problem whose best fit is kept."""
-
-    _: KW_ONLY
-    command: Run
-    checkpoints: CheckpointSettings  # a file for each fit
-    progress: EachProgress  # how far they are
-    more: Report  # what else a fit is told
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self._found: list[Outcome] = []
-        self.best: tuple[Fit, Report, Sequence[VpemWarning]] | None = None
-        """The best up to now, what it ran on, and what it warned of."""
-
-    def fit(self, cell: Cell, rows: Any = None, **more: Any) -> Fit:
-        """Fit a cell, with a state of its own."""
-        saver = self._saver(cell.n_components)
-        self.progress.cell = cell
-        with catching(saver):
-            more |= {"callback": self.progress, "saver": saver, **self.more}
-            return super().fit(cell, rows, **more)
-
-    def _saver(self, count: int) -> Any:
-        """Return what keeps the state of one of the fits."""
-        how = self.checkpoints
-        if how.checkpoint is not None:
-            how = how.changed(checkpoint=each_file(how.checkpoint, count))
-        gone_on = self.command.where.gone_on
-        return saver_of(how, self.command.out.force, self.engine, gone_on)
-
-    def keep(self, fit: Fit, found: Outcome, heard: Sequence[VpemWarning]) -> None:
-        """Keep the fit if it is the best of those up to now."""
-        self._found.append(found)
-        done = [one for one in self._found if one["status"] != "failed"]
-        if found["status"] != "failed" and (
-            done[choose(done, "bic", self.floor_fits).best] is found
-        ):
-            (network,) = self.networks.values()
-            self.best = fit, describe_engine(network), heard
-
-
-def choose_by_bic(problem: Each, counts: Sequence[int], how: FitSettings) -> tuple[Fit, Report]:
-    """Fit each number of components, and return that of lowest BIC with what there is to report."""
-    screen, (hops,) = problem.command.screen, problem.networks
-    cells = [Cell(count, hops, how.covariance_type) for count in counts]
-    found = search(problem, cells, n_init=how.n_init, n_jobs=None)
-    assert problem.best is not None
-    fit, ran, heard = problem.best
-    for one in heard:
-        # What is so in every fit has been said.
-        if printable(in_options(one)) not in screen.warnings:
-            warnings.warn(one, stacklevel=2)
-    warn_of(screen, found, found.choice.best)
-    screen.say(_line(found))
-    own = ("restart", "restarts", "stands_for_hops")
-    told = [{name: cell[name] for name in cell if name not in own} for cell in found.cells]
-    selection = {"criterion": "bic", "best": found.choice.best, "cells": told}
-    return fit, ran | {"selection": selection}
-
-
-def _line(found: Selection) -> str:
-    """Say what was found of each number of components."""
-    parts = []
-    for place, cell in enumerate(found.cells):
-        value = "failed" if cell["status"] == "failed" else f"{cell['bic']:.2f}"
-        if cell["status"] == "not converged":
-            value += " (not converged)"
-        if cell["status"] != "failed" and cell["degenerate"]:
-            value += " (degenerate)"
-        parts.append(f"{cell['n_components']}: {value}{', kept' * (place == found.choice.best)}")
-    return f"BIC by components (lower is better): {'; '.join(parts)}"
 
 
 class FitChoices(ComponentSettings, PrivacySettings):
@@ -370,7 +255,7 @@ def _fit(
         more["labels"] = own if run.labels.parties else [0]
     data: tuple[Any, Any, Report]
     if len(counts) > 1:
-        pass
+        from .several import Each, EachProgress, choose_by_bic, each_checkpoint
 
         each = each_checkpoint(checkpoints, counts, run)
         with run.working(EachProgress, task.source.X) as shown:

@@ -34,17 +34,6 @@ if TYPE_CHECKING:
     from vpem.network.schema import Report
 from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from vpem.network.schema import Report
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from vpem.network.schema import Report
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from vpem.network.schema import Report
-
 HEADINGS: dict[str, tuple[str, ...]] = {
     "Options": (),
     "Study": ("command", "as"),

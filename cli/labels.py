@@ -14,12 +14,6 @@ from .files import Role, writes
 from .options import NO_CSV_AT_ALL, Printing
 
 if TYPE_CHECKING:
-    from vpem.files.datasets import Dataset
-
-    from .output import Screen
-    from .ranks import Where
-
-if TYPE_CHECKING:
     from vpem.engines.placement import Placement
     from vpem.errors import VpemError
     from vpem.files.datasets import Dataset

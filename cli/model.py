@@ -21,12 +21,11 @@ from .options import Force, Json, Quiet, Without
 from .parties import OF_A_FIT, DataParties
 
 if TYPE_CHECKING:
-    from .labels import ResultSettings
-    from .loading import Request
-
-if TYPE_CHECKING:
     from vpem.files.models import Model
     from vpem.network.schema import Report
+
+    from .labels import ResultSettings
+    from .loading import Request
 
 
 app = typer.Typer(
@@ -58,8 +57,6 @@ def show(
 
     Example: vpem show model.h5
     """
-    pass
-
     shown(file, json)
 
 

@@ -269,8 +269,6 @@ class MixtureFile(RowFile):
         """Print, or write, what is lost without each party, and which features separate."""
         from vpem.fits.spread_use import SpreadRows, spread_contribution
 
-        pass
-
         data = self.load(request)
         if isinstance(data.X, SpreadRows):
             labels_if_any(request, data)

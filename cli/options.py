@@ -35,17 +35,6 @@ if TYPE_CHECKING:
     from vpem.network.schema import Report
 from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from vpem.network.schema import Report
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from vpem.network.schema import Report
-
-if TYPE_CHECKING:
-    from vpem.network.schema import Report
-
-
 NOTHING_REPLACED: Rule = (
     # A record of outputs alone, which knows of no input, does not know of a checkpoint either.
     lambda given: (

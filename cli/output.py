@@ -448,8 +448,6 @@ class Progress:
 
 def _of_size(path: object, before: str = " of ") -> str:
     """Say how large a file is, where that is known."""
-    pass
-
     try:
         return f"{before}{size(os.path.getsize(str(path)))}"
     except OSError:

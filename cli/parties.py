@@ -26,17 +26,8 @@ from .files import READ, STDIN, read_one, refuse_families, tell_families, teller
 from .output import what_is_read
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
-
-    from vpem.files.datasets import Dataset
-    from vpem.network.schema import Report
-
-    from .driver import Run
-    from .parties import FitFiles
-
-if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from pathlib import Path
 
     from vpem.engines.placement import Placement
     from vpem.files.datasets import Dataset
@@ -45,6 +36,7 @@ if TYPE_CHECKING:
     from vpem.settings import WorkerSettings
 
     from .driver import Run
+
 
 R = TypeVar("R")
 
@@ -200,7 +192,7 @@ def gather(
     otherwise. The data have a partition or workers if there are parties.
     """
     from vpem.errors import InputError
-    from vpem.files.table_settings import settle_labels
+    from vpem.files.labels_for_fit import settle_labels
 
     from .engine import place_parties
 
@@ -249,8 +241,6 @@ def _labelled(
     parties: Sequence[Party], asked: FileSettings, without: Sequence[Party]
 ) -> list[Party]:
     """Return parties of whom one has the labels that were asked for, not each."""
-    pass
-
     at = place_of(getattr(asked, "labels_at", None), [party.name for party in parties])
     return [party if n == at else other
             for n, (party, other) in enumerate(zip(parties, without, strict=True))]  # fmt: skip

@@ -13,18 +13,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from vpem.files.table_settings import TableSettings
-from vpem.pictures.contents import promised
-from vpem.sums.private import noise_by
 
 from .agreed import Setup, refuse_repeatable
 from .engine import LEAST_ROWS
-
-if TYPE_CHECKING:
-    from vpem.files.studies.spent import Ran
-    from vpem.files.studies.study import Study
-    from vpem.network.schema import Report
-
-    from .output import Screen
 
 if TYPE_CHECKING:
     from vpem.engines.engine import Engine
@@ -105,8 +96,6 @@ class Guard:
     def _check_spent(self) -> None:
         """Raise PolicyError where runs before leave nothing for this one."""
         from datetime import UTC, datetime, timedelta
-
-        pass
 
         policy, run = self.policy, self._run
         if run is None or policy is None:
@@ -290,6 +279,9 @@ def disclosures(setup: Setup, commands: Mapping[str, Mapping[str, Any]]) -> list
 
 def _of_command(setup: Setup, command: str, values: Mapping[str, Any]) -> Iterator[Told]:
     """Return what one command shows."""
+    from vpem.pictures.contents import promised
+    from vpem.sums.private import noise_by
+
     of_rows = command in ("fedem", "impute", "saem") or values.get("split") == "rows"
     of_matrix = command == "impute" and values.get("method") != "mixture"
     star, masked = setup.topology == "star", bool(values.get("secure_sum"))

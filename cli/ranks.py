@@ -22,14 +22,9 @@ if TYPE_CHECKING:
     from vpem.network.schema import Report
 
     from .driver import Output
-    from .output import Screen
-    from .results import Result
-
-if TYPE_CHECKING:
-    from vpem.engines.engine import Engine
-
     from .engine import EngineSettings
     from .output import Screen
+    from .results import Result
 
 
 LAUNCHERS = (

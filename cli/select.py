@@ -281,8 +281,6 @@ def warn_of(screen: Screen, found: Selection, chosen: int) -> None:
     """Tell what failed, what was passed over, and what was chosen all the same."""
     from .output import number, plural
 
-    pass
-
     cells, grid = found.cells, found.grid
     failed = [place for place, cell in enumerate(cells) if cell["status"] == "failed"]
     if failed:
@@ -422,8 +420,6 @@ class Search:
         """Fit what is not kept, and choose; the command began at ``began``."""
         from vpem.fits.selection.search import search
 
-        pass
-
         asked, out, run = self.asked, self.out, self.task.run
         if self.n_kept:
             run.screen.say(f"{self._so_far()} already")
@@ -456,8 +452,6 @@ class Search:
 
     def _result(self, found: Selection, given: Given, began: float) -> Result:
         """Return what there is to tell and to write, once the chosen model is fitted again."""
-        pass
-
         task, run, screen = self.task, self.task.run, self.task.run.screen
         cell, before = found.grid[self.chosen(found)], len(screen.warnings)
         fitted: tuple[Fit, Report] | None = None
@@ -631,8 +625,6 @@ def select(
     Example: vpem select data/wine.h5 -k 1-3 --hops 0-1 --jobs 1 --criterion heldout --folds 3
     """
     import time
-
-    pass
 
     began = time.perf_counter()
     with Screen(out.quiet) as screen:

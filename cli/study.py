@@ -17,7 +17,7 @@ from vpem.records import Settings, setting
 from vpem.settings import TOPOLOGIES
 
 from .agreed import setup_of
-from .demo import demo
+from .demo import demo_of_study
 from .files import READ
 from .options import Json, Quiet
 from .party import As, about_certificate, facts_of, in_words
@@ -355,8 +355,6 @@ def init(
 
         from .agreed import agree_on
 
-        pass
-
         if (there := Path(f"{name}.toml")).exists():
             raise InputError(
                 f"{there} exists, and 'vpem study show {there}' shows it; give the new study "
@@ -584,8 +582,6 @@ def change(
 
         from .agreed import EXAMPLES, agree_on, refuse_as_own
 
-        pass
-
         if str(file).startswith("-"):
             refuse_as_own(context, str(file))
             raise InputError(EXAMPLES["change"])
@@ -644,4 +640,4 @@ def _only_study() -> Path:
     return found[0]
 
 
-app.command("demo")(demo)
+app.command("demo")(demo_of_study)

@@ -34,7 +34,7 @@ ROOMS = {
     "Networks": ("vpem.network", "vpem.sums.connect"),
     "Parties": ("vpem.files.parties",),
     "Settings": ("vpem.settings", "vpem.fits.settings"),
-    "Errors": ("vpem.errors", "vpem.convergence"),
+    "Errors": ("vpem.errors", "vpem"),
 }  # fmt: skip
 """Headings of the page of Python, and the modules whose names they hold; the longest that fits."""
 

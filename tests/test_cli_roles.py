@@ -56,9 +56,9 @@ def words_of(leaf, one, first, two, second):
 def pairs_of(leaf):
     """Pairs of options of which the first is written and the second is read or written."""
     known = leaf.roles()
-    files = [p for p in leaf.params if p.name in known and known[p.name] is not files.FOLDER]
-    for one in files:
-        for two in files:
+    named = [p for p in leaf.params if p.name in known and known[p.name] is not files.FOLDER]
+    for one in named:
+        for two in named:
             goes_on = known[two.name].goes_on_in == name_of(one)
             if known[one.name].writes and one is not two and not goes_on and two.name != "study":
                 yield one, two

@@ -346,18 +346,16 @@ VERBS = re.compile(
 """What says things in the open; `Placement.add`, `add_up`, `any`, `largest` and `join` may not."""
 
 TALKERS = {
-    "cli": "engine labels loading meeting ranks results saem_corpus saem_data saem_rows",
+    "cli": "engine labels loading meeting ranks results saem_choices saem_data",
     "vpem/files": "checkpoints",
-    "vpem/files/parties": "alignment families joining observing set_intersection weights",
-    "vpem/fits": "feature_kmeans fedem_moments fedem_setup known_labels labels likely_hubs "
-    "local_rows mixed_parts mixture_imputation observers one_shot parts private_rows row_kmeans "
-    "rows spread spread_contribution spread_use",
-    "vpem/fits/selection": "holding record trials",
-    "vpem/saem": "individuals neighbours people saem server together",
-    "vpem/steps": "feature_lloyd fedem fedem_sums held_rows keeper noisy_em reinitialise row_lloyd "
-    "seeding",
-    "vpem/sums": "compressed_server counted gossip last_heard neighbours over_engine spread "
-    "tree_over_engine wrappers",
+    "vpem/files/parties": "alignment joining observing opening",
+    "vpem/fits": "feature_kmeans fedem_setup labels likely_hubs local_rows mixture_imputation "
+    "observers parts private row_kmeans rows spread spread_use",
+    "vpem/fits/selection": "holding search trials",
+    "vpem/saem": "individuals results saem server",
+    "vpem/steps": "feature_lloyd fedem fedem_sums private recovery row_lloyd row_sampling runs "
+    "starts",
+    "vpem/sums": "compressed_server connect counted exchanges gossip partial server stale tree",
 }
 """Modules that say something to other processes without masks, each looked at by the table of
 docs/reference/secure-sum.md. Whoever adds one adds a line there, or takes a verb that masks."""

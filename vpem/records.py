@@ -5,6 +5,7 @@ How objects show themselves: a line where they are printed, a small table in a n
 
 from __future__ import annotations
 
+import csv
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import Field, dataclass, field, replace
 from functools import cache
@@ -310,3 +311,18 @@ def html_table(rows: Sequence[Sequence[str]], heads: Sequence[str]) -> str:
     lines = ("".join(f"<td{left}>{cell}</td>" for cell in row) for row in rows)
     body = "".join(f"<tr>{line}</tr>" for line in lines)
     return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+
+
+def words_in(name: str, value: Any) -> tuple[str | int, ...]:
+    """Return the words of a sequence, or of text with commas between, quoted if they have some."""
+    if value is None:
+        return ()
+    if isinstance(value, str):
+        rows = list(csv.reader([value], skipinitialspace=True))
+        return tuple(word.strip() for word in rows[0]) if rows else ()
+    if isinstance(value, int) and not isinstance(value, bool):
+        return (value,)
+    items = list(value) if isinstance(value, Sequence) else None
+    if items is None or not all(isinstance(one, str | int | float) for one in items):
+        raise InputError(Setting(name), f" must be words with commas, or a list, got {value!r}")
+    return tuple(one if isinstance(one, int) else str(one) for one in items)

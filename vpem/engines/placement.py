@@ -173,8 +173,6 @@ class Placement:
         """Become such a copy, with masks of its own."""
         vars(self).update(state)
         if self.masks is not None:
-            pass
-
             vars(self).update(masks=agree(self, state["masks"]))
 
     @classmethod

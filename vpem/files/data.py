@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pyarrow as pa
 from numpy.typing import DTypeLike, NDArray
 
 from vpem.checks import check_dtype
@@ -22,6 +21,8 @@ from vpem.files.readers.frames import Frame, Wanted, refuse_large
 from vpem.files.table_settings import TableSettings
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from vpem.files.readers.tabular import ColumnProfile
     from vpem.files.results import Imputed
 
@@ -221,6 +222,8 @@ def filled_columns(
     Features are numbers, whole ones where a column has no others; other columns are what they were.
     None where the file is no table or cannot be read again; FileError if it has changed.
     """
+    import pyarrow as pa
+
     frame = open_frame(path, table)
     if frame is None:
         return None
@@ -244,6 +247,8 @@ def filled_columns(
 
 def _stored(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
     """Return a column as it stands in the file: text that was read by a dictionary is text."""
+    import pyarrow as pa
+
     read_so = pa.types.is_dictionary(column.type) and not pa.types.is_dictionary(kind)
     return column.cast(column.type.value_type) if read_so else column
 

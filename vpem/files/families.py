@@ -88,7 +88,7 @@ class Asked:
 
 def _pairs(value: Any, names: Sequence[str] | None) -> list[tuple[str, Any]]:
     """Return names (none: "") and families of words, or of a list with a family a feature."""
-    from vpem.files.table_settings import words_in
+    from vpem.records import words_in
 
     words = [str(word) for word in words_in("family", value)]
     if not isinstance(value, str) and not any("=" in word for word in words) and len(words) != 1:

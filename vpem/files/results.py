@@ -18,7 +18,6 @@ from dataclasses import dataclass, field
 from typing import Any, TextIO
 
 import numpy as np
-import pyarrow as pa
 from numpy.typing import NDArray
 
 from vpem._core.threads import thread_count
@@ -101,6 +100,7 @@ def write_columns(
 
 
 def _write_parquet(path: PathLike, columns: Mapping[str, Any]) -> None:
+    import pyarrow as pa
     from pyarrow import parquet
 
     arrays = {}

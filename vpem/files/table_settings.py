@@ -1,28 +1,14 @@
-"""How a table is read: what its columns are, and how its numbers are written.
-
-Labels of some rows, for a fit: from columns of the data, or from a file of their own.
-"""
+"""How a table is read: what its columns are, and how its numbers are written."""
 
 from __future__ import annotations
 
 import codecs
-import csv
-import os
-import re
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
-import numpy as np
-from numpy.typing import NDArray
-
-from vpem.checks import Labels, read_float, read_int
-from vpem.errors import InputError, Setting, did_you_mean, shorten
-from vpem.files.datasets import Dataset
-from vpem.files.opening import format_of
+from vpem.errors import InputError, Setting, shorten
 from vpem.idle import BY_ROWS, OF_SUMS_OVER_HUBS, UNPROTECTED
-from vpem.records import Settings, setting
+from vpem.records import Settings, setting, words_in
 from vpem.settings import FAMILY_NAMES
 
 OF_ONE_FIT = ("features", "drop", "family")
@@ -130,21 +116,6 @@ class LabelledTable(TableSettings, heading="Data"):
 # fmt: on
 
 
-def words_in(name: str, value: Any) -> tuple[str | int, ...]:
-    """Return the words of a sequence, or of text with commas between, quoted if they have some."""
-    if value is None:
-        return ()
-    if isinstance(value, str):
-        rows = list(csv.reader([value], skipinitialspace=True))
-        return tuple(word.strip() for word in rows[0]) if rows else ()
-    if isinstance(value, int) and not isinstance(value, bool):
-        return (value,)
-    items = list(value) if isinstance(value, Sequence) else None
-    if items is None or not all(isinstance(one, str | int | float) for one in items):
-        raise InputError(Setting(name), f" must be words with commas, or a list, got {value!r}")
-    return tuple(one if isinstance(one, int) else str(one) for one in items)
-
-
 LISTS = ("features", "drop", "na")
 COLUMNS = (*LISTS, "id_column", "label_column", "worker_column")
 """Settings that are lists of words, and those whose words may be numbers."""
@@ -197,177 +168,5 @@ def _check_encoding(encoding: str) -> None:
         raise InputError(Setting("encoding"), f" must be one of {usual}, ..., got {encoding!r}")
 
 
-UNKNOWN = frozenset(("", "?", "-1", "na", "n/a", "nan", "null", "none"))
-"""Words that stand for no label, whatever else does."""
-
 ID_NAMES, ROW_NAMES = ("id", "ids"), ("row", "rows")
 """Heads of a first column that says which row a line is of: by its id, or counted from 0."""
-
-
-@dataclass(frozen=True)
-class SomeLabels:
-    """What is known of some rows."""
-
-    values: NDArray[Any]  # (M,) labels, "" or NaN: none; or (M, K) probabilities
-    names: tuple[str, ...] = ()  # of the K columns of probabilities
-
-    def at(self, rows: NDArray[np.intp]) -> SomeLabels:
-        """Return those of these rows, of which -1 has none."""
-        found = self.values[np.maximum(rows, 0)]
-        found[rows < 0] = "" if found.dtype.kind == "U" else np.nan
-        return SomeLabels(found, self.names)
-
-
-def columns_of_labels(asked: Any, names: Sequence[str]) -> list[int]:
-    """Return the columns meant by labels for the fit; [] where a file or a path in one is meant."""
-    if isinstance(asked, str) and asked in names:
-        return [list(names).index(asked)]
-    places: list[int] = []
-    for word in words_in("labels_for_fit", asked):
-        place = list(names).index(str(word)) if word in names else read_int(str(word))
-        if place is None or not -len(names) <= place < len(names):
-            return []
-        places.append(place % len(names))
-    return places
-
-
-def labels_of_columns(
-    columns: Sequence[Iterable[Any]], names: Sequence[str], marks: Sequence[str], source: str
-) -> SomeLabels:
-    """Return the labels (M,) of one column, or the probabilities (M, K) of several.
-
-    ``marks`` are what else stands for a missing value.
-    """
-    unknown = UNKNOWN | {mark.casefold() for mark in marks}
-    words = [[_word(one, unknown) for one in column] for column in columns]
-    if len(words) == 1:
-        there = [word for word in words[0] if word]
-        if there and all(re.fullmatch("-?[0-9]{1,15}", word) for word in there):
-            return SomeLabels(np.array([float(word or "nan") for word in words[0]]))
-        return SomeLabels(np.array(words[0], dtype=str))
-    found = np.empty((len(words[0]), len(words)))
-    for place, column in enumerate(words):
-        for row, word in enumerate(column):
-            number = read_float(word or "nan")
-            if number is None:
-                raise InputError(
-                    f"{source}: row {row} (counted from 0) has {word[:40]!r} in column "
-                    f"{names[place]!r}; several columns of ", Setting("labels_for_fit"),
-                    " are probabilities of the components",
-                )  # fmt: skip
-            found[row, place] = number
-    return SomeLabels(found, tuple(names))
-
-
-def _word(value: Any, unknown: frozenset[str]) -> str:
-    """Return a label as people write it, "" where there is none."""
-    if value is None or value != value:
-        return ""
-    whole = isinstance(value, float) and value.is_integer()
-    word = str(int(value) if whole else value).strip()
-    return "" if word.casefold() in unknown else word
-
-
-def settle_labels(
-    found: SomeLabels | None,
-    asked: Any,
-    data: Sequence[Dataset],
-    ids: Labels | None,
-    table: TableSettings,
-    folder: str = "",
-) -> SomeLabels | None:
-    """Return labels that were read with the data, or read them from a file of their own.
-
-    Rows of the files of ``data`` follow one another and are called ``ids`` (M,). A file is looked
-    for from ``folder``; InputError if there is neither such a column nor a file that goes with the
-    rows.
-    """
-    if asked is None or found is not None:
-        return found
-    path, first = Path(folder, str(asked)), data[0]
-    if not isinstance(asked, str) or not path.is_file():
-        names = (*first.feature_names, *first.left_out)
-        hint = did_you_mean(str(asked), names)
-        raise InputError(
-            f"{first.source}: ", Setting("labels_for_fit"), f" names {str(asked)!r}, which is "
-            f"neither a column{hint} nor a file; the columns are {shorten(names, 10)}",
-        )  # fmt: skip
-    return _of_file(path, ids, sum(one.n_samples for one in data), table)
-
-
-def _of_file(path: Path, ids: Labels | None, n_rows: int, table: TableSettings) -> SomeLabels:
-    """Read labels of their own file: one a row, or with an id each."""
-    from vpem.files.data import open_frame
-
-    how = TableSettings().changed(**table.values(*NOT_OF_LABELS, "labels_for_fit"))
-    source = os.fspath(path)
-    frame = open_frame(path, how.changed(no_header=False))
-    if frame is None:
-        raise InputError(f"{source}: labels for the fit are read from a table (CSV, Parquet)")
-    head = frame.names[0].strip().casefold()
-    keyed = head in (*ID_NAMES, *ROW_NAMES) and len(frame.names) > 1
-    if len(frame.names) == 1 and _is_plain_text(path, how):
-        columns = [_lines_of(path, how, n_rows)]
-    else:
-        places = range(len(frame.names))
-        columns = [one.to_pylist() for one in frame.read(places, places)]
-    if keyed:
-        named, marks = frame.names[1:], how.marks
-        own = labels_of_columns(columns[1:], named, marks, source)
-        return own.at(_lines(columns[0], head in ROW_NAMES, ids, n_rows, source))
-    if len(columns[0]) != n_rows:
-        raise InputError(
-            f"{source} has {len(columns[0])} lines, but the data have {n_rows} rows; give one a "
-            "row, blank where it is unknown, or a first column 'id' (or 'row', counted from 0)"
-        )
-    return labels_of_columns(columns, frame.names, how.marks, source)
-
-
-def _is_plain_text(path: Path, how: TableSettings) -> bool:
-    """Whether a table is text that is not packed."""
-    packed = path.suffix.lower() in (".gz", ".bz2", ".xz", ".zip", ".zst")
-    return not packed and format_of(path, os.fspath(path), how.encoding) == "text"
-
-
-def _lines_of(path: Path, how: TableSettings, n_rows: int) -> list[str]:
-    """Return the lines of a text, blank ones too, without a head if there is one."""
-    try:
-        lines = path.read_text(encoding=how.encoding or "utf-8-sig").splitlines()
-    except UnicodeDecodeError as error:
-        raise InputError(f"{path}: {error}; see ", Setting("encoding")) from None
-    return [line.strip().strip('"') for line in lines[len(lines) == n_rows + 1 :]]
-
-
-NOT_OF_LABELS = ("features", "drop", "family", "id_column", "label_column", "worker_column")
-"""Settings of tables that are about the columns of the data."""
-
-
-def _lines(
-    column: Sequence[Any], numbered: bool, ids: Labels | None, n_rows: int, source: str
-) -> NDArray[np.intp]:
-    """Return which line is of each row; -1: none."""
-    if numbered:
-        known = {str(row): row for row in range(n_rows)}
-    elif ids is None:
-        raise InputError(
-            f"{source} has labels by id, but the data have no ids; name their column with ",
-            Setting("id_column"), ", or call the first column 'row' and count from 0",
-        )  # fmt: skip
-    else:
-        known = {_word(one, frozenset()): row for row, one in enumerate(ids.tolist())}
-    line = np.full(n_rows, -1, dtype=np.intp)
-    strange = []
-    for number, one in enumerate(column):
-        word = _word(one, frozenset())
-        row = known.get(word)
-        if row is None:
-            strange.append(word)
-        elif line[row] >= 0:
-            raise InputError(f"{source} has two labels of {word[:40]!r}; leave one out")
-        else:
-            line[row] = number
-    if strange:
-        listed = shorten((repr(word[:40]) for word in strange), 3)
-        what = "a label of" if len(strange) == 1 else f"labels of {len(strange)} rows,"
-        raise InputError(f"{source} has {what} {listed}, of which the data have no row")
-    return line

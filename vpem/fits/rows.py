@@ -36,8 +36,11 @@ from vpem.fits.local_rows import (
 )
 from vpem.fits.prepare import (
     Prepared,
+    acceleration_of,
+    believing,
     check_distinct,
     make_terms,
+    mode_prior,
     prepare,
     restart_numbers,
     started,
@@ -45,7 +48,7 @@ from vpem.fits.prepare import (
 )
 from vpem.fits.private import fit_private_rows
 from vpem.fits.results import Fit, RowFit, copies_of, warn_of_few_values, warn_of_outcome
-from vpem.fits.settings import PrivacySettings, acceleration_of, believing, mode_prior
+from vpem.fits.settings import PrivacySettings
 from vpem.fits.vpem import refuse_over_rows
 from vpem.idle import refusal
 from vpem.network.ledger import Ledger

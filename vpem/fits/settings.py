@@ -1,45 +1,27 @@
-"""Settings of FedMissEM, of plans, and of privacy; others are in `vpem.settings`.
+"""Settings of FedMissEM, of plans, and of privacy, and lists of numbers as they are typed.
 
-What fits can be accelerated, and how.
-
-Priors: what their settings say.
-
-Lists of numbers and names as they are typed: 1-8, 1,2,5, 2-20:3.
+Other settings are in `vpem.settings`.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from copy import copy
-from dataclasses import replace
 from typing import Any
-
-import numpy as np
 
 from vpem import idle
 from vpem.errors import InputError, Setting, brief, check_choice
-from vpem.files.matrix import check_kept_beside
-from vpem.network.partition import Blocks
-from vpem.network.schema import Report
 from vpem.records import Rule, Settings, changed, refuse_both, setting
 from vpem.settings import (
     DTYPES,
     IMPUTATIONS,
     LAWS,
-    MAP,
     SCALES,
     FedSettings,
     FitSettings,
     MixtureSettings,
     SumSettings,
 )
-from vpem.steps.accelerate import Acceleration, parse_acceleration
-from vpem.sums.connect import Network
-from vpem.terms.features import FeatureTerms
-from vpem.terms.missing import MissingTerms
-from vpem.terms.priors import Beliefs, MapMissingTerms, MapTerms, wishart_sizes
-from vpem.terms.variational import VariationalTerms, variational_terms
 
 COPIES = ("auto", "observers", "fewest")
 
@@ -200,113 +182,14 @@ class PrivacySettings(Settings, heading="Privacy"):
         return self.epsilon is not None or self.release_epsilon is not None
 
 
-def acceleration_of(
-    how: FitSettings, network: Network, *, over_rows: bool = False
-) -> Acceleration | None:
-    """Return how a fit is to be accelerated, or raise InputError where it cannot be."""
-    asked = parse_acceleration(how.accelerate)
-    if asked is None:
-        return None
-    if network.faults is not None and network.total.way == "consensus":
-        raise InputError(
-            Setting("accelerate"),
-            " takes back what a sum finds a lower log-likelihood at, but where links or agents "
-            "fail sums by consensus differ by who was heard; leave it out, or take ",
-            Setting("sum", "tree"),
-        )
-    if asked.local and over_rows:
-        raise InputError(
-            "workers hold rows, and the parameters of all rows are no worker's own to take local "
-            "steps with; take ",
-            Setting("accelerate", "squarem"),
-        )
-    if asked.local and how.n_factors:
-        raise InputError(
-            "what is expected of factors that hubs share depends on the features of all of them, "
-            "so that a hub cannot tell what a step of its own would do while the rest of a sum "
-            "stays; take ",
-            Setting("accelerate", "squarem"),
-        )
-    if asked.local and network.total.holders.n_agents == 1:
-        raise InputError(
-            "one hub adds nothing to what others know, and its local steps would be those of EM; "
-            "take ",
-            Setting("accelerate", "squarem"),
-        )
-    if asked.squarem and network.compress is not None and network.total.way == "consensus":
-        raise InputError(
-            "messages between neighbours say how states have changed since the last sum of terms, "
-            "and the two numbers of an extrapolation would be taken for such; take ",
-            Setting("accelerate", "local:8"),
-            ", or a sum at a server or along a tree",
-        )
-    return replace(asked, noisy=network.compress is not None)
 
 
-def check_rest(X: Any, network: Network, n_components: int, itemsize: int) -> None:
-    """Raise InputError where local steps would keep more in memory than there may be."""
-    n_hubs = len(network.total.holders.own)
-    needed = n_hubs * len(X) * (n_components - 1) * itemsize
-    what = "what every hub knows of the rest of a sum, of every row and component,"
-    check_kept_beside(X, needed, what, "take ", Setting("accelerate", "squarem"))
 
 
-def believing(terms: FeatureTerms, how: FitSettings) -> FeatureTerms:
-    """Return plain terms as such that a prior is yet to be found for, if one is asked for."""
-    kind, concentration = how.weight_concentration_prior_type, how.weight_concentration_prior
-    if kind is None:
-        return terms
-    if not isinstance(terms, FeatureTerms):
-        raise InputError(
-            Setting("weight_concentration_prior_type", kind), " is conjugate to Gaussian features, "
-            "but others are among these; leave it out",
-        )  # fmt: skip
-    prior = mode_prior(how, terms.blocks)
-    if prior is not None:
-        under = MapMissingTerms if isinstance(terms, MissingTerms) else MapTerms
-        pull, freedom, factors = list(prior.values())[1:]
-        return under.of(terms, pull, np.array(freedom), np.array(factors))
-    means, scale = how.mean_precision_prior, how.prior_covariance
-    beliefs = Beliefs(
-        kind,
-        1.0 / how.n_components if concentration is None else concentration,
-        1.0 if means is None else means,
-        how.degrees_of_freedom_prior,
-        1.0 if scale is None else scale,
-        terms.reg_covar,
-    )
-    return variational_terms(terms, beliefs)
 
 
-def mode_prior(how: FitSettings, blocks: Blocks) -> Report | None:
-    """Return the prior of which EM finds the mode, by default mclust's; None: there is no such."""
-    if how.weight_concentration_prior_type != MAP:
-        return None
-    pull, freedom, scale = (
-        how.mean_precision_prior, how.degrees_of_freedom_prior, how.prior_covariance,
-    )  # fmt: skip
-    sizes = wishart_sizes(blocks, how.covariance_type).astype(np.float64)
-    usual = how.n_components ** (-2 / sizes)
-    return {
-        "weight_concentration_prior_type": MAP,
-        "mean_precision_prior": 0.01 if pull is None else pull,
-        "degrees_of_freedom_prior": (
-            sizes + 2 if freedom is None else np.full(len(sizes), freedom)
-        ).tolist(),
-        "prior_covariance": (usual if scale is None else np.full(len(sizes), scale)).tolist(),
-    }
 
 
-def under_prior(terms: FeatureTerms, how: FitSettings) -> FeatureTerms:
-    """Return terms under the prior about what their hubs know of all rows, if one is asked for."""
-    made = believing(terms, how)
-    if isinstance(made, MapTerms):
-        return made.with_sample_covariance(terms.sample_covariance)
-    if not isinstance(made, VariationalTerms):
-        return made
-    one = copy(terms)
-    one.reg_covar = np.zeros_like(terms.reg_covar)
-    return made.about(one.sample())
 
 
 MOST_NUMBERS = 10_000

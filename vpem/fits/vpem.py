@@ -29,26 +29,23 @@ from vpem.fits.labels import (
 from vpem.fits.parts import complete, own_columns_of_hubs, own_start
 from vpem.fits.prepare import (
     Prepared,
+    acceleration_of,
     check_distinct,
+    check_rest,
     make_terms,
     mixed_terms,
+    mode_prior,
     precision_of,
     prepare,
     refuse_other_kinds,
     refuse_with_kinds,
     restart_numbers,
     started,
+    under_prior,
     units_of,
 )
 from vpem.fits.results import Fit, copies_of, warn_of_few_values, warn_of_outcome
-from vpem.fits.settings import (
-    PlanSettings,
-    PrivacySettings,
-    acceleration_of,
-    check_rest,
-    mode_prior,
-    under_prior,
-)
+from vpem.fits.settings import PlanSettings, PrivacySettings
 from vpem.network.ledger import Ledger
 from vpem.network.schema import Report, State
 from vpem.settings import FitSettings

@@ -31,7 +31,7 @@ from vpem.checks import Floats, Labels, check_int, check_memory, check_number, i
 from vpem.engines.engine import about
 from vpem.engines.placement import Placement, for_each
 from vpem.errors import InputError, Setting, VpemWarning
-from vpem.files.datasets import Dataset, default_names
+from vpem.files.datasets import Dataset, Share, default_names
 from vpem.files.levels import recoded
 from vpem.files.parties.alignment import (
     BY_POSITION,
@@ -182,35 +182,6 @@ def refuse_labels_of_rows(holding: Holding, name: str) -> None:
     """Raise InputError where a party that holds rows has labels for the fit."""
     if holding.labels_for_fit is not None:
         raise InputError(f"party {name!r}: ", Setting("labels_for_fit"), *OF_SUMS_OVER_HUBS[1])
-
-
-@dataclass
-class Share(Dataset):
-    """What one process has of the data of parties that several processes hold.
-
-    ``X`` has the columns, or the rows, of its own parties alone, party by party, and weights are of
-    the rows of ``X``; all else is what the parties have together.
-    """
-
-    def __post_init__(self) -> None:
-        """Take everything as it is."""
-
-    @property
-    def own_features(self) -> Sequence[int]:
-        """Features of this process's parties, which the columns of ``X`` are."""
-        if self.partition is None:
-            return range(len(self.feature_names))
-        return [int(j) for party in self.homes for j in self.partition.features[party]]
-
-    @property
-    def n_features(self) -> int:
-        """Number of features of all parties."""
-        return len(self.feature_names)
-
-    @property
-    def n_samples(self) -> int:
-        """Number of rows of all parties."""
-        return len(self.X) if self.workers is None else self.workers.n_samples
 
 
 def cut(

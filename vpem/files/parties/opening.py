@@ -36,16 +36,12 @@ from vpem.files.data import read_data
 from vpem.files.datasets import Dataset
 from vpem.files.families import Asked, AsRead, check_named
 from vpem.files.json_text import read_toml
+from vpem.files.labels_for_fit import settle_labels
 from vpem.files.levels import Recoding, in_order, recoded
 from vpem.files.matrix import FileMatrix
 from vpem.files.opening import check_readable
-from vpem.files.table_settings import (
-    LabelledTable,
-    SomeLabels,
-    TableSettings,
-    settings_in,
-    settle_labels,
-)
+from vpem.files.readers.frames import SomeLabels
+from vpem.files.table_settings import LabelledTable, TableSettings, settings_in
 from vpem.terms.families.kinds import Kinds
 
 ALIASES = {"columns": "features", "ids": "id_column", "labels": "label_column"}

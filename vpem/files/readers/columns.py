@@ -1,23 +1,13 @@
-"""Text that stands for numbers: how these are written, and what is none among them.
-
-It is loaded when a table has text, for `pyarrow.compute` takes long to load.
-
-What of a plain table is no feature, and why: one word a column.
-
-Columns of tables that are categories: text, and what a file declares to be one.
-"""
+"""What of a plain table is no feature, and why: one word a column."""
 
 from __future__ import annotations
 
-import re
 import warnings
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from vpem.checks import (
     COUNTED,
@@ -29,10 +19,9 @@ from vpem.checks import (
     no_measurement,
     read_float,
 )
-from vpem.errors import InputError, Setting, VpemError, VpemWarning, printable, shorten
+from vpem.errors import InputError, Setting, VpemWarning, shorten
 from vpem.files.arrow import (
     annotation_of,
-    check_strings,
     decoded,
     is_bytes,
     is_empty,
@@ -41,191 +30,17 @@ from vpem.files.arrow import (
     longest_text,
     numbers_in,
     plain_kind,
-    text_array,
 )
 from vpem.files.datasets import names_apart
-from vpem.files.families import Asked
 from vpem.files.hdf5 import LONGEST_STRING
-from vpem.files.levels import MOST_LEVELS, check_levels, in_order, named_numbers
 from vpem.files.readers.frames import (
     GUESSED,
-    LONG,
-    MISSING_MARKS,
     MOST_NUMBERS,
-    ZEROS,
     Frame,
-    Wanted,
-    marked_numbers,
     only_guesses,
     take_counts,
 )
 from vpem.files.table_settings import TableSettings
-
-WRITINGS = (
-    (".", None), (",", None), (".", ","), (",", "."), (".", " "), (",", " "), (".", "'"),
-    (",", "'"), (",", "\u00a0"), (",", "\u202f"), (".", "\u2019"), (".", "_"),
-)  # fmt: skip
-"""Decimal marks and marks of thousands that are tried where a column does not read as numbers."""
-
-SIGNED = r"^(?:[+-]?[$\x{20ac}\x{a3}\x{a5}] ?[+-]?[0-9.,]+|[+-]?[0-9.,]+ ?[%\x{20ac}\x{a3}])$"
-"""Percentages and sums of money."""
-
-LONGEST_NUMBER = 64
-"""Bytes of a number, or of what stands among numbers."""
-
-MOSTLY = 0.8
-"""Share of numbers from which a column of text is meant to be one of numbers."""
-
-
-def numbers_of(column: pa.ChunkedArray, table: TableSettings) -> pa.ChunkedArray | None:
-    """Return a column of text as numbers (nulls where values are missing); None if it has others.
-
-    A column without any value is none of numbers.
-    """
-    if not _is_short(column):
-        return None
-    text = without_marks(column, table)
-    if text.null_count == len(text):
-        return None
-    found = pc.match_substring_regex(text, _pattern(table.point, table.thousands))
-    if not pc.all(found).as_py():
-        return None
-    if table.thousands is not None:
-        text = pc.replace_substring(text, table.thousands, "")
-    if table.point != ".":
-        text = pc.replace_substring(text, table.point, ".")
-    return text.cast(pa.float64())
-
-
-def check_writing(columns: dict[str, pa.ChunkedArray], table: TableSettings, source: str) -> None:
-    """Raise InputError where columns of text are meant to hold numbers, with what would help."""
-    texts = {
-        name: without_marks(column, table) for name, column in columns.items() if _is_short(column)
-    }
-    for decimal, thousands in WRITINGS:
-        pattern = _pattern(decimal, thousands)
-        same = [
-            name
-            for name, text in texts.items()
-            if text.null_count < len(text)
-            and pc.all(pc.match_substring_regex(text, pattern)).as_py()
-        ]
-        if same:
-            raise InputError(
-                *_other_writing(same, texts, (decimal, thousands), table.point, source)
-            )
-    for name, text in texts.items():
-        _check_signs(name, text, source)
-        _check_marks(name, text, table, source)
-
-
-def _other_writing(
-    names: list[str],
-    texts: dict[str, Any],
-    writing: tuple[str, str | None],
-    point: str,
-    source: str,
-) -> list[str | Setting]:
-    """Return the sentence about columns that read as numbers when these are written otherwise."""
-    decimal, thousands = writing
-    shown = printable(_first(texts[names[0]], _pattern(".", None)))
-    columns = f"column {names[0]!r}" if len(names) == 1 else f"columns {shorten(map(repr, names))}"
-    holds = "holds" if len(names) == 1 else "hold"
-    said: list[str | Setting] = [f"{source}: {columns} {holds} numbers written as {shown!r}; pass "]
-    if decimal != point:
-        said.append(Setting("decimal", decimal))
-    if thousands is not None:
-        said += [" and "] * (decimal != point) + [Setting("thousands", thousands)]
-    elif decimal == "," and all(
-        pc.all(pc.match_substring_regex(texts[name], _pattern(".", ","))).as_py() for name in names
-    ):
-        said += [", or ", Setting("thousands", ","), " if the comma stands between thousands"]
-    return said
-
-
-def _check_signs(name: str, text: pa.ChunkedArray, source: str) -> None:
-    """Raise InputError where numbers have a sign of percent or of money."""
-    if text.null_count < len(text) and pc.all(pc.match_substring_regex(text, SIGNED)).as_py():
-        raise InputError(
-            f"{source}: column {name!r} holds numbers written as "
-            f"{printable(text.drop_null()[0].as_py())!r}; write them without the sign, or leave "
-            "the column out with ",
-            Setting("drop", name),
-        )
-
-
-def _check_marks(name: str, text: pa.ChunkedArray, table: TableSettings, source: str) -> None:
-    """Raise InputError where a few words stand among numbers."""
-    known = text.drop_null()
-    numbers = pc.match_substring_regex(known, _pattern(table.point, table.thousands))
-    count = pc.sum(pc.cast(numbers, pa.int64())).as_py() or 0
-    others = known.filter(pc.invert(numbers))
-    words = pc.unique(others)
-    alone = len(words) == 1 and not str(words[0])[:1].isalnum()
-    if not count or (count < MOSTLY * len(known) and not alone):
-        return
-    shown = [printable(word.as_py())[:40] for word in words[:3]]
-    row, place = (pc.index(column, words[0]).as_py() for column in (text, known))
-    listed = shorten(map(repr, shown), 3)
-    more = "" if len(words) <= 3 else " and others"
-    marks = ",".join(f'"{word}"' if "," in word else word for word in shown)
-    remedy = "if that stands for missing values pass "
-    if len(others) == 1 and place in (0, len(known) - 1) and str(words[0])[:1].isalpha():
-        first = "units, or what stands above it if it holds the names"
-        remedy = f"remove that row if it holds {'totals' if place else first}; or {remedy}"
-    raise InputError(
-        f"{source}: column {name!r} holds numbers but for {len(others)} "
-        f"value{'s' * (len(others) > 1)}, {listed}{more} (first in row {row}, counted from 0); "
-        f"{remedy}",
-        Setting("na", marks),
-        ", or leave the column out with ",
-        Setting("drop", name),
-    )
-
-
-def code_of_digits(values: pa.ChunkedArray, table: TableSettings) -> str:
-    """Return why text that is digits is a code, no measurement; nothing if it may be one."""
-    text = without_marks(values, table)
-    if not pc.all(pc.match_substring_regex(text, "^[0-9]+$")).as_py():
-        return ""
-    reasons = ((ZEROS, "^0[0-9]+$"), (LONG, "^[0-9]{19,}$"))
-    return next(
-        (why for why, one in reasons if pc.any(pc.match_substring_regex(text, one)).as_py()), ""
-    )
-
-
-def is_blank(column: pa.ChunkedArray) -> bool:
-    """Whether a column of text has nothing but white space."""
-    if not _is_short(column):
-        return False
-    return bool(pc.all(is_empty(pc.utf8_trim_whitespace(decoded(column)))).as_py())
-
-
-def _is_short(column: pa.ChunkedArray) -> bool:
-    """Whether a column holds text, no longer than numbers are."""
-    return not is_bytes(plain_kind(column.type)) and longest_text(column) <= LONGEST_NUMBER
-
-
-def without_marks(column: pa.ChunkedArray, table: TableSettings) -> pa.ChunkedArray:
-    """Return text without white space around it, and null where a value is missing."""
-    text = pc.utf8_trim_whitespace(decoded(column).cast(pa.large_string()))
-    marks = text_array((*MISSING_MARKS, *table.marks))
-    return pc.if_else(pc.is_in(text, marks), pa.NULL, text)
-
-
-def _pattern(decimal: str, thousands: str | None) -> str:
-    """Return a regular expression of numbers with these marks."""
-    point = re.escape(decimal)
-    whole = r"\d+" if thousands is None else rf"(?:\d+|\d{{1,3}}(?:{re.escape(thousands)}\d{{3}})+)"
-    return rf"^[+-]?(?:{whole}(?:{point}\d*)?|{point}\d+)(?:[eE][+-]?\d+)?$"
-
-
-def _first(text: pa.ChunkedArray, pattern: str) -> str:
-    """Return the first value that does not read so."""
-    known = text.drop_null()
-    others = known.filter(pc.invert(pc.match_substring_regex(known, pattern)))
-    return str((others if len(others) else known)[0].as_py())[:40]
-
 
 ID_NAMES = ("id", "ids")
 """Of columns that are hardly meant to be features, in any case of letters."""
@@ -264,7 +79,7 @@ def sort_columns(
         name = frame.names[place]
         is_named = name.casefold() in ID_NAMES
         if is_text(plain_kind(values.type)) and place not in frame.index and not is_named:
-            pass
+            from vpem.files.readers.text_columns import code_of_digits, is_blank, numbers_of
 
             numbers = numbers_of(values, table)
             if numbers is None and not is_blank(values):
@@ -288,7 +103,7 @@ def sort_columns(
     left_out = take_counts(frame.source, left_out)
     features = {n: values for n, values in features.items() if frame.names[n] not in left_out}
     if texts:
-        pass
+        from vpem.files.readers.text_columns import check_writing
 
         check_writing(texts, table, frame.source)
     return features, {
@@ -425,109 +240,3 @@ def warn_of_numbers(frame: Frame, features: Sequence[int]) -> None:
             ),
             stacklevel=3,
         )
-
-
-ROWS_A_LEVEL = 2
-"""Text with fewer rows a level, on average, is taken for a category only if somebody says so."""
-
-
-@dataclass(frozen=True)
-class Category:
-    """A column as codes."""
-
-    codes: pa.ChunkedArray  # of levels; NaN: missing
-    names: tuple[str, ...]  # of the levels
-
-
-def take_categories(
-    frame: Frame, columns: dict[int, pa.ChunkedArray], wanted: Wanted
-) -> tuple[dict[int, Category], dict[str, str]]:
-    """Return the columns that are categories, by number, and why others of text are none."""
-    asked = Asked.of(wanted.table.family)
-    assert asked is not None
-    found: dict[int, Category] = {}
-    left_out: dict[str, str] = {}
-    for place, column in columns.items():
-        name = frame.names[place]
-        said = asked.named.get(name) == "categorical"
-        if not said and (place in frame.index or name.casefold() in ID_NAMES):
-            continue
-        if wanted.lenient and name not in asked.named:  # no feature of the model
-            continue
-        declared = pa.types.is_dictionary(frame.kinds[place])
-        if not asked.may_be_category(name, frame.names) or not _is_category(
-            column, declared, wanted
-        ):
-            continue
-        if not (said or declared) and is_text(plain_kind(column.type)):
-            _check_writing(frame, name, column, wanted)
-        try:
-            one = _category(frame, name, column, wanted, said or wanted.columns is not None)
-        except VpemError:
-            if said:
-                raise
-            left_out[name] = "text, long"
-            continue
-        if isinstance(one, str):
-            left_out[name] = one
-        elif one.names:
-            found[place] = one
-    return found, left_out
-
-
-def _check_writing(frame: Frame, name: str, column: pa.ChunkedArray, wanted: Wanted) -> None:
-    """Raise InputError where text is meant to hold numbers, unless it is said to be names."""
-    try:
-        check_writing({name: column}, wanted.table, frame.source)
-    except InputError as error:
-        names = Setting("family", f"{name}=categorical")
-        raise InputError(*error.parts, "; if these are names say ", names) from None
-
-
-def _is_category(column: pa.ChunkedArray, declared: bool, wanted: Wanted) -> bool:
-    """Whether a column holds text that is no numbers, or is declared a category by its file."""
-    kind = plain_kind(column.type)
-    if is_text(kind):
-        return not is_bytes(kind) and (declared or numbers_of(column, wanted.table) is None)
-    return declared and is_numeric(kind)
-
-
-def _category(
-    frame: Frame, name: str, column: pa.ChunkedArray, wanted: Wanted, said: bool
-) -> Category | str:
-    """Return a column as codes; or why it is not taken for a category, unless somebody says so."""
-    if is_text(plain_kind(column.type)):
-        check_strings(name, column, frame.source, frame.file)
-        text = without_marks(column, wanted.table).dictionary_encode().combine_chunks()
-        words: list[str] = text.dictionary.to_pylist()
-        called = in_order(words)
-        place = {name: code for code, name in enumerate(called)}
-        rank = np.array([place[word] for word in words], dtype=np.float64)
-    else:
-        values = decoded(column).cast(pa.float64())
-        text = _unmarked(values, wanted).dictionary_encode().combine_chunks()
-        numbers, _ = numbers_in(pa.chunked_array([text.dictionary]))
-        called = named_numbers(np.sort(numbers))
-        rank = np.argsort(np.argsort(numbers)).astype(np.float64)
-    n_levels, n_values = len(called), len(column) - text.null_count
-    lenient = wanted.lenient
-    if not (said or lenient):
-        if n_levels > min(MOST_LEVELS, n_values / ROWS_A_LEVEL):
-            return f"text, {n_levels} different"
-        if n_levels == 1 and len(column) > 1 and not wanted.keep_constant:
-            return "constant"
-    if not lenient:
-        check_levels(name, n_levels, n_values, frame.source)
-    places, missing = numbers_in(pa.chunked_array([text.indices]))
-    codes = np.full(len(column), np.nan)
-    codes[~missing] = rank[places[~missing]]
-    one = pa.Array.from_buffers(pa.float64(), len(codes), [None, pa.py_buffer(codes)])
-    return Category(pa.chunked_array([one]), called)
-
-
-def _unmarked(values: pa.ChunkedArray, wanted: Wanted) -> pa.ChunkedArray:
-    """Return numbers without NaN, and without those that stand for missing values."""
-    gone = pc.is_null(values, nan_is_null=True)
-    for mark in marked_numbers(wanted.table):
-        gone = pc.or_(gone, pc.fill_null(pc.equal(values, mark), False))
-    return pc.if_else(gone, pa.NULL, values)

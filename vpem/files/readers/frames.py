@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from vpem.checks import (
     BY_NAME,
@@ -31,7 +32,8 @@ from vpem.checks import (
     read_int,
 )
 from vpem.errors import InputError, OwnDataWarning, Setting, brief, did_you_mean, shorten
-from vpem.files.table_settings import TableSettings, columns_of_labels, words_in
+from vpem.files.table_settings import TableSettings
+from vpem.records import words_in
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -381,3 +383,71 @@ def resolve_column(
             f"to {len(names) - 1}, or from -1 backwards"
         )
     return int(column) % len(names)
+
+
+UNKNOWN = frozenset(("", "?", "-1", "na", "n/a", "nan", "null", "none"))
+"""Words that stand for no label, whatever else does."""
+
+
+@dataclass(frozen=True)
+class SomeLabels:
+    """What is known of some rows."""
+
+    values: NDArray[Any]  # (M,) labels, "" or NaN: none; or (M, K) probabilities
+    names: tuple[str, ...] = ()  # of the K columns of probabilities
+
+    def at(self, rows: NDArray[np.intp]) -> SomeLabels:
+        """Return those of these rows, of which -1 has none."""
+        found = self.values[np.maximum(rows, 0)]
+        found[rows < 0] = "" if found.dtype.kind == "U" else np.nan
+        return SomeLabels(found, self.names)
+
+
+def columns_of_labels(asked: Any, names: Sequence[str]) -> list[int]:
+    """Return the columns meant by labels for the fit; [] where a file or a path in one is meant."""
+    if isinstance(asked, str) and asked in names:
+        return [list(names).index(asked)]
+    places: list[int] = []
+    for word in words_in("labels_for_fit", asked):
+        place = list(names).index(str(word)) if word in names else read_int(str(word))
+        if place is None or not -len(names) <= place < len(names):
+            return []
+        places.append(place % len(names))
+    return places
+
+
+def labels_of_columns(
+    columns: Sequence[Iterable[Any]], names: Sequence[str], marks: Sequence[str], source: str
+) -> SomeLabels:
+    """Return the labels (M,) of one column, or the probabilities (M, K) of several.
+
+    ``marks`` are what else stands for a missing value.
+    """
+    unknown = UNKNOWN | {mark.casefold() for mark in marks}
+    words = [[known_label(one, unknown) for one in column] for column in columns]
+    if len(words) == 1:
+        there = [word for word in words[0] if word]
+        if there and all(re.fullmatch("-?[0-9]{1,15}", word) for word in there):
+            return SomeLabels(np.array([float(word or "nan") for word in words[0]]))
+        return SomeLabels(np.array(words[0], dtype=str))
+    found = np.empty((len(words[0]), len(words)))
+    for place, column in enumerate(words):
+        for row, word in enumerate(column):
+            number = read_float(word or "nan")
+            if number is None:
+                raise InputError(
+                    f"{source}: row {row} (counted from 0) has {word[:40]!r} in column "
+                    f"{names[place]!r}; several columns of ", Setting("labels_for_fit"),
+                    " are probabilities of the components",
+                )  # fmt: skip
+            found[row, place] = number
+    return SomeLabels(found, tuple(names))
+
+
+def known_label(value: Any, unknown: frozenset[str]) -> str:
+    """Return a label as people write it, "" where there is none."""
+    if value is None or value != value:
+        return ""
+    whole = isinstance(value, float) and value.is_integer()
+    word = str(int(value) if whole else value).strip()
+    return "" if word.casefold() in unknown else word

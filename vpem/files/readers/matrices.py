@@ -19,10 +19,12 @@ from vpem.files.datasets import Dataset, as_weights
 from vpem.files.matrix import FileMatrix
 from vpem.files.opening import check_unpacked
 from vpem.files.readers.frames import (
+    SomeLabels,
     Wanted,
     ask_of_ids,
     blank_marks,
     choose,
+    labels_of_columns,
     marked_numbers,
     only_guesses,
     refuse_large,
@@ -30,7 +32,7 @@ from vpem.files.readers.frames import (
     warn_of_guesses,
     warn_of_marks,
 )
-from vpem.files.table_settings import SomeLabels, TableSettings, labels_of_columns
+from vpem.files.table_settings import TableSettings
 from vpem.network.partition import Partition, from_agent_of_feature, from_worker_of_row
 
 Parts = tuple[NDArray[Any], NDArray[Any], NDArray[Any]]

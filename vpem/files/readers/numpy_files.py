@@ -154,7 +154,6 @@ def _dataset_of(
     if array.dtype.names is not None:
         if array.ndim != 1:
             raise InputError(f"{source}: records must have one dimension, got {array.ndim}")
-        pass
         from vpem.files.readers.tabular import dataset_of
 
         return dataset_of(frame_of_records(array, source), wanted)

@@ -15,8 +15,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
-from pyarrow import ipc, parquet
 
 from vpem.checks import Floats, ids_by_name
 from vpem.errors import FileError, InputError, VpemError
@@ -48,18 +46,22 @@ from vpem.files.readers.frames import (
     OF_ROWS,
     Choice,
     Frame,
+    SomeLabels,
     Wanted,
     blank_marks,
     choose,
+    labels_of_columns,
     refuse_large,
     warn_of_guesses,
     warn_of_marks,
 )
-from vpem.files.table_settings import SomeLabels, TableSettings, labels_of_columns
+from vpem.files.table_settings import TableSettings
 from vpem.network.partition import from_worker_of_row
 
 if TYPE_CHECKING:
-    from vpem.files.readers.columns import Category
+    from pyarrow import parquet
+
+    from vpem.files.readers.text_columns import Category
 
 
 KINDS = (
@@ -132,6 +134,8 @@ def _of_numbers(values: Floats) -> tuple[Any, ...]:
 
 def _of_others(column: pa.ChunkedArray) -> tuple[Any, ...]:
     """Return the same of a column that is no feature."""
+    import pyarrow.compute as pc
+
     if is_text(column.type):
         column = pc.utf8_trim_whitespace(column.cast(pa.large_string()))
         column = pc.if_else(is_empty(column), pa.NULL, column)
@@ -169,7 +173,7 @@ def dataset_of(frame: Frame, wanted: Wanted) -> Dataset:
     categories: dict[int, Category] = {}
     no_categories: dict[str, str] = {}
     if table.family is not None:
-        from vpem.files.readers.columns import take_categories
+        from vpem.files.readers.text_columns import take_categories
 
         categories, no_categories = take_categories(frame, open_, wanted)
     coded = {n: one.codes for n, one in categories.items()}
@@ -217,8 +221,6 @@ def dataset_of(frame: Frame, wanted: Wanted) -> Dataset:
         coded={p: categories[n].names for p, n in enumerate(features) if n in categories},
     )
     if wanted.profiles is not None:
-        pass
-
         wanted.profiles.extend(profile_of(frame, made, found, features, columns))
     return made
 
@@ -254,7 +256,7 @@ def _numbers(frame: Frame, columns: Columns, table: TableSettings) -> Columns:
     written = [n for n, column in columns.items() if is_text(plain_kind(column.type))]
     if not written:
         return found
-    from vpem.files.readers.columns import check_writing, numbers_of
+    from vpem.files.readers.text_columns import check_writing, numbers_of
 
     for place in written:
         numbers = numbers_of(columns[place], table)
@@ -295,6 +297,8 @@ def _noted(frame: Frame, noted: dict[str, int], found: Columns) -> dict[str, Any
 
 def parquet_frame(file: Path, source: str) -> Frame:
     """Open a Parquet file."""
+    from pyarrow import parquet
+
     with _said(source, "Parquet"), parquet.ParquetFile(file) as opened:
         schema, n_rows = opened.schema_arrow, int(opened.metadata.num_rows)
     names = list(schema.names)
@@ -314,6 +318,8 @@ def parquet_frame(file: Path, source: str) -> Frame:
 
 def arrow_frame(file: Path, source: str) -> Frame:
     """Open a Feather file (version 2), which is one of Arrow."""
+    from pyarrow import ipc
+
     kind = "Feather or Arrow"
     with _said(source, kind), open_regular(file) as stream, ipc.open_file(stream) as opened:
         schema, count = opened.schema, opened.num_record_batches
