@@ -16,8 +16,7 @@ from .options import NO_CSV_AT_ALL, Printing
 if TYPE_CHECKING:
     from vpem.engines.placement import Placement
     from vpem.errors import VpemError
-    from vpem.files.datasets import Dataset
-    from vpem.files.parties.joining import Home
+    from vpem.files.datasets import Dataset, Home
     from vpem.fits.clustering import Clustering
     from vpem.network.partition import Workers
     from vpem.saem.results import SaemFit
@@ -224,7 +223,7 @@ def whole_of(ids: Any, n_rows: int, name: str = "", counted: Any = None) -> Home
     """Return rows all of which took part."""
     import numpy as np
 
-    from vpem.files.parties.joining import Home
+    from vpem.files.datasets import Home
 
     return Home(name, ids, np.arange(n_rows), counted)
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from vpem.checks import Floats, Labels
-    from vpem.files.parties.joining import Home
+    from vpem.files.datasets import Home
     from vpem.files.results import StoredClustering
     from vpem.network.schema import Report
     from vpem.pictures.saved import EvaluationData

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from sklearn.datasets import load_breast_cancer, load_wine
 
 from vpem.files.datasets import Dataset, write_dataset
-from vpem.network.holdings import from_lists
+from vpem.network.partition import from_lists
 
 __all__ = ["breast_cancer", "main", "wine"]
 

@@ -23,7 +23,6 @@ from typing import Any
 
 from vpem.errors import FileError
 from vpem.files.opening import AS_IT_IS, PathLike, open_regular
-from vpem.files.studies.identities import write_new
 
 FILE = "data.spent"
 """Its name, in the folder of the studies, which share it; of its key ``data.spent.key``."""
@@ -91,6 +90,8 @@ class Spent:
         """Return keyed digests of files' contents, by their paths."""
         beside = self.path.with_name(f"{FILE}.key")
         if not beside.exists():
+            from vpem.files.studies.identities import write_new
+
             write_new(beside, secrets.token_bytes(KEY_BYTES), 0o600)
         with open_regular(beside) as file:
             key = file.read(KEY_BYTES + 1)
