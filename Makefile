@@ -5,11 +5,12 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check
 SOURCES := setup.py pyproject.toml $(wildcard vpem/_core/*.pyx vpem/_core/*.pxd vpem/_core/simd/*)
 
-.PHONY: help demo test processors crossings sanitize lint bench site docs pictures wheel clean
+.PHONY: help demo test golden processors crossings sanitize lint bench site docs pictures wheel clean
 
 help:
 	@echo "make demo   build in $(VENV) and show what it does on real data"
 	@echo "make test   build and run every test"
+	@echo "make golden keep what commands print now, which tests/test_golden.py holds them to"
 	@echo "make processors  the numeric tests as other processors run them (half a minute)"
 	@echo "make crossings  options that may not change an answer, crossed (a minute)"
 	@echo "make sanitize  the kernels' tests, stopping at any wrong access (gcc; ten minutes)"
@@ -55,6 +56,10 @@ demo: $(VENV)/built
 # hundreds of commands in processes of their own.
 test: $(VENV)/with-test
 	OMP_WAIT_POLICY=passive PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest --numprocesses auto --dist worksteal
+
+# What commands print and write, in tests/golden; what has not changed by more than rounding stays.
+golden: $(VENV)/with-test
+	OMP_WAIT_POLICY=passive $(BIN)/python -m tests.golden
 
 # Numbers that other processors find: what OpenBLAS and kernels take there, as far as this one can.
 processors: $(VENV)/with-test

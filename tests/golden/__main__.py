@@ -1,0 +1,30 @@
+"""Write the kept results anew: ``python -m tests.golden [GROUP ...]``."""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from pathlib import Path
+
+from .cases import CASES
+from .compare import differences
+from .store import expected, found, keep, path_of, workshop
+
+
+def main(words: list[str]) -> int:
+    """Run groups, write what came of them, and say what has changed."""
+    with tempfile.TemporaryDirectory(prefix="vpem-golden-") as home:
+        shop = workshop(Path(home))
+        for group in words or CASES:
+            now = found(shop, group)
+            before = expected(group) if path_of(group).exists() else {}
+            changed = list(differences(before, now, 0.0))
+            # What differs by less than the tolerance stays as it is.
+            if any(differences(before, now)):
+                keep(group, now)
+            print(f"{group}: {len(now)} cases, {len(changed)} values changed")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
