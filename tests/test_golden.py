@@ -4,9 +4,11 @@ import copy
 
 import pytest
 
+import vpem_cli.app
+
 from .golden import store
 from .golden.cases import CASES
-from .golden.compare import differences, shorten
+from .golden.compare import differences, shorten, shortened
 
 
 @pytest.fixture(scope="module")
@@ -26,19 +28,19 @@ def told(wrong, most=20):
 
 @pytest.mark.parametrize("group", CASES)
 def test_results_are_those_that_were_kept(shop, group):
-    wrong = list(differences(store.expected(group), store.found(shop, group)))
+    wrong = store.changes(group, store.expected(group), store.found(shop, group))
     assert not wrong, f"{told(wrong)}\n'make golden' keeps what is found, if that is meant"
 
 
 def test_a_number_that_has_changed_is_named():
     kept = store.expected("fit")
-    steps = kept["one agent"]["steps"]
+    bic = kept["one agent"]["1"]["out"]["bic"]
     for change in (3e-8, -3e-8):
         moved = copy.deepcopy(kept)
-        moved["one agent"]["steps"][0]["out"]["bic"] *= 1 + change
+        moved["one agent"]["1"]["out"]["bic"] *= 1 + change
         ((path, before, after),) = differences(kept, moved)
-        assert path == "/one agent/steps/0/out/bic"
-        assert (before, after) == (steps[0]["out"]["bic"], before * (1 + change))
+        assert path == "/one agent/1/out/bic"
+        assert (before, after) == (bic, bic * (1 + change))
         assert path in told([(path, before, after)])
 
 
@@ -61,4 +63,37 @@ def test_long_values_are_shortened_without_losing_a_change():
         change(other)
         assert list(differences(shorten(long), shorten(other)))
     lines = [f"row {i} {i / 7}" for i in range(90)]
-    assert list(differences(shorten(lines), shorten([*lines[:50], "row", *lines[51:]])))
+    ends = [shortened({"steps": [{"out": out, "err": []}]}) for out in (lines, lines[::-1])]
+    assert list(differences(*ends))
+
+
+def leaves(command, path=()):
+    """Yield the words of every command."""
+    for name, inner in getattr(command, "commands", {}).items():
+        yield from leaves(inner, (*path, name))
+    if not hasattr(command, "commands"):
+        yield " ".join(path)
+
+
+def test_every_command_has_a_case():
+    lines = [
+        line.removeprefix("process ")
+        for cases in CASES.values()
+        for case in cases.values()
+        for whole in store.lines_of(case)
+        for line in whole.split(" || ")
+    ]
+    for command in leaves(vpem_cli.app.command()):
+        assert any(f"{line} ".startswith(f"{command} ") for line in lines), command
+
+
+CODES = {"errors": 2, "studies/check": 2, "fit/not converged": 3}
+"""Of groups and cases whose last command does not end with 0."""
+
+
+@pytest.mark.parametrize("group", CASES)
+def test_commands_end_as_they_are_meant_to(group):
+    for name, steps in store.expected(group).items():
+        *first, last = [step["code"] for number, step in steps.items() if number != "files"]
+        assert set(first) <= {0}, name
+        assert last == CODES.get(f"{group}/{name}", CODES.get(group, 0)), name

@@ -7,8 +7,7 @@ import tempfile
 from pathlib import Path
 
 from .cases import CASES
-from .compare import differences
-from .store import expected, found, keep, path_of, workshop
+from .store import changes, expected, found, keep, path_of, workshop
 
 
 def main(words: list[str]) -> int:
@@ -18,11 +17,13 @@ def main(words: list[str]) -> int:
         for group in words or CASES:
             now = found(shop, group)
             before = expected(group) if path_of(group).exists() else {}
-            changed = list(differences(before, now, 0.0))
+            changed = changes(group, before, now)
             # What differs by less than the tolerance stays as it is.
-            if any(differences(before, now)):
+            if changed:
                 keep(group, now)
             print(f"{group}: {len(now)} cases, {len(changed)} values changed")
+            for path, one, other in changed[:20]:
+                print(f"    {path}: {one!r:.100} -> {other!r:.100}")
     return 0
 
 

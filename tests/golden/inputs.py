@@ -136,11 +136,32 @@ def _answers() -> str:
     return _csv(*lines)
 
 
+def _pulsars() -> str:
+    """Write columns as HTRU2 has them, without heads."""
+    return _csv(*[[*row, *row[:2], number % 2] for number, row in enumerate(_rows(20, 10))])
+
+
+def _messages() -> str:
+    """Write what a member has noted of two runs."""
+    lines: list[dict[str, object]] = []
+    for run, words in enumerate(("fit", "predict")):
+        lines.append({"time": f"2026-01-0{run + 1}T10:00:00.000000Z",
+                      "run": {"id": f"{run:016x}", "command": words, "edition": 2}})  # fmt: skip
+        for number, kind in enumerate(("options", "ids", "setup", "estep", "estep", "result")):
+            way = "received" if (number + run) % 2 else "sent"
+            lines.append({
+                "time": f"2026-01-0{run + 1}T10:00:0{number + 1}.000000Z", "way": way,
+                "peer": "hub" if number % 3 else "clinic", "kind": kind,
+                "bytes": 100 * number + run, "hmac": f"{number:064x}",
+            })  # fmt: skip
+    return "".join(json.dumps(line, separators=(",", ":")) + "\n" for line in lines)
+
+
 OWN_CURVE = '''"""A curve of one's own."""
 import numpy as np
 
 
-def height(t, end, rate):
+def height(t, end=20.0, rate=0.2):
     return end * (1 - np.exp(-rate * (t + 3.0)))
 '''
 
@@ -185,9 +206,14 @@ TEXTS = {
     "answers.csv": _answers(),
     "own.py": OWN_CURVE,
     "german.csv": _people().replace(",", ";").replace(".", ","),
-    "known.csv": "p00,well\np01,ill\np04,well\np07,ill\n",
+    "known.csv": "id,label\np00,well\np01,ill\np04,well\np07,ill\n",
     "key.txt": "00112233445566778899aabbccddeeff" * 2,
     "partition.json": json.dumps({"clinic": ["height", 3], "registry": [1], "lab": [2, 4, 5]}),
+    "relayed.json": json.dumps({
+        "clinic": [0, 3], "registry": [1], "hospice": [], "lab": [2, 4, 5]
+    }),
+    "lab-heart.log": _messages(),
+    "pulsars.csv": _pulsars(),
     "workers.json": json.dumps({"a": list(range(20)), "b": list(range(20, 48))}),
     "devices.json": json.dumps({
         "one": [f"child {n}" for n in range(4)], "two": [f"child {n}" for n in range(4, 10)]

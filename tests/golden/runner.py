@@ -14,12 +14,14 @@ import os
 import re
 import shlex
 import shutil
+import socket
 import stat
 import subprocess
 import sys
 import tempfile
 import warnings
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -27,15 +29,23 @@ MAIN = "import sys, vpem_cli; vpem_cli.main(sys.argv[1:])"
 ENVIRONMENT = {"COLUMNS": "100", "NO_COLOR": "1", "TERM": "dumb", "MPLBACKEND": "Agg", "TZ": "UTC"}
 LAUNCHERS = ("PMI", "OMPI_", "PMIX", "SLURM_", "MPI_", "HYDRA_", "HYDI_")
 
-MASKED = frozenset({"seconds", "iterations_per_second", "versions", "version", "digest"})
+MASKED = frozenset({
+    "seconds", "iterations_per_second", "versions", "version", "vpem", "digest", "words",
+    "n_threads", "variables",
+})  # fmt: skip
 """Keys of numbers and words that differ from run to run, or from machine to machine."""
 
+
+NUMBER = r"\d[\d,]*(?:\.\d+)?(?:e[-+]?\d+)?"
 MASKS = (
-    (re.compile(r"\b\d+(\.\d+)?(e-\d+)?( ?)(s|ms|min)\b"), r"#\3\4"),
-    (re.compile(r"\b20\d\d-\d\d-\d\d([T ]\d\d:\d\d(:\d\d(\.\d+)?)?)?(Z|\+00:00)?"), "DATE"),
-    (re.compile(r"\bvpem \d+\.\d+\.\d+\S*"), "vpem VERSION"),
+    (re.compile(rf"\b{NUMBER}(?= (?:s|ms|minutes?|hours?)\b)"), "#"),
+    (re.compile(rf"(?<=seconds) +{NUMBER}|(?<=per second) +{NUMBER}"), " #"),
+    (re.compile(r" *\b\d(?:\.\d+)?e-(?:1[2-9]|[2-9]\d|\d{3})\b"), " ~0"),  # rounding alone
+    (re.compile(r"\b20\d\d-\d\d-\d\d(?:[T ]\d\d:\d\d(?::\d\d(?:\.\d+)?)?)?(?:Z|\+00:00)?"), "DATE"),
+    (re.compile(r"\bvpem(?: | = \"|-)\d+\.\d+\.\d+\S*"), "vpem VERSION"),
     (re.compile(r"\b[0-9a-f]{32,}\b"), "HEX"),
-    (re.compile(r"(?<=seconds) +[0-9][0-9.e+-]*|(?<=per second) +[0-9][0-9.e+-]*"), " #"),
+    (re.compile(r"(?<![\w+/])[0-9A-Za-z+/]{60,}={0,2}"), "BASE64"),
+    (re.compile(r"(?s)-----BEGIN ([A-Z ]+)-----.*?-----END \1-----"), r"PEM of a \1"),
 )
 """What differs so within text, and what stands in its place."""
 
@@ -43,27 +53,54 @@ MASKS = (
 # ---- what a command leaves behind ---------------------------------------------------------------
 
 
-def clean(value: Any, folder: str) -> Any:
-    """Return a value without times, dates, versions, and names of temporary folders."""
+def _is_of_run(name: str, value: Any) -> bool:
+    """Whether a value is a name that was drawn at random, or foretells times on this machine."""
+    drawn = name in ("id", "run") and re.fullmatch("[0-9a-f]{16,}", str(value))
+    return bool(drawn) or (name == "time" and isinstance(value, dict))
+
+
+def clean(value: Any, hidden: dict[str, str]) -> Any:
+    """Return a value without times, dates, versions, and with other words for hidden ones."""
     if isinstance(value, dict):
-        return {name: "#" if name in MASKED else clean(one, folder) for name, one in value.items()}
+        return {
+            clean(name, hidden): "#" if name in MASKED or _is_of_run(name, one)
+            else clean(one, hidden)
+            for name, one in value.items()
+        }  # fmt: skip
     if isinstance(value, list | tuple):
-        return [clean(one, folder) for one in value]
+        return [clean(one, hidden) for one in value]
     if isinstance(value, float) and (value != value or value in (float("inf"), -float("inf"))):
         return str(value)
     if isinstance(value, str):
-        value = value.replace(folder, "FOLDER")
+        for word, instead in hidden.items():
+            value = value.replace(word, instead)
         for pattern, instead in MASKS:
             value = pattern.sub(instead, value)
     return value
 
 
-def text_of(words: str) -> Any:
-    """Return the object that a text is the JSON of, or else its lines."""
+@cache
+def _twelve() -> re.Pattern[str]:
+    """Return what finds the words of a fingerprint, of which there are six in a line."""
+    from mnemonic import Mnemonic
+
+    word = "|".join(Mnemonic("english").wordlist)
+    return re.compile(rf"\b(?:(?:{word}) ){{5}}(?:{word})\b")
+
+
+def text_of(words: str, of_members: bool = False) -> Any:
+    """Return the object that a text is the JSON of, or the objects of its lines, or its lines."""
     if words.lstrip().startswith(("{", "[")):
         with contextlib.suppress(ValueError):
             return json.loads(words)
-    return words.splitlines()
+        with contextlib.suppress(ValueError):
+            return [json.loads(line) for line in words.splitlines()]
+    for pattern, instead in MASKS:
+        words = pattern.sub(instead, words)
+    if of_members:  # columns are as wide as the words in them
+        words = re.sub("──+", "──", re.sub("  +", "  ", _twelve().sub("WORDS", words)))
+    # Progress is told where something takes its time.
+    return [line for line in words.splitlines() if not line.startswith("DATE (after # s)")]
 
 
 def _plain(value: Any) -> Any:
@@ -124,6 +161,19 @@ def _page(words: str) -> dict[str, Any]:
     return {"told": told, "sha256": hashlib.sha256(words.encode()).hexdigest()}
 
 
+def _noted(words: str) -> list[Any]:
+    """Return what stands in a log, sorted: several processes take turns as they like."""
+    found = []
+    for line in words.splitlines():
+        one = clean(json.loads(line), {})
+        if "event" in one:  # a relay learns of members in any order, and counts what TLS adds
+            one = {name: one.get(name) for name in ("event", "from", "to")}
+        elif one.get("kind") == "result":  # times are in it
+            one["bytes"] = "#"
+        found.append(one)
+    return [json.loads(line) for line in sorted({json.dumps(one) for one in found})]
+
+
 def content(path: Path) -> Any:
     """Return what is in a file that a command has written."""
     import h5py
@@ -143,7 +193,11 @@ def content(path: Path) -> Any:
     if h5py.is_hdf5(path):
         return _hdf5(path)
     words = path.read_bytes().decode("utf-8", "backslashreplace")
-    return _page(words) if path.suffix in (".svg", ".html") else text_of(words)
+    if path.suffix in (".log", ".spent"):
+        return _noted(words)
+    if path.suffix in (".svg", ".html"):
+        return _page(words)
+    return text_of(words, path.suffix in (".toml", ".request", ".known"))
 
 
 # ---- running ------------------------------------------------------------------------------------
@@ -184,26 +238,68 @@ def settled(folder: Path, given: bytes = b"") -> Iterator[tuple[Caught, Caught]]
         os.environ.update(kept)
 
 
-def _ranks(count: str, words: list[str], folder: Path) -> tuple[int, str, str]:
-    """Run a command as so many ranks of an MPI job."""
-    beside = f"{Path(sys.executable).parent}{os.pathsep}{os.defpath}"
-    line = [shutil.which("mpiexec", path=beside) or "mpiexec", "-n", count]
+def _process(words: list[str], folder: Path, first: list[str]) -> subprocess.Popen[str]:
+    """Start a command as a process of its own, or as ranks of a launcher."""
     plain = {name: one for name, one in os.environ.items() if not name.startswith(LAUNCHERS)}
     plain |= {**ENVIRONMENT, "OMP_NUM_THREADS": "1", "HWLOC_XMLFILE": ""}
-    done = subprocess.run(
-        [*line, sys.executable, "-c", MAIN, *words, "--engine", "mpi"], cwd=folder, env=plain,
-        capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=300, check=False,
+    return subprocess.Popen(
+        [*first, sys.executable, "-c", MAIN, *words], cwd=folder, env=plain, text=True,
+        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
     )  # fmt: skip
-    return done.returncode, done.stdout, done.stderr
+
+
+def _apart(lines: list[str], folder: Path) -> tuple[int, str, str]:
+    """Run command lines at the same time, each as a process of its own: the first one's results.
+
+    A relay stands last, and is ended when all others have ended.
+    """
+    running, errors = [], ""
+    try:
+        for line in lines:
+            words, first = shlex.split(line), []
+            if words[0] == "mpiexec":
+                beside = f"{Path(sys.executable).parent}{os.pathsep}{os.defpath}"
+                first = [shutil.which("mpiexec", path=beside) or "mpiexec", "-n", words[1]]
+                words = [*words[2:], "--engine", "mpi"]
+            place = _own_folder(folder, words) if "--as" in words else folder
+            running.append(_process(words[words[0] == "process" :], place, first))
+        told = []
+        for line, process in zip(lines, running, strict=True):
+            if line.startswith("relay "):
+                process.terminate()
+            told.append(process.communicate(timeout=120))
+    finally:
+        for process in running:
+            if process.poll() is None:
+                process.kill()
+                process.communicate()
+    for number, (_, err) in enumerate(told):
+        mark = f"[{number}] " if len(lines) > 1 else ""
+        errors += "".join(f"{mark}{line}\n" for line in err.splitlines())
+    codes = [process.returncode for process in running if process.returncode not in (0, 143)]
+    return next(iter(codes), 0), told[0][0], errors
+
+
+def _own_folder(folder: Path, words: list[str]) -> Path:
+    """Make a folder for a member, with copies of what there is but for others' keys."""
+    name = words[words.index("--as") + 1]
+    (folder / name).mkdir(mode=0o700)
+    for path in folder.iterdir():
+        if path.is_file() and (path.suffix != ".key" or path.stem == name):
+            shutil.copy2(path, folder / name)
+    return folder / name
 
 
 def run_line(line: str, folder: Path) -> tuple[int, str, str]:
     """Run one command line: exit code, standard output, standard error.
 
-    ``< FILE`` and ``> FILE`` are as in a shell, and ``mpiexec N`` in front asks for N ranks.
+    ``< FILE`` and ``> FILE`` are as in a shell. Processes of their own have lines with ``process``
+    or ``mpiexec N`` in front, and those between which stands ``||``, which run at the same time.
     """
     import vpem_cli
 
+    if " || " in line or line.startswith(("process ", "mpiexec ")):
+        return _apart(line.split(" || "), folder)
     words = shlex.split(line)
     target, given = None, b""
     while len(words) > 2 and words[-2] in ("<", ">"):
@@ -212,8 +308,6 @@ def run_line(line: str, folder: Path) -> tuple[int, str, str]:
             given = (folder / name).read_bytes()
         else:
             target = folder / name
-    if words[0] == "mpiexec":
-        return _ranks(words[1], words[2:], folder)
     with settled(folder, given) as (out, err):
         code = vpem_cli.run(words)
         told = out.told()
@@ -221,6 +315,13 @@ def run_line(line: str, folder: Path) -> tuple[int, str, str]:
         target.write_text(told, encoding="utf-8")
         told = ""
     return code, told, err.told()
+
+
+def free_port() -> int:
+    """Return a port at which nobody listens."""
+    with socket.socket() as door:
+        door.bind(("127.0.0.1", 0))
+        return int(door.getsockname()[1])
 
 
 class Workshop:
@@ -281,25 +382,37 @@ class Workshop:
             source = self.home / "made" / name
             (shutil.copytree if source.is_dir() else shutil.copy2)(source, folder / name)
         before = {path for path in folder.rglob("*") if path.is_file()}
+        members = any(line.startswith("party ") for line in lines)
+        port = str(free_port()) if any("PORT" in line for line in lines) else "PORT"
         steps = []
         for line in lines:
-            code, out, err = run_line(line, folder)
-            step = {"vpem": line, "code": code, "out": text_of(out), "err": err.splitlines()}
-            steps.append(step)
+            code, *told = run_line(line.replace("PORT", port), folder)
+            out, err = (text_of(one, members) for one in told)
+            steps.append({"line": line, "code": code, "out": out, "err": err})
+            if line.startswith("doctor"):
+                steps[-1]["out"] = outline(steps[-1]["out"])
         kept = {
             str(path.relative_to(folder)): content(path)
             for path in sorted(folder.rglob("*"))
-            if path.is_file() and path not in before and not path.is_symlink()
+            if path.is_file()
+            and path not in before
+            and not path.is_symlink()
+            and (path.parent == folder or not (folder / path.name).exists())
         }
         found = {"steps": steps} | ({"files": kept} if kept else {})
         shutil.rmtree(folder)
-        return clean(found, str(folder))
+        return clean(found, {str(folder): "FOLDER", port: "PORT"})
+
+
+def outline(value: Any) -> Any:
+    """Return the names in a value, for what is of this machine, and of text the first line."""
+    if isinstance(value, dict):
+        return {name: outline(one) for name, one in value.items()}
+    return value[:1] if isinstance(value, list) and value and isinstance(value[0], str) else "#"
 
 
 def quick() -> None:
     """Make the tree of commands once: that takes as long as a small fit."""
-    from functools import cache
-
     import vpem_cli.app
 
     if not hasattr(vpem_cli.app.command, "cache_info"):

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from .cases import CASES
-from .compare import shorten
+from .cases import CASES, ROUGH, UNSETTLED
+from .compare import TOLERANCE, differences, shortened
 from .inputs import MADE, TEXTS
 from .runner import Workshop, quick
 
@@ -29,7 +29,21 @@ def lines_of(case: str | tuple[str, ...]) -> list[str]:
 
 def found(shop: Workshop, group: str) -> dict[str, Any]:
     """Run the cases of a group, and return what each left behind, shortened."""
-    return {name: shorten(shop.run(lines_of(case))) for name, case in CASES[group].items()}
+    return {name: shortened(shop.run(lines_of(case))) for name, case in CASES[group].items()}
+
+
+def changes(group: str, before: dict[str, Any], now: dict[str, Any]) -> list[Any]:
+    """Return where the results of a group differ: path, what was there, and what is."""
+    wrong = list(differences(list(before), list(now), path="cases"))
+    for name, one in now.items():
+        near = ROUGH.get(f"{group}/{name}", ROUGH.get(group, TOLERANCE))
+        left_out = UNSETTLED.get(f"{group}/{name}", ())
+        wrong += [
+            found
+            for found in differences(before.get(name, "(absent)"), one, near, f"/{name}")
+            if not any(f"/{part}" in found[0] for part in left_out)
+        ]
+    return wrong
 
 
 def path_of(group: str) -> Path:
@@ -37,9 +51,59 @@ def path_of(group: str) -> Path:
     return HERE / f"{group}.json"
 
 
+# ---- files --------------------------------------------------------------------------------------
+
+
+def delta(base: dict[str, Any], value: dict[str, Any]) -> dict[str, Any]:
+    """Return what of a value is not as in another one, and under ``-`` the names that it lacks."""
+    found: dict[str, Any] = {}
+    for name, one in value.items():
+        other = base.get(name, ...)
+        if isinstance(one, dict) and isinstance(other, dict) and one and other:
+            if inner := delta(other, one):
+                found[name] = inner
+        elif type(one) is not type(other) or one != other or repr(one) != repr(other):
+            found[name] = {"=": one} if isinstance(one, dict) else one
+    lacks = [name for name in base if name not in value]
+    return found | ({"-": lacks} if lacks else {})
+
+
+def applied(base: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
+    """Return the value of which these are the changes."""
+    found = {name: one for name, one in base.items() if name not in changes.get("-", ())}
+    for name, one in changes.items():
+        if name == "-":
+            continue
+        if isinstance(one, dict):
+            found[name] = one["="] if "=" in one else applied(found[name], one)
+        else:
+            found[name] = one
+    return found
+
+
+def packed(values: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    """Return cases as changes of earlier ones, where that is shorter."""
+    found: dict[str, Any] = {}
+    for name, value in values.items():
+        found[name] = value
+        for other in list(values)[: list(values).index(name)]:
+            shorter = {"like": other, "but": delta(values[other], value)}
+            if len(json.dumps(shorter)) < len(json.dumps(found[name])):
+                found[name] = shorter
+    return found
+
+
+def unpacked(kept: dict[str, Any]) -> dict[str, Any]:
+    """Return the cases that were packed."""
+    found: dict[str, Any] = {}
+    for name, one in kept.items():
+        found[name] = applied(found[one["like"]], one["but"]) if "like" in one else one
+    return found
+
+
 def expected(group: str) -> dict[str, Any]:
     """Return the kept results of a group."""
-    return json.loads(path_of(group).read_text(encoding="utf-8"))
+    return unpacked(json.loads(path_of(group).read_text(encoding="utf-8")))
 
 
 def _written(value: Any, depth: int, room: int) -> Iterator[str]:
@@ -62,5 +126,5 @@ def _written(value: Any, depth: int, room: int) -> Iterator[str]:
 
 def keep(group: str, value: dict[str, Any]) -> None:
     """Write the results of a group, a line for each short value."""
-    text = "\n".join(_written(value, 7, 100)) + "\n"
+    text = "\n".join(_written(packed(value), 9, 240)) + "\n"
     path_of(group).write_text(text, encoding="utf-8")
