@@ -1,4 +1,7 @@
-"""Measure how fast vpem is: ``python -m benchmarks [PART ...] [--size small|medium|full]``."""
+"""Measure how fast vpem is: ``python -m benchmarks [PART ...] [--size small|medium|full]``.
+
+``python -m benchmarks same OTHER_CHECKOUT`` measures nothing: it compares what two builds do.
+"""
 
 from __future__ import annotations
 
@@ -73,6 +76,11 @@ def arguments(words: list[str] | None = None) -> argparse.Namespace:
 
 def main(words: list[str] | None = None) -> int:
     """Run the parts asked for, show tables, keep every number, draw plots."""
+    words = sys.argv[1:] if words is None else words
+    if words[:1] == ["same"]:
+        from .same import main as compare
+
+        return compare(words[1:])
     given = arguments(words)
     options = Options(
         given.size, given.repeats, thread_count(given.threads), given.once, given.update

@@ -5,8 +5,10 @@ import copy
 import pytest
 
 import vpem_cli.app
+from benchmarks import same
 
-from .golden import store
+from .forks import ROOT, interpreter
+from .golden import runner, store
 from .golden.cases import CASES
 from .golden.compare import differences, shorten, shortened
 
@@ -14,7 +16,9 @@ from .golden.compare import differences, shorten, shortened
 @pytest.fixture(scope="module")
 def shop(tmp_path_factory):
     """Where cases are run, and what they begin with is made once."""
-    return store.workshop(tmp_path_factory.mktemp("golden"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(runner, "interpreter", interpreter)
+        yield store.workshop(tmp_path_factory.mktemp("golden"))
 
 
 def told(wrong, most=20):
@@ -97,3 +101,24 @@ def test_commands_end_as_they_are_meant_to(group):
         *first, last = [step["code"] for number, step in steps.items() if number != "files"]
         assert set(first) <= {0}, name
         assert last == CODES.get(f"{group}/{name}", CODES.get(group, 0)), name
+
+
+def test_two_builds_are_compared_to_the_bit(capsys):
+    assert same.main([str(ROOT), "--only", "errors/no such *"]) == 0
+    assert capsys.readouterr().out == "4 cases, 0 differ\n"
+    ours = {"fit/one": {"steps": [{"out": {"bic": 1.0}}]}}
+    theirs = {"fit/one": {"steps": [{"out": {"bic": 1.0 + 2**-52}}]}}
+    assert same.compared(ours, ours) == {}
+    assert same.compared(ours, theirs) == {"fit/one": [("/steps/0/out/bic", 1.0 + 2**-52, 1.0)]}
+
+
+def test_what_is_no_checkout_is_refused(tmp_path):
+    with pytest.raises(SystemExit, match="is no checkout of vpem"):
+        same.main([str(tmp_path)])
+    with pytest.raises(SystemExit, match="no case is called"):
+        same.main([str(ROOT), "--only", "nothing"])
+    for name in ("vpem/_core/x.pyx", "vpem/__init__.py", "cli/__init__.py"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    with pytest.raises(SystemExit, match="has no built kernels"):
+        same.main([str(tmp_path)])

@@ -238,12 +238,18 @@ def settled(folder: Path, given: bytes = b"") -> Iterator[tuple[Caught, Caught]]
         os.environ.update(kept)
 
 
+def interpreter() -> str:
+    """Return what runs Python for processes of their own."""
+    return sys.executable
+
+
 def _process(words: list[str], folder: Path, first: list[str]) -> subprocess.Popen[str]:
     """Start a command as a process of its own, or as ranks of a launcher."""
+
     plain = {name: one for name, one in os.environ.items() if not name.startswith(LAUNCHERS)}
     plain |= {**ENVIRONMENT, "OMP_NUM_THREADS": "1", "HWLOC_XMLFILE": ""}
     return subprocess.Popen(
-        [*first, sys.executable, "-c", MAIN, *words], cwd=folder, env=plain, text=True,
+        [*first, interpreter(), "-c", MAIN, *words], cwd=folder, env=plain, text=True,
         stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
     )  # fmt: skip
 
@@ -423,7 +429,7 @@ def main() -> int:
     """Run the cases of standard input, and write what came of them to the file that is named."""
     given = json.load(sys.stdin)
     quick()
-    found = {}
+    found: dict[str, Any] = {}
     with tempfile.TemporaryDirectory(prefix="vpem-golden-") as home:
         shop = Workshop(Path(home), Path(given["data"]), given["texts"], given["made"])
         for name, lines in given["cases"].items():
