@@ -82,7 +82,9 @@ def begin(
     packages.mkdir()
     for name, source in (("vpem", "vpem"), ("vpem_cli", "cli"), ("data", "data")):
         (packages / name).symlink_to(checkout / source)
-    given = {"data": str(ROOT / "data"), "texts": TEXTS, "made": MADE, "cases": cases}
+    kept = RUNNER.parent / "files"
+    given = {"data": str(ROOT / "data"), "kept": str(kept), "texts": TEXTS, "made": MADE,
+             "cases": cases}  # fmt: skip
     # Whatever else is installed there, these packages come first, in all processes.
     settings = {"PYTHONPATH": str(packages), "OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "passive"}
     (folder / "cases.json").write_text(json.dumps(given), encoding="utf-8")

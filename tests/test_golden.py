@@ -1,14 +1,17 @@
 """What commands print and write is what they printed and wrote before: see `tests/golden`."""
 
 import copy
+import re
 
+import h5py
 import pytest
 
 import vpem_cli.app
 from benchmarks import same
+from vpem.settings import SAEM_MODELS
 
 from .forks import ROOT, interpreter
-from .golden import runner, store
+from .golden import files, runner, store
 from .golden.cases import CASES
 from .golden.compare import differences, shorten, shortened
 
@@ -71,12 +74,12 @@ def test_long_values_are_shortened_without_losing_a_change():
     assert list(differences(*ends))
 
 
-def leaves(command, path=()):
-    """Yield the words of every command."""
+def commands(command, path=()):
+    """Yield the words of every command, and the command."""
     for name, inner in getattr(command, "commands", {}).items():
-        yield from leaves(inner, (*path, name))
+        yield from commands(inner, (*path, name))
     if not hasattr(command, "commands"):
-        yield " ".join(path)
+        yield " ".join(path), command
 
 
 def test_every_command_has_a_case():
@@ -87,11 +90,14 @@ def test_every_command_has_a_case():
         for whole in store.lines_of(case)
         for line in whole.split(" || ")
     ]
-    for command in leaves(vpem_cli.app.command()):
+    for command, _ in commands(vpem_cli.app.command()):
         assert any(f"{line} ".startswith(f"{command} ") for line in lines), command
 
 
-CODES = {"errors": 2, "studies/check": 2, "fit/not converged": 3}
+CODES = {
+    "errors": 2, "studies/check": 2, "fit/not converged": 3,
+    "files/profile.svg": 2, "files/hub.key": 2, "files/relay.log": 2,
+}  # fmt: skip
 """Of groups and cases whose last command does not end with 0."""
 
 
@@ -101,6 +107,46 @@ def test_commands_end_as_they_are_meant_to(group):
         *first, last = [step["code"] for number, step in steps.items() if number != "files"]
         assert set(first) <= {0}, name
         assert last == CODES.get(f"{group}/{name}", CODES.get(group, 0)), name
+
+
+def test_every_file_is_read_by_a_case():
+    there = {path.name for path in store.KEPT.iterdir()}
+    assert there == set(files.names())
+    assert sum(path.stat().st_size for path in store.KEPT.iterdir()) < 800_000
+    told = " ".join([*files.READ, *(line for case in files.READ.values()
+                                    for line in store.lines_of(case))])  # fmt: skip
+    assert not [name for name in there if name not in told]
+
+
+def kinds_of_code():
+    """The kinds of HDF5 files that the code names, wherever that is."""
+    texts = [path.read_text(encoding="utf-8") for room in ("vpem", "cli")
+             for path in sorted((ROOT / room).rglob("*.py"))]  # fmt: skip
+    return {kind for text in texts for kind in re.findall(r'"(vpem-[a-z-]+[a-z])"', text)}
+
+
+NO_FILES = {"vpem-read", "vpem-unpack", "vpem-imputed", "vpem-samples"}
+"""Threads; and tables of which HDF5 files are other kinds: an imputation, a dataset."""
+
+
+def test_every_kind_that_the_code_knows_has_a_file():
+    kinds, models = set(), set()
+    for path in store.KEPT.iterdir():
+        if h5py.is_hdf5(path):
+            with h5py.File(path) as file:
+                kinds.add(file.attrs["encoding-type"].decode())
+                models.add(bytes(file.attrs.get("model", b"")).decode())
+    assert kinds == kinds_of_code() - NO_FILES
+    assert set(SAEM_MODELS) <= models
+    endings = {path.suffix for path in store.KEPT.iterdir()}
+    assert endings >= {".h5", ".ckpt", ".csv", ".parquet", ".npz", ".json", ".svg", ".toml", ".key",
+                       ".crt", ".request", ".known", ".log", ".spent"}  # fmt: skip
+
+
+def test_every_command_that_keeps_a_state_has_a_checkpoint():
+    for words, command in commands(vpem_cli.app.command()):
+        if {"checkpoint", "state"} & {option.name for option in command.params}:
+            assert any(line.startswith(words) for line in files.CHECKPOINTS.values()), words
 
 
 def test_two_builds_are_compared_to_the_bit(capsys):

@@ -1,4 +1,7 @@
-"""Write the kept results anew: ``python -m tests.golden [GROUP ...]``."""
+"""Write the kept results anew: ``python -m tests.golden [--files] [GROUP ...]``.
+
+Files that are to be read for ever are made where there are none, with ``--files`` all of them.
+"""
 
 from __future__ import annotations
 
@@ -7,14 +10,18 @@ import tempfile
 from pathlib import Path
 
 from .cases import CASES
+from .files import make
 from .store import changes, expected, found, keep, path_of, workshop
 
 
 def main(words: list[str]) -> int:
     """Run groups, write what came of them, and say what has changed."""
     with tempfile.TemporaryDirectory(prefix="vpem-golden-") as home:
+        for name in make(workshop(Path(home)), "--files" in words):
+            print(f"files/{name}")
+    with tempfile.TemporaryDirectory(prefix="vpem-golden-") as home:
         shop = workshop(Path(home))
-        for group in words or CASES:
+        for group in [word for word in words if word != "--files"] or CASES:
             now = found(shop, group)
             before = expected(group) if path_of(group).exists() else {}
             changed = changes(group, before, now)

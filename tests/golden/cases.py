@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from .files import READ
 from .inputs import FEW
 
 Lines = str | tuple[str, ...]
@@ -504,6 +505,7 @@ CASES: dict[str, dict[str, Lines]] = {
         "heading of demo": "demo --keep data",
         "demo of a study": "study demo --keep data",
     },
+    "files": READ,
 }
 
 ROUGH = {
@@ -511,6 +513,7 @@ ROUGH = {
     "kmeans/features, single precision": 1e-4,
     "saem": 1e-5,
     "individuals": 1e-6,
+    "files": 1e-6,
 }
 """Groups and cases in which last bits become more than elsewhere: second derivatives of SAEM."""
 

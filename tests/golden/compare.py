@@ -12,7 +12,7 @@ TOLERANCE = 1e-8
 LONGEST = 6
 """Lists of numbers beyond that are shortened."""
 
-LINES = 24
+LINES = 16
 """Texts beyond that are shortened."""
 
 NUMBER = re.compile(r"(?<![\w.])[-+]?\d+(?:\.\d+)?(?:e[-+]?\d+)?(?![\w])")
@@ -171,8 +171,8 @@ def _lines(value: list[str]) -> Any:
     numbers = [float(one) for line in value for one in NUMBER.findall(line)]
     return {
         "lines": len(value),
-        "first": [line[:300] for line in value[:8]],
-        "last": [line[:300] for line in value[-2:]],
+        "first": [line[:200] for line in value[:6]],
+        "last": [line[:200] for line in value[-2:]],
         "numbers": len(numbers),
         "sum": float(sum(numbers)),
         "letters": sum(len(NUMBER.sub("", line)) for line in value),

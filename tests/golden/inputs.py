@@ -106,11 +106,22 @@ def _growth() -> str:
     return _csv(*lines)
 
 
-def _items() -> str:
-    """Write six items of each of 40 persons, a line an item."""
+def _items(persons: int, items: int) -> str:
+    """Write items of persons, a line an item."""
     lines: list[list[object]] = [["id", "time", "value"]]
-    for person, row in enumerate(_rows(40, 7)):
-        lines += [[f"p{person:02d}", item, value] for item, value in enumerate(row)]
+    for person, row in enumerate(_rows(persons, 7)):
+        lines += [[f"p{person:02d}", item, value] for item, value in enumerate(row[:items])]
+    return _csv(*lines)
+
+
+def _words() -> str:
+    """Write how often words come in documents of two topics."""
+    draw = random.Random(11)
+    topics = ("boat", "net", "tide", "rope"), ("soup", "salt", "oven", "rope")
+    lines: list[list[object]] = [["document", "word", "count"]]
+    for document in range(16):
+        for word in topics[document % 2]:
+            lines.append([f"note {document}", word, 1 + int(4 * draw.random())])
     return _csv(*lines)
 
 
@@ -201,7 +212,9 @@ TEXTS = {
     "counts.csv": _counts("poisson"),
     "marks.csv": _counts("bernoulli"),
     "growth.csv": _growth(),
-    "items.csv": _items(),
+    "items.csv": _items(40, 6),
+    "trio.csv": _items(24, 3),
+    "words.csv": _words(),
     "doses.csv": _doses(),
     "answers.csv": _answers(),
     "own.py": OWN_CURVE,

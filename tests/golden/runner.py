@@ -20,7 +20,7 @@ import subprocess
 import sys
 import tempfile
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -343,10 +343,14 @@ class Workshop:
         Files that are written as they stand.
     made : dict of str to str
         Files, or folders of them, and the commands that make them.
+    kept : Path
+        A folder of files, which cases that name one see as ``files``, each a copy of its own.
     """
 
-    def __init__(self, home: Path, data: Path, texts: dict[str, str], made: dict[str, str]) -> None:
-        self.home, self.data, self.texts, self.made = home, data, texts, made
+    def __init__(
+        self, home: Path, data: Path, texts: dict[str, str], made: dict[str, str], kept: Path
+    ) -> None:
+        self.home, self.data, self.texts, self.made, self.kept = home, data, texts, made, kept
         (home / "made").mkdir()
         (home / "made" / "data").symlink_to(data)
         self.count = 0
@@ -376,8 +380,11 @@ class Workshop:
         if code not in (0, 3) or not place.exists():
             raise RuntimeError(f"vpem {line} has not made {name}: {err}")
 
-    def run(self, lines: list[str]) -> dict[str, Any]:
-        """Run the command lines of a case in a folder of their own: what each left behind."""
+    def run(self, lines: list[str], take: Callable[[Path], object] | None = None) -> dict[str, Any]:
+        """Run the command lines of a case in a folder of their own: what each left behind.
+
+        At the end the folder is given to ``take``.
+        """
         self.count += 1
         folder = self.home / f"{self.count}"
         folder.mkdir(mode=0o700)
@@ -387,6 +394,10 @@ class Workshop:
             self._make(name)
             source = self.home / "made" / name
             (shutil.copytree if source.is_dir() else shutil.copy2)(source, folder / name)
+        if any("files/" in line for line in lines):
+            shutil.copytree(self.kept, folder / "files")
+            for key in (folder / "files").glob("*.key"):  # modes are not kept by Git
+                key.chmod(0o600)
         before = {path for path in folder.rglob("*") if path.is_file()}
         members = any(line.startswith("party ") for line in lines)
         port = str(free_port()) if any("PORT" in line for line in lines) else "PORT"
@@ -406,6 +417,8 @@ class Workshop:
             and (path.parent == folder or not (folder / path.name).exists())
         }
         found = {"steps": steps} | ({"files": kept} if kept else {})
+        if take is not None:
+            take(folder)
         shutil.rmtree(folder)
         return clean(found, {str(folder): "FOLDER", port: "PORT"})
 
@@ -431,7 +444,8 @@ def main() -> int:
     quick()
     found: dict[str, Any] = {}
     with tempfile.TemporaryDirectory(prefix="vpem-golden-") as home:
-        shop = Workshop(Path(home), Path(given["data"]), given["texts"], given["made"])
+        folders = Path(home), Path(given["data"]), Path(given["kept"])
+        shop = Workshop(folders[0], folders[1], given["texts"], given["made"], folders[2])
         for name, lines in given["cases"].items():
             try:
                 found[name] = shop.run(lines)

@@ -14,12 +14,13 @@ from .runner import Workshop, quick
 
 HERE = Path(__file__).resolve().parent
 DATA = HERE.parents[1] / "data"
+KEPT = HERE / "files"
 
 
 def workshop(home: Path) -> Workshop:
     """Return where cases of this checkout are run."""
     quick()
-    return Workshop(home, DATA, TEXTS, MADE)
+    return Workshop(home, DATA, TEXTS, MADE, KEPT)
 
 
 def lines_of(case: str | tuple[str, ...]) -> list[str]:
@@ -108,7 +109,7 @@ def expected(group: str) -> dict[str, Any]:
 
 def _written(value: Any, depth: int, room: int) -> Iterator[str]:
     """Write a value as JSON, in one line where it is short or lies deep."""
-    plain = json.dumps(value, ensure_ascii=False)
+    plain = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
     if not value or depth == 0 or len(plain) <= room or not isinstance(value, dict | list):
         yield plain
         return
