@@ -141,8 +141,8 @@ def compare_disturbed(compare, partition, first, brief):
         ),
         ("cycle", 1, {"compress": "natural:12bits"}, {"init": "k-means++", "tol": 1e-3}),
         ("star", 0, {"compress": "float32"}, {"dtype": np.float32, "tolerance": 1e-3}),
-        # A codec may round the last bits of ranks to other words: what it sends then differs.
-        ("cycle", 0, {"compress": "natural:12bits"}, {"batch_size": 40, "tolerance": 1e-8}),
+        # Few iterations: a codec may round last bits to other words, and then more of them travel.
+        ("cycle", 0, {"compress": "natural:12bits"}, {"batch_size": 40, "max_iter": 3}),
         (
             "geometric",
             0,
