@@ -25,7 +25,6 @@ from vpem.files.arrow import (
 )
 from vpem.files.families import Asked
 from vpem.files.levels import MOST_LEVELS, check_levels, in_order, named_numbers
-from vpem.files.readers.columns import ID_NAMES
 from vpem.files.readers.frames import (
     LONG,
     MISSING_MARKS,
@@ -34,7 +33,7 @@ from vpem.files.readers.frames import (
     Wanted,
     marked_numbers,
 )
-from vpem.files.table_settings import TableSettings
+from vpem.files.table_settings import ID_NAMES, TableSettings
 
 WRITINGS = (
     (".", None), (",", None), (".", ","), (",", "."), (".", " "), (",", " "), (".", "'"),
