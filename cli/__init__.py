@@ -55,7 +55,6 @@ def run(arguments: Sequence[str] | None = None) -> int:
 
 
 def _fail(message: str, code: int = 2) -> int:
-    """Print one sentence on stderr and return the exit code."""
     from .output import fail
 
     return fail(message, code)
@@ -153,7 +152,6 @@ def _sentence(error: Exception, words: list[str]) -> str | None:
 
 
 def _has_folder() -> bool:
-    """Whether the working folder is there."""
     try:
         os.getcwd()
     except OSError:
@@ -224,7 +222,6 @@ def _commands(word: str, context: Any) -> list[str]:
 
 
 def _command_path(words: list[str]) -> str:
-    """Return the words that name a command, for an error that does not know its own."""
     from .app import command
 
     path, node = ["vpem"], command()

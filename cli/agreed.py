@@ -1,8 +1,6 @@
-"""What members of a study must run with alike: the command, and options that are nobody's own.
+"""Options that a study says for all its members, parsed by the commands that will be run.
 
-Options that a study says for all members: parsed by the commands that will be run.
-
-What a member of a study takes from it before its command is parsed further.
+All members must run the same command, with the same options but those that are local to each.
 """
 
 from __future__ import annotations
@@ -10,39 +8,41 @@ from __future__ import annotations
 import re
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from glob import has_magic
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from vpem.errors import InputError, Setting, VpemError, VpemWarning, check_choice
 from vpem.files.table_settings import TableSettings
+from vpem.fits.settings import parse_numbers
 
 from .config import (
     STUDY,
     in_files,
+    in_options,
     is_flag,
     key_of,
     name_of,
     nearest,
     options_of,
     path_of,
+    refuse_idle,
     source_of,
     speak_of,
     take_defaults,
 )
-from .files import STDIN
+from .files import STDIN, refuse_families, teller, writes
 from .output import plural
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
     from vpem.engines.tls.trust import Member
-    from vpem.errors import VpemError
     from vpem.files.parties.opening import Party
     from vpem.files.studies.study import Study
-    from vpem.files.table_settings import TableSettings
     from vpem.network.schema import Report
 
-from typing import TYPE_CHECKING
 
 OWN_OPTIONS = ("data", "memory_limit", "proba")
 """Parameters of commands that are each member's own; of settings `vpem.records.About.local` says
@@ -97,8 +97,6 @@ def digest_of(path: Path) -> str:
 
 def introduced(found: Any, name: str) -> Any:
     """Return what a member says of itself; InputError unless `is_introduction` holds of it."""
-    from vpem.errors import InputError
-
     if not is_introduction(found):
         raise InputError(f"{name} has sent no introduction; are all of the same version?")
     return found
@@ -110,8 +108,6 @@ def check_alike(names: list[str], everyones: list[Any], study: str) -> None:
     Of each, ``everyones`` has the words of its command, its `terms_of`, which outputs it wants, and
     how few parties with data its policy allows.
     """
-    from vpem.errors import InputError
-
     command, terms, *_ = everyones[0]
     for name, (theirs, others, *_) in zip(names[1:], everyones[1:], strict=True):
         if theirs != command:
@@ -155,15 +151,10 @@ def is_introduction(found: Any) -> bool:
 
 def check_own(options: dict[str, Any]) -> None:
     """Raise what this member alone can mend, before others hear of it and end."""
-    from glob import has_magic
-
     from vpem._core.threads import thread_count
     from vpem.checks import check_number
-    from vpem.errors import InputError
     from vpem.files.opening import check_readable
     from vpem.files.temporaries import check_ending
-
-    from .files import writes
 
     check_number("--timeout", float(options["timeout"]), least=0.0, above=True)
     thread_count(options.get("n_threads"))
@@ -199,7 +190,7 @@ class Agreed:
         self.command, self.table, self.values, self.params = command, table, values, params
 
     def words(self) -> list[str]:
-        """Return its options, as they are typed."""
+        """Return the options as they are typed."""
         words = []
         for name, value in self.table.items():
             if isinstance(value, bool):
@@ -248,8 +239,6 @@ def agree_on(
     member's own, or a command refuses what it gets; ClickException if no command has an option, or
     its value is of a wrong type.
     """
-    from vpem.errors import InputError, check_choice
-
     root = context.find_root().command
     for one in commands:
         check_choice("command", one, runnable(root))
@@ -299,8 +288,6 @@ EXAMPLES = {
 
 def _groups(context: Any, words: list[str]) -> list[list[str]]:
     """Return options with the values after them."""
-    from vpem.errors import InputError
-
     found: list[list[str]] = []
     for word in words:
         if word.startswith("-") and not NUMBER.fullmatch(word):
@@ -328,8 +315,6 @@ def _param(leaf: Any, word: str) -> Any:
 
 def _agreed(context: Any, name: str, words: list[str], topology: str) -> Agreed:
     """Parse the options of one command, and check them as it would."""
-    from vpem.errors import InputError
-
     above = context.find_root()
     root = above.command
     leaf = root.commands[name]
@@ -366,17 +351,14 @@ def _agreed(context: Any, name: str, words: list[str], topology: str) -> Agreed:
 
 
 def _words(value: Any) -> Iterable[str]:
-    """Return the words that were taken for an argument."""
     return value if isinstance(value, list | tuple) else [value] if isinstance(value, str) else []
 
 
 def _context(above: Any, leaf: Any, name: str) -> Any:
-    """Return the context of a command of which nothing was parsed."""
     return leaf.context_class(leaf, info_name=name, parent=above)
 
 
 def _given(context: Any, leaf: Any) -> set[str]:
-    """Return the names of the options that were typed."""
     sources = {param.name: context.get_parameter_source(param.name) for param in leaf.params}
     return {
         name for name, source in sources.items()
@@ -387,8 +369,6 @@ def _given(context: Any, leaf: Any) -> set[str]:
 
 def _check(context: Any) -> None:
     """Refuse what the command would refuse before it looks at data."""
-    from .config import refuse_idle
-
     refuse_idle(context)
     refuse_repeatable(context.params)
     records = context.command.callback.records(context.params)
@@ -404,7 +384,6 @@ def load_study(context: Any, value: Path | None) -> Path | None:
     """Take the options of a command that a study says: a callback of --study."""
     if value is None or context.resilient_parsing:
         return value
-    from vpem.errors import InputError
     from vpem.files.studies.study import read_study
 
     study = read_study(value)
@@ -432,8 +411,6 @@ def load_study(context: Any, value: Path | None) -> Path | None:
 
 def check_data(context: Any) -> None:
     """Raise InputError where a member gives no data and has some, or has none and gives some."""
-    from vpem.errors import InputError
-
     study = context.meta[STUDY]
     member = member_of(study, context.params.get("member"))
     given = context.params.get("data")
@@ -471,9 +448,6 @@ def own_party(
     features: Sequence[str] = (),  # that the study names, if the table has no choice
 ) -> Party:
     """Return a member as the party that it is in a run."""
-    from dataclasses import replace
-
-    from vpem.errors import InputError
     from vpem.files.parties.opening import choose_parties
 
     given = choose_parties(files[:1], table, kept)
@@ -487,10 +461,6 @@ def own_party(
 
 def whose_options(error: VpemError, study: Study) -> None:
     """Note on an error who can say what it tells to try, where that is an option of a study."""
-    from vpem.errors import InputError, Setting
-
-    from .config import in_options
-
     tried = [
         in_options(InputError(part))
         for part in error.parts
@@ -520,11 +490,6 @@ def look_at(
 
     Returned are the names of its features, and its number of rows.
     """
-    from vpem.errors import VpemError, VpemWarning
-
-    from .config import speak_of
-    from .files import teller
-
     names, n_rows = dict[str, None](), 0
     agreed = agreed_before(context, study)
     others = [one for one in agreed if one.command != INDIVIDUALS]
@@ -553,8 +518,6 @@ def _opened(one: Agreed, study: Study, party: Party, tell: Any) -> tuple[Sequenc
     from vpem.files.parties.joining import check_own_ids, refuse_gaps, refuse_shared
     from vpem.files.parties.observing import entries_of, read_observed
     from vpem.files.parties.opening import open_party
-
-    from .files import refuse_families
 
     weight, level = one.values.get("sample_weight"), one.values.get("align")
     if one.command == "impute":
@@ -594,9 +557,6 @@ def _opened(one: Agreed, study: Study, party: Party, tell: Any) -> tuple[Sequenc
 
 def _check_rows(one: Agreed, n_rows: int, name: str) -> None:
     """Raise InputError where a party has fewer rows than any fit of a command has components."""
-    from vpem.errors import InputError
-    from vpem.fits.settings import parse_numbers
-
     param = next((param for param in one.params if {"-k"} & {*param.opts}), None)
     asked = None if param is None else one.values.get(param.name)
     if param is None or asked is None or param.name not in ("n_components", "n_clusters"):
@@ -612,8 +572,6 @@ def _check_rows(one: Agreed, n_rows: int, name: str) -> None:
 
 def refuse_repeatable(options: Mapping[str, Any]) -> None:
     """Raise InputError where a study's noise could be drawn again by who knows its seed."""
-    from vpem.errors import InputError, Setting
-
     if options.get("repeatable_noise") is not None:
         raise InputError(
             Setting("repeatable_noise"), " is for tests on one machine: in a study all would know "

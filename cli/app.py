@@ -1,10 +1,7 @@
-"""Commands of a group, made when they are asked for: most runs need one of them only.
+"""The tree of commands, each made when it is asked for: most runs need one of them only.
 
-What all commands share: options from files and the environment, `--show-config`, headings.
-
-`dress` gives the whole tree these manners; a command needs no line for them.
-
-The tree of commands.
+`dress` gives all of them what they share (options from files and the environment,
+`--show-config`, help under headings); a command needs no line for that.
 """
 
 from __future__ import annotations
@@ -21,6 +18,9 @@ from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 import typer
 from typer.core import TyperCommand, TyperGroup
+
+from vpem import __version__
+from vpem.errors import FileError, InputError, VpemError, printable
 
 from .config import (
     FILE,
@@ -42,8 +42,9 @@ from .config import (
     where_from,
 )
 from .files import READ, Role, begin, roles_of
-from .help import Elsewhere, grouped, often, split_examples, tree
-from .ranks import joined
+from .help import Elsewhere, complete_values, grouped, often, split_examples, tree
+from .output import print_json
+from .ranks import joined, launched
 
 SHOW = "vpem.show"
 """Under this name a context keeps whether the values are shown in place of work."""
@@ -53,7 +54,6 @@ WHOLE = "vpem.whole"
 
 
 def _load(context: typer.Context, value: Path | None) -> Path | None:
-    """Take the defaults of a command from a file."""
     if value is not None and not context.resilient_parsing:
         take_defaults(context, value, read_config(value, context))
         context.meta[FILE] = value
@@ -61,7 +61,6 @@ def _load(context: typer.Context, value: Path | None) -> Path | None:
 
 
 def _help_all(context: typer.Context, value: bool) -> None:
-    """Print the whole help."""
     if value and not context.resilient_parsing:
         context.meta[WHOLE] = True
         print(context.get_help())
@@ -276,19 +275,16 @@ def _listed(members: Any, path: tuple[str, ...] | None) -> list[tuple[str, str]]
 
 
 def _chosen(context: Any) -> list[Any] | None:
-    """Return the options that the help of a command shows, in brief; None if all."""
     if WHOLE in context.meta or isinstance(context.command, TyperGroup):
         return None
     return often(" ".join(path_of(context)), context.command.params)
 
 
 def _called(argument: Any) -> str:
-    """Return an argument as its user calls it."""
     return f"{argument.metavar or argument.name.upper()}{'...' * (argument.nargs == -1)}"
 
 
 def _write(formatter: Any, heading: str, rows: Iterable[tuple[str, str]]) -> None:
-    """Write a section of names and what they are."""
     kept = [(name, told.replace("-", KEPT)) for name, told in rows]
     if kept:
         with formatter.section(heading):
@@ -298,8 +294,6 @@ def _write(formatter: Any, heading: str, rows: Iterable[tuple[str, str]]) -> Non
 @contextmanager
 def _noting_where_from(context: Any) -> Iterator[None]:
     """Let sentences about a value say where it came from."""
-    from vpem.errors import FileError, InputError
-
     try:
         yield
     except (InputError, FileError) as error:
@@ -357,7 +351,6 @@ def _parsed(param: Any, kind: Any) -> Any:
 
 
 def _plain(kind: Any, value: Any) -> Any:
-    """Return a value as one of a kind, or raise ValueError if that is not plain to see."""
     if value is None:
         return () if get_origin(kind) is list else None
     if type(value) is kind:
@@ -388,8 +381,6 @@ def dress(app: typer.Typer) -> typer.Typer:
 
 def _finish_one(path: tuple[str, ...], command: Any) -> None:
     """Name the variables and choices of a command's options, and the command in their help."""
-    from .help import complete_values
-
     for param in command.params:
         if param.help:
             param.help = param.help.replace("{command}", " ".join(("vpem", *path)))
@@ -429,8 +420,6 @@ app = typer.Typer(
 
 def _version(value: bool) -> None:
     if value:
-        from vpem import __version__
-
         print(f"vpem {__version__}")
         raise typer.Exit
 
@@ -488,10 +477,7 @@ def engine_asked(words: list[str], root: Any) -> str | None:
     Processes of an MPI job must join it before one of them finds fault with its options. A file
     that cannot be read counts as asking for MPI where a launcher started several processes.
     """
-    from vpem.errors import VpemError
     from vpem.files.json_text import read_toml
-
-    from .ranks import launched
 
     path, node = [], root
     for word in words:
@@ -534,16 +520,12 @@ def show_config(context: Any) -> None:
         rows.append((key_of(param), value, *source_of(context, param), param.required))
     typed = {name for name, _, kind, _, _ in rows if kind == "command line"}
     if context.params.get("json") and "json" in typed:
-        from .output import print_json
-
         options = {
             name: {"value": value, "source": kind, "from": place}
             for name, value, kind, place, _ in rows
         }
         print_json({"command": context.command_path, "options": options})
         return
-    from vpem.errors import printable
-
     lines = []
     for name, value, kind, place, required in rows:
         comment = kind if place is None else f"{kind} {place}"

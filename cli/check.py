@@ -1,6 +1,6 @@
-"""A door that stands open until somebody ends it: of a relay, or of a member who answers checks.
+"""`vpem party check`: what stands between a member of a study and those whom it talks with.
 
-`vpem party check`: what stands between a member and those whom it talks with in a study.
+`Serving` keeps a port open until a signal ends it: for a relay, or to answer checks.
 """
 
 from __future__ import annotations
@@ -13,11 +13,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from vpem.errors import InputError, VpemError, VpemWarning, printable
 from vpem.files.table_settings import TableSettings
 
+from .agreed import INDIVIDUALS, look_at
+from .config import spoken
 from .files import READ
 from .loading import refuse_given
 from .options import Json, Quiet, Without
+from .output import Screen, plural, print_json, show, table
 from .party import As, StudyFile
 
 if TYPE_CHECKING:
@@ -25,8 +29,6 @@ if TYPE_CHECKING:
     from vpem.engines.tls.relay import Relay
     from vpem.engines.tls.trust import Identity, Member
     from vpem.files.studies.study import Study
-
-    from .output import Screen
 
 
 LOOK_EVERY = 5.0
@@ -66,8 +68,6 @@ class Serving:
         """
         import asyncio
         import gc
-
-        from vpem.errors import VpemError
 
         # A quarter as much garbage as there is of everything else may wait to be collected: what is
         # there by now, mostly modules, does not count any more, or members' connections pile up.
@@ -148,7 +148,6 @@ class Serving:
     def _take_up(self) -> None:
         """Read the study again; where it cannot be used the last edition stays."""
         from vpem.engines.tls.trust import believed, server_context
-        from vpem.errors import VpemError
         from vpem.files.studies.study import read_study
 
         try:
@@ -235,8 +234,6 @@ def check(
 
     Example: vpem party check heart.toml lab.csv
     """
-    from .output import Screen
-
     with Screen(quiet) as screen:
         from vpem.checks import check_number
         from vpem.files.studies.identities import only_identity
@@ -261,7 +258,6 @@ def check(
 
 
 def _hints(study: Study, own: Member, findings: list[Finding], screen: Screen) -> None:
-    """Say who answers checks, to whoever could not find anybody, and to whom others dial."""
     closed = [one.peer for one in findings if (one.what, one.state) == ("port", "fails")]
     command = f"vpem party check {study.path.name} --serve"
     if closed:
@@ -276,11 +272,6 @@ def _look(
 ) -> list[Finding]:  # fmt: skip
     """Return what is found in a member's data."""
     from vpem.engines.tls.check import Finding
-    from vpem.errors import InputError, VpemError
-
-    from .agreed import INDIVIDUALS, look_at
-    from .config import spoken
-    from .output import plural
 
     if not study.member(name).holds:
         if data:
@@ -305,9 +296,7 @@ def _look(
 
 
 def _serve(study: Study, name: str, door: tuple[str, int] | None, screen: Screen) -> None:
-    """Answer checks until a signal comes."""
     from vpem.engines.tls.relay import Relay
-    from vpem.errors import InputError
     from vpem.files.studies.identities import identity_of
 
     first = study.roster.rank_of(name) == 0
@@ -323,7 +312,6 @@ def _serve(study: Study, name: str, door: tuple[str, int] | None, screen: Screen
 
 
 def _check(study: Study, name: str, door: tuple[str, int] | None, idle: float) -> list[Finding]:
-    """Return what was found, of this member first."""
     import asyncio
 
     from vpem.engines.tls.check import Examined, Finding
@@ -342,10 +330,8 @@ def _check(study: Study, name: str, door: tuple[str, int] | None, idle: float) -
 
 
 def _own(study: Study, name: str) -> tuple[Identity, list[Finding]]:
-    """Return this member's key and certificate, and what is wrong with them."""
     from vpem.engines.tls.check import Finding
     from vpem.engines.tls.trust import fingerprint, validity
-    from vpem.errors import InputError, VpemWarning
     from vpem.files.studies.identities import certificate_of, identity_of, key_of, read_identity
 
     sentence, state = "", "ok"
@@ -433,11 +419,6 @@ async def _until_cancelled(door: Any, listener: Any) -> None:
 
 
 def _show(study: Study, name: str, findings: list[Finding], json: bool, quiet: bool) -> None:
-    """Print what was found."""
-    from vpem.errors import printable
-
-    from .output import print_json, show, table
-
     works = not any(one.state == "fails" for one in findings)
     if json:
         plain = [

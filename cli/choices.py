@@ -1,10 +1,7 @@
-"""Choices of commands whose data are split by rows over workers: who holds which, and the graph.
+"""What commands make of options that several of them have: agents, workers, graph, starts, tasks.
 
-What commands make of options that several of them have: rounds, rows, parts and graph.
-
-What of the data the rank of a command has: its own agents' columns, its own workers' rows.
-
-What is fitted, once or several times: the data of a command, who holds them, their networks.
+A `Task` is what is fitted, once or several times: of the data a process has the columns of its own
+agents, or the rows of its own workers.
 """
 
 from __future__ import annotations
@@ -13,30 +10,24 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from vpem.errors import InputError, Setting, brief
 from vpem.files.table_settings import TableSettings
+from vpem.fits.settings import parse_numbers
 from vpem.records import Settings, changed, refuse_both, setting
 from vpem.settings import FitSettings, HoldingSettings, MixtureSettings
 
 from .files import Role
+from .output import plural
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from vpem.files.datasets import Dataset
-    from vpem.files.table_settings import TableSettings
     from vpem.fits.labels import KnownLabels
     from vpem.fits.results import Fit
     from vpem.fits.selection.trials import Problem
     from vpem.network.graph import Graph
     from vpem.network.partition import Partition, Workers
     from vpem.network.schema import Report
-    from vpem.settings import (
-        FitSettings,
-        GraphSettings,
-        HoldingSettings,
-        SumSettings,
-        WorkerSettings,
-    )
+    from vpem.settings import GraphSettings, SumSettings, WorkerSettings
     from vpem.sums.connect import Network
     from vpem.terms.density import Density
     from vpem.terms.families.kinds import Kinds
@@ -52,7 +43,6 @@ def workers_of(
     source: Dataset, held: WorkerSettings, screen: Screen, sort_by_label: bool = False
 ) -> Workers:
     """Choose who holds which rows; where nobody says, one worker does, which is told."""
-    from vpem.errors import InputError
     from vpem.files.networks import read_workers
     from vpem.network.partition import by_label, evenly
 
@@ -76,7 +66,6 @@ def workers_of(
 
 def graph_of(n_agents: int, names: Sequence[str] | None, graph: GraphSettings) -> Graph:
     """Choose who talks to whom: a server (star) unless something else is asked for."""
-    from vpem.errors import InputError
     from vpem.network.graph import make_graph
 
     drawn = graph.radius is not None or graph.mean_degree is not None
@@ -131,8 +120,6 @@ class ComponentSettings(FitSettings, heading="Model"):
 def counts_of(given: int | str) -> list[int]:
     """Read a number of components, or several; whether one can be fitted is not looked at."""
     from vpem.checks import read_int
-    from vpem.errors import InputError
-    from vpem.fits.settings import parse_numbers
 
     text = str(given)
     number = read_int(text)
@@ -149,7 +136,6 @@ def counts_of(given: int | str) -> list[int]:
 def rows_of(text: str) -> list[int]:
     """Read row indices given as 3,77,120."""
     from vpem.checks import read_int
-    from vpem.errors import InputError, brief
 
     found = [row for row in map(read_int, text.split(",")) if row is not None]
     if len(found) <= text.count(","):
@@ -162,7 +148,6 @@ def rows_of(text: str) -> list[int]:
 
 def start_model(file: Path, source: Dataset) -> Density:
     """Read a model to start from, its features matched with the data's by name."""
-    from vpem.errors import InputError
     from vpem.files.models import match_features, read_model
 
     model = read_model(file)
@@ -181,7 +166,6 @@ def start_model(file: Path, source: Dataset) -> Density:
 
 def _take_levels(source: Dataset, kinds: Kinds, columns: Sequence[int] | None) -> None:
     """Give data the levels of a model to start from, whose families they must have."""
-    from vpem.errors import InputError, Setting
     from vpem.files.families import in_levels_of
 
     have = ("gaussian",) * source.n_features if source.kinds is None else source.kinds.families
@@ -243,7 +227,6 @@ def stored_graph(
     source: Dataset, held: HoldingSettings, parts: Partition, graph: GraphSettings, screen: Screen
 ) -> Graph:
     """Choose who talks to whom: as stored in the dataset, unless something is asked for."""
-    from vpem.errors import InputError
     from vpem.network.graph import from_edges
 
     asked = graph.values("graph_seed").values()
@@ -267,8 +250,6 @@ def stored_graph(
 
 def how_summed(report: Report) -> str:
     """Say in a line how the sums were taken."""
-    from .output import plural
-
     places = {"server": "at the server", "tree": "along a tree"}
     if report["sum"] in places:
         parts = [f"{'' if report['compress'] else 'exact '}{places[report['sum']]}"]
@@ -300,8 +281,6 @@ def tell_of_parameters(
     screen: Screen, how: FitSettings, kind: str, k: int, n_parameters: int, n_rows: int
 ) -> None:
     """Say that a mixture has more parameters than there are rows, and what has fewer."""
-    from .output import plural
-
     if n_parameters <= n_rows:
         return
     ways = ["--covariance diag"] * (not kind.endswith(("diag", "spherical")))
@@ -547,8 +526,6 @@ class Task:
 
 def _refuse_over_rows(source: Dataset) -> None:
     """Raise InputError where rows are spread of features that are no Gaussian numbers."""
-    from vpem.errors import InputError, Setting
-
     kinds = source.kinds
     assert kinds is not None
     name, family = next(

@@ -1,14 +1,11 @@
-"""Names of options: what the library calls them, what users may call them, and how they are typed.
+"""Names of options, and values of options from files and the environment.
 
 A sentence of the library keeps names of parameters apart from all other text
 (`vpem.errors.Setting`); here they become the options of the command that runs.
 
-Values of options from files and the environment, read and checked.
-
-Order: command line, environment, file, default. The parser of the commands does the looking up
-(`default_map`, `envvar`); here is what it is given.
-
-Where the values of options are from: told beside errors, agreed on by ranks, shown.
+Values are taken from the command line, the environment, a file, or defaults, in this order. The
+parser of the commands looks them up (`default_map`, `envvar`); here is what it is given, and where
+each value is from: for errors, for the comparison of ranks, and for `--show-config`.
 """
 
 from __future__ import annotations
@@ -23,12 +20,14 @@ from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:
-    from vpem.errors import InputError, Setting, VpemError, VpemWarning
-    from vpem.network.schema import Report
-from typing import TYPE_CHECKING
-
+from vpem.errors import InputError, did_you_mean
+from vpem.idle import REFUSED, WAYS, refusal
 from vpem.records import Rule
+
+if TYPE_CHECKING:
+    from vpem.errors import Setting, VpemError, VpemWarning
+    from vpem.network.schema import Report
+
 
 ALIKE: tuple[tuple[str, ...], ...] = (
     ("components", "clusters", "k", "classes", "mixtures", "groups"),
@@ -296,8 +295,6 @@ def read_config(path: Path, context: Any) -> Report:
 
 def options_of(content: Report, path: Path, context: Any) -> dict[tuple[str, ...], Report]:
     """Return the options of every command that has a table, by the words that name it."""
-    from vpem.errors import InputError
-
     try:
         return _tables(content, context.find_root().command, ())
     except InputError as error:
@@ -318,8 +315,6 @@ def take_defaults(context: Any, path: Path, values: Report, *, last: bool = Fals
 
 def _tables(content: Report, group: Any, path: tuple[str, ...]) -> dict[tuple[str, ...], Report]:
     """Check all tables of a file, and return the values of every command in it."""
-    from vpem.errors import InputError, did_you_mean
-
     found: dict[tuple[str, ...], Report] = {}
     for name, value in content.items():
         table = ".".join((*path, name))
@@ -344,8 +339,6 @@ def _tables(content: Report, group: Any, path: tuple[str, ...]) -> dict[tuple[st
 
 def _values(content: Report, command: Any, table: str) -> Report:
     """Check the table of one command."""
-    from vpem.errors import InputError
-
     known = {key_of(param): param for param in command.params}
     known |= {opt[2:]: param for param in command.params for opt in param.opts if opt[:2] == "--"}
     known = {key: param for key, param in known.items() if key not in NOT_IN_FILES}
@@ -366,8 +359,6 @@ def _values(content: Report, command: Any, table: str) -> Report:
 
 def _value(value: Any, param: Any, where: str) -> Any:
     """Return a value of a file as a command line would have it."""
-    from vpem.errors import InputError
-
     if is_flag(param):
         if not isinstance(value, bool):
             raise InputError(f"{where} must be true or false, got {value!r}")
@@ -381,8 +372,6 @@ def _value(value: Any, param: Any, where: str) -> Any:
 
 def _word(value: Any, where: str) -> str:
     """Return one value as the word that a command line would have."""
-    from vpem.errors import InputError
-
     if isinstance(value, bool) or not isinstance(value, str | int | float):
         got = {dict: "a table", list: "a list", bool: str(value).lower()}.get(
             type(value), f"a {type(value).__name__}"
@@ -396,8 +385,6 @@ def _word(value: Any, where: str) -> str:
 
 def check_environment(context: Any) -> None:
     """Raise InputError where a variable is named like an option of the command but is none."""
-    from vpem.errors import InputError
-
     path = path_of(context)
     start = "_".join(("VPEM", *path, "")).upper().replace("-", "_")
     given = [name for name in os.environ if name.startswith(start)]
@@ -584,9 +571,6 @@ INSTEAD = {
 
 def why_refused(command: str, option: str) -> InputError | None:
     """Return why a command lacks an option, where `vpem.idle` or another option explains it."""
-    from vpem.errors import InputError
-    from vpem.idle import REFUSED, WAYS, refusal
-
     if (command, option) in INSTEAD:
         return InputError(f"{option}: {INSTEAD[command, option]}")
     for way, asked in WAYS.items():
@@ -603,8 +587,6 @@ def refuse_idle(context: Any) -> None:
     Values from files and the environment count where they are not the default, so that what
     --show-config prints can be given back.
     """
-    from vpem.errors import InputError
-
     known = getattr(context.command.callback, "settings", {})
     for param in context.command.params:
         if param.name not in known or not is_given(context, param):

@@ -1,24 +1,17 @@
-"""`vpem data describe`: what is in a dataset, column by column.
-
-`vpem data split`: files of parties, cut from one dataset.
-
-`vpem data fetch`: open datasets, from where they are published or from a copy.
-
-`vpem data list` and `vpem data copy`: small real datasets that come with the package.
-
-`vpem data`: make datasets and look at them.
-"""
+"""`vpem data`: import, fetch, copy, simulate, split and describe datasets."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from vpem.errors import InputError, Setting, check_choice, shorten
 from vpem.files.table_settings import TableSettings
 from vpem.records import changed, setting
 from vpem.settings import HoldingSettings
@@ -39,12 +32,10 @@ from .files import (
 )
 from .kinds import FactsFile
 from .options import Force, Json, Printing, Quiet, Without
+from .output import Screen, number, plural, print_json, show, table
 from .ranks import Where
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from pathlib import Path
-
     from vpem.files.datasets import Dataset
     from vpem.files.readers.tabular import ColumnProfile
     from vpem.network.partition import Partition
@@ -71,8 +62,6 @@ def describe(
 
     Example: vpem data describe data/breast_cancer.h5
     """
-    from .output import Screen, print_json, show
-
     with Screen(printing.quiet):
         summary = _summary(data, table, dataset)
     if printing.json:
@@ -93,8 +82,6 @@ class DatasetFile(FactsFile):
 
     def show(self) -> None:
         """Print what `vpem data describe` prints."""
-        from .output import show
-
         show(*_tables(self.facts))
 
 
@@ -104,8 +91,6 @@ class TableFile(DatasetFile):
     @cached_property
     def facts(self) -> Report:
         """What there is to say of it."""
-        from vpem.errors import InputError
-
         try:
             return _summary(self.path, TableSettings())
         except InputError as error:
@@ -115,7 +100,6 @@ class TableFile(DatasetFile):
 
 
 def _summary(data: Path, table: TableSettings, dataset: str | None = None) -> Report:
-    """Return everything that is shown of a file, as plain values."""
     from vpem.files.datasets import read_about
     from vpem.files.families import Asked, settle
     from vpem.files.opening import format_of
@@ -136,7 +120,6 @@ def _summary(data: Path, table: TableSettings, dataset: str | None = None) -> Re
 
 
 def _describe(dataset: Dataset) -> Report:
-    """Return what there is to say of data once they are read."""
     import numpy as np
 
     from vpem.files.families import summarize_features
@@ -190,7 +173,6 @@ def _describe(dataset: Dataset) -> Report:
 
 
 def _agents(partition: Partition, names: tuple[str, ...]) -> list[Report]:
-    """Return name and features of each agent."""
     return [
         {"name": name, "features": [names[column] for column in part]}
         for name, part in zip(partition.names, partition.features, strict=True)
@@ -198,11 +180,6 @@ def _agents(partition: Partition, names: tuple[str, ...]) -> list[Report]:
 
 
 def _tables(summary: Report) -> list[Table]:
-    """Return the tables of `describe`: the whole, agents, labels, features."""
-    from vpem.errors import shorten
-
-    from .output import number, plural
-
     edges, labels, agents = summary["edges"], summary["labels"], summary["agents"]
     facts = [
         ("file", summary["path"]),
@@ -236,7 +213,6 @@ def _tables(summary: Report) -> list[Table]:
 
 
 def _columns(columns: Sequence[Report]) -> Table:
-    """Return the table of what the columns of a table hold."""
     rows = []
     for one in columns:
         few = one["kind"] == "text" and one["different"] is not None
@@ -249,7 +225,6 @@ def _columns(columns: Sequence[Report]) -> Table:
 
 
 def _share(summary: Report) -> str:
-    """Return how many values are missing, and their share."""
     count = summary["n_missing"]
     if not count:
         return "0"
@@ -258,9 +233,6 @@ def _share(summary: Report) -> str:
 
 
 def _notes(feature: Report) -> str:
-    """Return what is unusual about a feature."""
-    from vpem.errors import shorten
-
     notes = ["constant"] if feature["constant"] else []
     if feature["levels"]:
         notes.append(f"categorical: {shorten(feature['levels'])}")
@@ -274,9 +246,6 @@ def _notes(feature: Report) -> str:
 
 
 def _filled(rows: Sequence[tuple[Any, ...]], *columns: str, right: tuple[str, ...] = ()) -> Table:
-    """Return a table of the first rows, saying how many it leaves out."""
-    from .output import table
-
     left = len(rows) - MOST_ROWS
     caption = f"and {left} more; --json shows all" if left > 0 else None
     return table(rows[:MOST_ROWS], *columns, right=right, caption=caption)
@@ -323,10 +292,7 @@ def split(
 
     Example: vpem data split data/breast_cancer.h5 --agents 5 --shuffle --drop-ids 0.05 -o parties
     """
-    from .output import Screen, plural, print_json
-
     with Screen(printing.quiet) as screen:
-        from vpem.errors import InputError
         from vpem.files.families import Asked, settle
         from vpem.files.parties.joining import cut, file_stems
         from vpem.network.partition import contiguous
@@ -370,7 +336,6 @@ def split(
 
 
 def _write(folder: Path, files: Sequence[Path], parts: Sequence[Dataset], force: bool) -> None:
-    """Write all files, or none."""
     from vpem.files.datasets import write_dataset
     from vpem.files.hdf5 import check_writable
     from vpem.files.temporaries import new_folder
@@ -390,7 +355,6 @@ def _write(folder: Path, files: Sequence[Path], parts: Sequence[Dataset], force:
 
 
 def _target(value: Path | None, options: Mapping[str, Any]) -> list[Path]:
-    """Return where the dataset is written."""
     return [value or Path(f"{options['name']}.h5")]
 
 
@@ -425,10 +389,7 @@ def fetch(
 
     Example: vpem data fetch htru2 --from pulsars.csv -o htru2.h5
     """
-    from .output import Screen
-
     with Screen(quiet) as screen:
-        from vpem.errors import InputError, check_choice
         from vpem.files.datasets import write_dataset
         from vpem.files.fetching import OPEN, fetch, kept_in
         from vpem.files.hdf5 import check_writable
@@ -453,7 +414,6 @@ EXAMPLES_FOLDER = Path("data")
 
 
 def _targets(value: Path | None, options: Mapping[str, Any]) -> list[Path]:
-    """Return the files that are written."""
     from vpem.files.examples import EXAMPLES
 
     name = options["name"]
@@ -472,8 +432,6 @@ def list_(
     Example: vpem data list
     """
     from vpem.files.examples import EXAMPLES
-
-    from .output import print_json, show, table
 
     if json:
         print_json({name: vars(example) for name, example in EXAMPLES.items()})
@@ -517,10 +475,7 @@ def copy(
 
     Example: vpem data copy -o examples
     """
-    from .output import Screen
-
     with Screen(quiet) as screen:
-        from vpem.errors import check_choice
         from vpem.files.examples import EXAMPLES, copy_all, copy_example
 
         if name is None:
@@ -590,11 +545,7 @@ def import_(
 
     Example: vpem data import pulsars.csv --no-header --label-column -1 --agents 8 -o pulsars.h5
     """
-    from .output import Screen
-
     with Screen(quiet) as screen:
-        from dataclasses import replace
-
         from vpem.files.datasets import write_dataset
         from vpem.files.families import Asked, settle
         from vpem.files.hdf5 import check_writable
@@ -615,7 +566,6 @@ def import_(
 def _check_values(dataset: Dataset, keep: bool) -> None:
     """Raise InputError where values are infinite or, unless these are kept, missing."""
     from vpem.checks import check_finite
-    from vpem.errors import InputError, Setting
     from vpem.terms.rows import check_missing
 
     try:
@@ -657,8 +607,6 @@ def simulate(
 
     Example: vpem data simulate -n 5000 -d 12 -k 4 --overlap 0.1 --agents 6 -o mixture.h5
     """
-    from .output import Screen, plural
-
     with Screen(quiet) as screen:
         from vpem.files.datasets import write_dataset
         from vpem.files.hdf5 import check_writable
@@ -692,8 +640,6 @@ def repack(
 
     Example: vpem data repack data/wine.h5 -o repacked.h5
     """
-    from .output import Screen
-
     with Screen(quiet) as screen:
         from vpem.files.data import read_dataset
         from vpem.files.datasets import read_about, read_truth, write_dataset
@@ -714,8 +660,6 @@ app.command("describe")(describe)
 
 def _size(dataset: Dataset, count_missing: bool = False) -> str:
     """Return what was written, in words."""
-    from .output import plural
-
     parts = [plural(dataset.n_samples, "row"), plural(dataset.n_features, "feature")]
     parts += ["ids"] if dataset.ids is not None else []
     parts += ["labels"] if dataset.labels is not None else []

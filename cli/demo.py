@@ -1,8 +1,7 @@
-"""Demonstrations: commands that are printed, and run, in a folder of their own.
+"""Demonstrations: commands that are printed, and run, in folders of their own.
 
-`vpem demo`: the main job, from data to a picture, in a folder that goes again.
-
-`vpem study demo`: three parties and a server on this machine, each in a process and a folder.
+`vpem demo` goes from data to a picture; `vpem study demo` runs three parties and a server on this
+machine, each in a process and a folder.
 """
 
 from __future__ import annotations
@@ -22,7 +21,10 @@ from typing import Annotated
 
 import typer
 
+from vpem.errors import FileError, VpemError
+
 from .files import FOLDER
+from .output import Screen
 
 Keep = Annotated[
     Path | None,
@@ -71,8 +73,6 @@ class Play:
 
     def end(self, who: str, process: subprocess.Popen[str]) -> str:
         """Return what a process has printed, once it has ended well."""
-        from vpem.errors import VpemError
-
         try:
             out, err = process.communicate(timeout=MOST_SECONDS)
         except subprocess.TimeoutExpired:
@@ -86,8 +86,6 @@ class Play:
 @contextmanager
 def folder(keep: Path | None) -> Iterator[Path]:
     """Make a folder, which goes in the end, unless it is kept."""
-    from vpem.errors import FileError
-
     if keep is None:
         with tempfile.TemporaryDirectory(prefix="vpem-demo-") as made:
             yield Path(made)
@@ -122,8 +120,6 @@ def demo(keep: Keep = None) -> None:
 
     Example: vpem demo --keep try
     """
-    from .output import Screen
-
     with Screen() as screen, folder(keep) as home:
         play = Play(home, messages=True)
         for sentence, words in STEPS:
@@ -153,8 +149,6 @@ def demo_of_study(keep: Keep = None) -> None:
 
     Example: vpem study demo --keep try
     """
-    from .output import Screen
-
     with Screen() as screen, folder(keep) as home:
         for name in (SERVER, *PARTIES):
             (home / name).mkdir(mode=0o700)
@@ -222,7 +216,6 @@ class _Study(Play):
 
 
 def _free_port() -> int:
-    """Return a port of this machine at which nobody listens."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         return int(free.getsockname()[1])

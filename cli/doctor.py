@@ -1,9 +1,7 @@
-"""What `vpem doctor` looks at: every function returns facts and adds problems to a list.
+"""`vpem doctor`: whether this installation works, and what would make it work better.
 
-A problem is a pair: whether something that is needed is broken, and one line of what is wrong and
-what to do.
-
-`vpem doctor`: whether this installation works, and what would make it work better.
+Every check returns facts and adds problems to a list. A problem is a pair: whether something that
+is needed is broken, and one line of what is wrong and what to do.
 """
 
 from __future__ import annotations
@@ -19,7 +17,11 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from vpem.errors import did_you_mean, printable
+
+from .config import leaves, variables
 from .options import Json
+from .output import plural, print_json, show, table
 
 if TYPE_CHECKING:
     from vpem.network.schema import Report
@@ -320,7 +322,6 @@ def _maker(text: str) -> str | None:
 
 
 def _output(*words: str) -> str | None:
-    """What a program prints, or None where it fails."""
     try:
         found = subprocess.run(
             words, capture_output=True, text=True, timeout=TIMEOUT, check=True,
@@ -371,8 +372,6 @@ def surroundings(problems: Problems, known: set[str]) -> Report:
         if name.startswith("VPEM_"):
             found["variables"][name] = os.environ[name]
             if name not in known and name not in LIBRARY_VARIABLES:
-                from vpem.errors import did_you_mean
-
                 near = did_you_mean(name.lower(), [each.lower() for each in known]).upper()
                 hint = near.replace("DID YOU MEAN", "did you mean")
                 problems.append((False, f"{name} is the variable of no option{hint}; unset it"))
@@ -390,9 +389,6 @@ def doctor(context: typer.Context, json: Json = False) -> None:
 
     Example: vpem doctor
     """
-    from .config import leaves, variables
-    from .output import print_json
-
     known = {
         name
         for path, member in leaves(context.find_root().command)
@@ -423,11 +419,6 @@ def doctor(context: typer.Context, json: Json = False) -> None:
 
 
 def _show(found: Report, problems: list[tuple[bool, str]]) -> None:
-    """Print problems, then facts."""
-    from vpem.errors import printable
-
-    from .output import plural, show, table
-
     for needed, advice in problems:
         print(printable(f"{'broken' if needed else 'note'}: {advice}"))
     if not problems:

@@ -1,7 +1,4 @@
-"""Options of commands that keep checkpoints, and what a signal does meanwhile.
-
-What fitting commands have in common: checks before work, messages meanwhile, how they end.
-"""
+"""What fitting commands have in common: checks before work, checkpoints, signals, how they end."""
 
 from __future__ import annotations
 
@@ -10,11 +7,12 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from threading import Timer
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import typer
 
-from vpem.errors import InputError, Setting
+from vpem.errors import InputError, Interrupted, Setting
 from vpem.records import Settings, setting
 
 from .choices import counts_of, tell_of_tree
@@ -22,7 +20,7 @@ from .config import NO_CSV
 from .engine import EngineSettings, where_of
 from .files import Role
 from .options import NOTHING_REPLACED, Printing
-from .output import Progress, Screen, print_json
+from .output import Progress, Screen, print_json, show, table
 
 if TYPE_CHECKING:
     from vpem.engines.engine import Engine
@@ -48,7 +46,6 @@ def each_file(path: Path, count: int) -> Path:
 
 
 def _kept(value: Path | None, options: Mapping[str, Any]) -> list[Path]:
-    """Return all files that a checkpoint is kept in, and what they are before they are whole."""
     if value is None:
         return []
     from vpem.files.checkpoints import files_of, part_of
@@ -115,8 +112,6 @@ def catching(saver: FileSaver | None) -> Iterator[None]:
     if saver is None:
         yield
         return
-    from vpem.errors import Interrupted
-
     first: list[float] = []
 
     def note(number: int, _: object) -> None:
@@ -195,7 +190,6 @@ class Run:
         engine: EngineSettings | None = None,
         checkpoints: CheckpointSettings | None = None,
     ) -> None:
-        from vpem.errors import InputError
         from vpem.files.hdf5 import check_writable
 
         self.screen = screen
@@ -255,8 +249,6 @@ class Run:
         Full covariances of so many features need rows of their own; 0: their kind is not known.
         InputError where there are not as many.
         """
-        from vpem.errors import InputError, Setting
-
         least = self.where.least_rows
         if not least or self.out.publish_anyway:
             return how
@@ -320,8 +312,6 @@ def reminding(progress: Progress, seconds: float = 1.0) -> Iterator[None]:
     if progress.quiet or progress.unkept is None:
         yield
         return
-    from threading import Timer
-
     clock = Timer(seconds, progress.remind)
     clock.daemon = True
     clock.start()
@@ -333,8 +323,6 @@ def reminding(progress: Progress, seconds: float = 1.0) -> Iterator[None]:
 
 def _show_missing(report: Report) -> None:
     """Print who was lost on the way, if anybody was."""
-    from .output import show, table
-
     lost = [(one["member"], one["since_iteration"]) for one in report.get("without", ())]
     if lost:
         show(table(lost, "gone on without", "since iteration", right=("since iteration",)))

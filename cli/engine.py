@@ -1,8 +1,7 @@
-"""Where a command runs: alone in this process, or joined with others, which have other answers.
+"""Where agents live: options of commands, who holds which parties, and what reports say of it.
 
-`vpem_cli.ranks` has those of an MPI job, `vpem_cli.meeting` those of members of a study.
-
-Where agents live: options of commands, who holds which parties, and what reports say of it.
+A command is alone in this process, a rank of an MPI job (`vpem_cli.ranks`), or a member of a study
+(`vpem_cli.meeting`).
 """
 
 from __future__ import annotations
@@ -11,14 +10,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from vpem.errors import InputError, shorten
 from vpem.records import Rule, Settings, setting
 
 from .files import reads, writes, written
-from .ranks import Where, joined
+from .ranks import Where, join_job, joined, launched
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from vpem.engines.placement import Placement
     from vpem.files.parties.opening import Party
     from vpem.network.schema import Report
@@ -120,12 +118,8 @@ def where_of(how: EngineSettings, screen: Screen) -> Where:
     """Return where a command runs, or raise InputError if it cannot run there."""
     where = joined()
     if how.engine == "mpi" and where.word != "mpi":
-        from .ranks import join_job
-
         where = join_job()
     elif how.engine == "simulator":
-        from .ranks import launched
-
         if launched():
             screen.note(
                 "a launcher started several processes, each of which does all of the work; to "
@@ -148,7 +142,6 @@ def place_parties(
     ``output`` is the model that the first process is going to write, or all in ``shards``.
     """
     from vpem.engines.placement import Placement, for_each
-    from vpem.errors import InputError, shorten
     from vpem.fits.parts import shard_path
 
     engine = where.engine

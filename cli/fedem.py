@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
+from vpem.errors import InputError
 from vpem.records import changed, setting
 from vpem.settings import FedMixtureSettings, GraphSettings, SumSettings, WorkerSettings
 
@@ -21,7 +22,7 @@ from .driver import CheckpointSettings, Run
 from .engine import EngineSettings, describe_engine
 from .labels import LabelFile, LabelledOutput, of_workers
 from .options import Given, MemoryLimit, Without
-from .output import Progress, Screen
+from .output import Progress, Screen, answer, communication, each, number, plural, show, size, table
 from .parties import DataFiles, RowParties, gather
 from .results import Result
 
@@ -84,7 +85,6 @@ def fedem(
     Example: vpem fedem data/wine.h5 -k 3 --workers 10 --compress qsgd:6bits:32
     """
     with Screen(out.quiet) as screen:
-        from vpem.errors import InputError
         from vpem.files.models import write_model
         from vpem.pictures.figure import check_picture, save_picture
         from vpem.pictures.history import draw_histories
@@ -170,7 +170,6 @@ def _fit(
 
 
 def _name(report: Report) -> str:
-    """Say in a line which algorithm this was."""
     parts = ["VR-FedEM" if report["variance_reduction"] else "FedEM"]
     parts.append(f"step {report['step_size']}")
     if report["compress"] is not None:
@@ -185,8 +184,6 @@ def _name(report: Report) -> str:
 
 def _steps(report: Report) -> str:
     """Say which steps noise allows, and why."""
-    from .output import number
-
     noise = f"codec omega {number(report['omega'], 3)}, participation {report['participation']:g}"
     most = number(min(report["step_ceiling"], 1.0), 3)
     found = f"at most {most}, safe {number(report['safe_step'], 3)} ({noise}"
@@ -195,9 +192,6 @@ def _steps(report: Report) -> str:
 
 
 def _show(report: Report) -> None:
-    """Print what a reader wants to know."""
-    from .output import answer, communication, each, number, plural, show, size, table
-
     network = [
         plural(report["n_workers"], "worker"),
         report["topology"],

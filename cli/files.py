@@ -3,9 +3,7 @@
 Every option or argument that names a file says in its annotation what becomes of the file: `READ`,
 `WRITTEN`, or a `Role` of its own. Before a command runs, `begin` holds the files of all of them
 against each other; what is found out later (the files of a manifest, the names of shards) is added
-by `reads` and `writes`, which hold it against all before it.
-
-Files of data that commands read, one at a time, and what is said of each.
+by `reads` and `writes`, which hold it against all before it. Datasets are read by `read_one`.
 """
 
 from __future__ import annotations
@@ -19,6 +17,8 @@ from shlex import quote
 from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
+
+from vpem.errors import FileError, InputError, Setting, shorten
 
 from .config import FILE, name_of
 
@@ -134,8 +134,6 @@ def written() -> list[tuple[str, str]]:
 
 def _add(use: _Use) -> None:
     """Note what is done with a file, or raise FileError if that does not go with the rest."""
-    from vpem.errors import FileError
-
     same = _uses.setdefault(_identity(use.path), [])
     for other in same:
         one, two = (use, other) if use.writes else (other, use)
@@ -224,8 +222,6 @@ def read_one(
 
 def refuse_shared_stdin(path: Path, where: Where) -> None:
     """Raise InputError where standard input is to be read by several processes."""
-    from vpem.errors import InputError
-
     if str(path) == STDIN and where.engine.apart:
         raise InputError(
             "standard input (-) is for one process, but here each reads the data; name a file"
@@ -239,7 +235,6 @@ def teller(say: Callable[[str], None], families: bool = False) -> Callable[..., 
     """
 
     def tell(found: Dataset, table: TableSettings, kept: TableSettings | None = None) -> None:
-        from vpem.errors import shorten
         from vpem.files.readers.frames import GUESSED
 
         if found.table is None:
@@ -263,8 +258,6 @@ def teller(say: Callable[[str], None], families: bool = False) -> Callable[..., 
 
 def tell_families(found: Dataset, table: TableSettings, say: Callable[[str], None]) -> None:
     """Say in a line which features are taken as what, where some may be no Gaussian numbers."""
-    from vpem.errors import shorten
-
     if found.kinds is None:
         if table.family is not None:
             say(f"{found.source}: all features are taken as gaussian (--family NAME=FAMILY says "
@@ -282,8 +275,6 @@ def tell_families(found: Dataset, table: TableSettings, say: Callable[[str], Non
 
 def refuse_families(kinds: Kinds | None, names: Sequence[str], source: str) -> None:
     """Raise InputError where a feature is no Gaussian number, for a method of distances."""
-    from vpem.errors import InputError, Setting
-
     if kinds is None:
         return
     for name, family in zip(names, kinds.families, strict=True):

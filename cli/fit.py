@@ -1,8 +1,7 @@
-"""Labels of some rows that a fit takes: who has them, and which components they are.
+"""`vpem fit`: a mixture from data split by features over agents on a graph, or by rows.
 
-`vpem fit -k 2-6`: a fit of each number of components, of which that of lowest BIC is kept.
-
-`vpem fit`: a mixture from data split by features over agents on a graph.
+Labels of some rows may be known to one agent; of several numbers of components, the fit of lowest
+BIC is kept.
 """
 
 from __future__ import annotations
@@ -10,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from vpem.errors import InputError, Setting, shorten
 from vpem.fits.settings import PrivacySettings
 from vpem.settings import WEIGHT_PRIORS, FitSettings, GraphSettings, HoldingSettings, SumSettings
 
@@ -28,7 +28,7 @@ from .driver import CheckpointSettings, Run
 from .engine import EngineSettings, describe_engine
 from .labels import LabelFile, LabelledOutput, of_workers
 from .options import Given, MemoryLimit
-from .output import Progress, Screen, plural
+from .output import Progress, Screen, answer, communication, each, number, plural, show, table, took
 from .parties import DataFiles, FitFiles, gather, place_of
 from .results import (
     Result,
@@ -42,20 +42,15 @@ from .results import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
     from pathlib import Path
 
     from vpem.files.datasets import Dataset
     from vpem.fits.labels import KnownLabels
     from vpem.fits.results import Fit
     from vpem.network.schema import Report
-    from vpem.settings import FitSettings
 
-    from .choices import Task
-    from .driver import Run
     from .labels import Found
-    from .output import Screen, Table
-    from .parties import FitFiles
+    from .output import Table
 
 
 def known_to(
@@ -66,7 +61,6 @@ def known_to(
     Components of a model to ``start`` from have the names of labels; ``counts`` are the numbers of
     components there are to be, and ``how`` has the one of the start.
     """
-    from vpem.errors import InputError, Setting
     from vpem.fits.labels import KnownLabels
 
     source: Dataset = task.source
@@ -86,8 +80,6 @@ def known_to(
 
 
 def _names_of(start: Path) -> tuple[str, ...]:
-    """Return the names of the components of a model."""
-    from vpem.errors import InputError, Setting
     from vpem.files.models import read_model
     from vpem.fits.answer import labels_of
 
@@ -104,7 +96,6 @@ def _by_name(values: Any, names: Sequence[str], n_components: int, start: Path) 
     """Return labels as probabilities of the components that have these names."""
     import numpy as np
 
-    from vpem.errors import InputError, Setting, shorten
     from vpem.fits.labels import KnownLabels
 
     codes, own = KnownLabels(values).parsed(len(values), max(len(values), 1))
@@ -126,8 +117,6 @@ def tell_of_labels(found: Fit, screen: Screen) -> None:
     told = found.labels_for_fit
     if told is None:
         return
-    from .output import plural
-
     counts = [count if count % 1 else int(count) for count in told["rows"]]
     each = [
         f"{k} is {name} ({plural(count, 'row') if count == int(count) else f'{count:.1f} rows'})"
@@ -292,8 +281,6 @@ def _check_several(
     counts: Sequence[int], asked: FitChoices, begin: StartSettings, sums: SumSettings
 ) -> None:
     """Raise InputError where there can be but one number of components."""
-    from vpem.errors import InputError
-
     if len(counts) == 1:
         return
     for option, given in (("--init-model", begin.init_model), ("--init-rows", begin.init_rows)):
@@ -321,8 +308,6 @@ def _check_several(
 
 def _check_shards_asked(run: Run, held: HoldingSettings, how: FitSettings) -> None:
     """Raise InputError where there can be no shards, saying why."""
-    from vpem.errors import InputError
-
     if held.split == "rows" and run.shards:
         raise InputError(
             "--shards are of the features of hubs, but with --split rows every worker's model is "
@@ -338,9 +323,6 @@ def _check_shards_asked(run: Run, held: HoldingSettings, how: FitSettings) -> No
 
 
 def _show(report: Report, names: Sequence[str]) -> None:
-    """Print what a reader wants to know."""
-    from .output import answer, communication, each, number, show, table, took
-
     over_rows = report["algorithm"] == "em-rows"
     alone = report["n_agents"] == 1 and not over_rows
     hubs = len(report["hubs"])
@@ -396,9 +378,6 @@ def _show(report: Report, names: Sequence[str]) -> None:
 
 
 def _hubs(report: Report, names: Sequence[str]) -> Table:
-    """Show who is in which hub."""
-    from .output import table
-
     listing = [
         (
             place,

@@ -1,16 +1,9 @@
-"""Help of a command: its options under headings, its examples as they are typed.
+"""Help: options under headings, examples as they are typed, and values that a shell completes.
 
-What `--help` shows of a command with many options: those that most people need, in brief.
-
-`--help-all` shows everything, under headings; so does the reference.
-
-Values that a shell may complete: of options with few choices, and names of commands.
-
-A setting of a record has its choices there. Those of other options stand here once more, beside the
-library, because a shell waits for them and the library takes long to load; tests hold the two
-together. An option that is not here offers the words that its help lists.
-
-`vpem help`: the help of any command.
+`--help` shows the options that most people need, in brief; `--help-all` and the reference show all.
+Settings of records have their choices there. Those of other options stand here once more, because
+a shell waits for them and the library takes long to load; tests hold the two together. An option
+that is not here offers the words that its help lists.
 """
 
 from __future__ import annotations
@@ -29,10 +22,10 @@ from .config import (
     is_flag,
     key_of,
 )
+from .options import spread
 
 if TYPE_CHECKING:
     from vpem.network.schema import Report
-from typing import TYPE_CHECKING
 
 HEADINGS: dict[str, tuple[str, ...]] = {
     "Options": (),
@@ -332,7 +325,6 @@ def _make(
     finish: Callable[[tuple[str, ...], Any], None],
     path: tuple[str, ...],
 ) -> Any:
-    """Make a command, or a group."""
     callback = info.callback
     if isinstance(callback, Elsewhere):
         callback = callback()
@@ -342,8 +334,6 @@ def _make(
         return group
     one = typer.Typer(add_completion=False, rich_markup_mode=None)
     one.registered_commands = [copy(info)]
-    from .options import spread
-
     one.registered_commands[0].callback = spread(callback)
     made = typer.main.get_command(one)
     finish(path, made)

@@ -1,6 +1,6 @@
-"""What `vpem impute` is given: what observers saw, of one file or of one a party.
+"""`vpem impute`: what no observer saw of a matrix, by a matrix of low rank or by a mixture.
 
-`vpem impute`: what no observer saw of a matrix, by a matrix of low rank or by a mixture.
+Entries are of one file, or of a file for each party.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from vpem.errors import Setting
+from vpem.errors import InputError, Setting, VpemWarning
 from vpem.fits.settings import ImputeSettings
 from vpem.records import Settings, changed, refuse_both, setting
 from vpem.settings import DEALS, GraphSettings, HoldingSettings, SumSettings, WorkerSettings
@@ -21,7 +21,17 @@ from .driver import CheckpointSettings, Run, TableOutput
 from .engine import EngineSettings, describe_engine, place_parties
 from .files import READ, STDIN, refuse_shared_stdin, teller
 from .options import Without
-from .output import Progress, Screen, note_of_one_column
+from .output import (
+    Progress,
+    Screen,
+    communication,
+    note_of_one_column,
+    number,
+    plural,
+    show,
+    table,
+    took,
+)
 from .parties import BY_POSITION, NumberFiles, PartySettings, check_parties
 from .results import Result
 
@@ -34,7 +44,6 @@ if TYPE_CHECKING:
     from vpem.terms.lowrank.entries import Hidden
     from vpem.terms.lowrank.observations import Law, Observations
 
-    from .driver import Run
     from .output import Table
 
 
@@ -130,7 +139,6 @@ def observed(
     """
     import numpy as np
 
-    from vpem.errors import VpemWarning
     from vpem.fits.observers import check_laws, hide_entries
     from vpem.terms.lowrank.observations import make_law
 
@@ -195,8 +203,6 @@ def _of_one_file(
 def _of_parties(
     files: Sequence[Path], asked: Observers, dealing: Dealing, run: Run
 ) -> tuple[Observations, Placement]:
-    """Read the files of this process's parties."""
-    from vpem.errors import InputError, Setting
     from vpem.files.parties.observing import observe_parties
 
     for name, value in dealing.values("sample_weight", "holdout").items():
@@ -275,7 +281,6 @@ def impute(
     Example: vpem impute data/wine.h5 --method mixture --holdout 0.1 --draws 20 -o imputations.csv
     """
     with Screen(out.quiet) as screen:
-        from vpem.errors import InputError, Setting
         from vpem.fits.mixture_imputation import write_imputation
         from vpem.fits.observers import Imputation, score_holdout
         from vpem.pictures.assignments import draw_imputation
@@ -366,9 +371,6 @@ class _Progress(Progress):
 
 
 def _show(report: Report, fit: Completed) -> None:
-    """Print what a reader wants to know."""
-    from .output import communication, number, plural, show, table, took
-
     law = report["law"]
     if report["variance"] is not None:
         law += f" of variance {number(report['variance'])}"
@@ -415,8 +417,6 @@ def _show(report: Report, fit: Completed) -> None:
 
 def _low_rank(report: Report, law: str) -> list[tuple[str, str]]:
     """Say what was fitted: a matrix of low rank."""
-    from .output import number
-
     how = [f"participation {report['participation']:g}", f"step {report['step_size']}"]
     if report["compress"] is not None and report["sum"] == "server":
         how.append(f"compressed by {report['compress']}")
@@ -432,8 +432,6 @@ def _low_rank(report: Report, law: str) -> list[tuple[str, str]]:
 
 def _mixture(report: Report) -> list[tuple[str, str]]:
     """Say what was fitted: a mixture, over columns or rows, and what was drawn by it."""
-    from .output import plural
-
     alone = report["n_workers"] == 1 or report["split"] == "rows"
     told = [
         plural(report["n_components"], "component"),
@@ -452,8 +450,6 @@ def _mixture(report: Report) -> list[tuple[str, str]]:
 
 def _chosen(choice: Report | None) -> list[tuple[str, str]]:
     """Say how the fit was chosen, and whether column means would have been better."""
-    from .output import number
-
     if choice is None or choice["error"] is None:
         return []
     told = f"{number(choice['error'], 4)} on held-out entries, column means"
@@ -464,9 +460,6 @@ def _chosen(choice: Report | None) -> list[tuple[str, str]]:
 
 
 def _held_out(choice: Report) -> Table:
-    """Return the table of errors of the fit that was chosen: of many columns the worst of all."""
-    from .output import number, table
-
     columns = sorted(choice["by_column"], key=lambda one: -_ratio(one))[:LISTED]
     if len(choice["by_column"]) <= LISTED:
         columns = choice["by_column"]
@@ -484,14 +477,11 @@ def _held_out(choice: Report) -> Table:
 
 
 def _ratio(one: Report) -> float:
-    """Error relative to that of the column's mean."""
     return float(one["error"] / one["column_means"]) if one["column_means"] > 0 else 0.0
 
 
 def _holdout(scores: Report) -> list[Any]:
     """Return the table of errors on hidden entries, and why one was not found."""
-    from .output import number, plural, table
-
     heads = list(scores["model"])
     lines = []
     for name in ("model", "column_means", "iterative_imputer"):
@@ -509,8 +499,6 @@ def _holdout(scores: Report) -> list[Any]:
 
 def _by_column(scores: Sequence[Report]) -> Table:
     """Return the table of errors in columns: of many those of which most is left to explain."""
-    from .output import number, table
-
     title = "Error by column"
     if len(scores) > LISTED:
         title = (

@@ -1,7 +1,4 @@
-"""The kinds of files that fits write, and what commands do with each: one class a kind.
-
-What `vpem show` prints of files that are not HDF5: what other commands print, or facts.
-"""
+"""The kinds of files that vpem writes, and what commands do with each: one class a kind."""
 
 from __future__ import annotations
 
@@ -10,6 +7,10 @@ from functools import cached_property
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
+
+from vpem.errors import FileError, InputError, printable
+
+from .output import show, table
 
 if TYPE_CHECKING:
     from vpem.pictures.contents import Table as Contained
@@ -38,7 +39,6 @@ def stored_at(path: Path, curve: str | None = None) -> StoredFile:
     """Return what commands do with a file; one of no kind is read, and refused, as a model."""
     import h5py
 
-    from vpem.errors import FileError
     from vpem.files.hdf5 import open_read, read_attribute
     from vpem.files.opening import check_readable
 
@@ -59,14 +59,11 @@ def stored_at(path: Path, curve: str | None = None) -> StoredFile:
 
 
 def _is_number(cell: object) -> bool:
-    """Whether a cell of a table is a number, or a share, as a reader sees it."""
     return str(cell).rstrip("%").replace(",", "").replace(".", "", 1).isdecimal()
 
 
 def as_printed(item: Contained, heading: str = "") -> Any:
     """Return a table of what there is to say of a fit as a terminal has it."""
-    from .output import table
-
     right = tuple(
         head
         for head, *cells in zip(item.heads, *item.rows, strict=False)
@@ -100,8 +97,6 @@ class StoredFile:
         return saved_of(str(self.path), self.stored)
 
     def _refuse(self, command: str) -> NoReturn:
-        from vpem.errors import InputError
-
         why = self.instead.get(command, f"which 'vpem {command}' cannot use")
         raise InputError(f"{self.path} holds {self.holds}, {why}")
 
@@ -111,11 +106,8 @@ class StoredFile:
 
     def show(self) -> None:
         """Print what there is to say of it."""
-        from vpem.errors import printable
         from vpem.pictures.contents import Table
         from vpem.pictures.page import contents_of
-
-        from .output import show
 
         contents = contents_of(self.saved)
         # Names and words in them are of whoever made the file.
@@ -182,8 +174,6 @@ class FactsFile(StoredFile):
 
     def show(self) -> None:
         """Print the facts."""
-        from .output import show, table
-
         lines = [(name.replace("_", " "), str(value)) for name, value in self.facts.items()]
         show(table(lines, "", ""))
 

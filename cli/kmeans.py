@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from vpem.errors import Setting
+from vpem.errors import InputError, Setting
 from vpem.fits.settings import PrivacySettings
 from vpem.records import changed
 from vpem.settings import GraphSettings, KmeansHolding, KmeansSettings, SumSettings
@@ -28,7 +28,18 @@ from .driver import CheckpointSettings, Output, Run
 from .engine import EngineSettings, describe_engine
 from .labels import LabelFile, LabelledOutput, of_clusters
 from .options import Given, MemoryLimit, Without
-from .output import Progress, Screen, plural
+from .output import (
+    Progress,
+    Screen,
+    answer,
+    communication,
+    note_of_one_feature,
+    number,
+    plural,
+    show,
+    table,
+    took,
+)
 from .parties import DataFiles, NumberFiles, gather
 from .results import (
     Result,
@@ -191,8 +202,6 @@ def _cluster(
 
 def _note_scale(run: Run, how: KmeansSettings, answered: Answer, found: Clustering) -> None:
     """Say where one feature of large numbers decides alone."""
-    from .output import note_of_one_feature
-
     if how.scale != "none" or found.guarantee is not None or not run.where.speaks:
         return
     note = note_of_one_feature(answered)
@@ -202,8 +211,6 @@ def _note_scale(run: Run, how: KmeansSettings, answered: Answer, found: Clusteri
 
 def _rows_of(text: str, n_clusters: int) -> list[int]:
     """Read the rows to start at, one a cluster."""
-    from vpem.errors import InputError
-
     rows = rows_of(text)
     if len(rows) != n_clusters:
         raise InputError(
@@ -216,8 +223,6 @@ def _refuse_what_makes_no_sense(
     how: KmeansSettings, held: KmeansHolding, start: StartSettings
 ) -> None:
     """Raise InputError where options cannot be had together, saying why."""
-    from vpem.errors import InputError
-
     if how.method == "grid" and held.split == "rows":
         raise InputError(
             "--method grid joins clusterings of different features: it needs --split features"
@@ -245,8 +250,6 @@ def _summed(report: Report) -> str:
 
 def _judged(report: Report, units: str) -> list[tuple[str, str]]:
     """Say how good clusters are or, where rows are protected, what is promised of them."""
-    from .output import number
-
     if "privacy" in report:
         from vpem.pictures.contents import promised
 
@@ -255,10 +258,7 @@ def _judged(report: Report, units: str) -> list[tuple[str, str]]:
 
 
 def _show(report: Report, names: Sequence[str]) -> None:
-    """Print what a reader wants to know."""
     from vpem.fits.answer import NOT_MEASURED
-
-    from .output import answer, communication, number, show, table, took
 
     over_rows = report["split"] == "rows"
     one_shot, weighted = report["one_shot"], report["sample_weight"]

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from vpem.errors import VpemError
 from vpem.records import changed, setting
 
 from .config import NO_CSV
@@ -15,7 +16,6 @@ from .options import NO_CSV_AT_ALL, Printing
 
 if TYPE_CHECKING:
     from vpem.engines.placement import Placement
-    from vpem.errors import VpemError
     from vpem.files.datasets import Dataset, Home
     from vpem.fits.clustering import Clustering
     from vpem.network.partition import Workers
@@ -185,7 +185,6 @@ class LabelFile:
     ) -> None:
         """Write tables of these rows, by party of this process; ``names`` are of all parties."""
         from vpem.engines.placement import for_each
-        from vpem.errors import VpemError
         from vpem.files.results import write_columns
 
         if not self:

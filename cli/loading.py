@@ -1,6 +1,6 @@
-"""What commands ask of the file of a fit: which data, of whom, and where results go.
+"""What commands ask of the file of a fit, and the data it is used on.
 
-Data that a mixture or clusters are used on: the model's features, in its order.
+Data for a mixture or clusters have the features of the model, in its order.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from vpem.errors import InputError, Setting
+from vpem.errors import InputError, Setting, brief, shorten
 from vpem.records import Settings, changed, setting
 from vpem.settings import FitSettings, WorkerSettings
 
 from .engine import EngineSettings, place_parties, where_of
 from .files import kept_of, read_one, teller
-from .labels import ResultSettings
+from .labels import LabelFile, ResultSettings
 from .output import what_is_read
 from .parties import DataParties, check_parties, joined
 
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from vpem.files.datasets import Dataset
     from vpem.network.schema import Report
 
-    from .labels import LabelFile
     from .of_rows import RowFile
     from .output import Screen
     from .ranks import Where
@@ -113,7 +112,6 @@ class IndividualSettings(Settings, heading="Individuals", kept=False):
     def grid(self) -> list[float] | None:
         """Times to predict at: from:to:step, or numbers with commas between."""
         from vpem.checks import read_float
-        from vpem.errors import InputError, brief
 
         text = self.times
         if text is None:
@@ -135,7 +133,6 @@ class IndividualSettings(Settings, heading="Individuals", kept=False):
     def known_values(self, words: Mapping[str, Sequence[str]]) -> dict[str, float]:
         """Values of covariates, numbers or words of a fit: ``dose=4.5,weight=70,Sex=Male``."""
         from vpem.checks import read_float
-        from vpem.errors import InputError, brief
 
         text = self.covariates
         found: dict[str, float] = {}
@@ -202,8 +199,6 @@ class Request:
     @cached_property
     def tables(self) -> LabelFile:
         """Where parties' rows go, each party's where it is; nowhere if one process has them all."""
-        from .labels import LabelFile
-
         out = self.output
         apart = self.processes.apart and self.parties.parties
         how = {"force": out.force, "quote_formulas": out.quote_formulas, "digits": out.digits}
@@ -223,8 +218,6 @@ class Request:
     @property
     def data(self) -> Path | None:
         """The one file, or None where there is none."""
-        from vpem.errors import InputError
-
         if len(self.files) > 1:
             raise InputError(f"one file of individuals is taken, got {len(self.files)}")
         return self.files[0] if self.files else None
@@ -294,7 +287,6 @@ def load(used: RowFile, request: Request, missing: str, narrow: bool = False) ->
 def _spread(used: RowFile, request: Request, missing: str, narrow: bool) -> Loaded:
     """Read what this process's parties have, and keep it here."""
     from vpem.engines.placement import Placement
-    from vpem.errors import InputError
     from vpem.fits.spread_use import SpreadRows
 
     asked, engine = request.parties, request.processes
@@ -334,7 +326,6 @@ def _columns(
 
     With `narrow` a model goes on without those that are missing, where that is asked for.
     """
-    from vpem.errors import InputError, Setting, shorten
     from vpem.files.datasets import default_names
     from vpem.files.models import match_features
 
@@ -371,7 +362,6 @@ def _in_levels(
     A level that the model has never seen tells nothing of components: it is a missing value, which
     is refused, or said and integrated out.
     """
-    from vpem.errors import InputError, Setting
     from vpem.files.families import in_levels_of
 
     kinds = getattr(getattr(used.stored, "mixture", None), "kinds", None)
@@ -391,8 +381,6 @@ def _whose(file: Path, called: str, names: Sequence[str], wanted: Sequence[str])
 
     A party fits that has all those columns of the file whose names several parties have.
     """
-    from vpem.errors import InputError, shorten
-
     known = set(wanted)
     holders: dict[str, set[str]] = {}
     for full in wanted:
@@ -428,7 +416,6 @@ def _by_their_party(names: Sequence[str], wanted: Sequence[str], party: str) -> 
 def _dataset(used: RowFile, request: Request, complete: bool) -> tuple[Dataset, Report | None]:
     """Read the one dataset, or join those of parties; and how these were aligned."""
     from vpem.checks import available_memory
-    from vpem.errors import InputError
     from vpem.files.datasets import default_names
     from vpem.files.families import Asked, settle_for_model
     from vpem.files.parties.opening import choose_parties
@@ -484,7 +471,6 @@ def labels_of(request: Request, source: Dataset) -> Labels:
     import h5py
     import numpy as np
 
-    from vpem.errors import InputError, Setting
     from vpem.fits.contribution import read_labels
 
     where, asked = request.rows.labels, request.parties

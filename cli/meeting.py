@@ -1,12 +1,9 @@
-"""What the other members of a study hear of why one ends.
+"""A command as one member of a study, each of whom is at home and has a user of its own.
 
-Members of a study that begin again: because another came back, or to go on without it.
-
-To begin again is to run the same command in a new image of the process, which has new links and new
-keys, and nothing of what was on its way. What it is to know of the run before it inherits as a file
-without a name, which nobody else can open and which is gone once it has been read.
-
-A command as one member of a study, each of whom is at home and has a user of its own.
+Members may begin again: because another came back, or to go on without it. To begin again is to
+run the same command in a new image of the process, which has new links and new keys, and nothing
+of what was on its way. What it is to know of the run before it inherits as a file without a name,
+which no other process can open and which is gone once it has been read.
 """
 
 from __future__ import annotations
@@ -17,8 +14,20 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
+
+from vpem.checks import read_int
+from vpem.engines.engine import StalledError
+from vpem.errors import FileError, InputError, Interrupted, Setting, VpemError, brief
+from vpem.files.checkpoints import read_state
+from vpem.files.parties.opening import Party
+from vpem.files.studies.message_log import MessageLog, log_beside
+from vpem.fits.results import few_rows_of
+from vpem.network.faults import Outlast
+from vpem.network.messages import decode, encode
+from vpem.steps.recovery import REPEATED, Keeper
 
 from .agreed import (
     check_alike,
@@ -32,26 +41,22 @@ from .agreed import (
 )
 from .config import STUDY, path_of, spoken
 from .engine import LEAST_ROWS
+from .output import Screen, size
 from .policy import Guard
-from .ranks import Where, join
+from .ranks import Where, join, terminate
+from .results import receive, send
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from vpem.engines.engine import Engine
     from vpem.engines.tls.mailbox import Post
     from vpem.engines.tls.trust import Member
     from vpem.files.checkpoints import FileSaver
-    from vpem.files.parties.opening import Party
     from vpem.files.studies.study import Study
     from vpem.files.table_settings import TableSettings
-    from vpem.network.faults import Outlast
     from vpem.network.schema import Report
-    from vpem.steps.recovery import Keeper
 
     from .driver import Output
     from .engine import EngineSettings
-    from .output import Screen
     from .results import Result
 
 
@@ -67,7 +72,6 @@ def told_outside(error: Exception, sentence: str | None, code: int, name: str) -
 
     ``sentence`` is what its user is told; None: nobody has foreseen it.
     """
-    from vpem.engines.engine import StalledError
     from vpem.engines.tls.faults import Fault, Parted, Returned
     from vpem.files.studies.policy import PolicyError
 
@@ -122,8 +126,6 @@ class Losses:
         self.keeper: Keeper | None = None
         self.outlast: Outlast | None = None
         if self.goes_on and options.get("secure_sum"):
-            from vpem.network.faults import Outlast
-
             self.outlast = Outlast(self._too_few, opened)
         again = options.get("resume") or options.get("resume_if_any")
         if not self.lost and again and member == self._first:
@@ -142,8 +144,6 @@ class Losses:
     @property
     def study(self) -> Study:
         """The study of those who are left."""
-        from dataclasses import replace
-
         return replace(self._whole, roster=self._whole.roster.without(self.names))
 
     def facts(self) -> Report:
@@ -154,8 +154,6 @@ class Losses:
 
     def keep(self, saver: FileSaver | None, engine: Engine) -> Any:
         """Return a saver that keeps what the others would go on from, if they would."""
-        from vpem.steps.recovery import Keeper
-
         if not self.goes_on:
             return saver
         self.keeper = Keeper(saver, engine, self.lost, self._kept)
@@ -169,9 +167,6 @@ class Losses:
         Otherwise what is to be said is returned; ``met`` says whether all had met.
         """
         from vpem.engines.tls.faults import GoneOn, Returned, Unheard
-        from vpem.errors import VpemError
-
-        from .config import spoken
 
         if not self.goes_on:
             return error
@@ -216,17 +211,12 @@ class Losses:
         """Return why the sums that would follow are none to take, or None where they are."""
         if self.outlast is None:
             return None
-        from vpem.steps.recovery import REPEATED
-
         kept = self._kept if self.keeper is None else self.keeper.newest()
         left = {one.name for one in self.study.roster.members} - set(names)
         return REPEATED if self.outlast.repeats(kept, left) else None
 
     def _follow(self, told: Any, met: bool) -> Exception:
         """Go on without those without whom the first member does."""
-        from vpem.engines.engine import StalledError
-        from vpem.errors import InputError
-
         members = {one.name for one in self._whole.roster.members[1:]}
         names = [name for name in told.without if name not in self.names]
         if not set(names) <= members - {self._member}:
@@ -275,8 +265,6 @@ def begin_again(
     """
     import tempfile
 
-    from vpem.network.messages import encode
-
     os.environ.pop(INHERITED, None)
     if lost or opened:
         file = tempfile.TemporaryFile()  # noqa: SIM115
@@ -291,9 +279,6 @@ def begin_again(
 
 def inherited() -> tuple[list[tuple[str, int]], dict[int, Any], dict[str, Any] | None]:
     """Return who is missing, and what was kept and opened, as the image before knew it."""
-    from vpem.errors import InputError
-    from vpem.network.messages import decode
-
     number = os.environ.pop(INHERITED, None)
     if number is None:
         return [], {}, None
@@ -326,9 +311,6 @@ def _with(words: Sequence[str], *more: str) -> list[str]:
 
 def _in_checkpoint(path: Path | None, study: Study) -> list[tuple[str, int]]:
     """Return who was missing when a checkpoint of the first member was written."""
-    from vpem.errors import FileError
-    from vpem.files.checkpoints import read_state
-
     # Whoever goes on from it says what is wrong.
     with suppress(FileError, KeyError, TypeError, ValueError):
         told = [] if path is None else read_state(path)["facts"]["without"]
@@ -389,10 +371,6 @@ class Meeting(Where):
         from vpem.engines.tls.mailbox import Post
         from vpem.engines.tls.trust import MemberSigns
         from vpem.files.studies.identities import identity_of
-        from vpem.files.studies.message_log import MessageLog, log_beside
-
-        from .output import Screen
-        from .ranks import terminate
 
         self.losses, self.study, self.member = losses, losses.study, member
         study = self.study
@@ -428,8 +406,6 @@ class Meeting(Where):
 
     def _tell(self, sentence: str) -> None:
         """Print a line; until all have met, who waits at the first member hears it, too."""
-        from vpem.network.messages import encode
-
         from .output import tell
 
         if not self._quiet:
@@ -446,8 +422,6 @@ class Meeting(Where):
         The first member says meanwhile whom it waits for, and passes on what others have signed.
         """
         from vpem.engines.tls.trust import INTRODUCTION
-        from vpem.errors import InputError
-        from vpem.network.messages import decode, encode
 
         def signed(said: list[Any]) -> bytes:
             """Return what a member signs: the text of the study, and what it says of itself."""
@@ -504,8 +478,6 @@ class Meeting(Where):
         columns: bool = True,
     ) -> list[Party]:
         """Return all parties; of others only the names are known here."""
-        from vpem.files.parties.opening import Party
-
         name = self.member.name
         own: Party | None = None
         if self.member.holds:
@@ -528,8 +500,6 @@ class Meeting(Where):
 
     def share(self, result: Result, out: Output, screen: Screen) -> Report:
         """Give all members the report, and the model to those who want it; check what has come."""
-        from .results import receive, send
-
         if self.losses.outlast is not None and self.losses.outlast.error is not None:
             raise self.losses.outlast.error  # sums went on to here without one who is lost
         if self.engine.rank == 0:
@@ -551,9 +521,6 @@ class Meeting(Where):
 
     def check_published(self, result: Result) -> None:
         """Raise InputError where a model would tell other members of few rows, at all alike."""
-        from vpem.errors import InputError, Setting
-        from vpem.fits.results import few_rows_of
-
         if result.apart or result.found is None:
             return
         told: list[Any] = self.engine.allgather(
@@ -581,8 +548,6 @@ class Meeting(Where):
 
     def close(self) -> None:
         """End the links, once all has arrived."""
-        from .output import size
-
         join(None)
         self.guard.end()
         self._post.close()
@@ -593,7 +558,6 @@ class Meeting(Where):
     def fail(self, error: Exception, sentence: str | None, tell: Callable[..., int]) -> int:
         """Say what went wrong, tell others as much as they may know, and end."""
         from vpem.engines.tls.faults import Fault, LeftOut, Parted, Returned
-        from vpem.errors import Interrupted, VpemError
         from vpem.files.studies.policy import PolicyError
 
         if isinstance(error, Returned) and (self._goes_on or not self._met):
@@ -654,9 +618,6 @@ def _door(given: str | None, said: tuple[str, int] | None) -> tuple[str, int] | 
     """Return where a member listens: host and port."""
     if given is None:
         return said
-    from vpem.checks import read_int
-    from vpem.errors import InputError, Setting, brief
-
     host, _, port = given.rpartition(":")
     number = read_int(port) or 0
     if not 0 < number < 65536:

@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
+from vpem.errors import FileError, InputError, brief, check_choice
 from vpem.records import Settings, changed
 
+from .data import TableFile
 from .driver import TableOutput
 from .engine import EngineSettings
 from .files import READ, WRITTEN
@@ -18,14 +20,14 @@ from .kinds import FactsFile, StoredFile, stored_at
 from .labels import ResultSettings
 from .loading import Request, RowSettings
 from .options import Force, Json, Quiet, Without
+from .output import Screen, number, plural, print_json
 from .parties import OF_A_FIT, DataParties
+from .party import budget, log, show_identity
+from .study import show_request
 
 if TYPE_CHECKING:
     from vpem.files.models import Model
     from vpem.network.schema import Report
-
-    from .labels import ResultSettings
-    from .loading import Request
 
 
 app = typer.Typer(
@@ -90,9 +92,6 @@ def export(
 
     Example: vpem model export model.h5 -o model.npz
     """
-    from .kinds import stored_at
-    from .output import Screen
-
     with Screen(quiet) as screen:
         stored_at(model).export(output, force, table.quote_formulas)
         screen.say(f"wrote {output}")
@@ -117,8 +116,6 @@ def join(
 
     Example: vpem model join model.hospital.h5 model.lab.h5 -o joined.h5
     """
-    from .output import Screen, plural
-
     with Screen(quiet) as screen:
         from vpem.files.hdf5 import check_writable
         from vpem.files.models import write_model
@@ -152,10 +149,7 @@ def best(
 
     Example: vpem model best fits/0.h5 fits/1.h5 -o best.h5
     """
-    from .output import Screen, number, plural, print_json
-
     with Screen(quiet) as screen:
-        from vpem.errors import check_choice
         from vpem.files.hdf5 import check_writable
         from vpem.files.models import read_model
 
@@ -248,9 +242,6 @@ def contribution(
 
     Example: vpem model contribution model.h5 data/breast_cancer.h5 --json
     """
-    from .kinds import stored_at
-    from .output import Screen
-
     with Screen(results.quiet) as screen:
         from vpem.files.hdf5 import check_writable
 
@@ -265,8 +256,6 @@ def contribution(
 def _judged(file: Path, model: Model) -> Report:
     """Return what a model is judged and compared by; a file may hold anything there."""
     import math
-
-    from vpem.errors import InputError
 
     report = model.report
     judged = {name: report.get(name) for name in ("log_likelihood", "bic", "aic")}
@@ -296,8 +285,6 @@ def _judged(file: Path, model: Model) -> Report:
 
 def _check_comparable(one: Report, other: Report, criterion: str) -> None:
     """Raise InputError unless both models are of the same data, and can be judged so."""
-    from vpem.errors import InputError
-
     first, second = one["model"], other["model"]
     if one["features"] != other["features"]:
         counts = len(one["features"]), len(other["features"])
@@ -319,7 +306,6 @@ def _check_comparable(one: Report, other: Report, criterion: str) -> None:
 
 
 def _copy(source: Path, output: Path, force: bool) -> None:
-    """Copy a file, all or nothing."""
     import shutil
 
     from vpem.files.hdf5 import atomic_write
@@ -351,8 +337,6 @@ NAMED_TABLES = (".csv", ".tsv", ".txt", ".gz", ".bz2", ".xz")
 
 def shown(file: Path, json: bool) -> None:
     """Print what there is to say of a file, whatever vpem has written it."""
-    from .output import Screen, print_json
-
     with Screen():
         show = _other(file)
         if show is None:
@@ -373,30 +357,20 @@ def _start(file: Path) -> bytes:
 
 
 def _other(file: Path) -> Callable[[Path, bool], None] | None:
-    """Return what shows a file of studies; None of any other. Keys are refused."""
-    from vpem.errors import InputError
     from vpem.files.studies.message_log import BEGINS
     from vpem.files.studies.spent import FILE as LEDGER
 
     if file.name == LEDGER:
-        from .party import budget
-
         return lambda path, json: budget(path, json=json)
     start = _start(file)
     if b"PRIVATE KEY-----" in start or file.suffix == ".key":
         raise InputError(f"{file} is a private key, which is shown to nobody")
     if start.startswith(b"-----BEGIN CERTIFICATE"):
-        from .party import show_identity
-
         return show_identity
     if start.startswith(BEGINS):
-        from .party import log
-
         return lambda path, json: log([path], json=json)
     lines = start.splitlines()
     if b"[request]" in lines:
-        from .study import show_request
-
         return show_request
     if b"[study]" in lines:
         from .study import show as show_study
@@ -423,15 +397,11 @@ def _stored(file: Path) -> StoredFile:
     if file.name == "policy.toml":
         return PolicyFile(file)
     if start.startswith(TABLES) or file.suffix.lower() in NAMED_TABLES:
-        from .data import TableFile
-
         return TableFile(file)
     _refuse(file, "no file that vpem writes")
 
 
 def _refuse(file: Path, what: str) -> NoReturn:
-    from vpem.errors import FileError
-
     raise FileError(f"{file} is {what}; vpem show takes {TAKEN}")
 
 
@@ -452,7 +422,6 @@ class JsonFile(FactsFile):
     @cached_property
     def facts(self) -> dict[str, Any]:
         """What fields there are: short values, and how many are in lists and objects."""
-        from vpem.errors import InputError, brief
         from vpem.files.json_text import read_json_file
 
         found = read_json_file(self.path)

@@ -1,17 +1,23 @@
-"""What commands do with fits of SAEM, whose data are individuals.
-
-What commands do with topics, whose data are documents.
-"""
+"""What commands do with fits of SAEM, whose data are individuals, or documents of topics."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from vpem.errors import InputError
+from vpem.files.hdf5 import atomic_write, check_writable
+from vpem.files.observations import is_long_csv
+from vpem.files.temporaries import ending_of
+from vpem.pictures.saved import saved_of
+
 from .kinds import StoredFile, reported
 from .loading import IndividualSettings, Request, refuse_given
 from .output import as_plain, number, plural, print_json, show, table
+from .saem_choices import individuals_of, needed_covariates, read_if_there, words_in
+from .saem_report import document_columns, topic_facts
 
 if TYPE_CHECKING:
     from vpem.network.schema import Report
@@ -21,7 +27,6 @@ if TYPE_CHECKING:
 
     Tables = tuple[Report, Report]
     """A report, and columns."""
-    from vpem.network.schema import Report
     from vpem.pictures.saved import Saved
     from vpem.saem.topics import Heard, Topics
 
@@ -39,9 +44,6 @@ class SaemFile(StoredFile):
     @cached_property
     def stored(self) -> SavedSaem:
         """The fit."""
-        from dataclasses import replace
-
-        from vpem.errors import InputError
         from vpem.saem.formats.fits import read_saem
         from vpem.saem.structures.formulas import is_own
 
@@ -58,8 +60,6 @@ class SaemFile(StoredFile):
 
     def individuals(self, request: Request) -> Individuals | None:
         """Read individuals, or those of them that are wanted, if there are data."""
-        from .saem_choices import individuals_of, needed_covariates, read_if_there
-
         saved, data, options = self.stored, request.data, request.individuals
         for about in (request.parties, request.engine):
             refuse_given(about, "is for mixtures and clusters; individuals are in one file")
@@ -116,9 +116,6 @@ class SaemFile(StoredFile):
         return len(next(iter(columns.values())))
 
     def _check(self, request: Request, curves: bool) -> None:
-        """Refuse options that do not go together, or with this fit."""
-        from vpem.errors import InputError
-
         saved, data, options = self.stored, request.data, request.individuals
         wanted = options.individual
         if wanted is not None and len(set(wanted)) < len(wanted):
@@ -140,8 +137,6 @@ class SaemFile(StoredFile):
 
     def _check_residuals(self, request: Request, curves: bool) -> None:
         """Refuse residuals where there are none, and options that do not go with them."""
-        from vpem.errors import InputError
-
         options = request.individuals
         if not options.residuals:
             return
@@ -214,8 +209,6 @@ class SaemFile(StoredFile):
 
         import numpy as np
 
-        from vpem.files.hdf5 import atomic_write, check_writable
-        from vpem.files.temporaries import ending_of
         from vpem.saem.formats.fits import ARRAYS, saem_as_json
 
         check_writable(output, force, "exported models")
@@ -239,12 +232,9 @@ def _curves(
     times: list[float] | None,
     options: IndividualSettings,
 ) -> Tables:
-    """Curves, as a report and as columns."""
     import numpy as np
 
     if options.population:
-        from .saem_choices import words_in
-
         words = words_in(reported(predictor.saved.settings, "columns", dict) or {})
         values = options.known_values(words) if found is None else None
         curves: Curves = predictor.population(times, values, found)
@@ -277,7 +267,6 @@ def _curves(
 
 
 def _residuals(predictor: Predictor, found: Individuals) -> Tables:
-    """Predictions and residuals of rows, as a report and as columns."""
     import numpy as np
 
     from vpem.saem.diagnostics import residuals_of
@@ -328,8 +317,6 @@ def _classes(predictor: Predictor, found: Individuals | None, proba: bool) -> Ta
     """Most probable class given the rows, as a report and as columns."""
     import numpy as np
 
-    from vpem.errors import InputError
-
     if found is None:
         raise InputError(
             f"the model {predictor.saved.model} predicts classes of individuals from their rows; "
@@ -370,13 +357,10 @@ class TopicsFile(StoredFile):
     @cached_property
     def saved(self) -> Saved:
         """What pictures are drawn of."""
-        from vpem.pictures.saved import saved_of
-
         return saved_of(str(self.path), self.stored.saved)
 
     def _documents(self, request: Request) -> Individuals | None:
         """Read documents, or those of them that are wanted, if there are data."""
-        from vpem.files.observations import is_long_csv
         from vpem.saem.formats.individuals import COLUMNS, read_corpus
 
         options, data = request.individuals, request.data
@@ -420,8 +404,6 @@ class TopicsFile(StoredFile):
 
     def predict(self, request: Request) -> int:
         """Predict proportions of the topics: of documents, or of those of the fit."""
-        from .saem_report import document_columns
-
         output, saved = request.output, self.stored.saved
         found = self._documents(request)
         unknown: Report = {}
@@ -484,8 +466,6 @@ class TopicsFile(StoredFile):
 
     def as_json(self) -> Report:
         """Return all that there is."""
-        from .saem_report import topic_facts
-
         saved = self.stored.saved
         return {
             "encoding-type": "vpem-saem",
@@ -518,11 +498,6 @@ class TopicsFile(StoredFile):
 
         import numpy as np
 
-        from vpem.files.hdf5 import atomic_write, check_writable
-        from vpem.files.temporaries import ending_of
-
-        from .output import as_plain
-
         check_writable(output, force, "exported models")
         with atomic_write(output, force, "exported models") as temporary:
             told = self.as_json()
@@ -539,7 +514,6 @@ class TopicsFile(StoredFile):
 
 
 def _listed(names: list[str], means: Any, lower: Any, upper: Any) -> list[Report]:
-    """Return proportions of each document, for JSON."""
     parts = zip(names, means, lower, upper, strict=True)
     return [
         {"id": name, "proportions": mean, "lower": low, "upper": high}

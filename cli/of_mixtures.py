@@ -1,7 +1,4 @@
-"""Who matters: tables of what a mixture loses without each party, and of what features tell.
-
-What commands do with mixtures.
-"""
+"""What commands do with mixtures: assignment, scores, draws, and which parties matter."""
 
 from __future__ import annotations
 
@@ -11,7 +8,16 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vpem.errors import Setting
+from vpem.errors import InputError, Setting, shorten
+from vpem.files.hdf5 import check_writable
+from vpem.files.models import match_features, model_as_json, read_model, write_json, write_npz
+from vpem.files.temporaries import ending_of
+from vpem.fits.answer import answer_of
+from vpem.fits.contribution import contribution
+from vpem.fits.prepare import weighed
+from vpem.fits.spread_use import SpreadRows, spread_contribution
+from vpem.terms.rows import rows_with_values
+from vpem.terms.statistics import leaves
 
 from .labels import ResultSettings
 from .loading import Loaded, Request, labels_of
@@ -27,7 +33,6 @@ if TYPE_CHECKING:
     from vpem.fits.contribution import Contribution
     from vpem.network.schema import Report
 
-    from .loading import Loaded
     from .of_rows import Assigned
     from .output import Table
 
@@ -51,8 +56,6 @@ OF_PARTIES = (
 
 def held_by(model: Model, request: Request, data: Loaded) -> Mapping[str, Sequence[int]] | None:
     """Return the model's features that each party brings; None: as in the fit of the model."""
-    from vpem.files.models import match_features
-
     partition = data.source.partition
     if not request.parties.parties or request.parties.split == "rows" or partition is None:
         return None
@@ -67,9 +70,6 @@ def held_by(model: Model, request: Request, data: Loaded) -> Mapping[str, Sequen
 
 def labels_if_any(request: Request, data: Loaded) -> Labels | None:
     """Return the labels of rows, if they are asked for or there."""
-    from vpem.errors import InputError
-    from vpem.fits.spread_use import SpreadRows
-
     named = request.rows.labels != "labels"
     if isinstance(data.X, SpreadRows):
         if named:
@@ -165,8 +165,6 @@ class MixtureFile(RowFile):
     @cached_property
     def stored(self) -> Model:
         """The model."""
-        from vpem.files.models import read_model
-
         return read_model(self.path)
 
     @property
@@ -176,9 +174,6 @@ class MixtureFile(RowFile):
 
     def load(self, request: Request) -> Loaded:
         """Read data; parties say which features of a hub they bring together."""
-        from vpem.errors import shorten
-        from vpem.fits.spread_use import SpreadRows
-
         found = super().load(request)
         if isinstance(found.X, SpreadRows):
             names, parties = self.stored.feature_names, found.X.names
@@ -204,16 +199,12 @@ class MixtureFile(RowFile):
         """What two files of the same parameters have in common."""
         import hashlib
 
-        from vpem.terms.statistics import leaves
-
         mixture = self.stored.mixture
         parts = (*leaves(mixture.arrays()), mixture.blocks.order)
         return hashlib.sha256(b"".join(part.tobytes() for part in parts)).hexdigest()
 
     def assign(self, X: Any, missing: str, proba: bool) -> Assigned:
         """Most responsible component of each row, and responsibilities if they are wanted."""
-        from vpem.fits.spread_use import SpreadRows
-
         mixture = self.stored.mixture
         if isinstance(X, SpreadRows):
             shares = X.posteriors(mixture)[0]
@@ -227,10 +218,6 @@ class MixtureFile(RowFile):
     def score(self, request: Request) -> None:
         """Print log-likelihood, BIC and AIC of rows."""
         self.refuse_individuals(request)
-        from vpem.fits.prepare import weighed
-        from vpem.fits.spread_use import SpreadRows
-        from vpem.terms.rows import rows_with_values
-
         data = self.load(request)
         X, mixture = data.X, self.stored.mixture
         if isinstance(X, SpreadRows):
@@ -267,15 +254,11 @@ class MixtureFile(RowFile):
 
     def contribution(self, request: Request) -> None:
         """Print, or write, what is lost without each party, and which features separate."""
-        from vpem.fits.spread_use import SpreadRows, spread_contribution
-
         data = self.load(request)
         if isinstance(data.X, SpreadRows):
             labels_if_any(request, data)
             found = spread_contribution(data.X, self.stored.mixture, self.stored.feature_names)
         else:
-            from vpem.fits.contribution import contribution
-
             found = contribution(
                 self.stored, data.X, parties=held_by(self.stored, request, data),
                 labels=labels_if_any(request, data), missing=self.missing(request),
@@ -295,7 +278,6 @@ class MixtureFile(RowFile):
         import numpy as np
 
         from vpem.files.datasets import Dataset, write_dataset
-        from vpem.files.temporaries import ending_of
 
         found = self.stored
         X, labels = found.mixture.sample(count, np.random.default_rng(seed))
@@ -319,19 +301,12 @@ class MixtureFile(RowFile):
 
     def export(self, output: Path, force: bool, quote_formulas: bool) -> None:
         """Write the assembled mixture as a NumPy archive, or all as JSON."""
-        from vpem.files.hdf5 import check_writable
-        from vpem.files.models import write_json, write_npz
-        from vpem.files.temporaries import ending_of
-
         check_writable(output, force, "exported models")
         write = write_npz if ending_of(output) == ".npz" else write_json
         write(output, self.stored, force)
 
     def as_json(self) -> Report:
         """Return components, the assembled mixture, hubs, and what was reported."""
-        from vpem.files.models import model_as_json
-        from vpem.fits.answer import answer_of
-
         found = self.stored
         components = answer_of(found).describe()
         return {"components": components, **model_as_json(found), "history": found.history}

@@ -8,11 +8,19 @@ from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from vpem.errors import Setting
+from vpem.errors import InputError, Setting
+from vpem.files.results import read_clustering
+from vpem.fits.answer import answer_of
+from vpem.fits.contribution import compare
+from vpem.fits.spread_use import SpreadRows
+from vpem.pictures.saved import EvaluationData
 from vpem.settings import MISSINGS
+from vpem.terms.rows import check_values
+from vpem.terms.units import Scaling
 
 from .config import key_of
 from .kinds import StoredFile, reported
+from .labels import whole_of
 from .loading import Loaded, Request, labels_of, load, refuse_given
 from .output import number, print_json, show, table
 
@@ -24,7 +32,6 @@ if TYPE_CHECKING:
     from vpem.files.datasets import Home
     from vpem.files.results import StoredClustering
     from vpem.network.schema import Report
-    from vpem.pictures.saved import EvaluationData
 
     Assigned = tuple[Labels, dict[str, Labels], dict[str, Floats]]
     """Labels of rows, columns that go with them, and what JSON has of these."""
@@ -82,8 +89,6 @@ class RowFile(StoredFile):
 
     def told(self, found: Loaded) -> Report:
         """Return what JSON tells of data: how rows were aligned, and what processes sent."""
-        from vpem.fits.spread_use import SpreadRows
-
         sent = {"communication": found.X.communication} if isinstance(found.X, SpreadRows) else {}
         return {**found.told, **sent}
 
@@ -100,8 +105,6 @@ class RowFile(StoredFile):
             for options, without in ((request.rows, "features"), (request.parties, "")):
                 refuse_given(options, "is about the data: give them after the model", without)
             return None
-        from vpem.pictures.saved import EvaluationData
-
         missing = self.missing(request) if self.needs_values else "marginalize"
         found = load(self, request, missing)
         named = request.rows.labels != "labels"
@@ -112,8 +115,6 @@ class RowFile(StoredFile):
     def predict(self, request: Request) -> int:
         """Assign rows to components or clusters."""
         import numpy as np
-
-        from .labels import whole_of
 
         self.refuse_individuals(request)
         output, tables = request.output, request.tables
@@ -144,8 +145,6 @@ class RowFile(StoredFile):
 
     def evaluate(self, request: Request) -> None:
         """Compare components or clusters with labels."""
-        from vpem.fits.contribution import compare
-
         data = self.load(request)
         truth = labels_of(request, data.source)
         k = self.n_labels
@@ -211,8 +210,6 @@ class ClustersFile(RowFile):
     @cached_property
     def stored(self) -> StoredClustering:
         """The clustering."""
-        from vpem.files.results import read_clustering
-
         return read_clustering(self.path)
 
     def marginal(self, columns: Sequence[int]) -> None:
@@ -241,10 +238,6 @@ class ClustersFile(RowFile):
         """Nearest centre of each row by what is there of it, and its distance."""
         import numpy as np
 
-        from vpem.fits.spread_use import SpreadRows
-        from vpem.terms.rows import check_values
-        from vpem.terms.units import Scaling
-
         found = self.stored
         if not isinstance(X, SpreadRows):
             check_values(X)
@@ -262,8 +255,6 @@ class ClustersFile(RowFile):
 
     def assign(self, X: Any, missing: str, proba: bool) -> Assigned:
         """Nearest centre of each row, and its distance."""
-        from vpem.errors import InputError
-
         if proba:
             raise InputError(
                 f"{self.path} holds clusters, whose rows have no responsibilities; leave out "
@@ -297,8 +288,6 @@ class ClustersFile(RowFile):
 
     def as_json(self) -> Report:
         """Return clusters, centres, and what was reported."""
-        from vpem.fits.answer import answer_of
-
         found = self.stored
         answer = answer_of(found)
         return {

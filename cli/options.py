@@ -1,9 +1,4 @@
-"""Options that would have no effect, or that mathematics forbids: refused, with the reason.
-
-What depends on data, such as whether the graph stored in a dataset has a server, is refused by the
-library in the same words.
-
-Records of settings become options of commands, and records again.
+"""Records of settings become options of commands, and records again.
 
 A command names the records that it takes in its annotations. `spread` makes an option of every
 field, and a record of the values before the command runs. A parameter of the command's own that is
@@ -21,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 import typer
 
+from vpem.errors import brief
 from vpem.records import Rule, Settings, about, setting
 
 from .config import (
@@ -33,7 +29,6 @@ from .files import READ, WRITTEN, Role
 
 if TYPE_CHECKING:
     from vpem.network.schema import Report
-from typing import TYPE_CHECKING
 
 NOTHING_REPLACED: Rule = (
     # A record of outputs alone, which knows of no input, does not know of a checkpoint either.
@@ -183,7 +178,6 @@ def _read_number(param: inspect.Parameter) -> None:
         if not isinstance(value, str):  # a default
             return value
         from vpem.checks import read_float, read_int
-        from vpem.errors import brief
 
         found = read_int(value) if int in kinds else read_float(value)
         if found is None:

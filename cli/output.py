@@ -1,10 +1,7 @@
-"""Tables of results, laid out for the width there is: no number is cut, and no word is lost.
+"""What goes to stdout (data) and what goes to stderr (messages), in one place.
 
-How far a long run is: a live line in a terminal, a line now and then in pipes and logs.
-
-What goes to stdout (data) and what goes to stderr (messages), in one place.
-
-The answer of a fit, for a reader: how large components or clusters are, and how they differ.
+Tables are laid out for the width there is: no number is cut, and no word is lost. Progress of a
+long run is a live line in a terminal, and a line now and then in pipes and logs.
 """
 
 from __future__ import annotations
@@ -23,7 +20,7 @@ from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from vpem.errors import printable
+from vpem.errors import VpemWarning, printable
 
 from .config import in_options
 
@@ -594,8 +591,6 @@ class Screen:
         self._caught = warnings.catch_warnings()
 
     def __enter__(self) -> Screen:
-        from vpem.errors import VpemWarning
-
         self._caught.__enter__()
         warnings.simplefilter("always", VpemWarning)
         if self.quiet:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypeVar
 
 import typer
 
-from vpem.errors import Setting
+from vpem.errors import InputError, Setting, brief, did_you_mean, shorten
 from vpem.files.table_settings import OF_ONE_FIT, LabelledTable, TableSettings
 from vpem.records import Rule, Settings, changed, setting
 from vpem.settings import (
@@ -22,20 +23,18 @@ from .choices import (
     settled,
 )
 from .driver import Run
+from .engine import place_parties
 from .files import READ, STDIN, read_one, refuse_families, tell_families, teller
 from .output import what_is_read
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from pathlib import Path
+    from collections.abc import Callable
 
     from vpem.engines.placement import Placement
     from vpem.files.datasets import Dataset
     from vpem.files.parties.opening import Party
     from vpem.network.schema import Report
     from vpem.settings import WorkerSettings
-
-    from .driver import Run
 
 
 R = TypeVar("R")
@@ -167,8 +166,6 @@ class DataParties(FileSettings, heading="Data", kept=False):
 
 
 def _shown(function: Callable[..., R]) -> Callable[..., R]:
-    """Show how long a function takes that reads files for a run, its first and last arguments."""
-
     @wraps(function)
     def reading(files: Sequence[Path], *others: Any) -> R:
         with others[-1].screen.doing(what_is_read(files)):
@@ -191,10 +188,7 @@ def gather(
     Who holds what of one dataset is said by ``held``: rows, if it has no ``split`` that says
     otherwise. The data have a partition or workers if there are parties.
     """
-    from vpem.errors import InputError
     from vpem.files.labels_for_fit import settle_labels
-
-    from .engine import place_parties
 
     over_rows = getattr(held, "split", "rows") == "rows"
     check_parties(files, asked, over_rows)
@@ -257,8 +251,6 @@ def joined(
     for_a_model: bool = False,  # it says which features are wanted
 ) -> tuple[Dataset, Report | None]:
     """Join the data of parties, and say what became of their rows; also what a report tells."""
-    from contextlib import nullcontext
-
     from vpem.engines.engine import about
     from vpem.files.parties.joining import join_parties, stack_parties
 
@@ -283,8 +275,6 @@ def joined(
 
 def check_parties(files: Sequence[Path], asked: PartySettings, over_rows: bool) -> None:
     """Raise InputError where options about parties do not go together."""
-    from vpem.errors import InputError
-
     used = {
         "--align": asked.align,
         "--align-key": asked.align_key,
@@ -339,7 +329,6 @@ def lines_of(alignment: Report) -> list[str]:
 def place_of(asked: str | None, names: Sequence[str]) -> int:
     """Return the number of the agent that has the labels, the first unless another is named."""
     from vpem.checks import read_int
-    from vpem.errors import InputError, Setting, brief, did_you_mean, shorten
 
     if asked is None:
         return 0

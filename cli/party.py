@@ -1,9 +1,4 @@
-"""`vpem party budget`: what runs have told of each data file, and what is left to be told.
-
-`vpem party log`: what a party sent and received, summed up.
-
-`vpem party`: a member's key and certificate, and its request to take part in a study.
-"""
+"""`vpem party`: a member's key, certificate and request; what its runs disclosed and sent."""
 
 from __future__ import annotations
 
@@ -15,13 +10,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from vpem.errors import FileError, InputError, shorten
 from vpem.files.table_settings import TableSettings
 
+from .agreed import look_at
 from .files import FOLDER, READ
 from .help import Elsewhere
 from .loading import refuse_given
 from .options import Json, Quiet, Without
-from .output import plural, print_json, show, size, table
+from .output import Screen, plural, print_json, show, size, table
 from .policy import in_all, policy, refusals
 
 if TYPE_CHECKING:
@@ -31,8 +28,6 @@ if TYPE_CHECKING:
     from vpem.files.studies.spent import Ran
     from vpem.files.studies.study import Study
     from vpem.network.schema import Report
-
-    from .output import Screen
 
 
 def budget(
@@ -59,7 +54,6 @@ def budget(
 
     Example: vpem party budget --data lab.csv
     """
-    from vpem.errors import FileError
     from vpem.files.studies.policy import policy_beside
     from vpem.files.studies.spent import Spent
 
@@ -98,7 +92,6 @@ def _left(most: float, against: str, runs: Sequence[Ran]) -> float:
 
 
 def _budget_report(file: str, runs: Sequence[Ran], policy: Policy | None) -> Report:
-    """Return what runs that read a file come to, in plain values."""
     noisy = [ran for ran in runs if ran.noise is not None]
     epsilons = {who: in_all(noisy, who) if noisy else inf for who in ("outsider", "worker")}
     most = policy and policy.most_epsilon_in_all
@@ -119,7 +112,6 @@ def _budget_report(file: str, runs: Sequence[Ran], policy: Policy | None) -> Rep
 
 
 def _facts(found: Report) -> list[tuple[str, str]]:
-    """Return the lines of a table on one data file."""
     runs, epsilon = found["runs"], found["epsilon"]
     whom = "outsiders" if epsilon["worker"] is None else "all"
     facts = {
@@ -184,7 +176,6 @@ NUMBERS = KEYS[2:]
 
 
 def _log_report(found: Logged) -> Report:
-    """Return what logs come to, in plain values."""
     rows = [
         {"kind": kind, "peer": peer, **vars(totals)}
         for (kind, peer), totals in found.totals.items()
@@ -299,10 +290,7 @@ def init(
 
     Example: vpem party init --name lab
     """
-    from .output import Screen, print_json, show, table
-
     with Screen(quiet) as screen:
-        from vpem.errors import FileError
         from vpem.files.studies.identities import certificate_of, make_identity
 
         if folder is not None and not folder.is_dir():
@@ -329,8 +317,6 @@ def show_identity(
 
     Example: vpem party show lab.crt
     """
-    from .output import Screen, print_json, show, table
-
     with Screen():
         found = _certificates(file)
         if json:
@@ -341,7 +327,6 @@ def show_identity(
 
 def _certificates(file: Path | None) -> list[tuple[str, bytes]]:
     """Return names and certificates (DER) of a file, or of this folder."""
-    from vpem.errors import InputError
     from vpem.files.studies.identities import (
         certificate_of,
         identities_in,
@@ -399,8 +384,6 @@ def request(
 
     Example: vpem party request heart.toml lab.csv
     """
-    from .output import Screen
-
     with Screen(quiet) as screen:
         from vpem.files.studies.identities import only_identity
         from vpem.files.studies.signed import address_of
@@ -418,11 +401,8 @@ def request(
 
 def _ask(study: Study, name: str, given: Report, screen: Screen) -> None:
     """Write a request, and show what to compare."""
-    from vpem.errors import shorten
     from vpem.files.studies.identities import read_identity, usable, write_request
     from vpem.files.studies.study import remember
-
-    from .output import show, table
 
     identity, before = usable(read_identity(study.folder, name)), None
     rank = study.roster.rank_of(name)
@@ -467,8 +447,6 @@ def _before(study: Study, identity: Identity) -> Identity | None:
 
 def _named(features: str) -> tuple[str, ...]:
     """Return the names of features in an option, each of which is there once."""
-    from vpem.errors import InputError
-
     names = tuple(part.strip() for part in features.split(","))
     if "" in names or len(set(names)) < len(names):
         raise InputError(
@@ -483,8 +461,6 @@ def _features(
 ) -> tuple[str, ...]:  # fmt: skip
     """Return the names of features that a member would bring, if its runs will take its data."""
     from vpem.files.studies.study import MOST_FEATURES
-
-    from .agreed import look_at
 
     if not data:
         refuse_given(table, "is of DATA; name the file", "features")
@@ -511,8 +487,6 @@ def renew(
 
     Example: vpem party renew heart.toml
     """
-    from .output import Screen
-
     with Screen(quiet) as screen:
         from vpem.files.studies.identities import known_identity, only_identity, renew_identity
         from vpem.files.studies.signed import check_days

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from vpem.errors import check_choice
 from vpem.records import changed, setting
 
 from .config import in_options
@@ -15,6 +16,7 @@ from .files import READ, writes
 from .kinds import stored_at
 from .loading import IndividualSettings, Request, RowSettings
 from .options import Printing, Without
+from .output import Screen, print_json
 from .parties import OF_A_FIT, DataParties
 from .use import DATA, FitFile
 
@@ -77,10 +79,7 @@ def plot(
 
     Example: vpem plot growth.h5 data/oxford_boys.csv --kind curves -o curves.png
     """
-    from .output import Screen, print_json
-
     with Screen(target.quiet) as screen:
-        from vpem.errors import check_choice
         from vpem.pictures.figure import check_picture, save_picture
         from vpem.pictures.page import KINDS, check_kind, draw, kinds_of, next_kinds
 
@@ -151,8 +150,6 @@ def report(
 
     Example: vpem report growth.h5 data/oxford_boys.csv --output growth.html
     """
-    from .output import Screen, print_json
-
     with Screen(target.quiet) as screen:
         from vpem.files.hdf5 import check_writable
 

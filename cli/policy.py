@@ -1,6 +1,4 @@
-"""What a party allows: an example of a policy, and how the one beside a study is kept to.
-
-What the commands of a study show, and to whom, in sentences that people agree on.
+"""What a party allows, and what the commands of a study show, and to whom.
 
 `docs/explanation/what-leaves.md` says how much can be read from it.
 """
@@ -8,14 +6,22 @@ What the commands of a study show, and to whom, in sentences that people agree o
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from math import inf
+from numbers import Integral
 from pathlib import Path
+from secrets import token_hex
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from vpem.errors import FileError, printable
 from vpem.files.table_settings import TableSettings
+from vpem.fits.settings import parse_numbers
 
-from .agreed import Setup, refuse_repeatable
+from .agreed import Setup, digest_of, own_party, refuse_repeatable
 from .engine import LEAST_ROWS
+from .saem_data import files_in
 
 if TYPE_CHECKING:
     from vpem.engines.engine import Engine
@@ -69,13 +75,8 @@ class Guard:
         Some options need the word of whoever holds data. InputError where noise could be
         subtracted.
         """
-        from secrets import token_hex
-
         from vpem.files.studies.policy import FILE, Policy
         from vpem.files.studies.spent import Ran, now
-
-        from .agreed import own_party
-        from .saem_data import files_in
 
         refuse_repeatable(options)
         n_parties = self.facts["n_parties"]
@@ -95,8 +96,6 @@ class Guard:
 
     def _check_spent(self) -> None:
         """Raise PolicyError where runs before leave nothing for this one."""
-        from datetime import UTC, datetime, timedelta
-
         policy, run = self.policy, self._run
         if run is None or policy is None:
             return
@@ -117,10 +116,6 @@ class Guard:
 
     def end(self) -> None:
         """Note how much data of a run that has begun travelled; if that fails it counts as any."""
-        from contextlib import suppress
-
-        from vpem.errors import FileError
-
         if self._run is not None and self._begun:
             self._begun, sums = False, self._steps.n_sums if self._steps else 0
             with suppress(FileError):
@@ -155,14 +150,9 @@ class Guard:
 
 def asked_of(options: Mapping[str, Any], n_parties: int) -> Report:
     """Return what policies look at: digests of models, most components, epsilons by adversary."""
-    from numbers import Integral
-
     import h5py
 
     from vpem.files.hdf5 import open_read
-    from vpem.fits.settings import parse_numbers
-
-    from .agreed import digest_of
 
     given = (options.get("model"), options.get("init_model"))
     models = {str(path): digest_of(path) for path in given if isinstance(path, Path)}
@@ -208,10 +198,6 @@ def refusals(study: Study, so_far: bool = False) -> list[str]:
 
     If ``so_far``, there will be more parties.
     """
-    from dataclasses import replace
-
-    from vpem.errors import printable
-
     guard, found = Guard(study), dict[str, None]()
     if guard.policy is None:
         return []
@@ -229,7 +215,6 @@ def refusals(study: Study, so_far: bool = False) -> list[str]:
 
 
 def _typed(setting: Setting) -> str:
-    """Return how an option of another command is given."""
     value = "" if setting.value is True else f" {setting.value}"
     return f"--{setting.name.replace('_', '-')}{value}"
 

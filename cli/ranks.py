@@ -13,8 +13,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from vpem.engines.engine import Engine
     from vpem.files.checkpoints import FileSaver
     from vpem.files.parties.opening import Party
@@ -190,7 +188,6 @@ def launched() -> bool:
 
 
 def _told(name: str) -> int | None:
-    """Return the number in a launcher's variable, if there is one."""
     from vpem.checks import read_int
 
     return read_int(os.environ.get(name, ""))

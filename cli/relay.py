@@ -7,16 +7,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from vpem.errors import FileError, InputError
+
 from .files import READ, WRITTEN
 from .options import Quiet
+from .output import Screen
 
 if TYPE_CHECKING:
     from vpem.engines.tls.relay import Passed
     from vpem.engines.tls.trust import Identity
     from vpem.files.studies.study import Study
     from vpem.network.schema import Report
-
-    from .output import Screen
 
 
 def relay(
@@ -61,7 +62,6 @@ def relay(
     Example: vpem relay heart.toml --listen 0.0.0.0:443
     """  # fmt: skip
     from .check import Serving
-    from .output import Screen
 
     with Screen(quiet) as screen:
         from vpem.engines.tls.relay import Relay
@@ -78,8 +78,6 @@ def relay(
 
 def _port(study: Study) -> int:
     """Return the port of the relay's address."""
-    from vpem.errors import InputError
-
     named = study.roster.relay
     if named is None or named.address is None:
         raise InputError(
@@ -91,7 +89,6 @@ def _port(study: Study) -> int:
 
 def _identity(study: Study) -> Identity:
     """Return the relay's key and certificate, which are those that the study names."""
-    from vpem.errors import InputError
     from vpem.files.studies.identities import certificate_of, read_identity, usable
 
     named = study.roster.relay
@@ -117,8 +114,6 @@ class _Log:
 
     def note(self, passed: Passed) -> None:
         """Add a line; a full disk stops no relay."""
-        from vpem.errors import FileError
-
         if self.path is None:
             return
         try:
@@ -134,8 +129,6 @@ class _Log:
     def _write(self, line: Report) -> None:
         import json
         import time
-
-        from vpem.errors import FileError
 
         assert self.path is not None
         dated = {"time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), **line}

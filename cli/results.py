@@ -1,8 +1,7 @@
-"""What a command says before and after a fit whose rows are protected by noise.
+"""What a fit leaves: a report and a model, where those who may have them want them.
 
-Models in pieces: which files hubs' parameters go to, and writing them where the hubs live.
-
-What a fit leaves: a report, and a model, where whoever may have them wants them.
+A model may stay in pieces, one file for the parameters of each hub, where the hub lives. Of a fit
+whose rows are protected by noise, less is reported.
 """
 
 from __future__ import annotations
@@ -10,20 +9,24 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
+from vpem import errors
+from vpem.errors import FileError, InputError, Setting
+from vpem.settings import KmeansSettings
+
 from .files import writes
+from .kinds import stored_at
+from .output import as_plain, plural
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from vpem.engines.engine import Engine
-    from vpem.errors import FileError
     from vpem.fits.clustering import Clustering
     from vpem.fits.results import Fit
     from vpem.fits.settings import PrivacySettings
     from vpem.network.schema import Report
-    from vpem.settings import FitSettings, KmeansSettings
+    from vpem.settings import FitSettings
     from vpem.sums.connect import Network
 
     from .choices import Task
@@ -41,10 +44,8 @@ def check_asked(
     """Raise InputError where an option was given that a private fit of rows cannot have."""
     if privacy.epsilon is None:
         return
-    from vpem.errors import InputError, Setting
     from vpem.fits.private import LEAVE_OUT, check_private
     from vpem.fits.row_kmeans import LEAVE_OUT as OF_CLUSTERS
-    from vpem.settings import KmeansSettings
 
     for start in ("init_rows", "init_model"):
         if given.has(start):
@@ -89,8 +90,6 @@ def warned_of_private(found: Fit | Clustering) -> Report:
 
 def tell_of_clipped(screen: Screen, found: Fit | Clustering, names: Sequence[str]) -> None:
     """Say where rows lie how many of them were clipped to the bounds; no report has that."""
-    from .output import plural
-
     for worker, count in getattr(found, "clipped", {}).items():
         if count:
             screen.note(
@@ -203,8 +202,6 @@ def send(
     ``over`` is called when all has been sent: what goes wrong after that is this member's alone.
     FileError if the model cannot be written: once others have it, if it can be made at all.
     """
-    from .output import as_plain
-
     report: Report = as_plain(result.tell())
     engine.topic = "result"
     engine.bcast(report)
@@ -225,10 +222,6 @@ def _finished(
     result: Result, report: Report, output: Path | None
 ) -> tuple[bytes, FileError | None]:
     """Return the bytes of the finished file, and why it could not be written where it belongs."""
-    from tempfile import TemporaryDirectory
-
-    from vpem import errors
-
     failed: FileError | None = None
     if output is not None:
         try:
@@ -259,10 +252,7 @@ def receive(
     import os
     import tempfile
 
-    from vpem.errors import FileError, InputError
     from vpem.files.hdf5 import atomic_write
-
-    from .kinds import stored_at
 
     engine.topic = "result"
     report: Any = engine.bcast(None)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+from vpem.errors import InputError, Setting
 from vpem.records import changed, setting
 from vpem.settings import GraphSettings, SaemSettings, SumSettings
 
@@ -15,6 +16,7 @@ from .files import WRITTEN
 from .kinds import CORPUS_MODEL
 from .labels import LabelFile, LabelledOutput, of_individuals
 from .options import Given, InitModel, Without
+from .output import Screen
 from .results import Result
 from .saem_choices import (
     ModelSettings,
@@ -27,6 +29,7 @@ from .saem_choices import (
     start_of,
 )
 from .saem_data import DeviceFiles, HeldIndividuals, Source, read_source, rows_of_names
+from .saem_report import SaemCounter, report_of, show_report, topics_result, write_individual_table
 
 if TYPE_CHECKING:
     from vpem.network.schema import Report
@@ -98,12 +101,8 @@ def saem(
 
     Example: vpem saem data/oxford_boys.csv --devices 6 --topology cycle -o growth.h5
     """
-    from .output import Screen
-
     with Screen(out.quiet) as screen:
         from vpem.saem.formats.fits import save_saem
-
-        from .saem_report import report_of, show_report, topics_result
 
         check_start(how, out.strict)
         _check_asked(model.model, out)
@@ -158,13 +157,10 @@ def _fit(
     given: dict[str, Any],
 ) -> tuple[SaemFit, Report]:
     """Fit, and show how far it is; and what there is to report of the engine."""
-    from vpem.errors import InputError, Setting
     from vpem.saem.fit import fit_saem
     from vpem.saem.saem import burn_in_of
     from vpem.sums.connect import connect_workers
     from vpem.sums.exchanges import way_of
-
-    from .saem_report import SaemCounter
 
     def progress_of(quiet: bool, unkept: str | None) -> SaemCounter:
         return SaemCounter(quiet, burn_in_of(how.n_iter, how.burn_in), unkept)
@@ -200,7 +196,6 @@ def _told(found: SaemFit, source: Source, out: SaemOutput, network: Network, run
 
 def _check_asked(model: str, out: SaemOutput) -> None:
     """Raise InputError where what a model has not is to be written."""
-    from vpem.errors import InputError
     from vpem.saem.models.model import model_class
 
     if out.topics is not None and model != CORPUS_MODEL:
@@ -214,7 +209,6 @@ def _check_asked(model: str, out: SaemOutput) -> None:
 
 
 def _check_outputs(out: SaemOutput) -> None:
-    """Check that all results beside the model can be written."""
     from vpem.files.hdf5 import check_writable
     from vpem.pictures.figure import check_picture
 
@@ -226,9 +220,6 @@ def _check_outputs(out: SaemOutput) -> None:
 
 
 def _draw(found: SaemFit, out: SaemOutput) -> Report:
-    """Write what is asked for beside the model; the files' names."""
-    from .saem_report import write_individual_table
-
     if out.individuals is not None:
         write_individual_table(out.individuals, found, out.force, out.quote_formulas)
     if out.traces is not None:

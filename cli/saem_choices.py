@@ -1,15 +1,12 @@
-"""What `vpem saem` makes of its options: models, samplers, starts.
-
-How `vpem saem` reads measurements: which columns are what, and what each individual counts.
-"""
+"""What `vpem saem` makes of its options, and how it reads measurements of individuals."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vpem.errors import InputError, Setting
+from vpem.errors import InputError, MissingColumnError, Setting
 from vpem.records import Settings, setting
 from vpem.settings import SAEM_MODELS, SAMPLERS
 
@@ -17,7 +14,6 @@ from .options import FEW_VARY
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
-    from pathlib import Path
 
     from vpem.engines.engine import Engine
     from vpem.network.schema import Report
@@ -328,8 +324,6 @@ class RowReader:
 
     def read(self, file: Path, id_column: str | None = None) -> Individuals:
         """Read the individuals of a file."""
-        from dataclasses import replace
-
         columns = {**self.columns, **({} if id_column is None else {"id": id_column})}
         wanted = [*self.needed, *([] if self.weight is None else [self.weight])]
         found = individuals_of(
@@ -354,8 +348,6 @@ class RowReader:
 
         Where some have doses, all do.
         """
-        from dataclasses import replace
-
         from vpem.saem.doses import doses_of
         from vpem.saem.formats.individuals import join_numbers, numbered_as
 
@@ -402,9 +394,6 @@ def individuals_of(
     texts : sequence of str, optional
         Covariates that may be words. None: all that are needed.
     """
-    from dataclasses import replace
-
-    from vpem.errors import MissingColumnError
     from vpem.files.observations import is_long_csv
     from vpem.saem.formats.individuals import read_individuals
 

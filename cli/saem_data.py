@@ -1,6 +1,6 @@
-"""Documents for `vpem saem --model lda`: files, a vocabulary that all share, and what it leaves.
+"""Whom `vpem saem` fits: individuals, or documents, of a file or of files of parties.
 
-Whom `vpem saem` fits: individuals of a file, or of files of parties, and who holds which.
+Documents of all parties share one vocabulary.
 """
 
 from __future__ import annotations
@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from vpem.errors import InputError, Setting
+from vpem.errors import FileError, InputError, Setting, did_you_mean
 from vpem.files.table_settings import TableSettings
 from vpem.records import changed, setting
 
+from .engine import place_parties
 from .files import READ
 from .kinds import CORPUS_MODEL
 from .output import plural
@@ -186,8 +187,6 @@ def _kept(words: Sequence[str], total: Any, asked: CorpusSettings) -> tuple[str,
 
 
 def _vocabulary(path: Path) -> tuple[str, ...]:
-    """Read words, a line each."""
-    from vpem.errors import FileError
     from vpem.files.observations import LONGEST_NAME
     from vpem.files.opening import open_text
 
@@ -204,8 +203,6 @@ def _vocabulary(path: Path) -> tuple[str, ...]:
 
 def files_in(paths: Sequence[Path]) -> list[Path]:
     """Return the files that are named, those of a folder in the order of their names."""
-    from vpem.errors import FileError
-
     found: list[Path] = []
     for path in paths:
         if not path.is_dir():
@@ -366,8 +363,6 @@ def _of_parties(parties: Sequence[Party], reader: CorpusReader | RowReader, run:
     from vpem.saem.formats.individuals import chain
     from vpem.saem.individuals import Individuals
 
-    from .engine import place_parties
-
     holders = place_parties(parties, run.out.output, False, run.where, run.labels)
     if run.engine.size > len(parties) and not run.where.own_users:
         raise InputError(
@@ -417,7 +412,6 @@ def _of_party(party: Party, reader: CorpusReader | RowReader) -> Individuals:
 
 
 def _devices_of(found: Individuals, given: HeldIndividuals) -> Workers:
-    """Choose who holds which individuals."""
     from vpem.network.partition import evenly
     from vpem.saem.formats.individuals import read_devices
 
@@ -437,8 +431,6 @@ def _devices_of(found: Individuals, given: HeldIndividuals) -> Workers:
 def rows_of_names(found: Source, text: str) -> list[int]:
     """Return the numbers of individuals whose names were typed with commas between."""
     import numpy as np
-
-    from vpem.errors import did_you_mean
 
     names = found.individuals.names
     place = dict(zip(names, found.numbers.tolist(), strict=True))

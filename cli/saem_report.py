@@ -1,12 +1,11 @@
-"""What `vpem saem` tells of a fit: to programs, to readers, and as a table of individuals.
-
-What `vpem saem --model lda` tells of topics: to programs, to readers, and as tables.
-"""
+"""What `vpem saem` reports of a fit, or of topics: to programs, to readers, and as tables."""
 
 from __future__ import annotations
 
+from math import isfinite
 from typing import TYPE_CHECKING, Any
 
+from .kinds import as_printed
 from .output import Progress, Screen, communication, number, plural, show, table
 from .results import Result
 
@@ -103,8 +102,6 @@ def _advice(fit: SaemFit) -> str:
 
 def _known_errors(fit: SaemFit, screen: Screen) -> dict[str, float | None]:
     """Return standard errors by name, None where there are none, of which the screen is told."""
-    from math import isfinite
-
     from vpem.saem.estimates import few_individuals, lacking_errors
 
     said = lacking_errors(fit.model.parameters, fit.standard_errors, fit.given.n_draws > 0)
@@ -129,8 +126,6 @@ def report_of(fit: SaemFit, held: Workers, screen: Screen) -> Report:
     screen : Screen
         Is told of standard errors that there are not.
     """
-    from math import isfinite
-
     from vpem.saem.estimates import criteria_of, summary_of
     from vpem.saem.results import as_saved
 
@@ -248,7 +243,6 @@ def _criteria(found: Report) -> str:
 
 
 def _likelihood(found: Report) -> str:
-    """Say in a line what the log-likelihood is, and how sure."""
     value = f"{found['value']:.3f}"
     if found["error"]:
         value += f", Monte Carlo error {found['error']:.2g}"
@@ -278,8 +272,6 @@ def show_report(report: Report, fit: SaemFit) -> None:
     from vpem.pictures.saem_contents import estimate_tables
     from vpem.saem.estimates import summary_of
     from vpem.saem.results import as_saved
-
-    from .kinds import as_printed
 
     settings = report["settings"]
     rates = report["acceptance"]
@@ -348,9 +340,6 @@ def topic_facts(found: Topics) -> list[Report]:
 
 
 def _report(found: Topics, held: Workers, fit: SaemFit) -> Report:
-    """Return all that is told, for `print_json`."""
-    from math import isfinite
-
     device_of = [held.names[device] for device in held.worker_of]
     return {
         "algorithm": "saem",
@@ -403,7 +392,6 @@ def document_columns(names: Any, means: Any, lower: Any, upper: Any) -> Report:
 
 
 def _write(found: Topics, out: SaemOutput) -> Report:
-    """Write what is asked for beside the model; the files' names."""
     import numpy as np
 
     from vpem.files.results import write_columns
@@ -443,7 +431,6 @@ def topic_lines(topics: list[Report], most: int = SHOWN) -> list[tuple[str, ...]
 
 
 def _show(report: Report) -> None:
-    """Print what a reader wants to know."""
     facts = [
         ("data", f"{plural(report['n_individuals'], 'document')}, "
                  f"{plural(int(report['n_tokens']), 'word')}, {report['n_words']} different"),

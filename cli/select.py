@@ -1,9 +1,4 @@
-"""What `vpem select` shows while it works and when it is done, and how it is ended.
-
-What `vpem select` makes of its options, and the model that it writes.
-
-`vpem select`: how many components, how many hops, and which covariance.
-"""
+"""`vpem select`: how many components, how many hops, and which covariance."""
 
 from __future__ import annotations
 
@@ -17,7 +12,8 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Any
 
-from vpem.errors import VpemError
+from vpem.errors import InputError, VpemError
+from vpem.fits.settings import as_ranges, parse_names, parse_numbers
 from vpem.records import Rule, changed, setting
 from vpem.settings import (
     COVARIANCE_TYPES,
@@ -45,17 +41,6 @@ if TYPE_CHECKING:
     from vpem.fits.selection.search import Selection
     from vpem.fits.selection.trials import Cell, Outcome, Trial
     from vpem.network.schema import Report
-    from vpem.settings import (
-        FitSettings,
-        GraphSettings,
-        HoldingSettings,
-        SelectSettings,
-        SumSettings,
-    )
-
-    from .driver import Run
-    from .options import Given
-    from .output import Screen
 
 
 NAMES = {"bic": "BIC", "aic": "AIC", "icl": "ICL", "heldout": "held-out log-likelihood"}
@@ -165,7 +150,6 @@ def cell_name(cell: Report, over_rows: bool) -> str:
 
 
 def _status(cell: Report) -> str:
-    """Say in a few words how a model came out."""
     parts = [cell["status"]]
     if cell["status"] != "failed" and cell["recoveries"]:
         parts.append(plural(cell["recoveries"], "collapse"))
@@ -180,8 +164,6 @@ def _status(cell: Report) -> str:
 
 def show_selection(found: Selection, report: Report) -> None:
     """Print the table of all models, and what was chosen."""
-    from vpem.fits.settings import as_ranges
-
     criterion, choice = found.criterion, found.choice
     held = criterion == "heldout"
     worst = f"worst {NAMES[criterion]}"
@@ -237,7 +219,6 @@ def _numbers(cell: Report, held: bool) -> dict[str, str]:
 
 
 def _facts(found: Selection, report: Report) -> list[tuple[str, str]]:
-    """What is said below the table."""
     cells, choice, criterion = found.cells, found.choice, found.criterion
     over_rows, held = report["split"] == "rows", criterion == "heldout"
 
@@ -279,8 +260,6 @@ class Asked:
 
 def warn_of(screen: Screen, found: Selection, chosen: int) -> None:
     """Tell what failed, what was passed over, and what was chosen all the same."""
-    from .output import number, plural
-
     cells, grid = found.cells, found.grid
     failed = [place for place, cell in enumerate(cells) if cell["status"] == "failed"]
     if failed:
@@ -379,7 +358,6 @@ class Search:
         self, task: SearchTask, cells: list[Cell], asked: SelectSettings, out: SelectOutput
     ) -> None:
         from vpem._core.threads import processors
-        from vpem.errors import InputError
         from vpem.files.matrix import FileMatrix
         from vpem.fits.selection.search import Record, facts_of, trials_of
 
@@ -412,8 +390,6 @@ class Search:
         return f"{self._so_far()}: give the same command to go on"
 
     def _so_far(self) -> str:
-        from .output import plural
-
         return f"{self._finished()} of {plural(len(self.wanted), 'fit')} are in {self.out.kept_in}"
 
     def run(self, given: Given, began: float) -> Result:
@@ -629,7 +605,6 @@ def select(
     began = time.perf_counter()
     with Screen(out.quiet) as screen:
         from vpem.fits.selection.search import grid, without_repeats
-        from vpem.fits.settings import parse_names, parse_numbers
 
         cells = grid(
             parse_numbers("--components", asked.n_components, least=1),

@@ -8,6 +8,9 @@ from dataclasses import KW_ONLY, dataclass
 from typing import TYPE_CHECKING, Any
 
 from vpem.errors import VpemWarning, printable
+from vpem.files.checkpoints import own_files
+from vpem.files.hdf5 import check_writable
+from vpem.files.temporaries import check_ending
 from vpem.fits.selection.search import choose, search
 from vpem.fits.selection.trials import Cell, Problem
 from vpem.settings import FitSettings
@@ -19,15 +22,10 @@ from .output import Progress
 from .select import warn_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from vpem.fits.results import Fit
     from vpem.fits.selection.search import Selection
     from vpem.fits.selection.trials import Outcome
     from vpem.network.schema import Report
-    from vpem.settings import FitSettings
-
-    from .driver import Run
 
 
 class EachProgress(Progress):
@@ -43,10 +41,6 @@ class EachProgress(Progress):
 
 def each_checkpoint(how: CheckpointSettings, counts: Sequence[int], run: Run) -> CheckpointSettings:
     """Return how states of several fits are kept, each in a file that can be written."""
-    from vpem.files.checkpoints import own_files
-    from vpem.files.hdf5 import check_writable
-    from vpem.files.temporaries import check_ending
-
     if how.checkpoint is None:
         return how
     check_ending(how.checkpoint, "checkpoints")
@@ -124,7 +118,6 @@ def choose_by_bic(problem: Each, counts: Sequence[int], how: FitSettings) -> tup
 
 
 def _line(found: Selection) -> str:
-    """Say what was found of each number of components."""
     parts = []
     for place, cell in enumerate(found.cells):
         value = "failed" if cell["status"] == "failed" else f"{cell['bic']:.2f}"

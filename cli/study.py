@@ -1,25 +1,25 @@
-"""How a study is shown: to people, and as JSON.
-
-Studies that are made: how members are linked, and the first edition.
-
-`vpem study`: what parties agree on, as its organiser makes, signs and changes it.
-"""
+"""`vpem study`: what parties agree on, as its organiser makes, signs and changes it."""
 
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from vpem import __version__
+from vpem.errors import InputError, Setting, check_choice, shorten
 from vpem.records import Settings, setting
 from vpem.settings import TOPOLOGIES
 
-from .agreed import setup_of
+from .agreed import EXAMPLES, Setup, agree_on, refuse_as_own, setup_of
 from .demo import demo_of_study
 from .files import READ
 from .options import Json, Quiet
+from .output import Screen, print_json
 from .party import As, about_certificate, facts_of, in_words
 from .policy import refusals
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from vpem.files.studies.study import Study
     from vpem.network.schema import Report
 
-    from .agreed import Agreed, Setup
+    from .agreed import Agreed
 
 
 WIDEST = 96
@@ -116,7 +116,6 @@ def _folded(line: str) -> str:
 
 
 def _row(study: Study, member: Member) -> tuple[str, ...]:
-    """Return what a table says of a member."""
     from vpem.engines.tls.trust import validity, written_address
 
     features = len(study.features.get(member.name, ()))
@@ -173,8 +172,6 @@ class NewStudy(Settings, heading="Study", kept=False):
 
 def check_links(how: NewStudy) -> None:
     """Raise InputError where members could not reach each other, or options do not go together."""
-    from vpem.errors import InputError, Setting
-
     star = how.topology in (None, "star")
     if how.star is not None and not star:
         raise InputError(
@@ -205,15 +202,11 @@ def new_study(name: str, organiser: str | None, how: NewStudy, agreed: Sequence[
     Where nobody is named, the organiser is the one whose key alone lies in this folder.
     """
     import secrets
-    from datetime import UTC, datetime
 
-    from vpem import __version__
     from vpem.engines.tls.trust import Member, Roster
     from vpem.files.studies.identities import certificate_of, only_identity, read_identity
     from vpem.files.studies.signed import address_of, check_name, moment
     from vpem.files.studies.study import Study
-
-    from .agreed import Setup
 
     check_name(name, "the name of a study")
     folder, topology = Path(), how.topology or "star"
@@ -262,8 +255,6 @@ def what_is_run(setup: Setup, agreed: Sequence[Agreed]) -> Report:
 
 def check_goes_on(agreed: Sequence[Agreed]) -> None:
     """Raise InputError where a run cannot go on without a member, saying why."""
-    from vpem.errors import InputError, Setting
-
     for one in agreed:
         if one.command == "select":
             raise InputError(
@@ -347,13 +338,8 @@ def init(
 
     Example: vpem study init lungs --topology cycle --address hub.org:443 --align ids -k 2
     """
-    from .output import Screen
-
     with Screen(quiet) as screen:
-        from vpem.errors import InputError
         from vpem.files.studies.identities import sign_edition
-
-        from .agreed import agree_on
 
         if (there := Path(f"{name}.toml")).exists():
             raise InputError(
@@ -383,8 +369,6 @@ def show(file: StudyFile, json: Json = False) -> None:
 
     Example: vpem study show heart.toml
     """
-    from .output import Screen, print_json
-
     with Screen() as screen:
         from vpem.files.studies.study import read_study
 
@@ -429,8 +413,6 @@ def approve(
 
     Example: vpem study approve lab.request
     """
-    from .output import Screen
-
     with Screen(quiet) as screen:
         from vpem.files.studies.identities import approved, read_request, sign_edition
         from vpem.files.studies.study import read_study
@@ -450,7 +432,6 @@ def approve(
 
 
 def _end(study: Study, screen: Any) -> None:
-    """Say what was written, and to whom it goes."""
     others = [one.name for one in study.roster.members if one.name != study.organiser]
     to = f"; send it to {', '.join(others)}" if others else ""
     screen.say(f"wrote {study.path}, edition {study.edition}{to}")
@@ -459,7 +440,6 @@ def _end(study: Study, screen: Any) -> None:
 def _compare(request: Request, told: str) -> None:
     """Refuse a certificate whose fingerprint is not the one that was told."""
     from vpem.engines.tls.trust import fingerprint, fingerprint_words
-    from vpem.errors import InputError
 
     plain = " ".join(told.lower().replace(":", "").split())
     made = request.member.certificate
@@ -471,7 +451,6 @@ def _compare(request: Request, told: str) -> None:
 
 
 def _show_request(study: Study, request: Request) -> None:
-    """Print who asks, and for what."""
     from vpem.files.studies.identities import check_request
 
     kind = {
@@ -485,7 +464,6 @@ def _show_request(study: Study, request: Request) -> None:
 def _show_facts(request: Request, facts: list[tuple[str, str]]) -> None:
     """Print what stands in a request, below what else there is to say."""
     from vpem.engines.tls.trust import fingerprint, written_address
-    from vpem.errors import shorten
 
     from .output import show, table
 
@@ -503,8 +481,6 @@ def _show_facts(request: Request, facts: list[tuple[str, str]]) -> None:
 
 def show_request(file: Path, json: bool) -> None:
     """Print a request, of which it is not known whether the study would take it."""
-    from .output import Screen, print_json
-
     with Screen():
         from vpem.files.studies.identities import read_request
 
@@ -525,8 +501,6 @@ def _brings(request: Request, names: str) -> str:
 
 def _confirm(question: str) -> None:
     """Ask on the terminal, and go on only after a yes."""
-    from vpem.errors import InputError
-
     if not sys.stdin.isatty():
         raise InputError(
             "nothing was signed: there is no terminal to ask at; compare the words, then give "
@@ -571,16 +545,9 @@ def change(
 
     Example: vpem study change heart.toml --command kmeans -k 3
     """
-    from .output import Screen
-
     with Screen(quiet) as screen:
-        from dataclasses import replace
-
-        from vpem.errors import InputError, Setting, check_choice
         from vpem.files.studies.identities import changed, sign_edition
         from vpem.files.studies.study import IF_LOST, read_study
-
-        from .agreed import EXAMPLES, agree_on, refuse_as_own
 
         if str(file).startswith("-"):
             refuse_as_own(context, str(file))
@@ -618,8 +585,6 @@ def revoke(
 
     Example: vpem study revoke lab
     """
-    from .output import Screen
-
     with Screen(quiet) as screen:
         from vpem.files.studies.identities import revoked, sign_edition
         from vpem.files.studies.study import read_study
@@ -630,8 +595,6 @@ def revoke(
 
 def _only_study() -> Path:
     """Return the one study of this folder."""
-    from vpem.errors import InputError
-
     names = sorted(file.with_suffix(".toml") for file in Path().glob("*.known"))
     found = [file for file in names if file.exists()]
     if len(found) != 1:

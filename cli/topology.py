@@ -7,14 +7,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from vpem.errors import InputError, check_choice, shorten
 from vpem.files.table_settings import TableSettings
 from vpem.fits.settings import PlanSettings
 from vpem.records import changed, setting
 from vpem.settings import TOPOLOGIES, GraphSettings, HoldingSettings
 
+from .choices import graph_of, how_summed, partition_of, stored_graph
 from .driver import Output
 from .files import READ, WRITTEN, read_one, teller
 from .options import Printing, Without
+from .output import Screen, number, plural, print_json, show, size, table
 from .ranks import Where
 
 if TYPE_CHECKING:
@@ -23,7 +26,7 @@ if TYPE_CHECKING:
     from vpem.network.partition import Partition
     from vpem.network.schema import Report
 
-    from .output import Screen, Table
+    from .output import Table
 
 
 app = typer.Typer(
@@ -95,8 +98,6 @@ def describe(
 
     Example: vpem topology describe cycle -n 8 --hops 1
     """
-    from .output import Screen, print_json
-
     plot, force = out.plot, out.force
     with Screen(out.quiet) as screen:
         from vpem.checks import check_int
@@ -142,8 +143,6 @@ def describe(
 
 def _is_file(source: str | None) -> bool:
     """Whether this names a dataset, not a topology."""
-    from vpem.errors import check_choice
-
     if source is None or source in TOPOLOGIES:
         return False
     if not Path(source).suffix and not Path(source).exists():
@@ -165,10 +164,7 @@ def _network(
 
     All workers hold all features: the first stands for them.
     """
-    from vpem.errors import InputError
     from vpem.network.partition import contiguous
-
-    from .choices import graph_of, partition_of, stored_graph
 
     over_rows = held.split == "rows"
     if data is not None:
@@ -198,7 +194,6 @@ def _network(
 
 def _named(source: str | None, agents: int | None, graph: GraphSettings) -> Graph:
     """Return the graph of a topology's name, or of a file, without a dataset."""
-    from vpem.errors import InputError
     from vpem.files.networks import read_graph
     from vpem.network.graph import make_graph
 
@@ -224,10 +219,6 @@ def _named(source: str | None, agents: int | None, graph: GraphSettings) -> Grap
 
 
 def _show(found: Report) -> None:
-    """Print what a reader wants to know."""
-    from .choices import how_summed
-    from .output import number, plural, show, size, table
-
     names = [*found["agent_names"], "server"]
     degrees = found["degrees"]
     hubs = found["hubs"]
@@ -267,10 +258,6 @@ def _show(found: Report) -> None:
 
 
 def _hubs(hubs: list[Report], names: list[str]) -> list[Table | str]:
-    from vpem.errors import shorten
-
-    from .output import plural, table
-
     listing = [
         (
             place,
@@ -288,9 +275,6 @@ def _hubs(hubs: list[Report], names: list[str]) -> list[Table | str]:
 
 
 def _mixing(found: Report) -> list[Table | str]:
-    """Tables of mixing rates, errors after rounds, rounds for errors."""
-    from .output import table
-
     def told(row: Report, name: str, digits: str) -> str:
         return f"{'<= ' if row[f'{name}_is_bound'] else ''}{row[name]:{digits}}"
 
@@ -333,9 +317,6 @@ def _mixing(found: Report) -> list[Table | str]:
 
 
 def _time(found: Report) -> Table:
-    """Table of how long an iteration takes, and what of it."""
-    from .output import number, plural, size, table
-
     made_of = {
         "computing": f"{number(found['flops'], 3)} flops, "
         f"{number(found['additions'], 3)} additions, at this machine's rates",
@@ -355,8 +336,6 @@ def _messages(found: Report, names: list[str]) -> list[Table | str]:
 
     Means are rounded.
     """
-    from .output import plural, size, table
-
     communication = found["communication"]
     rows: list[tuple[object, ...]] = []
     busiest: list[tuple[object, ...]] = []

@@ -13,6 +13,7 @@ from .kinds import stored_at
 from .labels import ResultSettings
 from .loading import IndividualSettings, PredictedSettings, Request, RowSettings
 from .options import Without
+from .output import Screen, plural
 from .parties import OF_A_FIT, DataParties
 
 ModelFile = Annotated[Path, READ, typer.Argument(help="Model, from 'vpem fit --output'.")]
@@ -54,8 +55,6 @@ def predict(
 
     Example: vpem predict growth.h5 data/oxford_boys.csv --individual 7 --times -1:1:0.5
     """
-    from .output import Screen, plural
-
     with Screen(results.quiet) as screen:
         from vpem.files.hdf5 import check_writable
 
@@ -89,8 +88,6 @@ def score(
 
     Example: vpem score model.h5 data/breast_cancer.h5 --json
     """
-    from .output import Screen
-
     with Screen(results.quiet) as screen:
         asked = Request(
             data, screen, rows, individuals, results, parties=parties, engine=engine, labels=False
@@ -109,8 +106,6 @@ def sample(
 
     Example: vpem sample model.h5 -n 1000 -o drawn.h5
     """
-    from .output import Screen, plural
-
     with Screen(results.quiet) as screen:
         from vpem.checks import check_int
         from vpem.files.hdf5 import check_writable
@@ -139,8 +134,6 @@ def evaluate(
 
     Example: vpem evaluate model.h5 data/breast_cancer.h5 --labels labels
     """
-    from .output import Screen
-
     with Screen(results.quiet) as screen:
         asked = Request(data, screen, rows, output=results, parties=parties)
         stored_at(model).evaluate(asked)
