@@ -36,7 +36,10 @@ def run(arguments: Sequence[str] | None = None) -> int:
 
     try:
         _prepare_streams()
-        _forget_odd_sizes()
+        # Readers of these variables end of what is no size of a terminal.
+        for name in ("COLUMNS", "LINES"):
+            if not re.fullmatch("[1-9][0-9]{0,3}", os.environ.get(name, "1")):
+                del os.environ[name]
         _join(words)
         code = _invoke(words)
         sys.stdout.flush()
@@ -86,13 +89,6 @@ def _prepare_streams() -> None:
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")
-
-
-def _forget_odd_sizes() -> None:
-    """Take what is no size of a terminal out of the environment, whose readers would end of it."""
-    for name in ("COLUMNS", "LINES"):
-        if not re.fullmatch("[1-9][0-9]{0,3}", os.environ.get(name, "1")):
-            del os.environ[name]
 
 
 def _drop_stdout() -> None:

@@ -256,15 +256,10 @@ def key_of(param: Any) -> str:
     return str((long or param.opts)[0].lstrip("-").replace("_", "-"))
 
 
-def variable_of(path: tuple[str, ...], param: Any) -> str:
-    """Name of the environment variable of an option of the command with these words."""
-    return "_".join(("vpem", *path, key_of(param))).upper().replace("-", "_")
-
-
 def variables(path: tuple[str, ...], command: Any) -> Report:
     """Options of a command that variables may set, by the names of these."""
     return {
-        variable_of(path, param): param
+        "_".join(("vpem", *path, key_of(param))).upper().replace("-", "_"): param
         for param in command.params
         if param.param_type_name == "option" and key_of(param) not in ("show-config", "help-all")
     }

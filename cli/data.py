@@ -38,7 +38,6 @@ from .ranks import Where
 if TYPE_CHECKING:
     from vpem.files.datasets import Dataset
     from vpem.files.readers.tabular import ColumnProfile
-    from vpem.network.partition import Partition
     from vpem.network.schema import Report
 
     from .output import Table
@@ -161,7 +160,12 @@ def _describe(dataset: Dataset) -> Report:
         "bytes": dataset.X.nbytes,
         "has_ids": dataset.ids is not None,
         "n_agents": None if held is None else held.n_agents,
-        "agents": None if held is None else _agents(held, dataset.feature_names),
+        "agents": None
+        if held is None
+        else [
+            {"name": name, "features": [dataset.feature_names[column] for column in part]}
+            for name, part in zip(held.names, held.features, strict=True)
+        ],
         "labels": counts,
         "edges": None if dataset.edges is None else dataset.edges.tolist(),
         "n_non_finite": int(statistics.non_finite.sum()),
@@ -170,13 +174,6 @@ def _describe(dataset: Dataset) -> Report:
         "features": features,
         "left_out": dataset.left_out,
     }
-
-
-def _agents(partition: Partition, names: tuple[str, ...]) -> list[Report]:
-    return [
-        {"name": name, "features": [names[column] for column in part]}
-        for name, part in zip(partition.names, partition.features, strict=True)
-    ]
 
 
 def _tables(summary: Report) -> list[Table]:
@@ -331,8 +328,10 @@ def split(
             }
             for file, part in zip(files, parts, strict=True)
         ]
-        how = {"seed": seed, "shuffled": shuffle, "drop_ids": drop_ids}
-        print_json({"source": str(source), **how, "parties": listed})
+        print_json({
+            "source": str(source), "seed": seed, "shuffled": shuffle, "drop_ids": drop_ids,
+            "parties": listed,
+        })  # fmt: skip
 
 
 def _write(folder: Path, files: Sequence[Path], parts: Sequence[Dataset], force: bool) -> None:
@@ -551,14 +550,14 @@ def import_(
         from vpem.files.hdf5 import check_writable
 
         check_writable(output, force, "datasets")
-        how = table.into(TableSettings)
+        reading = table.into(TableSettings)
         tell = teller(screen.say, families=True)
-        dataset = read_one(source, how, Where(), tell, sample_weight=table.sample_weight)
+        dataset = read_one(source, reading, Where(), tell, sample_weight=table.sample_weight)
         _check_values(dataset, table.missing == "keep")
         if held.agents is not None or held.partition is not None:
             dataset = replace(dataset, partition=partition_of(dataset, held, True))
-        dataset = settle(dataset, Asked.of(how.family), dataset.partition)
-        tell_families(dataset, how, screen.say)
+        dataset = settle(dataset, Asked.of(reading.family), dataset.partition)
+        tell_families(dataset, reading, screen.say)
         write_dataset(output, dataset, force)
         screen.say(f"wrote {output}: {_size(dataset, table.missing == 'keep')}")
 
@@ -646,8 +645,8 @@ def repack(
         from vpem.files.hdf5 import check_writable
 
         check_writable(output, force, "datasets")
-        found = read_dataset(source, dataset, memory_limit=0)
-        write_dataset(output, found, force, truth=read_truth(source), about=read_about(source))
+        whole = read_dataset(source, dataset, memory_limit=0)
+        write_dataset(output, whole, force, truth=read_truth(source), about=read_about(source))
         screen.say(f"wrote {output}")
 
 

@@ -278,13 +278,13 @@ class Run:
         """
         self.where.tell_warnings(self.screen)
         if not self.where.speaks:
-            raise typer.Exit(self._code(result.converged))
+            raise typer.Exit(3 if self.out.strict and not result.converged else 0)
         if not self.out.publish_anyway:
             self.where.check_published(result)
         report = self.where.share(result, self.out, self.screen)
         self.end(report, result.converged, lambda: result.show(report))
 
-    def end(self, report: Report, converged: bool, show: Callable[[], None]) -> None:
+    def end(self, report: Report, converged: bool, display: Callable[[], None]) -> None:
         """Print a report, or show it as tables, and exit with the code of its outcome.
 
         Where its sums were by consensus, a line says what they would send along a tree.
@@ -292,15 +292,14 @@ class Run:
         if self.out.json:
             print_json(report)
         elif not self.out.quiet:
-            show()
-            _show_missing(report)
+            display()
+            lost = [(one["member"], one["since_iteration"]) for one in report.get("without", ())]
+            if lost:
+                show(table(lost, "gone on without", "since iteration", right=("since iteration",)))
         if self.network is not None:
             tell_of_tree(self.network, self.screen)
-        if code := self._code(converged):
-            raise typer.Exit(code)
-
-    def _code(self, converged: bool) -> int:
-        return 3 if self.out.strict and not converged else 0
+        if self.out.strict and not converged:
+            raise typer.Exit(3)
 
 
 @contextmanager
@@ -319,10 +318,3 @@ def reminding(progress: Progress, seconds: float = 1.0) -> Iterator[None]:
         yield
     finally:
         clock.cancel()
-
-
-def _show_missing(report: Report) -> None:
-    """Print who was lost on the way, if anybody was."""
-    lost = [(one["member"], one["since_iteration"]) for one in report.get("without", ())]
-    if lost:
-        show(table(lost, "gone on without", "since iteration", right=("since iteration",)))

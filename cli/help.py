@@ -135,16 +135,13 @@ def often(path: str, options: Sequence[Any]) -> list[Any] | None:
     found = [known[name] for name in OFTEN.get(path, "").split() if name in known]
     if not found:
         return None
-    return [_shortened(one) for one in found]
-
-
-def _shortened(option: Any) -> Any:
-    """Return an option with help in brief, and without its second names."""
-    one = copy(option)
-    one.help = brief(one.help or "")
-    short = [word for word in one.opts if not word.startswith("--")]
-    one.opts = [*short, f"--{key_of(one)}"]
-    return one
+    shown = []
+    for one in map(copy, found):
+        one.help = brief(one.help or "")
+        short = [word for word in one.opts if not word.startswith("--")]
+        one.opts = [*short, f"--{key_of(one)}"]
+        shown.append(one)
+    return shown
 
 
 CHOICES: dict[str, tuple[str, ...]] = {

@@ -460,7 +460,11 @@ def _chosen(choice: Report | None) -> list[tuple[str, str]]:
 
 
 def _held_out(choice: Report) -> Table:
-    columns = sorted(choice["by_column"], key=lambda one: -_ratio(one))[:LISTED]
+    def relative(one: Report) -> float:
+        """Return the error of the fit beside that of the column's mean."""
+        return float(one["error"] / one["column_means"]) if one["column_means"] > 0 else 0.0
+
+    columns = sorted(choice["by_column"], key=relative, reverse=True)[:LISTED]
     if len(choice["by_column"]) <= LISTED:
         columns = choice["by_column"]
     name = choice["loss"].replace("_", "-")
@@ -474,10 +478,6 @@ def _held_out(choice: Report) -> Table:
     if len(columns) < len(choice["by_column"]):
         title += f": the {LISTED} worst of {len(choice['by_column'])} columns"
     return table(lines, "column", *heads, title=title, right=heads[:2])
-
-
-def _ratio(one: Report) -> float:
-    return float(one["error"] / one["column_means"]) if one["column_means"] > 0 else 0.0
 
 
 def _holdout(scores: Report) -> list[Any]:
@@ -499,12 +499,17 @@ def _holdout(scores: Report) -> list[Any]:
 
 def _by_column(scores: Sequence[Report]) -> Table:
     """Return the table of errors in columns: of many those of which most is left to explain."""
+
+    def remaining(score: Report) -> float:
+        means = score["column_means"]["rmse"]
+        return float(score["model"]["rmse"] / means) if means > 0 else 0.0
+
     title = "Error by column"
     if len(scores) > LISTED:
         title = (
             f"Error by column, the largest {LISTED} of {len(scores)} beside those of column means"
         )
-        scores = sorted(scores, key=_remaining, reverse=True)[:LISTED]
+        scores = sorted(scores, key=remaining, reverse=True)[:LISTED]
     heads = ("hidden", "rmse", "rmse of column means")
     lines = [
         (one["column"], one["n_entries"], number(one["model"]["rmse"], 4),
@@ -512,9 +517,3 @@ def _by_column(scores: Sequence[Report]) -> Table:
         for one in scores
     ]  # fmt: skip
     return table(lines, "column", *heads, title=title, right=heads)
-
-
-def _remaining(score: Report) -> float:
-    """Share of the error of a column's mean that imputed values still have."""
-    means = score["column_means"]["rmse"]
-    return float(score["model"]["rmse"] / means) if means > 0 else 0.0

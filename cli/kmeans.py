@@ -117,7 +117,13 @@ def kmeans(
         source, alignment = gather(data, parties, held, misses, memory_limit, run)
         options = run.options(given, data=", ".join(map(str, data)), missing=how.missing)
         if start.init_rows is not None:
-            how = how.changed(init=_rows_of(start.init_rows, how.n_clusters))
+            rows = rows_of(start.init_rows)
+            if len(rows) != how.n_clusters:
+                raise InputError(
+                    f"--clusters {how.n_clusters} needs as many --init-rows, got {len(rows)} of "
+                    "them"
+                )
+            how = how.changed(init=rows)
         limit = run.memory(memory_limit)
         found, names, ran = _cluster(source, held, graph, sums, how, privacy, run, limit)
         tell_of_clipped(screen, found, names)
@@ -207,16 +213,6 @@ def _note_scale(run: Run, how: KmeansSettings, answered: Answer, found: Clusteri
     note = note_of_one_feature(answered)
     if note is not None:
         run.screen.note(note)
-
-
-def _rows_of(text: str, n_clusters: int) -> list[int]:
-    """Read the rows to start at, one a cluster."""
-    rows = rows_of(text)
-    if len(rows) != n_clusters:
-        raise InputError(
-            f"--clusters {n_clusters} needs as many --init-rows, got {len(rows)} of them"
-        )
-    return rows
 
 
 def _refuse_what_makes_no_sense(

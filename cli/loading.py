@@ -250,18 +250,9 @@ class Loaded:
 
 
 def load(used: RowFile, request: Request, missing: str, narrow: bool = False) -> Loaded:
-    """Read data for a model.
+    """Read data for a model, where values are ``missing`` by one of `vpem.settings.MISSINGS`.
 
-    Parameters
-    ----------
-    used : RowFile
-        The model.
-    request : Request
-        What it is used on.
-    missing : str
-        What is done where values are missing, one of `vpem.settings.MISSINGS`.
-    narrow : bool
-        Whether the model may go on with the features alone that there are.
+    If ``narrow`` the model may go on with the features alone that there are.
     """
     from vpem.checks import check_finite
     from vpem.files.matrix import FileMatrix

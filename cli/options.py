@@ -109,13 +109,7 @@ class Printing(Settings, heading="Output", kept=False):
 
 
 def spread(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a command whose parameters that are records are options instead.
-
-    Parameters
-    ----------
-    function : callable
-        Whose annotations name the records.
-    """
+    """Return a command whose parameters that are records, by annotation, are options instead."""
     own: list[inspect.Parameter] = []
     records: dict[str, tuple[type[Settings], list[str]]] = {}
     options: dict[str, inspect.Parameter] = {}

@@ -161,24 +161,11 @@ MOST = 1 << 32
 class Result:
     """What a fit has come to.
 
-    Attributes
-    ----------
-    converged : bool
-        Whether it has converged.
-    tell : callable
-        Returns the report, where it is common to all; the file of the data is not in it.
-    write : callable
-        Given a path and the report, writes the model there.
-    show : callable
-        Prints a report for a reader.
-    own : callable
-        Given the report, writes what each user wants beside; returns what reports say of it.
-    apart : bool
-        Whether each process writes a model of its own, by ``write``.
-    found : Fit, FedFit or Clustering, optional
-        What others will have, of which `vpem.fits.results.few_rows_of` tells.
-    heaviest : float
-        The largest weight of a row here.
+    ``tell`` returns the report where it is common to all, without the file of the data; ``write``
+    writes the model, ``show`` prints a report. ``own`` writes what each user wants beside, and
+    returns what reports say of it. If ``apart`` each process writes a model of its own. Others
+    will have ``found`` (see `vpem.fits.results.few_rows_of`); ``heaviest`` is the largest weight
+    of a row here.
     """
 
     converged: bool

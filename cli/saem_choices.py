@@ -371,31 +371,15 @@ def individuals_of(
     also: Sequence[str] = (),
     texts: Sequence[str] | None = None,
 ) -> Individuals:
-    """Read the data.
+    """Read individuals from CSV or HDF5.
 
-    Parameters
-    ----------
-    data : Path
-        CSV or HDF5.
-    columns : mapping
-        Names of the columns id, time and value; None where none was given.
-    covariates : str or None
-        As the user typed them: ``dose=amt,weight``.
-    needed : sequence of str
-        Covariates of the model, read in any case.
-    fitted : mapping, optional
-        `Individuals.columns` of those that a model was fitted to, for what was not given.
-    missing : bool
-        Whether values may be missing.
-    doses : str or None
-        Columns of doses, as the user typed them: ``amt=AMT,rate=RATE``.
-    also : sequence of str
-        Covariates to read where there are such.
-    texts : sequence of str, optional
-        Covariates that may be words. None: all that are needed.
+    ``columns`` names those of id, time and value; ``covariates`` (``dose=amt,weight``) and
+    ``doses`` (``amt=AMT,rate=RATE``) are as the user typed them. ``needed`` covariates are read in
+    any case, ``also`` where there are such; ``texts``, by default all that are needed, may be
+    words. What was not given is as in ``fitted``, the `Individuals.columns` of a fit.
     """
     from vpem.files.observations import is_long_csv
-    from vpem.saem.formats.individuals import read_individuals
+    from vpem.saem.formats.individuals import numbered_as, read_individuals
 
     given = {name: column for name, column in columns.items() if column is not None}
     is_table = is_long_csv(data)
@@ -443,14 +427,8 @@ def individuals_of(
     if "words" in kept:
         kept["words"] = {name: kept["words"][column] for name, column in column_of.items()
                          if column in kept["words"]}  # fmt: skip
-    return _numbered(replace(found, covariates=named, columns=kept), fitted or {})
-
-
-def _numbered(found: Individuals, fitted: Mapping[str, Any]) -> Individuals:
-    """Give words the numbers that they had in a fit."""
-    from vpem.saem.formats.individuals import numbered_as
-
-    return numbered_as(found, words_in(fitted))
+    found = replace(found, covariates=named, columns=kept)
+    return numbered_as(found, words_in(fitted or {}))  # words have the numbers of the fit
 
 
 def words_in(fitted: Mapping[str, Any]) -> dict[str, list[str]]:

@@ -60,18 +60,9 @@ class CorpusSettings(PartySettings, heading="Individuals", kept=False):
 
 @dataclass(frozen=True)
 class CorpusReader:
-    """Reads documents.
+    """Reads documents; where sums are masked (``hidden``) none of documents is made in the open.
 
-    Attributes
-    ----------
-    columns : mapping
-        Names of the columns id, time and value; None where none was given.
-    asked : CorpusSettings
-        Which words of theirs count.
-    screen : Screen
-        Is told what is left out.
-    hidden : bool
-        Whether sums are masked, so that none of documents may be made in the open.
+    ``columns`` names those of id, time and value; None where none was given.
     """
 
     columns: Mapping[str, str | None]
@@ -110,12 +101,7 @@ class CorpusReader:
     ) -> tuple[dict[int, Individuals], tuple[str, ...]]:
         """Give the documents of all sources one vocabulary, and return it too.
 
-        Parameters
-        ----------
-        parts : mapping of int to Individuals
-            Those of this process.
-        engine : Engine, optional
-            The processes, where each has its own; None: all are here.
+        ``parts`` are those of this process; with no engine all are here.
         """
         import numpy as np
 
@@ -127,7 +113,9 @@ class CorpusReader:
             words = _vocabulary(asked.vocabulary)
         else:
             own = [one.words for one in found.values() if one.words is not None]
-            words = join_words(sorted(set(own)) if engine is None else _of_all(own, engine))
+            if engine is not None:  # the vocabularies of all processes, each once
+                own = [tuple(one) for some in engine.allgather(list(set(own))) for one in some]
+            words = join_words(sorted(set(own)))
         found, left = _spelled(found, words, left)
         if asked.min_documents is not None or asked.max_share is not None:
             each = [np.append(document_counts(one), one.n_individuals) for one in found.values()]
@@ -162,11 +150,6 @@ def _spelled(
         gone = one.n_individuals - found[part].n_individuals
         left += n_unknown, gone
     return found, left
-
-
-def _of_all(own: Sequence[tuple[str, ...]], engine: Engine) -> list[tuple[str, ...]]:
-    """Return the vocabularies of all processes, each once."""
-    return sorted({tuple(one) for some in engine.allgather(list(set(own))) for one in some})
 
 
 def _kept(words: Sequence[str], total: Any, asked: CorpusSettings) -> tuple[str, ...]:
@@ -257,16 +240,8 @@ class HeldIndividuals(CorpusSettings, heading="Individuals", kept=False):
 class Source:
     """Individuals in this process, and who holds which of all.
 
-    Attributes
-    ----------
-    individuals : Individuals
-        All of a file, or those of this process's parties, party by party.
-    held : Workers
-        Who holds which, of all.
-    numbers : ndarray of shape (n,)
-        Which of all the individuals are.
-    engine : Engine
-        The processes.
+    They are all of a file, or those of this process's parties, party by party; ``numbers`` (n,)
+    says which of all they are.
     """
 
     individuals: Individuals
@@ -295,22 +270,7 @@ def read_source(
 ) -> Source:
     """Read the individuals of a file, or of files of parties.
 
-    Parameters
-    ----------
-    files : sequence of path
-        What the user named.
-    asked : HeldIndividuals
-        Whether they are parties', which columns are what, who holds which of one file.
-    model : str
-        Which will be fitted.
-    needed : sequence of str
-        Covariates of the model.
-    missing : bool
-        Whether values may be missing.
-    run : Run
-        Where the command runs.
-    masked : bool
-        Whether sums will be.
+    ``needed`` are covariates of the model; values may be ``missing``, and sums will be ``masked``.
     """
     import numpy as np
 

@@ -26,17 +26,7 @@ MOST_ROWS = 60
 
 
 class SaemCounter(Progress):
-    """How far a long run is: iterations, and then the draws at the estimates.
-
-    Parameters
-    ----------
-    quiet : bool
-        Show nothing.
-    burn_in : int
-        Its iterations.
-    unkept : str, optional
-        Options that would keep the result, where none does.
-    """
+    """How far a long run is: iterations, and then the draws at the estimates."""
 
     def __init__(self, quiet: bool, burn_in: int, unkept: str | None = None) -> None:
         super().__init__(quiet, unkept)
@@ -115,17 +105,7 @@ def _known_errors(fit: SaemFit, screen: Screen) -> dict[str, float | None]:
 
 
 def report_of(fit: SaemFit, held: Workers, screen: Screen) -> Report:
-    """Return all that is told of a fit, for `print_json`.
-
-    Parameters
-    ----------
-    fit : SaemFit
-        The fit.
-    held : Workers
-        Which device holds which individuals.
-    screen : Screen
-        Is told of standard errors that there are not.
-    """
+    """Return the report of a fit, and warn of standard errors that there are not."""
     from vpem.saem.estimates import criteria_of, summary_of
     from vpem.saem.results import as_saved
 

@@ -6,7 +6,6 @@ import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from types import FrameType
@@ -62,10 +61,7 @@ class _Signal(KeyboardInterrupt):
 class Stopping:
     """Ends what is inside with `Stopped` at Ctrl-C and SIGTERM, but nothing inside `whole`.
 
-    Parameters
-    ----------
-    what : callable
-        Says what has been kept.
+    ``what`` says what has been kept.
     """
 
     def __init__(self, what: Callable[[], str]) -> None:
@@ -104,13 +100,7 @@ class Stopping:
 
 
 class SearchProgress(Progress):
-    """How far a search is: a live line in a terminal, a line at times in logs.
-
-    Parameters
-    ----------
-    quiet : bool
-        Show nothing.
-    """
+    """How far a search is: a live line in a terminal, a line at times in logs."""
 
     def __init__(self, quiet: bool, unkept: str | None = None) -> None:
         super().__init__(quiet, unkept)
@@ -246,18 +236,6 @@ def _facts(found: Selection, report: Report) -> list[tuple[str, str]]:
     return [*facts, ("model", model)]
 
 
-@dataclass(frozen=True)
-class Asked:
-    """Settings of the fits of a search."""
-
-    parties: FileSettings
-    held: HoldingSettings
-    graph: GraphSettings
-    how: FitSettings
-    sums: SumSettings
-    memory_limit: str | None = None
-
-
 def warn_of(screen: Screen, found: Selection, chosen: int) -> None:
     """Tell what failed, what was passed over, and what was chosen all the same."""
     cells, grid = found.cells, found.grid
@@ -302,23 +280,35 @@ class SearchTask:
     ``task`` are the data and their networks, ``problem`` is what is searched.
     """
 
-    def __init__(self, data: Sequence[Path], asked: Asked, hops: Sequence[int], run: Run) -> None:
+    def __init__(
+        self,
+        data: Sequence[Path],
+        run: Run,
+        hops: Sequence[int],
+        *,
+        parties: FileSettings,
+        held: HoldingSettings,
+        graph: GraphSettings,
+        how: FitSettings,
+        sums: SumSettings,
+        memory_limit: str | None,
+    ) -> None:
         from vpem.fits.selection.trials import Problem
 
-        how, sums, graph = asked.how, asked.sums, asked.graph.seeded(asked.how.seed)
-        if asked.parties.missing_parties:
+        graph = graph.seeded(how.seed)
+        if parties.missing_parties:
             how = how.changed(missing="marginalize")
         self.data, self.how, self.graph, self.run = data, how, graph, run
-        self.held, limit = asked.held, asked.memory_limit
+        self.held = held
         source, self.alignment = gather(
-            data, asked.parties, self.held, how.missing == "marginalize", limit, run
+            data, parties, held, how.missing == "marginalize", memory_limit, run
         )
         self.task = Task(source, self.held, graph, sums.changed(n_threads=1), run, hops)
         run.network = None  # of several there is no one line to say
         told = sums.values("hops", "seed", "n_threads", "n_rounds")
         told |= {"split": self.held.split, "rounds": sums.n_rounds, "graph_seed": graph.graph_seed}
         fits = how.changed(n_threads=1)
-        self.problem = self.task.problem(Problem, fits, run.memory(limit), asked=told)
+        self.problem = self.task.problem(Problem, fits, run.memory(memory_limit), asked=told)
 
     def fit(self, cell: Cell) -> tuple[Fit, Report]:
         """Fit one of the models as `vpem fit` does, on one thread; also what it ran on."""
@@ -600,8 +590,6 @@ def select(
 
     Example: vpem select data/wine.h5 -k 1-3 --hops 0-1 --jobs 1 --criterion heldout --folds 3
     """
-    import time
-
     began = time.perf_counter()
     with Screen(out.quiet) as screen:
         from vpem.fits.selection.search import grid, without_repeats
@@ -616,8 +604,10 @@ def select(
             from vpem.pictures.figure import check_picture
 
             check_picture(out.plot, out.force)
-        fits = Asked(parties, held, graph, how, sums, memory_limit)
-        task = SearchTask(data, fits, [cell.hops for cell in cells], run)
+        task = SearchTask(
+            data, run, [cell.hops for cell in cells], parties=parties, held=held, graph=graph,
+            how=how, sums=sums, memory_limit=memory_limit,
+        )  # fmt: skip
         search = Search(task, without_repeats(cells, task.problem), asked, out)
         found = search.run(given, began)
         run.finish(found)

@@ -467,10 +467,15 @@ def _show_facts(request: Request, facts: list[tuple[str, str]]) -> None:
 
     from .output import show, table
 
-    member = request.member
+    member, count = request.member, len(request.features)
+    brings = (
+        f"{count} features: {shorten(request.features, 8)}"
+        if count
+        else ("features that it does not name")
+    )
     facts = [
         *facts,
-        ("brings", _brings(request, shorten(request.features, 8))),
+        ("brings", brings if request.member.holds else "no data"),
         ("dialled at", "-" if member.address is None else written_address(member.address)),
         *facts_of(member.certificate),
     ]
@@ -490,13 +495,6 @@ def show_request(file: Path, json: bool) -> None:
             print_json({"study": found.study, **about, "features": list(found.features)})
         else:
             _show_facts(found, [])
-
-
-def _brings(request: Request, names: str) -> str:
-    if not request.member.holds:
-        return "no data"
-    count = len(request.features)
-    return f"{count} features: {names}" if count else "features that it does not name"
 
 
 def _confirm(question: str) -> None:
