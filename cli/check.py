@@ -252,18 +252,14 @@ def check(
         certificate, *others = _check(found, who, door, idle)
         findings = [certificate, *own_data, *others]
         _show(found, who, findings, json, quiet)
-        _hints(found, own, findings, screen)
+        closed = [one.peer for one in findings if (one.what, one.state) == ("port", "fails")]
+        command = f"vpem party check {found.path.name} --serve"
+        if closed:
+            screen.say(f"{', '.join(closed)} answers while it runs the study, or '{command}'")
+        elif own.address is not None:
+            screen.say(f"others find {own.name} while it runs the study, or '{command}'")
         if any(one.state == "fails" for one in findings):
             raise typer.Exit(2)
-
-
-def _hints(study: Study, own: Member, findings: list[Finding], screen: Screen) -> None:
-    closed = [one.peer for one in findings if (one.what, one.state) == ("port", "fails")]
-    command = f"vpem party check {study.path.name} --serve"
-    if closed:
-        screen.say(f"{', '.join(closed)} answers while it runs the study, or '{command}'")
-    elif own.address is not None:
-        screen.say(f"others find {own.name} while it runs the study, or '{command}'")
 
 
 def _look(

@@ -76,7 +76,6 @@ class DatasetFile(FactsFile):
 
     @cached_property
     def facts(self) -> Report:
-        """What there is to say of it."""
         return _summary(self.path, TableSettings())
 
     def show(self) -> None:
@@ -89,7 +88,6 @@ class TableFile(DatasetFile):
 
     @cached_property
     def facts(self) -> Report:
-        """What there is to say of it."""
         try:
             return _summary(self.path, TableSettings())
         except InputError as error:

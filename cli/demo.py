@@ -47,7 +47,6 @@ class Play:
     )
 
     def tell(self, sentence: str) -> None:
-        """Say what comes."""
         print(f"\n# {sentence}", flush=True)
 
     def show(self, who: str, *words: str) -> None:

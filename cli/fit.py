@@ -61,6 +61,8 @@ def known_to(
     Components of a model to ``start`` from have the names of labels; ``counts`` are the numbers of
     components there are to be, and ``how`` has the one of the start.
     """
+    from vpem.files.models import read_model
+    from vpem.fits.answer import labels_of
     from vpem.fits.labels import KnownLabels
 
     source: Dataset = task.source
@@ -75,21 +77,13 @@ def known_to(
     agent = source.labelled_by if asked.parties else place_of(asked.labels_at, task.names)
     if start is None or found.names:
         return KnownLabels(found.values, agent, found.names or None)
-    names = _names_of(start)
-    return KnownLabels(_by_name(found.values, names, how.n_components, start), agent, names)
-
-
-def _names_of(start: Path) -> tuple[str, ...]:
-    from vpem.files.models import read_model
-    from vpem.fits.answer import labels_of
-
     names = labels_of(read_model(start).report)
     if not names:
         raise InputError(
             f"{start} was fitted without labels, so that nothing says which of its components "
             "is which; leave out ", Setting("labels_for_fit"), " or the start",
         )  # fmt: skip
-    return names
+    return KnownLabels(_by_name(found.values, names, how.n_components, start), agent, names)
 
 
 def _by_name(values: Any, names: Sequence[str], n_components: int, start: Path) -> Any:
@@ -112,7 +106,7 @@ def _by_name(values: Any, names: Sequence[str], n_components: int, start: Path) 
     return shares
 
 
-def tell_of_labels(found: Fit, screen: Screen) -> None:
+def _say_labels(found: Fit, screen: Screen) -> None:
     """Say in a line which component has which label."""
     told = found.labels_for_fit
     if told is None:
@@ -235,8 +229,12 @@ def _fit(
 ) -> tuple[Fit, Report, Found]:
     """Fit with so many bytes of data in memory; of several numbers that of lowest BIC.
 
-    Returns also what there is to report of how it ran, and what rows belong to.
+    Returns also what there is to report of how it ran, and what rows belong to, by who holds them,
+    where that is to be written.
     """
+    from vpem.fits.labels import columns_of
+    from vpem.fits.results import RowFit
+
     run, network = task.run, task.network
     more: Report = {"privacy": privacy} if privacy.is_asked else {}
     if run.labels and not task.over_rows:
@@ -258,23 +256,14 @@ def _fit(
             data = task.data(limit)
             found = task.fit(data, how, callback=progress, saver=run.saver, **more)
             ran = describe_engine(network)
-    labels = _labelled(task, data[0], how.missing, found)
-    tell_of_labels(found, run.screen)
-    return found if run.shards else task.whole(found), ran, labels
-
-
-def _labelled(task: Task, X: Any, missing: str, found: Fit) -> Found:
-    """Return what rows belong to, by who holds them, where that is to be written."""
-    from vpem.fits.labels import columns_of
-    from vpem.fits.results import RowFit
-
-    labels = task.run.labels
-    if not labels:
-        return {}
-    if isinstance(found, RowFit):
+    labels: Found = {}
+    if run.labels and isinstance(found, RowFit):
         agents = task.network.agents
-        return of_workers(labels, X, task.parts, found.mixtures, agents, missing)
-    return {agent: columns_of(shares) for agent, shares in found.responsibilities.items()}
+        labels = of_workers(run.labels, data[0], task.parts, found.mixtures, agents, how.missing)
+    elif run.labels:
+        labels = {agent: columns_of(shares) for agent, shares in found.responsibilities.items()}
+    _say_labels(found, run.screen)
+    return found if run.shards else task.whole(found), ran, labels
 
 
 def _check_several(

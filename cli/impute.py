@@ -363,7 +363,6 @@ class _Progress(Progress):
         super().__call__(progress)
 
     def facts(self, progress: Any) -> Iterator[str]:
-        """Yield what is told of an iteration, of FedEM or of a mixture that was chosen."""
         if not hasattr(progress, "objective"):
             yield from super().facts(progress)
         elif self.objective is not None:

@@ -169,11 +169,9 @@ class FactsFile(StoredFile):
         raise NotImplementedError
 
     def as_json(self) -> dict[str, Any]:
-        """Return the facts."""
         return self.facts
 
     def show(self) -> None:
-        """Print the facts."""
         lines = [(name.replace("_", " "), str(value)) for name, value in self.facts.items()]
         show(table(lines, "", ""))
 
@@ -185,7 +183,6 @@ class CheckpointFile(FactsFile):
 
     @cached_property
     def facts(self) -> dict[str, Any]:
-        """What was asked for."""
         from vpem.files.checkpoints import read_state
 
         state = read_state(self.path)
@@ -217,7 +214,6 @@ class OtherFile(FactsFile):
 
     @cached_property
     def facts(self) -> dict[str, Any]:
-        """What lies where in it."""
         from vpem.files.hdf5 import list_datasets, open_read, read_attribute
 
         with open_read(self.path) as file:
@@ -240,7 +236,6 @@ class ImputationFile(FactsFile):
 
     @cached_property
     def facts(self) -> dict[str, Any]:
-        """What there is to say of the matrix, and of how it was completed."""
         from vpem.files.hdf5 import open_read
         from vpem.files.json_text import read_json_element
         from vpem.files.results import read_imputed

@@ -53,7 +53,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from vpem.files.datasets import Dataset
-    from vpem.fits.answer import Answer
     from vpem.fits.clustering import Clustering
     from vpem.network.schema import Report
 
@@ -128,7 +127,11 @@ def kmeans(
         found, names, ran = _cluster(source, held, graph, sums, how, privacy, run, limit)
         tell_of_clipped(screen, found, names)
         answered = found.answer(source.feature_names)
-        _note_scale(run, how, answered, found)
+        # One feature of large numbers may decide alone which clusters there are.
+        if how.scale == "none" and found.guarantee is None and run.where.speaks:
+            note = note_of_one_feature(answered)
+            if note is not None:
+                screen.note(note)
 
         def tell() -> Report:
             report = found.describe(source.feature_names, names)
@@ -206,15 +209,6 @@ def _cluster(
         return found, parts.names, describe_engine(network)
 
 
-def _note_scale(run: Run, how: KmeansSettings, answered: Answer, found: Clustering) -> None:
-    """Say where one feature of large numbers decides alone."""
-    if how.scale != "none" or found.guarantee is not None or not run.where.speaks:
-        return
-    note = note_of_one_feature(answered)
-    if note is not None:
-        run.screen.note(note)
-
-
 def _refuse_what_makes_no_sense(
     how: KmeansSettings, held: KmeansHolding, start: StartSettings
 ) -> None:
@@ -245,7 +239,7 @@ def _summed(report: Report) -> str:
 
 
 def _judged(report: Report, units: str) -> list[tuple[str, str]]:
-    """Say how good clusters are or, where rows are protected, what is promised of them."""
+    """Return inertia or, where rows are protected, what is promised of them."""
     if "privacy" in report:
         from vpem.pictures.contents import promised
 

@@ -12,6 +12,7 @@ import os
 import signal
 import sys
 import time
+import traceback
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -86,21 +87,6 @@ def told_outside(error: Exception, sentence: str | None, code: int, name: str) -
     return sentence if links or isinstance(error, Parted | Returned | StalledError) else PRIVATE
 
 
-def unforeseen(error: Exception) -> str:
-    """Say where something happened that nobody has foreseen, without a word of what it was about.
-
-    It is as likely to be of what another member has sent as of this program.
-    """
-    import traceback
-
-    where = traceback.extract_tb(error.__traceback__)[-1]
-    place = "/".join(Path(where.filename).parts[-3:])
-    return (
-        f"{type(error).__name__} in {place}, line {where.lineno}: another member has sent what "
-        "none does, or this is a defect of vpem; report it with what PYTHONDEVMODE=1 prints"
-    )
-
-
 INHERITED = "_VPEM_INHERITED"
 """Variable with the number of the open file that a process inherits from the image before it."""
 
@@ -129,7 +115,12 @@ class Losses:
             self.outlast = Outlast(self._too_few, opened)
         again = options.get("resume") or options.get("resume_if_any")
         if not self.lost and again and member == self._first:
-            self.lost = _in_checkpoint(options.get("checkpoint"), study)
+            # What is wrong with a checkpoint is said where it is read to resume.
+            with suppress(FileError, KeyError, TypeError, ValueError):
+                path = options.get("checkpoint")
+                lost = [] if path is None else read_state(path)["facts"]["without"]
+                names = {one.name for one in study.roster.members[1:]}
+                self.lost = [(name, int(since)) for name, since in lost if name in names]
 
     @property
     def goes_on(self) -> bool:
@@ -138,7 +129,6 @@ class Losses:
 
     @property
     def names(self) -> list[str]:
-        """Names of those who are missing."""
         return [name for name, _ in self.lost]
 
     @property
@@ -227,21 +217,25 @@ class Losses:
         self._go_on(names, met, f"{self._first} goes on without {', '.join(names)}")
 
     def _go_on(self, names: Sequence[str], met: bool, why: str) -> NoReturn:
-        """Run the same command anew, without some more; does not return."""
+        """Run the same command again, without some more; does not return."""
         from .output import tell
 
         if not self._options.get("quiet"):
             tell(f"{why}, as {self._whole.name} says")
         lost = self.lost if self.keeper is None else self.keeper.lost
         kept = self._kept if self.keeper is None else self.keeper.newest()
+        words = sys.orig_argv
+        if met:
+            resuming = [name for name in ("resume", "resume_if_any") if self._options.get(name)]
+            words = _with(words, *(f"--no-{name.replace('_', '-')}" for name in resuming))
         begin_again(
-            without_resuming(sys.orig_argv, self._options) if met else sys.orig_argv,
+            words,
             [*lost, *((name, -1) for name in names)], kept,
             None if self.outlast is None else self.outlast.state(),
         )  # fmt: skip
 
     def come_back(self, met: bool) -> NoReturn:
-        """Run the same command anew, from the newest checkpoint that all have; does not return."""
+        """Run the command again, from the newest checkpoint that all have; does not return."""
         lost = self.lost if self.keeper is None else self.keeper.lost
         everybody = [one.name for one in self.study.roster.members]
         opened = None if self.outlast is None else self.outlast.state(everybody)
@@ -259,7 +253,7 @@ def begin_again(
 ) -> NoReturn:
     """Run a command line in the place of this process.
 
-    ``lost`` says who is missing, and since when, ``kept`` what the run goes on from, by iterations
+    ``lost`` says who is missing, and since when, ``kept`` what the run resumes from, by iterations
     (`vpem.steps.recovery.Keeper`), and ``opened`` what masked sums there were
     (`vpem.network.faults.Outlast`).
     """
@@ -297,26 +291,10 @@ def going_on(words: Sequence[str]) -> list[str]:
     return _with(words, "--no-resume", "--resume-if-any")
 
 
-def without_resuming(words: Sequence[str], options: dict[str, Any]) -> list[str]:
-    """Return a command line that goes on from no checkpoint."""
-    known = [name for name in ("resume", "resume_if_any") if options.get(name)]
-    return _with(words, *(f"--no-{name.replace('_', '-')}" for name in known))
-
-
 def _with(words: Sequence[str], *more: str) -> list[str]:
     kept = [word for word in words if word not in AGAIN]
     end = kept.index("--") if "--" in kept else len(kept)
     return [*kept[:end], *more, *kept[end:]]
-
-
-def _in_checkpoint(path: Path | None, study: Study) -> list[tuple[str, int]]:
-    """Return who was missing when a checkpoint of the first member was written."""
-    # Whoever goes on from it says what is wrong.
-    with suppress(FileError, KeyError, TypeError, ValueError):
-        told = [] if path is None else read_state(path)["facts"]["without"]
-        names = {one.name for one in study.roster.members[1:]}
-        return [(name, int(since)) for name, since in told if name in names]
-    return []
 
 
 HELLO = 0
@@ -462,7 +440,6 @@ class Meeting(Where):
 
     @property
     def gone_on(self) -> bool:
-        """Whether somebody is missing."""
         return bool(self.losses.names)
 
     def keep(self, saver: FileSaver | None) -> Any:
@@ -487,7 +464,6 @@ class Meeting(Where):
         return [own if own and each == name else Party(each, each) for each in names]
 
     def anybody(self, name: str, here: bool) -> bool:
-        """Whether any member has given an output."""
         return name in self.outputs
 
     def facts(self, screen: Screen, files: Sequence[Path]) -> Report:
@@ -514,7 +490,7 @@ class Meeting(Where):
         return report | result.own(report)
 
     def _over(self) -> None:
-        """Note that nobody needs or hears anything more of this process, however it ends."""
+        """Note that no member needs or hears more of this process, however it ends."""
         self._delivered = True
 
     least_rows = LEAST_ROWS
@@ -534,11 +510,9 @@ class Meeting(Where):
             )  # fmt: skip
 
     def watch(self, n_rows: int, over_rows: bool, screen: Screen) -> None:
-        """Keep to this member's policy."""
         self.guard.watch(self.engine, n_rows, over_rows, screen)
 
     def describe(self) -> dict[str, Any]:
-        """Return what reports say of the members."""
         return {"engine": self.word, "study": self.study.name, "members": list(self.engine.names)}
 
     def tell_warnings(self, screen: Screen) -> None:
@@ -561,7 +535,12 @@ class Meeting(Where):
         from vpem.files.studies.policy import PolicyError
 
         if isinstance(error, Returned) and (self._goes_on or not self._met):
-            self._begin_again(error.name)
+            if self._met:
+                self._tell(
+                    f"{error.name} has begun again; going on from the newest checkpoint that all "
+                    "have"
+                )
+            self.losses.come_back(self._met)  # does not return
         try:
             error = self.losses.deal_with(error, self.engine, self._post, self._met)
         except KeyboardInterrupt:
@@ -576,25 +555,30 @@ class Meeting(Where):
             self._over()
         code = getattr(error, "exit_code", 2) if sentence is not None else 1
         if isinstance(error, Parted):
-            sentence = self._passed_on(error)
+            # The member may have heard from another why that ended.
+            begins = tuple(f"{name} ended: " for name in self.engine.names)
+            sentence = str(error.sentence)
+            if not sentence.startswith(begins):
+                sentence = f"{error.name} ended: {sentence}"
         elif isinstance(error, Returned):
             sentence = f"{sentence}; with --checkpoint all would have gone on from there"
         outside = told_outside(error, sentence, code, self.member.name)
         if sentence is None and not sys.flags.dev_mode:
-            sentence = unforeseen(error)
+            # Where, without a word of what it was about: that is as likely to be of what another
+            # member has sent as of this program.
+            where = traceback.extract_tb(error.__traceback__)[-1]
+            place = "/".join(Path(where.filename).parts[-3:])
+            sentence = (
+                f"{type(error).__name__} in {place}, line {where.lineno}: another member has sent "
+                "what none does, or this is a defect of vpem; report it with what "
+                "PYTHONDEVMODE=1 prints"
+            )
         self._leave(outside, code)
         return super().fail(error, sentence, tell) and code
 
     def interrupted(self, tell: Callable[..., int], code: int) -> int:
-        """Say that this member was interrupted, here and to the others."""
         self._leave(INTERRUPTED, code)
         return super().interrupted(tell, code)
-
-    def _passed_on(self, error: Any) -> str:
-        """Return why a member ended, who may have heard it from another."""
-        begins = tuple(f"{name} ended: " for name in self.engine.names)
-        told = str(error.sentence)
-        return told if told.startswith(begins) else f"{error.name} ended: {told}"
 
     def _leave(self, sentence: str, code: int) -> None:
         """Tell others why this member ends."""
@@ -606,12 +590,6 @@ class Meeting(Where):
             self._post.close()
             self._log.close()
             self.guard.end()
-
-    def _begin_again(self, name: str) -> None:
-        """Run the same command anew, from the newest state that all have; does not return."""
-        if self._met:
-            self._tell(f"{name} has begun again; going on from the newest checkpoint that all have")
-        self.losses.come_back(self._met)
 
 
 def _door(given: str | None, said: tuple[str, int] | None) -> tuple[str, int] | None:

@@ -452,7 +452,6 @@ class PolicyFile(FactsFile):
 
     @cached_property
     def facts(self) -> dict[str, Any]:
-        """The rules that there are."""
         from vpem.files.studies.policy import read_policy
 
         rules = vars(read_policy(self.path))

@@ -43,7 +43,6 @@ class SaemFile(StoredFile):
 
     @cached_property
     def stored(self) -> SavedSaem:
-        """The fit."""
         from vpem.saem.formats.fits import read_saem
         from vpem.saem.structures.formulas import is_own
 
@@ -75,14 +74,12 @@ class SaemFile(StoredFile):
         return found if options.individual is None else found.named(options.individual)
 
     def evaluation_data(self, request: Request) -> Individuals | None:
-        """Read the individuals that it is held against."""
         refuse_given(request.rows, "is for mixtures and clusters; a fit of SAEM has individuals")
         if request.data is None:
             refuse_given(request.individuals, "is about the data: give them after the model")
         return self.individuals(request)
 
     def predict(self, request: Request) -> int:
-        """Predict curves, latents or classes of individuals."""
         from vpem.saem.models.model import has_curves
         from vpem.saem.prediction import Predictor
 
@@ -155,7 +152,6 @@ class SaemFile(StoredFile):
             )
 
     def score(self, request: Request) -> None:
-        """Print the log-likelihood of individuals."""
         import numpy as np
 
         from vpem.saem.estimates import criteria_of
@@ -198,13 +194,11 @@ class SaemFile(StoredFile):
         show(table(facts, "", ""))
 
     def as_json(self) -> Report:
-        """Return the whole fit."""
         from vpem.saem.formats.fits import saem_as_json
 
         return saem_as_json(self.stored)
 
     def export(self, output: Path, force: bool, quote_formulas: bool) -> None:
-        """Write the whole fit as JSON, or its arrays as a NumPy archive."""
         import json
 
         import numpy as np
@@ -348,7 +342,6 @@ class TopicsFile(StoredFile):
 
     @cached_property
     def stored(self) -> Topics:
-        """The topics."""
         from vpem.saem.formats.fits import read_saem
         from vpem.saem.topics import Topics
 
@@ -356,7 +349,6 @@ class TopicsFile(StoredFile):
 
     @cached_property
     def saved(self) -> Saved:
-        """What pictures are drawn of."""
         return saved_of(str(self.path), self.stored.saved)
 
     def _documents(self, request: Request) -> Individuals | None:
@@ -385,7 +377,6 @@ class TopicsFile(StoredFile):
         return found if options.individual is None else found.named(options.individual, "document")
 
     def evaluation_data(self, request: Request) -> Individuals | None:
-        """Read the documents that topics are held against."""
         return self._documents(request)
 
     def _hear(self, request: Request, found: Individuals) -> Heard:
@@ -403,7 +394,6 @@ class TopicsFile(StoredFile):
         return heard
 
     def predict(self, request: Request) -> int:
-        """Predict proportions of the topics: of documents, or of those of the fit."""
         output, saved = request.output, self.stored.saved
         found = self._documents(request)
         unknown: Report = {}
@@ -431,7 +421,6 @@ class TopicsFile(StoredFile):
         return len(names)
 
     def score(self, request: Request) -> None:
-        """Print the perplexity of documents."""
         found = self._documents(request)
         assert found is not None
         heard = self._hear(request, found)
@@ -465,7 +454,6 @@ class TopicsFile(StoredFile):
         show(table(facts, "", ""))
 
     def as_json(self) -> Report:
-        """Return all that there is."""
         saved = self.stored.saved
         return {
             "encoding-type": "vpem-saem",
@@ -493,7 +481,6 @@ class TopicsFile(StoredFile):
         }  # fmt: skip
 
     def export(self, output: Path, force: bool, quote_formulas: bool) -> None:
-        """Write all as JSON, or its arrays as a NumPy archive."""
         import json
 
         import numpy as np

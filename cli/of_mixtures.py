@@ -164,12 +164,10 @@ class MixtureFile(RowFile):
 
     @cached_property
     def stored(self) -> Model:
-        """The model."""
         return read_model(self.path)
 
     @property
     def n_labels(self) -> int:
-        """Components."""
         return int(self.stored.mixture.n_components)
 
     def load(self, request: Request) -> Loaded:
@@ -184,19 +182,16 @@ class MixtureFile(RowFile):
         return found
 
     def marginal(self, columns: Sequence[int]) -> None:
-        """Go on with the marginal of these features."""
         stored = self.stored
         names = tuple(stored.feature_names[column] for column in columns)
         self.stored = replace(stored, mixture=stored.mixture.marginal(columns), feature_names=names)
 
     def labels(self, X: Floats, missing: str) -> NDArray[np.intp]:
-        """Most responsible component of each row."""
         labels: NDArray[np.intp] = self.stored.mixture.predict(X, missing=missing)
         return labels
 
     @property
     def fingerprint(self) -> str:
-        """What two files of the same parameters have in common."""
         import hashlib
 
         mixture = self.stored.mixture
@@ -204,7 +199,6 @@ class MixtureFile(RowFile):
         return hashlib.sha256(b"".join(part.tobytes() for part in parts)).hexdigest()
 
     def assign(self, X: Any, missing: str, proba: bool) -> Assigned:
-        """Most responsible component of each row, and responsibilities if they are wanted."""
         mixture = self.stored.mixture
         if isinstance(X, SpreadRows):
             shares = X.posteriors(mixture)[0]
@@ -216,7 +210,6 @@ class MixtureFile(RowFile):
         return shares.argmax(axis=1), columns, {"proba": shares}
 
     def score(self, request: Request) -> None:
-        """Print log-likelihood, BIC and AIC of rows."""
         self.refuse_individuals(request)
         data = self.load(request)
         X, mixture = data.X, self.stored.mixture
@@ -253,7 +246,6 @@ class MixtureFile(RowFile):
         show(table(facts, "", ""))
 
     def contribution(self, request: Request) -> None:
-        """Print, or write, what is lost without each party, and which features separate."""
         data = self.load(request)
         if isinstance(data.X, SpreadRows):
             labels_if_any(request, data)
@@ -274,7 +266,6 @@ class MixtureFile(RowFile):
             show(*shown(found))
 
     def sample(self, count: int, seed: int, output: ResultSettings) -> None:
-        """Draw rows, each labelled with its component."""
         import numpy as np
 
         from vpem.files.datasets import Dataset, write_dataset
@@ -300,13 +291,11 @@ class MixtureFile(RowFile):
         output.write({**columns, name: labels}, "vpem-samples")
 
     def export(self, output: Path, force: bool, quote_formulas: bool) -> None:
-        """Write the assembled mixture as a NumPy archive, or all as JSON."""
         check_writable(output, force, "exported models")
         write = write_npz if ending_of(output) == ".npz" else write_json
         write(output, self.stored, force)
 
     def as_json(self) -> Report:
-        """Return components, the assembled mixture, hubs, and what was reported."""
         found = self.stored
         components = answer_of(found).describe()
         return {"components": components, **model_as_json(found), "history": found.history}

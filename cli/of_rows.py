@@ -113,7 +113,6 @@ class RowFile(StoredFile):
         return EvaluationData(found.X, labels, request.source)
 
     def predict(self, request: Request) -> int:
-        """Assign rows to components or clusters."""
         import numpy as np
 
         self.refuse_individuals(request)
@@ -144,7 +143,6 @@ class RowFile(StoredFile):
         return len(X)
 
     def evaluate(self, request: Request) -> None:
-        """Compare components or clusters with labels."""
         data = self.load(request)
         truth = labels_of(request, data.source)
         k = self.n_labels
@@ -209,7 +207,6 @@ class ClustersFile(RowFile):
 
     @cached_property
     def stored(self) -> StoredClustering:
-        """The clustering."""
         return read_clustering(self.path)
 
     def marginal(self, columns: Sequence[int]) -> None:
@@ -225,11 +222,9 @@ class ClustersFile(RowFile):
 
     @property
     def n_labels(self) -> int:
-        """Clusters."""
         return len(self.stored.centres)
 
     def labels(self, X: Floats, missing: str) -> NDArray[np.intp]:
-        """Cluster of the nearest centre of each row."""
         import numpy as np
 
         return self._nearest(X)[0].astype(np.intp)
@@ -248,13 +243,11 @@ class ClustersFile(RowFile):
 
     @property
     def fingerprint(self) -> str:
-        """What two files of the same centres have in common."""
         import hashlib
 
         return hashlib.sha256(self.stored.centres.tobytes()).hexdigest()
 
     def assign(self, X: Any, missing: str, proba: bool) -> Assigned:
-        """Nearest centre of each row, and its distance."""
         if proba:
             raise InputError(
                 f"{self.path} holds clusters, whose rows have no responsibilities; leave out "
@@ -264,7 +257,6 @@ class ClustersFile(RowFile):
         return labels, {"distance": distances}, {"distances": distances}
 
     def score(self, request: Request) -> None:
-        """Print the inertia of rows."""
         import numpy as np
 
         self.refuse_individuals(request)
@@ -287,7 +279,6 @@ class ClustersFile(RowFile):
         show(table(zip(names, values, strict=True), "", ""))
 
     def as_json(self) -> Report:
-        """Return clusters, centres, and what was reported."""
         found = self.stored
         answer = answer_of(found)
         return {

@@ -108,7 +108,6 @@ class FitFiles(FileSettings, LabelledTable, heading="Data"):
 
     @property
     def table(self) -> LabelledTable:
-        """How each is read."""
         return self.into(LabelledTable)
 
 

@@ -23,7 +23,6 @@ from .policy import in_all, policy, refusals
 
 if TYPE_CHECKING:
     from vpem.engines.tls.trust import Identity
-    from vpem.files.studies.message_log import Logged
     from vpem.files.studies.policy import Policy
     from vpem.files.studies.spent import Ran
     from vpem.files.studies.study import Study
@@ -153,7 +152,19 @@ def log(
     from vpem.files.studies.message_log import read_log
 
     found = read_log(files, last)
-    report = _log_report(found)
+    totals = [
+        {"kind": kind, "peer": peer, **vars(counts)}
+        for (kind, peer), counts in found.totals.items()
+    ]
+    report = {
+        "runs": [{"command": None, **run} for run in found.runs],
+        "messages": sum(row["sent"] + row["received"] for row in totals),
+        "bytes": sum(row["bytes_sent"] + row["bytes_received"] for row in totals),
+        "first": found.first,
+        "last": found.last,
+        "cut": found.cut,
+        "totals": totals,
+    }
     if json:
         print_json(report)
         return
@@ -167,28 +178,12 @@ def log(
         facts.append(("cut short", f"{found.cut} (the machine went down meanwhile)"))
     heads = ("kind", "peer", "sent", "bytes sent", "received", "bytes received")
     rows = [[f"{row[key]:,}" if key in NUMBERS else row[key] for key in KEYS]
-            for row in report["totals"]]  # fmt: skip
+            for row in totals]  # fmt: skip
     show(table(facts, "", ""), table(rows, *heads, right=heads[2:]))
 
 
 KEYS = ("kind", "peer", "sent", "bytes_sent", "received", "bytes_received")
 NUMBERS = KEYS[2:]
-
-
-def _log_report(found: Logged) -> Report:
-    rows = [
-        {"kind": kind, "peer": peer, **vars(totals)}
-        for (kind, peer), totals in found.totals.items()
-    ]
-    return {
-        "runs": [{"command": None, **run} for run in found.runs],
-        "messages": sum(row["sent"] + row["received"] for row in rows),
-        "bytes": sum(row["bytes_sent"] + row["bytes_received"] for row in rows),
-        "first": found.first,
-        "last": found.last,
-        "cut": found.cut,
-        "totals": rows,
-    }
 
 
 app = typer.Typer(

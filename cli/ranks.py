@@ -256,7 +256,6 @@ class Job(Where):
 
     @property
     def speaks(self) -> bool:
-        """Whether this is the first rank."""
         return self.engine.rank == 0
 
     def agree(self, context: Any) -> None:
@@ -303,7 +302,6 @@ class Job(Where):
             )
 
     def describe(self) -> dict[str, Any]:
-        """Return what reports say of the ranks."""
         return {"engine": self.word, "ranks": self.engine.size}
 
     def tell_warnings(self, screen: Screen) -> None:
@@ -316,7 +314,6 @@ class Job(Where):
     # ---- the end --------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Wait for all ranks."""
         self.engine.barrier()
 
     def fail(self, error: Exception, sentence: str | None, tell: Callable[..., int]) -> int:
@@ -337,7 +334,6 @@ class Job(Where):
         return self._abort(code)
 
     def interrupted(self, tell: Callable[..., int], code: int) -> int:
-        """Say it once, and end all ranks."""
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, signal.SIG_IGN)
         sentence = "interrupted; nothing was written"

@@ -33,7 +33,6 @@ class SaemCounter(Progress):
         self.burn_in = burn_in
 
     def place(self, progress: Any) -> str:
-        """Say how far a run is."""
         self.most = progress.n_iter
         return super().place(progress)
 

@@ -311,7 +311,6 @@ class SearchTask:
         self.problem = self.task.problem(Problem, fits, run.memory(memory_limit), asked=told)
 
     def fit(self, cell: Cell) -> tuple[Fit, Report]:
-        """Fit one of the models as `vpem fit` does, on one thread; also what it ran on."""
         found = self.problem.fit(cell, n_init=self.how.n_init)
         return self.task.whole(found), describe_engine(self.task.networks[cell.hops])
 
@@ -372,7 +371,6 @@ class Search:
         return sum(trial.key in self.record.results for trial in self.wanted)
 
     def _kept(self) -> str:
-        """Say what has been kept when the search is ended."""
         if self.out.kept_in is None:
             return "nothing was kept (give --state or --output)"
         if not self._finished():
@@ -530,7 +528,6 @@ class SelectOutput(Output, heading="Output", kept=False):
 
     @property
     def kept_in(self) -> Path | None:
-        """Where the search is kept."""
         return _state(self.state, self.output)
 
 

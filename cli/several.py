@@ -34,7 +34,6 @@ class EachProgress(Progress):
     cell: Cell | None = None
 
     def place(self, progress: Any) -> str:
-        """Say which of them it is, and how far."""
         count = "" if self.cell is None else f"{self.cell.n_components} components, "
         return f"{count}{super().place(progress)}"
 
