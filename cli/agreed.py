@@ -61,7 +61,7 @@ def terms_of(context: Any) -> dict[str, list[str]]:
     """
     known = getattr(context.command.callback, "settings", {})
     roles = context.command.roles()
-    found = {}
+    terms = {}
     for param in in_files(context):
         about, role = known.get(param.name), roles.get(param.name)
         if param.name in OWN_OPTIONS or (about is not None and about.local):
@@ -77,8 +77,8 @@ def terms_of(context: Any) -> dict[str, list[str]]:
             value = IF_ANY
         if param.name != "resume_if_any":
             kind, place = source_of(context, param)
-            found[name_of(param)] = [_word(value), Path(place).name if place else kind]
-    return found
+            terms[name_of(param)] = [_word(value), Path(place).name if place else kind]
+    return terms
 
 
 def _word(value: Any) -> str:
@@ -95,11 +95,11 @@ def digest_of(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def introduced(found: Any, name: str) -> Any:
+def introduced(introduction: Any, name: str) -> Any:
     """Return what a member says of itself; InputError unless `is_introduction` holds of it."""
-    if not is_introduction(found):
+    if not is_introduction(introduction):
         raise InputError(f"{name} has sent no introduction; are all of the same version?")
-    return found
+    return introduction
 
 
 def check_alike(names: list[str], everyones: list[Any], study: str) -> None:
@@ -130,22 +130,22 @@ def goes_on(everyones: list[Any]) -> bool:
     return any(terms.get("--resume", [None])[0] == IF_ANY for _, terms, *_ in everyones)
 
 
-def is_introduction(found: Any) -> bool:
+def is_introduction(value: Any) -> bool:
     """Whether a value may be an introduction, with its signature.
 
     It is a command, what all must have alike, outputs, fewest parties, and random bytes.
     """
     return (
-        isinstance(found, list)
-        and len(found) == 6
-        and isinstance(found[0], str)
-        and isinstance(found[1], dict)
-        and all(isinstance(told, list) and len(told) == 2 for told in found[1].values())
-        and all(isinstance(word, str) for key, told in found[1].items() for word in (key, *told))
-        and isinstance(found[2], list)
-        and all(isinstance(name, str) for name in found[2])
-        and type(found[3]) is int
-        and all(isinstance(part, bytes) for part in found[4:])
+        isinstance(value, list)
+        and len(value) == 6
+        and isinstance(value[0], str)
+        and isinstance(value[1], dict)
+        and all(isinstance(told, list) and len(told) == 2 for told in value[1].values())
+        and all(isinstance(word, str) for key, told in value[1].items() for word in (key, *told))
+        and isinstance(value[2], list)
+        and all(isinstance(name, str) for name in value[2])
+        and type(value[3]) is int
+        and all(isinstance(part, bytes) for part in value[4:])
     )
 
 
@@ -288,17 +288,17 @@ EXAMPLES = {
 
 def _groups(context: Any, words: list[str]) -> list[list[str]]:
     """Return options with the values after them."""
-    found: list[list[str]] = []
+    groups: list[list[str]] = []
     for word in words:
         if word.startswith("-") and not NUMBER.fullmatch(word):
-            found.append([word])
-        elif found:
-            found[-1].append(word)
+            groups.append([word])
+        elif groups:
+            groups[-1].append(word)
         else:
             raise InputError(
                 f"{word!r} is neither an option nor its value; {EXAMPLES[context.info_name]}"
             )
-    return found
+    return groups
 
 
 def _param(leaf: Any, word: str) -> Any:
@@ -403,7 +403,7 @@ def load_study(context: Any, value: Path | None) -> Path | None:
             f"'shards'), and what 'vpem {' '.join(path)}' finds has no parts"
         )
     implied = {"engine": "tls", "parties": True, "timeout": str(study.timeout), "shards": shards}
-    implied = {name: told for name, told in implied.items() if name in known and told}
+    implied = {name: chosen for name, chosen in implied.items() if name in known and chosen}
     take_defaults(context, value, {**implied, **tables[path]}, last=True)
     context.meta[STUDY] = study
     return value
@@ -502,12 +502,12 @@ def look_at(
                 warnings.simplefilter("ignore", VpemWarning)
             try:
                 party = own_party(name, files, table, features=brought)
-                found, n_rows = _opened(one, study, party, teller(say) if place == 0 else None)
+                columns, n_rows = _opened(one, study, party, teller(say) if place == 0 else None)
             except VpemError as error:
                 whose_options(error, study)
                 raise
         if one in fits or not fits:  # a model has the features of its fit
-            names |= dict.fromkeys(found)
+            names |= dict.fromkeys(columns)
     speak_of(context.command.params)
     return tuple(names), n_rows
 
@@ -558,10 +558,10 @@ def _opened(one: Agreed, study: Study, party: Party, tell: Any) -> tuple[Sequenc
 def _check_rows(one: Agreed, n_rows: int, name: str) -> None:
     """Raise InputError where a party has fewer rows than any fit of a command has components."""
     param = next((param for param in one.params if {"-k"} & {*param.opts}), None)
-    asked = None if param is None else one.values.get(param.name)
-    if param is None or asked is None or param.name not in ("n_components", "n_clusters"):
+    requested = None if param is None else one.values.get(param.name)
+    if param is None or requested is None or param.name not in ("n_components", "n_clusters"):
         return
-    counts = parse_numbers(param.opts[-1], str(asked), least=1)
+    counts = parse_numbers(param.opts[-1], str(requested), least=1)
     if n_rows < min(counts):
         noun = param.name.removeprefix("n_")
         raise InputError(
@@ -571,7 +571,7 @@ def _check_rows(one: Agreed, n_rows: int, name: str) -> None:
 
 
 def refuse_repeatable(options: Mapping[str, Any]) -> None:
-    """Raise InputError where a study's noise could be drawn again by who knows its seed."""
+    """Raise InputError where whoever knows the seed of a study's noise could draw it again."""
     if options.get("repeatable_noise") is not None:
         raise InputError(
             Setting("repeatable_noise"), " is for tests on one machine: in a study all would know "
@@ -599,8 +599,6 @@ class Setup:
 
 def setup_of(study: Study) -> Setup:
     """Return how the members of a study are linked."""
-    from .agreed import Setup
-
     graphs = [table["topology"] for table in study.options.values() if "topology" in table]
     relay = study.roster.relay
     return Setup(

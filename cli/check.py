@@ -241,19 +241,19 @@ def check(
         from vpem.files.studies.study import read_study
 
         check_number("idle", idle, least=0.0, most=LONGEST)
-        found = read_study(file)
-        who = only_identity(found.folder, name)
-        own = found.member(who)
-        door = found.listens.get(who) or (own.address and ("", own.address[1]))
+        study = read_study(file)
+        who = only_identity(study.folder, name)
+        own = study.member(who)
+        door = study.listens.get(who) or (own.address and ("", own.address[1]))
         door = door if listen is None else address_of(listen)
-        own_data = _look(context, found, who, data or [], how, screen)
+        own_data = _look(context, study, who, data or [], how, screen)
         if serve and all(one.state == "ok" for one in own_data):
-            _serve(found, who, door, screen)
-        certificate, *others = _check(found, who, door, idle)
+            _serve(study, who, door, screen)
+        certificate, *others = _check(study, who, door, idle)
         findings = [certificate, *own_data, *others]
-        _show(found, who, findings, json, quiet)
+        _show(study, who, findings, json, quiet)
         closed = [one.peer for one in findings if (one.what, one.state) == ("port", "fails")]
-        command = f"vpem party check {found.path.name} --serve"
+        command = f"vpem party check {study.path.name} --serve"
         if closed:
             screen.say(f"{', '.join(closed)} answers while it runs the study, or '{command}'")
         elif own.address is not None:
@@ -277,18 +277,18 @@ def _look(
         return []
     if not data:
         refuse_given(how, "is of DATA; name the file")
-        told = f"name your data: vpem party check {study.path.name} {name}.csv"
-        return [Finding(name, "data", "note", "not looked at", told)]
+        sentence = f"name your data: vpem party check {study.path.name} {name}.csv"
+        return [Finding(name, "data", "note", "not looked at", sentence)]
     if {*study.options} == {INDIVIDUALS}:
-        told = f"not looked at: 'vpem {INDIVIDUALS}' reads them by options of its own"
-        return [Finding(name, "data", "ok", told)]
+        sentence = f"not looked at: 'vpem {INDIVIDUALS}' reads them by options of its own"
+        return [Finding(name, "data", "ok", sentence)]
     try:
         brought = study.features.get(name, ())
         names, n_rows = look_at(context, study, name, data, how, screen.say, brought)
     except VpemError as error:
         return [Finding(name, "data", "fails", "", spoken(error))]
-    told = f"{plural(n_rows, 'row')}, {plural(len(names), 'feature')}, as the study takes them"
-    return [Finding(name, "data", "ok", told)]
+    sentence = f"{plural(n_rows, 'row')}, {plural(len(names), 'feature')}, as the study takes them"
+    return [Finding(name, "data", "ok", sentence)]
 
 
 def _serve(study: Study, name: str, door: tuple[str, int] | None, screen: Screen) -> None:
@@ -320,8 +320,8 @@ def _check(study: Study, name: str, door: tuple[str, int] | None, idle: float) -
     if any((one.what, one.state) == ("clock", "fails") for one in findings) and not_valid(
         name, certificate_of(identity)
     ):
-        told = f"{findings[0].told}, so not by this machine's clock"
-        findings[0] = Finding(name, "certificate", "note", told)
+        sentence = f"{findings[0].told}, so not by this machine's clock"
+        findings[0] = Finding(name, "certificate", "note", sentence)
     return findings
 
 
@@ -365,8 +365,8 @@ async def _all(examined: Examined, door: tuple[str, int] | None) -> list[Finding
 
     answering = await _answering(examined, door)
     try:
-        found = await asyncio.gather(*(collected(*pair) for pair in _others(examined)))
-        return [finding for one in found for finding in one]
+        findings = await asyncio.gather(*(collected(*pair) for pair in _others(examined)))
+        return [finding for one in findings for finding in one]
     finally:
         for task in answering:
             task.cancel()
@@ -378,12 +378,12 @@ def _others(examined: Examined) -> list[tuple[Member, Member | None]]:
     roster, own = examined.roster, examined.own
     relay = roster.relay
     others = [one for one in roster.members if one.name != own.name]
-    made: list[tuple[Member, Member | None]] = [(one, None) for one in others if one.address]
+    pairs: list[tuple[Member, Member | None]] = [(one, None) for one in others if one.address]
     if relay is not None:
-        made.append((relay, None))
+        pairs.append((relay, None))
         if own.address is None:
-            made += [(one, relay) for one in others if one.address is None]
-    return made
+            pairs += [(one, relay) for one in others if one.address is None]
+    return pairs
 
 
 async def _answering(examined: Examined, door: tuple[str, int] | None) -> list[Any]:
@@ -403,8 +403,8 @@ async def _answering(examined: Examined, door: tuple[str, int] | None) -> list[A
         return []
     lobby = Lobby(examined.roster, examined.identity)
     context = server_context(examined.identity, believed(examined.roster))
-    made = Door(context, lobby.welcome, lambda _: None)
-    return [asyncio.create_task(_until_cancelled(made, listener))]
+    answers = Door(context, lobby.welcome, lambda _: None)
+    return [asyncio.create_task(_until_cancelled(answers, listener))]
 
 
 async def _until_cancelled(door: Any, listener: Any) -> None:

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 def workers_of(
     source: Dataset, held: WorkerSettings, screen: Screen, sort_by_label: bool = False
 ) -> Workers:
-    """Choose who holds which rows; where nobody says, one worker does, which is told."""
+    """Choose who holds which rows; by default one worker does, which is said."""
     from vpem.files.networks import read_workers
     from vpem.network.partition import by_label, evenly
 
@@ -137,13 +137,13 @@ def rows_of(text: str) -> list[int]:
     """Read row indices given as 3,77,120."""
     from vpem.checks import read_int
 
-    found = [row for row in map(read_int, text.split(",")) if row is not None]
-    if len(found) <= text.count(","):
+    rows = [row for row in map(read_int, text.split(",")) if row is not None]
+    if len(rows) <= text.count(","):
         raise InputError(
             "--init-rows must be row numbers with commas between, such as 3,77,120, got "
             f"{brief(text)}"
         )
-    return found
+    return rows
 
 
 def start_model(file: Path, source: Dataset) -> Density:
@@ -176,10 +176,10 @@ def _take_levels(source: Dataset, kinds: Kinds, columns: Sequence[int] | None) -
                 f"the starting model takes {name!r} as {kinds.families[j]}, the data have it as "
                 f"{have[column]}; say ", Setting("family", f"{name}={kinds.families[j]}"),
             )  # fmt: skip
-    found, unseen = in_levels_of(source, kinds, columns)
+    settled, unseen = in_levels_of(source, kinds, columns)
     for sentence in unseen:
         raise InputError(f"{source.source}: {sentence}, so that a fit cannot start from it")
-    source.X, source.kinds = found.X, found.kinds
+    source.X, source.kinds = settled.X, settled.kinds
 
 
 def with_families_of(files: S, begin: StartSettings) -> S:
@@ -336,11 +336,11 @@ def own_features(
     own = X.select(columns.tolist())
     if (stored := own.beyond(limit)) is not None:
         return stored, names
-    found = np.empty(own.shape, dtype=X.dtype)
+    values = np.empty(own.shape, dtype=X.dtype)
     for start, part in own.runs():
-        found[start : start + len(part)] = part
+        values[start : start + len(part)] = part
     X.close()
-    return found, names
+    return values, names
 
 
 def own_rows(source: Dataset, held: Workers, network: Network, limit: int | None = None) -> Any:
@@ -525,7 +525,7 @@ class Task:
 
 
 def _refuse_over_rows(source: Dataset) -> None:
-    """Raise InputError where rows are spread of features that are no Gaussian numbers."""
+    """Raise InputError as rows are spread of features that are no Gaussian numbers."""
     kinds = source.kinds
     assert kinds is not None
     name, family = next(
@@ -542,8 +542,6 @@ def _refuse_over_rows(source: Dataset) -> None:
 def settled(source: Dataset, table: TableSettings, held: WorkerSettings) -> Dataset:
     """Return a dataset whose features have the families that the user says, or values show."""
     from vpem.files.families import Asked, settle
-
-    from .choices import partition_of
 
     asked = Asked.of(table.family)
     if asked is None:

@@ -121,8 +121,8 @@ def _describe(dataset: Dataset) -> Report:
 
     from vpem.files.families import summarize_features
 
-    held = dataset.partition
-    of = None if held is None else held.agent_of
+    partition = dataset.partition
+    of = None if partition is None else partition.agent_of
     statistics = summarize_features(dataset.X)
     families = ["gaussian"] * dataset.n_features
     if dataset.kinds is not None:
@@ -139,7 +139,7 @@ def _describe(dataset: Dataset) -> Report:
             "name": name,
             "family": families[column],
             "levels": list(dataset.levels.get(name, ())) or None,
-            "agent": None if held is None or of is None else held.names[of[column]],
+            "agent": None if partition is None or of is None else partition.names[of[column]],
             "mean": float(statistics.mean[column]),
             "sd": float(statistics.sd[column]),
             "min": float(statistics.min[column]),
@@ -157,12 +157,12 @@ def _describe(dataset: Dataset) -> Report:
         "dtype": str(dataset.X.dtype),
         "bytes": dataset.X.nbytes,
         "has_ids": dataset.ids is not None,
-        "n_agents": None if held is None else held.n_agents,
+        "n_agents": None if partition is None else partition.n_agents,
         "agents": None
-        if held is None
+        if partition is None
         else [
             {"name": name, "features": [dataset.feature_names[column] for column in part]}
-            for name, part in zip(held.names, held.features, strict=True)
+            for name, part in zip(partition.names, partition.features, strict=True)
         ],
         "labels": counts,
         "edges": None if dataset.edges is None else dataset.edges.tolist(),

@@ -70,19 +70,19 @@ def _version(name: str) -> str | None:
 
 def libraries(problems: Problems) -> dict[str, str | None]:
     """Versions of Python, vpem and what it needs, each of which is loaded."""
-    found: dict[str, str | None] = {"python": sys.version.split()[0]}
+    versions: dict[str, str | None] = {"python": sys.version.split()[0]}
     try:
-        found["vpem"] = str(import_module("vpem").__version__)
+        versions["vpem"] = str(import_module("vpem").__version__)
     except Exception as error:
         problems.append((True, f"vpem cannot be loaded: {_first_line(error)}; install it again"))
     for name, module in NEEDED.items():
-        found[name] = _version(name)
+        versions[name] = _version(name)
         try:
             import_module(module)
         except Exception as error:
             advice = f"{name} cannot be loaded: {_first_line(error)}; try: pip install {name}"
             problems.append((True, advice))
-    return found
+    return versions
 
 
 def _first_line(error: BaseException) -> str:
@@ -91,12 +91,12 @@ def _first_line(error: BaseException) -> str:
 
 def processors(problems: Problems) -> Report:
     """Processors there are and may be used, and the threads that kernels start."""
-    wanted = os.environ.get("OMP_NUM_THREADS")
+    variable = os.environ.get("OMP_NUM_THREADS")
     found: Report = {
         "there": os.cpu_count(),
         "usable": None,
         "limit": None,
-        "OMP_NUM_THREADS": wanted,
+        "OMP_NUM_THREADS": variable,
         "OPENBLAS_THREAD_TIMEOUT": os.environ.get("OPENBLAS_THREAD_TIMEOUT"),
         "threads": None,
         "why": None,
@@ -109,10 +109,10 @@ def processors(problems: Problems) -> Report:
     except Exception:  # NumPy is told of elsewhere
         return found
     threads, limit = found["threads"], found["limit"]
-    found["why"] = _why(wanted, found)
-    if wanted and found["why"] != "OMP_NUM_THREADS":
+    found["why"] = _why(variable, found)
+    if variable and found["why"] != "OMP_NUM_THREADS":
         problems.append(
-            (False, f"OMP_NUM_THREADS is {wanted[:40]!r}, no number, and not looked at")
+            (False, f"OMP_NUM_THREADS is {variable[:40]!r}, no number, and not looked at")
         )
     if limit is not None and threads > max(1, round(limit)):
         problems.append(
@@ -127,11 +127,11 @@ def processors(problems: Problems) -> Report:
     return found
 
 
-def _why(wanted: str | None, found: Report) -> str:
+def _why(variable: str | None, found: Report) -> str:
     """What makes the number of threads."""
     from vpem.checks import read_int
 
-    if (read_int((wanted or "").split(",")[0]) or 0) > 0:
+    if (read_int((variable or "").split(",")[0]) or 0) > 0:
         return "OMP_NUM_THREADS"
     usable, limit = found["usable"], found["limit"]
     if limit is not None and max(1, round(limit)) < usable:
@@ -178,11 +178,11 @@ def kernels(problems: Problems) -> Report:
             (False, "the kernels are built without OpenMP and use one thread; build them with a "
                     "compiler that has it")
         )  # fmt: skip
-    wanted = os.environ.get("VPEM_INSTRUCTIONS")
-    if wanted and wanted not in SETS:
-        problems.append((False, f"VPEM_INSTRUCTIONS is {wanted!r}; it may be base or avx2"))
-    elif wanted and wanted != found["machine"]:
-        problems.append((False, f"VPEM_INSTRUCTIONS={wanted} keeps the kernels to fewer "
+    chosen = os.environ.get("VPEM_INSTRUCTIONS")
+    if chosen and chosen not in SETS:
+        problems.append((False, f"VPEM_INSTRUCTIONS is {chosen!r}; it may be base or avx2"))
+    elif chosen and chosen != found["machine"]:
+        problems.append((False, f"VPEM_INSTRUCTIONS={chosen} keeps the kernels to fewer "
                                 "instructions than the machine has; unset it"))  # fmt: skip
     try:
         found["largest_error"] = self_check()
@@ -250,8 +250,8 @@ def self_check() -> float:
                 sums = (np.zeros((1, n_components)), np.zeros((n_components, d)),
                         np.zeros(len(inverse)))  # fmt: skip
                 with one_blas_thread():
-                    told = function(*arguments, *sums, 0.0, n_threads)
-                outcomes.append((told, *sums))
+                    result = function(*arguments, *sums, 0.0, n_threads)
+                outcomes.append((result, *sums))
             for mine, twin in zip(*outcomes, strict=True):
                 size = max(1.0, float(np.abs(twin).max()))
                 worst = max(worst, float(np.abs(mine - twin).max()) / (size * allowed))
@@ -323,13 +323,13 @@ def _maker(text: str) -> str | None:
 
 def _output(*words: str) -> str | None:
     try:
-        found = subprocess.run(
+        ended = subprocess.run(
             words, capture_output=True, text=True, timeout=TIMEOUT, check=True,
             stdin=subprocess.DEVNULL,
         )  # fmt: skip
     except (OSError, subprocess.SubprocessError):
         return None
-    return found.stdout
+    return ended.stdout
 
 
 def surroundings(problems: Problems, known: set[str]) -> Report:

@@ -164,8 +164,8 @@ def _fit(
     ran = describe_engine(network)
     labels, agents = run.labels, network.agents
     assert labels is not None
-    told = of_workers(labels, X, workers, [found.mixture], agents, how.missing)
-    labels.write(source, told, agents, run.screen)
+    labels_found = of_workers(labels, X, workers, [found.mixture], agents, how.missing)
+    labels.write(source, labels_found, agents, run.screen)
     return found, ran
 
 

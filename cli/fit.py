@@ -66,8 +66,8 @@ def known_to(
     from vpem.fits.labels import KnownLabels
 
     source: Dataset = task.source
-    found = source.labels_for_fit
-    if found is None:
+    known = source.labels_for_fit
+    if known is None:
         return None
     if len(counts) > 1:
         raise InputError(
@@ -75,15 +75,15 @@ def known_to(
             "chosen; give one number of ", Setting("n_components"),
         )  # fmt: skip
     agent = source.labelled_by if asked.parties else place_of(asked.labels_at, task.names)
-    if start is None or found.names:
-        return KnownLabels(found.values, agent, found.names or None)
+    if start is None or known.names:
+        return KnownLabels(known.values, agent, known.names or None)
     names = labels_of(read_model(start).report)
     if not names:
         raise InputError(
             f"{start} was fitted without labels, so that nothing says which of its components "
             "is which; leave out ", Setting("labels_for_fit"), " or the start",
         )  # fmt: skip
-    return KnownLabels(_by_name(found.values, names, how.n_components, start), agent, names)
+    return KnownLabels(_by_name(known.values, names, how.n_components, start), agent, names)
 
 
 def _by_name(values: Any, names: Sequence[str], n_components: int, start: Path) -> Any:
@@ -108,13 +108,13 @@ def _by_name(values: Any, names: Sequence[str], n_components: int, start: Path) 
 
 def _say_labels(found: Fit, screen: Screen) -> None:
     """Say in a line which component has which label."""
-    told = found.labels_for_fit
-    if told is None:
+    known = found.labels_for_fit
+    if known is None:
         return
-    counts = [count if count % 1 else int(count) for count in told["rows"]]
+    counts = [count if count % 1 else int(count) for count in known["rows"]]
     each = [
         f"{k} is {name} ({plural(count, 'row') if count == int(count) else f'{count:.1f} rows'})"
-        for k, (name, count) in enumerate(zip(told["names"], counts, strict=False))
+        for k, (name, count) in enumerate(zip(known["names"], counts, strict=False))
     ]
     if each:
         screen.say(f"component {', '.join(each)}; all roots learn it of labelled rows")
@@ -208,9 +208,14 @@ def fit(
             if not run.shards:
                 write_model(path, found.kept(source.feature_names, report, options), out.force)
 
-        made = found.mixture
+        mixture = found.mixture
         tell_of_parameters(
-            screen, how, made.covariance_type, made.n_components, made.n_parameters, found.n_samples
+            screen,
+            how,
+            mixture.covariance_type,
+            mixture.n_components,
+            mixture.n_parameters,
+            found.n_samples,
         )
         run.finish(Result(
             found.converged, tell, write, lambda report: _show(report, task.names),

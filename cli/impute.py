@@ -145,15 +145,15 @@ def observed(
     law = make_law(how.law, how.variance)
     check_parties(files, asked, over_rows=False)
     if asked.parties:
-        found, holders = _of_parties(files, asked, dealing, run)
-        check_laws(found, law, holders)
+        observations, holders = _of_parties(files, asked, dealing, run)
+        check_laws(observations, law, holders)
     else:
         told = (how.seed, law, how.method == "mixture")
-        found, holders = _of_one_file(files[0], asked, dealing, told, run)
+        observations, holders = _of_one_file(files[0], asked, dealing, told, run)
     if dealing.holdout is None:
-        return found, None
+        return observations, None
     rng = np.random.default_rng([how.seed, 2])
-    found, hidden = hide_entries(found, dealing.holdout, rng, holders)
+    observations, hidden = hide_entries(observations, dealing.holdout, rng, holders)
     if hidden.n_places < round(dealing.holdout * hidden.n_seen):
         warnings.warn(
             f"only {hidden.n_places} of {hidden.n_seen} entries are held out, not "
@@ -161,7 +161,7 @@ def observed(
             VpemWarning,
             stacklevel=1,
         )
-    return found, hidden
+    return observations, hidden
 
 
 def _of_one_file(
@@ -178,26 +178,26 @@ def _of_one_file(
 
     seed, law, of_mixture = how
     refuse_shared_stdin(path, run.where)
-    told = teller(run.screen.say)
-    found = read_observations(
+    tell = teller(run.screen.say)
+    observations = read_observations(
         path,
         dealing.dataset,
         dealing.sample_weight,
         table=asked.table,
-        tell=lambda data: told(data, asked.table),
+        tell=lambda data: tell(data, asked.table),
     )
-    check_law(found, law)
+    check_law(observations, law)
     if dealing.partition is not None:
-        held = read_partition(dealing.partition, found.shape[1], found.column_names)
-        found = split_columns(found, held)
+        held = read_partition(dealing.partition, observations.shape[1], observations.column_names)
+        observations = split_columns(observations, held)
     elif (count := dealing.agents if dealing.workers is None else dealing.workers) is not None:
         rng = np.random.default_rng([seed, 1])
         by = "features" if dealing.agents else dealing.split
-        found = split(found, count, by or ("rows" if of_mixture else "random"), rng)
+        observations = split(observations, count, by or ("rows" if of_mixture else "random"), rng)
     if not run.engine.apart:
-        return found, Placement.here(found.n_observers)
-    holders = Placement.evenly(run.engine, found.n_observers, found.names)
-    return found.part(set(holders.own.tolist())), holders
+        return observations, Placement.here(observations.n_observers)
+    holders = Placement.evenly(run.engine, observations.n_observers, observations.names)
+    return observations.part(set(holders.own.tolist())), holders
 
 
 def _of_parties(
@@ -211,11 +211,11 @@ def _of_parties(
     parties = run.where.parties(files, asked.table, columns=False)
     holders = place_parties(parties, run.out.output, run.shards, run.where)
     tell = teller(run.screen.say)
-    found = observe_parties(parties, dealing.sample_weight, holders, tell, asked.align)
-    if found.by_position and asked.align is None:
+    observations = observe_parties(parties, dealing.sample_weight, holders, tell, asked.align)
+    if observations.by_position and asked.align is None:
         run.screen.say(BY_POSITION)
-    run.where.watch(found.shape[0], True, run.screen)
-    return found, holders
+    run.where.watch(observations.shape[0], True, run.screen)
+    return observations, holders
 
 
 LISTED = 20
@@ -432,30 +432,30 @@ def _low_rank(report: Report, law: str) -> list[tuple[str, str]]:
 def _mixture(report: Report) -> list[tuple[str, str]]:
     """Say what was fitted: a mixture, over columns or rows, and what was drawn by it."""
     alone = report["n_workers"] == 1 or report["split"] == "rows"
-    told = [
+    parts = [
         plural(report["n_components"], "component"),
         f"{report['covariance_type']} covariance{'' if alone else ' of columns of one observer'}",
         plural(report["n_parameters"], "parameter"),
     ]
-    found = [
-        ("mixture", ", ".join(told)),
+    facts = [
+        ("mixture", ", ".join(parts)),
         ("log-likelihood", f"{report['log_likelihood']:.6f} per sample, BIC {report['bic']:.2f}"),
     ]
     if (draws := report["draws"]) is not None:
         text = f"{draws['n_draws']}, each of a fit to weighed rows: {draws['n_iter']} iterations"
-        found.append(("draws", text))
-    return found
+        facts.append(("draws", text))
+    return facts
 
 
 def _chosen(choice: Report | None) -> list[tuple[str, str]]:
     """Say how the fit was chosen, and whether column means would have been better."""
     if choice is None or choice["error"] is None:
         return []
-    told = f"{number(choice['error'], 4)} on held-out entries, column means"
-    told += f" {number(choice['column_means'], 4)}; {len(choice['candidates'])} fits compared"
+    text = f"{number(choice['error'], 4)} on held-out entries, column means"
+    text += f" {number(choice['column_means'], 4)}; {len(choice['candidates'])} fits compared"
     if choice["mixture"] not in ("tried", "the method was given"):
-        told += f"; no mixture: {choice['mixture']}"
-    return [("chosen by", told)]
+        text += f"; no mixture: {choice['mixture']}"
+    return [("chosen by", text)]
 
 
 def _held_out(choice: Report) -> Table:
@@ -484,16 +484,16 @@ def _holdout(scores: Report) -> list[Any]:
     heads = list(scores["model"])
     lines = []
     for name in ("model", "column_means", "iterative_imputer"):
-        found = scores[name]
-        shown = [number(found.get(head), 5) for head in heads]
+        errors = scores[name]
+        shown = [number(errors.get(head), 5) for head in heads]
         lines.append((name.replace("_", " "), *shown))
     title = f"Error on {plural(scores['n_entries'], 'hidden entry').replace('entrys', 'entries')}"
     named = {"standardized_rmse": "in standard deviations"}
     head = tuple(named.get(head, head.replace("_", "-")) for head in heads)
-    made: list[Any] = [table(lines, "", *head, title=title, right=head)]
+    tables: list[Any] = [table(lines, "", *head, title=title, right=head)]
     if "skipped" in scores["iterative_imputer"]:
-        made.append(f"iterative imputer was not run: {scores['iterative_imputer']['skipped']}")
-    return [*made, _by_column(scores["by_column"])]
+        tables.append(f"iterative imputer was not run: {scores['iterative_imputer']['skipped']}")
+    return [*tables, _by_column(scores["by_column"])]
 
 
 def _by_column(scores: Sequence[Report]) -> Table:

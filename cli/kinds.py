@@ -53,9 +53,9 @@ def stored_at(path: Path, curve: str | None = None) -> StoredFile:
     module, name = KINDS.get(encoding or "", other)
     if of_documents:
         module, name = "of_individuals", "TopicsFile"
-    found: StoredFile = getattr(import_module(f"{__package__}.{module}"), name)(path)
-    found.curve = curve
-    return found
+    stored: StoredFile = getattr(import_module(f"{__package__}.{module}"), name)(path)
+    stored.curve = curve
+    return stored
 
 
 def _is_number(cell: object) -> bool:

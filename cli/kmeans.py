@@ -234,8 +234,8 @@ class _Progress(Progress):
 
 
 def _summed(report: Report) -> str:
-    part, said = report["participation"], how_summed(report)
-    return said if part == 1 else f"{said}, participation {part:g}"
+    part, summed = report["participation"], how_summed(report)
+    return summed if part == 1 else f"{summed}, participation {part:g}"
 
 
 def _judged(report: Report, units: str) -> list[tuple[str, str]]:

@@ -265,11 +265,16 @@ def _residuals(predictor: Predictor, found: Individuals) -> Tables:
 
     from vpem.saem.diagnostics import residuals_of
 
-    left = residuals_of(predictor, found)
+    residuals = residuals_of(predictor, found)
     numbers = {
-        "time": found.times, "value": found.values, "population": left.population,
-        "fitted": left.fitted, "iwres": left.individual, "pwres": left.among, "npde": left.npde,
-    }  # fmt: skip
+        "time": found.times,
+        "value": found.values,
+        "population": residuals.population,
+        "fitted": residuals.fitted,
+        "iwres": residuals.individual,
+        "pwres": residuals.among,
+        "npde": residuals.npde,
+    }
     names = np.array(found.names, dtype=np.str_)[found.individual_of]
     report = {"n_individuals": found.n_individuals, "residuals": {"id": names, **numbers}}
     return report, {"id": names, **numbers}
@@ -279,31 +284,35 @@ def _latents(predictor: Predictor, found: Individuals | None, wanted: list[str] 
     """Latents given rows, or those of the fit, as a report and as columns."""
     import numpy as np
 
-    given = predictor.stored_latents(wanted) if found is None else predictor.latents(found)
-    sds = np.sqrt(np.maximum(np.einsum("nii->ni", given.covariances), 0.0))
-    columns: Report = {"id": np.array(given.names, dtype=np.str_)}
+    estimates = predictor.stored_latents(wanted) if found is None else predictor.latents(found)
+    sds = np.sqrt(np.maximum(np.einsum("nii->ni", estimates.covariances), 0.0))
+    columns: Report = {"id": np.array(estimates.names, dtype=np.str_)}
     latents = predictor.saved.latents
     for j, name in enumerate(latents):
-        columns[name] = given.means[:, j]
+        columns[name] = estimates.means[:, j]
         columns[f"{name} sd"] = sds[:, j]
-        columns[f"{name} lower"] = given.lower[:, j]
-        columns[f"{name} upper"] = given.upper[:, j]
+        columns[f"{name} lower"] = estimates.lower[:, j]
+        columns[f"{name} upper"] = estimates.upper[:, j]
     listed = [
         {
             "id": name,
             "latents": {
                 latent: {
-                    "mean": given.means[one, j],
+                    "mean": estimates.means[one, j],
                     "sd": sds[one, j],
-                    "lower": given.lower[one, j],
-                    "upper": given.upper[one, j],
+                    "lower": estimates.lower[one, j],
+                    "upper": estimates.upper[one, j],
                 }
                 for j, latent in enumerate(latents)
             },
         }
-        for one, name in enumerate(given.names)
+        for one, name in enumerate(estimates.names)
     ]
-    report = {"n_individuals": len(given.names), "level": given.level, "individuals": listed}
+    report = {
+        "n_individuals": len(estimates.names),
+        "level": estimates.level,
+        "individuals": listed,
+    }
     return report, columns
 
 

@@ -69,13 +69,13 @@ def budget(
         for file in files.keys() & ran.data.keys():
             files[file].add(ran.data[file])
     read = {file: [ran for ran in runs if ran.has_read(files[file])] for file in sorted(files)}
-    found = [_budget_report(file, some, policy) for file, some in read.items() if some]
+    reports = [_budget_report(file, some, policy) for file, some in read.items() if some]
     if json:
-        print_json({"ledger": str(ledger.path), "data": found})
-    elif not found:
+        print_json({"ledger": str(ledger.path), "data": reports})
+    elif not reports:
         show(f"{ledger.path}: no run of a study has read {data or 'data'}")
     else:
-        show(*(table(_facts(one), "", "", title=Path(one["file"]).name) for one in found))
+        show(*(table(_facts(one), "", "", title=Path(one["file"]).name) for one in reports))
 
 
 def _left(most: float, against: str, runs: Sequence[Ran]) -> float:
@@ -110,22 +110,22 @@ def _budget_report(file: str, runs: Sequence[Ran], policy: Policy | None) -> Rep
     }
 
 
-def _facts(found: Report) -> list[tuple[str, str]]:
-    runs, epsilon = found["runs"], found["epsilon"]
+def _facts(totals: Report) -> list[tuple[str, str]]:
+    runs, epsilon = totals["runs"], totals["epsilon"]
     whom = "outsiders" if epsilon["worker"] is None else "all"
     facts = {
         "runs": ", ".join(f"{name} {count}" for name, count in runs.items()),
-        "first, last": f"{found['first']}, {found['last']}",
-        "sums of data": f"{found['sums']:,}",
-        "without masks": found["not_masked"] and plural(found["not_masked"], "run"),
-        "interrupted": found["not_ended"] and f"{found['not_ended']}, which count as whole runs",
-        "with noise": found["delta"]
-        and f"{plural(found['with_noise'], 'run')}, together epsilon {epsilon['outsider']:.4g}, "
-        f"delta {found['delta']:g}, against {whom}",
-        "without noise": found["without_noise"]
-        and f"{plural(found['without_noise'], 'run')}: no epsilon bounds what was told",
-        "left": found["left"] is not None
-        and f"epsilon {found['left']:.3g} for one more run (policy.toml)",
+        "first, last": f"{totals['first']}, {totals['last']}",
+        "sums of data": f"{totals['sums']:,}",
+        "without masks": totals["not_masked"] and plural(totals["not_masked"], "run"),
+        "interrupted": totals["not_ended"] and f"{totals['not_ended']}, which count as whole runs",
+        "with noise": totals["delta"]
+        and f"{plural(totals['with_noise'], 'run')}, together epsilon {epsilon['outsider']:.4g}, "
+        f"delta {totals['delta']:g}, against {whom}",
+        "without noise": totals["without_noise"]
+        and f"{plural(totals['without_noise'], 'run')}: no epsilon bounds what was told",
+        "left": totals["left"] is not None
+        and f"epsilon {totals['left']:.3g} for one more run (policy.toml)",
     }
     return [(name, str(fact)) for name, fact in facts.items() if fact]
 
@@ -151,18 +151,18 @@ def log(
     """
     from vpem.files.studies.message_log import read_log
 
-    found = read_log(files, last)
+    logged = read_log(files, last)
     totals = [
         {"kind": kind, "peer": peer, **vars(counts)}
-        for (kind, peer), counts in found.totals.items()
+        for (kind, peer), counts in logged.totals.items()
     ]
     report = {
-        "runs": [{"command": None, **run} for run in found.runs],
+        "runs": [{"command": None, **run} for run in logged.runs],
         "messages": sum(row["sent"] + row["received"] for row in totals),
         "bytes": sum(row["bytes_sent"] + row["bytes_received"] for row in totals),
-        "first": found.first,
-        "last": found.last,
-        "cut": found.cut,
+        "first": logged.first,
+        "last": logged.last,
+        "cut": logged.cut,
         "totals": totals,
     }
     if json:
@@ -172,10 +172,10 @@ def log(
     facts = [
         ("runs", f"{len(runs)}, the last {runs[-1]}" if runs else "none"),
         ("messages", f"{report['messages']:,}, {size(report['bytes'])}"),
-        ("first, last", f"{found.first or '-'}, {found.last or '-'}"),
+        ("first, last", f"{logged.first or '-'}, {logged.last or '-'}"),
     ]
-    if found.cut:
-        facts.append(("cut short", f"{found.cut} (the machine went down meanwhile)"))
+    if logged.cut:
+        facts.append(("cut short", f"{logged.cut} (the machine went down meanwhile)"))
     heads = ("kind", "peer", "sent", "bytes sent", "received", "bytes received")
     rows = [[f"{row[key]:,}" if key in NUMBERS else row[key] for key in KEYS]
             for row in totals]  # fmt: skip

@@ -198,20 +198,20 @@ def refusals(study: Study, so_far: bool = False) -> list[str]:
 
     If ``so_far``, there will be more parties.
     """
-    guard, found = Guard(study), dict[str, None]()
+    guard, sentences = Guard(study), dict[str, None]()
     if guard.policy is None:
         return []
     policy = replace(guard.policy, fewest_parties=None) if so_far else guard.policy
     for command, options in study.options.items():
-        asked = {"align": None, "topology": None} | {
+        values = {"align": None, "topology": None} | {
             name.replace("-", "_"): value for name, value in options.items()
         }
-        known = asked_of(asked, guard.facts["n_parties"])
-        for error in policy.refused(command, asked, **guard.facts, **known):
-            found[f"{printable(error.told(_typed))}; this member will refuse 'vpem {command}'"] = (
-                None
-            )
-    return list(found)
+        known = asked_of(values, guard.facts["n_parties"])
+        for error in policy.refused(command, values, **guard.facts, **known):
+            sentences[
+                f"{printable(error.told(_typed))}; this member will refuse 'vpem {command}'"
+            ] = None
+    return list(sentences)
 
 
 def _typed(setting: Setting) -> str:
@@ -236,11 +236,11 @@ class Told(NamedTuple):
 
 def disclosures(setup: Setup, commands: Mapping[str, Mapping[str, Any]]) -> list[Told]:
     """Return what each command, by the values of its settings, shows to whom."""
-    told = [
+    sentences = [
         Told("Every message is sealed by TLS 1.3 between two members: its receiver alone reads it.")
     ]
     if setup.relay is not None:
-        told.append(Told(
+        sentences.append(Told(
             f"The relay {setup.relay} passes sealed messages on: it learns who talks to whom, when "
             "and how much, and nothing of what is in them."
         ))  # fmt: skip
@@ -248,9 +248,11 @@ def disclosures(setup: Setup, commands: Mapping[str, Mapping[str, Any]]) -> list
     if setup.topology != "star":
         also = "neighbours on the graph also to each other"
     to = f"Parties talk to {setup.first}, by which all that all members learn goes"
-    told.append(Told(f"{to}." if setup.holds and setup.topology == "star" else f"{to}; {also}."))
+    sentences.append(
+        Told(f"{to}." if setup.holds and setup.topology == "star" else f"{to}; {also}.")
+    )
     if setup.if_lost == "without":
-        told.append(Told(
+        sentences.append(Told(
             f"A member that is not heard of for {setup.timeout:g} s is left out, and the others go "
             f"on without it. Whoever sees totals (all members, {setup.server} among them) has one "
             "with what it added and one without, of nearly the same parameters: their difference "
@@ -258,8 +260,10 @@ def disclosures(setup: Setup, commands: Mapping[str, Mapping[str, Any]]) -> list
         ))  # fmt: skip
     for command, values in commands.items():
         head = f"{command}: " if len(commands) > 1 else ""
-        told += [one._replace(text=head + one.text) for one in _of_command(setup, command, values)]
-    return told
+        sentences += [
+            one._replace(text=head + one.text) for one in _of_command(setup, command, values)
+        ]
+    return sentences
 
 
 def _of_command(setup: Setup, command: str, values: Mapping[str, Any]) -> Iterator[Told]:

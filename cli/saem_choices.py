@@ -405,7 +405,7 @@ def individuals_of(
         maybe.pop("dose", None)
     words = [{**column_of, **maybe}.get("outcome", "outcome")]
     try:
-        found = read_individuals(
+        individuals = read_individuals(
             data, covariates=list(column_of.values()), also=list(maybe.values()), words=words,
             texts=[column_of[name] for name in (needed if texts is None else texts)
                    if name != "dose" and name in column_of],
@@ -420,15 +420,17 @@ def individuals_of(
         if not left:
             raise
         raise InputError(f"{error}{_advice(left, three, bool(fitted))}") from None
-    column_of |= {name: column for name, column in maybe.items() if column in found.covariates}
-    named = {name: found.covariates[column] for name, column in column_of.items()}
+    column_of |= {
+        name: column for name, column in maybe.items() if column in individuals.covariates
+    }
+    named = {name: individuals.covariates[column] for name, column in column_of.items()}
     others = {name: column for name, column in column_of.items() if name != column}
-    kept = {**found.columns, **({"covariates": others} if others else {})}
+    kept = {**individuals.columns, **({"covariates": others} if others else {})}
     if "words" in kept:
         kept["words"] = {name: kept["words"][column] for name, column in column_of.items()
                          if column in kept["words"]}  # fmt: skip
-    found = replace(found, covariates=named, columns=kept)
-    return numbered_as(found, words_in(fitted or {}))  # words have the numbers of the fit
+    individuals = replace(individuals, covariates=named, columns=kept)
+    return numbered_as(individuals, words_in(fitted or {}))  # words have the numbers of the fit
 
 
 def words_in(fitted: Mapping[str, Any]) -> dict[str, list[str]]:
@@ -467,8 +469,8 @@ def _advice(left: Collection[str], three: Collection[str], fitted: bool) -> str:
     """Say which options name columns that a table calls otherwise."""
     flags = [f"--{name} COLUMN" for name in left if name in three]
     others = [f"{name}=COLUMN" for name in left if name not in three]
-    told = [f"--{name}" if name in three else repr(name) for name in left]
-    of_fit = f"; that is {' and '.join(told)} of the fit" if fitted else ""
+    names = [f"--{name}" if name in three else repr(name) for name in left]
+    of_fit = f"; that is {' and '.join(names)} of the fit" if fitted else ""
     typed = " ".join([*flags, *([f"--covariates {','.join(others)}"] if others else [])])
     several = "the names that they have" if len(left) > 1 else "the name that it has"
     return f"{of_fit}; give {several} here: {typed}"
@@ -486,13 +488,13 @@ def _remembered(fitted: Mapping[str, Any]) -> tuple[dict[str, str], dict[str, st
 
 def _typed(option: str, text: str | None, like: str) -> dict[str, str]:
     """Columns by what they are, as the user typed them: ``dose=amt,weight``."""
-    found: dict[str, str] = {}
+    column_of: dict[str, str] = {}
     for word in [] if text is None else words_of(text):
         name, _, column = word.partition("=")
-        if not name or name in found:
+        if not name or name in column_of:
             raise InputError(
                 f"--{option} must be different names with commas between, such as {like}, got "
                 f"{text!r}"
             )
-        found[name] = column or name
-    return found
+        column_of[name] = column or name
+    return column_of

@@ -186,16 +186,16 @@ def _vocabulary(path: Path) -> tuple[str, ...]:
 
 def files_in(paths: Sequence[Path]) -> list[Path]:
     """Return the files that are named, those of a folder in the order of their names."""
-    found: list[Path] = []
+    files: list[Path] = []
     for path in paths:
         if not path.is_dir():
-            found.append(path)
+            files.append(path)
             continue
         inside = sorted(one for one in path.iterdir() if not one.name.startswith("."))
         if not inside:
             raise FileError(f"the folder {path} is empty")
-        found += inside
-    return found
+        files += inside
+    return files
 
 
 DeviceFiles = Annotated[

@@ -431,6 +431,6 @@ def _show(report: Report) -> None:
         if report[key] is not None:
             facts.append((name, report[key]))
     heads = ("topic", "share", "coherence", "words")
-    made: list[Any] = [table(facts, "", "")]
-    made.append(table(topic_lines(report["topics"]), *heads, title="Topics", right=heads[1:3]))
-    show(*made)
+    tables: list[Any] = [table(facts, "", "")]
+    tables.append(table(topic_lines(report["topics"]), *heads, title="Topics", right=heads[1:3]))
+    show(*tables)

@@ -245,11 +245,11 @@ def what_is_run(setup: Setup, agreed: Sequence[Agreed]) -> Report:
 
     if setup.if_lost == "without":
         check_goes_on(agreed)
-    told = {one.command: one.values for one in agreed}
+    values = {one.command: one.values for one in agreed}
     return {
         "options": {one.command: one.table for one in agreed},
         "runs": tuple(one.line() for one in agreed),
-        "shows": tuple(one.text for one in disclosures(setup, told)),
+        "shows": tuple(one.text for one in disclosures(setup, values)),
     }
 
 
@@ -291,8 +291,8 @@ def _relay(how: NewStudy) -> Member | None:
 
     if how.relay is None or how.relay_certificate is None:
         return None
-    made = read_certificate(how.relay_certificate)
-    return Member(common_name(made), made, address_of(how.relay), holds=False)
+    certificate = read_certificate(how.relay_certificate)
+    return Member(common_name(certificate), certificate, address_of(how.relay), holds=False)
 
 
 app = typer.Typer(
@@ -348,12 +348,12 @@ def init(
             )
         agreed = agree_on(context, command or ["fit"], name, how.topology or "star")
         check_links(how)
-        made = sign_edition(new_study(name, organiser, how, agreed), force=False)
+        study = sign_edition(new_study(name, organiser, how, agreed), force=False)
         if not quiet:
-            show_study(made)
+            show_study(study)
         screen.say(
-            f"wrote {made.path}, edition 1, signed by {made.organiser}; send it to those who are "
-            f"to take part: they ask by 'vpem party request {made.path.name}'"
+            f"wrote {study.path}, edition 1, signed by {study.organiser}; send it to those who are "
+            f"to take part: they ask by 'vpem party request {study.path.name}'"
         )
 
 
@@ -372,12 +372,12 @@ def show(file: StudyFile, json: Json = False) -> None:
     with Screen() as screen:
         from vpem.files.studies.study import read_study
 
-        found = read_study(file)
+        study = read_study(file)
         if json:
-            print_json(report_of(found))
+            print_json(report_of(study))
         else:
-            show_study(found)
-        for sentence in refusals(found):
+            show_study(study)
+        for sentence in refusals(study):
             screen.warn(sentence)
 
 
@@ -419,13 +419,13 @@ def approve(
 
         asked = read_request(request)
         here = Path(f"{asked.study}.toml")
-        found = read_study(which or (here if here.exists() else request.parent / here))
-        following = approved(found, asked)
+        study = read_study(which or (here if here.exists() else request.parent / here))
+        following = approved(study, asked)
         if fingerprint is not None:
             _compare(asked, fingerprint)
         asks = fingerprint is None and not yes
         if asks or not quiet:
-            _show_request(found, asked)
+            _show_request(study, asked)
         if asks:
             _confirm(f"Is this {asked.member.name}? [y/N] ")
         _end(sign_edition(following), screen)
@@ -437,16 +437,16 @@ def _end(study: Study, screen: Any) -> None:
     screen.say(f"wrote {study.path}, edition {study.edition}{to}")
 
 
-def _compare(request: Request, told: str) -> None:
+def _compare(request: Request, given: str) -> None:
     """Refuse a certificate whose fingerprint is not the one that was told."""
     from vpem.engines.tls.trust import fingerprint, fingerprint_words
 
-    plain = " ".join(told.lower().replace(":", "").split())
-    made = request.member.certificate
-    if plain.replace(" ", "") != fingerprint(made) and plain != fingerprint_words(made):
+    plain = " ".join(given.lower().replace(":", "").split())
+    certificate = request.member.certificate
+    words = fingerprint_words(certificate)
+    if plain.replace(" ", "") != fingerprint(certificate) and plain != words:
         raise InputError(
-            f"{request.path} has another fingerprint than the one given: its words are "
-            f"{fingerprint_words(made)}"
+            f"{request.path} has another fingerprint than the one given: its words are {words}"
         )
 
 
@@ -468,11 +468,8 @@ def _show_facts(request: Request, facts: list[tuple[str, str]]) -> None:
     from .output import show, table
 
     member, count = request.member, len(request.features)
-    brings = (
-        f"{count} features: {shorten(request.features, 8)}"
-        if count
-        else ("features that it does not name")
-    )
+    brings = f"{count} features: {shorten(request.features, 8)}"
+    brings = brings if count else "features that it does not name"
     facts = [
         *facts,
         ("brings", brings if request.member.holds else "no data"),
@@ -489,12 +486,12 @@ def show_request(file: Path, json: bool) -> None:
     with Screen():
         from vpem.files.studies.identities import read_request
 
-        found = read_request(file)
+        asked = read_request(file)
         if json:
-            about = about_certificate(found.member.name, found.member.certificate)
-            print_json({"study": found.study, **about, "features": list(found.features)})
+            about = about_certificate(asked.member.name, asked.member.certificate)
+            print_json({"study": asked.study, **about, "features": list(asked.features)})
         else:
-            _show_facts(found, [])
+            _show_facts(asked, [])
 
 
 def _confirm(question: str) -> None:
@@ -550,10 +547,10 @@ def change(
         if str(file).startswith("-"):
             refuse_as_own(context, str(file))
             raise InputError(EXAMPLES["change"])
-        found = read_study(file)
+        study = read_study(file)
         if if_lost is not None:
             check_choice("if_lost", if_lost, IF_LOST)
-            found = replace(found, if_lost=if_lost)
+            study = replace(study, if_lost=if_lost)
         if not (command or context.args or if_lost):
             raise InputError("nothing was to be changed: say ", Setting("command"), " or options")
         if any(word.partition("=")[0] == "--topology" for word in context.args):
@@ -561,13 +558,13 @@ def change(
                 Setting("topology"), " says how members reach each other; for another make a new "
                 "study: vpem study init",
             )  # fmt: skip
-        setup = setup_of(found)
-        names = command or list(found.options)
-        agreed = agree_on(context, names, str(file), setup.topology, found.options)
-        made = sign_edition(changed(found, **what_is_run(setup, agreed)))
+        setup = setup_of(study)
+        names = command or list(study.options)
+        agreed = agree_on(context, names, str(file), setup.topology, study.options)
+        edition = sign_edition(changed(study, **what_is_run(setup, agreed)))
         if not quiet:
-            show_study(made)
-        _end(made, screen)
+            show_study(edition)
+        _end(edition, screen)
 
 
 @app.command()
@@ -587,18 +584,18 @@ def revoke(
         from vpem.files.studies.identities import revoked, sign_edition
         from vpem.files.studies.study import read_study
 
-        found = read_study(which or _only_study())
-        _end(sign_edition(revoked(found, name)), screen)
+        study = read_study(which or _only_study())
+        _end(sign_edition(revoked(study, name)), screen)
 
 
 def _only_study() -> Path:
     """Return the one study of this folder."""
     names = sorted(file.with_suffix(".toml") for file in Path().glob("*.known"))
-    found = [file for file in names if file.exists()]
-    if len(found) != 1:
-        there = ", ".join(map(str, found)) if found else "none"
+    studies = [file for file in names if file.exists()]
+    if len(studies) != 1:
+        there = ", ".join(map(str, studies)) if studies else "none"
         raise InputError(f"which study? Say --study NAME.toml; here there are {there}")
-    return found[0]
+    return studies[0]
 
 
 app.command("demo")(demo_of_study)

@@ -173,8 +173,8 @@ def _network(
         if over_rows:
             count = agents or (1 if data.workers is None else data.workers.n_workers)
             names = None if agents or data.workers is None else data.workers.names
-            made = graph_of(count, names, graph)
-            return made, [data.n_features, *[0] * (count - 1)], len(data.X)
+            joined = graph_of(count, names, graph)
+            return joined, [data.n_features, *[0] * (count - 1)], len(data.X)
         held = held.changed(agents=agents)
         parts = partition_of(data, held, graph.is_asked or asked.is_asked)
         return stored_graph(data, held, parts, graph, screen), parts, len(data.X)
@@ -185,11 +185,11 @@ def _network(
         )
     if held.partition is not None:
         raise InputError("--partition names the features of a dataset; give one")
-    made = _named(source, agents, graph)
-    count = made.n_agents
+    joined = _named(source, agents, graph)
+    count = joined.n_agents
     if over_rows:
-        return made, [features or USUAL_FEATURES, *[0] * (count - 1)], None
-    return made, contiguous(count if features is None else features, count, made.names), None
+        return joined, [features or USUAL_FEATURES, *[0] * (count - 1)], None
+    return joined, contiguous(count if features is None else features, count, joined.names), None
 
 
 def _named(source: str | None, agents: int | None, graph: GraphSettings) -> Graph:
@@ -244,8 +244,8 @@ def _show(found: Report) -> None:
     if found["along_a_tree"] is not None:
         messages, sent, rounds = map(round, found["along_a_tree"].values())
         cost = f"{plural(messages, 'message')}, {size(sent)}, {plural(rounds, 'round')}"
-        how = "--sum tree" if found["compress"] else "--sum tree, exact"
-        facts.append(("or", f"{how}: {cost} an iteration"))
+        option = "--sum tree" if found["compress"] else "--sum tree, exact"
+        facts.append(("or", f"{option}: {cost} an iteration"))
     tables: list[Table | str] = [table(facts, "", "")]
     if found["split"] == "features":
         tables += _hubs(hubs, names)
@@ -268,10 +268,10 @@ def _hubs(hubs: list[Report], names: list[str]) -> list[Table | str]:
         for place, hub in enumerate(hubs[:MOST_ROWS])
     ]
     heads = ("hub", "root", "agents", "features")
-    made: list[Table | str] = [table(listing, *heads, title="Hubs", right=("hub", "features"))]
+    tables: list[Table | str] = [table(listing, *heads, title="Hubs", right=("hub", "features"))]
     if len(hubs) > MOST_ROWS:
-        made.append(f"... and {plural(len(hubs) - MOST_ROWS, 'more hub')} (see --json)\n")
-    return made
+        tables.append(f"... and {plural(len(hubs) - MOST_ROWS, 'more hub')} (see --json)\n")
+    return tables
 
 
 def _mixing(found: Report) -> list[Table | str]:
@@ -280,11 +280,11 @@ def _mixing(found: Report) -> list[Table | str]:
 
     chosen = found["weights"]
     fixed = found["compress"] is None and found["faults"] is None
-    of = f"{chosen} weights"
+    conditions = f"{chosen} weights"
     if found["compress"] is not None:
-        of += ", uncompressed"
+        conditions += ", uncompressed"
     if found["faults"] is not None:
-        of += ", nothing failing"
+        conditions += ", nothing failing"
     rates = [
         (
             f"{row['weights']}{' *' if row['weights'] == chosen else ''}",
@@ -309,9 +309,9 @@ def _mixing(found: Report) -> list[Table | str]:
     return [
         table(rates, "weights", "mixing rate", "spectral gap", title="Mixing (* chosen)",
               right=("mixing rate", "spectral gap")),
-        table(errors, "rounds", *ways, title=f"Consensus error after rounds, {of}",
+        table(errors, "rounds", *ways, title=f"Consensus error after rounds, {conditions}",
               right=("rounds", *ways)),
-        table(needed, "error", *ways, title=f"Rounds needed, {of}",
+        table(needed, "error", *ways, title=f"Rounds needed, {conditions}",
               right=("error", *ways)),
     ]  # fmt: skip
 
@@ -362,8 +362,8 @@ def _messages(found: Report, names: list[str]) -> list[Table | str]:
         facts.append("means" if communication["n_drawn"] else "estimates")
     right = ("messages", "payload", "rounds")
     title = f"Communication: {', '.join(facts)}"
-    made: list[Table | str] = [table(rows, "phase", "kind", *right, title=title, right=right)]
+    tables: list[Table | str] = [table(rows, "phase", "kind", *right, title=title, right=right)]
     if busiest:
         heads = ("phase", "link", "messages", "payload")
-        made.append(table(busiest, *heads, title="Busiest links", right=right))
-    return made
+        tables.append(table(busiest, *heads, title="Busiest links", right=right))
+    return tables
