@@ -15,7 +15,7 @@ from vpem.pictures.figure import save_picture
 from vpem.pictures.saem import draw_curves, draw_traces
 from vpem.saem.conditional import LogLikelihood
 from vpem.saem.fit import fit_saem
-from vpem.saem.formats.fits import is_saem, read_saem, saem_as_json, save_saem
+from vpem.saem.formats.fits import read_saem, saem_as_json, save_saem
 from vpem.saem.formats.individuals import read_individuals
 from vpem.saem.individuals import from_long, from_matrix
 from vpem.saem.models.linear import LinearModel
@@ -69,7 +69,6 @@ def assert_same(one, two):
 def test_back_as_it_was(fit, path, tmp_path):
     saved = read_saem(path)
     assert_same(saved, as_saved(fit))
-    assert is_saem(path)
     assert saved.estimates == fit.estimates
     assert saved.errors == fit.errors
     assert saved.model == "linear"
@@ -313,7 +312,6 @@ def test_changed_bytes_are_refused_or_read(path, sound, seed):
 
 
 def test_files_of_other_kinds_are_refused(tmp_path):
-    assert not is_saem(DATA / "wine.h5")
     with pytest.raises(FileError, match="is a vpem-dataset file"):
         read_saem(DATA / "wine.h5")
     with pytest.raises(FileError, match="does not exist"):

@@ -10,7 +10,7 @@ import pytest
 from vpem.engines.placement import Placement
 from vpem.errors import FileError, InputError
 from vpem.saem.formats.individuals import read_individuals, write_individuals
-from vpem.saem.individuals import Together, from_long, from_matrix
+from vpem.saem.individuals import AllIndividuals, from_long, from_matrix
 
 from .tables import each
 from .thread_engine import together
@@ -156,7 +156,7 @@ def test_medians_of_all_processes_are_found_by_counting(n):
     def work(engine):
         here = parts[engine.rank]
         sizes = np.full((1, 4), len(here))
-        return Together(Placement.evenly(engine, 2), here, sizes).median(values[here])
+        return AllIndividuals(Placement.evenly(engine, 2), here, sizes).median(values[here])
 
     for found in together(2, work):
         np.testing.assert_array_equal(found, np.nanmedian(values, axis=0))

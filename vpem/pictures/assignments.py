@@ -1,7 +1,4 @@
-"""Which component each row belongs to: how surely, and how that agrees with labels.
-
-A picture of an imputation.
-"""
+"""Which component each row belongs to, how surely, and how that agrees with labels; imputations."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
-"""What there is to say of a fit: sections of tables and sentences, for pages and for terminals.
+"""What there is to say of a mixture or of clusters: sections of tables and sentences.
 
-What is said of a fit whose rows are protected by noise: to whom that is promised, and how.
-
-What there is to say of a mixture or of clusters.
+They are for pages and for terminals. Of a fit whose rows are protected by noise it is said against
+whom, and how.
 """
 
 from __future__ import annotations
@@ -23,6 +22,36 @@ from vpem.pictures.network import MEANINGS
 from vpem.pictures.saved import EvaluationData, History, SavedFit, numbers
 
 Fact = tuple[str, object]
+
+COVERS = {
+    "hubs": "outsiders who see the model alone; parties see terms and responsibilities, "
+    "against which this is no protection",
+    "server": "all who see what is published; the server sees sums without noise",
+    "root": "all who see what is published; the root of the tree sees sums without noise",
+    "workers": "all who see what is published; every worker adds its share of the noise",
+}
+"""By who adds the noise: against whom rows are protected."""
+
+UNPUBLISHED = "not published, to protect rows"
+"""In the place of how good a private fit is, which would tell of its rows."""
+
+MOST_FEATURES = 60
+"""Rows of the table of means."""
+
+MOST_LINKS = 10
+
+MOST_HUBS = 50
+
+MOST_POINTS = 8
+"""Of a curve."""
+
+ALGORITHMS = {
+    "vp-em": "VP-EM over split features",
+    "em-rows": "distributed EM over split rows",
+    "fedem": "FedEM over split rows",
+    "vr-fedem": "VR-FedEM over split rows",
+    "k-means": "k-means",
+}
 
 
 @dataclass(frozen=True)
@@ -52,6 +81,9 @@ class Section:
     pictures: Sequence[str] = ()
 
 
+Items = list[Table | Listing | str]
+
+
 @dataclass(frozen=True)
 class Contents:
     """All that is said of a fit; a section without items is none."""
@@ -62,44 +94,24 @@ class Contents:
 
 
 def facts(listed: Sequence[Fact], caption: str = "") -> Table:
-    """Return a table of facts."""
+    """A table of facts."""
     return Table(listed, caption=caption, numbers=False)
 
 
 def sent_by_phase(kinds: Mapping[str, Mapping[str, float]]) -> Table | str:
-    """Return messages, bytes and rounds by kind, with their sums."""
+    """Messages, bytes and rounds by kind, with their sums."""
     if not kinds:
         return "Nothing was sent."
-    made = [
-        (
-            MEANINGS.get(kind, kind),
-            f"{counted['messages']:,.0f}",
-            said_bytes(counted["bytes"]),
-            f"{counted['rounds']:,.0f}",
-        )
-        for kind, counted in kinds.items()
-    ]
-    totals = [sum(counted[name] for counted in kinds.values())
-              for name in ("messages", "bytes", "rounds")]  # fmt: skip
-    made.append(("all", f"{totals[0]:,.0f}", said_bytes(totals[1]), f"{totals[2]:,.0f}"))
-    return Table(made, ("phase", "messages", "payload", "rounds"), "By phase")
-
-
-COVERS = {
-    "hubs": "outsiders who see the model alone; parties see terms and responsibilities, "
-    "against which this is no protection",
-    "server": "all who see what is published; the server sees sums without noise",
-    "root": "all who see what is published; the root of the tree sees sums without noise",
-    "workers": "all who see what is published; every worker adds its share of the noise",
-}
-"""By who adds the noise: against whom rows are protected."""
-
-UNPUBLISHED = "not published, to protect rows"
-"""In the place of how good a private fit is, which would tell of its rows."""
+    rows, columns = [], ("messages", "bytes", "rounds")
+    totals = {name: sum(counted[name] for counted in kinds.values()) for name in columns}
+    for kind, counted in {**kinds, "all": totals}.items():
+        messages, rounds = f"{counted['messages']:,.0f}", f"{counted['rounds']:,.0f}"
+        rows.append((MEANINGS.get(kind, kind), messages, said_bytes(counted["bytes"]), rounds))
+    return Table(rows, ("phase", "messages", "payload", "rounds"), "By phase")
 
 
 def promised(privacy: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Return lines of a table: what is promised, against whom, and whether that can be trusted.
+    """Lines of a table: what is promised, against whom, and whether that can be trusted.
 
     ``privacy`` is as `vpem.fits.privacy.Guarantee.describe` says. A file may hold anything there:
     what makes no sense is left out.
@@ -112,12 +124,16 @@ def promised(privacy: Mapping[str, Any]) -> list[tuple[str, str]]:
     if covers is not None:
         lines.append(("protects from", covers))
     listed = privacy.get("noise_multipliers")
-    found = [_number(one) for one in listed] if isinstance(listed, list | tuple) else []
-    known = [one for one in found if one is not None]
+    multipliers = [_number(one) for one in listed] if isinstance(listed, list | tuple) else []
+    known = [one for one in multipliers if one is not None]
     against = privacy.get("against")
-    told = [f"{who} {number:.3g}" for who, number in _epsilons(against)]
-    if len({line.rpartition(" ")[2] for line in told}) > 1:
-        lines.append(("epsilon against", ", ".join(told)))
+    epsilons = []  # against each, of a row that takes part or not
+    for who, one in against.items() if isinstance(against, Mapping) else ():
+        number = _number(one.get("add_or_remove")) if isinstance(one, Mapping) else None
+        if number is not None:
+            epsilons.append((str(who), f"{number:.3g}"))
+    if len({number for _, number in epsilons}) > 1:
+        lines.append(("epsilon against", ", ".join(f"{who} {number}" for who, number in epsilons)))
     if known:
         releases = f"{len(known)} release{'' if len(known) == 1 else 's'}"
         lines.append(("noise", f"{releases}, least multiplier {min(known):.3g}"))
@@ -126,73 +142,44 @@ def promised(privacy: Mapping[str, Any]) -> list[tuple[str, str]]:
     return lines
 
 
-def _epsilons(against: object) -> list[tuple[str, float]]:
-    """Return the epsilon against each, of a row that takes part or not."""
-    listed = against.items() if isinstance(against, Mapping) else ()
-    found = [(str(who), _number(one["add_or_remove"])) for who, one in listed
-             if isinstance(one, Mapping) and "add_or_remove" in one]  # fmt: skip
-    return [(who, number) for who, number in found if number is not None]
-
-
 def _number(value: object) -> float | None:
     good = isinstance(value, int | float) and not isinstance(value, bool)
     return float(value) if good else None  # type: ignore[arg-type]
 
 
-MOST_FEATURES = 60
-"""Rows of the table of means."""
-
-MOST_LINKS = 10
-
-MOST_HUBS = 50
-
-MOST_POINTS = 8
-"""Of a curve."""
-
-Items = list[Table | Listing | str]
-
-
 def contents_of_fit(saved: SavedFit, rows: EvaluationData | None) -> Contents:
-    """Return what there is to say of a fit, and of rows that it is held against."""
+    """Contents of a fit, and of rows that it is held against."""
     warned = Section("warnings", "Warnings", _warnings(saved))
-    told = isinstance(warned.items[0], Listing)
+    has_warnings = isinstance(warned.items[0], Listing)
+    course = [] if has_warnings else warned.items
     promises = promised(saved.reported("privacy", dict) or {})
     k, d = saved.n_components, len(saved.feature_names)
+    components: Items = [_components(saved), *saved.answer.notes]
+    checks = ("confusion", "responsibilities")
     # Of two features the projection is the one pair.
     pictures = ("marginals", "pairs") if d > 2 else ("marginals",)
     sections = [
-        *([warned] if told else []),
-        Section(
-            "components", f"{saved.noun.capitalize()}s",
-            [_components(saved), *saved.answer.notes],
-            ("profile", "projection"),
-        ),
-        Section(
-            "quality", "How well", _quality(saved, rows), ("confusion", "responsibilities")
-        ),
+        *([warned] if has_warnings else []),
+        Section("components", f"{saved.noun.capitalize()}s", components, ("profile", "projection")),
+        Section("quality", "How well", _quality(saved, rows), checks),
         Section("parameters", saved.heading, _means(saved), pictures),
-        Section("course", "How the fit went", [] if told else warned.items, ("history",)),
+        Section("course", "How the fit went", course, ("history",)),
         Section("privacy", "Privacy of rows", [facts(promises)] if promises else []),
         Section("hubs", "Who took part", _hubs(saved), ("graph", "sparsity")),
         Section("sent", "What was sent", _sent(saved), ("communication",)),
         Section("fitted", "Settings", [facts(_fitted(saved))]),
-    ]  # fmt: skip
+    ]
     name = os.path.basename(saved.path)
     title = f"{name}: {k} {saved.noun}{'' if k == 1 else 's'}, {d} feature{'' if d == 1 else 's'}"
-    return Contents(title, f"{_found(saved)} {_lead(saved)}", sections)
+    algorithm = saved.reported("algorithm", str)
+    kind = ALGORITHMS.get(algorithm or "", algorithm or "a Gaussian mixture")
+    if algorithm == "k-means":
+        kind += f" over split {saved.report.get('split', 'data')}"
+    return Contents(title, f"{_lead(saved)} Fitted by {kind}.", sections)
 
 
-ALGORITHMS = {
-    "vp-em": "VP-EM over split features",
-    "em-rows": "distributed EM over split rows",
-    "fedem": "FedEM over split rows",
-    "vr-fedem": "VR-FedEM over split rows",
-    "k-means": "k-means",
-}
-
-
-def _found(saved: SavedFit) -> str:
-    """Say in a sentence what was found: how many of how many rows, the largest, and in what."""
+def _lead(saved: SavedFit) -> str:
+    """How many components of how many rows, the largest, and in which features they differ."""
     answer, noun, k = saved.answer, saved.noun, saved.n_components
     n = saved.report.get("n_samples")
     of = "" if n is None else f" of {_counted(n, 'row')}"
@@ -212,16 +199,8 @@ def _found(saved: SavedFit) -> str:
     return f"{k} {noun}s{of}: the largest, {noun} {first}{label}, has {share} of the rows; {apart}."
 
 
-def _lead(saved: SavedFit) -> str:
-    algorithm = saved.reported("algorithm", str)
-    kind = ALGORITHMS.get(algorithm or "", algorithm or "a Gaussian mixture")
-    if algorithm == "k-means":
-        kind += f" over split {saved.report.get('split', 'data')}"
-    return f"Fitted by {kind}."
-
-
 def _components(saved: SavedFit) -> Table:
-    """Say how large components are, and in which features each differs."""
+    """How large components are, and in which features each differs."""
     heads, rows = as_table(saved.answer.describe(), noisy="privacy" in saved.report)
     return Table(rows, (saved.noun, *heads[1:]), numbers=False)
 
@@ -265,37 +244,37 @@ def _fitted(saved: SavedFit) -> list[Fact]:
     report, options = saved.report, saved.stored.options
     over_rows = saved.over_rows
     d = len(saved.feature_names)
-    found: list[Fact] = [
+    fitted: list[Fact] = [
         ("data", saved.reported("data", str) or "not said"),
         ("size", f"{_counted(report.get('n_samples'), 'row')}, {_counted(d, 'feature')}"),
     ]
     alignment = saved.alignment()
     if alignment is not None:
-        found.append(("parties", alignment))
+        fitted.append(("parties", alignment))
     count = report.get("n_workers" if over_rows else "n_agents")
-    holders = _counted(count, "worker" if over_rows else "agent")
-    found.append(("split", f"{'rows' if over_rows else 'features'} over {holders}"))
-    held = numbers(report.get("worker_rows"))
-    if held is not None and held.size:
-        found.append(("rows of a worker", f"{held.min():.0f} to {held.max():.0f}"))
-    found.append(("topology", saved.reported("topology", str) or "not said"))
+    agents = _counted(count, "worker" if over_rows else "agent")
+    fitted.append(("split", f"{'rows' if over_rows else 'features'} over {agents}"))
+    sizes = numbers(report.get("worker_rows"))
+    if sizes is not None and sizes.size:
+        fitted.append(("rows of a worker", f"{sizes.min():.0f} to {sizes.max():.0f}"))
+    fitted.append(("topology", saved.reported("topology", str) or "not said"))
     hubs = saved.reported("hubs", list)
     if not over_rows:
-        found.append(("hops", _stated(report.get("hops"))))
+        fitted.append(("hops", _stated(report.get("hops"))))
         if hubs is not None:
-            found.append(("hubs", len(hubs)))
-    found.append(("sum", _summed(saved)))
+            fitted.append(("hubs", len(hubs)))
+    fitted.append(("sum", _summed(saved)))
     for name in ("compress", "participation", "step_size", "batch_size", "accelerate"):
         if report.get(name) is not None:
-            found.append((name.replace("_", " "), report[name]))
-    found += saved.size()
+            fitted.append((name.replace("_", " "), report[name]))
+    fitted += saved.size()
     for name in ("scale", "missing", "init"):
         if options.get(name) is not None:
-            found.append((name, options[name]))
-    found.append(("seed", _stated(options.get("seed", report.get("seed")))))
+            fitted.append((name, options[name]))
+    fitted.append(("seed", _stated(options.get("seed", report.get("seed")))))
     versions = ", ".join(f"{name} {value}" for name, value in saved.stored.versions.items())
-    found.append(("versions", versions or "not said"))
-    return found
+    fitted.append(("versions", versions or "not said"))
+    return fitted
 
 
 def _summed(saved: SavedFit) -> str:
@@ -318,55 +297,49 @@ def _summed(saved: SavedFit) -> str:
 
 def _quality(saved: SavedFit, rows: EvaluationData | None) -> Items:
     report = saved.report
-    found: list[Fact] = []
+    quality: list[Fact] = []
     for name, what in saved.judged_by.items():
-        untold = report.get(name) is None and "privacy" in report
-        found.append((what, UNPUBLISHED if untold else _stated(report.get(name), 9)))
-    found.append(("iterations", _stated(report.get("n_iter"))))
+        is_private = report.get(name) is None and "privacy" in report
+        quality.append((what, UNPUBLISHED if is_private else _stated(report.get(name), 9)))
+    quality.append(("iterations", _stated(report.get("n_iter"))))
     if report.get("accelerate") is not None:
-        found.append(("sums taken back", len(saved.reported("lost_sums", list) or [])))
+        quality.append(("sums taken back", len(saved.reported("lost_sums", list) or [])))
     converged = saved.reported("converged", bool)
     rest = "yes, to within noise" if saved.reported("in_noise", bool) else "yes"
-    found.append(("converged", "not said" if converged is None else rest if converged else "no"))
+    quality.append(("converged", "not said" if converged is None else rest if converged else "no"))
     if isinstance(report.get("seconds"), float):
-        found.append(("seconds", f"{report['seconds']:.3g}"))
-    items: Items = [facts(found, "As the fit reported")]
-    if rows is not None:
-        what, value = saved.score(rows.X)
-        found = [("data", rows.where), ("rows", len(rows)), (what, f"{value:.9g}")]
-        items.append(facts([*found, *_agreement(saved, rows)], "Held against these data"))
-    return items
-
-
-def _agreement(saved: SavedFit, rows: EvaluationData) -> list[Fact]:
-    """Say how well rows agree with their labels, where these have any."""
-    if rows.labels is None:
-        return []
-    try:
-        return [*agreement_of(saved, rows).facts()]
-    except VpemError as error:
-        return [("labels", str(error))]
+        quality.append(("seconds", f"{report['seconds']:.3g}"))
+    items: Items = [facts(quality, "As the fit reported")]
+    if rows is None:
+        return items
+    what, value = saved.score(rows.X)
+    quality = [("data", rows.where), ("rows", len(rows)), (what, f"{value:.9g}")]
+    if rows.labels is not None:
+        try:
+            quality += agreement_of(saved, rows).facts()
+        except VpemError as error:
+            quality.append(("labels", str(error)))
+    return [*items, facts(quality, "Held against these data")]
 
 
 def _hubs(saved: SavedFit) -> Items:
-    """List hubs, where features are split and the file says who formed them."""
+    """Hubs, where features are split and the file says who formed them."""
     try:
         hubs, holder = saved.hubs(), saved.agents_of_features()
         names = saved.node_names(saved.graph().n_nodes)
     except VpemError:
         return []
-    made = []
+    rows = []
     for number, hub in enumerate(hubs[:MOST_HUBS]):
-        held = [] if holder is None else np.flatnonzero(np.isin(holder, hub.agents)).tolist()
-        features = shorten((saved.feature_names[j] for j in held), 6)
+        columns = [] if holder is None else np.flatnonzero(np.isin(holder, hub.agents)).tolist()
+        features = shorten((saved.feature_names[j] for j in columns), 6)
         agents = shorten((names[agent] for agent in hub.agents), 12)
-        made.append((str(number), names[hub.root], agents, features))
-    table = Table(made, ("hub", "root", "agents", "features"), numbers=False)
-    return _with_more([table] if made else [], len(hubs) - MOST_HUBS, "hubs")
+        rows.append((str(number), names[hub.root], agents, features))
+    table = Table(rows, ("hub", "root", "agents", "features"), numbers=False)
+    return _with_more([table] if rows else [], len(hubs) - MOST_HUBS, "hubs")
 
 
 def _with_more(items: Items, left: int, what: str) -> Items:
-    """Say how many of these are in the file besides."""
     return [*items, f"{left} more {what} are in the file."] if left > 0 else items
 
 
@@ -374,13 +347,13 @@ def _means(saved: SavedFit) -> Items:
     d = len(saved.feature_names)
     k = saved.n_components
     means, first = saved.parts().means, saved.summaries()
-    made: list[Sequence[object]] = [(name, *values) for name, values in first.items()]
+    rows: list[Sequence[object]] = [(name, *values) for name, values in first.items()]
     heads = [saved.centre, *(f"{saved.noun} {c}" for c in range(k))]
     for j in range(min(d, MOST_FEATURES)):
-        own = saved.answer.levels.get(j)
-        told = [f"{value:.6g}" for value in means[:, j]] if own is None else own.modes()
-        made.append((saved.feature_names[j], *told))
-    return _with_more([Table(made, heads)], d - MOST_FEATURES, "features")
+        levels = saved.answer.levels.get(j)
+        cells = [f"{value:.6g}" for value in means[:, j]] if levels is None else levels.modes()
+        rows.append((saved.feature_names[j], *cells))
+    return _with_more([Table(rows, heads)], d - MOST_FEATURES, "features")
 
 
 def _sent(saved: SavedFit) -> Items:
@@ -407,7 +380,7 @@ def _sent(saved: SavedFit) -> Items:
 
 
 def _curve(history: History, sent: NDArray[np.float64]) -> Table:
-    """Return some points of what was reached by how many bytes."""
+    """Some points of what was reached by how many bytes."""
     shown = np.unique(np.linspace(0, len(sent) - 1, MOST_POINTS).round().astype(int))
     means = history.means()
     rows = [(str(history.iteration[at]), f"{means[at]:.8g}", said_bytes(sent[at])) for at in shown]
@@ -417,7 +390,7 @@ def _curve(history: History, sent: NDArray[np.float64]) -> Table:
 
 
 def _busiest(saved: SavedFit) -> Items:
-    """List the links that carried most."""
+    """Links that carried most."""
     try:
         links = saved.links()
         names = saved.node_names(saved.graph().n_nodes)

@@ -1,6 +1,6 @@
-"""The mixture held against the data, feature by feature: densities over histograms.
+"""The mixture feature by feature: densities over histograms, and standardized means of components.
 
-What components are: how far the mean of each lies from that of all rows, feature by feature.
+The latter are how far the mean of each component lies from that of all rows.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ from vpem.pictures.figure import (
     words,
 )
 from vpem.pictures.saved import (
+    COUNTS,
     EvaluationData,
     Parts,
     SavedFit,
     densities_of,
     draw_levels,
     families_of,
-    is_count,
     levels_drawn,
 )
 
@@ -79,7 +79,7 @@ def others(most: int) -> str:
 
 
 def pick_features(saved: SavedFit, asked: Sequence[str] | None, most: int) -> list[int] | None:
-    """Return the columns of features asked for by name or number, or None."""
+    """Columns of features that were named, by name or number, or None."""
     if asked is None:
         return None
     names = saved.feature_names
@@ -100,7 +100,7 @@ def pick_features(saved: SavedFit, asked: Sequence[str] | None, most: int) -> li
 
 
 def span(values: NDArray[np.float64]) -> tuple[float, float]:
-    """Return from where to where values lie, but for a few that lie far out."""
+    """Ends of the values, but for a few that lie far out."""
     low, high = values.min(), values.max()
     inner = (np.quantile(values, TAIL, method="higher"), np.quantile(values, 1 - TAIL,
              method="lower"))  # fmt: skip
@@ -117,7 +117,7 @@ def are_counts(values: NDArray[np.float64]) -> bool:
 
 
 def histogram(values: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return heights (n,), which integrate to 1, and edges (n + 1,) of one feature's histogram.
+    """Heights (n,), which integrate to 1, and edges (n + 1,) of one feature's histogram.
 
     Widths are half of those of Freedman and Diaconis, who think of one hill, not of several; there
     are 20 bins at least where rows suffice. Where tails are so long that there would be too many,
@@ -228,7 +228,9 @@ def _draw_panel(
         return "share"
     _draw_marginal(axes, saved, parts, j, values, labels)
     few_ticks(axes, places, whole=values is not None and are_counts(values))
-    return "share" if is_count(saved, j) else "density"
+    families = families_of(saved)
+    is_count = families is not None and families[j] in COUNTS
+    return "share" if is_count else "density"
 
 
 def _draw_marginal(
@@ -299,7 +301,7 @@ def _draw_marginal(
 
 
 def _raised(peaks: NDArray[np.float64], room: float) -> tuple[int, list[int]]:
-    """Return times how much many components are drawn higher, and the large ones that are not.
+    """Times how much many components are drawn higher, and the large ones that are not.
 
     One or two may be far higher than the others, and would leave the frame.
     """
@@ -342,7 +344,7 @@ def _densities(
     variances: NDArray[np.float64],
     values: NDArray[np.float64] | None,
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return a grid (n,), fine where components are narrow, and their densities on it (K, n)."""
+    """A grid (n,), fine where components are narrow, and their densities on it (K, n)."""
     spread = np.sqrt(variances)
     low, high = float((means - 4 * spread).min()), float((means + 4 * spread).max())
     if values is not None and len(values):
@@ -427,7 +429,10 @@ def draw_profile(
             )
     away, names = _lines_of(answer, columns)
     if features is None:
-        order = _ordered(away)
+        # By the component in which they are highest, the highest first.
+        highest = away.argmax(axis=0)
+        keys = [(highest[at], -away[highest[at], at], at) for at in range(away.shape[1])]
+        order = [at for *_, at in sorted(keys)]
         away, names = away[:, order], [names[at] for at in order]
     away = away.T
     d, k = away.shape
@@ -464,33 +469,27 @@ def draw_profile(
 
 
 def _lines_of(answer: Answer, columns: Sequence[int]) -> tuple[NDArray[np.float64], list[str]]:
-    """Return what stands in each line (K, n), and its name: a line a feature, or a level of one.
+    """What stands in each line (K, n), and its name: a line a feature, or a level of one.
 
     Of a category with two levels the second is drawn, which says all; of others those that tell
     components apart best.
     """
-    found, names = [], []
+    lines, names = [], []
     for j in columns:
         name = answer.feature_names[j]
         if j not in answer.levels:
-            found.append(answer.standardized[:, j])
+            lines.append(answer.standardized[:, j])
             names.append(words(name, 30))
             continue
-        own = answer.levels[j]
-        whole = answer.weights @ own.shares
+        levels = answer.levels[j]
+        whole = answer.weights @ levels.shares
         spread = np.sqrt(whole * (1 - whole))
-        each = standardized_means(answer.weights, own.shares, spread)
-        told = most_telling(answer.weights, each)[:LEVELS]
-        for level in [1] if len(whole) == 2 else sorted(told.tolist()):
-            found.append(each[:, level])
-            names.append(words(f"{words(name, 18)}: {own.names[level]}", 30))
-    return np.array(found).T.reshape(len(answer.weights), len(found)), names
-
-
-def _ordered(away: NDArray[np.float64]) -> list[int]:
-    """Order lines by the component in which they are highest, the highest first."""
-    highest = away.argmax(axis=0)
-    return sorted(range(away.shape[1]), key=lambda at: (highest[at], -away[highest[at], at], at))
+        each = standardized_means(answer.weights, levels.shares, spread)
+        best = most_telling(answer.weights, each)[:LEVELS]
+        for level in [1] if len(whole) == 2 else sorted(best.tolist()):
+            lines.append(each[:, level])
+            names.append(words(f"{words(name, 18)}: {levels.names[level]}", 30))
+    return np.array(lines).T.reshape(len(answer.weights), len(lines)), names
 
 
 def _write_cells(axes: Axes, away: NDArray[np.float64], reach: float) -> None:

@@ -1,8 +1,7 @@
 """How a fit went: log-likelihood or inertia by iteration and root, and against bytes.
 
-Mean field and objective of FedEM runs against epochs and bytes.
-
-A picture of a selection: the criterion by number of components.
+Also mean field and objective of FedEM runs against epochs and bytes, and of a selection the
+criterion by number of components.
 """
 
 from __future__ import annotations
@@ -58,6 +57,24 @@ LEAST_HEIGHT = 1e-4
 MARKED = 40
 """Iterations up to which each has a mark."""
 
+LEAST = 1e-300
+
+LABELS = {
+    "bic": "BIC (lower is better)",
+    "aic": "AIC (lower is better)",
+    "icl": "ICL (lower is better)",
+    "heldout": "held-out log-likelihood per sample (higher is better)",
+}
+
+MARK = 6.5
+"""Points across a mark."""
+
+SAME = 0.01
+"""Share of the height within which marks lie on one another."""
+
+Line = tuple[tuple[int, ...], str]
+"""Numbers of hops, and a covariance type."""
+
 
 def draw_history(saved: SavedFit) -> Picture:
     """Draw the history of a fit, root by root where they differ.
@@ -110,8 +127,8 @@ def _spread(values: NDArray[np.float64]) -> NDArray[np.float64]:
     """How far roots are apart in each iteration, (n,)."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)
-        found = np.nanmax(values, axis=1) - np.nanmin(values, axis=1)
-    return np.where(np.isfinite(found), found, 0.0)
+        spread = np.nanmax(values, axis=1) - np.nanmin(values, axis=1)
+    return np.where(np.isfinite(spread), spread, 0.0)
 
 
 def _marks(n: int, number: int = 0) -> Report:
@@ -119,7 +136,7 @@ def _marks(n: int, number: int = 0) -> Report:
 
 
 def _height(values: NDArray[np.float64]) -> tuple[float, float]:
-    """Return how high a panel of these values is, and its middle; rounding is not magnified."""
+    """How high a panel of these values is, and its middle; rounding is not magnified."""
     low, high = float(np.nanmin(values)), float(np.nanmax(values))
     middle = (low + high) / 2
     return max(high - low, LEAST_HEIGHT * abs(middle), 1e-12), middle
@@ -213,7 +230,7 @@ def _against_bytes(axes: Axes, history: History, saved: SavedFit) -> None:
 
 
 def _changes(history: History) -> tuple[NDArray[np.bool_], NDArray[np.float64]]:
-    """Return where the value changed from one iteration to the next, and by how much."""
+    """Where the value changed from one iteration to the next, and by how much."""
     change = np.abs(np.diff(history.means()))
     return np.isfinite(change) & (change > 0), change
 
@@ -256,9 +273,6 @@ def _mean_field(axes: Axes, history: History, saved: SavedFit) -> None:
         axes.set_yscale("log")
     axes.set(xlabel=_x_of(history), ylabel="squared mean field")
     _whole_numbers(axes, history)
-
-
-LEAST = 1e-300
 
 
 def draw_histories(
@@ -324,23 +338,6 @@ def _draw(
     return np.asarray(middle)
 
 
-LABELS = {
-    "bic": "BIC (lower is better)",
-    "aic": "AIC (lower is better)",
-    "icl": "ICL (lower is better)",
-    "heldout": "held-out log-likelihood per sample (higher is better)",
-}
-
-MARK = 6.5
-"""Points across a mark."""
-
-SAME = 0.01
-"""Share of the height within which marks lie on one another."""
-
-Line = tuple[tuple[int, ...], str]
-"""Numbers of hops, and a covariance type."""
-
-
 def draw_selection(selection: Selection) -> Picture:
     """Draw the criterion by number of components, a line for each of hops and covariance type.
 
@@ -356,8 +353,8 @@ def draw_selection(selection: Selection) -> Picture:
     axes = figure.add_subplot()
     places: dict[int, tuple[float, float]] = {}
     for number, one in enumerate(lines):
-        own = [index for index, cell in enumerate(cells) if _line(cell) == one]
-        places |= _draw_line(axes, selection, own, number, _label(one, lines))
+        indices = [index for index, cell in enumerate(cells) if _line(cell) == one]
+        places |= _draw_line(axes, selection, indices, number, _label(one, lines))
     _draw_hidden(axes, selection, lines, places)
     _draw_choice(axes, selection, places)
     axes.set_xlabel("components")
@@ -392,7 +389,6 @@ def _draw_choice(axes: Axes, selection: Selection, places: dict[int, tuple[float
 
 
 def _line(cell: Report) -> Line:
-    """Say to which line a cell belongs."""
     return tuple(cell["stands_for_hops"]), cell["covariance_type"]
 
 
@@ -477,12 +473,10 @@ def _is_sound(cell: Report) -> bool:
 
 
 def _deviations(cell: Report, criterion: str) -> tuple[float, float]:
-    """Return from where to where the bar of a cell goes."""
+    """Ends of the bar of a cell."""
     if criterion == "heldout":
-        return (
-            cell["heldout"] - cell["standard_error"],
-            cell["heldout"] + cell["standard_error"],
-        )
+        middle, error = cell["heldout"], cell["standard_error"]
+        return middle - error, middle + error
     values = [one[criterion] for one in cell["restarts"]]
     return min(values), max(values)
 

@@ -1,8 +1,7 @@
-"""Who took part and who shares covariances: the graph, and the blocks of the covariance.
+"""Who took part, who shares covariances, and what was sent.
 
-A picture of agents and their hubs.
-
-What was sent: by phase and by agent, over which links most, and when.
+That is the graph of agents and their hubs, the blocks of the covariance, and bytes by phase and by
+agent, over which links most, and when.
 """
 
 from __future__ import annotations

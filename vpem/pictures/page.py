@@ -1,8 +1,7 @@
-"""A page that tells of a fit and shows it: one HTML file that needs nothing else.
+"""The kinds of pictures of files, and a page of a fit with all of them.
 
-The kinds of pictures of files: of which fits they are, what each needs, what to look at next.
-
-What is said of a fit as HTML: one file that needs nothing else.
+Of a kind it is said of which fits it is, what it needs, and what to look at next. A page is one
+HTML file that needs nothing else.
 """
 
 from __future__ import annotations
@@ -24,14 +23,22 @@ from vpem.errors import InputError, Setting, VpemError, check_choice, printable
 from vpem.files.hdf5 import atomic_write
 from vpem.pictures.contents import Contents, Listing, Table
 from vpem.pictures.figure import Picture, render
-from vpem.pictures.saved import Saved, SavedFit, SavedLatents
+from vpem.pictures.saved import (
+    Saved,
+    SavedFit,
+    SavedLatents,
+    families_of,
+    in_a_plane,
+    levels_drawn,
+)
 
 if TYPE_CHECKING:
-    from vpem.pictures.saved import EvaluationData, SavedLatents, SavedMixture
+    from matplotlib.figure import Figure
+
+    from vpem.pictures.saved import EvaluationData, SavedMixture
     from vpem.saem.individuals import Individuals
 
     Data = EvaluationData | Individuals
-    from matplotlib.figure import Figure
 
 
 MOST_CURVES = 12
@@ -39,7 +46,7 @@ MOST_CURVES = 12
 
 
 def contents_of(saved: Saved, data: Data | None = None) -> Contents:
-    """Return what there is to say of a fit, and of data that it is held against."""
+    """Contents of a page of a fit, and of data that it is held against."""
     say: Callable[[Any, Any], Contents]
     if isinstance(saved, SavedFit):
         from vpem.pictures.contents import contents_of_fit as say
@@ -133,8 +140,6 @@ class Kind:
 
 
 def _check_two(saved: SavedFit) -> None:
-    from vpem.pictures.saved import in_a_plane
-
     d = len(saved.feature_names)
     if d < 2:
         raise InputError(
@@ -144,13 +149,12 @@ def _check_two(saved: SavedFit) -> None:
 
 
 def _check_covariance(saved: SavedMixture) -> None:
-    from vpem.pictures.saved import families_of
     from vpem.terms.families.kinds import LOCATED
 
     families = families_of(saved)
     if families is not None and not set(families) & set(LOCATED):
-        told = " and ".join(sorted(set(families)))
-        raise InputError(f"{saved.path} has no covariance: its features are {told}")
+        listed = " and ".join(sorted(set(families)))
+        raise InputError(f"{saved.path} has no covariance: its features are {listed}")
 
 
 def _check_curves(saved: SavedLatents) -> None:
@@ -260,27 +264,27 @@ KINDS: dict[str, Kind] = {
 
 
 def kinds_of(saved: Saved) -> dict[str, Kind]:
-    """Return the kinds of pictures of files like this; pairs come first where there is but one."""
-    found = {name: kind for name, kind in KINDS.items() if saved.plural in kind.of}
-    if isinstance(saved, SavedFit) and len(saved.feature_names) == 2:
-        from vpem.pictures.saved import levels_drawn
-
-        if all(levels_drawn(saved, j) is None for j in (0, 1)):
-            found = {"pairs": found["pairs"], **found}
-    return found
+    """Kinds of pictures of files like this; pairs come first where there is but one."""
+    kinds = {name: kind for name, kind in KINDS.items() if saved.plural in kind.of}
+    if (
+        isinstance(saved, SavedFit)
+        and len(saved.feature_names) == 2
+        and all(levels_drawn(saved, j) is None for j in (0, 1))
+    ):
+        kinds = {"pairs": kinds["pairs"], **kinds}
+    return kinds
 
 
 def check_kind(kind: str, saved: Saved) -> Kind:
-    """Return the kind of this name, or raise `InputError` unless it is drawn of such files."""
-    check_choice("kind", kind, KINDS)
-    found = KINDS[kind]
-    if saved.plural not in found.of:
+    """The kind of this name; `InputError` unless it is drawn of such files."""
+    known = KINDS[check_choice("kind", kind, KINDS)]
+    if saved.plural not in known.of:
         raise InputError(
-            f"{kind} is drawn of {' and '.join(found.of)}, and {saved.path} holds {saved.holds}; "
+            f"{kind} is drawn of {' and '.join(known.of)}, and {saved.path} holds {saved.holds}; "
             "take ",
             Setting("kind", next(iter(kinds_of(saved)))),
         )
-    return found
+    return known
 
 
 def draw(kind: str, saved: Saved, data: Data | None = None, **options: Any) -> Picture:
@@ -290,28 +294,28 @@ def draw(kind: str, saved: Saved, data: Data | None = None, **options: Any) -> P
     ``most``, individuals of "curves"; ``ax``, where "profile", "projection", "confusion" and
     "graph", which have one panel, are drawn, by default in a figure of their own.
     """
-    found = check_kind(kind, saved)
-    given = {name: value for name, value in options.items() if value is not None}
-    for name in given:
-        if name not in found.options:
+    picture = check_kind(kind, saved)
+    options = {name: value for name, value in options.items() if value is not None}
+    for name in options:
+        if name not in picture.options:
             takers = [one for one, other in KINDS.items() if name in other.options]
             listed = ", ".join(takers[:-1]) + " and " + takers[-1] if takers[1:] else takers[0]
             raise InputError(Setting(name), f" are for {listed}, not for {kind}")
-    if found.check is not None:
-        found.check(saved)
-    if found.data == "no":
-        return found.draw(saved, **given)
-    if data is None and found.data == "needed":
+    if picture.check is not None:
+        picture.check(saved)
+    if picture.data == "no":
+        return picture.draw(saved, **options)
+    if data is None and picture.data == "needed":
         raise InputError(f"the picture shows {saved.units}; give the data after the model")
-    return found.draw(saved, data, **given)
+    return picture.draw(saved, data, **options)
 
 
 def next_kinds(kind: str, saved: Saved, data: Data | None) -> dict[str, list[str]]:
-    """Return other kinds that can be drawn of this file, by what they need besides.
+    """Other kinds that can be drawn of this file, by what they need besides.
 
     Keys are "" (nothing but what was given), "DATA" and "DATA with labels", where there are any.
     """
-    found: dict[str, list[str]] = {"": []}
+    kinds: dict[str, list[str]] = {"": []}
     for name, one in kinds_of(saved).items():
         try:
             if one.check is not None:
@@ -325,8 +329,8 @@ def next_kinds(kind: str, saved: Saved, data: Data | None) -> dict[str, list[str
             needs = "DATA with labels"
         elif data is None and one.data != "no":
             needs = "DATA"
-        found.setdefault(needs, []).append(name)
-    return {needs: names for needs, names in found.items() if names}
+        kinds.setdefault(needs, []).append(name)
+    return {needs: names for needs, names in kinds.items() if names}
 
 
 Part = tuple[str, str, str]
@@ -400,7 +404,7 @@ PAGE = """<!DOCTYPE html>
 
 
 def text(value: object) -> str:
-    """Return any value as text of a page: escaped, in one line, without control characters."""
+    """Any value as text of a page: escaped, in one line, without control characters."""
     return escape(printable(value), quote=True)
 
 
@@ -422,7 +426,7 @@ def _table(table: Table) -> str:
 
 
 def show_item(item: Table | Listing | str) -> str:
-    """Return a table, a list or a sentence as HTML."""
+    """A table, a list or a sentence as HTML."""
     if isinstance(item, Table):
         return _table(item)
     if isinstance(item, Listing):
@@ -434,7 +438,7 @@ def show_item(item: Table | Listing | str) -> str:
 def fill_page(
     contents: Contents, pictures: Mapping[str, tuple[str, str]], more: Sequence[Part]
 ) -> str:
-    """Return the page: sections with their pictures, and others. Empty ones are left out.
+    """The page: sections with their pictures, and others. Empty ones are left out.
 
     ``pictures`` have by kind the title and HTML of each that was drawn; ``more`` sections, which
     come last, are (name, heading, HTML).
@@ -446,8 +450,8 @@ def fill_page(
         body = "".join([*map(show_item, one.items), *(shown for _, shown in drawn.values())])
         if body:
             parts.append((one.name, one.heading, body))
-            listed.append(_listed(one.name, one.heading, {f"picture-{kind}": title for kind,
-                          (title, _) in drawn.items()}))  # fmt: skip
+            below = {f"picture-{kind}": title for kind, (title, _) in drawn.items()}
+            listed.append(_listed(one.name, one.heading, below))
     for name, heading, body in more:
         if body:
             parts.append((name, heading, body))
@@ -467,7 +471,7 @@ def fill_page(
 
 
 def _listed(name: str, heading: str, below: Mapping[str, str]) -> str:
-    """Return a line of the table of contents, with those of the pictures of its section."""
+    """Line of the table of contents, with those of the pictures of its section."""
     inner = "".join(_listed(key, title, {}) for key, title in below.items())
     inner = f"<ul>{inner}</ul>" if inner else ""
     return f'<li><a href="#{name}">{text(heading)}</a>{inner}</li>'
@@ -476,7 +480,7 @@ def _listed(name: str, heading: str, below: Mapping[str, str]) -> str:
 def show_picture(
     name: str, title: str, source: str, alt: str, about: str, notes: Sequence[str]
 ) -> str:
-    """Return a picture of a page, with its heading and what is said below it."""
+    """A picture of a page, with its heading and what is said below it."""
     said = f"{about[:1].upper()}{about[1:]}." + "".join(f" Note: {note}." for note in notes)
     return (
         f"<h3 id='picture-{name}'>{text(title)}</h3>\n"
@@ -486,7 +490,7 @@ def show_picture(
 
 
 def as_source(figure: Figure) -> str:
-    """Return a figure as an address that holds it: lines as SVG, or dots where they are many."""
+    """A figure as an address that holds it: lines as SVG, or dots where they are many."""
     import matplotlib as mpl
 
     # Letters as shapes: the page looks the same everywhere.

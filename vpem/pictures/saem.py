@@ -1,8 +1,7 @@
-"""Traces of a fit of SAEM, and curves of individuals over their rows.
+"""Pictures of a fit of SAEM: traces, curves of individuals, whether it describes data, topics.
 
-Pictures of whether a fit of SAEM describes data: predictions, residuals, simulated data.
-
-Pictures of topics: their words, what devices and documents are of, and how a fit went.
+Whether it does is seen from predictions, residuals and simulated data; of topics the words are
+drawn, the shares in the words of devices, and how the fit went.
 """
 
 from __future__ import annotations
@@ -49,6 +48,21 @@ MOST_PANELS = 36
 
 BROKEN = (0, (5, 3))
 
+MOST_POINTS = 3000
+TREND = 10
+"""Bins of a running median."""
+MOST_LATENTS = 6
+MOST_COVARIATES = 4
+
+MOST_TOPICS = 24
+"""Topics up to which all are drawn."""
+
+MOST_DEVICES = 40
+
+COLUMNS = 4
+
+Numbers = NDArray[np.float64]
+
 
 def draw_traces(fit: SaemFit | SavedSaem) -> Picture:
     """Draw every parameter, of many the first 36, against the iterations.
@@ -57,7 +71,8 @@ def draw_traces(fit: SaemFit | SavedSaem) -> Picture:
     final estimate, whose standard error stands above it.
     """
     saved = as_saved(fit)
-    burn_in = _burn_in(saved)
+    stated = saved.settings.get("burn_in")  # a file may hold anything there
+    burn_in = min(stated, saved.n_iter) if isinstance(stated, int) and stated >= 0 else 0
     count = len(saved.parameters)
     shown = min(count, MOST_PANELS)
     figure, panels, columns = _grid(shown, 1.9)
@@ -100,12 +115,6 @@ def _draw_trace(
     whole_numbers(axes.xaxis)
 
 
-def _burn_in(saved: SavedSaem) -> int:
-    """Iterations of the burn-in; a file may hold anything there."""
-    found = saved.settings.get("burn_in")
-    return min(found, saved.n_iter) if isinstance(found, int) and found >= 0 else 0
-
-
 def _grid(count: int, height: float) -> tuple[Figure, list[Axes], int]:
     """Figure with so many panels, the panels, and in how many columns they are."""
     columns = min(count, 2 if count <= 4 else 3)
@@ -113,13 +122,18 @@ def _grid(count: int, height: float) -> tuple[Figure, list[Axes], int]:
     figure = new_figure(
         (3.1 if columns < 3 else 2.6) * columns + 0.4, (height if rows <= 6 else 1.5) * rows + 1.1
     )
+    return figure, _panels(figure, rows, columns, count), columns
+
+
+def _panels(figure: Figure, rows: int, columns: int, count: int) -> list[Axes]:
+    """The first panels of a grid; the others are not seen."""
     panels: list[Axes] = figure.subplots(rows, columns, squeeze=False).ravel().tolist()
     for axes in panels[count:]:
         axes.set_visible(False)
     for axes in panels[:count]:
         tidy(axes)
         axes.tick_params(labelsize=8)
-    return figure, panels[:count], columns
+    return panels[:count]
 
 
 def _finish(
@@ -196,14 +210,6 @@ def draw_curves(
     return Picture(figure, alt, _left_out(shown, count, "individuals"))
 
 
-Numbers = NDArray[np.float64]
-MOST_POINTS = 3000
-TREND = 10
-"""Bins of a running median."""
-MOST_LATENTS = 6
-MOST_COVARIATES = 4
-
-
 def _column(at: Individuals, name: str) -> str:
     """What a column is called where the data are from."""
     return words(str(at.columns.get(name, name)), 32)
@@ -249,7 +255,7 @@ def draw_observed(
     given = predictor.curves(individuals)
     typical = predictor.population(individuals=individuals)
     figure = new_figure(WIDTH, 4.2)
-    told = []
+    left = []
     for axes, fitted, title in zip(
         figure.subplots(1, 2, sharey=True), (typical.fitted, given.fitted),
         ("population", "individuals"), strict=True,
@@ -262,21 +268,17 @@ def draw_observed(
         tidy(axes)
         axes.set_title(title, fontsize=10)
         axes.set_xlabel(f"predicted {_column(individuals, 'value')}", fontsize=9)
-        told.append(f"{title} {_fit_of(y, fitted):.3f}")
+        share = np.mean((y - fitted) ** 2) / np.var(y) if np.var(y) > 0 else np.nan
+        left.append(f"{title} {share:.3f}")
     figure.axes[0].set_ylabel(f"measured {_column(individuals, 'value')}", fontsize=9)
     figure.suptitle(f"SAEM, {words(predictor.saved.model)}: measured and predicted", fontsize=11)
     legend_below(figure, figure.axes[0].get_legend_handles_labels()[0], size=9)
     return Picture(
         figure,
         f"{individuals.n_rows} measurements against what is predicted, with the line where both "
-        f"are equal. Share of the measurements' variance that predictions leave: {told[0]}, "
-        f"{told[1]}.",
+        f"are equal. Share of the measurements' variance that predictions leave: {left[0]}, "
+        f"{left[1]}.",
     )
-
-
-def _fit_of(y: Numbers, fitted: Numbers) -> float:
-    """Share of the variance of values that is left about predictions."""
-    return float(np.mean((y - fitted) ** 2) / np.var(y)) if np.var(y) > 0 else np.nan
 
 
 def draw_residuals(
@@ -289,14 +291,16 @@ def draw_residuals(
     where individuals' curves are drawn to their few rows.
     """
     predictor = Predictor(fit, model)
-    found = residuals_of(predictor, individuals)
+    residuals = residuals_of(predictor, individuals)
     figure = new_figure(WIDTH, 5.4)
     grid = figure.subplots(2, 3, sharey="row")
-    told = []
+    moments = []
     for row, (name, values, fitted, of) in enumerate(
-        (("IWRES", found.individual, found.fitted, "individual's"),
-         ("npde", found.npde, found.population, "population's"))
-    ):  # fmt: skip
+        (
+            ("IWRES", residuals.individual, residuals.fitted, "individual's"),
+            ("npde", residuals.npde, residuals.population, "population's"),
+        )
+    ):
         for axes, x, label in (
             (grid[row, 0], individuals.times, _column(individuals, "time")),
             (grid[row, 1], fitted, f"{of} prediction"),
@@ -313,18 +317,18 @@ def draw_residuals(
         _points(axes, places, known, "residual")
         axes.set_xlabel("standard normal", fontsize=9)
         if len(known):
-            told.append(f"{name} mean {known.mean():.2f}, sd {known.std():.2f}")
+            moments.append(f"{name} mean {known.mean():.2f}, sd {known.std():.2f}")
     for axes in grid.ravel():
         tidy(axes)
         axes.tick_params(labelsize=8)
     figure.suptitle(f"SAEM, {words(predictor.saved.model)}: residuals", fontsize=11)
     legend_below(figure, grid[0, 0].get_legend_handles_labels()[0], size=9)
-    left = int((~np.isfinite(found.individual)).sum())
+    left = int((~np.isfinite(residuals.individual)).sum())
     notes = [f"{left} rows have no IWRES: limits, or certain"] if left else []
     return Picture(
         figure,
         "Weighted residuals of individuals and prediction distribution errors, against time, "
-        f"prediction and normal quantiles: {'; '.join(told)}.",
+        f"prediction and normal quantiles: {'; '.join(moments)}.",
         notes,
     )
 
@@ -423,8 +427,8 @@ def draw_effects(
     """
     predictor = Predictor(fit, model)
     saved = predictor.saved
-    made = predictor.model.of(individuals)
-    prior, covariance = made.prior(saved.theta, individuals)
+    fitted = predictor.model.of(individuals)
+    prior, covariance = fitted.prior(saved.theta, individuals)
     latents = [f"var({name})" in saved.parameters for name in saved.latents]
     which = np.flatnonzero(latents if any(latents) else np.ones(len(latents)))
     effects = (predictor.latents(individuals).means - prior) / np.sqrt(np.diag(covariance))
@@ -433,12 +437,16 @@ def draw_effects(
     shown = min(len(which), MOST_LATENTS)
     figure = new_figure(2.6 * (1 + len(names)) + 0.6, 1.9 * shown + 0.9)
     grid = figure.subplots(shown, 1 + len(names), squeeze=False, sharey=False)
-    told = []
+    said = []
+    x = np.linspace(-3.5, 3.5, 141)
+    normal = np.exp(-(x**2) / 2) / np.sqrt(2 * np.pi)
     for j, place in enumerate(which[:shown]):
         latent, values = saved.latents[place], effects[:, place]
-        _draw_histogram(grid[j, 0], values)
-        grid[j, 0].set_ylabel(words(latent, 20), fontsize=9)
-        told.append(f"{latent} {values.std():.2f}")
+        bins, left = int(np.clip(np.sqrt(len(values)) * 1.5, 4, 40)), grid[j, 0]
+        left.hist(values, bins=bins, density=True, color=BAND, edgecolor="white", linewidth=0.6)
+        left.plot(x, normal, color=CURVE, linewidth=1.6)
+        left.set_ylabel(words(latent, 20), fontsize=9)
+        said.append(f"{latent} {values.std():.2f}")
         for axes, name in zip(grid[j, 1:], names, strict=True):
             _level_line(axes, 0.0)
             _points(axes, covariates[name], values, "an individual")
@@ -447,7 +455,7 @@ def draw_effects(
             if known.sum() > 2 and np.ptp(covariates[name][known]) > 0:
                 r = float(np.corrcoef(covariates[name][known], values[known])[0, 1])
                 axes.set_title(f"correlation {r:.2f}", fontsize=8)
-                told.append(f"{latent} with {name} {r:.2f}")
+                said.append(f"{latent} with {name} {r:.2f}")
     for axes in grid.ravel():
         tidy(axes)
         axes.tick_params(labelsize=8)
@@ -455,43 +463,25 @@ def draw_effects(
     for axes, name in zip(grid[-1], ("effect, in sds", *names), strict=True):
         axes.set_xlabel(words(name), fontsize=9)
     figure.suptitle(f"SAEM, {words(saved.model)}: random effects", fontsize=11)
-    left = len(which) - shown, len(covariates) - len(names)
-    what = (f"{left[0]} more latents" if left[0] else "", f"{left[1]} more covariates"
-            if left[1] else "")  # fmt: skip
+    more = {"latents": len(which) - shown, "covariates": len(covariates) - len(names)}
     return Picture(
         figure,
         "Conditional means of the random effects of individuals, in standard deviations between "
         f"them, with the normal density; their standard deviation, and correlations with "
-        f"covariates: {', '.join(told)}.",
-        [f"{one} are not drawn" for one in what if one],
+        f"covariates: {', '.join(said)}.",
+        [f"{count} more {what} are not drawn" for what, count in more.items() if count],
     )
-
-
-def _draw_histogram(axes: Axes, values: Numbers) -> None:
-    """Draw a histogram under the standard normal density."""
-    bins = int(np.clip(np.sqrt(len(values)) * 1.5, 4, 40))
-    axes.hist(values, bins=bins, density=True, color=BAND, edgecolor="white", linewidth=0.6)
-    x = np.linspace(-3.5, 3.5, 141)
-    axes.plot(x, np.exp(-(x**2) / 2) / np.sqrt(2 * np.pi), color=CURVE, linewidth=1.6)
 
 
 def _constant(at: Individuals) -> dict[str, Numbers]:
     """Covariates (n,) that differ between individuals, and do not change within any."""
-    found = {}
+    constant = {}
     for name, values in at.covariates.items():
         each = values[at.first[:-1]]
         changes = (values != each[at.individual_of]) & ~np.isnan(values)
         if not changes.any() and len(np.unique(each[~np.isnan(each)])) > 1:
-            found[name] = each
-    return found
-
-
-MOST_TOPICS = 24
-"""Topics up to which all are drawn."""
-
-MOST_DEVICES = 40
-
-COLUMNS = 4
+            constant[name] = each
+    return constant
 
 
 def draw_topics(found: Topics, most: int = MOST_TOPICS) -> Picture:
@@ -597,13 +587,7 @@ def _topic_panels(count: int, height: float) -> tuple[Figure, list[Axes]]:
     columns = min(count, COLUMNS)
     rows = -(-count // columns)
     figure = new_figure(max(3.4, WIDTH * columns / COLUMNS), height * rows + 0.5)
-    panels: list[Axes] = figure.subplots(rows, columns, squeeze=False).ravel().tolist()
-    for axes in panels[count:]:
-        axes.set_visible(False)
-    for axes in panels[:count]:
-        tidy(axes)
-        axes.tick_params(labelsize=8)
-    return figure, panels[:count]
+    return figure, _panels(figure, rows, columns, count)
 
 
 def _drawn_of(shown: int, count: int, what: str) -> list[str]:

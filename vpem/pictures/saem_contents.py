@@ -1,8 +1,6 @@
-"""What there is to say of a fit of SAEM.
+"""What there is to say of a fit of SAEM, and of topics.
 
-Tables of estimates, as users of mixed models know them, for pages and for terminals.
-
-What there is to say of topics.
+Tables of estimates are as users of mixed models know them, for pages and for terminals.
 """
 
 from __future__ import annotations
@@ -32,8 +30,16 @@ from vpem.saem.prediction import Predictor
 from vpem.saem.results import SavedSaem
 from vpem.saem.topics import Topics
 
-MOST_TOLD = 4
+MOST_NAMED = 4
 """Estimates of the sentence with which all begins."""
+
+MOST_ROWS = 60
+"""Parameters, or latents, of a table."""
+
+MOST_DOCUMENTS = 60
+
+FIRST = 6
+"""Words of a topic in a table."""
 
 Items = list[Table | Listing | str]
 
@@ -42,16 +48,25 @@ CHECKS = ("observed", "residuals", "vpc", "effects")
 
 
 def contents_of_latents(saved: SavedLatents, individuals: Individuals | None) -> Contents:
-    """Return what there is to say of a fit of SAEM, and of individuals that it is held against."""
+    """Contents of a fit of SAEM, and of individuals that it is held against."""
     fit = saved.stored
     warned = Section("warnings", "Warnings", _warnings(fit))
-    told = isinstance(warned.items[0], Listing)
+    has_warnings = isinstance(warned.items[0], Listing)
+    course = [] if has_warnings else warned.items
+    summary = summary_of(fit)
+    correlations = correlation_table(summary)
+    left = len(fit.parameters) - MOST_ROWS
+    estimated: Items = [
+        *estimate_tables(summary),
+        *([] if correlations is None else [correlations]),
+        *([f"{left} more parameters are in the file."] if left > 0 else []),
+    ]
     sections = [
-        *([warned] if told else []),
-        Section("parameters", "Estimates", _estimates(fit)),
+        *([warned] if has_warnings else []),
+        Section("parameters", "Estimates", estimated),
         Section("latents", "Latents of individuals", _latents(fit), ("curves",)),
         Section("quality", "How well", _quality(fit, individuals), CHECKS),
-        Section("course", "How the fit went", [] if told else warned.items, ("traces",)),
+        Section("course", "How the fit went", course, ("traces",)),
         Section("sent", "What was sent", _sent(fit)),
         Section("fitted", "Settings", [facts(_fitted(fit))]),
     ]
@@ -63,7 +78,7 @@ def contents_of_latents(saved: SavedLatents, individuals: Individuals | None) ->
     estimates = shorten((
         f"{name} {value:.4g}{f' (s.e. {error:.2g})' if error > 0 else ''}"
         for name, value, error in zip(fit.parameters, fit.theta, fit.standard_errors, strict=True)
-    ), MOST_TOLD)  # fmt: skip
+    ), MOST_NAMED)  # fmt: skip
     lead = f"Estimates of {of}: {estimates}. Fitted by SAEM, stochastic approximation EM."
     return Contents(title, lead, sections)
 
@@ -73,7 +88,7 @@ def _model(saved: SavedSaem) -> str:
 
 
 def _setting(saved: SavedSaem, name: str) -> str:
-    """Return a setting as text; a file may hold anything there."""
+    """A setting as text; a file may hold anything there."""
     value = saved.settings.get(name)
     if value is None or isinstance(value, list | dict):
         return "not said"
@@ -84,19 +99,24 @@ def _number(value: float, digits: int = 7) -> str:
     return f"{value:.{digits}g}" if math.isfinite(value) else "not known"
 
 
-def _asked(saved: SavedSaem) -> bool:
-    """Whether the run was asked if it converged."""
-    return saved.settings.get("tol") != 0
+def _convergence(saved: SavedSaem) -> str:
+    """Whether the run converged, and why; with ``tol`` 0 it was not checked."""
+    converged = "yes" if saved.converged else "no"
+    if saved.settings.get("tol") == 0:
+        converged = "not asked for"
+    return f"{converged}{f': {saved.grounds}' if saved.grounds else ''}"
+
+
+def _not_converged(saved: SavedSaem) -> list[str]:
+    if saved.settings.get("tol") == 0 or saved.converged:
+        return []
+    grounds = f": {saved.grounds}" if saved.grounds else ""
+    return [f"The fit has not converged in {saved.n_iter} iterations{grounds}."]
 
 
 def _warnings(saved: SavedSaem) -> Items:
     """What a reader must know before believing the rest."""
-    said = []
-    if _asked(saved) and not saved.converged:
-        said.append(
-            f"The fit has not converged in {saved.n_iter} iterations"
-            f"{f': {saved.grounds}' if saved.grounds else ''}."
-        )
+    said = _not_converged(saved)
     why = lacking_errors(saved.parameters, saved.standard_errors, saved.n_draws > 0)
     if why:
         flat = flat_latents(saved.latents, saved.shrinkage)
@@ -117,7 +137,7 @@ def _fitted(saved: SavedSaem) -> list[Fact]:
         f"{', '.join(map(str, value)) if isinstance(value, list) else value}"
         for name, value in saved.model_options.items()
     )
-    found: list[Fact] = [
+    fitted: list[Fact] = [
         ("data", _setting(saved, "data")),
         ("size", f"{saved.n_individuals} individuals, {_setting(saved, 'n_rows')} rows"),
         ("model", _model(saved)),
@@ -129,23 +149,19 @@ def _fitted(saved: SavedSaem) -> list[Fact]:
     moves = settings.get("sampler_options")
     if isinstance(moves, dict) and moves:
         listed = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in moves.items())
-        found.append(("sampler's options", listed))
-    found += [
+        fitted.append(("sampler's options", listed))
+    fitted += [
         ("chains of an individual", _setting(saved, "n_chains")),
         ("the server averages", _setting(saved, "average")),
     ]
     if settings.get("codec"):
-        found.append(
-            (
-                "statistics sent by",
-                f"{_setting(saved, 'codec')}, feedback {_setting(saved, 'feedback')}",
-            )
-        )
+        sent = f"{_setting(saved, 'codec')}, feedback {_setting(saved, 'feedback')}"
+        fitted.append(("statistics sent by", sent))
     if settings.get("participation") != 1:
-        found.append(("participation", _setting(saved, "participation")))
+        fitted.append(("participation", _setting(saved, "participation")))
     versions = ", ".join(f"{name} {value}" for name, value in saved.versions.items())
-    found += [("seed", _setting(saved, "seed")), ("versions", versions or "not said")]
-    return found
+    fitted += [("seed", _setting(saved, "seed")), ("versions", versions or "not said")]
+    return fitted
 
 
 def _with_error(value: float, error: float) -> str:
@@ -156,7 +172,7 @@ def _with_error(value: float, error: float) -> str:
 def _criteria(saved: SavedSaem) -> list[Fact]:
     """What charges for parameters."""
     rows, value = saved.settings.get("n_rows"), saved.log_likelihood.value
-    found = criteria_of(saved, value, saved.n_individuals, rows)
+    criteria = criteria_of(saved, value, saved.n_individuals, rows)
     said: list[Fact] = []
     if math.isfinite(saved.log_likelihood.linearized):
         said.append(("the same, linearized", _number(saved.log_likelihood.linearized, 9)))
@@ -166,51 +182,37 @@ def _criteria(saved: SavedSaem) -> list[Fact]:
         ("BIC, of individuals (less is better)", "bic"),
         ("BICc, of individuals and rows (less is better)", "bicc"),
     ):
-        if found[key] is not None:
-            said.append((name, _number(found[key])))
+        if criteria[key] is not None:
+            said.append((name, _number(criteria[key])))
     return said
 
 
 def _quality(saved: SavedSaem, individuals: Individuals | None) -> Items:
     likelihood = saved.log_likelihood
-    converged = "not asked for" if not _asked(saved) else "yes" if saved.converged else "no"
-    found: list[Fact] = [
+    quality: list[Fact] = [
         ("log-likelihood (nats)", _with_error(likelihood.value, likelihood.error)),
         *_criteria(saved),
         ("iterations", f"{saved.n_iter}, of which {_setting(saved, 'burn_in')} burn-in"),
-        ("converged", f"{converged}{f': {saved.grounds}' if saved.grounds else ''}"),
+        ("converged", _convergence(saved)),
     ]
     least = float(np.min(likelihood.effective, initial=np.inf))
     if math.isfinite(least):
-        found.append(("fewest effective draws of an individual", f"{least:.0f}"))
+        quality.append(("fewest effective draws of an individual", f"{least:.0f}"))
     rates = saved.acceptance
     if rates is not None and len(rates):
-        found.append((
-            "accepted moves",
-            f"{rates.mean():.2f}, {rates.min():.2f} to {rates.max():.2f} of an individual's",
-        ))  # fmt: skip
-    items: Items = [facts(found, "As the fit reported")]
+        ends = f"{rates.min():.2f} to {rates.max():.2f} of an individual's"
+        quality.append(("accepted moves", f"{rates.mean():.2f}, {ends}"))
+    items: Items = [facts(quality, "As the fit reported")]
     if individuals is None:
         return items
-    found = [
+    quality = [
         ("data", individuals.source),
         ("size", f"{individuals.n_individuals} individuals, {individuals.n_rows} rows"),
     ]
     if saved.model != OWN:
         score = Predictor(saved).score(individuals)
-        found.append(("log-likelihood (nats)", _with_error(score.value, score.error)))
-    return [*items, facts(found, "Held against these data")]
-
-
-def _estimates(saved: SavedSaem) -> Items:
-    summary = summary_of(saved)
-    together = correlation_table(summary)
-    left = len(saved.parameters) - MOST_ROWS
-    return [
-        *estimate_tables(summary),
-        *([] if together is None else [together]),
-        *([f"{left} more parameters are in the file."] if left > 0 else []),
-    ]
+        quality.append(("log-likelihood (nats)", _with_error(score.value, score.error)))
+    return [*items, facts(quality, "Held against these data")]
 
 
 def _latents(saved: SavedSaem) -> Items:
@@ -245,59 +247,44 @@ def _sent(saved: SavedSaem) -> Items:
     return items
 
 
-MOST_ROWS = 60
-"""Parameters, or latents, of a table."""
-
-
 def said(value: float, digits: int = 5) -> str:
     """Write a number for a reader; a dash where it is not known."""
     return f"{value:.{digits}g}" if math.isfinite(value) else "-"
-
-
-def _ends(level: float) -> tuple[str, str]:
-    """Heads of the ends of an interval."""
-    return f"{100 * level:.3g} % from", "to"
 
 
 def _interval(one: Figure) -> tuple[str, str]:
     return said(one.lower, 4), said(one.upper, 4)
 
 
-def _chance(value: float | None) -> str:
-    """Write a p value; nothing where none was asked for."""
-    if value is None:
-        return ""
-    return "<1e-4" if value < 1e-4 else said(value, 2)
-
-
 def estimate_tables(summary: Summary) -> list[Table]:
-    """Return tables of the parameters, of these on their own scale, and of individuals' spread."""
-    ends = _ends(summary.level)
+    """Tables of the parameters, of these on their own scale, and of individuals' spread."""
+    ends = (f"{100 * summary.level:.3g} % from", "to")
     tests = summary.tests
     freedom = any(math.isfinite(one.freedom) for one in summary.parameters)
-    rows = [
-        (
-            one.name, said(one.value), said(one.error, 3), said(one.rse, 3), *_interval(one),
-            *([said(one.freedom, 3) if math.isfinite(one.freedom) else ""] if freedom else []),
-            *([_chance(tests.get(one.name))] if tests else []),
-        )
-        for one in summary.parameters
-    ]  # fmt: skip
-    heads = ("parameter", "estimate", "s.e.", "RSE %", *ends, *(["df"] if freedom else []),
-             *(["p"] if tests else []))  # fmt: skip
-    found = [Table(rows[:MOST_ROWS], heads, "Estimates")]
+    rows = []
+    for one in summary.parameters:
+        cells = [one.name, said(one.value), said(one.error, 3), said(one.rse, 3), *_interval(one)]
+        if freedom:
+            cells.append(said(one.freedom, 3) if math.isfinite(one.freedom) else "")
+        if tests:
+            p = tests.get(one.name)
+            cells.append("" if p is None else "<1e-4" if p < 1e-4 else said(p, 2))
+        rows.append(tuple(cells))
+    more = [*(["df"] if freedom else []), *(["p"] if tests else [])]
+    heads = ("parameter", "estimate", "s.e.", "RSE %", *ends, *more)
+    tables = [Table(rows[:MOST_ROWS], heads, "Estimates")]
     if summary.back:
         rows = [
             (one.name, said(one.value), said(one.error, 3), *_interval(one)) for one in summary.back
         ]
         heads = ("parameter", "value", "s.e.", *ends)
-        found.append(Table(rows[:MOST_ROWS], heads, "On their own scale"))
-    return [*found, *_spread_tables(summary, ends)]
+        tables.append(Table(rows[:MOST_ROWS], heads, "On their own scale"))
+    return [*tables, *_spread_tables(summary, ends)]
 
 
 def _spread_tables(summary: Summary, ends: tuple[str, str]) -> list[Table]:
-    """Return tables of how individuals differ: sds, shrinkage, correlations."""
-    found = []
+    """Tables of how individuals differ: sds, shrinkage, correlations."""
+    tables = []
     with_cv = bool(summary.variation)
     rows = []
     for name, shrunk in summary.shrinkage.items():
@@ -310,17 +297,19 @@ def _spread_tables(summary: Summary, ends: tuple[str, str]) -> list[Table]:
         rows = [(name, *cells[-2:]) for name, *cells in rows]
         heads = ("latent", "shrinkage", "of sd")
     if rows:
-        found.append(Table(rows[:MOST_ROWS], heads, "How individuals differ"))
+        tables.append(Table(rows[:MOST_ROWS], heads, "How individuals differ"))
     if summary.correlations:
-        rows = [(one.name, said(one.value, 3), said(one.error, 3), *_interval(one))
-                for one in summary.correlations]  # fmt: skip
+        rows = [
+            (one.name, said(one.value, 3), said(one.error, 3), *_interval(one))
+            for one in summary.correlations
+        ]
         heads = ("correlation", "value", "s.e.", *ends)
-        found.append(Table(rows[:MOST_ROWS], heads, "How latents go together"))
-    return found
+        tables.append(Table(rows[:MOST_ROWS], heads, "How latents go together"))
+    return tables
 
 
 def correlation_table(summary: Summary, most: int = 12) -> Table | None:
-    """Return the correlations of the estimates; None of too many, or where there are none."""
+    """Correlations of the estimates; None of too many, or where there are none."""
     names = [one.name for one in summary.parameters]
     known = [one for one, name in enumerate(names) if math.isfinite(summary.together[one, one])]
     if not 1 < len(known) <= most or not math.isfinite(summary.together[known[0], known[1]]):
@@ -332,58 +321,40 @@ def correlation_table(summary: Summary, most: int = 12) -> Table | None:
     return Table(rows, ("", *(names[i] for i in known)), "Correlation of the estimates")
 
 
-MOST_DOCUMENTS = 60
-FIRST = 6
-"""Words of a topic in a table."""
-
-
 def contents_of_topics(saved: SavedTopics, corpus: Individuals | None) -> Contents:
-    """Return what there is to say of topics, and of documents that they are held against."""
-    found = saved.stored
-    warned: Items = []
-    if found.saved.settings.get("tol") != 0 and not found.saved.converged:
-        why = f": {found.saved.grounds}" if found.saved.grounds else ""
-        warned = [Listing([f"The fit has not converged in {found.saved.n_iter} iterations{why}."])]
+    """Contents of topics, and of documents that they are held against."""
+    topics, fit = saved.stored, saved.stored.saved
+    warned = _not_converged(fit)
     course = [] if warned else ["No warnings were given."]
+    kinds = counted_by_kind(fit.communication)
+    sent = "The file does not say what was sent." if kinds is None else sent_by_phase(kinds)
     sections = [
-        *([Section("warnings", "Warnings", warned)] if warned else []),
-        Section("topics", "Topics", _topics(found), ("topics",)),
-        Section("devices", "Devices", _devices(found), ("shares",)),
-        Section("quality", "How well", _topic_quality(found, corpus)),
+        *([Section("warnings", "Warnings", [Listing(warned)])] if warned else []),
+        Section("topics", "Topics", _topics(topics), ("topics",)),
+        Section("devices", "Devices", _devices(topics), ("shares",)),
+        Section("quality", "How well", _topic_quality(topics, corpus)),
         Section("course", "How the fit went", course, ("spreads",)),
-        Section("sent", "What was sent", _topics_sent(found)),
-        Section("fitted", "Settings", [facts(_fitted_topics(found))]),
+        Section("sent", "What was sent", [sent]),
+        Section("fitted", "Settings", [facts(_fitted_topics(fit))]),
     ]
-    title = (
-        f"{os.path.basename(saved.path)}: {found.n_topics} topics of {found.n_words} words in "
-        f"{_option_of(found, 'n_individuals')} documents"
-    )
-    first = int(found.order[0])
+    documents = f"{_setting(fit, 'n_individuals')} documents"
+    name = os.path.basename(saved.path)
+    title = f"{name}: {topics.n_topics} topics of {topics.n_words} words in {documents}"
+    first = int(topics.order[0])
     lead = (
-        f"{found.n_topics} topics of {_option_of(found, 'n_individuals')} documents: the largest, "
-        f"topic {first}, has {100 * found.shares[first]:.0f} % of the words, most often "
-        f"{', '.join(word for word, _ in found.top(FIRST)[first])}."
+        f"{topics.n_topics} topics of {documents}: the largest, "
+        f"topic {first}, has {100 * topics.shares[first]:.0f} % of the words, most often "
+        f"{', '.join(word for word, _ in topics.top(FIRST)[first])}."
     )
     return Contents(title, f"{lead} Fitted by SAEM: latent Dirichlet allocation.", sections)
 
 
-def _option_of(found: Topics, name: str) -> str:
-    """Return a setting as text; a file may hold anything there."""
-    value = found.saved.settings.get(name)
-    if value is None or isinstance(value, list | dict):
-        return "not said"
-    return f"{value:.7g}" if isinstance(value, float) else str(value)
-
-
-def _topics(found: Topics) -> Items:
-    tops = found.top(FIRST)
-    rows = [
-        (
-            f"topic {k}", f"{found.shares[k]:.1%}", f"{found.coherence[k]:.2f}",
-            ", ".join(f"{word} {weight:.3f}" for word, weight in tops[k]),
-        )
-        for k in found.order.tolist()
-    ]  # fmt: skip
+def _topics(topics: Topics) -> Items:
+    rows = []
+    tops = topics.top(FIRST)
+    for k in topics.order.tolist():
+        listed = ", ".join(f"{word} {weight:.3f}" for word, weight in tops[k])
+        rows.append((f"topic {k}", f"{topics.shares[k]:.1%}", f"{topics.coherence[k]:.2f}", listed))
     what = (
         "Shares are of all words. Coherence is near 1 where the first ten words come in the same "
         "documents, 0 where by chance, -1 never."
@@ -391,34 +362,32 @@ def _topics(found: Topics) -> Items:
     return [Table(rows, ("topic", "share", "coherence", "words"), numbers=False), what]
 
 
-def _devices(found: Topics) -> Items:
-    if not len(found.device_shares):
-        return ["What devices are of is not told: sums were masked."]
+def _devices(topics: Topics) -> Items:
+    if not len(topics.device_shares):
+        return ["Topics of devices are not known: sums were masked."]
     rows = []
-    for name, own in zip(found.device_names, found.device_shares, strict=True):
-        first = np.argsort(-own, kind="stable")[:3].tolist()
-        rows.append((name, ", ".join(f"topic {k} {own[k]:.0%}" for k in first)))
+    for name, shares in zip(topics.device_names, topics.device_shares, strict=True):
+        first = np.argsort(-shares, kind="stable")[:3].tolist()
+        rows.append((name, ", ".join(f"topic {k} {shares[k]:.0%}" for k in first)))
     items: Items = [Table(rows[:MOST_DOCUMENTS], ("device", "largest topics"), numbers=False)]
     left = len(rows) - MOST_DOCUMENTS
     return items + ([f"{left} more devices are in the file."] if left > 0 else [])
 
 
-def _topic_quality(found: Topics, corpus: Individuals | None) -> Items:
-    converged = "yes" if found.saved.converged else "no"
-    if found.saved.settings.get("tol") == 0:
-        converged = "not asked for"
-    told: list[Fact] = [
-        ("words", f"{found.n_tokens:.0f}"),
-        ("log-likelihood, a lower bound (nats)", f"{found.saved.log_likelihood.value:.9g}"),
-        ("perplexity, by this bound", f"{found.perplexity:.6g}"),
-        ("iterations", f"{found.saved.n_iter}, of which {_option_of(found, 'burn_in')} burn-in"),
-        ("converged", f"{converged}{f': {found.saved.grounds}' if found.saved.grounds else ''}"),
+def _topic_quality(topics: Topics, corpus: Individuals | None) -> Items:
+    fit = topics.saved
+    quality: list[Fact] = [
+        ("words", f"{topics.n_tokens:.0f}"),
+        ("log-likelihood, a lower bound (nats)", f"{fit.log_likelihood.value:.9g}"),
+        ("perplexity, by this bound", f"{topics.perplexity:.6g}"),
+        ("iterations", f"{fit.n_iter}, of which {_setting(fit, 'burn_in')} burn-in"),
+        ("converged", _convergence(fit)),
     ]
-    items: Items = [facts(told, "As the fit reported")]
+    items: Items = [facts(quality, "As the fit reported")]
     if corpus is None:
         return items
-    heard = found.hear(corpus)
-    told = [
+    heard = topics.hear(corpus)
+    quality = [
         ("data", corpus.source),
         ("documents", heard.model.n),
         ("words of the vocabulary", f"{heard.n_tokens:.0f}"),
@@ -427,33 +396,25 @@ def _topic_quality(found: Topics, corpus: Individuals | None) -> Items:
     ]
     if heard.completed is not None:
         what = "perplexity of half of the words, given the other half"
-        told.append((what, f"{heard.completed:.6g}"))
-    return [*items, facts(told, "Held against these data")]
+        quality.append((what, f"{heard.completed:.6g}"))
+    return [*items, facts(quality, "Held against these data")]
 
 
-def _topics_sent(found: Topics) -> Items:
-    kinds = counted_by_kind(found.saved.communication)
-    if kinds is None:
-        return ["The file does not say what was sent."]
-    return [sent_by_phase(kinds)]
-
-
-def _fitted_topics(found: Topics) -> list[Fact]:
-    options = "; ".join(f"{name.replace('_', ' ')} {value}"
-                        for name, value in found.saved.model_options.items())  # fmt: skip
-    versions = ", ".join(f"{name} {value}" for name, value in found.saved.versions.items())
-    sent: list[Fact] = [("statistics sent by", _option_of(found, "codec")),
-                        ("feedback", _option_of(found, "feedback"))]  # fmt: skip
-    sent = sent if found.saved.settings.get("codec") else []
+def _fitted_topics(fit: SavedSaem) -> list[Fact]:
+    named = [(name.replace("_", " "), value) for name, value in fit.model_options.items()]
+    options = "; ".join(f"{name} {value}" for name, value in named)
+    versions = ", ".join(f"{name} {value}" for name, value in fit.versions.items())
+    has_codec = fit.settings.get("codec")
+    by = {"statistics sent by": "codec", "feedback": "feedback"} if has_codec else {}
     return [
-        ("data", _option_of(found, "data")),
+        ("data", _setting(fit, "data")),
         ("model", "lda"),
         ("its options", options or "none"),
-        ("devices", _option_of(found, "devices")),
-        ("sampler", _option_of(found, "sampler")),
-        ("chains of a document", _option_of(found, "n_chains")),
-        *sent,
-        ("participation", _option_of(found, "participation")),
-        ("seed", _option_of(found, "seed")),
+        ("devices", _setting(fit, "devices")),
+        ("sampler", _setting(fit, "sampler")),
+        ("chains of a document", _setting(fit, "n_chains")),
+        *((name, _setting(fit, setting)) for name, setting in by.items()),
+        ("participation", _setting(fit, "participation")),
+        ("seed", _setting(fit, "seed")),
         ("versions", versions or "not said"),
-    ]  # fmt: skip
+    ]

@@ -1,10 +1,7 @@
-"""What fits report, read from files that nobody trusts: the network, the history, what was sent.
+"""Files of fits that pictures are drawn of, one class for each kind, and rows held against them.
 
-Features of several families in pictures: what can be drawn of each, and how densities look.
-
-Files of fits that pictures are drawn of: one class for each kind.
-
-Rows of a dataset that pictures show, and labels of them all.
+What fits report (the network, the history, what was sent) is read from files that are not trusted.
+Of features of several families it is said what can be drawn of each, and how densities look.
 """
 
 from __future__ import annotations
@@ -45,12 +42,27 @@ if TYPE_CHECKING:
 
 Vector = NDArray[np.float64]
 
+LEVELS = ("categorical", "bernoulli")
+COUNTS = ("poisson", "negative-binomial")
+POSITIVE = ("log-normal", "exponential", "gamma")
+
+MOST_LEVELS = 8
+"""Levels of a category that have bars, those that are most frequent."""
+
+ROOM = 24
+"""Letters below a panel."""
+
+POINTS = 400
+
+SEED = 0
+"""Of the choice among many rows, so that a picture is the same every time."""
+
 
 @dataclass(frozen=True)
 class History:
     """What was recorded of iterations."""
 
-    values: Vector  # (n, R) as each root found them; nan: silent
+    values: Vector  # (n, R) as each root found them; nan: inactive
     iteration: NDArray[np.intp]  # (n,)
     sent: Vector | None  # (n,) bytes by then
     quantity: str  # what the values are
@@ -58,14 +70,14 @@ class History:
     mean_field: Vector | None = None  # (n,) squared (FedEM)
 
     def means(self) -> Vector:
-        """Mean over roots that were heard, (n,); nan where none was."""
+        """Mean over active roots, (n,); nan where none was."""
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", RuntimeWarning)
             return np.asarray(np.nanmean(self.values, axis=1))
 
 
 @dataclass(frozen=True)
-class Links:
+class LinkBytes:
     """Bytes over every link, in both directions."""
 
     ends: NDArray[np.intp]  # (E, 2); a server's number is that of agents
@@ -112,7 +124,7 @@ class Saved(ABC):
 class SavedFit(Saved):
     """A mixture or clusters with what was reported of the fit.
 
-    A report is JSON that may hold anything: what is asked for here is there and makes sense, or an
+    A report is JSON that may hold anything: what is read here is there and makes sense, or an
     `InputError` says in a sentence what is missing.
     """
 
@@ -135,7 +147,7 @@ class SavedFit(Saved):
 
     @abstractmethod
     def parts(self) -> Parts:
-        """Return the parts in the user's units."""
+        """The components or clusters in the user's units."""
 
     @abstractmethod
     def assign(self, X: Floats) -> NDArray[np.intp]:
@@ -143,23 +155,22 @@ class SavedFit(Saved):
 
     @abstractmethod
     def score(self, X: Floats) -> tuple[str, float]:
-        """Return what data are judged by, and how well they do."""
+        """What data are judged by, and how well they do."""
 
     @abstractmethod
     def size(self) -> list[tuple[str, object]]:
-        """Return what was fitted, in numbers."""
+        """What was fitted, in numbers."""
 
     @abstractmethod
     def summaries(self) -> dict[str, list[str]]:
-        """Return what a table of parameters begins with: a line for each, K values."""
+        """What a table of parameters begins with: a line for each, K values."""
 
     @abstractmethod
     def history(self) -> History:
-        """Return log-likelihood per sample, or inertia, by iteration and root."""
+        """Log-likelihood per sample, or inertia, by iteration and root."""
 
     @abstractmethod
-    def _listed_hubs(self, listed: list[Any]) -> list[Hub]:
-        """Return the hubs that a report lists."""
+    def _listed_hubs(self, listed: list[Any]) -> list[Hub]: ...
 
     @property
     def report(self) -> Report:
@@ -182,7 +193,7 @@ class SavedFit(Saved):
         return self.report.get("split") == "rows"
 
     def missing(self, what: str) -> InputError:
-        """Return the error that says what the file lacks."""
+        """The error that says what the file lacks."""
         if "shard" in self.report:
             return InputError(
                 f"{self.path} is a shard of a model and does not say {what}; have it from a fit "
@@ -194,7 +205,7 @@ class SavedFit(Saved):
         )
 
     def unpublished(self, what: str) -> InputError:
-        """Return the error that says why the file of a private fit lacks what tells of its rows."""
+        """The error that says why the file of a private fit lacks what its rows determine."""
         if "privacy" not in self.report:
             return self.missing(what)
         return InputError(
@@ -203,13 +214,13 @@ class SavedFit(Saved):
         )
 
     def reported(self, name: str, kind: type | tuple[type, ...]) -> Any:
-        """Return what the report has by this name, or None if it is absent or something else."""
+        """What the report has by this name, or None if it is absent or something else."""
         value = self.report.get(name)
         good = isinstance(value, kind) and not (isinstance(value, bool) and kind is not bool)
         return value if good else None
 
     def alignment(self) -> str | None:
-        """Return in a line how the rows of parties were joined; None where they were not."""
+        """How the rows of parties were joined, in a line; None where they were not."""
         try:
             alignment = self.report["alignment"]
             outer = alignment["join"] == "outer"
@@ -228,28 +239,25 @@ class SavedFit(Saved):
     # ---- who took part ---------------------------------------------------------------------------
 
     def graph(self) -> Graph:
-        """Return the graph of agents or workers."""
+        """The graph of agents or workers."""
         what = "who was linked to whom"
         n = self.reported("n_workers" if self.over_rows else "n_agents", int)
         edges = numbers(self.report.get("edges"))
         if n is None or edges is None or not 0 < n < 1 << 24:
             raise self.missing(what)
         positions = numbers(self.report.get("positions"))
-        fits = positions is not None and positions.shape == (n, 2)
+        if positions is not None and positions.shape != (n, 2):
+            positions = None
+        topology = str(self.report.get("topology", "?"))
+        has_server = self.report.get("server") is not None
         try:
-            return Graph(
-                n,
-                edges.reshape(-1, 2).astype(np.intp),
-                str(self.report.get("topology", "?")),
-                names=None,
-                positions=positions if fits else None,
-                has_server=self.report.get("server") is not None,
-            )
+            pairs = edges.reshape(-1, 2).astype(np.intp)
+            return Graph(n, pairs, topology, names=None, positions=positions, has_server=has_server)
         except (InputError, ValueError):
             raise self.missing(what) from None
 
     def hubs(self) -> list[Hub]:
-        """Return the hubs; none where workers hold rows."""
+        """The hubs; none where workers hold rows."""
         if self.over_rows:
             return []
         graph, listed = self.graph(), self.reported("hubs", list)
@@ -281,9 +289,9 @@ class SavedFit(Saved):
     def agents_of_features(self) -> NDArray[np.intp] | None:
         """Agent of each feature (d,), or None where the file does not say."""
         d = len(self.feature_names)
-        held = numbers(self.report.get("partition"))
-        if held is not None and held.shape == (d,) and (held >= 0).all():
-            return held.astype(np.intp)
+        agents = numbers(self.report.get("partition"))
+        if agents is not None and agents.shape == (d,) and (agents >= 0).all():
+            return agents.astype(np.intp)
         return None
 
     @property
@@ -293,10 +301,10 @@ class SavedFit(Saved):
 
     def sent_by_kind(self) -> dict[str, dict[str, float]]:
         """Messages, bytes and rounds of each kind that sent anything."""
-        found = counted_by_kind(self.communication)
-        if found is None:
+        kinds = counted_by_kind(self.communication)
+        if kinds is None:
             raise self.missing("what was sent")
-        return found
+        return kinds
 
     def sent_by_agent(self) -> tuple[Vector, Vector]:
         """Bytes that each node sent and received, (n_nodes,) each."""
@@ -307,7 +315,7 @@ class SavedFit(Saved):
             raise self.missing("what each agent sent")
         return out, into
 
-    def links(self) -> Links:
+    def links(self) -> LinkBytes:
         """Bytes of every link."""
         what = "how much each link carried"
         listed = self.communication.get("by_link")
@@ -316,26 +324,26 @@ class SavedFit(Saved):
             raise self.missing(what)
         ends = self.graph().edges
         by_kind = {str(kind): numbers(values) for kind, values in listed.items()}
-        found = {k: v for k, v in by_kind.items() if v is not None and v.shape == (len(ends),)}
-        if len(found) < len(by_kind):
+        known = {k: v for k, v in by_kind.items() if v is not None and v.shape == (len(ends),)}
+        if len(known) < len(by_kind):
             raise self.missing(what)
-        return Links(ends, found)
+        return LinkBytes(ends, known)
 
 
 def counted_by_kind(communication: Report) -> dict[str, dict[str, float]] | None:
     """Messages, bytes and rounds of each kind that sent anything; None where that is not said."""
     listed = communication.get("by_kind")
-    found: dict[str, dict[str, float]] = {}
+    kinds: dict[str, dict[str, float]] = {}
     try:
         assert isinstance(listed, dict)
         for kind in (*KINDS, *(name for name in listed if name not in KINDS)):
             if kind in listed and listed[kind]["messages"]:
                 counted = {n: float(listed[kind][n]) for n in ("messages", "bytes", "rounds")}
                 assert all(0 <= value < float("inf") for value in counted.values())
-                found[str(kind)] = counted
+                kinds[str(kind)] = counted
     except (AssertionError, KeyError, TypeError, ValueError):
         return None
-    return found
+    return kinds
 
 
 def numbers(value: Any) -> Vector | None:
@@ -343,36 +351,23 @@ def numbers(value: Any) -> Vector | None:
     if not isinstance(value, list):
         return None
     try:
-        found = np.array(value)
+        array = np.array(value)
     except ValueError:
         return None
     if not len(value):
         return np.empty(0)
-    good = found.dtype.kind in "iuf" and bool(np.isfinite(found).all())
-    return found.astype(np.float64) if good else None
-
-
-LEVELS = ("categorical", "bernoulli")
-COUNTS = ("poisson", "negative-binomial")
-POSITIVE = ("log-normal", "exponential", "gamma")
-
-MOST_LEVELS = 8
-"""Levels of a category that have bars, those that are most frequent."""
-
-ROOM = 24
-"""Letters below a panel."""
-
-POINTS = 400
+    good = array.dtype.kind in "iuf" and bool(np.isfinite(array).all())
+    return array.astype(np.float64) if good else None
 
 
 def families_of(saved: SavedFit) -> tuple[str, ...] | None:
-    """Return the family of each feature; None of clusters, and where all are Gaussian."""
+    """The family of each feature; None of clusters, and where all are Gaussian."""
     kinds = getattr(getattr(saved, "mixture", None), "kinds", None)
     return None if kinds is None else kinds.families
 
 
 def mixed_parts(mixture: MixedMixture) -> Parts:
-    """Return means and covariances of all features in the user's units.
+    """Means and covariances of all features in the user's units.
 
     Features of different families do not depend on each other within a component.
     """
@@ -397,17 +392,17 @@ def mixed_parts(mixture: MixedMixture) -> Parts:
     return Parts(mixture.assembled_weights, mixture.assembled_means, variances, full)
 
 
-def in_a_plane(saved: SavedFit, asked: Sequence[int] | None, notes: list[str]) -> list[int] | None:
-    """Return the columns that have a place on an axis: all but categories, and zeros and ones.
+def in_a_plane(saved: SavedFit, chosen: Sequence[int] | None, notes: list[str]) -> list[int] | None:
+    """Columns that have a place on an axis: all but categories, and zeros and ones.
 
-    None where nothing is left out; ``notes`` say what is. InputError if one was asked for that has
-    no place, or fewer than two are left.
+    None where nothing is left out; ``notes`` say what is. InputError if one of the chosen has no
+    place, or fewer than two are left.
     """
     families, names = families_of(saved), saved.feature_names
     out = [j for j, family in enumerate(families or ()) if family in LEVELS]
     if not out:
         return None
-    for j in asked or ():
+    for j in chosen or ():
         if j in out:
             assert families is not None
             raise InputError(
@@ -426,7 +421,7 @@ def in_a_plane(saved: SavedFit, asked: Sequence[int] | None, notes: list[str]) -
 
 
 def levels_drawn(saved: SavedFit, j: int) -> Levels | None:
-    """Return the levels of a category, or of zeros and ones; None of other features."""
+    """Levels of a category, or of zeros and ones; None of other features."""
     if j in saved.answer.levels:
         return saved.answer.levels[j]
     families = families_of(saved)
@@ -436,22 +431,15 @@ def levels_drawn(saved: SavedFit, j: int) -> Levels | None:
     return None
 
 
-def is_count(saved: SavedFit, j: int) -> bool:
-    """Whether a feature is a count."""
-    families = families_of(saved)
-    return families is not None and families[j] in COUNTS
-
-
 def grid_of(family: str, means: Vector, deviations: Vector, values: Vector | None) -> Vector:
-    """Return points at which densities of a feature are drawn, fine where components are narrow."""
+    """Points at which densities of a feature are drawn, fine where components are narrow."""
     low, high = float((means - 4 * deviations).min()), float((means + 4 * deviations).max())
-    own = np.linspace(-4, 4, 81)
     if values is not None and len(values):
         low, high = min(low, float(values.min())), max(high, float(values.max()))
     if family in COUNTS:
         whole = np.arange(max(0.0, np.floor(low)), np.ceil(high) + 1)
         return whole[:: max(1, len(whole) // (4 * POINTS))]
-    near = (means[:, None] + np.outer(deviations, own)).ravel()
+    near = (means[:, None] + np.outer(deviations, np.linspace(-4, 4, 81))).ravel()
     grid = np.concatenate([np.linspace(low, high, POINTS), near])
     if family in POSITIVE:
         grid = np.concatenate([grid, np.outer(means, np.geomspace(1e-3, 1, 81)).ravel()])
@@ -460,7 +448,7 @@ def grid_of(family: str, means: Vector, deviations: Vector, values: Vector | Non
 
 
 def densities_of(saved: Any, j: int, values: Vector | None, parts: Parts) -> tuple[Vector, Vector]:
-    """Return a grid (n,) and the densities of components on it, times their weights (K, n)."""
+    """A grid (n,) and the densities of components on it, times their weights (K, n)."""
     families = families_of(saved)
     assert families is not None
     assert parts.variances is not None
@@ -481,8 +469,8 @@ def draw_levels(axes: Axes, levels: Levels, weights: Vector, values: Vector | No
     chosen = np.sort(np.argsort(-whole, kind="stable")[:MOST_LEVELS])
     k, places = len(weights), np.arange(len(chosen))
     if values is not None and len(values):
-        found = np.bincount(values.astype(np.intp), minlength=len(whole)) / len(values)
-        axes.bar(places, found[chosen], 0.9, facecolor=PALE, edgecolor=BAND, linewidth=0.5)
+        shares = np.bincount(values.astype(np.intp), minlength=len(whole)) / len(values)
+        axes.bar(places, shares[chosen], 0.9, facecolor=PALE, edgecolor=BAND, linewidth=0.5)
     each = 0.8 / k
     for c in range(k if k > 1 else 0):
         axes.bar(
@@ -564,7 +552,7 @@ class SavedMixture(SavedFit):
         return self.mixture.n_components
 
     def parts(self) -> Parts:
-        """Return weights, means and covariances in the user's units."""
+        """Weights, means and covariances in the user's units."""
         one, mixture = assembled(self.stored), self.mixture
         if isinstance(mixture, MixedMixture):
             return mixed_parts(mixture)
@@ -585,7 +573,7 @@ class SavedMixture(SavedFit):
         return "log-likelihood per sample (nats)", float(scores.mean())
 
     def size(self) -> list[tuple[str, object]]:
-        """Return components, the covariance type and the number of parameters."""
+        """Components, the covariance type and the number of parameters."""
         mixture = self.mixture
         return [
             ("components", mixture.n_components),
@@ -594,25 +582,25 @@ class SavedMixture(SavedFit):
         ]
 
     def summaries(self) -> dict[str, list[str]]:
-        """Return mixing weights, and how far those of roots are apart."""
+        """Mixing weights, and how far those of roots are apart."""
         weights = self.mixture.weights
-        found = {"mixing weight": [f"{weight:.4f}" for weight in self.mixture.assembled_weights]}
+        lines = {"mixing weight": [f"{weight:.4f}" for weight in self.mixture.assembled_weights]}
         if len(weights) > 1:
-            found["spread over roots"] = [f"{value:.2g}" for value in np.ptp(weights, axis=0)]
-        return found
+            lines["spread over roots"] = [f"{value:.2g}" for value in np.ptp(weights, axis=0)]
+        return lines
 
     def agents_of_features(self) -> NDArray[np.intp] | None:
         """Agent of each feature (d,), or None where the file does not say."""
         blocks = self.mixture.blocks
-        found = super().agents_of_features()
-        if found is None and all(len(agents) < 2 for agents in blocks.agents):
-            found = np.empty(len(self.feature_names), dtype=np.intp)
+        agent_of = super().agents_of_features()
+        if agent_of is None and all(len(agents) < 2 for agents in blocks.agents):
+            agent_of = np.empty(len(self.feature_names), dtype=np.intp)
             for columns, agents in zip(blocks.features, blocks.agents, strict=True):
-                found[columns] = agents[0] if agents else -1
-        return found
+                agent_of[columns] = agents[0] if agents else -1
+        return agent_of
 
     def history(self) -> History:
-        """Return log-likelihood per sample by iteration and root."""
+        """Log-likelihood per sample by iteration and root."""
         sent = numbers(self.communication.get("bytes_by_iteration"))
         weight = self.reported("total_weight", (int, float))
         weight = weight or self.reported("n_samples", (int, float))
@@ -663,7 +651,7 @@ class SavedClusters(SavedFit):
         return len(self.stored.centres)
 
     def parts(self) -> Parts:
-        """Return shares of the rows, and centres."""
+        """Shares of the rows, and centres."""
         return Parts(self.answer.weights, self.stored.centres)
 
     def assign(self, X: Floats) -> NDArray[np.intp]:
@@ -675,17 +663,17 @@ class SavedClusters(SavedFit):
         return "inertia", float(np.square(self.stored.assign(X)[1]).sum())
 
     def size(self) -> list[tuple[str, object]]:
-        """Return the number of clusters."""
+        """Number of clusters."""
         return [("clusters", self.n_components)]
 
     def summaries(self) -> dict[str, list[str]]:
-        """Return the rows of each cluster."""
+        """Rows of each cluster."""
         name, sizes = "noisy rows" if "privacy" in self.report else "rows", self.answer.sizes
         assert sizes is not None
         return {name: [f"{max(size, 0.0):.0f}" for size in sizes]}
 
     def history(self) -> History:
-        """Return the inertia by iteration."""
+        """Inertia by iteration."""
         sent = numbers(self.communication.get("bytes_by_iteration"))
         values = numbers(self.report.get("history"))
         if values is None or values.ndim != 1 or not len(values):
@@ -724,7 +712,7 @@ def read_saved(path: str | os.PathLike[str]) -> Saved:
 
 
 def saved_of(path: str, stored: Model | StoredClustering | SavedSaem) -> Saved:
-    """Return what `read_saved` would, had it read this from a file at ``path``."""
+    """What `read_saved` would return, had it read this from a file at ``path``."""
     if isinstance(stored, Model):
         return SavedMixture(path, stored)
     if isinstance(stored, StoredClustering):
@@ -734,10 +722,6 @@ def saved_of(path: str, stored: Model | StoredClustering | SavedSaem) -> Saved:
     from vpem.saem.topics import Topics
 
     return SavedTopics(path, Topics(stored))
-
-
-SEED = 0
-"""Of the choice among many rows, so that a picture is the same every time."""
 
 
 @dataclass

@@ -1,6 +1,6 @@
-"""The mixture held against the data, pair by pair of features: ellipses over rows.
+"""The mixture held against the data: ellipses over rows, pair by pair of features.
 
-All features at once: the plane in which components lie farthest apart.
+Or of all features at once, in the plane in which components lie farthest apart.
 """
 
 from __future__ import annotations
@@ -56,11 +56,19 @@ ROUNDS = 500
 HEAP = 1.7
 """Times their size that numbers in a heap take, so that their lines are seen between them."""
 
+NAMED = 3
+"""Features that are named at each axis, those that go with it most."""
+
+RIDGE = 1e-9
+"""Added to variances of standardized features, so that those that say the same can be there."""
+
+Matrix = NDArray[np.float64]
+
 
 def _apart_from_each_other(
     share: NDArray[np.float64], correlation: NDArray[np.float64], most: int
 ) -> list[int]:
-    """Return features in which components differ, and which do not tell the same."""
+    """Features in which components differ, and which differ from each other."""
     chosen = [int(np.argmax(share))]
     while len(chosen) < most:
         same = np.abs(correlation[:, chosen]).max(axis=1)
@@ -73,7 +81,7 @@ def _apart_from_each_other(
 def rows_to_scatter(
     saved: SavedFit, parts: Parts, rows: EvaluationData | None, notes: list[str]
 ) -> tuple[NDArray[np.float64], Labels] | tuple[None, None]:
-    """Return the rows that are drawn, and their components; ``notes`` get what is to be said."""
+    """Rows that are drawn, and their components; ``notes`` get what is to be said."""
     if rows is None:
         if parts.variances is None:
             notes.append("only centres are drawn; give the data to see the rows of clusters")
@@ -99,18 +107,20 @@ def draw_pairs(
     along = in_a_plane(saved, columns, notes) or list(range(d))
     X, labels = rows_to_scatter(saved, parts, rows, notes)
     if columns is None:
-        most, share = min(PAIRED, len(along)), saved.answer.telling_shares[along]
-        chosen = along if len(along) <= most else np.array(along)[
-            _apart_from_each_other(share, _correlation(parts, X)[np.ix_(along, along)], most)
-        ].tolist()  # fmt: skip
-        columns = list(chosen)
+        columns, most = list(along), min(PAIRED, len(along))
         if len(along) > most:
+            share = saved.answer.telling_shares[along]
+            correlation = _correlation(parts, X)[np.ix_(along, along)]
+            columns = [along[j] for j in _apart_from_each_other(share, correlation, most)]
             notes.append(
                 f"{most} of {len(along)} features are drawn, in which components differ and which "
                 f"differ from each other; {others(MOST_PAIRED)}"
             )
     if X is not None:
-        far = int(_beyond(X, parts, columns).sum())
+        ends = np.array([_reach(X[:, j], parts, j) for j in columns])
+        with np.errstate(invalid="ignore"):
+            beyond = (X[:, columns] < ends[:, 0]) | (X[:, columns] > ends[:, 1])
+        far = int(beyond.any(axis=1).sum())
         if far:
             notes.append(f"{far} rows lie far out, beyond the axes of a panel or more")
     whole = set() if X is None else {j for j in columns if are_counts(X[:, j])}
@@ -179,9 +189,9 @@ def draw_pair(
         size, edge = (12, 0.7) if len(X) < 800 else (6, 0.5)
         # The largest lie below, so that none hides the others.
         for c in np.argsort(-np.bincount(labels, minlength=k), kind="stable").tolist():
-            own = X[labels == c]
+            rows = X[labels == c]
             axes.scatter(
-                own[:, x], own[:, y], s=size, marker=marker(c), edgecolors=colour(c),
+                rows[:, x], rows[:, y], s=size, marker=marker(c), edgecolors=colour(c),
                 rasterized=True, linewidths=edge, zorder=1,
                 # In grey it helps that every other one is hollow.
                 facecolors="none" if c % 2 else to_rgba(colour(c), 0.4),
@@ -190,8 +200,11 @@ def draw_pair(
     axes.update_datalim(centres)
     if parts.variances is not None:
         for c in range(k):
-            if crowded and X is not None and _holds_others(parts, c, x, y):
-                continue
+            if crowded and X is not None:  # is another centre inside the inner ellipse?
+                away = np.delete(centres, c, axis=0) - centres[c]
+                inverse = np.linalg.pinv(_covariance(parts, c, x, y))
+                if (np.einsum("ki,ij,kj->k", away, inverse, away) < 1).any():
+                    continue
             for deviations in DEVIATIONS[: 1 if crowded else 2]:
                 width, height, angle = _ellipse(parts, c, x, y, deviations)
                 axes.add_patch(Ellipse(
@@ -270,7 +283,7 @@ def move_apart(
     low: NDArray[np.float64],
     high: NDArray[np.float64],
 ) -> NDArray[np.float64]:
-    """Return middles (n, 2) of boxes of these sizes (n, 2), moved until none overlaps another.
+    """Middles (n, 2) of boxes of these sizes (n, 2), moved until none overlaps another.
 
     All lie between ``low`` and ``high``, (2,) each, where there is room.
     """
@@ -295,7 +308,7 @@ def move_apart(
 
 
 def _reach(values: NDArray[np.float64], parts: Parts, j: int) -> tuple[float, float]:
-    """Return from where to where an axis goes: over all rows, or without some that lie far out.
+    """Ends of an axis: over all rows, or without some that lie far out.
 
     Ellipses are within it too, but such as would leave rows less than half of the room.
     """
@@ -314,30 +327,16 @@ def _reach(values: NDArray[np.float64], parts: Parts, j: int) -> tuple[float, fl
     return float(low - pad), float(high + pad)
 
 
-def _beyond(X: NDArray[np.float64], parts: Parts, columns: Sequence[int]) -> NDArray[np.bool_]:
-    """Return which rows lie beyond the axes in any of these features, (n,)."""
-    ends = np.array([_reach(X[:, j], parts, j) for j in columns])
-    with np.errstate(invalid="ignore"):
-        return np.asarray(((X[:, columns] < ends[:, 0]) | (X[:, columns] > ends[:, 1])).any(axis=1))
-
-
 def _covariance(parts: Parts, c: int, x: int, y: int) -> NDArray[np.float64]:
-    """Return the covariance (2, 2) of a component in two features."""
+    """Covariance (2, 2) of a component in two features."""
     assert parts.variances is not None
     if parts.full is None:
         return np.diag(parts.variances[c, [x, y]])
     return np.asarray(parts.full[c][np.ix_([x, y], [x, y])])
 
 
-def _holds_others(parts: Parts, c: int, x: int, y: int) -> bool:
-    """Whether the inner ellipse of a component holds the centre of another."""
-    away = np.delete(parts.means[:, [x, y]], c, axis=0) - parts.means[c, [x, y]]
-    inverse = np.linalg.pinv(_covariance(parts, c, x, y))
-    return bool((np.einsum("ki,ij,kj->k", away, inverse, away) < 1).any())
-
-
 def _ellipse(parts: Parts, c: int, x: int, y: int, deviations: float) -> tuple[float, float, float]:
-    """Return the axes of a component's ellipse and its angle in degrees."""
+    """Axes of a component's ellipse and its angle in degrees."""
     covariance = _covariance(parts, c, x, y)
     if covariance[0, 1] == 0:
         # Turned by a right angle, the rounding of one axis could be longer than the other.
@@ -350,7 +349,7 @@ def _ellipse(parts: Parts, c: int, x: int, y: int, deviations: float) -> tuple[f
 
 
 def _entries(saved: SavedFit, parts: Parts, with_data: bool) -> tuple[list[Line2D], str | None]:
-    """Return an entry a component, and what is said above them."""
+    """Legend's entry of each component, and what is said above them."""
     from matplotlib.lines import Line2D
 
     lines = parts.variances is not None
@@ -369,21 +368,10 @@ def _entries(saved: SavedFit, parts: Parts, with_data: bool) -> tuple[list[Line2
     return entries, f"ellipses: {reach}" if lines else "numbers: centres"
 
 
-def legend_of_pair(
-    figure: Figure, axes: Axes, saved: SavedFit, parts: Parts, with_data: bool, own: bool
-) -> None:
-    """Tell of the components below a figure of one panel, or in a panel of somebody else's."""
-    entries, title = _entries(saved, parts, with_data)
-    if own:
-        legend_below(figure, entries, title=title)
-    else:
-        axes.legend(handles=entries, title=title, fontsize=7, title_fontsize=7, framealpha=0.8)
-
-
 def _legend_of_pairs(
     figure: Figure, saved: SavedFit, parts: Parts, with_data: bool, inside: bool
 ) -> float:
-    """Tell of the components, and return the inches that this takes below the panels."""
+    """Draw a legend of the components; the inches that it takes below the panels."""
     entries, title = _entries(saved, parts, with_data)
     if not inside:
         return legend_below(figure, entries, title=title)
@@ -395,17 +383,8 @@ def _legend_of_pairs(
     return 0.0
 
 
-NAMED = 3
-"""Features that are named at each axis, those that go with it most."""
-
-RIDGE = 1e-9
-"""Added to variances of standardized features, so that those that say the same can be there."""
-
-Matrix = NDArray[np.float64]
-
-
 def separating_plane(parts: Parts) -> tuple[Matrix, Matrix, float]:
-    """Return the plane in which components lie farthest apart for how wide they are.
+    """Find the plane in which components lie farthest apart for how wide they are.
 
     These are Fisher's linear discriminants of the fitted mixture, from its parameters alone: with
     ``W = sum_k w_k Sigma_k`` within components and ``B`` the covariance of their means, the two
@@ -415,7 +394,7 @@ def separating_plane(parts: Parts) -> tuple[Matrix, Matrix, float]:
 
     Returned are directions (d, 2), along which one unit is the mean standard deviation within
     components; correlations (d, 2) of each feature with each of them, over the whole mixture; and
-    the share of what can be told between components, ``trace(W^-1 B)``, that is in this plane.
+    the share of what separates components, ``trace(W^-1 B)``, that is in this plane.
     """
     weights, means = parts.weights, parts.means
     assert parts.variances is not None
@@ -432,27 +411,22 @@ def separating_plane(parts: Parts) -> tuple[Matrix, Matrix, float]:
     values, vectors = np.linalg.eigh(within)
     whiten = vectors / np.sqrt(np.maximum(values, RIDGE))
     values, vectors = np.linalg.eigh(whiten.T @ between @ whiten)
-    values, found = values[::-1], (whiten @ vectors)[:, ::-1]
+    values, vectors = values[::-1], (whiten @ vectors)[:, ::-1]
     apart = min(len(weights) - 1, 2)
-    directions = found[:, :apart]
-    if apart < 2:
-        directions = np.column_stack([directions, _widest(between + within, within @ directions,
-                                                          2 - apart)])  # fmt: skip
-        directions /= np.sqrt(np.einsum("ja,ji,ia->a", directions, within, directions))
+    directions = vectors[:, :apart]
     total = between + within
+    if apart < 2:  # the largest variance, at right angles to these
+        basis = np.linalg.qr(within @ directions)[0]
+        rest = np.eye(len(total)) - basis @ basis.T
+        widest = np.linalg.eigh(rest @ total @ rest)[1][:, ::-1][:, : 2 - apart]
+        directions = np.column_stack([directions, widest])
+        directions /= np.sqrt(np.einsum("ja,ji,ia->a", directions, within, directions))
     spreads = np.sqrt(np.einsum("ja,ji,ia->a", directions, total, directions))
     correlations = total @ directions / spreads
     turn = np.sign(correlations[np.abs(correlations).argmax(axis=0), [0, 1]])
     whole = float(values.clip(min=0).sum())
     share = float(values[:apart].clip(min=0).sum()) / whole if whole > 0 else 0.0
     return unit[:, None] * directions * turn, correlations * turn, share
-
-
-def _widest(total: Matrix, beside: Matrix, count: int) -> Matrix:
-    """Return directions (d, count) of the largest variance, at right angles to ``beside``."""
-    basis = np.linalg.qr(beside)[0]
-    rest = np.eye(len(total)) - basis @ basis.T
-    return np.asarray(np.linalg.eigh(rest @ total @ rest)[1][:, ::-1][:, :count])
 
 
 def draw_projection(
@@ -479,7 +453,11 @@ def draw_projection(
     axes.set_xlabel(names[0], fontsize=8.5)
     axes.set_ylabel(names[1], fontsize=8.5)
     axes.set_title(what, fontsize=10, loc="left")
-    legend_of_pair(figure, axes, saved, parts, X is not None, own=ax is None)
+    entries, title = _entries(saved, parts, X is not None)
+    if ax is None:
+        legend_below(figure, entries, title=title)
+    else:  # in a panel of the user's
+        axes.legend(handles=entries, title=title, fontsize=7, title_fontsize=7, framealpha=0.8)
     alt = f"{what[:1].upper()}{what[1:]}. Axes: {'; '.join(names)}."
     return Picture(figure, alt.replace("\n", " "), notes)
 
@@ -487,7 +465,7 @@ def draw_projection(
 def _plane(
     saved: SavedFit, parts: Parts, X: Matrix | None, labels: Labels | None, features: list[str]
 ) -> tuple[Matrix, Matrix, list[str], str]:
-    """Return the plane that is drawn: its origin, directions, names of its axes, and its title."""
+    """The plane that is drawn: its origin, directions, names of its axes, and its title."""
     if len(features) == 2:
         # There is no other plane, and as they are they can be read.
         names = [words(name) for name in features]
@@ -502,7 +480,7 @@ def _plane(
 
 
 def _with_widths(saved: SavedFit, parts: Parts, X: Matrix | None, labels: Labels | None) -> Parts:
-    """Return parts with variances: clusters have those of rows around their centres.
+    """Parts with variances: clusters have those of rows around their centres.
 
     Where there are no rows, or too few, features count as if they did not depend on each other
     within clusters, with what their spread over all rows leaves for that.
@@ -516,13 +494,13 @@ def _with_widths(saved: SavedFit, parts: Parts, X: Matrix | None, labels: Labels
         return Parts(parts.weights, parts.means, np.diagonal(full, axis1=1, axis2=2), full)
     between = parts.weights @ (parts.means - parts.weights @ parts.means) ** 2
     shares = saved.answer.telling_shares
-    told = (shares > 0) & (between > 0)
-    within = np.where(told, between * np.maximum(1 / np.where(told, shares, 1.0) - 1, 0.01), 1.0)
+    known = (shares > 0) & (between > 0)
+    within = np.where(known, between * np.maximum(1 / np.where(known, shares, 1.0) - 1, 0.01), 1.0)
     return Parts(parts.weights, parts.means, np.broadcast_to(within, shape))
 
 
 def _seen(parts: Parts, origin: Matrix, directions: Matrix) -> Parts:
-    """Return the components as they are in the plane."""
+    """The components as they are in the plane."""
     means = (parts.means - origin) @ directions
     if parts.variances is None:
         return Parts(parts.weights, means)
@@ -534,14 +512,14 @@ def _seen(parts: Parts, origin: Matrix, directions: Matrix) -> Parts:
 
 
 def _of(parts: Parts, columns: list[int]) -> Parts:
-    """Return the components in some of the features."""
+    """The components in some of the features."""
     variances = None if parts.variances is None else parts.variances[:, columns]
     full = None if parts.full is None else parts.full[:, columns][:, :, columns]
     return Parts(parts.weights, parts.means[:, columns], variances, full)
 
 
 def _name(saved: SavedFit, names: list[str], correlations: Matrix, axis: int) -> str:
-    """Say with which features an axis goes most, and which way."""
+    """Name an axis by the features that it goes with most, and which way."""
     named = np.argsort(-np.abs(correlations), kind="stable")[:NAMED]
     most = 18 if axis else 24
     listed = ", ".join(

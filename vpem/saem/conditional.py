@@ -1,10 +1,8 @@
-"""The latents given the rows, at parameters that stay: means, intervals, moments of statistics.
+"""The latents given the rows, at parameters that stay, and what follows from them.
 
-Observed information by Louis' formula: what completed rows say, less what latents hide.
-
-The log-likelihood of a model whose curves are made linear in the latents.
-
-The log-likelihood by importance sampling, and how far off it may be.
+Means, intervals and moments of statistics by draws or formulas; the observed information by Louis'
+formula, what completed rows say less what latents hide; the log-likelihood by importance sampling,
+and that of a model whose curves are made linear in the latents.
 """
 
 from __future__ import annotations
@@ -32,7 +30,25 @@ STRONG = 0.3
 """Correlation at the largest lag by which draws stay alike."""
 
 MOST_NUMBERS = 1 << 24
-"""Of draws of a wide model that are held at a time."""
+"""Of draws of a wide model that are in memory at a time."""
+
+DROP = 5e-5
+"""Of a log-density, by a nudge of one parameter: a hundredth of its standard error, were no latents
+hidden, whatever its units."""
+
+DISTINCT = 5.0
+"""Least share of a parameter's complete information that draws can tell from none, if independent
+ones of as many individuals: over the root of their number."""
+
+NUDGE = 1e-4
+"""Of a latent, in its sd between individuals, for the slopes of curves."""
+
+BATCH = 250
+MOST_DRAWN = 1 << 22
+"""Of draws of rows that are in memory at a time."""
+
+FEW = 20
+"""Draws a latent below which their correlations are shrunk."""
 
 
 @dataclass(frozen=True)
@@ -81,23 +97,33 @@ def sample_conditional(
         return _sample_blocks(model, theta, sampler, chains, streams, after, late, n_iter, level)
     model = model.about(theta)
     n_chains, n, q = chains.z.shape
-    check_memory(2 * 8 * n_iter * n_chains * n * q, "the draws of all individuals")
-    draws = np.empty((n_iter * n_chains, n, q))
-    middle = model.statistics(chains.z)  # about which squares are added: nothing cancels
-    with np.errstate(over="ignore", invalid="ignore"):
-        first, second = _walk(model, theta, sampler, chains, streams, draws, middle, after, late)
-    if not np.isfinite(second).all():
-        raise NumericalError(
-            "latents ran away at the estimates; take smaller steps, or another sampler than "
-            f"{sampler.name}"
-        )
     n_draws = n_iter * n_chains
+    check_memory(2 * 8 * n_draws * n * q, "the draws of all individuals")
+    draws = np.empty((n_draws, n, q))
+    middle = model.statistics(chains.z)  # about which squares are added: nothing cancels
+    among, size = model.individuals, middle.shape[1]
+    first = np.zeros_like(middle)  # sums of statistics (n, P), and of their products, by part
+    second = np.zeros((len(among.parts), size, size))
+    with np.errstate(over="ignore", invalid="ignore"):
+        for k in range(n_iter):
+            sampler.move(model, theta, chains, streams, after + k + 1, max(1, late + k))
+            draws[k * n_chains : (k + 1) * n_chains] = chains.z
+            apart = model.statistics_by_chain(chains.z) - middle
+            first += apart.sum(axis=0)
+            heavy = apart if among.weights is None else apart * among.weights[:, None]
+            for moments, part in zip(second, among.parts, strict=True):
+                moments += apart[:, part].reshape(-1, size).T @ heavy[:, part].reshape(-1, size)
+    _check_finite(second, sampler)
     first /= n_draws
+    heavy = among.weighed(first, among.weights)
+    parts = zip(second / n_draws, among.parts, strict=True)
+    # Second moments of each part about the means of its individuals.
+    second = np.array([moments - first[part].T @ heavy[part] for moments, part in parts])
     means = draws.mean(axis=0)
     apart = draws - means
     covariances = np.einsum("cni,cnj->nij", apart, apart) / n_draws
-    seen, among = model.shown(draws), model.individuals
-    lower, upper = np.quantile(seen, [(1 - level) / 2, (1 + level) / 2], axis=0)
+    reported = model.shown(draws)
+    lower, upper = np.quantile(reported, [(1 - level) / 2, (1 + level) / 2], axis=0)
     return Conditional(
         means,
         covariances,
@@ -105,11 +131,19 @@ def sample_conditional(
         upper,
         level,
         among.total(middle + first),
-        among.add(_about(second / n_draws, first, among)),
-        _shrinkage(model, theta, means, seen.var(axis=0)),
+        among.add(second.reshape(len(second), size, size)),
+        _shrinkage(model, theta, means, reported.var(axis=0)),
         n_draws,
         np.ones(q) if sampler.name == "exact" else _times(draws, means, n_chains, among),
     )
+
+
+def _check_finite(moments: Vector, sampler: Sampler) -> None:
+    if not np.isfinite(moments).all():
+        raise NumericalError(
+            "latents ran away at the estimates; take smaller steps, or another sampler than "
+            f"{sampler.name}"
+        )
 
 
 def exact_conditional(model: SaemModel, theta: Vector, level: float) -> Conditional:
@@ -171,20 +205,16 @@ def _sample_blocks(
     means, variances, lower, upper = np.zeros((4, n, q))
     size = max(1, MOST_NUMBERS // (n_iter * n_chains * q))
     for begin in range(0, n, size):
-        some = np.arange(begin, min(n, begin + size))
-        own, part, keys = model.take(some), chains.take(some), streams.take(some)
-        draws = np.empty((n_iter * n_chains, len(some), q))
+        block = np.arange(begin, min(n, begin + size))
+        part, own, keys = model.take(block), chains.take(block), streams.take(block)
+        draws = np.empty((n_iter * n_chains, len(block), q))
         for k in range(n_iter):
-            sampler.move(own, theta, part, keys, after + k + 1, max(1, late + k))
-            draws[k * n_chains : (k + 1) * n_chains] = own.shown(part.z)
-        chains.put(some, part)
-        means[some], variances[some] = draws.mean(axis=0), draws.var(axis=0)
-        lower[some], upper[some] = np.quantile(draws, [(1 - level) / 2, (1 + level) / 2], axis=0)
-    if not np.isfinite(means).all():
-        raise NumericalError(
-            f"latents ran away at the estimates; take smaller steps, or another sampler than "
-            f"{sampler.name}"
-        )
+            sampler.move(part, theta, own, keys, after + k + 1, max(1, late + k))
+            draws[k * n_chains : (k + 1) * n_chains] = part.shown(own.z)
+        chains.put(block, own)
+        means[block], variances[block] = draws.mean(axis=0), draws.var(axis=0)
+        lower[block], upper[block] = np.quantile(draws, [(1 - level) / 2, (1 + level) / 2], axis=0)
+    _check_finite(means, sampler)
     among = model.individuals
     within, between = among.mean(variances), among.variance(means)
     none = np.empty((0, 0))
@@ -195,48 +225,6 @@ def _sample_blocks(
     )  # fmt: skip
 
 
-def _about(second: Vector, first: Vector, among: Individuals) -> Vector:
-    """Second moments (m, P, P) of each part about the means of its individuals (n, P)."""
-    heavy = among.weighed(first, among.weights)
-    parts = zip(second, among.parts, strict=True)
-    each = [own - first[part].T @ heavy[part] for own, part in parts]
-    return np.array(each).reshape(second.shape)
-
-
-def _walk(
-    model: SaemModel,
-    theta: Vector,
-    sampler: Sampler,
-    chains: Chains,
-    streams: Streams,
-    draws: Vector,
-    middle: Vector,
-    after: int,
-    late: int,
-) -> tuple[Vector, Vector]:
-    """Fill draws; sums of statistics (n, P), and of all their products about a middle, by part."""
-    n_chains, size, data = len(chains.z), middle.shape[1], model.individuals
-    first = np.zeros_like(middle)
-    second = np.zeros((len(data.parts), size, size))
-    for k in range(len(draws) // n_chains):
-        sampler.move(model, theta, chains, streams, after + k + 1, max(1, late + k))
-        draws[k * n_chains : (k + 1) * n_chains] = chains.z
-        apart = model.statistics_by_chain(chains.z) - middle
-        first += apart.sum(axis=0)
-        heavy = apart if data.weights is None else apart * data.weights[:, None]
-        for own, part in zip(second, data.parts, strict=True):
-            own += apart[:, part].reshape(-1, size).T @ heavy[:, part].reshape(-1, size)
-    return first, second
-
-
-DROP = 5e-5
-"""Of a log-density, by a nudge of one parameter: a hundredth of its standard error, were no latents
-hidden, whatever its units."""
-TOLD = 5.0
-"""Least share of a parameter's complete information that draws can tell from none, if independent
-ones of as many individuals: over the root of their number."""
-
-
 def observed_information(model: SaemModel, theta: Vector, given: Conditional) -> Vector:
     """Return the observed information (p, p), ``-d^2 log g(y; theta)``, at a maximum.
 
@@ -244,59 +232,77 @@ def observed_information(model: SaemModel, theta: Vector, given: Conditional) ->
     follow from the statistics' conditional means and covariances, which devices can add up, and
     from derivatives of ``phi`` and ``psi``, by central differences. NaN for a parameter of which
     rows say so little (a variance that is zero, say) that draws cannot tell it from nothing.
-    Latents with such a variance are taken to move with their means, of which rows tell, given it.
+    Latents with such a variance are taken to move with their means, of which rows say something.
     """
 
-    def told(at: SaemModel) -> Vector:
+    def information_of(at: SaemModel) -> Vector:
         complete, hidden = complete_and_hidden(at, theta, given)
-        found: Vector = complete - hidden
-        lost = np.diag(found) <= least * np.maximum(np.diag(complete), 0.0)
-        found[lost] = found[:, lost] = np.nan
-        return found
+        information: Vector = complete - hidden
+        lost = np.diag(information) <= least * np.maximum(np.diag(complete), 0.0)
+        information[lost] = information[:, lost] = np.nan
+        return information
 
     least = least_share(model, given)
-    found = told(model)
-    lost = {name for name, at in zip(model.parameters, np.diag(found), strict=True) if np.isnan(at)}
+    information = information_of(model)
+    own = zip(model.parameters, np.diag(information), strict=True)
+    lost = {name for name, value in own if np.isnan(value)}
     flat = np.array([f"var({latent})" in lost for latent in model.latents], dtype=np.bool_)
-    return told(model.about(theta).carrying(flat)) if flat.any() else found
+    return information_of(model.about(theta).carrying(flat)) if flat.any() else information
 
 
 def least_share(model: SaemModel, given: Conditional) -> float:
     """Least share of a parameter's complete information that draws can tell from none."""
-    return min(0.5, TOLD / float(np.sqrt(given.n_draws * max(model.counts.individuals, 1))))
+    return min(0.5, DISTINCT / float(np.sqrt(given.n_draws * max(model.counts.individuals, 1))))
 
 
 def complete_and_hidden(
     model: SaemModel, theta: Vector, given: Conditional
 ) -> tuple[Vector, Vector]:
-    """Return the complete information (p, p), and what latents hide of it.
-
-    Their difference is the observed information; arguments as of `observed_information`.
-    """
+    """Complete information (p, p), and what latents hide of it: the rest is observed."""
     p, size = len(theta), model.size
 
     def density(at: Vector) -> float:
         return model.log_density(given.statistics, model.counts, at)
 
-    here = density(theta)
-    steps = np.diag([_nudge(density, theta, here, i) for i in range(p)])
+    middle = density(theta)
+    steps = np.diag([_nudge(density, theta, middle, i) for i in range(p)])
     sizes = np.diag(steps)
-    bend = np.empty((p, p))
+    hessian = np.empty((p, p))
     for i in range(p):
         ends = density(theta + steps[i]) + density(theta - steps[i])
-        bend[i, i] = (ends - 2 * here) / sizes[i] ** 2
+        hessian[i, i] = (ends - 2 * middle) / sizes[i] ** 2
         for j in range(i):
             same = density(theta + steps[i] + steps[j]) + density(theta - steps[i] - steps[j])
             cross = density(theta + steps[i] - steps[j]) + density(theta - steps[i] + steps[j])
-            bend[i, j] = bend[j, i] = (same - cross) / (4 * sizes[i] * sizes[j])
-    nobody = Counts(0, 0)
+            hessian[i, j] = hessian[j, i] = (same - cross) / (4 * sizes[i] * sizes[j])
+    none = Counts(0, 0)
     slopes = np.empty((p, size))  # of phi
     for i in range(p):
         for k, unit in enumerate(np.eye(size)):
-            up, down = (model.log_density(unit, nobody, theta + s * steps[i]) for s in (1, -1))
+            up, down = (model.log_density(unit, none, theta + s * steps[i]) for s in (1, -1))
             slopes[i, k] = (up - down) / (2 * sizes[i])
     hidden = slopes @ given.spread @ slopes.T
-    return -bend, (hidden + hidden.T) / 2
+    return -hessian, (hidden + hidden.T) / 2
+
+
+def _nudge(density: Callable[[Vector], float], theta: Vector, middle: float, i: int) -> float:
+    """Step of one parameter, up and down, that changes a log-density by about `DROP`."""
+    noise = 1e4 * np.finfo(np.float64).eps * max(abs(middle), 1.0)
+    size = 1e-5 * abs(float(theta[i])) or 1e-12
+    for _ in range(60):
+        nudge = np.zeros(len(theta))
+        nudge[i] = size
+        with np.errstate(all="ignore"):
+            change = abs(density(theta + nudge) + density(theta - nudge) - 2 * middle) / 2
+        if DROP / 2 <= change <= 2 * DROP:
+            break
+        if not np.isfinite(change):
+            size /= 4
+        elif change <= noise:
+            size *= 8
+        else:
+            size *= float(np.clip(np.sqrt(DROP / change), 1 / 8, 8))
+    return size
 
 
 @dataclass(frozen=True)
@@ -317,7 +323,7 @@ class Certainty:
 
     @staticmethod
     def of(model: SaemModel, theta: Vector, given: Conditional) -> Certainty:
-        """Say it by draws of latents; of a wide model nothing."""
+        """By draws of latents; of a wide model nothing is known."""
         if model.wide:
             none, unknown = np.empty((0, 0)), np.full(len(theta), np.nan)
             return Certainty(none, none, unknown, unknown, unknown)
@@ -329,56 +335,32 @@ class Certainty:
         return Certainty(information, covariance, errors, freedom, errors)
 
     def turned(self, by: Vector) -> Certainty:
-        """Say it of parameters that are ``by`` (p, p) times these, where some may be known.
-
-        What is made of nothing but parameters without errors has none.
-        """
+        """Of parameters that are ``by`` (p, p) times these; NaN if of none that has an error."""
         sure = ~np.isnan(np.diag(self.covariance))
         known = (by[:, sure] != 0).any(axis=1)
-        here = np.ix_(known, known)
+        block = np.ix_(known, known)
         information, covariance = np.full((2, *by.shape), np.nan)
         part = by[np.ix_(known, sure)]
-        covariance[here] = part @ self.covariance[np.ix_(sure, sure)] @ part.T
+        covariance[block] = part @ self.covariance[np.ix_(sure, sure)] @ part.T
         if sure.all():
             back = np.linalg.inv(by)
             information = back.T @ self.information @ back
         else:
-            information[here] = np.linalg.pinv(covariance[here], rcond=1e-14, hermitian=True)
+            information[block] = np.linalg.pinv(covariance[block], rcond=1e-14, hermitian=True)
         errors = np.sqrt(np.diag(covariance))
         return Certainty(information, covariance, errors, self.freedom, errors)
 
     @staticmethod
     def by(found: Integrated) -> Certainty:
-        """Say it by formulas."""
+        """By formulas."""
         errors = np.sqrt(np.diag(found.covariance))
         tested = np.where(np.isfinite(found.errors), found.errors, errors)
         return Certainty(found.information, found.covariance, errors, found.freedom, tested)
 
 
-def _nudge(density: Callable[[Vector], float], theta: Vector, here: float, i: int) -> float:
-    """Step of one parameter, up and down, that changes a log-density by about `DROP`."""
-    noise = 1e4 * np.finfo(np.float64).eps * max(abs(here), 1.0)
-    size = 1e-5 * abs(float(theta[i])) or 1e-12
-    for _ in range(60):
-        nudge = np.zeros(len(theta))
-        nudge[i] = size
-        with np.errstate(all="ignore"):
-            change = abs(density(theta + nudge) + density(theta - nudge) - 2 * here) / 2
-        if DROP / 2 <= change <= 2 * DROP:
-            break
-        if not np.isfinite(change):
-            size /= 4
-        elif change <= noise:
-            size *= 8
-        else:
-            size *= float(np.clip(np.sqrt(DROP / change), 1 / 8, 8))
-    return size
-
-
 def standard_errors(information: Vector, constraints: Vector | None = None) -> Vector:
     """Standard errors (p,) of an information matrix, as `covariance_of`; NaN where it is."""
-    found: Vector = np.sqrt(np.diag(covariance_of(information, constraints)))
-    return found
+    return np.asarray(np.sqrt(np.diag(covariance_of(information, constraints))), np.float64)
 
 
 def covariance_of(information: Vector, constraints: Vector | None = None) -> Vector:
@@ -389,12 +371,12 @@ def covariance_of(information: Vector, constraints: Vector | None = None) -> Vec
     of parameters as if each could change alone; the covariance is that of changes of which the sums
     ``constraints`` (c, p) are zero (`SaemModel.constraints`).
     """
-    found = np.full(information.shape, np.nan)
+    covariance = np.full(information.shape, np.nan)
     keep = np.flatnonzero(~np.isnan(np.diag(information)))
     part = information[np.ix_(keep, keep)]
     sizes = np.sqrt(np.maximum(np.diag(part), 0.0))
     if not len(keep) or not (sizes > 0).all() or not np.isfinite(part).all():
-        return found
+        return covariance
     free = np.eye(len(keep))  # directions in which parameters can change
     if constraints is not None and len(constraints):
         free = null_space(constraints[:, keep] / sizes)
@@ -402,37 +384,30 @@ def covariance_of(information: Vector, constraints: Vector | None = None) -> Vec
     values, vectors = np.linalg.eigh(free.T @ (part / np.outer(sizes, sizes)) @ free)
     if len(values) and values[0] > 1e-10:
         root = (free @ vectors) / np.sqrt(values) / sizes[:, None]
-        found[np.ix_(keep, keep)] = root @ root.T
-    return found
-
-
-NUDGE = 1e-4
-"""Of a latent, in its sd between individuals, for the slopes of curves."""
+        covariance[np.ix_(keep, keep)] = root @ root.T
+    return covariance
 
 
 def linearized_log_likelihood(model: SaemModel, theta: Vector, means: Vector) -> float:
-    """Return the log-likelihood where each curve is its tangent at the individual's latents.
+    """Log-likelihood where each curve is its tangent at the individual's latents, (n, q).
 
     Measurements of an individual are then normal, with mean ``f(z) + J (m - z)`` and covariance
     ``J Omega J^T + Sigma(z)``: J the slopes of the curve, m and Omega the latents' mean and
-    covariance before rows, Sigma the residual variances. Exact where curves are lines. Tangents
-    touch at conditional means (n, q). NaN where measurements given the latents are not normal, or
-    limits, or certain.
+    covariance before rows, Sigma the residual variances. Exact where curves are lines. NaN where
+    measurements given the latents are not normal, or limits, or certain.
     """
     if not model.normal_rows:
         return float("nan")
-    mine, model = model.individuals, model.about(theta)
+    mine = model.individuals
     with np.errstate(all="ignore"):
-        each = _each(model, theta, means)
+        each = _tangent_log_likelihoods(model.about(theta), theta, means)
     censored = mine.covariates.get("censored")
     if censored is not None:
         each = np.where(mine.sums(np.abs(censored)) > 0, np.nan, each)
     return float(mine.total(each))
 
 
-def _each(model: SaemModel, theta: Vector, means: Vector) -> Vector:
-    """Log-likelihoods (n,)."""
-    model = model.about(theta)
+def _tangent_log_likelihoods(model: SaemModel, theta: Vector, means: Vector) -> Vector:
     mine, q = model.individuals, means.shape[1]
     prior, omega = model.prior(theta, mine)
     values, vectors = np.linalg.eigh(omega)
@@ -456,15 +431,7 @@ def _each(model: SaemModel, theta: Vector, means: Vector) -> Vector:
     known = np.linalg.solve(np.where(np.isnan(inner), np.eye(q), inner), right[..., None])[..., 0]
     squares = mine.sums(rest**2) - (right * known).sum(axis=1)
     sizes = mine.sums(2 * np.log(sds)) + np.linalg.slogdet(inner)[1]
-    found: Vector = -0.5 * (mine.counts * LOG_2_PI + squares + sizes)
-    return found
-
-
-BATCH = 250
-MOST_DRAWN = 1 << 22
-"""Of draws of rows that are held at a time."""
-FEW = 20
-"""Draws a latent below which their correlations are shrunk."""
+    return np.asarray(-0.5 * (mine.counts * LOG_2_PI + squares + sizes), np.float64)
 
 
 @dataclass(frozen=True)
@@ -561,5 +528,5 @@ def _roots(given: Conditional) -> Vector:
     correlations[:, range(q), range(q)] = 1.0
     values, vectors = np.linalg.eigh(correlations)
     values = np.maximum(values, 1e-12)
-    found: Vector = np.linalg.cholesky(np.einsum("nij,nj,nkj->nik", vectors, values, vectors))
-    return sd[:, :, None] * found
+    roots: Vector = np.linalg.cholesky(np.einsum("nij,nj,nkj->nik", vectors, values, vectors))
+    return sd[:, :, None] * roots

@@ -1,6 +1,6 @@
-"""Doses of individuals: when, how much, and over how long.
+"""Doses of individuals, when, how much and over how long, also as lines of a table.
 
-Lines of a table that are doses, in the columns that pharmacometricians write.
+Such lines have the columns that pharmacometricians write.
 """
 
 from __future__ import annotations

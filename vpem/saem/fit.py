@@ -1,4 +1,4 @@
-"""`fit_saem`: a model fitted to individuals on devices, with all that is told of the fit."""
+"""`fit_saem`: a model fitted to individuals on devices, and what draws say at the estimates."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from vpem.saem.conditional import (
     importance_log_likelihood,
     sample_conditional,
 )
-from vpem.saem.individuals import Individuals, Together
+from vpem.saem.individuals import AllIndividuals, Individuals
 from vpem.saem.models.mixed import Framed
 from vpem.saem.models.model import (
     INCOMPLETE,
@@ -38,7 +38,6 @@ from vpem.saem.models.model import (
 from vpem.saem.results import (
     People,
     SaemFit,
-    acceptance_of,
     corpus_facts,
     network_report,
     spread_of,
@@ -99,7 +98,7 @@ def fit_saem(
         rounds every device keeps a statistic of its own (`vpem.saem.server`). Where devices
         live in several processes (`vpem.sums.connect.spread_workers`) this is called in each, with
         the individuals of its own devices, device by device, and ``devices`` of all; results are
-        the same everywhere but for what is told of individuals, of which each has its own.
+        the same everywhere but for what they say of individuals, of which each has its own.
     sampler : {"auto", "exact", "metropolis", "langevin", "mala", "hmc"} or Sampler
         With ``auto`` it is ``exact`` where the model's latents can be drawn so and no option is
         given that only others have, else ``metropolis``; settings say which.
@@ -108,10 +107,10 @@ def fit_saem(
     gradient_codec : str or Codec, optional
         Of the sampler ``langevin``.
     start, callback
-        See `vpem.saem.saem.run_saem`. A callback that has a method ``announce`` is told in words
-        of each part of the work that comes after the iterations, when it begins.
+        See `vpem.saem.saem.run_saem`. Of a callback the method ``announce``, if it has one, gets a
+        message when each part of the work begins that comes after the iterations.
     saver : Saver, optional
-        Keeps checkpoints, and has the one to go on from (`vpem.files.checkpoints.FileSaver`).
+        Keeps checkpoints, and has the one to resume (`vpem.files.checkpoints.FileSaver`).
 
     Returns
     -------
@@ -156,7 +155,8 @@ def fit_saem(
         saver=saving.inner(None),
     )  # fmt: skip
     warn_unless_settled(run, asked.tol)
-    acceptance = acceptance_of(individuals, run.chains)
+    tried = individuals.largest(np.array([run.chains.tried.any()], dtype=np.uint8))[0]
+    acceptance = run.chains.accepted / np.maximum(run.chains.tried, 1) if tried else None
     theta, trace = run.canonical(fitted)
     theta, given, likelihood, certain = _look_closer(
         fitted, theta, chosen, run, asked, callback, server
@@ -198,7 +198,7 @@ def _settings(
     server: SaemServer | SaemNeighbours,
     asked: SaemSettings,
 ) -> Report:
-    """Return how the fit was asked for, as JSON can hold it."""
+    """The fit's settings, as JSON can hold them."""
     return {
         "devices": held.n_workers, "sampler": sampler.name, "sampler_options": options_of(sampler),
         **asked.values("level"), "n_chains": chains_of(sampler, held.n_samples, asked.n_chains),
@@ -211,7 +211,7 @@ def _settings(
 
 
 def _among(individuals: Individuals, held: Workers, network: Network | None) -> Individuals:
-    """Return the individuals of this process, who know of those of others."""
+    """The individuals of this process, with totals over those of all."""
     if hasattr(individuals, "runs"):
         raise refusal("saem", "disk")
     if not isinstance(network, Network | None):
@@ -242,7 +242,7 @@ def _among(individuals: Individuals, held: Workers, network: Network | None) -> 
             parts = [np.arange(*pair) for pair in pairwise(ends)]
     some = [individuals] if parts is None else [individuals.take(part) for part in parts]
     sizes = np.array([[*one.number, *one.everyone] for one in some]).reshape(len(some), 4)
-    return replace(individuals, together=Together(place, numbers, sizes, parts))
+    return replace(individuals, together=AllIndividuals(place, numbers, sizes, parts))
 
 
 def _check_masked(
@@ -276,8 +276,8 @@ def _shares(individuals: Individuals, held: Workers) -> Vector:
         shares: Vector = held.counts / held.n_samples
         return shares
     numbers = np.arange(held.n_samples) if together is None else together.numbers
-    found = np.bincount(held.worker_of[numbers], weights, held.n_workers).astype(np.float64)
-    shares = individuals.add(found[None]) / individuals.everyone[0]
+    sums = np.bincount(held.worker_of[numbers], weights, held.n_workers).astype(np.float64)
+    shares = individuals.add(sums[None]) / individuals.everyone[0]
     return shares
 
 
@@ -291,7 +291,7 @@ def _facts(
     asked: SaemSettings,
     start: Vector | None,
 ) -> State:
-    """Return what must be the same when a run goes on from a checkpoint."""
+    """What must be the same when a run resumes from a checkpoint."""
     data = made.individuals
     named = isinstance(model, str)
     options = all_options(str(model), model_options or {}) if named else None
@@ -322,15 +322,15 @@ def _look_closer(
     callback: Callable[[SaemProgress], None] | None,
     server: SaemServer | SaemNeighbours,
 ) -> tuple[Vector, Conditional, LogLikelihood, Certainty]:
-    """Say all by formulas, which may better the estimates; or draw latents at the estimates."""
-    found = model.integrated(theta, run.converged and exact_at(server, asked))
-    if found is not None:
+    """By formulas, which may improve the estimates; or by draws of latents at the estimates."""
+    exact = model.integrated(theta, run.converged and exact_at(server, asked))
+    if exact is not None:
         if not run.converged:
-            server.add_formulas(*found.numbers, len(theta))
-        given = exact_conditional(model, found.theta, asked.level)
-        value, sure = model.individuals.total(found.each), np.full(model.n, np.inf)
-        likelihood = LogLikelihood(float(value), 0.0, found.each, sure)
-        return found.theta, given, likelihood, Certainty.by(found)
+            server.add_formulas(*exact.numbers, len(theta))
+        given = exact_conditional(model, exact.theta, asked.level)
+        value, sure = model.individuals.total(exact.each), np.full(model.n, np.inf)
+        likelihood = LogLikelihood(float(value), 0.0, exact.each, sure)
+        return exact.theta, given, likelihood, Certainty.by(exact)
     announce = getattr(callback, "announce", lambda _: None)
     streams = Streams.of(model.individuals.names, asked.seed)
     n_conditional, n_importance = asked.n_conditional, asked.n_importance
@@ -349,13 +349,13 @@ def _look_closer(
     server.sum_up(3 if model.normal_rows else 2, model.wide)
     certain = Certainty.of(model, theta, given)
     if isinstance(model, Framed):
-        certain, given = certain.turned(model.jacobian), model.about(theta).told(given)
+        certain, given = certain.turned(model.jacobian), model.about(theta).reported(given)
         theta = model.outside(theta)
     return theta, given, likelihood, certain
 
 
 def _begun(saving: OneRun, model: SaemModel, start: Vector | None) -> Vector | None:
-    """Return what a run begins with: where another was, or what the user gives."""
+    """What a run begins with: where another was, or what the user gives."""
     begun = saving.begins_at(lambda loop: {"theta": loop["run"]["theta"].copy()})
     if begun is not None:
         check({"theta": Array("f8", (len(model.parameters),))}, begun, KEPT)
@@ -399,10 +399,10 @@ def _sampler(
     more = {} if gradient_codec is None else {"codec": gradient_codec}
     if not isinstance(sampler, str) and (options or more):
         raise InputError("a sampler that is made has its options; give a name, or no options")
-    found = sampler_of(sampler, **options, **more)
-    if model.discrete and found.name != "exact":
+    chosen = sampler_of(sampler, **options, **more)
+    if model.discrete and chosen.name != "exact":
         raise InputError(
-            f"latents of {type(model).__name__} are discrete, which {found.name} cannot move; take "
-            "the sampler exact"
+            f"latents of {type(model).__name__} are discrete, which {chosen.name} cannot move; "
+            "take the sampler exact"
         )
-    return found
+    return chosen

@@ -1,8 +1,7 @@
-"""What is taken over all individuals, of whom each process has those of its own devices.
+"""Repeated measurements: individuals as runs of rows, with times, values and covariates.
 
-Repeated measurements: individuals as runs of rows, with times, values and covariates.
-
-Documents as individuals: words are numbers in a vocabulary, and values how often they come.
+Documents are individuals too: times are numbers of words in a vocabulary, and values how often
+these come. Each process has the individuals of its own devices; totals are over those of all.
 """
 
 from __future__ import annotations
@@ -23,8 +22,12 @@ from vpem.saem.doses import Doses
 
 Vector = NDArray[np.float64]
 
+LAST = (1 << 63) - 1
+TOP = np.uint64(1 << 63)
+ONE = np.uint64(1)
 
-class Together:
+
+class AllIndividuals:
     """Individuals of all processes: only sums over them, and counts, leave a process.
 
     ``numbers`` (n_here,) say which of all those of this process are, ``sizes`` (m, 4) are
@@ -45,54 +48,54 @@ class Together:
         self.sizes: tuple[float, ...] = tuple(self.add(sizes).tolist())
 
     def add(self, values: Vector) -> Any:
-        """Return the sum of what all parts of all processes have, (m, ...)."""
+        """Sum over all parts, (m, ...), of all processes."""
         if self.parts is None:
             return self.place.allreduce(np.asarray(values[0]))
         flat = values.astype(np.float64).reshape(len(values), int(np.prod(values.shape[1:])))
         return self.place.add_up(flat).reshape(values.shape[1:])
 
     def of(self, values: Vector, which: NDArray[np.intp]) -> Vector:
-        """Return the values (m, ...) of some of all individuals, each known to its own process."""
-        found = np.zeros((len(which), *values.shape[1:]))
+        """Values (m, ...) of some of all individuals, each known to its own process."""
+        local = np.zeros((len(which), *values.shape[1:]))
         place = {number: row for row, number in enumerate(self.numbers.tolist())}
         for one, number in enumerate(which.tolist()):
             if number in place:
-                found[one] = values[place[number]]
-        shared: Vector = self.place.allreduce(found)
+                local[one] = values[place[number]]
+        shared: Vector = self.place.allreduce(local)
         return shared
 
     def largest(self, values: Any) -> Any:
-        """Return the largest of all processes' values; where sums are masked, not whose it is."""
+        """Largest of all processes' values; where sums are masked, not whose it is."""
         if self.parts is None:
             return self.engine.allreduce(values, "max")
-        given = np.asarray(values)
-        flat = given.ravel()
-        if given.dtype.kind in "bu":
-            return self.place.any(flat > 0).astype(given.dtype).reshape(given.shape)
+        local = np.asarray(values)
+        flat = local.ravel()
+        if local.dtype.kind in "bu":
+            return self.place.any(flat > 0).astype(local.dtype).reshape(local.shape)
         bits = flat.astype(np.float64).view(np.int64)
         keys = bits ^ ((bits >> 63) & LAST)  # ordered as the numbers are
-        found = self.place.largest(np.tile(keys, (len(self.parts), 1)), -LAST - 1, LAST)
-        turned = found ^ ((found >> 63) & LAST)
-        return np.asarray(turned, dtype=np.int64).view(np.float64).reshape(given.shape)
+        most = self.place.largest(np.tile(keys, (len(self.parts), 1)), -LAST - 1, LAST)
+        back = most ^ ((most >> 63) & LAST)
+        return np.asarray(back, dtype=np.int64).view(np.float64).reshape(local.shape)
 
     def same(self, times: Vector | None) -> Vector | None:
-        """Return the times (T,) of all processes that have any; None if they differ."""
+        """Times (T,) of all processes that have any; None if they differ."""
         if self.parts is None:
             first, *others = [one for one in self.engine.allgather(times) if one is not None]
             return first if all(np.array_equal(first, one) for one in others) else None
         width = int(self.largest(np.array([0.0 if times is None else len(times)]))[0])
         odd = times is not None and len(times) != width
-        own = np.full((2, width), -np.inf)
+        local = np.full((2, width), -np.inf)
         if times is not None and not odd:
-            own = np.stack([times, -times])
-        ends = self.largest(own)
+            local = np.stack([times, -times])
+        ends = self.largest(local)
         differ = self.place.any([odd])[0] or not np.array_equal(ends[0], -ends[1])
         return None if differ else np.asarray(ends[0])
 
     def median(self, values: Vector) -> Vector:
-        """Return the median of each column (n_here, q), NaN left out, found by counting.
+        """Median of each column (n_here, q), NaN left out.
 
-        By bisection of the bits of a number: all that is told are counts of values below some.
+        By bisection of the bits of a number: what leaves a process are counts of values below some.
         """
         bits = np.ascontiguousarray(values).view(np.int64)
         keys = np.where(bits < 0, ~bits.view(np.uint64), bits.view(np.uint64) | TOP)
@@ -106,49 +109,69 @@ class Together:
             enough = below > ranks
             high, low = np.where(enough, middle, high), np.where(enough, low, middle + ONE)
         ends = np.where(high & TOP, high ^ TOP, ~high).view(np.float64)
-        found: Vector = ends.sum(axis=0) / 2
-        return found
+        return np.asarray(ends.sum(axis=0) / 2, np.float64)
 
     def _count(self, flags: NDArray[np.bool_]) -> NDArray[np.intp]:
-        """Count over all individuals flags (r, n_here, q) of those here: (r, q)."""
+        """Flags (r, n_here, q) counted over all individuals: (r, q)."""
         if self.parts is None:
             return self.place.allreduce(flags.sum(axis=1))
         each = np.array([flags[:, part].sum(axis=1).ravel() for part in self.parts], np.float64)
         flat = each.reshape(len(self.parts), flags.shape[0] * flags.shape[2])
-        found: NDArray[np.intp] = np.rint(self.place.add(flat)).astype(np.intp)
-        return found.reshape(flags.shape[0], flags.shape[2])
+        counts: NDArray[np.intp] = np.rint(self.place.add(flat)).astype(np.intp)
+        return counts.reshape(flags.shape[0], flags.shape[2])
 
 
-LAST = (1 << 63) - 1
-TOP = np.uint64(1 << 63)
-ONE = np.uint64(1)
+@dataclass(frozen=True, eq=False)
+class Individuals(Shown, facts="{n_individuals:individual}, {values.size:row}, {source}"):
+    """Measurements in long form: the rows of an individual are a run, of one row at least.
 
+    Numbers, totals and means are over all individuals, those of other processes too.
+    """
 
-class Everyone:
-    """What is taken over all individuals, those of other processes too, by those of this one."""
-
-    weights: Vector | None
-    together: Together | None
+    names: tuple[str, ...]  # (n,) all different
+    first: NDArray[np.intp]  # (n + 1,) rows first[i] to first[i + 1] are those of individual i
+    times: Vector  # (N,) finite; of documents the numbers of words
+    values: Vector  # (N,) finite; of documents how often words come
+    covariates: Mapping[str, Vector] = field(default_factory=dict)  # (N,); NaN: missing
+    source: str = "the data"  # for messages
+    # Names that "id", "time" and "value" have in a table they are from, and as "covariates" those
+    # of covariates that have another one there.
+    columns: Mapping[str, Any] = field(default_factory=dict)
+    weights: Vector | None = None  # (n,) how many copies of each count, above 0; None: one
+    together: AllIndividuals | None = None  # where others are in other processes
+    words: tuple[str, ...] | None = None  # vocabulary of documents
+    doses: Doses | None = None
 
     @property
     def n_individuals(self) -> int:
-        """Number of individuals of this process."""
-        raise NotImplementedError
+        """Number of individuals of this process, n."""
+        return len(self.names)
 
     @property
     def n_rows(self) -> int:
-        """Number of rows of this process."""
-        raise NotImplementedError
+        """Number of rows of this process, N."""
+        return len(self.times)
 
     @property
     def counts(self) -> NDArray[np.intp]:
-        """Rows of each individual, (n,)."""
-        raise NotImplementedError
+        """Number of rows of each individual, (n,)."""
+        return np.diff(self.first)
 
     @property
     def individual_of(self) -> NDArray[np.intp]:
         """Individual of each row, (N,)."""
-        raise NotImplementedError
+        return np.repeat(np.arange(self.n_individuals), self.counts)
+
+    @property
+    def contents(self) -> tuple[Any, ...]:
+        """All that is known of the individuals, by which they are recognised."""
+        doses = () if self.doses is None else (self.doses.first, *self.doses.columns)
+        return (
+            self.names, self.first, self.times, self.values, self.weights, *self.covariates,
+            *self.covariates.values(), *(self.words or ()), *doses,
+        )  # fmt: skip
+
+    # ---- over all individuals -------------------------------------------------------------------
 
     @property
     def number(self) -> tuple[int, int]:
@@ -200,19 +223,19 @@ class Everyone:
         return totals[0] if self.together is None else self.together.add(totals)
 
     def largest(self, values: Any) -> Any:
-        """Return the largest of all processes' values."""
+        """Largest of all processes' values."""
         return values if self.together is None else self.together.largest(values)
 
     def mean(self, values: Vector) -> Any:
-        """Return the mean of values (n, ...) of individuals."""
+        """Mean of values (n, ...) of individuals."""
         return self.total(values) / self.everyone[0]
 
     def variance(self, values: Vector) -> Any:
-        """Return the variance of values (n, ...) of individuals."""
+        """Variance of values (n, ...) of individuals."""
         return self.mean((values - self.mean(values)) ** 2)
 
     def mean_of_rows(self, values: Vector) -> Any:
-        """Return the mean of values (N, ...) of rows."""
+        """Mean of values (N, ...) of rows."""
         whose = self.individual_of
         weighed = self.weighed(values, None if self.weights is None else self.weights[whose])
         if not self.masked:
@@ -221,87 +244,16 @@ class Everyone:
         return self.add(np.array(each).reshape(len(each), *values.shape[1:])) / self.everyone[1]
 
     def median(self, values: Vector) -> Vector:
-        """Return the medians (q,) of values (n, q) of individuals, NaN left out."""
+        """Medians (q,) of values (n, q) of individuals, NaN left out."""
         if self.together is not None:
             return self.together.median(values)
-        found: Vector = np.nanmedian(values, axis=0)
-        return found
+        return np.asarray(np.nanmedian(values, axis=0), np.float64)
 
     def of(self, values: Vector, which: NDArray[np.intp]) -> Vector:
-        """Return the values (m, ...) of some of all individuals."""
+        """Values (m, ...) of some of all individuals."""
         return values[which] if self.together is None else self.together.of(values, which)
 
-
-@dataclass(frozen=True, eq=False)
-class Individuals(Shown, Everyone, facts="{n_individuals:individual}, {values.size:row}, {source}"):
-    """Measurements in long form: the rows of an individual are a run.
-
-    Parameters
-    ----------
-    names : tuple of str
-        Of the individuals, all different, (n,).
-    first : ndarray of shape (n + 1,)
-        Rows ``first[i]`` to ``first[i + 1]`` are those of individual i; each has one at least.
-    times, values : ndarray of shape (N,)
-        When, and what was measured; finite.
-    covariates : mapping of str to ndarray of shape (N,)
-        Other columns; NaN where they are missing.
-    source : str
-        Where they are from, for messages.
-    columns : mapping
-        Names that the columns ``id``, ``time`` and ``value`` have in a table they are from, and as
-        ``covariates`` those of covariates that have another one there.
-    weights : ndarray of shape (n,), optional
-        How many copies of each individual count, above 0. None: one.
-    together : Together, optional
-        All individuals, where others are in other processes.
-    words : tuple of str, optional
-        A vocabulary, where individuals are documents: times are the numbers of words in it, values
-        how often they come.
-    doses : Doses, optional
-        What they were given, where rows of the table say so.
-    """
-
-    names: tuple[str, ...]
-    first: NDArray[np.intp]
-    times: Vector
-    values: Vector
-    covariates: Mapping[str, Vector] = field(default_factory=dict)
-    source: str = "the data"
-    columns: Mapping[str, Any] = field(default_factory=dict)
-    weights: Vector | None = None
-    together: Together | None = None
-    words: tuple[str, ...] | None = None
-    doses: Doses | None = None
-
-    @property
-    def n_individuals(self) -> int:
-        """Number of individuals, n."""
-        return len(self.names)
-
-    @property
-    def n_rows(self) -> int:
-        """Number of rows, N."""
-        return len(self.times)
-
-    @property
-    def counts(self) -> NDArray[np.intp]:
-        """Number of rows of each individual, (n,)."""
-        return np.diff(self.first)
-
-    @property
-    def contents(self) -> tuple[Any, ...]:
-        """All that is known of the individuals, by which they are recognised."""
-        doses = () if self.doses is None else (self.doses.first, *self.doses.columns)
-        return (
-            self.names, self.first, self.times, self.values, self.weights, *self.covariates,
-            *self.covariates.values(), *(self.words or ()), *doses,
-        )  # fmt: skip
-
-    @property
-    def individual_of(self) -> NDArray[np.intp]:
-        """Individual of each row, (N,)."""
-        return np.repeat(np.arange(self.n_individuals), self.counts)
+    # ---- of this process ------------------------------------------------------------------------
 
     def take(self, which: Any) -> Individuals:
         """Return some individuals, by themselves, in the order of their numbers in ``which``."""
@@ -334,10 +286,10 @@ class Individuals(Shown, Everyone, facts="{n_individuals:individual}, {values.si
         added: Vector = np.add.reduceat(values, self.first[:-1], axis=-1)
         return added
 
-    # ---- what models ask for ----------------------------------------------------------------
+    # ---- what models need -----------------------------------------------------------------------
 
     def covariate(self, name: str) -> Vector:
-        """Return a covariate (N,) that has no missing values."""
+        """Covariate (N,) that has no missing values."""
         column, _, word = name.partition("=")
         known = self.columns.get("words", {}).get(column, [])
         if name not in self.covariates and word in known:
@@ -360,23 +312,20 @@ class Individuals(Shown, Everyone, facts="{n_individuals:individual}, {values.si
         return values
 
     def product(self, name: str) -> Vector:
-        """Return a column (N,): a covariate, ``time``, or a product of such, ``time:x``."""
-        made = np.ones(self.n_rows)
+        """Column (N,): a covariate, ``time``, or a product of such, ``time:x``."""
+        column = np.ones(self.n_rows)
         for part in name.split(":"):
-            made = made * (self.times if part == "time" else self.covariate(part))
-        return made
+            column = column * (self.times if part == "time" else self.covariate(part))
+        return column
 
     def changes(self, name: str) -> NDArray[np.intp]:
-        """Return the rows whose covariate is not that of the individual's first row."""
+        """Rows whose covariate is not that of the individual's first row."""
         values = self.covariate(name)
         each: Vector = values[self.first[:-1]]
         return np.flatnonzero(values != each[self.individual_of])
 
     def constant(self, name: str, why: str = "the model takes one value an individual") -> Vector:
-        """Return a covariate (n,) that does not change within an individual.
-
-        Why it must not ends the sentence of an error.
-        """
+        """Covariate (n,) that does not change within an individual; ``why`` ends an error."""
         values = self.covariate(name)
         each: Vector = values[self.first[:-1]]
         odd = self.changes(name)
@@ -400,14 +349,14 @@ class Individuals(Shown, Everyone, facts="{n_individuals:individual}, {values.si
             )
 
     def items(self) -> Vector:
-        """Return all times (T,) of which any individual has a measurement."""
-        found = np.unique(self.times)
+        """All times (T,) of which any individual has a measurement."""
+        times = np.unique(self.times)
         if self.together is not None:
-            found = np.unique(np.concatenate(self.together.engine.allgather(found)))
-        return found
+            times = np.unique(np.concatenate(self.together.engine.allgather(times)))
+        return times
 
     def table(self, items: Vector) -> Vector:
-        """Return the values as a table (n, T) over items (T,), NaN where there is none."""
+        """Values as a table (n, T) over items (T,), NaN where there is none."""
         order = np.argsort(items)
         place = order[np.searchsorted(items[order], self.times).clip(max=len(items) - 1)]
         each = self.individual_of
@@ -421,12 +370,12 @@ class Individuals(Shown, Everyone, facts="{n_individuals:individual}, {values.si
                     f"{self.source}: individual {self.names[each[row]]!r} has the time (item) "
                     f"{self.times[row]:g}, {what}"
                 )
-        found = np.full((self.n_individuals, len(items)), np.nan)
-        found[each, place] = self.values
-        return found
+        table = np.full((self.n_individuals, len(items)), np.nan)
+        table[each, place] = self.values
+        return table
 
     def matrix(self) -> tuple[Vector, Vector]:
-        """Return the values as a table (n, T), and the times (T,) that all individuals share."""
+        """Values as a table (n, T), and the times (T,) that all individuals share."""
         if not self.n_individuals and self.together is not None:
             shared = self._share_times(None)
             return np.empty((0, len(shared))), shared
@@ -444,17 +393,14 @@ class Individuals(Shown, Everyone, facts="{n_individuals:individual}, {values.si
         )
 
     def _share_times(self, times: Vector | None) -> Vector:
-        """Return the times (T,) of all processes' individuals; None: here are none.
-
-        Raises InputError if they differ.
-        """
-        found = times if self.together is None else self.together.same(times)
-        if found is None:
+        """Times (T,) of all processes' individuals, which must be the same; None: none here."""
+        shared = times if self.together is None else self.together.same(times)
+        if shared is None:
             raise InputError(
                 f"{self.source}: the model needs all individuals measured at the same times "
                 "(items), but those of some devices differ from those of others"
             )
-        return np.asarray(found)
+        return np.asarray(shared)
 
 
 def from_long(
@@ -465,30 +411,10 @@ def from_long(
     source: str = "the data",
     missing: bool = False,
 ) -> Individuals:
-    """Make individuals of columns.
+    """Make individuals of columns (N,), in the order in which they come.
 
-    Parameters
-    ----------
-    ids : array-like of shape (N,)
-        Whose row it is: numbers or text; rows of an individual are neighbours.
-    times, values : array-like of shape (N,)
-        Finite numbers.
-    covariates : mapping of str to array-like of shape (N,), optional
-        Numbers; NaN where they are missing.
-    source : str
-        Where they are from.
-    missing : bool
-        Whether values may be missing, NaN: these rows say nothing, and are left out.
-
-    Returns
-    -------
-    Individuals
-        In the order in which they come.
-
-    Raises
-    ------
-    InputError
-        If the columns differ in length, are no numbers, or an individual comes in two places.
+    Rows of an individual, by ``ids`` of numbers or text, are neighbours. Where values may be
+    ``missing``, NaN, these rows say nothing, and are left out.
     """
     labels = as_array("the ids", ids)
     if labels.ndim != 1 or not len(labels):
@@ -581,20 +507,20 @@ def from_counts(
                 f"{source} must be a table of counts, got shape {table.shape} of type {table.dtype}"
             )
         counts = table
-    found = scipy.sparse.coo_array(counts)
-    n, size = found.shape
-    known = _names_of(names, n, "document", source)
-    held = _names_of(words, size, "word", source)
-    values = np.asarray(found.data, dtype=np.float64)
-    return gather(found.row, found.col, values, known, held, source)
+    entries = scipy.sparse.coo_array(counts)
+    n, size = entries.shape
+    documents = _names_of(names, n, "document", source)
+    vocabulary = _names_of(words, size, "word", source)
+    values = np.asarray(entries.data, dtype=np.float64)
+    return gather(entries.row, entries.col, values, documents, vocabulary, source)
 
 
 def _names_of(names: Sequence[str] | None, n: int, what: str, source: str) -> tuple[str, ...]:
-    """Return n names, which differ, or numbers for none."""
-    told = tuple(map(str, range(n) if names is None else names))
-    if len(told) != n or len(set(told)) < n:
-        raise InputError(f"{source}: {n} {what}s need as many different names, got {len(told)}")
-    return told
+    """N names, which differ, or numbers for none."""
+    named = tuple(map(str, range(n) if names is None else names))
+    if len(named) != n or len(set(named)) < n:
+        raise InputError(f"{source}: {n} {what}s need as many different names, got {len(named)}")
+    return named
 
 
 def gather(

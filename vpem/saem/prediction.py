@@ -1,11 +1,8 @@
-"""What is told of individuals, at which times, and what no fit can tell.
+"""What a fit says of individuals: their latents, curves with intervals, classes, log-likelihood.
 
-The model of a fit made again, of whichever individuals.
-
-What a fit says of individuals: their latents, curves with intervals, classes, log-likelihood.
-
-Parameters stay at the estimates. Intervals are those of the curve without error, by draws of the
-latents: new measurements scatter more, and the estimates are not certain either.
+The model of a fit is made again, of whichever individuals. Parameters stay at the estimates.
+Intervals are those of the curve without error, by draws of the latents: new measurements scatter
+more, and the estimates are not certain either.
 """
 
 from __future__ import annotations
@@ -44,6 +41,9 @@ MOST_TIMES = 100_000
 LARGEST = 1 << 22
 """Numbers of draws at once."""
 
+BURN_IN = 150
+CHAINS = 10
+
 P = ParamSpec("P")
 R = TypeVar("R")
 
@@ -52,19 +52,19 @@ def finite(compute: Callable[P, R]) -> Callable[P, R]:
     """Refuse numbers that are not finite: a file may hold estimates that nothing follows from."""
 
     @wraps(compute)
-    def checked(*given: P.args, **options: P.kwargs) -> R:
+    def checked(*arguments: P.args, **options: P.kwargs) -> R:
         nothing = "nothing finite follows from the fit's estimates and these individuals"
         try:
             with np.errstate(all="ignore"):
-                found = compute(*given, **options)
+                result = compute(*arguments, **options)
         except (np.linalg.LinAlgError, ArithmeticError) as error:
             raise InputError(f"{nothing} ({error})") from error
         parts: tuple[object, ...] = (
-            found if isinstance(found, tuple) else (getattr(found, "each", found),)
+            result if isinstance(result, tuple) else (getattr(result, "each", result),)
         )
         if not all(np.isfinite(np.asarray(part)).all() for part in parts):
             raise InputError(f"{nothing}; give data like those of the fit")
-        return found
+        return result
 
     return checked
 
@@ -146,9 +146,9 @@ def at_times(
 def moved_to(
     individuals: Individuals, times: ArrayLike, covariates: Mapping[str, Vector]
 ) -> Individuals:
-    """Return individuals with their doses at the same times (T,), and no values."""
-    found = at_times(individuals.names, times, covariates, individuals.source)
-    return replace(found, doses=individuals.doses)
+    """Individuals with their doses at the same times (T,), and no values."""
+    moved = at_times(individuals.names, times, covariates, individuals.source)
+    return replace(moved, doses=individuals.doses)
 
 
 Maker = Callable[[Individuals], SaemModel]
@@ -186,9 +186,9 @@ class FittedModel:
             )
         else:
             options = dict(saved.model_options)
-            own = options.get("curve")
-            if isinstance(own, str) and is_own(own):
-                options["curve"] = self._named_again(own)
+            curve = options.get("curve")
+            if isinstance(curve, str) and is_own(curve):
+                options["curve"] = self._named_again(curve)
             if self._has_curves:  # from rows it would be found by their fit
                 options["shift"] = 0.0
             try:
@@ -201,8 +201,8 @@ class FittedModel:
                     f"({error}); fit it again"
                 ) from error
         got = (model.parameters, tuple(model.latents))
-        wanted = (saved.parameters, saved.latents)
-        if [*map(len, got)] != [*map(len, wanted)] or (not model.wide and got != wanted):
+        fitted = (saved.parameters, saved.latents)
+        if [*map(len, got)] != [*map(len, fitted)] or (not model.wide and got != fitted):
             raise InputError(
                 f"{individuals.source}: the model of these individuals has other parameters or "
                 f"latents than the one that was fitted ({len(got[0])} and {len(got[1])}, not "
@@ -211,11 +211,11 @@ class FittedModel:
         check_law(model, saved.theta)
         return model.about(saved.theta)
 
-    def _named_again(self, own: str) -> str:
-        """Return the user's own curve that the user names now: no file of a fit has one run."""
+    def _named_again(self, curve: str) -> str:
+        """The user's own curve that the user names now: no file of a fit has one run."""
         if not is_own(self.saved.own_curve):
             raise InputError(
-                f"the fit is of a curve of the user's own, {own[:200]}, and a file of a fit runs "
+                f"the fit is of a curve of the user's own, {curve[:200]}, and a file of a fit runs "
                 "nothing: name the curve again, --curve FILE.py:NAME (in Python, "
                 "dataclasses.replace(fit, own_curve='FILE.py:NAME'))"
             )
@@ -232,47 +232,24 @@ class FittedModel:
             )
         columns = {name: np.ones(2) for name in ("dose", *self.reads, *saved.covariates)}
         columns["outcome"] = np.zeros(2)
-        kept = saved.settings.get("columns")
+        named = saved.settings.get("columns")
         blank = Individuals(
             ("",), np.array([0, 2]), np.array([1.0, 2.0]), np.zeros(2), columns,
-            columns=dict(kept) if isinstance(kept, dict) else {},
+            columns=dict(named) if isinstance(named, dict) else {},
         )  # fmt: skip
         return self.of(blank)
 
 
-BURN_IN = 150
-CHAINS = 10
-
-
 class Predictor:
-    """A fit at work.
-
-    Parameters
-    ----------
-    fit : SaemFit or SavedSaem
-        The fit.
-    model : callable, optional
-        Makes the model of individuals, where it is a user's own that was read from a file.
-    level : float, optional
-        Probability of intervals; by default that of the fit.
-    n_draws : int
-        Draws of the latents of each individual.
-    seed : int
-        Of the draws, from 0 to 2^64 - 1.
-
-    Raises
-    ------
-    InputError
-        If the model is a user's own and not given, or not the one that was fitted.
-    """
+    """A fit at work."""
 
     def __init__(
         self,
         fit: SaemFit | SavedSaem,
-        model: Maker | None = None,
+        model: Maker | None = None,  # of a user's own model that was read from a file
         *,
-        level: float | None = None,
-        n_draws: int = 1000,
+        level: float | None = None,  # probability of intervals; None: that of the fit
+        n_draws: int = 1000,  # of the latents of each individual
         seed: int = 0,
     ) -> None:
         self.saved = as_saved(fit)
@@ -298,17 +275,17 @@ class Predictor:
         """
         self._need_continuous()
         individuals = in_words_of(self.saved, individuals)
-        found: list[tuple[Vector, ...]] = []
+        parts: list[tuple[Vector, ...]] = []
         for some in in_batches(individuals, len(self.saved.latents), self.n_draws):
             model = self.model.of(some)
             if model.wide:
                 given = draw_latents(model, self.saved.theta, self.n_draws, self.seed, self.level)
-                found.append((given.means, given.lower, given.upper, given.covariances))
+                parts.append((given.means, given.lower, given.upper, given.covariances))
                 continue
             draws, means, covariances = self._given(model)
-            found.append((means, *self._ends(draws), covariances))
+            parts.append((means, *self._ends(draws), covariances))
         means, lower, upper, covariances = (
-            np.concatenate(part) for part in zip(*found, strict=True)
+            np.concatenate(part) for part in zip(*parts, strict=True)
         )
         return Latents(individuals.names, means, lower, upper, covariances, self.level)
 
@@ -342,8 +319,7 @@ class Predictor:
         values, vectors = np.linalg.eigh(covariances)
         roots = vectors * np.sqrt(np.maximum(values, 0.0))[:, None, :]
         normals = streams.at(0, 0).normals(self.n_draws, means.shape[1])
-        found: Vector = means + np.einsum("nij,cnj->cni", roots, normals)
-        return found
+        return np.asarray(means + np.einsum("nij,cnj->cni", roots, normals), np.float64)
 
     def _ends(self, draws: Vector) -> tuple[Vector, Vector]:
         low, high = np.quantile(draws, [(1 - self.level) / 2, (1 + self.level) / 2], axis=0)
@@ -360,34 +336,29 @@ class Predictor:
         """Whether covariates of the model change in time, so that there are curves at rows only."""
         return any(len(individuals.changes(name)) for name in self._needed(individuals))
 
-    def _held(self, individuals: Individuals) -> dict[str, Vector]:
+    def _constant(self, individuals: Individuals) -> dict[str, Vector]:
         """Covariates for other times than those of rows, at which they must be the same."""
         why = "there are curves at the times of its rows only, not at others"
         return {name: individuals.constant(name, why) for name in self._needed(individuals)}
 
     def curves(self, individuals: Individuals, times: ArrayLike | None = None) -> Curves:
-        """Curves of individuals given their rows.
+        """Curves of individuals given their rows, at these or at times (T,).
 
-        Parameters
-        ----------
-        individuals : Individuals
-            Of the fit, or others.
-        times : array-like of shape (T,), optional
-            When; by default at their rows. Covariates must then be constant.
+        Covariates must then be constant.
         """
         self._need_continuous()
         targets = individuals
         if times is not None:
-            targets = moved_to(individuals, times, self._held(individuals))
+            targets = moved_to(individuals, times, self._constant(individuals))
         start = 0
-        found: list[tuple[Vector, ...]] = []
+        parts: list[tuple[Vector, ...]] = []
         for one in in_batches(targets, len(self.saved.latents), self.n_draws):
             some = individuals.take(np.arange(start, start + one.n_individuals))
             start += one.n_individuals
             model = self.model.of(some)
             draws, means, _ = self._given(model)
-            found.append(self._curve(model, one, means, draws))
-        return self._joined(targets, found)
+            parts.append(self._curve(model, one, means, draws))
+        return self._joined(targets, parts)
 
     def _needed(self, individuals: Individuals | None) -> list[str]:
         """Covariates that the model reads; of a user's own model, those that do not change."""
@@ -406,28 +377,23 @@ class Predictor:
     def stored(self, names: Sequence[str] | None = None, times: ArrayLike | None = None) -> Curves:
         """Curves of individuals of the fit, by the stored law of their latents, taken as normal.
 
-        Parameters
-        ----------
-        names : sequence of str, optional
-            Which; by default all.
-        times : array-like of shape (T,), optional
-            When; by default 50 times from the first to the last of the fit's rows.
+        By default of all, at 50 times from the first to the last of the fit's rows.
         """
         self._need_continuous()
         saved = self.saved
         which = saved.places(names)
-        wanted = tuple(saved.names[place] for place in which)
-        held = {name: values[which] for name, values in saved.covariates.items()}
+        chosen_names = tuple(saved.names[place] for place in which)
+        covariates = {name: values[which] for name, values in saved.covariates.items()}
         for name in self._needed(None):
-            if name not in held:
+            if name not in covariates:
                 raise InputError(
                     f"the covariate {name!r} of the fit's individuals changes from row to row, and "
                     "a fit does not hold it; give their rows"
                 )
         model, place = self.model.form, 0
-        found: list[tuple[Vector, ...]] = []
+        parts: list[tuple[Vector, ...]] = []
         times = np.linspace(*saved.time_range, 50) if times is None else times
-        at = at_times(wanted, times, held, "the individuals of the fit")
+        at = at_times(chosen_names, times, covariates, "the individuals of the fit")
         if saved.doses is not None:
             at = replace(at, doses=saved.doses.take(which))
         for some in in_batches(at, len(saved.latents), self.n_draws):
@@ -436,17 +402,11 @@ class Predictor:
             streams = Streams.of(some.names, self.seed)
             means = saved.means[chosen]
             draws = self._normal(means, saved.covariances[chosen], streams)
-            found.append(self._curve(model, some, means, draws))
-        return self._joined(at, found)
+            parts.append(self._curve(model, some, means, draws))
+        return self._joined(at, parts)
 
     def stored_latents(self, names: Sequence[str] | None = None) -> Latents:
-        """Latents of individuals of the fit, as it found them, at its level.
-
-        Parameters
-        ----------
-        names : sequence of str, optional
-            Which; by default all.
-        """
+        """Latents of individuals of the fit, by default all, as it found them, at its level."""
         self._need_continuous()
         saved = self.saved
         which = saved.places(names)
@@ -467,42 +427,34 @@ class Predictor:
     ) -> Curves:
         """Curve of the mean latents of the population: of an individual without rows.
 
-        Its interval is that of the curves of individuals.
-
-        Parameters
-        ----------
-        times : array-like of shape (T,), optional
-            When; by default 50 times from the first to the last of the fit's rows, or those of
-            individuals that are given.
-        covariates : mapping of str to float, optional
-            Of it.
-        individuals : Individuals, optional
-            With whose times and covariates, instead of covariates; their values count for nothing.
+        Its interval is that of the curves of individuals. With individuals their times and
+        covariates are taken, their values are not used; else times are by default 50 from the first
+        to the last of the fit's rows.
         """
         self._need_continuous()
         if individuals is None:
-            held = {name: np.array([float(value)]) for name, value in (covariates or {}).items()}
-            if self.saved.doses is not None and "dose" not in held:
+            columns = {name: np.array([float(value)]) for name, value in (covariates or {}).items()}
+            if self.saved.doses is not None and "dose" not in columns:
                 raise InputError(
                     "the fit's individuals have doses of their own, and the population has none: "
                     "give the covariate dose, given at time 0 (dose=100), or rows of doses"
                 )
             times = np.linspace(*self.saved.time_range, 50) if times is None else times
-            at = at_times(("population",), times, held, "the population")
+            at = at_times(("population",), times, columns, "the population")
         elif times is None:
             at = individuals
         else:
-            at = moved_to(individuals, times, self._held(individuals))
+            at = moved_to(individuals, times, self._constant(individuals))
         model = self.model.form
-        found: list[tuple[Vector, ...]] = []
+        parts: list[tuple[Vector, ...]] = []
         mean, covariance = model.population(self.saved.theta)
         apart = self._normal(
             np.zeros((1, len(mean))), covariance[None], Streams.of([""], self.seed)
         )
         for some in in_batches(at, len(mean), self.n_draws):
             means = model.prior(self.saved.theta, some)[0]
-            found.append(self._curve(model, some, means, means + apart))
-        return self._joined(at, found)
+            parts.append(self._curve(model, some, means, means + apart))
+        return self._joined(at, parts)
 
     @finite
     def _curve(
@@ -512,8 +464,8 @@ class Predictor:
         fitted = model.curve(means[None], at)[0]
         return fitted, *self._ends(model.curve(draws, at))
 
-    def _joined(self, at: Individuals, found: list[tuple[Vector, ...]]) -> Curves:
-        fitted, lower, upper = (np.concatenate(part) for part in zip(*found, strict=True))
+    def _joined(self, at: Individuals, parts: list[tuple[Vector, ...]]) -> Curves:
+        fitted, lower, upper = (np.concatenate(part) for part in zip(*parts, strict=True))
         return Curves(at, fitted, lower, upper, self.level)
 
     @finite
@@ -522,8 +474,7 @@ class Predictor:
         model = self.model.of(individuals)
         if not hasattr(model, "responsibilities"):
             raise InputError(f"the model {self.saved.model_class} has no classes; ask for curves")
-        found: Vector = model.responsibilities(self.saved.theta)
-        return found
+        return np.asarray(model.responsibilities(self.saved.theta), np.float64)
 
     @finite
     def score(self, individuals: Individuals, n_importance: int = 5000) -> LogLikelihood:

@@ -1,10 +1,7 @@
-"""What a fit says of each individual, in one process or brought together from all.
+"""Fits of SAEM: as they are made, and as a file keeps them, without the rows.
 
-What a fit of topics says of its corpus beside them: shares, and which words come together.
-
-What SAEM found, and what there is to say of it.
-
-A fit of SAEM as a file keeps it.
+What they say of individuals stays in the process of these, or is brought together from all; of a
+corpus they say how large its topics are, and which words come together.
 """
 
 from __future__ import annotations
@@ -31,13 +28,21 @@ from vpem.saem.doses import Doses
 from vpem.saem.individuals import Individuals
 from vpem.saem.models.model import SaemModel, Vector
 from vpem.saem.saem import SaemRun
-from vpem.saem.samplers import Chains
 from vpem.sums.connect import Network
+
+TOP = 10
+"""Words of a topic that speak for it."""
+
+FEWEST = 0.01
+"""Share of importance draws that weighted ones are worth, below which chains are doubted."""
+
+OF_GIVEN = ("means", "covariances", "lower", "upper")
+CERTAIN = ("covariance", "freedom", "test_errors")
 
 
 @dataclass(frozen=True)
 class People:
-    """Whom a fit tells of, and what does not depend on it."""
+    """The individuals of a fit, and what does not depend on it."""
 
     names: tuple[str, ...]  # (n,)
     rows: NDArray[np.intp]  # (n,)
@@ -50,44 +55,38 @@ class People:
 
     @staticmethod
     def of(model: SaemModel, theta: Vector) -> People:
-        """Tell of the individuals of this process."""
+        """Take the individuals of this process."""
         data = model.individuals
         ends = [-data.times.min(initial=np.inf), data.times.max(initial=-np.inf)]
         first, last = data.largest(np.array(ends)).tolist()
         odds = model.responsibilities(theta) if hasattr(model, "responsibilities") else None
-        covariates = _constant(data)
+        constant = {}
+        for name in sorted(data.covariates):  # in the same order in all processes
+            values = data.covariates[name]
+            each = values[data.first[:-1]]
+            changes = (values != each[data.individual_of]) & ~np.isnan(values)
+            if not data.largest(np.array([changes.any()], dtype=np.uint8))[0]:
+                constant[name] = each
+        covariates = {name: constant[name] for name in data.covariates if name in constant}
         return People(
             data.names, data.counts, covariates, odds, (-first, last), *data.number, data.doses
         )
 
 
-def _constant(data: Individuals) -> dict[str, Vector]:
-    """Covariates (n,) that do not change within any individual of any process."""
-    found = {}
-    for name in sorted(data.covariates):
-        values = data.covariates[name]
-        each = values[data.first[:-1]]
-        changes = (values != each[data.individual_of]) & ~np.isnan(values)
-        if not data.largest(np.array([changes.any()], dtype=np.uint8))[0]:
-            found[name] = each
-    return {name: found[name] for name in data.covariates if name in found}
-
-
 def collect(fit: SaemFit, held: Workers, place: Placement) -> SaemFit:
     """Bring what a fit says of individuals together in the first process; others keep their own."""
     doses = fit.people.doses
-    given = [] if doses is None else [doses.first, *doses.columns]
-    own = _columns(fit)
-    mine = [own, list(fit.people.names), given]
+    dosing = [] if doses is None else [doses.first, *doses.columns]
+    local = _columns(fit)
     with about(place.engine, "result"):
-        parts = place.engine.gather(mine)
+        parts = place.engine.gather([local, list(fit.people.names), dosing])
     if parts is None:
         return fit
     devices = np.argsort(place.ranks, kind="stable")
     order = np.argsort(np.concatenate([held.rows[one] for one in devices]))
     names = [name for _, some, _ in parts for name in some]
-    columns = {name: np.concatenate([part[0][name] for part in parts])[order] for name in own}
-    joined = Doses.chain([Doses(*part[2]) for part in parts]).take(order) if given else None
+    columns = {name: np.concatenate([part[0][name] for part in parts])[order] for name in local}
+    joined = Doses.chain([Doses(*part[2]) for part in parts]).take(order) if dosing else None
     return _with(fit, tuple(names[one] for one in order), columns, joined)
 
 
@@ -96,11 +95,8 @@ def leave_out(fit: SaemFit) -> SaemFit:
     return _with(fit, (), {name: values[:0] for name, values in _columns(fit).items()})
 
 
-OF_GIVEN = ("means", "covariances", "lower", "upper")
-
-
 def _columns(fit: SaemFit) -> dict[str, Any]:
-    """Return all arrays (n, ...) that a fit has of individuals."""
+    """All arrays (n, ...) that a fit has of individuals."""
     people = fit.people
     columns = {
         "rows": people.rows,
@@ -117,7 +113,6 @@ def _columns(fit: SaemFit) -> dict[str, Any]:
 def _with(
     fit: SaemFit, names: tuple[str, ...], columns: dict[str, Any], doses: Doses | None = None
 ) -> SaemFit:
-    """Return a fit that says this of individuals."""
     people = replace(
         fit.people,
         names=names,
@@ -132,10 +127,6 @@ def _with(
         fit, people=people, given=given, log_likelihood=likelihood,
         acceptance=columns.get("acceptance"),
     )  # fmt: skip
-
-
-TOP = 10
-"""Words of a topic that speak for it."""
 
 
 @dataclass(frozen=True)
@@ -162,7 +153,7 @@ def corpus_facts(
     held: Workers,
     looks: Sequence[tuple[int, float]],
 ) -> CorpusFacts | None:
-    """Return what there is to say of a corpus, in all processes together; None of other data."""
+    """Facts of a corpus, in all processes together; None of other data."""
     if not model.wide:
         return None
     corpus = model.individuals
@@ -170,21 +161,31 @@ def corpus_facts(
     lengths = corpus.sums(corpus.values) if corpus.n_individuals else np.zeros(0)
     n_tokens = float(corpus.total(lengths))
     of_topics = given.means * lengths[:, None]
+    device_shares: Vector = np.zeros((0, len(model.latents)))
+    if not corpus.masked:
+        together = corpus.together
+        numbers = np.arange(held.n_samples) if together is None else together.numbers
+        sums = np.zeros((held.n_workers, len(model.latents)))
+        np.add.at(sums, held.worker_of[numbers], of_topics)
+        summed = np.asarray(corpus.add(sums[None]))
+        device_shares = summed / summed.sum(axis=1, keepdims=True)
     return CorpusFacts(
-        corpus.total(of_topics) / n_tokens, coherence_of(topics, corpus), n_tokens,
-        tuple(held.names), _by_device(corpus, of_topics, held),
+        corpus.total(of_topics) / n_tokens,
+        coherence_of(topics, corpus),
+        n_tokens,
+        tuple(held.names),
+        device_shares,
         np.array(looks, dtype=np.float64).reshape(-1, 2),
-    )  # fmt: skip
+    )
 
 
 def top_words(topics: Vector, count: int = TOP) -> NDArray[np.intp]:
-    """Return the numbers of the most probable words of each topic (K, V), the first the most."""
+    """Numbers of the most probable words of each topic (K, V), the first the most."""
     count = min(check_int("count", count, least=1), topics.shape[1])
-    some = np.argpartition(-topics, count - 1, axis=1)[:, :count]
-    some.sort(axis=1)
-    order = np.argsort(-np.take_along_axis(topics, some, axis=1), axis=1, kind="stable")
-    found: NDArray[np.intp] = np.take_along_axis(some, order, axis=1)
-    return found
+    words = np.argpartition(-topics, count - 1, axis=1)[:, :count]
+    words.sort(axis=1)
+    order = np.argsort(-np.take_along_axis(topics, words, axis=1), axis=1, kind="stable")
+    return np.asarray(np.take_along_axis(words, order, axis=1), np.intp)
 
 
 def coherence_of(topics: Vector, corpus: Individuals) -> Vector:
@@ -193,7 +194,7 @@ def coherence_of(topics: Vector, corpus: Individuals) -> Vector:
     The mean over pairs of its `TOP` words of their normalized pointwise mutual information
     (Bouma 2009) over the documents: 1 where they always come together, 0 where by chance, -1 never.
     """
-    found = np.zeros(len(topics))
+    coherence = np.zeros(len(topics))
     documents, places = corpus.individual_of, corpus.times.astype(np.intp)
     n = corpus.everyone[0]
     for k, words in enumerate(top_words(topics)):
@@ -212,108 +213,41 @@ def coherence_of(topics: Vector, corpus: Individuals) -> Vector:
             score = np.log(joint / chance) / -np.log(joint)
         score[joint <= 0] = -1.0
         score[joint >= 1] = 1.0
-        found[k] = score.mean()
-    return found
-
-
-def _by_device(corpus: Individuals, of_topics: Vector, held: Workers) -> Vector:
-    """Share of each topic in the words of each device, (D, K); none where sums are masked."""
-    if corpus.masked:
-        return np.zeros((0, of_topics.shape[1]))
-    together = corpus.together
-    numbers = np.arange(held.n_samples) if together is None else together.numbers
-    found = np.zeros((held.n_workers, of_topics.shape[1]))
-    np.add.at(found, held.worker_of[numbers], of_topics)
-    summed: Vector = np.asarray(corpus.add(found[None]))
-    shares: Vector = summed / summed.sum(axis=1, keepdims=True)
-    return shares
-
-
-FEWEST = 0.01
-"""Share of importance draws that weighted ones are worth, below which chains are doubted."""
+        coherence[k] = score.mean()
+    return coherence
 
 
 @dataclass(frozen=True)
 class SaemFit(Shown, facts="{theta.size:parameter}, {converged:converged|not converged}"):
     """A fitted model.
 
-    Attributes
-    ----------
-    model : SaemModel
-        Of all individuals.
-    theta : ndarray of shape (p,)
-        Estimates.
-    standard_errors : ndarray of shape (p,)
-        Of them; NaN where the information is not positive definite.
-    information : ndarray of shape (p, p)
-        Observed information.
-    log_likelihood : LogLikelihood
-        With its Monte Carlo error.
-    given : Conditional
-        Latents of each individual: means, intervals, shrinkage.
-    people : People
-        The individuals that `given`, `log_likelihood` and `acceptance` tell of: in several
-        processes those of this one, see `vpem.saem.results.collect`.
-    acceptance : ndarray of shape (n,) or None
-        Share of a sampler's moves that were accepted after the burn-in; None where all are.
-    accepted : tuple of float or None
-        Mean, least and most of that over all individuals.
-    least_effective : float
-        Least of the draws that an individual's importance draws are worth.
-    trace : ndarray of shape (n_iter + 1, p)
-        Parameters, the start first.
-    bytes : ndarray of shape (n_iter,)
-        Payload bytes sent until each iteration.
-    n_iter : int
-        Iterations.
-    converged : bool
-        Whether the parameters had settled, to ``tol``.
-    change : float
-        How far the farthest parameter was at the last look from where it settles, in its standard
-        error; NaN: not looked at.
-    grounds : str
-        A sentence that says so; empty with ``tol`` 0.
-    ledger : Ledger
-        All that was sent.
-    model_name : str
-        One of `MODELS`, or ``own``.
-    model_options : dict
-        All options of a model that is named, as JSON can hold them.
-    settings : dict
-        How the fit was asked for, likewise.
-    network : Report
-        Who was joined to whom, and how they summed.
-    corpus : CorpusFacts or None
-        Of which topics it is, of the model ``lda``.
-    seconds : float
-        Wall time, with that of a run that it went on from.
-    certain : Certainty
-        How sure estimates are: their covariance, and the degrees of freedom of their t laws.
+    ``people`` are the individuals of `given`, `log_likelihood` and `acceptance`: in several
+    processes those of this one, see `collect`.
     """
 
-    model: SaemModel
-    theta: Vector
-    standard_errors: Vector
-    information: Vector
+    model: SaemModel  # of all individuals
+    theta: Vector  # (p,) estimates
+    standard_errors: Vector  # (p,) NaN where the information is not positive definite
+    information: Vector  # (p, p) observed
     log_likelihood: LogLikelihood
-    given: Conditional
+    given: Conditional  # latents of each individual
     people: People
-    acceptance: Vector | None
-    accepted: tuple[float, float, float] | None
-    least_effective: float
-    trace: Vector
-    bytes: NDArray[np.int64]
+    acceptance: Vector | None  # (n,) share of moves accepted after the burn-in; None: all are
+    accepted: tuple[float, float, float] | None  # mean, least and most of it, of all individuals
+    least_effective: float  # least of the draws that an individual's importance draws are worth
+    trace: Vector  # (n_iter + 1, p) parameters, the start first
+    bytes: NDArray[np.int64]  # (n_iter,) of payload sent until each iteration
     n_iter: int
-    converged: bool
-    change: float
-    grounds: str
+    converged: bool  # whether the parameters had settled, to ``tol``
+    change: float  # at the last look, of the farthest, in its standard error; NaN: not looked at
+    grounds: str  # a sentence on whether it converged; empty with ``tol`` 0
     ledger: Ledger
-    model_name: str
-    model_options: Report
-    settings: Report
-    network: Report
-    corpus: CorpusFacts | None
-    seconds: float
+    model_name: str  # one of `MODELS`, or ``own``
+    model_options: Report  # all of a model that is named, as JSON can hold them
+    settings: Report  # likewise
+    network: Report  # who was joined to whom, and how they summed
+    corpus: CorpusFacts | None  # of the model ``lda``
+    seconds: float  # wall time, with that of a run that it resumed
     certain: Certainty
 
     @property
@@ -359,17 +293,11 @@ def network_report(network: Network | None, run: SaemRun, disagreement: float) -
     """Say who was joined to whom, how they summed, and how far apart they were at the end."""
     if network is None:
         return {}
-    found = network.whole.describe(
+    facts = network.whole.describe(
         "topology", "sum", "rounds", "weights", "compress", "secure_sum", "faults"
     )
     partitions = [{"iteration": at, "reason": reason} for at, reason in run.partitions]
-    return {**found, "partitions": partitions, "disagreement": disagreement}
-
-
-def acceptance_of(individuals: Individuals, chains: Chains) -> Vector | None:
-    """Share of moves that were accepted, (n,); None where no process made any."""
-    tried = individuals.largest(np.array([chains.tried.any()], dtype=np.uint8))[0]
-    return chains.accepted / np.maximum(chains.tried, 1) if tried else None
+    return {**facts, "partitions": partitions, "disagreement": disagreement}
 
 
 def spread_of(individuals: Individuals, rates: Vector) -> tuple[float, float, float]:
@@ -380,123 +308,53 @@ def spread_of(individuals: Individuals, rates: Vector) -> tuple[float, float, fl
     return float(individuals.mean(rates)), -low, high
 
 
-CERTAIN = ("covariance", "freedom", "test_errors")
-
-
 @dataclass(frozen=True)
 class SavedSaem(
     Shown,
     facts="{model}, {theta.size:parameter}, {converged:converged|not converged} after "
     "{n_iter:iteration}",
 ):
-    """A fit as a file keeps it: all that `SaemFit` tells, without the rows.
+    """A fit as a file keeps it: all that `SaemFit` and its `Conditional` say, without the rows.
 
-    Attributes
-    ----------
-    model : str
-        One of `vpem.saem.models.model.MODELS`, or ``own`` for a user's own.
-    model_class : str
-        Name of its class.
-    model_options : dict
-        What it is made with, besides individuals.
-    parameters, latents : tuple of str
-        Names (p,) and (q,).
-    discrete : bool
-        Whether latents are numbers of classes.
-    theta, standard_errors : ndarray of shape (p,)
-        Estimates, and their standard errors (NaN: unknown).
-    information : ndarray of shape (p, p)
-        Observed information.
-    log_likelihood : LogLikelihood
-        With its Monte Carlo error.
-    names : tuple of str
-        Of the individuals, (n,).
-    means : ndarray of shape (n, q)
-        Conditional means of the latents.
-    covariances : ndarray of shape (n, q, q)
-        Conditional covariances; of a wide model (n, 0, 0), as ``information`` is (0, 0).
-    lower, upper : ndarray of shape (n, q)
-        Ends of intervals of the latents.
-    level : float
-        Probability of an interval.
-    shrinkage : ndarray of shape (q,)
-        As `vpem.saem.conditional.Conditional` has it.
-    n_draws : int
-        Draws of each individual's latents.
-    acceptance : ndarray of shape (n,) or None
-        Share of accepted moves.
-    trace : ndarray of shape (n_iter + 1, p)
-        Parameters, the start first.
-    bytes : ndarray of shape (n_iter,)
-        Payload bytes sent until each iteration.
-    n_iter : int
-        Iterations.
-    converged : bool
-        Whether the parameters had settled.
-    change : float
-        How far the farthest parameter was at the last look from where it settles, in its standard
-        error; NaN: not looked at.
-        Without ``grounds``, from an older vpem, a relative change.
-    covariates : dict of str to ndarray of shape (n,)
-        Those that do not change within any individual; NaN where missing.
-    time_range : tuple of float
-        First and last time of the rows.
-    settings : dict
-        How the fit was asked for.
-    communication : dict
-        What was sent, as `vpem.network.ledger.Ledger.summary` tells.
-    versions : dict
-        Of vpem, Python and the libraries.
-    grounds : str
-        A sentence on whether it converged; empty where none was asked for.
-    words : tuple of str
-        The vocabulary of a corpus whose words have names, (V,); else none.
-    corpus : CorpusFacts or None
-        Of which topics the corpus is; None of other models.
-    doses : Doses or None
-        Of the individuals, where rows of doses were read.
-    own_curve : str
-        The curve of the user's own, ``FILE.py:NAME``, that may be run: what the user named now. A
-        file that is read says nothing of it, and so runs nothing.
-    covariance, freedom, test_errors : ndarray or None
-        As `vpem.saem.conditional.Certainty` has them; None of wide models, and in files of older
-        vpem.
+    ``own_curve`` is the curve of the user's own, ``FILE.py:NAME``, that may be run: what the user
+    named now. A file that is read says nothing of it, and so runs nothing.
     """
 
-    model: str
+    model: str  # one of `vpem.saem.models.model.MODELS`, or ``own`` for a user's own
     model_class: str
-    model_options: Report
-    parameters: Sequence[str]
-    latents: tuple[str, ...]
-    discrete: bool
-    theta: Vector
-    standard_errors: Vector
-    information: Vector
+    model_options: Report  # what it is made with, besides individuals
+    parameters: Sequence[str]  # (p,) names
+    latents: tuple[str, ...]  # (q,) names
+    discrete: bool  # whether latents are numbers of classes
+    theta: Vector  # (p,)
+    standard_errors: Vector  # (p,) NaN: unknown
+    information: Vector  # (p, p); wide: (0, 0)
     log_likelihood: LogLikelihood
-    names: tuple[str, ...]
-    means: Vector
-    covariances: Vector
-    lower: Vector
-    upper: Vector
+    names: tuple[str, ...]  # (n,)
+    means: Vector  # (n, q)
+    covariances: Vector  # (n, q, q); wide: (n, 0, 0)
+    lower: Vector  # (n, q)
+    upper: Vector  # (n, q)
     level: float
-    shrinkage: Vector
+    shrinkage: Vector  # (q,)
     n_draws: int
-    acceptance: Vector | None
-    trace: Vector
-    bytes: NDArray[np.int64]
+    acceptance: Vector | None  # (n,)
+    trace: Vector  # (n_iter + 1, p)
+    bytes: NDArray[np.int64]  # (n_iter,)
     n_iter: int
     converged: bool
-    change: float
-    covariates: dict[str, Vector]
+    change: float  # without ``grounds``, from an older vpem, a relative one
+    covariates: dict[str, Vector]  # (n,) those that are constant within all; NaN: missing
     time_range: tuple[float, float]
     settings: Report = field(default_factory=dict)
-    communication: Report = field(default_factory=dict)
+    communication: Report = field(default_factory=dict)  # `vpem.network.ledger.Ledger.summary`
     versions: dict[str, str] = field(default_factory=dict)
     grounds: str = ""
-    words: tuple[str, ...] = ()
+    words: tuple[str, ...] = ()  # (V,) vocabulary of a corpus whose words have names
     corpus: CorpusFacts | None = None
     doses: Doses | None = None
     own_curve: str = ""
+    # As `vpem.saem.conditional.Certainty` has them; None of wide models, and of older vpem.
     covariance: Vector | None = None
     freedom: Vector | None = None
     test_errors: Vector | None = None
@@ -517,7 +375,7 @@ class SavedSaem(
         return len(self.names) or max(1, int(self.settings.get("n_individuals") or 1))
 
     def places(self, names: Sequence[str] | None = None) -> NDArray[np.intp]:
-        """Return the numbers of individuals of these names, or of all."""
+        """Numbers of individuals of these names, or of all."""
         if not self.names:
             raise InputError(
                 "the fit holds nothing of individuals, which stayed on their devices; give rows"
@@ -529,8 +387,8 @@ class SavedSaem(
                     f"the fit has no individual {name!r}{did_you_mean(name, self.names)}; give its "
                     "rows"
                 )
-        wanted = self.names if names is None else names
-        return np.array([where[name] for name in wanted], dtype=np.intp)
+        chosen = self.names if names is None else names
+        return np.array([where[name] for name in chosen], dtype=np.intp)
 
 
 def as_saved(fit: SaemFit | SavedSaem) -> SavedSaem:

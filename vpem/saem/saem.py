@@ -1,11 +1,8 @@
-"""How a run of SAEM goes, and what a checkpoint keeps of that.
+"""The loop of SAEM: simulate, statistics, stochastic approximation, maximise; on many devices.
 
-What devices have: chains of their individuals, smoothed statistics, models of their own.
-
-The loop of SAEM: simulate, statistics, stochastic approximation, maximise; on many devices.
-
-Delyon, Lavielle and Moulines 1999. Devices hold individuals: each simulates the latents of its own,
-and what reaches the server, in `vpem.saem.server`, are statistics (or models).
+Delyon, Lavielle and Moulines 1999. Devices have individuals: each simulates the latents of its own,
+smooths their statistics or makes a model of its own, and what reaches the server, in
+`vpem.saem.server`, are statistics (or models). How a run goes is what a checkpoint keeps.
 """
 
 from __future__ import annotations
@@ -63,7 +60,7 @@ from vpem.steps.runs import note_partition
 
 @dataclass(frozen=True)
 class SaemProgress:
-    """What a callback is told after an iteration."""
+    """What a callback gets after an iteration."""
 
     iteration: int
     n_iter: int
@@ -76,8 +73,8 @@ class SaemRun:
 
     ``holds`` says whether the last M-step took statistics as they were, or had to make parameters
     valid. At the last look the farthest parameter was ``change`` standard errors from where it
-    settles; NaN if never looked at. In ``partitions`` the network fell apart, and parameters stayed
-    as they were.
+    settles; NaN if never looked at. In ``partitions`` the network was disconnected, and parameters
+    stayed as they were.
     """
 
     theta: Vector  # (p,) at the end
@@ -115,7 +112,7 @@ class SaemRun:
         return theta, trace
 
     def state(self) -> State:
-        """Return how the run went, to go on from."""
+        """How the run went, to resume it."""
         plain = ("n_iter", "bytes", "n_active", "steps", "converged", "grounds", "holds", "lost")
         return {
             **{name: getattr(self, name) for name in plain},
@@ -128,7 +125,7 @@ class SaemRun:
         }
 
     def schema(self) -> dict[str, Schema]:
-        """Return what that must be."""
+        """Schema of `state`."""
         t = len(self.trace[0])
         return {
             "n_iter": Integer(1, size="iterations"),
@@ -148,7 +145,7 @@ class SaemRun:
         }
 
     def restore(self, state: State) -> None:
-        """Go on from what was kept."""
+        """Resume from `state`."""
         saved = dict(state)
         self.trace = [saved.pop("start"), *saved.pop("trace")]
         change = saved.pop("change")
@@ -239,8 +236,7 @@ class Devices:
         if self.batch_size is None or self.batch_size >= len(rows):
             return rows
         chances = self.streams.take(rows).at(now, DRAWN).words(1, 1)[0, :, 0]
-        found: NDArray[np.intp] = rows[np.sort(np.argsort(chances)[: self.batch_size])]
-        return found
+        return np.asarray(rows[np.sort(np.argsort(chances)[: self.batch_size])], np.intp)
 
     def _move(self, which: NDArray[np.intp], theta: Vector, now: int, late: int) -> None:
         """Move the chains of some individuals."""
@@ -255,7 +251,7 @@ class Devices:
 
         Of a wide model those that an iteration left where they are count with its parameters.
         """
-        found = np.zeros((len(devices), self.model.size))
+        means = np.zeros((len(devices), self.model.size))
         if self.model.wide:
             here = [place for place, one in enumerate(devices.tolist()) if one in self.rows]
             shared = [here] if len(thetas) == 1 else [[place] for place in here]
@@ -263,17 +259,17 @@ class Devices:
                 theta = thetas[0 if len(thetas) == 1 else devices[places[0]]]
                 groups = [self.rows[int(devices[place])] for place in places]
                 if groups:
-                    found[places] = self.model.about(theta).means(z, groups)
-            return found
+                    means[places] = self.model.about(theta).means(z, groups)
+            return means
         for place, one in enumerate(devices.tolist()):
             if one in self.rows:
                 rows = self.rows[one]
                 if self._weights is None:
-                    found[place] = self._each[rows].mean(axis=0)
+                    means[place] = self._each[rows].mean(axis=0)
                 else:
                     weights = self._weights[rows]
-                    found[place] = weights @ self._each[rows] / weights.sum()
-        return found
+                    means[place] = weights @ self._each[rows] / weights.sum()
+        return means
 
     def smooth(self, drawn: Vector, active: NDArray[np.intp], step: float) -> None:
         """Take a step of the stochastic approximation to what was drawn (a, P)."""
@@ -292,7 +288,7 @@ class Devices:
         return self._models, weights * self._known
 
     def state(self) -> State:
-        """Return what devices have, to go on from."""
+        """What devices have, to resume a run."""
         return {
             "chains": self.chains.state(),
             "each": self._each[: self._kept],
@@ -302,7 +298,7 @@ class Devices:
         }
 
     def schema(self) -> Schema:
-        """Return what that must be."""
+        """Schema of `state`."""
         return {
             "chains": self.chains.schema(),
             "each": Array("f8", (self._kept, self._each.shape[1])),
@@ -312,7 +308,7 @@ class Devices:
         }
 
     def restore(self, state: State) -> None:
-        """Go on from what was kept."""
+        """Resume from `state`."""
         self.chains.restore(state["chains"])
         self._each[: self._kept] = state["each"]
         self.smoothed, self._models, self._known = (

@@ -1,12 +1,8 @@
-"""Chains of latents, what moves them, and in which units.
+"""Samplers of the latents given the rows: chains, what moves them, and in which units.
 
-Gibbs sampling of latents, where a model has it.
-
-Moves of latents that are accepted or not: by a kernel, or the same in NumPy.
-
-Units are an individual's root L and centre c, see `vpem.saem.samplers.Chains`; ``g`` is the
-gradient of the log-density, ``t`` what keeps numbers between -5 and 5, so that no chain is stuck
-where the density is steep.
+Moves that are accepted or not are made by a kernel, or alike in NumPy. Units are an individual's
+root L and centre c, see `Chains`; ``g`` is the gradient of the log-density, ``t`` what keeps
+numbers between -5 and 5, so that no chain is stuck where the density is steep.
 
 walk
     Sweeps: along each column j of L in turn ``z + s_j N L_j``, then an independent proposal: in
@@ -17,10 +13,6 @@ drift
     ``z + L ((h / 2) t(L^T g) + h^(1/2) N)``, h the individual's step: adjusted Langevin.
 leap
     Hamiltonian: leapfrog steps of size h, times 0.8 to 1.2, of a pace that begins as N.
-
-Langevin dynamics of the latents, as they are, or with a coded gradient.
-
-Samplers of the latents given the rows, by name: all but `Langevin` are here.
 """
 
 from __future__ import annotations
@@ -76,8 +68,8 @@ class Chains:
 
     def take(self, which: NDArray[np.intp]) -> Chains:
         """Return a copy of those of some individuals."""
-        held = (self.roots, self.centres, self.scales, self.steps)
-        part = Chains(np.ascontiguousarray(self.z[:, which]), *(one[which] for one in held))
+        units = (self.roots, self.centres, self.scales, self.steps)
+        part = Chains(np.ascontiguousarray(self.z[:, which]), *(one[which] for one in units))
         part.accepted, part.tried = self.accepted[which], self.tried[which]
         return part
 
@@ -93,11 +85,11 @@ class Chains:
         self.tried += tried
 
     def state(self) -> State:
-        """Return where chains are and how they move, to go on from."""
+        """Where chains are and how they move, to resume a run."""
         return {name: getattr(self, name) for name in self.schema()}
 
     def schema(self) -> dict[str, Schema]:
-        """Return what that must be."""
+        """Schema of `state`."""
         each = (self.z.shape[1],)
         return {
             "z": Array("f8", self.z.shape),
@@ -110,7 +102,7 @@ class Chains:
         }
 
     def restore(self, state: State) -> None:
-        """Go on from what was kept."""
+        """Resume from `state`."""
         for name, value in state.items():
             setattr(self, name, value)
 
@@ -160,8 +152,8 @@ def learn(model: SaemModel, theta: Vector, chains: Chains, now: int, late: int) 
         return
     chains.centres = chains.centres + (chains.z.mean(axis=0) - chains.centres) / np.sqrt(now)
     if now <= EVERY or now % EVERY == 0:
-        held = np.linalg.inv(chains.roots)
-        before = np.matmul(held.transpose(0, 2, 1), held)
+        inverse = np.linalg.inv(chains.roots)
+        before = np.matmul(inverse.transpose(0, 2, 1), inverse)
         chains.roots = _roots((before + precisions(model, theta, chains.z.mean(axis=0))) / 2)
 
 
@@ -193,19 +185,17 @@ def precisions(model: SaemModel, theta: Vector, z: Vector) -> Vector:
     values, vectors = np.linalg.eigh(bends / (sizes[:, :, None] * sizes[:, None]))
     values = np.abs(values)
     values = np.maximum(values, FLAT * values.max(axis=1, keepdims=True))
-    found = np.matmul(vectors * values[:, None], vectors.transpose(0, 2, 1))
-    found = found * sizes[:, :, None] * sizes[:, None]
-    whole: Vector = found + slope[:, :, None] * slope[:, None] / 4
-    return whole
+    curvature = np.matmul(vectors * values[:, None], vectors.transpose(0, 2, 1))
+    curvature = curvature * sizes[:, :, None] * sizes[:, None]
+    return np.asarray(curvature + slope[:, :, None] * slope[:, None] / 4, np.float64)
 
 
-def _roots(found: Vector) -> Vector:
+def _roots(precision: Vector) -> Vector:
     """Lower triangles whose squares are the inverses of precisions (n, q, q)."""
-    sizes = np.sqrt(np.einsum("nii->ni", found))
-    scaled = np.linalg.inv(found / (sizes[:, :, None] * sizes[:, None]))
+    sizes = np.sqrt(np.einsum("nii->ni", precision))
+    scaled = np.linalg.inv(precision / (sizes[:, :, None] * sizes[:, None]))
     roots = np.linalg.cholesky((scaled + scaled.transpose(0, 2, 1)) / 2)
-    wide: Vector = roots / sizes[:, :, None]
-    return wide
+    return np.asarray(roots / sizes[:, :, None], np.float64)
 
 
 @dataclass(frozen=True)
@@ -383,7 +373,7 @@ class _Place:
 
 @dataclass(frozen=True)
 class _Jump:
-    """Proposals about the centre, or of the population where that is given, wherever chains are."""
+    """Proposals about the centre, or of the population if ``wide``, wherever chains are."""
 
     roots: Vector
     centres: Vector
@@ -407,11 +397,9 @@ class _Jump:
         """Logarithm of the proposals' density, up to a constant."""
         if self.wide is not None:
             mean, precision, _ = self.wide
-            found: Vector = -0.5 * quadratic(z - mean, precision)
-            return found
+            return np.asarray(-0.5 * quadratic(z - mean, precision), np.float64)
         u: Vector = np.asarray(np.linalg.solve(self.roots, (z - self.centres)[..., None]))[..., 0]
-        tail: Vector = -0.5 * (TAIL + z.shape[-1]) * np.log1p(squares(u) / TAIL)
-        return tail
+        return np.asarray(-0.5 * (TAIL + z.shape[-1]) * np.log1p(squares(u) / TAIL), np.float64)
 
 
 def _drift(here: _Place, law: Law, steps: Vector, one: Keys) -> tuple[Vector, _Place, Vector]:
@@ -573,7 +561,7 @@ class Exact:
     def move(
         self, model: SaemModel, theta: Vector, chains: Chains, streams: Streams, now: int, late: int
     ) -> None:
-        """Draw anew."""
+        """Draw again."""
         chains.z = model.draw(theta, streams.at(now, 0), len(chains.z))
 
 
@@ -623,9 +611,8 @@ class Mala:
 
     def begin(self, model: SaemModel, theta: Vector, z: Vector, n_chains: int) -> Chains:
         """Start all chains at z (n, q)."""
-        return begin_chains(
-            model, theta, z, n_chains, curved=self.precondition, step=self.step
-        )  # fmt: skip
+        curved, step = self.precondition, self.step
+        return begin_chains(model, theta, z, n_chains, curved=curved, step=step)
 
     def move(
         self, model: SaemModel, theta: Vector, chains: Chains, streams: Streams, now: int, late: int
@@ -678,17 +665,17 @@ AUTO = "auto"
 
 
 def usual_sampler(model: type[SaemModel], options: Iterable[str]) -> str:
-    """Name the sampler that is taken where none is asked for.
+    """Name the sampler that is taken by default.
 
     ``exact`` where the model's latents can be drawn so, unless an option was given that
     ``metropolis`` has and it has not; ``gibbs`` likewise; else ``metropolis``. Threads make no
     difference.
     """
-    asked = {one for one in options if one != "n_threads"}
+    named = {one for one in options if one != "n_threads"}
     known = set(Metropolis.__dataclass_fields__)
-    if model.is_drawn_exactly() and (model.discrete or not asked & known):
+    if model.is_drawn_exactly() and (model.discrete or not named & known):
         return Exact.name
-    if model.sweep is not SaemModel.sweep and asked <= set(Gibbs.__dataclass_fields__):
+    if model.sweep is not SaemModel.sweep and named <= set(Gibbs.__dataclass_fields__):
         return Gibbs.name
     return Metropolis.name
 
@@ -709,14 +696,14 @@ def sampler_of(name: str | Sampler, **options: Any) -> Sampler:
             check_number(option, value, least=0.05, most=0.95)
         elif option in ("step", "decay"):
             check_number(option, value, least=1e-12 if option == "step" else 0, most=1e6)
-    made: Sampler = kind(**options)
-    return made
+    sampler: Sampler = kind(**options)
+    return sampler
 
 
 def options_of(sampler: Sampler) -> Report:
     """Options of a sampler of vpem that results depend on, a codec by its name."""
     if not is_dataclass(sampler):
         return {}
-    held = {one.name: getattr(sampler, one.name) for one in fields(sampler)
-            if one.name != "n_threads"}  # fmt: skip
-    return {one: getattr(value, "name", value) for one, value in held.items()}
+    names = [one.name for one in fields(sampler) if one.name != "n_threads"]
+    values = {name: getattr(sampler, name) for name in names}
+    return {name: getattr(value, "name", value) for name, value in values.items()}

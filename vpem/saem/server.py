@@ -1,6 +1,7 @@
 """What SAEM's server makes of the statistics, or models, that devices send.
 
-SAEM among neighbours: every device keeps a statistic of its own, and parameters made of it.
+Among neighbours, without a server, every device keeps a statistic of its own, and parameters made
+of it.
 """
 
 from __future__ import annotations
@@ -154,10 +155,10 @@ class SaemServer:
         self.remembered = Memory(self.devices, self.alpha, memories)
 
     def _tell(self, memories: Vector) -> None:
-        """Let the server have what each device begins from (D, P), where those are elsewhere."""
+        """Send the server what each device begins from (D, P), where those are elsewhere."""
         if self._carries:
-            own = np.ascontiguousarray(memories[self.holders.own]).view(np.uint8)
-            heard = self.total.hear(own).view(np.float64)
+            local = np.ascontiguousarray(memories[self.holders.own]).view(np.uint8)
+            heard = self.total.hear(local).view(np.float64)
             memories[slice(None) if len(heard) == len(memories) else self.holders.own] = heard
 
     def _choose_units(self, local: Vector, total: AtServer) -> None:
@@ -197,25 +198,24 @@ class SaemServer:
         elif self.feedback == "change":
             moves = step * send(local - self.statistic)
         else:
-            wanted = step * self._here(local - self.statistic) + self.left_out[active]
-            moves = self.alpha * send(wanted)
-            self.left_out[active] = self.total.ours(wanted - moves, active)
+            exact = step * self._here(local - self.statistic) + self.left_out[active]
+            moves = self.alpha * send(exact)
+            self.left_out[active] = self.total.ours(exact - moves, active)
         self.statistic = self.statistic + self.devices.aggregate(moves)[0]
 
     def _here(self, values: Vector) -> Vector:
-        """Return vectors (a, P) of the active devices, zero of those that others add."""
+        """Vectors (a, P) of the active devices, zero of those that others add."""
         return values if self._carries else self.total.ours(values, self.devices.active)
 
     def average_models(self, thetas: Vector, shares: Vector) -> Vector:
         """Send models of the active devices; the mean of the last of all (D, p), by shares (D,)."""
         self.total.send(thetas[self.devices.active], self.devices.active)
         if self.holders.masks is not None:
-            own = self.holders.own
-            total = self.holders.add_up(shares[own, None] * thetas[own])
+            local = self.holders.own
+            total = self.holders.add_up(shares[local, None] * thetas[local])
         else:
             total = self.holders.allreduce(shares @ thetas)
-        mean: Vector = total / shares.sum()
-        return mean
+        return np.asarray(total / shares.sum(), np.float64)
 
     def sum_up(self, more: int = 2, wide: bool = False) -> None:
         """Count what devices send: moments of statistics, none of a wide model, and what else.
@@ -231,7 +231,7 @@ class SaemServer:
             self.total.count(ITEM * size)
 
     def state(self) -> State:
-        """Return what the server and devices keep of messages, to go on from."""
+        """What the server and devices keep of messages, to resume a run."""
         return {
             "statistic": self.statistic,
             "left_out": self.left_out,
@@ -240,7 +240,7 @@ class SaemServer:
         }
 
     def schema(self) -> Schema:
-        """Return what that must be."""
+        """Schema of `state`."""
         each = Array("f8", self.left_out.shape)
         return {
             "statistic": Array("f8", self.statistic.shape),
@@ -250,7 +250,7 @@ class SaemServer:
         }
 
     def restore(self, state: State) -> None:
-        """Go on from what was kept."""
+        """Resume from `state`."""
         self.statistic, self.left_out = state["statistic"], state["left_out"]
         self._tell(state["memories"])
         self.remembered.values = state["memories"]

@@ -1,9 +1,4 @@
-"""When a run of SAEM with a wide model ends, of which there are no standard errors.
-
-Devices add up the log-likelihood of what they hold, from time to time. Steps fall, so that small
-changes prove nothing: a change is divided by how far steps went meanwhile, were they of size 1.
-
-When a run of SAEM ends: how far parameters still have to go, in their standard errors.
+"""When a run of SAEM ends: how far parameters still have to go, in their standard errors.
 
 Small changes prove nothing, for steps fall: where rows say little, EM moves slowly, and parameters
 far from the maximum hardly move either. So a change is carried on to where it leads. At step 1
@@ -13,6 +8,10 @@ and Rubin 1977). After steps that add up to T the way left is ``exp(-mu T)`` of 
 of a change ``d`` there is ``d / (exp(mu T) - 1)`` to come. To that is added how far simulation
 makes them scatter at the last step ``s``: where an iteration's noise has the variance ``v``, they
 have ``s v / (2 mu)`` (Benveniste, Metivier and Priouret 1990).
+
+Of a wide model there are no standard errors: its devices add up the log-likelihood of their
+individuals from time to time, and a change is divided by how far steps went meanwhile, were they of
+size 1.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ class PerplexityWatch:
 
     That is where it changes by less than ``tol`` percent in an iteration of step 1 (0: never look);
     ``window`` iterations lie between looks at that, in which the perplexity is seen `LOOKS` times,
-    to be told.
+    to be reported.
     """
 
     def __init__(

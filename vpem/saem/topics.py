@@ -1,7 +1,4 @@
-"""What topics of a fit say of documents: those that they know words of, and their proportions.
-
-Topics of a corpus: what a fit of latent Dirichlet allocation says.
-"""
+"""Topics of a corpus, by a fit of latent Dirichlet allocation, and what they say of documents."""
 
 from __future__ import annotations
 

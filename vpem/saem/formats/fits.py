@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import fields
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -16,7 +16,6 @@ from vpem.files.hdf5 import (
     check_encoding,
     create,
     open_read,
-    read_attribute,
     write_array,
     write_attribute,
     write_strings,
@@ -58,11 +57,13 @@ DEEPEST = 8
 TOLERANCE = 1e-8
 """Relative size to which matrices must be symmetric and have no negative eigenvalues."""
 
+LARGEST = float(np.finfo(np.float64).max)
 
 ARRAYS = (
     "theta", "standard_errors", "information", "means", "covariances", "lower", "upper",
     "shrinkage", "trace", "bytes",
 )  # fmt: skip
+LIKELIHOOD = ("value", "error", "each", "effective", "linearized")
 OF_CORPUS = ("shares", "coherence", "n_tokens", "device_shares", "perplexities")
 OF_DOSES = ("times", "amounts", "durations")
 TEXTS = ("model_options", "settings", "communication", "versions")
@@ -125,13 +126,11 @@ def save_saem(path: PathLike, fit: SaemFit | SavedSaem, *, force: bool = False) 
             if getattr(saved, name) is not None:
                 write_array(file, name, getattr(saved, name))
         likelihood = file.create_group("log_likelihood")
-        for name in ("value", "error", "each", "effective", "linearized"):
+        for name in LIKELIHOOD:
             write_array(likelihood, name, getattr(saved.log_likelihood, name))
         write_strings(file, "covariate_names", tuple(saved.covariates))
-        table = np.array(list(saved.covariates.values())).reshape(
-            len(saved.covariates), len(saved.names)
-        )
-        write_array(file, "covariates", table)
+        table = np.array(list(saved.covariates.values()))
+        write_array(file, "covariates", table.reshape(len(saved.covariates), len(saved.names)))
         write_array(file, "time_range", np.array(saved.time_range))
         if saved.doses is not None:
             group = file.create_group("doses")
@@ -148,46 +147,33 @@ def save_saem(path: PathLike, fit: SaemFit | SavedSaem, *, force: bool = False) 
 
 
 def saem_as_json(saved: SavedSaem) -> Report:
-    """Return a whole fit as values that JSON can hold, once NaN and infinite numbers are None."""
+    """A whole fit as values that JSON can hold, once NaN and infinite numbers are None."""
+
+    def plain(value: Any) -> Any:
+        return value.tolist() if isinstance(value, np.ndarray) else value
+
     likelihood = saved.log_likelihood
     rows = saved.settings.get("n_rows")
-    listed = {one.name: getattr(saved, one.name) for one in fields(saved)}
+    listed = {one.name: plain(getattr(saved, one.name)) for one in fields(saved)}
     del listed["own_curve"]  # no part of the fit
-    doses = saved.doses
-    arrays = {
-        name: value.tolist() if isinstance(value, np.ndarray) else value
-        for name, value in listed.items()
-    }
+    doses = None
+    if saved.doses is not None:
+        columns = zip(OF_DOSES, saved.doses.columns, strict=True)
+        doses = {"counts": saved.doses.counts.tolist()}
+        doses |= {name: column.tolist() for name, column in columns}
     return {
         "encoding-type": ENCODING,
         "encoding-version": VERSION,
-        **arrays,
+        **listed,
         "parameters": list(saved.parameters),
         "estimates": saved.estimates,
         "standard_errors": saved.errors,
-        "log_likelihood": {
-            "value": likelihood.value,
-            "error": likelihood.error,
-            "each": likelihood.each.tolist(),
-            "effective": likelihood.effective.tolist(),
-            "linearized": likelihood.linearized,
-        },
+        "log_likelihood": {name: plain(getattr(likelihood, name)) for name in LIKELIHOOD},
         "criteria": criteria_of(saved, likelihood.value, saved.n_individuals, rows),
         "summary": summary_of(saved).as_json(),
         "covariates": {name: values.tolist() for name, values in saved.covariates.items()},
-        "doses": None
-        if doses is None
-        else {
-            "counts": doses.counts.tolist(),
-            **{name: column.tolist() for name, column in zip(OF_DOSES, doses.columns, strict=True)},
-        },
+        "doses": doses,
     }
-
-
-def is_saem(path: PathLike) -> bool:
-    """Whether a file says that it is a fit of SAEM; `FileError` if it cannot be read."""
-    with open_read(path) as file:
-        return read_attribute(file, "encoding-type") == ENCODING
 
 
 def read_saem(path: PathLike) -> SavedSaem:
@@ -210,8 +196,6 @@ def read_saem(path: PathLike) -> SavedSaem:
             raise FileError(f"{path} is damaged: {error}") from error
 
 
-LARGEST = float(np.finfo(np.float64).max)
-WHOLE = Integer(1, (1 << 31) - 1)
 LATENT = Array("f", ("individuals", "latents"))
 
 SAEM: Elements = {
@@ -320,12 +304,12 @@ def _read_parts(file: h5py.File) -> SavedSaem:
 
 
 def _names_of(found: State, need: Callable[[object, str], None]) -> Sequence[str]:
-    """Return names of parameters, if all that has as many agrees."""
+    """Names of parameters, if all that has as many agrees."""
     p, q = len(found["theta"]), len(found["latents"])
     wide = found["model"] in MODELS and model_class(found["model"]).wide
     shapes = [found[name].shape[-1] for name in ("information", "covariances", "trace")]
-    wanted = [0, 0, q] if wide else [p, q, p]
-    need(shapes == wanted, f"information, covariances and trace must be of {wanted} numbers each")
+    sizes = [0, 0, q] if wide else [p, q, p]
+    need(shapes == sizes, f"information, covariances and trace must be of {sizes} numbers each")
     need(wide == (found["parameters"] is None), "there must be names of parameters, or of words")
     if not wide:
         names: Sequence[str] = found["parameters"]
@@ -337,10 +321,10 @@ def _names_of(found: State, need: Callable[[object, str], None]) -> Sequence[str
 
 
 def _doses_of(found: State, need: Callable[[object, str], None]) -> Doses | None:
-    """Return the doses of individuals, if all that says so is there and agrees."""
+    """Doses of individuals, if all that says so is there and agrees."""
     counts, *columns = (found.pop(f"doses/{name}") for name in ("counts", *OF_DOSES))
-    told = [value is not None for value in (counts, *columns)]
-    need(all(told) or not any(told), "doses must be there with counts, times and amounts, or not")
+    there = [value is not None for value in (counts, *columns)]
+    need(all(there) or not any(there), "doses must be there with counts, times and amounts, or not")
     if counts is None:
         return None
     total = len(columns[0])
@@ -350,11 +334,11 @@ def _doses_of(found: State, need: Callable[[object, str], None]) -> Doses | None
 
 
 def _corpus_of(found: State, need: Callable[[object, str], None]) -> CorpusFacts | None:
-    """Return of which topics a corpus is, if all that says so is there and agrees."""
+    """Facts of a corpus, if all that says so is there and agrees."""
     parts = {name: found.pop(f"corpus/{name}") for name in ("device_names", *OF_CORPUS)}
-    told = [value is not None for value in parts.values()]
+    there = [value is not None for value in parts.values()]
     wide = isinstance(found["parameters"], TopicNames)
-    need(told == [wide] * len(told), "a corpus must say of which topics it is, and nothing else")
+    need(there == [wide] * len(there), "a corpus must say of which topics it is, and nothing else")
     if not wide:
         return None
     topics = found["theta"].reshape(len(found["latents"]), -1)

@@ -1,10 +1,7 @@
-"""Individuals in a CSV table: a line a measurement, or a dose.
+"""Individuals, corpora, and which device has which individuals, on disk.
 
-Individuals on disk: a long CSV table, or HDF5 with a column a dataset.
-
-Corpora on disk: a table with a line a word of a document, or HDF5 with a sparse matrix.
-
-Which device holds which individuals, from a file.
+Individuals are a long CSV table, with a line a measurement or a dose, or HDF5 with a column a
+dataset; corpora a table with a line a word of a document, or HDF5 with a sparse matrix.
 """
 
 from __future__ import annotations
@@ -15,11 +12,10 @@ import os
 from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import h5py
 import numpy as np
-from numpy.typing import NDArray
 
 from vpem.checks import check_memory, read_float
 from vpem.errors import FileError, InputError, MissingColumnError, did_you_mean, shorten
@@ -51,12 +47,20 @@ from vpem.saem.doses import Doses, doses_of, doses_of_lines, event_columns, meas
 from vpem.saem.formats import INDIVIDUALS
 from vpem.saem.individuals import Individuals, from_counts, from_long, gather, share_words
 
-if TYPE_CHECKING:
-    import h5py
-
+ENCODING = INDIVIDUALS
+VERSION = "0.1.0"
+DOSES = ("times", "amounts", "durations")
 
 MOST_COLUMNS = 1024
 MISSING = ("", "NA", "NaN", "nan", ".")
+
+COLUMNS = {"id": "document", "time": "word", "value": "count"}
+"""What the columns of a corpus are called where nothing else is said, by what they are."""
+
+BYTES_OF_ENTRY = 80
+"""What an entry of a sparse matrix takes while documents are made of it."""
+
+BYTES_OF_NAME = 64
 
 
 class LongTable:
@@ -101,13 +105,13 @@ class LongTable:
         self, names: list[str], covariates: Sequence[str] | None, also: Sequence[str]
     ) -> None:
         """Choose columns of a header."""
-        wanted = covariates
+        chosen = covariates
         if covariates is not None:
-            wanted = [*covariates, *(name for name in also if name in names)]
+            chosen = [*covariates, *(name for name in also if name in names)]
         if self.named is not None:
-            taken = {*self.three, *(wanted or ())}
+            taken = {*self.three, *(chosen or ())}
             self.events = event_columns(names, self.named, taken, self.source)
-        others = _columns(names, self.three, wanted, self.source)
+        others = _columns(names, self.three, chosen, self.source)
         self.others = [name for name in others if name not in self.events.values()]
 
     def _take(self, where: str, cells: list[str]) -> None:
@@ -126,10 +130,10 @@ class LongTable:
 
     def _is_text(self, name: str, cell: str, where: str) -> bool:
         """Whether a cell of a column that may be text is one; where the first is."""
-        found = name in self.texts and cell not in MISSING and read_float(cell, finite=True) is None
-        if found:
-            self.odd.setdefault(name, (cell, where))
-        return found
+        if name not in self.texts or cell in MISSING or read_float(cell, finite=True) is not None:
+            return False
+        self.odd.setdefault(name, (cell, where))
+        return True
 
     def individuals(self) -> Individuals:
         """Make individuals of the lines."""
@@ -141,34 +145,35 @@ class LongTable:
             is_text = name in self.odd or isinstance(cells[0], str)
             texts = ["" if isinstance(cell, float) else cell for cell in cells] if is_text else []
             columns[name] = np.array(_numbered(name, texts, numbered) if is_text else cells)
-        kept = dict(zip(("id", "time", "value"), self.three, strict=True))
-        told: dict[str, Any] = {**kept, **({"words": numbered} if numbered else {})}
+        named: dict[str, Any] = dict(zip(("id", "time", "value"), self.three, strict=True))
+        if numbered:
+            named["words"] = numbered
         labels = np.array(self.ids, dtype=object)
         _, time, value = self.three
         if not self.events:
             read = {name: columns[name] for name in self.others}
-            found = from_long(
+            individuals = from_long(
                 labels, columns[time], columns[value], read, self.source, self.missing
             )
-            return replace(found, columns=told)
+            return replace(individuals, columns=named)
         events = {name: columns[column] for name, column in self.events.items()}
-        rows, given = measured_lines(events, columns[value], self.wheres)
+        rows, dosed = measured_lines(events, columns[value], self.wheres)
         empty = rows & np.isnan(columns[value])
         if empty.any() and not self.missing:
             _number("", value, False, self.wheres[int(empty.argmax())])
         if not rows.any():
             raise InputError(f"{self.source} has doses, but no measurements")
         read = {name: columns[name][rows] for name in self.others}
-        found = from_long(
+        individuals = from_long(
             labels[rows], columns[time][rows], columns[value][rows], read, self.source, self.missing
         )
-        at = [where for where, is_dose in zip(self.wheres, given, strict=True) if is_dose]
-        some = {name: column[given] for name, column in events.items()}
+        at = [where for where, is_dose in zip(self.wheres, dosed, strict=True) if is_dose]
+        lines = {name: column[dosed] for name, column in events.items()}
         doses = doses_of_lines(
-            found.names, labels[given], columns[time][given], some, at, self.source
+            individuals.names, labels[dosed], columns[time][dosed], lines, at, self.source
         )
         others = {name: column for name, column in self.events.items() if name != column}
-        return replace(found, columns={**told, "doses": others}, doses=doses)
+        return replace(individuals, columns={**named, "doses": others}, doses=doses)
 
 
 def _numbered(name: str, cells: Sequence[Any], numbered: dict[str, list[str]]) -> list[float]:
@@ -222,11 +227,6 @@ def _number(text: str, column: str, may_miss: bool, where: str) -> float:
     if read_float(text.replace(",", ".", 1), finite=True) is not None:
         advice = "write numbers with a decimal point"
     raise InputError(f"{where} has {text[:40]!r} for {column!r}, no finite number; {advice}")
-
-
-ENCODING = INDIVIDUALS
-VERSION = "0.1.0"
-DOSES = ("times", "amounts", "durations")
 
 
 def read_individuals(
@@ -308,26 +308,30 @@ def _read_hdf5(
         if group is not None and not is_group(group):
             raise FileError(f"{source}: covariates must be a group with a member a covariate")
         have = [] if group is None else sorted(list_members(group, MOST_COLUMNS))
-        wanted = have
+        chosen = have
         if covariates is not None:
-            wanted = list(dict.fromkeys([*covariates, *(name for name in also if name in have)]))
-        for name in wanted:
+            chosen = list(dict.fromkeys([*covariates, *(name for name in also if name in have)]))
+        for name in chosen:
             if name not in have:
                 raise MissingColumnError(
                     f"{source} has no covariate {name!r}{did_you_mean(name, have)}", name
                 )
-        read = {name: read_array(group, name, shape=times.shape) for name in wanted}
+        read = {name: read_array(group, name, shape=times.shape) for name in chosen}
         words = None if find(file, "words") is None else read_strings(file, "words")
         doses = _read_doses(file, len(names), source)
-        numbered = _read_numbered(file, read)
+        tables, numbered = find(file, "covariate_words"), {}
+        if tables is not None and is_group(tables):  # the words that covariates are the numbers of
+            for name in list_members(tables, MOST_COLUMNS):
+                if name in read:
+                    numbered[name] = list(read_strings(tables, name))
     if len(set(names)) < len(names):
         raise InputError(f"{source}: two individuals have the same name; their names must differ")
     if words is not None and not np.isin(times, np.arange(len(words))).all():
         raise FileError(f"{source}: times must be numbers of its {len(words)} words, from 0")
     ids = np.repeat(np.array(names, dtype=object), counts.astype(np.intp))
-    found = from_long(ids, times, values, read, source, missing)
-    told = {"words": numbered} if numbered else {}
-    return replace(found, words=words, doses=doses, columns=told)
+    individuals = from_long(ids, times, values, read, source, missing)
+    columns = {"words": numbered} if numbered else {}
+    return replace(individuals, words=words, doses=doses, columns=columns)
 
 
 def _read_doses(file: h5py.File, n: int, source: str) -> Doses | None:
@@ -349,22 +353,13 @@ def _read_doses(file: h5py.File, n: int, source: str) -> Doses | None:
     return Doses.of(n, who, times, *columns)
 
 
-def _read_numbered(file: h5py.File, read: Mapping[str, NDArray[Any]]) -> dict[str, list[str]]:
-    """Read the words that covariates are the numbers of."""
-    group = find(file, "covariate_words")
-    if group is None or not is_group(group):
-        return {}
-    names = [name for name in list_members(group, MOST_COLUMNS) if name in read]
-    return {name: list(read_strings(group, name)) for name in names}
-
-
 def chain(parts: Sequence[Individuals]) -> Individuals:
     """Put individuals of several sources, no two of one name, one after the other."""
     if len(parts) == 1:
         return parts[0]
     tables = join_numbers([part.columns.get("words", {}) for part in parts])
     parts = [numbered_as(part, tables) for part in share_words(parts)]
-    given = any(part.doses is not None for part in parts)
+    have_doses = any(part.doses is not None for part in parts)
     names = tuple(name for part in parts for name in part.names)
     if len(set(names)) < len(names):
         twice = next(name for name in names if names.count(name) > 1)
@@ -383,7 +378,7 @@ def chain(parts: Sequence[Individuals]) -> Individuals:
         parts[0].columns,
         None if parts[0].weights is None else np.concatenate([part.weights for part in parts]),
         words=parts[0].words,
-        doses=Doses.chain([doses_of(part) for part in parts]) if given else None,
+        doses=Doses.chain([doses_of(part) for part in parts]) if have_doses else None,
     )
 
 
@@ -444,15 +439,6 @@ def write_individuals(path: PathLike, found: Individuals, force: bool = False) -
                 write_array(given, name, column)
 
 
-COLUMNS = {"id": "document", "time": "word", "value": "count"}
-"""What the columns of a corpus are called where nothing else is said, by what they are."""
-
-BYTES_OF_ENTRY = 80
-"""What an entry of a sparse matrix takes while documents are made of it."""
-
-BYTES_OF_NAME = 64
-
-
 def read_corpus(
     path: PathLike, columns: Mapping[str, str] | None = None, dataset: str | None = None
 ) -> Individuals:
@@ -501,15 +487,15 @@ def read_corpus(
     return gather(found.individual_of, places, found.values, found.names, found.words, found.source)
 
 
-def _read_csv(path: PathLike, given: dict[str, str]) -> Individuals:
+def _read_csv(path: PathLike, columns: dict[str, str]) -> Individuals:
     source = os.fspath(path)
-    three = [given.get(name, usual) for name, usual in COLUMNS.items()]
+    three = [columns.get(name, usual) for name, usual in COLUMNS.items()]
 
     def places(header: list[str]) -> list[int]:
         names = [field.strip() for field in header]
         if len(set(names)) < len(names):
             raise InputError(f"{source}: the names of its columns, in its first line, must differ")
-        if "value" not in given and three[-1] not in names:
+        if "value" not in columns and three[-1] not in names:
             three.pop()
         lacking = [name for name in three if name not in names]
         if lacking:

@@ -1,6 +1,6 @@
 """Bi-factor analysis: every item measures one general factor and one of several group factors.
 
-Bi-factor analysis of individuals that lack some items, which are integrated out.
+Items that some individuals lack are integrated out.
 """
 
 from __future__ import annotations
@@ -27,6 +27,9 @@ from vpem.saem.models.model import (
 )
 from vpem.terms.units import lower_half, symmetric
 
+LEAST_SEEN = 1e-6
+"""Least number of individuals that have an item, of all of them, that a statistic may say."""
+
 
 class BifactorModel(SaemModel):
     """``y_j = mu_j + general_j z_0 + loading_j z_g(j) + e_j``, factors standard normal.
@@ -34,29 +37,15 @@ class BifactorModel(SaemModel):
     Each individual has the same items; the time of a row is the item. Parameters are the means, the
     general and the group loadings and the residual variances of the items; statistics are ``z``,
     the lower triangle of ``z z^T``, and ``y_j``, ``y_j z_0``, ``y_j z_g(j)`` and ``y_j^2`` of each
-    item, its values about a shift that does not change.
-
-    Parameters
-    ----------
-    individuals : Individuals
-        All with the same items.
-    groups : sequence of int
-        Group of each item in the order of the rows, 0 to G - 1; a group has two items at least.
-    items : sequence of float, optional
-        The items, of which individuals may then lack some
-        (`vpem.saem.models.bifactor`). By default those that all have.
-
-    Raises
-    ------
-    InputError
-        If items differ between individuals or groups do not fit them.
+    item, its values about a shift that does not change. Groups of items, in the order of the rows,
+    are 0 to G - 1, of two items at least.
     """
 
     def __init__(
         self,
         individuals: Individuals,
         groups: Sequence[int],
-        items: Sequence[float] | None = None,
+        items: Sequence[float] | None = None,  # some may lack these; None: what all have
     ) -> None:
         if items is None:
             individuals.need_rows(2)
@@ -111,13 +100,13 @@ class BifactorModel(SaemModel):
         return [q, q * (q + 1) // 2, d, d, d, d]
 
     def take(self, which: NDArray[np.intp]) -> BifactorModel:
-        """Return the same model of some of the individuals."""
+        """The same model of some of the individuals."""
         part = copy(self)
         part.individuals, part._y = self.individuals.take(which), self._y[which]
         return part
 
     def unpack(self, theta: Vector) -> tuple[Vector, Vector, Vector]:
-        """Return means (d,), loadings (d, q) with their zeros, and residual variances (d,)."""
+        """Means (d,), loadings (d, q) with their zeros, and residual variances (d,)."""
         means, general, group, variances = theta.reshape(4, -1)
         loadings = np.zeros((len(means), 1 + self.n_groups))
         loadings[:, 0] = general
@@ -151,8 +140,8 @@ class BifactorModel(SaemModel):
         """Logarithm of the complete density of each individual, (chains, n)."""
         variances = theta.reshape(4, -1)[3]
         each = self._residuals(z, theta) ** 2 / variances + np.log(variances) + LOG_2_PI
-        found: Vector = -0.5 * (each.sum(axis=-1) + (z**2 + LOG_2_PI).sum(axis=-1))
-        return found
+        latent = (z**2 + LOG_2_PI).sum(axis=-1)
+        return np.asarray(-0.5 * (each.sum(axis=-1) + latent), np.float64)
 
     def gradient(self, z: Vector, theta: Vector) -> Vector:
         """Gradient of `log_complete` in the latents, (chains, n, q)."""
@@ -231,7 +220,7 @@ class BifactorModel(SaemModel):
         return found, np.broadcast_to(covariance, (self.n, *covariance.shape)).copy()
 
     def population(self, theta: Vector) -> tuple[Vector, Vector]:
-        """Return the standard normal law."""
+        """The standard normal law."""
         q = 1 + self.n_groups
         return np.zeros(q), np.eye(q)
 
@@ -249,8 +238,7 @@ class BifactorModel(SaemModel):
             ) from error
         rest = np.linalg.solve(root, (self._y - means).T)
         constant = len(means) * LOG_2_PI + 2 * np.log(np.diag(root)).sum()
-        found: Vector = -0.5 * ((rest**2).sum(axis=0) + constant)
-        return found
+        return np.asarray(-0.5 * ((rest**2).sum(axis=0) + constant), np.float64)
 
     def canonical(self, theta: Vector, z: Vector) -> tuple[Vector, Vector]:
         """Turn every factor so that its loadings add up to a positive number."""
@@ -260,10 +248,6 @@ class BifactorModel(SaemModel):
         turned[1] *= signs[0]
         turned[2] *= signs[1 + self.groups]
         return turned.ravel(), z * signs
-
-
-LEAST_SEEN = 1e-6
-"""Least number of individuals that have an item, of all of them, that a statistic may say."""
 
 
 class IncompleteBifactorModel(BifactorModel):
@@ -314,8 +298,7 @@ class IncompleteBifactorModel(BifactorModel):
         each = self._residuals(z, theta) ** 2 / variances
         constants = np.where(np.isnan(self._y), 0.0, np.log(variances) + LOG_2_PI)
         latent = (z**2 + LOG_2_PI).sum(axis=-1)
-        found: Vector = -0.5 * ((each + constants).sum(axis=-1) + latent)
-        return found
+        return np.asarray(-0.5 * ((each + constants).sum(axis=-1) + latent), np.float64)
 
     def statistics(self, z: Vector) -> Vector:
         """Statistic of each individual, the mean over chains, (n, P)."""

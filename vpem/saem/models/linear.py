@@ -1,11 +1,10 @@
-"""Lines whose random effects are integrated out: maximum, information and tests by formula.
+"""Lines and planes whose coefficients vary between individuals, or do not.
 
+Their random effects may be integrated out: maximum, information and tests are then by formula.
 ``y_i ~ N(M_i g, Z_i Omega Z_i^T + s I)``, with ``Omega = L L^T``. Devices add up the log-likelihood
 and its derivatives, and steps of Newton's method in g, L and log s are made of the totals. In L a
 variance of zero is no edge: where it is best, its derivative vanishes there. Columns are mixed
 until they are unrelated, so that neither units nor places (years, say) of covariates matter.
-
-Lines and planes whose coefficients vary between individuals, or do not.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,10 +37,8 @@ from vpem.saem.models.model import (
 from vpem.saem.models.population import Population, Varying, columns_of, effect_of, words_of
 from vpem.terms.units import lower_half, symmetric
 
-if TYPE_CHECKING:
-    from vpem.saem.individuals import Individuals
-
-
+MOST_SLOPES = 16
+"""Latents that the kernel takes."""
 STEPS = 100
 PASSES = 3
 """Of making columns unrelated, for what rounding left."""
@@ -59,32 +56,19 @@ NOTHING = 1e-6
 class Integrated:
     """What formulas say of a linear model.
 
-    Attributes
-    ----------
-    theta : ndarray of shape (p,)
-        Parameters.
-    far : float
-        How far the maximum is from them, in standard errors; NaN: not looked for, or not found.
-    information, covariance : ndarray of shape (p, p)
-        Observed information, and the covariance of estimates; NaN of what has none. Variances that
-        are at their bound have none, and are known for the others.
-    errors, freedom : ndarray of shape (p,)
-        Standard errors of coefficients by the variances of restricted maximum likelihood, and
-        Satterthwaite's degrees of freedom; NaN and inf of other parameters.
-    each : ndarray of shape (n,)
-        Log-likelihoods of the individuals.
-    numbers : tuple of int
-        Numbers that a device sends for a sum, and how many sums there were.
+    Variances that are at their bound have no information, and are known for the others. Standard
+    errors of coefficients are by the variances of restricted maximum likelihood, with
+    Satterthwaite's degrees of freedom; NaN and inf of other parameters.
     """
 
-    theta: Vector
-    far: float
-    information: Vector
-    covariance: Vector
-    errors: Vector
-    freedom: Vector
-    each: Vector
-    numbers: tuple[int, int]
+    theta: Vector  # (p,)
+    far: float  # from the maximum, in standard errors; NaN: not looked for, or not found
+    information: Vector  # (p, p) observed
+    covariance: Vector  # (p, p) of estimates
+    errors: Vector  # (p,)
+    freedom: Vector  # (p,)
+    each: Vector  # (n,) log-likelihoods of the individuals
+    numbers: tuple[int, int]  # that a device sends for a sum, and how many sums there were
 
 
 class _Sums(NamedTuple):
@@ -124,7 +108,9 @@ class _Lines:
         self.ZF = crossed(self.data, self.Z, np.hstack([self.Z, self.M]))
         q = Z.shape[1]
         self.entries = [(i, j) for i in range(q) for j in range(i + 1) if self.law.free[i, j]]
-        self.basis = np.array([_symmetric_unit(len(self.T), *one) for one in self.entries])
+        self.basis = np.zeros((len(self.entries), q, q))  # ones at an entry, symmetric
+        for unit, (i, j) in zip(self.basis, self.entries, strict=True):
+            unit[i, j] = unit[j, i] = 1.0
         self.size = self.n_sums = 0
 
     # ---- sums ------------------------------------------------------------------------------------
@@ -214,13 +200,13 @@ class _Lines:
 
     def slopes(self, now: _Point) -> Vector:
         """Slopes (K, d) of Omega's entries and s, in L's entries and log s."""
-        found = np.zeros((len(self.entries) + 1, len(self.entries) + 1))
+        slopes = np.zeros((len(self.entries) + 1, len(self.entries) + 1))
         for at, (i, j) in enumerate(self.entries):
             turn = np.zeros_like(now.L)
             turn[i] = now.L[:, j]
-            found[:-1, at] = [(turn + turn.T)[one] for one in self.entries]
-        found[-1, -1] = now.s
-        return found
+            slopes[:-1, at] = [(turn + turn.T)[one] for one in self.entries]
+        slopes[-1, -1] = now.s
+        return slopes
 
     def bend(self, now: _Point, sums: _Sums, restricted: bool) -> tuple[float, Vector, Vector]:
         """Value, gradient and information in (g, L, log s).
@@ -275,13 +261,13 @@ class _Lines:
             there = _Point(now.g + step[:P], root, now.s * float(np.exp(step[-1])))
             if not there.s > self.floor:
                 break
-            found = self.at(there)
-            ahead = self.bend(there, found, restricted)
+            sums_there = self.at(there)
+            ahead = self.bend(there, sums_there, restricted)
             if not ahead[0] >= value - 1e-9 * max(1.0, abs(value)):
                 damping = max(10 * damping, 1e-3)
                 continue
             damping = damping / 10 if damping > 1e-8 else 0.0
-            last, now, sums, (value, slope, bend) = gain, there, found, ahead
+            last, now, sums, (value, slope, bend) = gain, there, sums_there, ahead
         return now, sums, float("nan")
 
     # ---- what it says ----------------------------------------------------------------------------
@@ -303,7 +289,7 @@ class _Lines:
             to[P:-1, P + at] = [whole[one] for one in self.entries]
         return theta, to, to @ moves
 
-    def held(self, now: _Point) -> NDArray[np.bool_]:
+    def at_bound(self, now: _Point) -> NDArray[np.bool_]:
         """Which parameters (p,) are at a bound: variances of zero, or a singular covariance."""
         least = np.abs(np.diag(now.L))
         if self.mixed:
@@ -330,7 +316,7 @@ class _Lines:
 
 
 def integrated(model: LinearModel, theta: Vector, best: bool = True) -> Integrated | None:
-    """Say what formulas say of a model, at the maximum of its likelihood or at parameters theta.
+    """What formulas say of a model, at the maximum of its likelihood or at parameters theta.
 
     None where columns say the same, so that nothing tells coefficients apart, or where there is no
     maximum, for the residual variance goes to zero.
@@ -342,11 +328,11 @@ def integrated(model: LinearModel, theta: Vector, best: bool = True) -> Integrat
         if best:
             now, sums, far = lines.maximum(now, restricted=False)
             theta, to, moves = lines.outside(now)
-            held = lines.held(now)
+            bound = lines.at_bound(now)
         else:
             now = lines.inside(theta)
             sums, far, (_, to, moves) = lines.at(now), float("nan"), lines.outside(now)
-            held = np.zeros(p, dtype=np.bool_)
+            bound = np.zeros(p, dtype=np.bool_)
         if best and not np.isfinite(far):
             return None
         restricted, beside, settled = lines.maximum(_wider(now), restricted=True)
@@ -356,10 +342,10 @@ def integrated(model: LinearModel, theta: Vector, best: bool = True) -> Integrat
     middle = np.block([[sums.gg, sums.gs], [sums.gs.T, sums.quadratic - sums.traces]])
     bend = (lines.bend(now, sums, False)[2], moves) if best else (middle, to)
     covariance = _inverse(*bend)
-    covariance[held] = covariance[:, held] = np.nan
+    covariance[bound] = covariance[:, bound] = np.nan
     back = np.linalg.inv(to)
     information = back.T @ middle @ back
-    information[held] = information[:, held] = np.nan
+    information[bound] = information[:, bound] = np.nan
     errors, freedom = np.full(p, np.nan), np.full(p, np.inf)
     if np.isfinite(settled):
         errors[:P], freedom[:P] = lines.tests(restricted, beside)
@@ -378,16 +364,16 @@ def _inverse(bend: Vector, moves: Vector) -> Vector:
     sizes = np.linalg.norm(moves * units, axis=1, keepdims=True)
     lost = (np.abs(turned[:, ~known]) > NOTHING * sizes).any(axis=1)
     root = turned[:, known] / np.sqrt(values[known])
-    found = root @ root.T
-    found[lost] = found[:, lost] = np.nan
-    return np.asarray(found)
+    covariance = root @ root.T
+    covariance[lost] = covariance[:, lost] = np.nan
+    return np.asarray(covariance)
 
 
 def _unrelated(data: Individuals, columns: Vector, mixed: bool) -> Vector:
-    """Return the matrix that makes columns (N, p) unrelated, of mean squares 1; or only this."""
-    found = np.eye(columns.shape[1])
+    """The matrix that makes columns (N, p) unrelated, of mean squares 1; or only this."""
+    matrix = np.eye(columns.shape[1])
     for _ in range(PASSES if mixed else 1):
-        now = columns @ found
+        now = columns @ matrix
         squares = data.total(crossed(data, now, now)) / data.everyone[1]
         units = np.sqrt(np.diag(squares))
         if not (units > 0).all():
@@ -395,8 +381,8 @@ def _unrelated(data: Individuals, columns: Vector, mixed: bool) -> Vector:
         root = np.diag(units)
         if mixed:
             root = units[:, None] * np.linalg.cholesky(squares / np.outer(units, units))
-        found = found @ np.linalg.inv(root).T
-    return found
+        matrix = matrix @ np.linalg.inv(root).T
+    return matrix
 
 
 def _wider(now: _Point) -> _Point:
@@ -411,17 +397,6 @@ def _bordered(inner: Vector, beside: Vector, corner: Vector) -> Vector:
     return np.concatenate([np.concatenate([inner, beside[..., None]], axis=2), last], axis=1)
 
 
-def _symmetric_unit(q: int, i: int, j: int) -> Vector:
-    """Symmetric matrix (q, q) of zeros, but for ones at i, j."""
-    found = np.zeros((q, q))
-    found[i, j] = found[j, i] = 1.0
-    return found
-
-
-MOST_SLOPES = 16
-"""Latents that the kernel takes."""
-
-
 class LinearModel(Varying):
     """Linear mixed model: ``y_i = Z_i z_i + X_i b + e`` with ``z_i ~ N(B c_i, Omega)``.
 
@@ -429,32 +404,8 @@ class LinearModel(Varying):
     b, effects of covariates on means, the lower triangle of Omega, and the residual variance.
     Statistics are those of `Population`, ``X^T e`` (and ``X^T X``) where there is a b, and the
     residual sum of squares; residuals are about a first b and z about a first mean, so that little
-    cancels where statistics are compressed.
-
-    Parameters
-    ----------
-    individuals : Individuals
-        Whose rows.
-    slopes : sequence of str
-        Columns besides the intercept; ``"time"`` is the time, others are covariates, and
-        ``"time:x"`` is a product.
-    random : sequence of str, optional
-        Columns whose coefficients vary, of ``"intercept"`` and slopes, by names of columns or of
-        coefficients. None: all.
-    effects : sequence of str
-        Covariates that a mean depends on: ``"intercept:sex"``; see
-        `vpem.saem.models.population.effects_of`.
-    covariance : {"full", "diagonal"}
-        Of the coefficients that vary.
-    error : {"constant"}
-        Others are for `vpem.saem.models.mixed.GeneralizedLinearModel`.
-    shift : ndarray of shape (m, L) or float, optional
-        Where the coefficients of means begin; by default the mean of individuals' least squares.
-
-    Raises
-    ------
-    InputError
-        If a covariate is missing, or no coefficient varies.
+    cancels where statistics are compressed. Columns besides the intercept are the time, covariates,
+    or products ``"time:x"``.
     """
 
     normal_rows = True
@@ -462,26 +413,26 @@ class LinearModel(Varying):
     def __init__(
         self,
         individuals: Individuals,
-        slopes: Sequence[str] = ("time",),
-        random: Sequence[str] | None = None,
-        effects: Sequence[str] = (),
+        slopes: Sequence[str] = ("time",),  # columns besides the intercept
+        random: Sequence[str] | None = None,  # columns, or coefficients, that vary; None: all
+        effects: Sequence[str] = (),  # "intercept:sex", see `population.effects_of`
         covariance: str = "full",
-        error: str = "constant",
-        shift: Vector | float | None = None,
+        error: str = "constant",  # others are for `mixed.GeneralizedLinearModel`
+        shift: Vector | float | None = None,  # (m, L); None: the mean of least squares
     ) -> None:
         self.individuals, self.slopes = individuals, tuple(slopes)
         names = ["slope" if name == "time" else f"slope of {name}" for name in self.slopes]
         short = ("intercept", *self.slopes)
         latents = ("intercept", *names)
         called = dict(zip(short, latents, strict=True))
-        asked = [called.get(one, one) for one in (short if random is None else random)]
-        for one in asked:
+        varying = [called.get(one, one) for one in (short if random is None else random)]
+        for one in varying:
             check_choice("random coefficient", one, (*short, *latents))
         self.law = Population(
-            individuals, latents, asked, [effect_of(one, called) for one in effects], covariance
+            individuals, latents, varying, [effect_of(one, called) for one in effects], covariance
         )
-        fixed = [one for one, name in called.items() if name not in asked and any(
-            effect.parameter == name for effect in self.law.effects)]  # fmt: skip
+        changed = {effect.parameter for effect in self.law.effects}
+        fixed = [one for one, name in called.items() if name in changed - set(varying)]
         if fixed:
             raise InputError(
                 f"effects are of coefficients that vary, and {fixed[0]} does not; take a product "
@@ -515,15 +466,19 @@ class LinearModel(Varying):
         Z, X = design[:, law.random], design[:, law.fixed]
         law.shift[:] = 0.0 if shift is None else shift
         if shift is None and X.shape[1]:
-            sums = [data.total(crossed(data, one, two)) for one, two in (
-                (design, design), (design, data.values[:, None]))]  # fmt: skip
-            law.shift[law.fixed, 0] = _solved(sums[0], sums[1][:, 0])[law.fixed]
+            among = data.total(crossed(data, design, design))
+            along = data.total(crossed(data, design, data.values[:, None]))[:, 0]
+            law.shift[law.fixed, 0] = _solved(among, along)[law.fixed]
         rest = data.values - X @ law.shift[law.fixed, 0]
         self._cross, self._both = crossed(data, Z, Z), crossed(data, Z, X)
         self._among = crossed(data, X, X)
         cuts = data.first[1:]
+        self._own = np.empty((self.n, Z.shape[1]))
         each = zip(np.split(Z, cuts)[:-1], np.split(rest, cuts)[:-1], strict=True)
-        self._own = np.array([_least_squares(*own) for own in each]).reshape(self.n, Z.shape[1])
+        for i, (own, y) in enumerate(each):  # of the smallest size in units of the columns
+            units = np.sqrt(np.mean(own**2, axis=0))
+            units = np.where(units > 0, units, 1.0)
+            self._own[i] = np.linalg.lstsq(own / units, y, rcond=None)[0] / units
         self._turn: Vector = np.linalg.pinv(self._cross) @ self._both
         left = rest - np.einsum("nq,nq->n", self._own[data.individual_of], Z)
         self._left = data.sums(left**2)
@@ -536,7 +491,7 @@ class LinearModel(Varying):
         return np.stack([np.ones(at.n_rows), *map(at.product, self.slopes)], axis=-1)
 
     def take(self, which: NDArray[np.intp]) -> LinearModel:
-        """Return the same model of some of the individuals."""
+        """The same model of some of the individuals."""
         part = copy(self)
         part.individuals, part.law = self.individuals.take(which), self.law.take(which)
         for name in ("_cross", "_both", "_among", "_own", "_turn", "_left", "_along"):
@@ -544,13 +499,12 @@ class LinearModel(Varying):
         return part
 
     def unpack(self, theta: Vector) -> tuple[Vector, Vector, float]:
-        """Return coefficients B (m, L), Omega (q, q) and the residual variance."""
+        """Coefficients B (m, L), Omega (q, q) and the residual variance."""
         return *self.law.unpack(theta), float(theta[-1])
 
     def _apart(self, B: Vector) -> Vector:
         """How far coefficients b (r,) are from the first."""
-        found: Vector = (B - self.law.shift)[self.law.fixed, 0]
-        return found
+        return np.asarray((B - self.law.shift)[self.law.fixed, 0], np.float64)
 
     def start(self) -> tuple[Vector, Vector]:
         """Each individual's least squares, and what follows from them."""
@@ -560,15 +514,14 @@ class LinearModel(Varying):
 
     def _squares(self, z: Vector, away: Vector) -> Vector:
         """Residual sums of squares (chains, n) of coefficients b so far ``away`` (r,)."""
-        found: Vector = self._left + quadratic(z - self._own, self._cross)
+        squares: Vector = self._left + quadratic(z - self._own, self._cross)
         if len(away):
-            found = found - 2 * (self._residual(z) @ away) + self._among @ away @ away
-        return found
+            squares = squares - 2 * (self._residual(z) @ away) + self._among @ away @ away
+        return squares
 
     def _residual(self, z: Vector) -> Vector:
         """Products ``X^T e`` (chains, n, r) of residuals about the first b."""
-        found: Vector = self._along - np.einsum("nqr,cnq->cnr", self._both, z)
-        return found
+        return np.asarray(self._along - np.einsum("nqr,cnq->cnr", self._both, z), np.float64)
 
     def log_complete(self, z: Vector, theta: Vector) -> Vector:
         """Logarithm of the complete density of each individual, (chains, n)."""
@@ -591,8 +544,7 @@ class LinearModel(Varying):
 
     def statistics(self, z: Vector) -> Vector:
         """Statistic of each individual, the mean over chains, (n, P)."""
-        found: Vector = self.statistics_by_chain(z).mean(axis=0)
-        return found
+        return np.asarray(self.statistics_by_chain(z).mean(axis=0), np.float64)
 
     def statistics_by_chain(self, z: Vector) -> Vector:
         """Moments, products of the fixed columns, and the residual sum of squares."""
@@ -631,9 +583,9 @@ class LinearModel(Varying):
         B, omega, variance = self.unpack(theta)
         away = self._apart(B)
         squares += float(away @ among @ away - 2 * along @ away)
-        found = self.law.log_density(latent, counts.individuals, B, omega)
+        latents = self.law.log_density(latent, counts.individuals, B, omega)
         rows = counts.rows * (LOG_2_PI + np.log(variance)) + squares / variance
-        return float(found - 0.5 * rows)
+        return float(latents - 0.5 * rows)
 
     def posterior(self, theta: Vector) -> tuple[Vector, Vector]:
         """Means and covariances of the coefficients given the rows."""
@@ -656,15 +608,15 @@ class LinearModel(Varying):
     def curve(self, z: Vector, at: Individuals) -> Vector:
         """Lines (chains, N)."""
         columns, of_rows = self.columns(at).T, z[..., at.individual_of, :]
-        found = np.zeros(of_rows.shape[:-1])
+        lines = np.zeros(of_rows.shape[:-1])
         for i, row in enumerate(self.law.random):
-            found += of_rows[..., i] * columns[row]
+            lines += of_rows[..., i] * columns[row]
         if len(self.law.fixed):
             assert self.theta is not None, "fixed coefficients are those of about(theta)"
             B = self.law.unpack(self.theta)[0]
             for row in self.law.fixed:
-                found += B[row, 0] * columns[row]
-        return found
+                lines += B[row, 0] * columns[row]
+        return lines
 
     def row_sds(self, z: Vector, theta: Vector, at: Individuals) -> Vector:
         """The residual sd, the same for all rows."""
@@ -684,10 +636,8 @@ class LinearModel(Varying):
         means, _, units, inner = self._given(theta)
         squares = self._squares(means[None], self._apart(B))[0] / variance + (units**2).sum(axis=1)
         logs = (self.individuals.counts - units.shape[1]) * np.log(variance)
-        found: Vector = -0.5 * (
-            self.individuals.counts * LOG_2_PI + logs + np.linalg.slogdet(inner)[1] + squares
-        )
-        return found
+        sizes = self.individuals.counts * LOG_2_PI + logs + np.linalg.slogdet(inner)[1]
+        return np.asarray(-0.5 * (sizes + squares), np.float64)
 
     def integrated(self, theta: Vector, best: bool = True) -> Integrated | None:
         """What formulas say; None where columns do not tell coefficients apart."""
@@ -698,15 +648,5 @@ def _solved(matrix: Vector, right: Vector) -> Vector:
     """Solve equations of a symmetric matrix, units aside; the smallest solution of several."""
     sizes = np.sqrt(np.maximum(np.diag(matrix), 0.0))
     units = np.where(sizes > 0, sizes, 1.0)
-    found: Vector = np.linalg.pinv(matrix / np.outer(units, units), hermitian=True) @ (
-        right / units
-    )
-    return found / units
-
-
-def _least_squares(X: Vector, y: Vector) -> Vector:
-    """Coefficients (q,) of the smallest size in units of the columns."""
-    units = np.sqrt(np.mean(X**2, axis=0))
-    units = np.where(units > 0, units, 1.0)
-    found: Vector = np.linalg.lstsq(X / units, y, rcond=None)[0] / units
-    return found
+    inverse = np.linalg.pinv(matrix / np.outer(units, units), hermitian=True)
+    return np.asarray(inverse @ (right / units) / units, np.float64)

@@ -1,6 +1,4 @@
-"""Mixed models that are fitted in columns of a frame: the way in, and the way back.
-
-Nonlinear mixed models: a curve of parameters that vary between individuals, measured with error.
+"""Nonlinear mixed models: a curve of parameters that vary between individuals, measured with error.
 
 ``y ~ law(f(t; phi_i))`` and ``phi_i = B c_i + eta_i`` on the scales on which parameters are normal.
 Means and covariance of what varies, and variances of errors of one kind, have statistics of an
@@ -10,7 +8,7 @@ expected information in place of the second derivative. The coefficients of the 
 over rows as other statistics are, are averaged over iterations alike, and the M-step is then
 Fisher's scoring. At a fixed point the mean score is zero: it is that of the likelihood.
 
-Mixed models by name: what their curves are.
+Curves that have columns are fitted in those of a frame, see `Framed`.
 """
 
 from __future__ import annotations
@@ -29,7 +27,7 @@ from vpem._core.latents import Curves, Latents
 from vpem.errors import InputError, shorten
 from vpem.saem.individuals import Individuals
 from vpem.saem.models.model import Counts, Vector, framed, gradient_normal, log_normal
-from vpem.saem.models.outcomes import LINKED, NORMAL, Outcomes
+from vpem.saem.models.outcomes import LINKED, NORMAL, Law, Outcome, Outcomes
 from vpem.saem.models.population import (
     Population,
     Scoring,
@@ -53,33 +51,25 @@ if TYPE_CHECKING:
 
 
 class Framed(Varying):
-    """A model that is fitted in columns that are unrelated, see `vpem.saem.models.model`.
+    """A model that is fitted in columns that are unrelated, see `vpem.saem.models.model.Frame`."""
 
-    Attributes
-    ----------
-    outer : Framed or None
-        The model in the user's columns, where this one is in others.
-    shift, first : ndarray, float or None
-        Where the user has coefficients begin.
-    """
-
-    outer: Self | None = None
-    shift: Vector | float | None = None
+    outer: Self | None = None  # the model in the user's columns, where this one is in others
+    shift: Vector | float | None = None  # where the user has coefficients begin
     first: Vector | None = None
 
     @abstractmethod
     def columns(self, at: Individuals) -> Vector:
-        """Return the user's columns (N, m) of rows that parameters are coefficients of, or none."""
+        """The user's columns (N, m) of rows that parameters are coefficients of, or none."""
 
     @abstractmethod
     def settle(self, shift: Vector | float | None) -> None:
         """Begin with the law as it is, with coefficients about a shift, if one is given."""
 
     def inside(self) -> Self:
-        """Return the model in columns that are unrelated; itself where there are none."""
+        """The model in columns that are unrelated; itself where there are none."""
         if self.law.design.shape[1] == 1 and not self.columns(self.individuals).shape[1]:
             return self
-        part, told = copy(self), self.shift is not None or self.first is not None
+        part = copy(self)
         part.outer, part.law = self, _inner(self.law, self.individuals, self.columns)
         law = part.law
         c = len(law.coefficients)
@@ -88,11 +78,12 @@ class Framed(Varying):
         B = np.zeros(law.mask.shape)
         B[law.places] = np.linalg.solve(mixed, self.law.shift[self.law.places])
         part.first = None if self.first is None else B[:, 0]
-        part.settle(B if told else None)
+        begins = self.shift is not None or self.first is not None
+        part.settle(B if begins else None)
         return part
 
     def outside(self, theta: Vector) -> Vector:
-        """Return parameters as they are in the user's columns."""
+        """Parameters as they are in the user's columns."""
         return theta if self.outer is None else _outside(self.law, theta, self.outer.law)
 
     @property
@@ -115,8 +106,8 @@ class Framed(Varying):
         apart = z - mean[:, self.law.random]
         return outer.means(B)[:, outer.random] + apart @ _turn(self.law).T
 
-    def told(self, given: Conditional) -> Conditional:
-        """Return latents given rows as they are in the user's columns, as ends are already."""
+    def reported(self, given: Conditional) -> Conditional:
+        """Latents given rows as they are in the user's columns, as ends are already."""
         covariances = np.einsum("ij,njk,lk->nil", self.turn, given.covariances, self.turn)
         return replace(given, means=self.shown(given.means), covariances=covariances)
 
@@ -130,7 +121,7 @@ def _turn(law: Population) -> Vector:
 def _inner(
     law: Population, data: Individuals, columns: Callable[[Individuals], Vector]
 ) -> Population:
-    """Return a law in columns of a frame, where those of rows are (N, m) of individuals."""
+    """A law in columns of a frame, where those of rows are (N, m) of individuals."""
     full = bool(law.free.all())
     frame = framed(data, columns, law.design, law.mask, law.random, full)
     part, L = copy(law), law.mask.shape[1]
@@ -152,17 +143,17 @@ def _inner(
 
 
 def _outside(law: Population, theta: Vector, whole: Population) -> Vector:
-    """Return parameters of a law in a frame as those of the whole one."""
+    """Parameters of a law in a frame as those of the whole one."""
     frame, turn = law.frame, _turn(law)
     assert frame is not None
     inner, omega = law.unpack(theta)
     k = len(frame.kept)
-    found = frame.rows[:k] @ inner[:, : len(frame.people)] @ frame.people.T
+    outer = frame.rows[:k] @ inner[:, : len(frame.people)] @ frame.people.T
     B = np.zeros(whole.mask.shape)
-    B[frame.kept] = found[:, : B.shape[1]]
+    B[frame.kept] = outer[:, : B.shape[1]]
     for at, (j, of) in enumerate(frame.moved):
-        own = found[np.searchsorted(frame.kept, of), B.shape[1] + at]
-        B[j, 0] = own + frame.rows[k + at] @ inner[:, 0]
+        effect = outer[np.searchsorted(frame.kept, of), B.shape[1] + at]
+        B[j, 0] = effect + frame.rows[k + at] @ inner[:, 0]
     rest = theta[len(law.coefficients) + len(law.spreads) :]
     return np.concatenate([whole.pack(B, turn @ omega @ turn.T), rest])
 
@@ -182,39 +173,13 @@ def latents_of(structure: Structure) -> tuple[str, ...]:
 class MixedModel(Framed):
     """Mixed model of a structure; see this module's first lines.
 
-    Parameters are means of all parameters of the structure on their scales, effects of covariates,
-    (co)variances of what varies, and standard deviations of errors.
+    Parameters are means of all parameters of the structure on their scales, effects of covariates
+    (`vpem.saem.models.population.effects_of`), (co)variances of what varies, and standard
+    deviations of errors. With a covariate ``outcome`` (codes 0, 1, ...) each outcome has a law of
+    its own; with a covariate ``censored`` a value is an upper (1) or lower (-1) limit.
 
-    Parameters
-    ----------
-    individuals : Individuals
-        The data. With a covariate ``outcome`` (codes 0, 1, ...) each outcome has a law of its
-        own; with a covariate ``censored`` a value is an upper (1) or lower (-1) limit.
-    structure : Structure
-        The curve.
-    error : str or sequence of str
-        Law of the rows, of `vpem.saem.models.outcomes.LAWS`, or one for each outcome.
-    random : sequence of str, optional
-        Which parameters vary between individuals. None: all.
-    effects : sequence of str
-        Covariates that means depend on, see `vpem.saem.models.population.effects_of`.
-    covariance : {"diagonal", "full"}
-        Of what varies.
-    first : sequence of float, optional
-        Means (m,) to begin with, on the parameters' scales; by default read from rows.
-    shift : ndarray of shape (m, L) or float, optional
-        Of `Population`; by default the means to begin with.
-
-    Attributes
-    ----------
-    carried : ndarray of shape (q,), optional
-        Latents that `log_density` has move with their means, about which they stay as they are,
-        with a law that is known: those of which rows do not tell that they vary.
-
-    Raises
-    ------
-    InputError
-        If the data do not fit the model.
+    ``carried`` (q,) are latents that `log_density` has move with their means, about which they stay
+    as they are, with a law that is known: those of which rows do not say that they vary.
     """
 
     carried: NDArray[np.bool_] | None = None
@@ -223,12 +188,12 @@ class MixedModel(Framed):
         self,
         individuals: Individuals,
         structure: Structure,
-        error: str | Sequence[str] = "constant",
-        random: Sequence[str] | None = None,
+        error: str | Sequence[str] = "constant",  # of `LAWS`, one for all outcomes or for each
+        random: Sequence[str] | None = None,  # None: all vary
         effects: Sequence[str] = (),
         covariance: str = "diagonal",
-        first: Sequence[float] | Vector | None = None,
-        shift: Vector | float | None = None,
+        first: Sequence[float] | Vector | None = None,  # (m,) means on their scales; None: by rows
+        shift: Vector | float | None = None,  # (m, L) of `Population`
     ) -> None:
         self.individuals, self.structure = individuals, structure
         structure.check(individuals)
@@ -237,7 +202,12 @@ class MixedModel(Framed):
         self.law = Population(individuals, names, random, effects, covariance)
         self.latents = self.law.latents
         self.error = error
-        self.first = _checked_first(first, structure)
+        self.first = None if first is None else np.array(first, dtype=np.float64)
+        if self.first is not None:
+            if self.first.shape != (len(names),):
+                raise InputError(f"first must be {', '.join(names)}, got {first!r}")
+            if not np.isfinite(self.first).all():
+                raise InputError(f"first must be {', '.join(names)}, finite numbers, got {first!r}")
         self.shift = shift
         self.settle(shift)
 
@@ -286,15 +256,15 @@ class MixedModel(Framed):
         shape = (self.n, len(self.structure.names))
         if self.first is not None:
             return np.tile(self.first, (self.n, 1))
-        found = np.asarray(self.structure.begin(self.individuals), dtype=np.float64).reshape(shape)
-        unknown = ~np.isfinite(found)
+        phi = np.asarray(self.structure.begin(self.individuals), dtype=np.float64).reshape(shape)
+        unknown = ~np.isfinite(phi)
         if not self.individuals.total(~unknown).all():
             raise InputError(
                 f"{self.individuals.source}: no individual tells where the parameters "
                 f"{', '.join(self.structure.names)} could begin; give the model's option first"
             )
-        found = np.where(unknown, np.nan, found)
-        return np.where(unknown, self.individuals.median(found), found)
+        phi = np.where(unknown, np.nan, phi)
+        return np.where(unknown, self.individuals.median(phi), phi)
 
     def start(self) -> tuple[Vector, Vector]:
         """Parameters read from each individual's rows; variances are large at first."""
@@ -333,7 +303,7 @@ class MixedModel(Framed):
     # ---- parameters ------------------------------------------------------------------------------
 
     def take(self, which: NDArray[np.intp]) -> Self:
-        """Return the same model of some of the individuals."""
+        """The same model of some of the individuals."""
         return self._of(self.individuals.take(which), self.law.take(which))
 
     def _of(self, individuals: Individuals, population: Population) -> Self:
@@ -344,13 +314,13 @@ class MixedModel(Framed):
         return part
 
     def carrying(self, which: NDArray[np.bool_]) -> Self:
-        """Return the model where some of the latents (q,) move with their means."""
+        """The model where some of the latents (q,) move with their means."""
         part = copy(self)
         part.carried = which
         return part
 
     def unpack(self, theta: Vector) -> tuple[Vector, Vector, Vector]:
-        """Return coefficients B (m, L), the covariance (q, q) and standard deviations (k,)."""
+        """Coefficients B (m, L), the covariance (q, q) and standard deviations (k,)."""
         B, omega = self.law.unpack(theta)
         return B, omega, theta[len(theta) - self.outcomes.n_sds :]
 
@@ -403,8 +373,7 @@ class MixedModel(Framed):
 
     def statistics(self, z: Vector) -> Vector:
         """Statistic of each individual, the mean over chains, (n, P)."""
-        found: Vector = self.statistics_by_chain(z).mean(axis=0)
-        return found
+        return np.asarray(self.statistics_by_chain(z).mean(axis=0), np.float64)
 
     def statistics_by_chain(self, z: Vector) -> Vector:
         """Moments of what varies, squares of residuals, and the expansion, (chains, n, P)."""
@@ -507,7 +476,7 @@ class MixedModel(Framed):
         at[: len(self.scoring.rows)] += moved[self.law.places]
         return found + float(at @ score - 0.5 * at @ info @ at)
 
-    # ---- what is told of curves ------------------------------------------------------------------
+    # ---- curves and rows -------------------------------------------------------------------------
 
     def _curve(self, z: Vector, at: Individuals) -> tuple[Vector, Outcomes]:
         """Curves (chains, N) on the scale of the laws, and the outcomes of these rows."""
@@ -522,43 +491,33 @@ class MixedModel(Framed):
     def curve(self, z: Vector, at: Individuals) -> Vector:
         """Values (chains, N) that are expected."""
         f, outcomes = self._curve(z, at)
-        return outcomes.told(f, lambda law, f, _: law.mean(f))
+        return outcomes.by_law(f, lambda law, f, _: law.mean(f))
 
     def row_sds(self, z: Vector, theta: Vector, at: Individuals) -> Vector:
         """Standard deviation of measurements about the curve; of logarithms, if errors are."""
         f, outcomes = self.about(theta)._curve(z, at)
         sds = self.unpack(theta)[2]
-        return outcomes.told(f, lambda law, f, one: law.deviation(f, sds[one.sds]))
+        return outcomes.by_law(f, lambda law, f, one: law.deviation(f, sds[one.sds]))
 
     def draw_values(self, z: Vector, theta: Vector, stream: Stream, at: Individuals) -> Vector:
         """Draw measurements (chains, N) by the laws of their outcomes."""
         f, outcomes = self.about(theta)._curve(z, at)
         chances, sds = stream.of_rows(len(z), at.first), self.unpack(theta)[2]
-        return outcomes.told(f, lambda law, f, one: law.draw(f, sds[one.sds], chances[:, one.here]))
+        return outcomes.by_law(
+            f, lambda law, f, one: law.draw(f, sds[one.sds], chances[:, one.here])
+        )
 
     def weighted_residuals(self, z: Vector, theta: Vector) -> Vector:
         """Residuals (chains, N) in units of their sd, NaN of censored rows."""
         f, outcomes = self.about(theta)._curve(z, self.individuals)
         sds = self.unpack(theta)[2]
-        found = outcomes.told(
-            f, lambda law, f, one: np.where(
-                one.rows.censored == 0, law.residuals(one.rows.values, f, sds[one.sds]), np.nan
-            ),
-        )  # fmt: skip
-        return np.where(np.isfinite(found), found, np.nan)
 
+        def weighted(law: Law, f: Vector, one: Outcome) -> Vector:
+            residuals = law.residuals(one.rows.values, f, sds[one.sds])
+            return np.where(one.rows.censored == 0, residuals, np.nan)
 
-def _checked_first(first: Sequence[float] | Vector | None, structure: Structure) -> Vector | None:
-    """Return means to begin with, one for each parameter."""
-    if first is None:
-        return None
-    found = np.array(first, dtype=np.float64)
-    names = latents_of(structure)
-    if found.shape != (len(names),):
-        raise InputError(f"first must be {', '.join(names)}, got {first!r}")
-    if not np.isfinite(found).all():
-        raise InputError(f"first must be {', '.join(names)}, finite numbers, got {first!r}")
-    return found
+        residuals = outcomes.by_law(f, weighted)
+        return np.where(np.isfinite(residuals), residuals, np.nan)
 
 
 class _Dosed(MixedModel):
@@ -590,14 +549,8 @@ class _Dosed(MixedModel):
 class OneCompartmentModel(_Dosed):
     """Concentrations in one compartment, after doses that are absorbed, injected or infused.
 
-    Parameters
-    ----------
-    individuals : Individuals
-        With doses, or the covariate ``dose``, given at time 0.
-    parameters : sequence of str, optional
-        Of `vpem.saem.structures.formulas.OneCompartment`. None: ka, cl, ke.
-    error, random, effects, covariance, first, shift
-        Of `MixedModel`.
+    Individuals have doses, or the covariate ``dose``, given at time 0. Parameters are those of
+    `vpem.saem.structures.formulas.OneCompartment`, by default ka, cl, ke.
     """
 
     compartments = OneCompartment
@@ -613,22 +566,12 @@ class TwoCompartmentModel(_Dosed):
 
 
 class CurveModel(MixedModel):
-    """A formula that is known by name, or a function or differential equation of the user's.
-
-    Parameters
-    ----------
-    individuals : Individuals
-        The data.
-    curve : str
-        A name of `vpem.saem.structures.formulas.FORMULAS`, or ``FILE.py:NAME``.
-    error, random, effects, covariance, first, shift
-        Of `MixedModel`.
-    """
+    """A formula that is known by name, or a function or differential equation of the user's."""
 
     def __init__(
         self,
         individuals: Individuals,
-        curve: str,
+        curve: str,  # of `vpem.saem.structures.formulas.FORMULAS`, or ``FILE.py:NAME``
         error: str | Sequence[str] = "constant",
         random: Sequence[str] | None = None,
         effects: Sequence[str] = (),
@@ -644,14 +587,7 @@ class CurveModel(MixedModel):
 class GeneralizedLinearModel(MixedModel):
     """Linear predictors of yes and no (logit), of counts (logarithm), or of values with any error.
 
-    Parameters
-    ----------
-    individuals : Individuals
-        Whose rows.
-    slopes, random, effects, covariance, shift
-        Of `vpem.saem.models.linear.LinearModel`; random coefficients are by default all.
-    error, first
-        Of `MixedModel`.
+    Slopes, random, effects and covariance are as of `vpem.saem.models.linear.LinearModel`.
     """
 
     def __init__(
@@ -669,9 +605,9 @@ class GeneralizedLinearModel(MixedModel):
         linked = any(kind in LINKED for kind in kinds)
         structure = LinearPredictor(slopes, linked=linked)
         called = dict(zip(("intercept", *slopes), structure.names, strict=True))
-        kept = None if random is None else [called.get(one, one) for one in random]
+        vary = None if random is None else [called.get(one, one) for one in random]
         named = [effect_of(one, called) for one in effects]
-        super().__init__(individuals, structure, error, kept, named, covariance, first, shift)
+        super().__init__(individuals, structure, error, vary, named, covariance, first, shift)
 
     @classmethod
     def reads(cls, options: Mapping[str, object]) -> tuple[str, ...]:

@@ -1,20 +1,15 @@
-"""The normal law of latents, its numbers computed elementwise: the same whoever else is there.
+"""What SAEM needs of a model, vectorised over chains and individuals, and models by name.
 
-What SAEM asks of a model: one small class, vectorised over chains and individuals.
+Numbers of one individual are computed elementwise: the same whichever others are there.
 
-Individuals as rows of a table of items, of which some may be missing.
-
-Columns that a fit is made in: as unrelated as the model lets them be, and of the same size.
-
-A slope and an intercept whose estimates are all but one (years, say, far from 0) are found slowly
-in turn, and what draws tell of them cancels. So columns of rows X, and covariates C of individuals,
-are taken about what other columns say of them: ``X W`` and ``C V`` have mean squares of 1. Where
-``phi = B c`` are the coefficients of X, those of ``X W`` are ``W^-1 phi = (W^-1 B V^-T) (V^T c)``:
-the model is the same, and its parameters are linear in those of the other. A fixed coefficient of
-a column that is another, whose coefficient varies, times a covariate of the individual is an effect
-of that covariate: it moves with the latents, and not against them.
-
-Models by name.
+Fits are made in columns that are as unrelated as the model lets them be, and of the same size
+(`Frame`). A slope and an intercept whose estimates are all but one (years, say, far from 0) are
+found slowly in turn, and what draws say of them cancels. So columns of rows X, and covariates C of
+individuals, are taken about what other columns say of them: ``X W`` and ``C V`` have mean squares
+of 1. Where ``phi = B c`` are the coefficients of X, those of ``X W`` are ``W^-1 phi =
+(W^-1 B V^-T) (V^T c)``: the model is the same, and its parameters are linear in those of the other.
+A fixed coefficient of a column that is another, whose coefficient varies, times a covariate of the
+individual is an effect of that covariate: it moves with the latents, and not against them.
 """
 
 from __future__ import annotations
@@ -47,6 +42,44 @@ LOG_2_PI = float(np.log(2 * np.pi))
 LEAST = 1e-10
 """Least eigenvalue of a matrix of correlations; least variance, relative to that of the values."""
 
+POSITIVE = ("var(", "residual ", "additive sd", "proportional sd", "weight ")
+"""How names of parameters begin that are above 0."""
+
+LEAST_UNIT = 1e-3
+"""Of a typical value: the least unit of a number that hardly varies."""
+
+SAME = 1e-10
+"""Share of a column's square that others leave, below which it says nothing beside them."""
+FLAT = 1e-24
+"""Share of it that the mean leaves, below which a column is constant but for rounding."""
+ROUNDING = 1e-12
+"""To which a column is another times a covariate."""
+PASSES = 2
+"""The second for what rounding left."""
+
+MODELS = {
+    "linear": ("vpem.saem.models.linear", "LinearModel"),
+    "one-compartment": ("vpem.saem.models.mixed", "OneCompartmentModel"),
+    "two-compartment": ("vpem.saem.models.mixed", "TwoCompartmentModel"),
+    "curve": ("vpem.saem.models.mixed", "CurveModel"),
+    "bifactor": ("vpem.saem.models.bifactor", "BifactorModel"),
+    "gmm": ("vpem.saem.models.gmm", "GmmModel"),
+    "lda": ("vpem.saem.models.lda", "LdaModel"),
+}
+"""Models by name: module and class."""
+
+GENERALIZED = ("vpem.saem.models.mixed", "GeneralizedLinearModel")
+"""Linear predictors whose rows are of other laws than the normal one of constant variance."""
+
+INCOMPLETE = {
+    "bifactor": ("vpem.saem.models.bifactor", "IncompleteBifactorModel"),
+    "gmm": ("vpem.saem.models.gmm", "IncompleteGmmModel"),
+}
+"""Models of tables of items, where some are missing."""
+
+OWN = "own"
+"""Stands for a model of a user's own."""
+
 
 def quadratic(d: Vector, matrices: NDArray[np.floating]) -> Vector:
     """``d^T A d`` of differences (..., n, q) and symmetric matrices (q, q) or (n, q, q)."""
@@ -72,8 +105,7 @@ def log_normal(z: Vector, mean: Vector, covariance: Vector) -> Vector:
     """Log-density of latents (..., q) under one normal law, (...,)."""
     inverse = np.linalg.inv(covariance)
     constant = len(covariance) * LOG_2_PI + np.linalg.slogdet(covariance)[1]
-    found: Vector = -0.5 * (constant + quadratic(z - mean, inverse))
-    return found
+    return np.asarray(-0.5 * (constant + quadratic(z - mean, inverse)), np.float64)
 
 
 def products(apart: Vector) -> Vector:
@@ -114,8 +146,7 @@ def floored(covariance: Vector, least: Vector | float = LEAST) -> Vector:
     else:
         correlation = (vectors * np.maximum(values, LEAST)) @ vectors.T
         correlation = (correlation + correlation.T) / 2
-    raised: Vector = correlation * np.outer(sd, sd)
-    return raised
+    return np.asarray(correlation * np.outer(sd, sd), np.float64)
 
 
 def is_floored(covariance: Vector, least: Vector | float = LEAST) -> bool:
@@ -134,18 +165,11 @@ def known_scale(values: Vector, scale: float, source: str) -> None:
 
 def crossed(data: Individuals, left: Vector, right: Vector) -> Vector:
     """Products ``L^T R`` (n, l, r) of columns (N, l) and (N, r), over each individual's rows."""
-    found = np.empty((data.n_individuals, left.shape[1], right.shape[1]))
+    products = np.empty((data.n_individuals, left.shape[1], right.shape[1]))
     for i in range(left.shape[1]):
         for j in range(right.shape[1]):
-            found[:, i, j] = data.sums(left[:, i] * right[:, j])
-    return found
-
-
-POSITIVE = ("var(", "residual ", "additive sd", "proportional sd", "weight ")
-"""How names of parameters begin that are above 0."""
-
-LEAST_UNIT = 1e-3
-"""Of a typical value: the least unit of a number that hardly varies."""
+            products[:, i, j] = data.sums(left[:, i] * right[:, j])
+    return products
 
 
 class Counts(NamedTuple):
@@ -355,7 +379,7 @@ class SaemModel(ABC):
         """Means (n, q) of the latents of individuals before their rows, and covariance (q, q).
 
         Where parameters depend on covariates, means are those of the covariates in ``at``, whose
-        values count for nothing. By default everybody's mean is that of `population`.
+        values count for nothing. By default the mean of each is that of `population`.
         """
         mean, covariance = self.population(theta)
         return np.tile(mean, (at.n_individuals, 1)), covariance
@@ -396,8 +420,7 @@ class SaemModel(ABC):
         normal about `curve`, with `row_sds`; laws that are not override this.
         """
         normals = ndtri(stream.of_rows(len(z), at.first))
-        drawn: Vector = self.curve(z, at) + self.row_sds(z, theta, at) * normals
-        return drawn
+        return np.asarray(self.curve(z, at) + self.row_sds(z, theta, at) * normals, np.float64)
 
     def weighted_residuals(self, z: Vector, theta: Vector) -> Vector:
         """Residuals (chains, N) of the model's own rows in units of `row_sds`.
@@ -441,7 +464,7 @@ class SaemModel(ABC):
 
 
 def begin_model(model: SaemModel) -> tuple[Vector, Vector]:
-    """Return a model's parameters (p,) and latents (n, q) to begin with."""
+    """A model's parameters (p,) and latents (n, q) to begin with."""
     name = type(model).__name__
     try:
         theta, z = model.start()
@@ -462,10 +485,10 @@ def check_model(model: SaemModel, theta: Vector, z: Vector) -> None:
     p, P = len(model.parameters), model.size
 
     def check(what: str, got: object, shape: tuple[int, ...]) -> None:
-        found = np.shape(np.asarray(got))
-        if found != shape:
+        actual = np.shape(np.asarray(got))
+        if actual != shape:
             raise InputError(
-                f"{what} of model {name} must have shape {shape}, got {found}; see SaemModel"
+                f"{what} of model {name} must have shape {shape}, got {actual}; see SaemModel"
             )
 
     check("the first parameters", theta, (p,))
@@ -483,14 +506,14 @@ def check_model(model: SaemModel, theta: Vector, z: Vector) -> None:
         check("statistics", statistics, (n, P))
         total = statistics.sum(axis=0)
     try:
-        found = model.maximize(total, model.counts)
+        maximum = model.maximize(total, model.counts)
     except VpemError:
         raise
     except (ValueError, IndexError, TypeError, KeyError) as error:
         raise InputError(
             f"maximize of model {name} cannot take its statistics of shape {(P,)}: {error}"
         ) from error
-    check("maximize", found, (p,))
+    check("maximize", maximum, (p,))
     complete = model.log_complete(chains, theta)
     check("log_complete", complete, (2, n))
     if np.isnan(complete).any():
@@ -500,7 +523,7 @@ def check_model(model: SaemModel, theta: Vector, z: Vector) -> None:
         return
     try:
         slope = model.gradient(chains, theta)
-    except (VpemError, NotImplementedError):  # not every sampler asks for it
+    except (VpemError, NotImplementedError):  # not every sampler needs it
         return
     except (ValueError, IndexError, TypeError, KeyError) as error:
         raise InputError(f"gradient of model {name} fails at its start: {error}") from error
@@ -510,67 +533,32 @@ def check_model(model: SaemModel, theta: Vector, z: Vector) -> None:
 
 
 def table_of(individuals: Individuals, items: Sequence[float] | None) -> tuple[Vector, Vector]:
-    """Return the values (n, d), NaN where they are missing, and the items (d,).
-
-    By default the items are those that all individuals have.
-    """
+    """Values (n, d), NaN where they are missing, and items (d,); None: those that all have."""
     if items is None:
         return individuals.matrix()
     known = np.array(items, dtype=np.float64)
     return individuals.table(known), known
 
 
-def is_incomplete(individuals: Individuals, items: Sequence[float] | None) -> bool:
-    """Whether any individual of any process lacks an item."""
-    if items is None:
-        return False
-    fewer = bool((individuals.counts < len(items)).any())
-    return bool(individuals.largest(np.array([fewer], dtype=np.uint8))[0])
-
-
-SAME = 1e-10
-"""Share of a column's square that others leave, below which it says nothing beside them."""
-FLAT = 1e-24
-"""Share of it that the mean leaves, below which a column is constant but for rounding."""
-ROUNDING = 1e-12
-"""To which a column is another times a covariate."""
-PASSES = 2
-"""The second for what rounding left."""
-
-
 @dataclass(frozen=True)
 class Frame:
-    """Columns instead of those of the user.
+    """Columns instead of those of the user."""
 
-    Attributes
-    ----------
-    columns : callable
-        The user's columns (N, m) of individuals.
-    kept : ndarray of shape (k,)
-        Which of these stay columns of rows.
-    moved : tuple of (int, int)
-        Which are the second times a covariate of the individual.
-    rows : ndarray of shape (m, k)
-        W: how columns make those that stay, of the ones that stay and then of ``moved``.
-    people : ndarray of shape (L, L)
-        V: likewise, of the covariates, those of ``moved`` last.
-    """
-
-    columns: Callable[[Individuals], Vector]
-    kept: NDArray[np.intp]
-    moved: tuple[tuple[int, int], ...]
-    rows: Vector
-    people: Vector
+    columns: Callable[[Individuals], Vector]  # the user's, (N, m)
+    kept: NDArray[np.intp]  # (k,) which of these stay columns of rows
+    moved: tuple[tuple[int, int], ...]  # which are the second times an individual's covariate
+    rows: Vector  # (m, k) W: how columns make those that stay, of these and then of ``moved``
+    people: Vector  # (L, L) V: likewise, of the covariates, those of ``moved`` last
 
     def design(self, at: Individuals) -> Vector:
-        """Return the columns (N, k) of individuals' rows."""
+        """Columns (N, k) of individuals' rows."""
         order = np.append(self.kept, [j for j, _ in self.moved]).astype(np.intp)
         return _mixed(self.columns(at)[:, order], self.rows)
 
-    def covariates(self, own: Vector, at: Individuals) -> Vector:
-        """Return the covariates (n, L) of individuals, of whom the user's are ``own``."""
+    def covariates(self, original: Vector, at: Individuals) -> Vector:
+        """Covariates (n, L) of individuals, of whom the user's are ``original``."""
         more = [_share(at, self.columns(at), *pair) for pair in self.moved]
-        return _mixed(np.column_stack([own, *more]), self.people)
+        return _mixed(np.column_stack([original, *more]), self.people)
 
 
 def framed(
@@ -622,25 +610,25 @@ def framed(
 def _share(at: Individuals, X: Vector, j: int, k: int) -> Vector:
     """By what (n,) the first row of each individual's column k that is not 0 makes its column j."""
     known = np.flatnonzero(X[:, k] != 0)
-    found = np.zeros(at.n_individuals)
+    shares = np.zeros(at.n_individuals)
     who, first = np.unique(at.individual_of[known], return_index=True)
-    found[who] = X[known[first], j] / X[known[first], k]
-    return found
+    shares[who] = X[known[first], j] / X[known[first], k]
+    return shares
 
 
 def _unrelated(mean: Callable[[Vector], Vector], columns: Vector, may: NDArray[np.bool_]) -> Vector:
-    """Return the matrix (m, m) that makes columns unrelated, as far as they may be mixed.
+    """The matrix (m, m) that makes columns unrelated, as far as they may be mixed.
 
-    Means are taken off before products are added up: these would tell nothing else of years.
+    Means are taken off before products are added up: of years, say, nothing else would be left.
     """
-    found, places = np.eye(len(may)), np.arange(len(may))
+    matrix, places = np.eye(len(may)), np.arange(len(may))
     sizes, first = mean(columns**2), mean(columns[:, :1] * columns)
-    found[0, 1:] = np.where(may[1:, 0], -first[1:] / first[0], 0.0)
-    flat = mean(_mixed(columns, found) ** 2) <= FLAT * sizes
-    found[0, 1:][flat[1:]] = 0.0
+    matrix[0, 1:] = np.where(may[1:, 0], -first[1:] / first[0], 0.0)
+    flat = mean(_mixed(columns, matrix) ** 2) <= FLAT * sizes
+    matrix[0, 1:][flat[1:]] = 0.0
     may = may & ~flat[:, None] & ~flat
     for _ in range(PASSES):
-        now = _mixed(columns, found)
+        now = _mixed(columns, matrix)
         squares = mean(now[:, :, None] * now[:, None, :])
         step = np.eye(len(may))
         for j in places:
@@ -651,40 +639,16 @@ def _unrelated(mean: Callable[[Vector], Vector], columns: Vector, may: NDArray[n
                 left -= right @ taken
                 step[about, j] = -taken
             step[:, j] /= np.sqrt(left) if left > 0 else 1.0
-        found = found @ step
-    return found
+        matrix = matrix @ step
+    return matrix
 
 
 def _mixed(columns: Vector, by: Vector) -> Vector:
-    """Columns (N, m) times a matrix, each row by itself: the same whoever else is there."""
-    found = np.zeros((len(columns), by.shape[1]))
+    """Columns (N, m) times a matrix, each row by itself: the same whichever others are there."""
+    mixed = np.zeros((len(columns), by.shape[1]))
     for i, j in zip(*np.nonzero(by), strict=True):
-        found[:, j] += columns[:, i] * by[i, j]
-    return found
-
-
-MODELS = {
-    "linear": ("vpem.saem.models.linear", "LinearModel"),
-    "one-compartment": ("vpem.saem.models.mixed", "OneCompartmentModel"),
-    "two-compartment": ("vpem.saem.models.mixed", "TwoCompartmentModel"),
-    "curve": ("vpem.saem.models.mixed", "CurveModel"),
-    "bifactor": ("vpem.saem.models.bifactor", "BifactorModel"),
-    "gmm": ("vpem.saem.models.gmm", "GmmModel"),
-    "lda": ("vpem.saem.models.lda", "LdaModel"),
-}
-"""Models by name: module and class."""
-
-GENERALIZED = ("vpem.saem.models.mixed", "GeneralizedLinearModel")
-"""Linear predictors whose rows are of other laws than the normal one of constant variance."""
-
-INCOMPLETE = {
-    "bifactor": ("vpem.saem.models.bifactor", "IncompleteBifactorModel"),
-    "gmm": ("vpem.saem.models.gmm", "IncompleteGmmModel"),
-}
-"""Models of tables of items, where some are missing."""
-
-OWN = "own"
-"""Stands for a model of a user's own."""
+        mixed[:, j] += columns[:, i] * by[i, j]
+    return mixed
 
 
 def make_model(name: str, individuals: Individuals, **options: Any) -> SaemModel:
@@ -694,37 +658,37 @@ def make_model(name: str, individuals: Individuals, **options: Any) -> SaemModel
     for option in options:
         check_choice(f"option of the model {name}", option, known)
     other = model_class(name, {**options, "error": ""})
-    if kind is not other and "shift" not in options and _laws_differ(individuals):
-        kind, options = other, {"error": "constant", **options}
-    if name in INCOMPLETE and is_incomplete(individuals, options.get("items")):
-        module, word = INCOMPLETE[name]
-        kind = getattr(import_module(module), word)
-    made: SaemModel = kind(individuals, **options)
-    return made
+    if kind is not other and "shift" not in options:
+        # Are rows censored, or of several outcomes, in any process?
+        rows = [individuals.covariates.get(name, np.zeros(1)) for name in ("censored", "outcome")]
+        most = [float(np.abs(one).max(initial=0.0)) for one in rows]
+        if (individuals.largest(np.array(most)) > 0).any():
+            kind, options = other, {"error": "constant", **options}
+    items = options.get("items")
+    if name in INCOMPLETE and items is not None:
+        fewer = bool((individuals.counts < len(items)).any())
+        if individuals.largest(np.array([fewer], dtype=np.uint8))[0]:
+            module, word = INCOMPLETE[name]
+            kind = getattr(import_module(module), word)
+    model: SaemModel = kind(individuals, **options)
+    return model
 
 
 def seeded(
     name: str | object, options: Mapping[str, Any] | None, seed: int
 ) -> Mapping[str, Any] | None:
-    """Return options of a model, with a seed of the fit's where it begins by chance."""
+    """Options of a model, with a seed of the fit's where it begins by chance."""
     if not isinstance(name, str) or "seed" not in signature(model_class(name)).parameters:
         return options
     return {"seed": seed, **(options or {})}
 
 
 def model_class(name: str, options: Mapping[str, object] = MappingProxyType({})) -> Any:
-    """Return the class of a model by its name, and options of which it may depend."""
+    """Class of a model by its name, and options of which it may depend."""
     module, word = MODELS[check_choice("model", name, MODELS)]
     if name == "linear" and options.get("error", "constant") != "constant":
         module, word = GENERALIZED
     return getattr(import_module(module), word)
-
-
-def _laws_differ(individuals: Individuals) -> bool:
-    """Whether rows are censored, or of several outcomes, in any process."""
-    rows = [individuals.covariates.get(name, np.zeros(1)) for name in ("censored", "outcome")]
-    most = [float(np.abs(one).max(initial=0.0)) for one in rows]
-    return bool((individuals.largest(np.array(most)) > 0).any())
 
 
 def has_curves(name: str, options: Mapping[str, object]) -> bool:
@@ -733,14 +697,13 @@ def has_curves(name: str, options: Mapping[str, object]) -> bool:
 
 
 def all_options(name: str, options: Mapping[str, Any]) -> Report:
-    """Return the options of a model that `make_model` made, defaults too, as JSON can hold them.
+    """Options of a model that `make_model` made, defaults too, as JSON can hold them.
 
     Options that are None, because data decide, are left out.
     """
     known = list(signature(model_class(name, options)).parameters.values())[1:]
-    asked = {one.name: one.default for one in known}
-    told = {**asked, **options}
-    return {one: _plain(value) for one, value in told.items() if value is not None}
+    values = {**{one.name: one.default for one in known}, **options}
+    return {one: _plain(value) for one, value in values.items() if value is not None}
 
 
 def _plain(value: Any) -> Any:

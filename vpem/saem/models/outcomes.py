@@ -2,9 +2,8 @@
 
 The variance of a normal error is a sum ``g^2 = sum_k v_k w_k(f)`` of known functions of the curve f
 with parameters v: its standard deviations squared. A value may be censored: it is then known to be
-below (or above) a limit, which is written in its place.
-
-Rows of several outcomes, each with a law of its own, and what an M-step needs of them.
+below (or above) a limit, which is written in its place. Rows may be of several outcomes, each with
+a law of its own.
 """
 
 from __future__ import annotations
@@ -42,18 +41,10 @@ class Bends(NamedTuple):
 
 
 class Law(ABC):
-    """Law of a measurement given a curve f, and of parameters.
+    """Law of a measurement given a curve f, and standard deviations."""
 
-    Attributes
-    ----------
-    parameters : tuple of str
-        Names of the standard deviations, (k,).
-    code : int
-        Of kernels.
-    """
-
-    parameters: tuple[str, ...] = ()
-    code: int
+    parameters: tuple[str, ...] = ()  # names (k,) of the standard deviations
+    code: int  # of kernels
 
     @abstractmethod
     def check(self, rows: Rows, individuals: Individuals, here: NDArray[np.intp]) -> None:
@@ -82,8 +73,7 @@ class Law(ABC):
     def residuals(self, values: Vector, f: Vector, sds: Vector) -> Vector:
         """Residuals in units of their standard deviation."""
         with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-            found: Vector = (values - self.mean(f)) / self.deviation(f, sds)
-        return found
+            return np.asarray((values - self.mean(f)) / self.deviation(f, sds), np.float64)
 
     def start(self, values: Vector) -> Vector:
         """Standard deviations (k,) to begin with, of values of which there is one at least."""
@@ -99,12 +89,9 @@ class Law(ABC):
 
 
 class Normal(Law):
-    """Normal errors; ``exponential``: of logarithms.
+    """Normal errors with standard deviation a (``constant``), b f (``proportional``).
 
-    Parameters
-    ----------
-    kind : {"constant", "proportional", "combined", "exponential"}
-        With standard deviations a, b f, ``(a^2 + b^2 f^2)^(1/2)``, or a of the logarithm.
+    Or ``(a^2 + b^2 f^2)^(1/2)`` (``combined``), or a of the logarithm (``exponential``).
     """
 
     def __init__(self, kind: str) -> None:
@@ -150,8 +137,7 @@ class Normal(Law):
             return np.full(f.shape, sds[0] ** 2)
         with np.errstate(over="ignore", invalid="ignore"):
             steady = 0.0 if self.kind == "proportional" else sds[0] ** 2
-            found: Vector = steady + sds[-1] ** 2 * f**2
-        return found
+            return np.asarray(steady + sds[-1] ** 2 * f**2, np.float64)
 
     def log_density(self, rows: Rows, f: Vector, sds: Vector) -> Vector:
         """Log-density, of a censored row the logarithm of its probability."""
@@ -206,7 +192,7 @@ class Normal(Law):
         return steady, 0.0 if self.is_steady else float(sds[-1])
 
     def mean(self, f: Vector) -> Vector:
-        """Return the curve."""
+        """The curve."""
         return f
 
     def deviation(self, f: Vector, sds: Vector) -> Vector:
@@ -217,17 +203,15 @@ class Normal(Law):
         """Residuals in units of their standard deviation, of logarithms where errors are."""
         with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
             y = np.log(values) if self.logs else values
-            found: Vector = (y - self._own(f)) / self.deviation(f, sds)
-        return found
+            return np.asarray((y - self._own(f)) / self.deviation(f, sds), np.float64)
 
     def draw(self, f: Vector, sds: Vector, chances: Vector) -> Vector:
         """Draw measurements."""
         apart = ndtri(chances) * self.deviation(f, sds)
-        found: Vector = f * np.exp(apart) if self.logs else f + apart
-        return found
+        return np.asarray(f * np.exp(apart) if self.logs else f + apart, np.float64)
 
     def start(self, values: Vector) -> Vector:
-        """Return sds that are large."""
+        """Large ones."""
         size = float(np.sqrt(np.mean(values**2))) or 1.0
         parts = {"constant": [0.3 * size], "combined": [0.1 * size, 0.3]}
         return np.array(parts.get(self.kind, [0.3]))
@@ -248,8 +232,7 @@ class Bernoulli(Law):
 
     def log_density(self, rows: Rows, f: Vector, sds: Vector) -> Vector:
         """Logarithm of the probability."""
-        found: Vector = log_expit((2 * rows.values - 1) * f)
-        return found
+        return np.asarray(log_expit((2 * rows.values - 1) * f), np.float64)
 
     def bends(self, rows: Rows, f: Vector, sds: Vector) -> Bends:
         """Derivatives and information."""
@@ -282,8 +265,7 @@ class Poisson(Law):
     def log_density(self, rows: Rows, f: Vector, sds: Vector) -> Vector:
         """Logarithm of the probability."""
         with np.errstate(over="ignore"):
-            found: Vector = rows.values * f - np.exp(f) - gammaln(rows.values + 1)
-        return found
+            return np.asarray(rows.values * f - np.exp(f) - gammaln(rows.values + 1), np.float64)
 
     def bends(self, rows: Rows, f: Vector, sds: Vector) -> Bends:
         """Derivatives and information."""
@@ -302,8 +284,8 @@ class Poisson(Law):
 
     def draw(self, f: Vector, sds: Vector, chances: Vector) -> Vector:
         """Draw counts."""
-        found: Vector = np.ceil(np.maximum(pdtrik(chances, np.maximum(self.mean(f), 1e-300)), 0.0))
-        return found
+        counts = np.ceil(np.maximum(pdtrik(chances, np.maximum(self.mean(f), 1e-300)), 0.0))
+        return np.asarray(counts, np.float64)
 
 
 def _only(slope: Vector, weight: Vector) -> Bends:
@@ -315,7 +297,6 @@ def _only(slope: Vector, weight: Vector) -> Bends:
 def _refuse(
     fine: NDArray[np.bool_], what: str, individuals: Individuals, here: NDArray[np.intp]
 ) -> None:
-    """Raise InputError for the first value that is not fine."""
     if not fine.all():
         row = here[int(np.argmin(fine))]
         who = individuals.names[individuals.individual_of[row]]
@@ -340,33 +321,15 @@ NORMAL = tuple(name for name, law in LAWS.items() if isinstance(law, Normal) and
 
 
 class Outcome(NamedTuple):
-    """Rows of one outcome, and how they are measured.
-
-    Attributes
-    ----------
-    law : Law
-        Of the rows.
-    here : ndarray of shape (m,)
-        Which rows they are.
-    rows : Rows
-        What was measured.
-    of : ndarray of shape (m,)
-        Whose they are.
-    sds : slice
-        Which of all standard deviations are its own.
-    exact : bool
-        Whether its variance is the mean of squares that do not depend on parameters.
-    size : float
-        Mean square of the values.
-    """
+    """Rows of one outcome, and how they are measured."""
 
     law: Law
-    here: NDArray[np.intp]
+    here: NDArray[np.intp]  # (m,) which rows they are
     rows: Rows
-    of: NDArray[np.intp]
-    sds: slice
-    exact: bool = False
-    size: float = 0.0
+    of: NDArray[np.intp]  # (m,) whose they are
+    sds: slice  # of all standard deviations
+    exact: bool = False  # whether the variance is a mean of squares without parameters
+    size: float = 0.0  # mean square of the values
 
     @property
     def floor(self) -> float:
@@ -375,23 +338,12 @@ class Outcome(NamedTuple):
 
 
 class Outcomes:
-    """All rows of individuals by what was measured.
+    """All rows of individuals by what was measured, with laws by name: one of all, or one each.
 
-    Parameters
-    ----------
-    individuals : Individuals
-        With a covariate ``outcome``, the number of the outcome from 0 on, if there are several;
-        and ``censored``, 1 where the value is an upper limit, -1 a lower one, if any are.
-    error : str or sequence of str
-        Laws by name: one of all outcomes, or one each.
-    expanded : bool
-        Whether parameters are fixed that the curve depends on, so that variances that depend on
-        the curve are to be found together with these.
-
-    Raises
-    ------
-    InputError
-        If laws do not fit the rows.
+    Individuals have a covariate ``outcome``, its number from 0 on, if there are several; and
+    ``censored``, 1 where the value is an upper limit, -1 a lower one, if any are. They are
+    ``expanded`` where parameters are fixed that the curve depends on, so that variances that depend
+    on the curve are to be found together with these.
     """
 
     def __init__(
@@ -408,19 +360,24 @@ class Outcomes:
             )
         self.kinds = _laws(individuals, error)
         laws = [LAWS[kind] for kind in self.kinds]
-        made = [_measured(one, individuals, expanded) for one in _split(individuals, laws)]
-        self._each = made
-        self.n_sds = made[-1].sds.stop
-        tails = [""] if len(made) == 1 else [f" of {one}" for one in _names(individuals, len(made))]
+        each = [_measured(one, individuals, expanded) for one in _split(individuals, laws)]
+        self._each = each
+        self.n_sds = each[-1].sds.stop
+        tails = [""]
+        if len(each) > 1:
+            words = individuals.columns.get("words", {})
+            names = words.get("outcome", ()) if isinstance(words, Mapping) else ()
+            numbers = [f"outcome {code}" for code in range(len(each))]
+            tails = [f" of {one}" for one in (names if len(names) == len(each) else numbers)]
         self.parameters = tuple(
             f"{name}{tail}"
-            for one, tail in zip(made, tails, strict=True)
+            for one, tail in zip(each, tails, strict=True)
             for name in one.law.parameters
         )
-        scored = [one for one in made if not one.exact]
+        scored = [one for one in each if not one.exact]
         self.scored = [at for one in scored for at in range(one.sds.start, one.sds.stop)]
         self.floors = np.array([one.floor for one in scored for _ in one.law.parameters])
-        self.size = (len(made) - len(scored)) * (1 if len(made) == 1 else 2)
+        self.size = (len(each) - len(scored)) * (1 if len(each) == 1 else 2)
 
     @property
     def coded(self) -> tuple[NDArray[np.uint8], NDArray[np.int8], NDArray[np.int32]]:
@@ -436,7 +393,7 @@ class Outcomes:
         return np.array([one.law.noise(sds[one.sds]) for one in self._each])
 
     def of(self, individuals: Individuals) -> Self:
-        """Return those of other individuals."""
+        """Those of other individuals."""
         part = type(self).__new__(type(self))
         part.__dict__.update(self.__dict__)
         part.individuals = individuals
@@ -470,35 +427,35 @@ class Outcomes:
 
     # ---- of curves -------------------------------------------------------------------------------
 
-    def told(self, f: Vector, what: Callable[[Law, Vector, Outcome], Vector]) -> Vector:
-        """What laws say of curves (chains, N), row by row."""
-        found = np.empty(f.shape)
+    def by_law(self, f: Vector, function: Callable[[Law, Vector, Outcome], Vector]) -> Vector:
+        """A function of each row's law and curves (chains, N)."""
+        values = np.empty(f.shape)
         with np.errstate(all="ignore"):
             for one in self._each:
-                found[:, one.here] = what(one.law, f[:, one.here], one)
-        return found
+                values[:, one.here] = function(one.law, f[:, one.here], one)
+        return values
 
     def log_density(self, f: Vector, sds: Vector) -> Vector:
         """Log-density of rows, (chains, N)."""
-        return self.told(f, lambda law, f, one: law.log_density(one.rows, f, sds[one.sds]))
+        return self.by_law(f, lambda law, f, one: law.log_density(one.rows, f, sds[one.sds]))
 
     def slope(self, f: Vector, sds: Vector) -> Vector:
         """Derivative of that in the curve, (chains, N)."""
-        return self.told(f, lambda law, f, one: law.bends(one.rows, f, sds[one.sds]).slope)
+        return self.by_law(f, lambda law, f, one: law.bends(one.rows, f, sds[one.sds]).slope)
 
     def squares(self, f: Vector) -> list[Vector]:
         """Sums of squares, and rows, of outcomes with one variance: each (chains, n, 1)."""
-        found, n = [], self.individuals.n_individuals
+        sums, n = [], self.individuals.n_individuals
         for one in self._each:
             if not one.exact:
                 continue
             each = np.zeros(f.shape)
             each[:, one.here] = one.law.residuals(one.rows.values, f[:, one.here], np.ones(1)) ** 2
-            found.append(self.individuals.sums(each)[..., None])
+            sums.append(self.individuals.sums(each)[..., None])
             if len(self._each) > 1:
                 there = np.bincount(one.of, minlength=n).astype(np.float64)
-                found.append(np.tile(there[None, :, None], (len(f), 1, 1)))
-        return found
+                sums.append(np.tile(there[None, :, None], (len(f), 1, 1)))
+        return sums
 
     def expansion(self, f: Vector, slopes: Vector, sds: Vector) -> tuple[Vector, Vector]:
         """Score (chains, n, w) and lower half of the information (chains, n, w, w).
@@ -549,13 +506,6 @@ class Outcomes:
         return [(one, total, max(n, 0.0)) for one, total, n in pairs]
 
 
-def _names(individuals: Individuals, n: int) -> list[str]:
-    """Words of n outcomes in a table, else their numbers."""
-    words = individuals.columns.get("words", {})
-    told = words.get("outcome", ()) if isinstance(words, Mapping) else ()
-    return list(told) if len(told) == n else [f"outcome {code}" for code in range(n)]
-
-
 def _laws(individuals: Individuals, error: str | Sequence[str]) -> list[str]:
     """Names of the laws of the outcomes, of all processes as many."""
     kinds = [error] if isinstance(error, str) else list(error)
@@ -577,8 +527,8 @@ def _laws(individuals: Individuals, error: str | Sequence[str]) -> list[str]:
 def _measured(one: Outcome, individuals: Individuals, expanded: bool) -> Outcome:
     """Check an outcome's values, and say how its variance is found."""
     one.law.check(one.rows, individuals, one.here)
-    some = np.array([one.rows.censored.any()], dtype=np.uint8)
-    censored = bool(individuals.largest(some)[0])
+    limits = np.array([one.rows.censored.any()], dtype=np.uint8)
+    censored = bool(individuals.largest(limits)[0])
     single = isinstance(one.law, Normal) and len(one.law.parameters) == 1
     steady = isinstance(one.law, Normal) and (one.law.is_steady or not expanded)
     squares, counted = np.zeros((2, individuals.n_rows))
@@ -594,11 +544,11 @@ def _split(individuals: Individuals, laws: Sequence[Law]) -> list[Outcome]:
     codes = individuals.covariates.get("outcome", np.zeros(n))
     limits = individuals.covariates.get("censored", np.zeros(n))
     of = individuals.individual_of
-    found, place = [], 0
+    outcomes, place = [], 0
     for code, law in enumerate(laws):
         here = np.flatnonzero(codes == code) if len(laws) > 1 else np.arange(n)
         rows = Rows(individuals.values[here], limits[here].astype(np.int8))
         ends = slice(place, place + len(law.parameters))
-        found.append(Outcome(law, here, rows, of[here], ends))
+        outcomes.append(Outcome(law, here, rows, of[here], ends))
         place = ends.stop
-    return found
+    return outcomes

@@ -4,9 +4,8 @@
 normal, coefficients B (m, L), some of them zero, covariates c_i (L,) of which the first is 1, and
 random effects ``eta_i ~ N(0, Omega)`` of the q parameters that vary.
 
-Steps of scoring: coefficients of a curve and variances of its rows, by an expansion.
-
-The log-density of the rows given the latents is expanded about the parameters of the moment, with
+Coefficients of a curve and variances of its rows are found by steps of scoring (`Scoring`). The
+log-density of the rows given the latents is expanded about the parameters of the moment, with
 expected information in place of the second derivative. For parameters that do not vary between
 individuals this is the M-step. For those that do it is a second one: their means may move with
 the latents, which stay where they are about them (Yu and Meng 2011 call the first augmentation
@@ -50,6 +49,13 @@ ROUNDS = 20
 CLOSE = 1e-12
 """Of means and covariances in turn, which depend on each other where covariates differ."""
 
+WIDEST = 1.0
+"""Longest step of a coefficient on a logarithmic scale in one iteration."""
+FACTOR = 16.0
+"""Most by which a variance changes in one iteration."""
+SMALLEST = 1e-9
+"""Least eigenvalue of the information, in units of the parameters."""
+
 FORM = re.compile(
     r"(?P<log>log\()?\s*(?P<name>[^()/\-+*:,]+?)\s*((?P<by>[/-])\s*(?P<value>[0-9.eE]+))?\s*(?(log)\))"
 )
@@ -59,31 +65,31 @@ class Effect(NamedTuple):
     """A covariate that a parameter's mean depends on."""
 
     parameter: str  # whose mean, by its short name: ``cl``, not ``log cl``
-    covariate: str  # as it was asked for, such as ``log(weight/70)``
+    covariate: str  # as the user wrote it, such as ``log(weight/70)``
 
     @property
     def column(self) -> str:
         """Name of the covariate in the data."""
-        found = FORM.fullmatch(self.covariate)
-        assert found is not None
-        return found["name"]
+        form = FORM.fullmatch(self.covariate)
+        assert form is not None
+        return form["name"]
 
     def values(self, individuals: Individuals) -> Vector:
-        """Return it of each individual, (n,)."""
-        found = FORM.fullmatch(self.covariate)
-        assert found is not None
+        """It of each individual, (n,)."""
+        form = FORM.fullmatch(self.covariate)
+        assert form is not None
         values = individuals.constant(
-            found["name"], "a mean depends on covariates that stay; one that changes may be a slope"
+            form["name"], "a mean depends on covariates that stay; one that changes may be a slope"
         )
-        if found["by"] == "/":
-            values = values / float(found["value"])
-        elif found["by"] == "-":
-            values = values - float(found["value"])
-        if found["log"]:
+        if form["by"] == "/":
+            values = values / float(form["value"])
+        elif form["by"] == "-":
+            values = values - float(form["value"])
+        if form["log"]:
             wrong = np.flatnonzero(values <= 0)
             if len(wrong):
                 raise InputError(
-                    f"{individuals.source}: covariate {found['name']!r} of individual "
+                    f"{individuals.source}: covariate {form['name']!r} of individual "
                     f"{individuals.names[wrong[0]]!r} has no logarithm, for {self.covariate}; "
                     "take it as it is"
                 )
@@ -92,7 +98,7 @@ class Effect(NamedTuple):
 
 
 def effect_of(effect: str, names: Mapping[str, str]) -> str:
-    """Return an effect by the name that its parameter has: ``slope:sex`` of ``time:sex``."""
+    """An effect by the name that its parameter has: ``slope:sex`` of ``time:sex``."""
     parameter, colon, covariate = effect.partition(":")
     return f"{names.get(parameter, parameter)}{colon}{covariate}"
 
@@ -110,14 +116,9 @@ def columns_of(effects: Sequence[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(names))
 
 
-def short_name(latent: str) -> str:
-    """Return what a parameter is called by itself: ``cl`` of ``log cl``."""
-    return latent.removeprefix("log ").removeprefix("logit ")
-
-
 def effects_of(asked: Sequence[str], parameters: Sequence[str]) -> tuple[Effect, ...]:
     """Read effects such as ``cl:weight`` or ``cl:log(weight/70)`` of parameters of these names."""
-    found: list[Effect] = []
+    effects: list[Effect] = []
     for text in asked:
         parameter, colon, covariate = (part.strip() for part in text.partition(":"))
         form = FORM.fullmatch(covariate)
@@ -129,44 +130,20 @@ def effects_of(asked: Sequence[str], parameters: Sequence[str]) -> tuple[Effect,
                 f"less a number, or its logarithm, such as cl:log(weight/70), got {text!r}"
             )
         effect = Effect(check_choice("parameter of an effect", parameter, parameters), covariate)
-        if effect in found:
+        if effect in effects:
             raise InputError(f"the effect {text!r} is there twice; give it once")
-        found.append(effect)
-    return tuple(found)
+        effects.append(effect)
+    return tuple(effects)
 
 
 class Population:
     """Means and covariance of parameters, and their statistics.
 
-    Parameters
-    ----------
-    individuals : Individuals
-        Whose.
-    names : sequence of str
-        Of all parameters, (m,).
-    random : sequence of str
-        Short names of those that vary, one at least.
-    effects : sequence of str
-        Of covariates, see `effects_of`.
-    covariance : {"diagonal", "full"}
-        Of random effects.
-
-    Attributes
-    ----------
-    random : ndarray of shape (q,)
-        Which parameters vary.
-    fixed : ndarray of shape (m - q,)
-        Which do not.
-    mask : ndarray of shape (m, L)
-        Which coefficients there are.
-    design : ndarray of shape (n, L)
-        Covariates of the individuals, the first 1.
-    coefficients, spreads : tuple of str
-        Names of the coefficients (the means, then effects) and of variances.
-    shift : ndarray of shape (m, L)
-        Coefficients about which statistics are taken, so that little cancels.
-    n_carried : int
-        Last columns of the design, without coefficients: see `carrying`.
+    Parameters ``random`` (q,) vary between individuals, ``fixed`` (m - q,) do not. Of coefficients
+    ``mask`` (m, L) says which there are, ``coefficients`` names them (the means, then effects), and
+    ``shift`` (m, L) are those about which statistics are taken, so that little cancels. ``design``
+    (n, L) are covariates of the individuals, the first 1; the last ``n_carried`` have no
+    coefficients, see `carrying`. ``spreads`` are names of variances.
     """
 
     n_carried = 0
@@ -174,23 +151,24 @@ class Population:
     def __init__(
         self,
         individuals: Individuals,
-        names: Sequence[str],
-        random: Sequence[str],
-        effects: Sequence[str] = (),
+        names: Sequence[str],  # (m,)
+        random: Sequence[str],  # short names of those that vary, one at least
+        effects: Sequence[str] = (),  # see `effects_of`
         covariance: str = "diagonal",
     ) -> None:
-        short = [short_name(name) for name in names]
+        # What a parameter is called by itself: ``cl`` of ``log cl``.
+        short = [name.removeprefix("log ").removeprefix("logit ") for name in names]
         self.names = tuple(names)
         self.effects = effects_of(effects, short)
         for word in random:
             check_choice("random parameter", word, short)
-        kept = np.array([word in random for word in short])
-        if not kept.any():
+        varies = np.array([word in random for word in short])
+        if not varies.any():
             raise InputError(
                 "no parameter varies between individuals, so that there is nothing to simulate; "
                 f"random must name one at least, of {', '.join(short)}"
             )
-        self.random, self.fixed = np.flatnonzero(kept), np.flatnonzero(~kept)
+        self.random, self.fixed = np.flatnonzero(varies), np.flatnonzero(~varies)
         covariates = list(dict.fromkeys(one.covariate for one in self.effects))
         self.mask = np.zeros((len(short), 1 + len(covariates)), dtype=np.bool_)
         self.mask[:, 0] = True
@@ -204,14 +182,10 @@ class Population:
         self._rows, self._columns = (np.array(part) for part in zip(*order, strict=True))
         self.frame: Frame | None = None
         self.design = self._design(individuals)
-        spread = [names[int(one)] for one in self.random]
-        self.latents = tuple(spread)
-        free = np.ones((len(spread), len(spread)), dtype=np.bool_)
-        self.free = (
-            free
-            if check_choice("covariance", covariance, COVARIANCES) == "full"
-            else np.eye(len(spread), dtype=np.bool_)
-        )
+        self.latents = tuple(names[int(one)] for one in self.random)
+        self.free = np.eye(len(self.latents), dtype=np.bool_)
+        if check_choice("covariance", covariance, COVARIANCES) == "full":
+            self.free[:] = True
         self._in_triangle = lower_half(self.free)
         self.coefficients = (
             *names,
@@ -225,11 +199,11 @@ class Population:
         self.shift: Vector = np.zeros(self.mask.shape)
 
     def _design(self, at: Individuals) -> Vector:
-        """Return covariates (n, L) of individuals."""
         columns = {one.covariate: one.values(at) for one in self.effects}
-        own = np.stack([np.ones(at.n_individuals), *columns.values()], axis=1)
-        found = own if self.frame is None else self.frame.covariates(own, at)
-        return np.pad(found, ((0, 0), (0, self.n_carried)))
+        design = np.stack([np.ones(at.n_individuals), *columns.values()], axis=1)
+        if self.frame is not None:
+            design = self.frame.covariates(design, at)
+        return np.pad(design, ((0, 0), (0, self.n_carried)))
 
     def widen(self, n: int) -> None:
         """Make room for n columns that `carrying` fills."""
@@ -238,7 +212,7 @@ class Population:
         self.design = np.pad(self.design, ends)
 
     def carrying(self, columns: Vector) -> Self:
-        """Return the same with columns (n, n_carried), by which means of latents move."""
+        """The same with columns (n, n_carried), by which means of latents move."""
         part = copy(self)
         part.design = np.concatenate([self.design[:, : -self.n_carried], columns], axis=1)
         return part
@@ -250,13 +224,13 @@ class Population:
         return (q * wide, q * (q + 1) // 2, wide * (wide + 1) // 2 if wide > 1 else 0)
 
     def take(self, which: NDArray[np.intp]) -> Self:
-        """Return the same of some of the individuals."""
+        """The same of some of the individuals."""
         part = copy(self)
         part.design = self.design[which]
         return part
 
     def of(self, individuals: Individuals) -> Self:
-        """Return the same of other individuals."""
+        """The same of other individuals."""
         part = copy(self)
         part.design = self._design(individuals)
         return part
@@ -264,11 +238,11 @@ class Population:
     # ---- parameters ------------------------------------------------------------------------------
 
     def pack(self, B: Vector, omega: Vector) -> Vector:
-        """Return coefficients and variances as a vector."""
+        """Coefficients and variances as a vector."""
         return np.concatenate([B[self._rows, self._columns], lower_half(omega)[self._in_triangle]])
 
     def unpack(self, theta: Vector) -> tuple[Vector, Vector]:
-        """Return coefficients B (m, L) and the covariance Omega (q, q)."""
+        """Coefficients B (m, L) and the covariance Omega (q, q)."""
         B = np.zeros(self.mask.shape)
         end = len(self.coefficients)
         B[self._rows, self._columns] = theta[:end]
@@ -283,10 +257,10 @@ class Population:
 
     def means(self, B: Vector) -> Vector:
         """Means (n, m) of all parameters of the individuals."""
-        found: Vector = np.zeros((len(self.design), len(B)))
+        means: Vector = np.zeros((len(self.design), len(B)))
         for column in range(B.shape[1]):
-            found += self.design[:, column, None] * B[None, :, column]
-        return found
+            means += self.design[:, column, None] * B[None, :, column]
+        return means
 
     # ---- statistics ------------------------------------------------------------------------------
 
@@ -301,7 +275,7 @@ class Population:
         return np.concatenate([by, half, np.broadcast_to(own, (len(z), *own.shape))], axis=-1)
 
     def _moments(self, total: Vector, n: float) -> tuple[Vector, Vector, Vector]:
-        """Return sums of u c^T (q, L), of u u^T (q, q) and of c c^T (L, L), u about the shift."""
+        """Sums of u c^T (q, L), of u u^T (q, q) and of c c^T (L, L), u about the shift."""
         q, wide = len(self.random), self.design.shape[1]
         first, second = self.sizes[0], self.sizes[0] + self.sizes[1]
         own = np.array([[float(n)]]) if wide == 1 else symmetric(total[second:], wide)
@@ -318,7 +292,7 @@ class Population:
         return score.T, np.einsum("kl,ab->kalb", precision, own[-e:, -e:])
 
     def without(self, total: Vector, n: float, D: Vector) -> Vector:
-        """Return statistics of n latents less what carried columns times D (q, n_carried) are."""
+        """Statistics of n latents less what carried columns times D (q, n_carried) are."""
         by, squares, own = self._moments(total, n)
         D = np.pad(D, ((0, 0), (own.shape[1] - D.shape[1], 0)))
         left = squares - D @ by.T - by @ D.T + D @ own @ D.T
@@ -366,19 +340,11 @@ class Population:
 
 
 class Varying(SaemModel):
-    """A model whose latents are the parameters that vary in a population.
-
-    Attributes
-    ----------
-    law : Population
-        Of the model's individuals.
-    theta : ndarray of shape (p,) or None
-        Parameters that it is about, which have those that do not vary.
-    """
+    """A model whose latents are the parameters that vary in a population."""
 
     has_curves = True
     law: Population
-    theta: Vector | None = None
+    theta: Vector | None = None  # (p,) that it is about, which have those that do not vary
 
     @property
     def n_coefficients(self) -> int:  # type: ignore[override]
@@ -386,7 +352,7 @@ class Varying(SaemModel):
         return len(self.law.coefficients)
 
     def about(self, theta: Vector) -> Self:
-        """Return the model with the fixed parameters of theta, about which expansions are."""
+        """The model with the fixed parameters of theta, about which expansions are."""
         part = copy(self)
         part.theta = np.asarray(theta, dtype=np.float64)
         return part
@@ -422,36 +388,15 @@ def _together(by: Vector, own: Vector, mask: NDArray[np.bool_], omega: Vector) -
     return D
 
 
-WIDEST = 1.0
-"""Longest step of a coefficient on a logarithmic scale in one iteration."""
-FACTOR = 16.0
-"""Most by which a variance changes in one iteration."""
-SMALLEST = 1e-9
-"""Least eigenvalue of the information, in units of the parameters."""
-
-
 class Scoring(NamedTuple):
-    """What is expanded: all coefficients of means, then variances that have no statistic.
+    """What is expanded: all coefficients of means, then variances that have no statistic."""
 
-    Attributes
-    ----------
-    rows, columns : ndarray of shape (c,)
-        Entries of B that the coefficients are.
-    fixed, near : ndarray of shape (c,)
-        Whether they are of a parameter that does not vary, and one on a logarithmic scale (or of
-        a predictor of logits or logarithms).
-    scored : list of int
-        Standard deviations whose variances are expanded.
-    floors : ndarray
-        Least variances.
-    """
-
-    rows: NDArray[np.intp]
-    columns: NDArray[np.intp]
-    fixed: NDArray[np.bool_]
-    near: NDArray[np.bool_]
-    scored: list[int]
-    floors: Vector
+    rows: NDArray[np.intp]  # (c,) of B, where the coefficients are
+    columns: NDArray[np.intp]  # (c,)
+    fixed: NDArray[np.bool_]  # (c,) of parameters that do not vary
+    near: NDArray[np.bool_]  # (c,) on a logarithmic scale, or of a linked predictor
+    scored: list[int]  # standard deviations whose variances are expanded
+    floors: Vector  # least variances
 
     @staticmethod
     def of(population: Population, scales: tuple[str, ...], outcomes: Outcomes) -> Scoring:
@@ -469,8 +414,8 @@ class Scoring(NamedTuple):
 
     def at(self, B: Vector, sds: Vector) -> Vector:
         """Where it is (s,): coefficients that are fixed, no move of the others, and variances."""
-        held = np.where(self.fixed, B[self.rows, self.columns], 0.0)
-        return np.concatenate([held, sds[self.scored] ** 2])
+        coefficients = np.where(self.fixed, B[self.rows, self.columns], 0.0)
+        return np.concatenate([coefficients, sds[self.scored] ** 2])
 
     def statistics(
         self,
@@ -504,9 +449,8 @@ class Scoring(NamedTuple):
     def step(self, B: Vector, score: Vector, half: Vector, at: Vector) -> tuple[Vector, Vector]:
         """Coefficients B (m, L) after a step, and variances.
 
-        Coefficients that are fixed count for nothing. ``score`` (s,) and ``half`` (s (s + 1) / 2,)
-        are a total of statistics; the expansion is about ``at`` (s,), from where steps may not be
-        too long.
+        ``score`` (s,) and ``half`` (s (s + 1) / 2,) are a total of statistics; the expansion is
+        about ``at`` (s,), from where steps may not be too long.
         """
         info = symmetric(half, self.size)
         sizes = np.sqrt(np.maximum(np.diag(info), 0.0))
@@ -514,8 +458,8 @@ class Scoring(NamedTuple):
         units = np.where(known, sizes, 1.0)
         # What is fixed moves given the latents, and means of these given what is fixed: chains
         # that follow slowly would be left behind by a step of both along a ridge.
-        given = np.append(self.fixed, np.ones(len(self.scored), dtype=np.bool_))
-        alone = np.where(given[:, None] == given, info / np.outer(units, units), 0.0)
+        stays = np.append(self.fixed, np.ones(len(self.scored), dtype=np.bool_))
+        alone = np.where(stays[:, None] == stays, info / np.outer(units, units), 0.0)
         c = len(self.rows)
         widest = np.where(self.near, WIDEST, np.inf)
         least = np.concatenate([-widest, np.maximum(at[c:] / FACTOR, self.floors) - at[c:]])

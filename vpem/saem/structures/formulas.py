@@ -1,8 +1,6 @@
-"""Curves by formulas that are known by name, as R's self-starting models are.
+"""Curves by name: formulas, as R's self-starting models are, or what a file of Python holds.
 
-Concentrations after doses in one or two compartments with rates of first order.
-
-Curves by name: formulas of vpem, or what a file of Python holds.
+Also concentrations after doses in one or two compartments with rates of first order.
 """
 
 from __future__ import annotations
@@ -157,23 +155,21 @@ class Formula(Structure):
         self._kind = kind
 
     def predict(self, phi: Vector, at: Individuals) -> Vector:
-        """Return what the formula says."""
+        """What the formula says."""
         with np.errstate(all="ignore"):
             rows = np.moveaxis(self.natural(phi)[:, at.individual_of], -1, 0)
             return np.asarray(self._kind.of(at.times, *rows), dtype=np.float64)
 
     def begin(self, individuals: Individuals) -> Vector:
-        """Return each individual's guess, by lines through transformed values."""
-        found = np.full((individuals.n_individuals, len(self.names)), np.nan)
-        for one in range(individuals.n_individuals):
-            rows = slice(individuals.first[one], individuals.first[one + 1])
-            order = np.argsort(individuals.times[rows], kind="stable")
-            with np.errstate(all="ignore"):
-                found[one] = self._kind.guess(
-                    individuals.times[rows][order], individuals.values[rows][order]
-                )
+        """Each individual's guess, by lines through transformed values."""
+        natural = np.full((individuals.n_individuals, len(self.names)), np.nan)
         with np.errstate(all="ignore"):
-            guess = self.scaled(found)
+            for one in range(individuals.n_individuals):
+                rows = slice(individuals.first[one], individuals.first[one + 1])
+                t, y = individuals.times[rows], individuals.values[rows]
+                order = np.argsort(t, kind="stable")
+                natural[one] = self._kind.guess(t[order], y[order])
+            guess = self.scaled(natural)
         return np.where(np.isfinite(guess), guess, np.nan)
 
 
@@ -202,7 +198,7 @@ class LinearPredictor(Structure):
     code = -1
 
     def among(self, names: tuple[str, ...], design: Callable[[Individuals], Vector]) -> Self:
-        """Return a sum of other columns (N, k), by names of their coefficients."""
+        """A sum of other columns (N, k), by names of their coefficients."""
         part = copy(self)
         part.names, part.scales, part._others = names, ("identity",) * len(names), design
         part._last = None
@@ -218,11 +214,11 @@ class LinearPredictor(Structure):
         return np.stack(([np.ones(at.n_rows)] if self.intercept else []) + columns, axis=-1)
 
     def predict(self, phi: Vector, at: Individuals) -> Vector:
-        """Return the sums."""
+        """The sums."""
         return self.slopes(phi, at)[0]
 
     def slopes(self, phi: Vector, at: Individuals) -> tuple[Vector, Vector]:
-        """Return the sums, and the columns."""
+        """The sums, and the columns."""
         design = self.design(at)
         rows = phi[:, at.individual_of]
         total = np.zeros(rows.shape[:2])
@@ -231,17 +227,15 @@ class LinearPredictor(Structure):
         return total, np.broadcast_to(design, rows.shape)
 
     def begin(self, individuals: Individuals) -> Vector:
-        """Return zeros, where any link has a value; without one each individual's least squares."""
+        """Zeros, where any link has a value; without one each individual's least squares."""
         n = individuals.n_individuals
         if self.linked:
             return np.zeros((n, len(self.names)))
         cuts = individuals.first[1:-1]
-        each = zip(
-            np.split(self.design(individuals), cuts), np.split(individuals.values, cuts),
-            strict=True,
-        )  # fmt: skip
-        found = [np.linalg.lstsq(X, y, rcond=1e-7)[0] for X, y in each]  # few rows tell few apart
-        return np.array(found).reshape(n, len(self.names))
+        designs = np.split(self.design(individuals), cuts)
+        each = zip(designs, np.split(individuals.values, cuts), strict=True)
+        fits = [np.linalg.lstsq(X, y, rcond=1e-7)[0] for X, y in each]  # few rows tell few apart
+        return np.array(fits).reshape(n, len(self.names))
 
 
 CORES = {
@@ -297,39 +291,37 @@ class Compartments(Structure):
                 )
 
     def doses(self, at: Individuals) -> Doses:
-        """Return doses, or else one at time 0 of what the covariate ``dose`` says."""
+        """Doses, or else one at time 0 of what the covariate ``dose`` says."""
         return doses_of(at)
 
     def _curves(self, phi: Vector, at: Individuals, slopes: Vector) -> Vector:
-        doses = doses_of(at)
-        found = np.empty((len(phi), at.n_rows))
-        curves(
-            self.code, np.ascontiguousarray(phi, dtype=np.float64), at.first, at.times,
-            doses.first, *doses.columns, found, slopes, thread_count(None),
-        )  # fmt: skip
-        return found
+        doses, phi = doses_of(at), np.ascontiguousarray(phi, dtype=np.float64)
+        f = np.empty((len(phi), at.n_rows))
+        courses = (at.first, at.times, doses.first, *doses.columns)
+        curves(self.code, phi, *courses, f, slopes, thread_count(None))
+        return f
 
     def predict(self, phi: Vector, at: Individuals) -> Vector:
-        """Return concentrations (chains, N)."""
+        """Concentrations (chains, N)."""
         return self._curves(phi, at, np.empty((0, 0, 0)))
 
     def slopes(self, phi: Vector, at: Individuals) -> tuple[Vector, Vector]:
-        """Return concentrations and their derivatives."""
+        """Concentrations and their derivatives."""
         slopes = np.empty((len(phi), at.n_rows, len(self.names)))
         return self._curves(phi, at, slopes), slopes
 
     def begin(self, individuals: Individuals) -> Vector:
-        """Return logarithms read from the area, the peak and the tail of each curve."""
+        """Logarithms read from the area, the peak and the tail of each curve."""
         doses = doses_of(individuals)
         n = individuals.n_individuals
         read = np.array([_read(individuals, doses, one) for one in range(n)]).reshape(n, 5)
         ka, cl, ke, top, lag = np.log(read).T
         v = cl - ke
-        found = {"ka": ka, "cl": cl, "ke": ke, "v": v, "q": cl, "tlag": lag}
+        logs = {"ka": ka, "cl": cl, "ke": ke, "v": v, "q": cl, "tlag": lag}
         # The first volume is what an injection is found in at once.
         share = 0.5 if self.oral else np.clip(np.exp(-top - v), 0.1, 0.9)
-        found |= {"v1": v + np.log(share), "v2": v + np.log1p(-share)}
-        return np.stack([found[name] for name in self.names], axis=-1)
+        logs |= {"v1": v + np.log(share), "v2": v + np.log1p(-share)}
+        return np.stack([logs[name] for name in self.names], axis=-1)
 
 
 class OneCompartment(Compartments):
@@ -353,7 +345,7 @@ class TwoCompartments(Compartments):
 
 
 def _read(data: Individuals, doses: Doses, one: int) -> tuple[float, ...]:
-    """Return ka, cl and ke from the area, the peak and the tail of a curve; NaN: they do not say.
+    """Read ka, cl and ke from the area, the peak and the tail of a curve; NaN: they do not say.
 
     Peak and tail are those after the dose that was followed for the longest. Behind them is the
     highest value for an amount of 1, and a time before absorption shows.
@@ -394,7 +386,7 @@ def is_own(name: str) -> bool:
 
 
 def structure_of(name: str, scales: Mapping[str, str] | None = None) -> Structure:
-    """Return a curve by name: one of `FORMULAS`, or ``FILE.py:function``, which runs the file.
+    """A curve by name: one of `FORMULAS`, or ``FILE.py:function``, which runs the file.
 
     Nothing but the user may name it, so a name that is read from a file must not be given here.
     ``scales`` are of parameters, of formulas of vpem.
@@ -422,17 +414,14 @@ def structure_of(name: str, scales: Mapping[str, str] | None = None) -> Structur
         raise InputError(f"{path}: {error}") from error
     except Exception as error:  # whatever a user's file raises
         raise InputError(f"{path} fails: {type(error).__name__}: {error}") from error
-    known = [key for key, value in vars(module).items() if callable(value) or _is(value)]
+    members = vars(module).items()
+    known = [key for key, one in members if callable(one) or isinstance(one, Structure)]
     if word not in known:
         raise InputError(f"{path} has no function {word!r}{did_you_mean(word, known)}")
-    found = getattr(module, word)
-    if _is(found):
-        return found  # type: ignore[no-any-return]
+    function = getattr(module, word)
+    if isinstance(function, Structure):
+        return function
     try:
-        return OwnCurve(found, {})
+        return OwnCurve(function, {})
     except InputError as error:
         raise InputError(f"{path}: {error}") from error
-
-
-def _is(value: object) -> bool:
-    return isinstance(value, Structure)

@@ -56,13 +56,13 @@ class Ode(Structure):
     def _same(self, function: Callable[..., Any], first: int) -> Signature:
         """Read a function of the same parameters, which begin where they do."""
         begin = dict(zip(self.names, self.signature.begin.tolist(), strict=True))
-        found = Signature(function, {}, first, begin)
-        if found.names != self.names:
+        signature = Signature(function, {}, first, begin)
+        if signature.names != self.names:
             raise InputError(
-                f"{found.title} must take the parameters of {self.signature.title}: "
+                f"{signature.title} must take the parameters of {self.signature.title}: "
                 f"{', '.join(self.names)}"
             )
-        return found
+        return signature
 
     def check(self, at: Individuals) -> None:
         """Check that covariates are there; those of the equations do not change."""
@@ -87,16 +87,15 @@ class Ode(Structure):
         if self._first is not None:
             covariates = {name: each[name] for name in self._first.covariates}
             amounts[:] = self._first.call(amounts.shape, *flat, **covariates)
-        stops = Stops(at, None if at.doses is None and "dose" not in at.covariates
-                      else doses_of(at))  # fmt: skip
-        found = solve(change, amounts, stops, who, self.into)
-        found = found.reshape(self.states, n_chains, at.n_rows)
+        has_doses = at.doses is not None or "dose" in at.covariates
+        stops = Stops(at, doses_of(at) if has_doses else None)
+        solution = solve(change, amounts, stops, who, self.into)
+        solution = solution.reshape(self.states, n_chains, at.n_rows)
         if self._measured is None:
-            last: Vector = found[-1]
-            return last
+            return np.asarray(solution[-1], np.float64)
         rows = natural[:, :, at.individual_of]
         covariates = {name: at.covariates[name] for name in self._measured.covariates}
-        return self._measured.call(found.shape[1:], at.times, found, *rows, **covariates)
+        return self._measured.call(solution.shape[1:], at.times, solution, *rows, **covariates)
 
     def begin(self, individuals: Individuals) -> Vector:
         """Return where the function says that its parameters begin."""
@@ -139,8 +138,8 @@ def solve(
 ) -> Vector:
     """Solve for many individuals at once, each with steps of its own: (states, chains N).
 
-    By Dormand and Prince's pair of orders 5 and 4. What is found of an individual does not depend
-    on who else is there. Where a solution is not finite, or needs too many steps, it is NaN.
+    By Dormand and Prince's pair of orders 5 and 4. The solution of an individual does not depend
+    on which others are there. Where it is not finite, or needs too many steps, it is NaN.
     ``change`` gives derivatives (states, k) at times (k,) of amounts (states, k); ``amounts``
     (states, J) are those at each individual's first stop, ``who`` (J,) says whose each course is, a
     chain after the other, and doses go ``into`` a state.
@@ -189,7 +188,7 @@ def _stop(
     chain: NDArray[np.intp],
     into: int,
 ) -> NDArray[np.intp]:
-    """Read rows and take doses of the courses that are there; those that go on."""
+    """Read rows and take doses of the courses that are there; those that continue."""
     while True:
         live = live[place[live] < last[live]]
         here = live[stops.times[place[live]] <= t[live]]
@@ -226,31 +225,21 @@ def _step(
 
 
 def _weighted(weights: Vector, stages: Vector) -> Vector:
-    """Sum of stages, one after the other: rounded alike, whoever else is there."""
-    found = np.zeros(stages.shape[1:])
+    """Sum of stages, one after the other: rounded alike, whichever others are there."""
+    total = np.zeros(stages.shape[1:])
     for weight, stage in zip(weights, stages, strict=False):
         if weight:
-            found += weight * stage
-    return found
+            total += weight * stage
+    return total
 
 
 def ode(states: int, into: int = 0, **scales: str) -> Callable[[Callable[..., Any]], Ode]:
     """Make a curve of equations: ``@ode(2, ka="log")`` before ``def f(time, amounts, ka=1.0)``.
 
-    Parameters
-    ----------
-    states : int
-        How many amounts change.
-    into : int
-        The one that doses go into, at once or, if they have a duration, at a constant rate.
-    **scales : str
-        Scales on which parameters are normal: "log" or "logit"; others are normal as they are.
-
-    Returns
-    -------
-    callable
-        What takes the function: its arguments are arrays of times, and of amounts (states, ...),
-        then come parameters, whose values are where a fit begins, and after ``*`` covariates. It
-        returns how fast each amount changes. Without more, the last amount is what is measured.
+    Of ``states`` amounts that change, doses go ``into`` one, at once or, if they have a duration,
+    at a constant rate. Scales are as of `vpem.saem.structures.structure.curve`. Arguments of the
+    function are arrays of times, and of amounts (states, ...), then come parameters, whose values
+    are where a fit begins, and after ``*`` covariates. It returns how fast each amount changes.
+    Without more, the last amount is what is measured.
     """
     return lambda function: Ode(function, states, into, scales)

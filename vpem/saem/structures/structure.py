@@ -1,6 +1,6 @@
-"""What a mixed model asks of a curve: its value at the rows, and derivatives, for many chains.
+"""What a mixed model needs of a curve: its value at the rows, and derivatives, for many chains.
 
-Curves that a user writes as a Python function.
+A user writes curves as Python functions.
 """
 
 from __future__ import annotations
@@ -61,11 +61,11 @@ class Structure(ABC):
         return tuple(name if scale == "identity" else f"{scale} {name}" for name, scale in pairs)
 
     def natural(self, phi: Vector) -> Vector:
-        """Return parameters (..., m) as they are, of those on their scales."""
+        """Parameters (..., m) as they are, of those on their scales."""
         return _by_scale(phi, self.scales, {"log": np.exp, "logit": expit})
 
     def scaled(self, natural: Vector) -> Vector:
-        """Return parameters (..., m) on their scales; of those with none there NaN or inf."""
+        """Parameters (..., m) on their scales; of those with none there NaN or inf."""
         with np.errstate(divide="ignore", invalid="ignore"):
             return _by_scale(natural, self.scales, {"log": np.log, "logit": logit})
 
@@ -90,40 +90,35 @@ class Structure(ABC):
         for j in range(m):
             all_of_them[1 + j, ..., j] += steps[..., j]
             all_of_them[1 + m + j, ..., j] -= steps[..., j]
-        found = self.predict(all_of_them.reshape(-1, *phi.shape[1:]), at)
-        found = found.reshape(2 * m + 1, n_chains, -1)
+        f = self.predict(all_of_them.reshape(-1, *phi.shape[1:]), at)
+        f = f.reshape(2 * m + 1, n_chains, -1)
         with np.errstate(invalid="ignore", over="ignore"):
-            apart = found[1 : 1 + m] - found[1 + m :]
+            apart = f[1 : 1 + m] - f[1 + m :]
             moved = all_of_them[1 : 1 + m] - all_of_them[1 + m :]
             widths = np.moveaxis(np.diagonal(moved, axis1=0, axis2=-1), -1, 0)
             slopes = apart / widths[..., at.individual_of]
-        return found[0], np.ascontiguousarray(np.moveaxis(slopes, 0, -1))
+        return f[0], np.ascontiguousarray(np.moveaxis(slopes, 0, -1))
 
     def doses(self, at: Individuals) -> Doses:
-        """Return the doses that kernels of this curve read: none, by default."""
+        """Doses that kernels of this curve read: none, by default."""
         return Doses.none(at.n_individuals)
 
     def design(self, at: Individuals) -> Vector:
-        """Return the columns (N, m) of a linear predictor; of other curves none, (0, m)."""
+        """Columns (N, m) of a linear predictor; of other curves none, (0, m)."""
         return np.zeros((0, len(self.names)))
 
     def begin(self, individuals: Individuals) -> Vector:
-        """Return each individual's own guess (n, m), on the scales; NaN where there is none."""
+        """Each individual's own guess (n, m), on the scales; NaN where there is none."""
         return np.full((individuals.n_individuals, len(self.names)), np.nan)
-
-
-def check_scales(scales: tuple[str, ...]) -> tuple[str, ...]:
-    """Return scales, each of which is one."""
-    return tuple(check_choice("scale", one, SCALES) for one in scales)
 
 
 def _by_scale(values: Vector, scales: tuple[str, ...], functions: dict[str, np.ufunc]) -> Vector:
     """Apply to each of the last axis what its scale has."""
-    found = np.array(values, dtype=np.float64)
+    scaled = np.array(values, dtype=np.float64)
     for j, scale in enumerate(scales):
         if scale in functions:
-            found[..., j] = functions[scale](found[..., j])
-    return found
+            scaled[..., j] = functions[scale](scaled[..., j])
+    return scaled
 
 
 class Signature:
@@ -171,10 +166,10 @@ class Signature:
         """Call the function, whose faults are the user's; what it returns has this shape."""
         try:
             with np.errstate(all="ignore"):
-                found = self.function(*arguments, **covariates)
-            if isinstance(found, tuple | list):  # of amounts, each an array or a number
-                found = np.stack([np.broadcast_to(one, shape[1:]) for one in found])
-            return np.broadcast_to(np.asarray(found, dtype=np.float64), shape)
+                values = self.function(*arguments, **covariates)
+            if isinstance(values, tuple | list):  # of amounts, each an array or a number
+                values = np.stack([np.broadcast_to(one, shape[1:]) for one in values])
+            return np.broadcast_to(np.asarray(values, dtype=np.float64), shape)
         except InputError:
             raise
         except Exception as error:  # whatever a user's function raises
@@ -212,16 +207,9 @@ class OwnCurve(Structure):
 def curve(**scales: str) -> Callable[[Callable[..., Any]], OwnCurve]:
     """Make a curve of a function: ``@curve(rate="log")`` before ``def f(time, top=1.0, rate=0.5)``.
 
-    Parameters
-    ----------
-    **scales : str
-        Scales on which parameters are normal: "log" or "logit"; others are normal as they are.
-
-    Returns
-    -------
-    callable
-        What takes the function. Its first argument is an array of times, then come parameters,
-        whose values are where a fit begins, and after ``*`` covariates by their names. All are
-        arrays, of rows and of chains, and so is what it returns.
+    Parameters are normal on the scale "log" or "logit", others as they are. The first argument of
+    the function is an array of times, then come parameters, whose values are where a fit begins,
+    and after ``*`` covariates by their names. All are arrays, of rows and of chains, and so is what
+    it returns.
     """
     return lambda function: OwnCurve(function, scales)
