@@ -22,7 +22,7 @@ from .saem_report import document_columns, topic_facts
 if TYPE_CHECKING:
     from vpem.network.schema import Report
     from vpem.saem.individuals import Individuals
-    from vpem.saem.prediction import Curves, Predictor
+    from vpem.saem.prediction import FittedCurves, Predictor
     from vpem.saem.results import SavedSaem
 
     Tables = tuple[Report, Report]
@@ -231,7 +231,7 @@ def _curves(
     if options.population:
         words = words_in(reported(predictor.saved.settings, "columns", dict) or {})
         values = options.known_values(words) if found is None else None
-        curves: Curves = predictor.population(times, values, found)
+        curves: FittedCurves = predictor.population(times, values, found)
     elif found is None:
         curves = predictor.stored(options.individual, times)
     else:

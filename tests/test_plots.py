@@ -39,7 +39,7 @@ from vpem.pictures.figure import (
 )
 from vpem.pictures.page import KINDS as PICTURES
 from vpem.pictures.page import draw, kinds_of, next_kinds
-from vpem.pictures.saved import EvaluationData, Parts, choose_rows, read_saved, saved_of
+from vpem.pictures.saved import DrawnParts, EvaluationData, choose_rows, read_saved, saved_of
 from vpem.pictures.scatters import separating_plane
 from vpem.terms.mixture import Mixture
 from vpem.terms.units import Scaling
@@ -614,7 +614,7 @@ def test_the_plane_is_that_of_linear_discriminants(k):
     d, weights = 4, rng.dirichlet(np.full(k, 5.0))
     means, roots = 3 * rng.normal(size=(k, d)), rng.normal(size=(k, d, d))
     full = roots @ roots.transpose(0, 2, 1) + np.eye(d)
-    parts = Parts(weights, means, np.diagonal(full, axis1=1, axis2=2), full)
+    parts = DrawnParts(weights, means, np.diagonal(full, axis1=1, axis2=2), full)
     directions, correlations, share = separating_plane(parts)
     within = np.tensordot(weights, full, axes=1)
     away = means - weights @ means
@@ -628,7 +628,7 @@ def test_the_plane_is_that_of_linear_discriminants(k):
     # Units of the features do not matter.
     unit = np.array([1e-3, 1.0, 7.0, 1e4])
     scaled = full * unit[:, None] * unit
-    other = Parts(weights, means * unit, np.diagonal(scaled, axis1=1, axis2=2), scaled)
+    other = DrawnParts(weights, means * unit, np.diagonal(scaled, axis1=1, axis2=2), scaled)
     np.testing.assert_allclose(separating_plane(other)[0] * unit[:, None], directions, rtol=1e-5,
                                atol=1e-8)  # fmt: skip
 

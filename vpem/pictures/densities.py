@@ -36,8 +36,8 @@ from vpem.pictures.figure import (
 )
 from vpem.pictures.saved import (
     COUNTS,
+    DrawnParts,
     EvaluationData,
-    Parts,
     SavedFit,
     densities_of,
     draw_levels,
@@ -210,7 +210,7 @@ def draw_marginals(
 def _draw_panel(
     axes: Axes,
     saved: SavedFit,
-    parts: Parts,
+    parts: DrawnParts,
     j: int,
     values: NDArray[np.float64] | None,
     labels: Labels | None,
@@ -236,7 +236,7 @@ def _draw_panel(
 def _draw_marginal(
     axes: Axes,
     saved: SavedFit,
-    parts: Parts,
+    parts: DrawnParts,
     j: int,
     values: NDArray[np.float64] | None,
     labels: Labels | None,
@@ -359,7 +359,7 @@ def _densities(
     return grid, scale[:, None] * np.exp(-0.5 * z**2)
 
 
-def _legend(figure: Figure, parts: Parts, with_data: bool, bars: bool) -> float:
+def _legend(figure: Figure, parts: DrawnParts, with_data: bool, bars: bool) -> float:
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 

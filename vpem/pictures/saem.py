@@ -32,7 +32,7 @@ from vpem.pictures.figure import (
     whole_numbers,
     words,
 )
-from vpem.saem.diagnostics import Check, Share, residuals_of, visual_checks
+from vpem.saem.diagnostics import Check, CheckedShare, residuals_of, visual_checks
 from vpem.saem.individuals import Individuals
 from vpem.saem.prediction import Maker, Predictor
 from vpem.saem.results import TOP, SaemFit, SavedSaem, as_saved
@@ -386,7 +386,7 @@ def _draw_check(axes: Axes, check: Check, at: Individuals) -> None:
 
 
 def _draw_share(
-    axes: Axes, check: Check, share: Share, name: str | None, outer: bool = False
+    axes: Axes, check: Check, share: CheckedShare, name: str | None, outer: bool = False
 ) -> None:
     """Draw the band of what was simulated, and what was observed; named for the legend, or not."""
     out = (share.observed < share.lower) | (share.observed > share.upper)

@@ -93,7 +93,7 @@ class LinkBytes:
 
 
 @dataclass(frozen=True)
-class Parts:
+class DrawnParts:
     """What is drawn of a mixture or of clusters: ``weights`` (K,), ``means`` (K, d), ``full``.
 
     ``full`` (K, d, d) are covariances in the user's units, or None of clusters and where they are
@@ -146,7 +146,7 @@ class SavedFit(Saved):
         """Components or clusters, K."""
 
     @abstractmethod
-    def parts(self) -> Parts:
+    def parts(self) -> DrawnParts:
         """The components or clusters in the user's units."""
 
     @abstractmethod
@@ -366,7 +366,7 @@ def families_of(saved: SavedFit) -> tuple[str, ...] | None:
     return None if kinds is None else kinds.families
 
 
-def mixed_parts(mixture: MixedMixture) -> Parts:
+def mixed_parts(mixture: MixedMixture) -> DrawnParts:
     """Means and covariances of all features in the user's units.
 
     Features of different families do not depend on each other within a component.
@@ -389,7 +389,7 @@ def mixed_parts(mixture: MixedMixture) -> Parts:
         full[:, columns[:, None], columns] = joint
     if full is not None:
         full[:, range(d), range(d)] = variances
-    return Parts(mixture.assembled_weights, mixture.assembled_means, variances, full)
+    return DrawnParts(mixture.assembled_weights, mixture.assembled_means, variances, full)
 
 
 def in_a_plane(saved: SavedFit, chosen: Sequence[int] | None, notes: list[str]) -> list[int] | None:
@@ -447,7 +447,9 @@ def grid_of(family: str, means: Vector, deviations: Vector, values: Vector | Non
     return np.unique(grid)
 
 
-def densities_of(saved: Any, j: int, values: Vector | None, parts: Parts) -> tuple[Vector, Vector]:
+def densities_of(
+    saved: Any, j: int, values: Vector | None, parts: DrawnParts
+) -> tuple[Vector, Vector]:
     """A grid (n,) and the densities of components on it, times their weights (K, n)."""
     families = families_of(saved)
     assert families is not None
@@ -551,7 +553,7 @@ class SavedMixture(SavedFit):
         """Components, K."""
         return self.mixture.n_components
 
-    def parts(self) -> Parts:
+    def parts(self) -> DrawnParts:
         """Weights, means and covariances in the user's units."""
         one, mixture = assembled(self.stored), self.mixture
         if isinstance(mixture, MixedMixture):
@@ -559,9 +561,9 @@ class SavedMixture(SavedFit):
         k, d = mixture.n_components, mixture.n_features
         if mixture.is_diagonal and not mixture.n_factors:
             scaled = np.broadcast_to(mixture.covariances, (k, d))[:, mixture.blocks.position]
-            return Parts(one["weights"], one["means"], scaled * mixture.scaling.scale**2)
+            return DrawnParts(one["weights"], one["means"], scaled * mixture.scaling.scale**2)
         full = np.broadcast_to(one["covariances"], (k, d, d))
-        return Parts(one["weights"], one["means"], np.diagonal(full, axis1=1, axis2=2), full)
+        return DrawnParts(one["weights"], one["means"], np.diagonal(full, axis1=1, axis2=2), full)
 
     def assign(self, X: Floats) -> NDArray[np.intp]:
         """Most responsible component of each row, (M,)."""
@@ -650,9 +652,9 @@ class SavedClusters(SavedFit):
         """Clusters, K."""
         return len(self.stored.centres)
 
-    def parts(self) -> Parts:
+    def parts(self) -> DrawnParts:
         """Shares of the rows, and centres."""
-        return Parts(self.answer.weights, self.stored.centres)
+        return DrawnParts(self.answer.weights, self.stored.centres)
 
     def assign(self, X: Floats) -> NDArray[np.intp]:
         """Cluster of the nearest centre of each row, (M,)."""

@@ -28,7 +28,7 @@ from vpem.pictures.figure import (
     tidy,
     words,
 )
-from vpem.pictures.saved import EvaluationData, Parts, SavedFit, in_a_plane
+from vpem.pictures.saved import DrawnParts, EvaluationData, SavedFit, in_a_plane
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -79,7 +79,7 @@ def _apart_from_each_other(
 
 
 def rows_to_scatter(
-    saved: SavedFit, parts: Parts, rows: EvaluationData | None, notes: list[str]
+    saved: SavedFit, parts: DrawnParts, rows: EvaluationData | None, notes: list[str]
 ) -> tuple[NDArray[np.float64], Labels] | tuple[None, None]:
     """Rows that are drawn, and their components; ``notes`` get what is to be said."""
     if rows is None:
@@ -150,7 +150,7 @@ def draw_pairs(
     return Picture(figure, alt, notes)
 
 
-def _correlation(parts: Parts, X: NDArray[np.float64] | None) -> NDArray[np.float64]:
+def _correlation(parts: DrawnParts, X: NDArray[np.float64] | None) -> NDArray[np.float64]:
     """Correlations (d, d) of the data, or of the mixture where there are none."""
     if X is not None and len(X) > 2:
         centred = X - np.nanmean(X, axis=0)
@@ -169,7 +169,7 @@ def _correlation(parts: Parts, X: NDArray[np.float64] | None) -> NDArray[np.floa
 
 def draw_pair(
     axes: Axes,
-    parts: Parts,
+    parts: DrawnParts,
     x: int,
     y: int,
     X: NDArray[np.float64] | None,
@@ -307,7 +307,7 @@ def move_apart(
     return places
 
 
-def _reach(values: NDArray[np.float64], parts: Parts, j: int) -> tuple[float, float]:
+def _reach(values: NDArray[np.float64], parts: DrawnParts, j: int) -> tuple[float, float]:
     """Ends of an axis: over all rows, or without some that lie far out.
 
     Ellipses are within it too, but such as would leave rows less than half of the room.
@@ -327,7 +327,7 @@ def _reach(values: NDArray[np.float64], parts: Parts, j: int) -> tuple[float, fl
     return float(low - pad), float(high + pad)
 
 
-def _covariance(parts: Parts, c: int, x: int, y: int) -> NDArray[np.float64]:
+def _covariance(parts: DrawnParts, c: int, x: int, y: int) -> NDArray[np.float64]:
     """Covariance (2, 2) of a component in two features."""
     assert parts.variances is not None
     if parts.full is None:
@@ -335,7 +335,9 @@ def _covariance(parts: Parts, c: int, x: int, y: int) -> NDArray[np.float64]:
     return np.asarray(parts.full[c][np.ix_([x, y], [x, y])])
 
 
-def _ellipse(parts: Parts, c: int, x: int, y: int, deviations: float) -> tuple[float, float, float]:
+def _ellipse(
+    parts: DrawnParts, c: int, x: int, y: int, deviations: float
+) -> tuple[float, float, float]:
     """Axes of a component's ellipse and its angle in degrees."""
     covariance = _covariance(parts, c, x, y)
     if covariance[0, 1] == 0:
@@ -348,7 +350,9 @@ def _ellipse(parts: Parts, c: int, x: int, y: int, deviations: float) -> tuple[f
     return float(lengths[1]), float(lengths[0]), float(angle)
 
 
-def _entries(saved: SavedFit, parts: Parts, with_data: bool) -> tuple[list[Line2D], str | None]:
+def _entries(
+    saved: SavedFit, parts: DrawnParts, with_data: bool
+) -> tuple[list[Line2D], str | None]:
     """Legend's entry of each component, and what is said above them."""
     from matplotlib.lines import Line2D
 
@@ -369,7 +373,7 @@ def _entries(saved: SavedFit, parts: Parts, with_data: bool) -> tuple[list[Line2
 
 
 def _legend_of_pairs(
-    figure: Figure, saved: SavedFit, parts: Parts, with_data: bool, inside: bool
+    figure: Figure, saved: SavedFit, parts: DrawnParts, with_data: bool, inside: bool
 ) -> float:
     """Draw a legend of the components; the inches that it takes below the panels."""
     entries, title = _entries(saved, parts, with_data)
@@ -383,7 +387,7 @@ def _legend_of_pairs(
     return 0.0
 
 
-def separating_plane(parts: Parts) -> tuple[Matrix, Matrix, float]:
+def separating_plane(parts: DrawnParts) -> tuple[Matrix, Matrix, float]:
     """Find the plane in which components lie farthest apart for how wide they are.
 
     These are Fisher's linear discriminants of the fitted mixture, from its parameters alone: with
@@ -463,7 +467,7 @@ def draw_projection(
 
 
 def _plane(
-    saved: SavedFit, parts: Parts, X: Matrix | None, labels: Labels | None, features: list[str]
+    saved: SavedFit, parts: DrawnParts, X: Matrix | None, labels: Labels | None, features: list[str]
 ) -> tuple[Matrix, Matrix, list[str], str]:
     """The plane that is drawn: its origin, directions, names of its axes, and its title."""
     if len(features) == 2:
@@ -479,7 +483,9 @@ def _plane(
     return parts.weights @ parts.means, directions, names, what
 
 
-def _with_widths(saved: SavedFit, parts: Parts, X: Matrix | None, labels: Labels | None) -> Parts:
+def _with_widths(
+    saved: SavedFit, parts: DrawnParts, X: Matrix | None, labels: Labels | None
+) -> DrawnParts:
     """Parts with variances: clusters have those of rows around their centres.
 
     Where there are no rows, or too few, features count as if they did not depend on each other
@@ -491,31 +497,31 @@ def _with_widths(saved: SavedFit, parts: Parts, X: Matrix | None, labels: Labels
     if X is not None and labels is not None and len(X) > 2 * shape[1]:
         away = X - parts.means[labels]
         full = np.broadcast_to(away.T @ away / len(X), (shape[0], shape[1], shape[1]))
-        return Parts(parts.weights, parts.means, np.diagonal(full, axis1=1, axis2=2), full)
+        return DrawnParts(parts.weights, parts.means, np.diagonal(full, axis1=1, axis2=2), full)
     between = parts.weights @ (parts.means - parts.weights @ parts.means) ** 2
     shares = saved.answer.telling_shares
     known = (shares > 0) & (between > 0)
     within = np.where(known, between * np.maximum(1 / np.where(known, shares, 1.0) - 1, 0.01), 1.0)
-    return Parts(parts.weights, parts.means, np.broadcast_to(within, shape))
+    return DrawnParts(parts.weights, parts.means, np.broadcast_to(within, shape))
 
 
-def _seen(parts: Parts, origin: Matrix, directions: Matrix) -> Parts:
+def _seen(parts: DrawnParts, origin: Matrix, directions: Matrix) -> DrawnParts:
     """The components as they are in the plane."""
     means = (parts.means - origin) @ directions
     if parts.variances is None:
-        return Parts(parts.weights, means)
+        return DrawnParts(parts.weights, means)
     if parts.full is None:
         full = np.einsum("ja,kj,jb->kab", directions, parts.variances, directions)
     else:
         full = directions.T @ parts.full @ directions
-    return Parts(parts.weights, means, np.diagonal(full, axis1=1, axis2=2), full)
+    return DrawnParts(parts.weights, means, np.diagonal(full, axis1=1, axis2=2), full)
 
 
-def _of(parts: Parts, columns: list[int]) -> Parts:
+def _of(parts: DrawnParts, columns: list[int]) -> DrawnParts:
     """The components in some of the features."""
     variances = None if parts.variances is None else parts.variances[:, columns]
     full = None if parts.full is None else parts.full[:, columns][:, :, columns]
-    return Parts(parts.weights, parts.means[:, columns], variances, full)
+    return DrawnParts(parts.weights, parts.means[:, columns], variances, full)
 
 
 def _name(saved: SavedFit, names: list[str], correlations: Matrix, axis: int) -> str:

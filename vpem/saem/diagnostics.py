@@ -23,7 +23,7 @@ MOST_BINS = 12
 
 
 @dataclass(frozen=True)
-class Residuals:
+class RowResiduals:
     """Predictions of the rows of individuals, and how far measurements are from them.
 
     ``among`` is what is left of the value once its mean and its covariance with the individual's
@@ -43,7 +43,7 @@ class Residuals:
 
 
 @dataclass(frozen=True)
-class Share:
+class CheckedShare:
     """What was observed of each bin (B,), and the middle and ends of what was simulated."""
 
     name: str
@@ -60,8 +60,8 @@ class Check:
     outcome: float | None  # which, of several
     edges: Vector  # (B + 1,) times between bins
     times: Vector  # (B,) median of the rows of each
-    shares: tuple[Share, ...]  # percentiles; of 0 and 1 the share of ones
-    limited: tuple[Share, ...]  # share of values below (above) the limit
+    shares: tuple[CheckedShare, ...]  # percentiles; of 0 and 1 the share of ones
+    limited: tuple[CheckedShare, ...]  # share of values below (above) the limit
     rows: NDArray[np.intp]  # that it is of
     level: float  # probability of the intervals
 
@@ -85,7 +85,7 @@ def _simulated(predictor: Predictor, model: SaemModel, n_sims: int) -> Vector:
     return simulate(model, predictor.saved.theta, n_sims, predictor.seed)
 
 
-def residuals_of(predictor: Predictor, individuals: Individuals) -> Residuals:
+def residuals_of(predictor: Predictor, individuals: Individuals) -> RowResiduals:
     """Return predictions and residuals of individuals' rows, of the fit or others.
 
     Data sets are simulated as many as the predictor's ``n_draws``.
@@ -99,7 +99,7 @@ def residuals_of(predictor: Predictor, individuals: Individuals) -> Residuals:
         chances = Streams.of(some.names, predictor.seed).at(SIMULATED, 2).of_rows(1, some.first)[0]
         among, npde = _prediction_errors(some, drawn, chances)
         found.append((typical, fitted, model.weighted_residuals(own[None], theta)[0], among, npde))
-    return Residuals(individuals, *(np.concatenate(part) for part in zip(*found, strict=True)))
+    return RowResiduals(individuals, *(np.concatenate(part) for part in zip(*found, strict=True)))
 
 
 @finite
@@ -227,7 +227,7 @@ def _share(
     bins: Sequence[NDArray[np.intp]],
     level: float,
     percent: float | None = None,
-) -> Share:
+) -> CheckedShare:
     """Means, or percentiles, of bins: of what was observed (1, N), and of what was drawn."""
 
     def each(values: Vector) -> Vector:
@@ -238,4 +238,4 @@ def _share(
 
     ends = [0.5, (1 - level) / 2, (1 + level) / 2]
     middle, lower, upper = np.quantile(each(drawn), ends, axis=0)
-    return Share(name, each(observed)[0], middle, lower, upper)
+    return CheckedShare(name, each(observed)[0], middle, lower, upper)

@@ -70,7 +70,7 @@ def finite(compute: Callable[P, R]) -> Callable[P, R]:
 
 
 @dataclass(frozen=True)
-class Curves:
+class FittedCurves:
     """Curves of individuals, without error, at their conditional mean latents."""
 
     at: Individuals  # whose, when; values where there were rows, else NaN
@@ -341,7 +341,7 @@ class Predictor:
         why = "there are curves at the times of its rows only, not at others"
         return {name: individuals.constant(name, why) for name in self._needed(individuals)}
 
-    def curves(self, individuals: Individuals, times: ArrayLike | None = None) -> Curves:
+    def curves(self, individuals: Individuals, times: ArrayLike | None = None) -> FittedCurves:
         """Curves of individuals given their rows, at these or at times (T,).
 
         Covariates must then be constant.
@@ -374,7 +374,9 @@ class Predictor:
             if (values == values[each][individuals.individual_of]).all()
         ]
 
-    def stored(self, names: Sequence[str] | None = None, times: ArrayLike | None = None) -> Curves:
+    def stored(
+        self, names: Sequence[str] | None = None, times: ArrayLike | None = None
+    ) -> FittedCurves:
         """Curves of individuals of the fit, by the stored law of their latents, taken as normal.
 
         By default of all, at 50 times from the first to the last of the fit's rows.
@@ -424,7 +426,7 @@ class Predictor:
         times: ArrayLike | None = None,
         covariates: Mapping[str, float] | None = None,
         individuals: Individuals | None = None,
-    ) -> Curves:
+    ) -> FittedCurves:
         """Curve of the mean latents of the population: of an individual without rows.
 
         Its interval is that of the curves of individuals. With individuals their times and
@@ -464,9 +466,9 @@ class Predictor:
         fitted = model.curve(means[None], at)[0]
         return fitted, *self._ends(model.curve(draws, at))
 
-    def _joined(self, at: Individuals, parts: list[tuple[Vector, ...]]) -> Curves:
+    def _joined(self, at: Individuals, parts: list[tuple[Vector, ...]]) -> FittedCurves:
         fitted, lower, upper = (np.concatenate(part) for part in zip(*parts, strict=True))
-        return Curves(at, fitted, lower, upper, self.level)
+        return FittedCurves(at, fitted, lower, upper, self.level)
 
     @finite
     def responsibilities(self, individuals: Individuals) -> Vector:

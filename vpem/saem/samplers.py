@@ -231,7 +231,7 @@ TAIL = 6
 """Degrees of freedom of independent proposals."""
 
 
-class Law(Protocol):
+class LatentDensity(Protocol):
     """Log-density of latents, up to a constant."""
 
     def density(self, z: Vector, values: Vector, slopes: Vector) -> None:
@@ -304,7 +304,7 @@ class _Slow:
 
 
 def propose(
-    law: Law, how: Moves, roots: Vector, centres: Vector, scales: Vector, steps: Vector,
+    law: LatentDensity, how: Moves, roots: Vector, centres: Vector, scales: Vector, steps: Vector,
     moves: Keys, chances: Keys, gain: float, z: Vector, accepted: NDArray[np.int64],
 ) -> None:  # fmt: skip
     """Propose and accept latents z (chains, n, q), as `vpem._core.proposals.propose` does.
@@ -356,7 +356,7 @@ def propose(
 class _Place:
     """Where chains are: log-density (chains, n), and the bounded gradient in units of the root."""
 
-    def __init__(self, law: Law, roots: Vector, z: Vector) -> None:
+    def __init__(self, law: LatentDensity, roots: Vector, z: Vector) -> None:
         self.z, self.roots = z, roots
         self.values, slopes = np.empty(z.shape[:2]), np.zeros(z.shape)
         law.density(z, self.values, slopes)
@@ -379,7 +379,9 @@ class _Jump:
     centres: Vector
     wide: tuple[Vector, Vector, Vector] | None
 
-    def make(self, here: _Place, law: Law, one: Keys, other: Keys) -> tuple[Vector, _Place, Vector]:
+    def make(
+        self, here: _Place, law: LatentDensity, one: Keys, other: Keys
+    ) -> tuple[Vector, _Place, Vector]:
         n_chains, _, q = here.z.shape
         u = Stream(one).normals(n_chains, q)
         if self.wide is None:
@@ -402,7 +404,9 @@ class _Jump:
         return np.asarray(-0.5 * (TAIL + z.shape[-1]) * np.log1p(squares(u) / TAIL), np.float64)
 
 
-def _drift(here: _Place, law: Law, steps: Vector, one: Keys) -> tuple[Vector, _Place, Vector]:
+def _drift(
+    here: _Place, law: LatentDensity, steps: Vector, one: Keys
+) -> tuple[Vector, _Place, Vector]:
     """Adjusted Langevin steps."""
     n_chains, _, q = here.z.shape
     h = steps[:, None]
@@ -415,7 +419,7 @@ def _drift(here: _Place, law: Law, steps: Vector, one: Keys) -> tuple[Vector, _P
 
 
 def _leap(
-    here: _Place, law: Law, steps: Vector, n_leaps: int, one: Keys, other: Keys
+    here: _Place, law: LatentDensity, steps: Vector, n_leaps: int, one: Keys, other: Keys
 ) -> tuple[Vector, _Place, Vector]:
     """Hamiltonian moves."""
     n_chains, _, q = here.z.shape

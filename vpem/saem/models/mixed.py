@@ -27,7 +27,7 @@ from vpem._core.latents import Curves, Latents
 from vpem.errors import InputError, shorten
 from vpem.saem.individuals import Individuals
 from vpem.saem.models.model import Counts, Vector, framed, gradient_normal, log_normal
-from vpem.saem.models.outcomes import LINKED, NORMAL, Law, Outcome, Outcomes
+from vpem.saem.models.outcomes import LINKED, NORMAL, Outcome, Outcomes, RowLaw
 from vpem.saem.models.population import (
     Population,
     Scoring,
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 
 
 class Framed(Varying):
-    """A model that is fitted in columns that are unrelated, see `vpem.saem.models.model.Frame`."""
+    """A model that is fitted in unrelated columns, see `vpem.saem.models.model.ColumnFrame`."""
 
     outer: Self | None = None  # the model in the user's columns, where this one is in others
     shift: Vector | float | None = None  # where the user has coefficients begin
@@ -512,7 +512,7 @@ class MixedModel(Framed):
         f, outcomes = self.about(theta)._curve(z, self.individuals)
         sds = self.unpack(theta)[2]
 
-        def weighted(law: Law, f: Vector, one: Outcome) -> Vector:
+        def weighted(law: RowLaw, f: Vector, one: Outcome) -> Vector:
             residuals = law.residuals(one.rows.values, f, sds[one.sds])
             return np.where(one.rows.censored == 0, residuals, np.nan)
 

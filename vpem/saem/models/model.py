@@ -3,12 +3,12 @@
 Numbers of one individual are computed elementwise: the same whichever others are there.
 
 Fits are made in columns that are as unrelated as the model lets them be, and of the same size
-(`Frame`). A slope and an intercept whose estimates are all but one (years, say, far from 0) are
-found slowly in turn, and what draws say of them cancels. So columns of rows X, and covariates C of
-individuals, are taken about what other columns say of them: ``X W`` and ``C V`` have mean squares
-of 1. Where ``phi = B c`` are the coefficients of X, those of ``X W`` are ``W^-1 phi =
-(W^-1 B V^-T) (V^T c)``: the model is the same, and its parameters are linear in those of the other.
-A fixed coefficient of a column that is another, whose coefficient varies, times a covariate of the
+(`ColumnFrame`). A slope and an intercept whose estimates are all but one (years, say, far from 0)
+are found slowly in turn, and what draws say of them cancels. So columns of rows X, and covariates C
+of individuals, are taken about what other columns say of them: ``X W`` and ``C V`` have mean
+squares of 1. Where ``phi = B c`` are the coefficients of X, those of ``X W`` are ``W^-1 phi = (W^-1
+B V^-T) (V^T c)``: the model is the same, and its parameters are linear in those of the other. A
+fixed coefficient of a column that is another, whose coefficient varies, times a covariate of the
 individual is an effect of that covariate: it moves with the latents, and not against them.
 """
 
@@ -541,7 +541,7 @@ def table_of(individuals: Individuals, items: Sequence[float] | None) -> tuple[V
 
 
 @dataclass(frozen=True)
-class Frame:
+class ColumnFrame:
     """Columns instead of those of the user."""
 
     columns: Callable[[Individuals], Vector]  # the user's, (N, m)
@@ -568,7 +568,7 @@ def framed(
     mask: NDArray[np.bool_],
     random: NDArray[np.intp],
     full: bool,
-) -> Frame:
+) -> ColumnFrame:
     """Choose columns for a model; all devices add up what that takes.
 
     ``columns`` gives columns (N, m) of the individuals' rows, or none, (N, 0); ``people`` (n, L)
@@ -604,7 +604,7 @@ def framed(
         W = _unrelated(data.mean_of_rows, X[:, order], every)[:, :n]
     C = np.column_stack([people, *[_share(data, X, *pair) for pair in moved]])
     V = _unrelated(data.mean, C, (there.T[:, None] <= there.T).all(axis=2))
-    return Frame(columns, kept, tuple(moved), W, V)
+    return ColumnFrame(columns, kept, tuple(moved), W, V)
 
 
 def _share(at: Individuals, X: Vector, j: int, k: int) -> Vector:

@@ -40,7 +40,7 @@ class Bends(NamedTuple):
     among: Vector  # (k, k, chains, N) information about the variances
 
 
-class Law(ABC):
+class RowLaw(ABC):
     """Law of a measurement given a curve f, and standard deviations."""
 
     parameters: tuple[str, ...] = ()  # names (k,) of the standard deviations
@@ -88,7 +88,7 @@ class Law(ABC):
         return (0.0, 0.0)
 
 
-class Normal(Law):
+class Normal(RowLaw):
     """Normal errors with standard deviation a (``constant``), b f (``proportional``).
 
     Or ``(a^2 + b^2 f^2)^(1/2)`` (``combined``), or a of the logarithm (``exponential``).
@@ -221,7 +221,7 @@ class Normal(Law):
         return 1e-10 * (size if self.kind in ("constant", "combined") else 1.0)
 
 
-class Bernoulli(Law):
+class Bernoulli(RowLaw):
     """Yes (1) or no (0); the curve is the logit of the probability of yes."""
 
     code = 2
@@ -252,7 +252,7 @@ class Bernoulli(Law):
         return np.asarray(chances < expit(f), dtype=np.float64)
 
 
-class Poisson(Law):
+class Poisson(RowLaw):
     """Counts; the curve is the logarithm of the mean."""
 
     code = 3
@@ -306,7 +306,7 @@ def _refuse(
         )
 
 
-LAWS: Mapping[str, Law] = {
+LAWS: Mapping[str, RowLaw] = {
     **{kind: Normal(kind) for kind in ("constant", "proportional", "combined", "exponential")},
     "bernoulli": Bernoulli(),
     "poisson": Poisson(),
@@ -323,7 +323,7 @@ NORMAL = tuple(name for name, law in LAWS.items() if isinstance(law, Normal) and
 class Outcome(NamedTuple):
     """Rows of one outcome, and how they are measured."""
 
-    law: Law
+    law: RowLaw
     here: NDArray[np.intp]  # (m,) which rows they are
     rows: Rows
     of: NDArray[np.intp]  # (m,) whose they are
@@ -427,7 +427,7 @@ class Outcomes:
 
     # ---- of curves -------------------------------------------------------------------------------
 
-    def by_law(self, f: Vector, function: Callable[[Law, Vector, Outcome], Vector]) -> Vector:
+    def by_law(self, f: Vector, function: Callable[[RowLaw, Vector, Outcome], Vector]) -> Vector:
         """A function of each row's law and curves (chains, N)."""
         values = np.empty(f.shape)
         with np.errstate(all="ignore"):
@@ -538,7 +538,7 @@ def _measured(one: Outcome, individuals: Individuals, expanded: bool) -> Outcome
     return one._replace(exact=single and steady and not censored, size=size / max(rows, 1.0))
 
 
-def _split(individuals: Individuals, laws: Sequence[Law]) -> list[Outcome]:
+def _split(individuals: Individuals, laws: Sequence[RowLaw]) -> list[Outcome]:
     """Rows of each outcome of these individuals."""
     n = individuals.n_rows
     codes = individuals.covariates.get("outcome", np.zeros(n))

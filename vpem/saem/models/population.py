@@ -31,7 +31,7 @@ from vpem.saem.individuals import Individuals
 from vpem.saem.models.model import (
     LEAST,
     LOG_2_PI,
-    Frame,
+    ColumnFrame,
     SaemModel,
     Vector,
     floored,
@@ -180,7 +180,7 @@ class Population:
         # Coefficients in the order of parameters: the means, then effects as they were given.
         order = [(row, 0) for row in range(len(short))] + where
         self._rows, self._columns = (np.array(part) for part in zip(*order, strict=True))
-        self.frame: Frame | None = None
+        self.frame: ColumnFrame | None = None
         self.design = self._design(individuals)
         self.latents = tuple(names[int(one)] for one in self.random)
         self.free = np.eye(len(self.latents), dtype=np.bool_)
