@@ -1,15 +1,11 @@
-"""EM steps of every root on its own block, between one sum and the next.
+"""EM in fewer sums: what is tried beyond an M-step, and what is done if it went too far.
 
-A root knows the sum and its own terms, and so the rest of it: what all others add. While they stay
-as they are it can go on by itself. Mixing weights, which all roots share, stay too.
-
-EM in fewer sums: what is tried beyond an M-step, and what is done where it was too much.
-
-After each sum the loop of `vpem.steps.em` asks for the parameters of the next one. Plainly they are
-those of the M-step. Each root may take further steps on its own block (`vpem.steps.accelerate`).
-With SQUAREM every second of these maps is followed by a step along the line on which the last two
-lie (Varadhan and Roland 2008). Log-likelihoods decide: where a sum finds less than the
-last one did, its parameters are given up for those of the M-step that came before.
+After each sum the loop of `vpem.steps.em` asks for the parameters of the next one. In plain EM they
+are those of the M-step. Between sums each root may take steps on its own block: it knows the sum
+and its own terms, and so the rest, and goes on while that rest and the mixing weights, which all
+roots share, stay (`LocalSteps`). With SQUAREM every second of these maps is followed by a step
+along the line of the last two (Varadhan and Roland 2008). Log-likelihoods decide: where a sum finds
+less than the last one did, its parameters are given up for those of the M-step before.
 """
 
 from __future__ import annotations
@@ -34,22 +30,11 @@ from vpem.terms.mixture import Factors, Mixture
 
 
 class LocalSteps:
-    """Steps of the roots of this process.
+    """EM steps of the roots of this process on their own blocks, between one sum and the next.
 
-    Parameters
-    ----------
-    terms : Terms
-        What each hub adds to the sum.
-    n_hubs, n_components : int
-        Hubs of this process, B, and components, K.
-    least : float
-        Effective samples of a component below which a root takes no step.
-
-    Attributes
-    ----------
-    rest : ndarray of shape (B, M, K - 1)
-        What the others add at every row, less what they add for the first component. The E-step of
-        the sum (`vpem.steps.em.log_likelihood`) writes it.
+    ``least`` are effective samples of a component below which a root takes no step. ``rest`` (B, M,
+    K - 1) is what the others add at every row, less what they add for the first component; the
+    E-step of the sum (`vpem.steps.em.log_likelihood`) writes it.
     """
 
     def __init__(self, terms: Terms, n_hubs: int, n_components: int, least: float) -> None:
@@ -91,7 +76,7 @@ class LocalSteps:
 
 
 MOST_LOCAL = 1000
-"""Local steps after a sum that may be asked for."""
+"""Limit of the setting local:N."""
 
 BEGINS_BELOW = 1.0
 """Gain of an M-step, in nats per sample, at which acceleration begins.
@@ -100,17 +85,17 @@ Before, EM is on its way to one of several optima, and longer steps may lead to 
 """
 
 REACH = 4.0
-"""Longest step of SQUAREM at first; an M-step is 1. Where it was in the way it grows so many times,
-and where a step was lost it shrinks so many times."""
+"""Longest step of SQUAREM at first, an M-step being 1, and the factor by which it grows where it
+limits steps and shrinks after a lost one."""
 
 SHORTEST = 0.3
 """Shortest step where there are local steps, which may go too far; M-steps do not, nor below 1."""
 
 PAUSE = 8
-"""M-steps by themselves after one that found less, at first; each time twice as many."""
+"""M-steps alone after one that found less, at first; each time twice as many."""
 
 FLOOR = 0.9
-"""Part of ``reg_covar`` that covariances keep wherever points lie on a line."""
+"""Part of ``reg_covar`` that covariances keep wherever a line leads."""
 
 KEPT = ("tried", "begun", "clipped", "pause", "next_pause", "reach", "n_local", "accepted")
 KEPT_MIXTURES = ("kept", "best", "origin")
@@ -124,26 +109,15 @@ Line = tuple[Any, Any, Any]
 
 @dataclass(frozen=True)
 class Acceleration:
-    """How EM is accelerated.
+    """How EM is accelerated."""
 
-    Attributes
-    ----------
-    local : int
-        Most steps of a root on its own block after an M-step, while the rest of the sum stays.
-    squarem : bool
-        Whether M-steps are extrapolated.
-    noisy : bool
-        Whether sums are not what they were at the same parameters, as where messages are rounded at
-        random.
-    """
-
-    local: int = 0
-    squarem: bool = False
-    noisy: bool = False
+    local: int = 0  # most steps of a root after an M-step, while the rest of the sum stays
+    squarem: bool = False  # whether M-steps are extrapolated
+    noisy: bool = False  # whether sums differ at the same parameters, as if rounded at random
 
 
 def parse_acceleration(name: str | None) -> Acceleration | None:
-    """Return how EM is accelerated: by "squarem", "local:8", both with a comma, or not at all."""
+    """Parse "squarem", "local:8", both with a comma, or None: no acceleration."""
     if name is None:
         return None
     local, squarem = 0, False
@@ -167,7 +141,7 @@ def parse_acceleration(name: str | None) -> Acceleration | None:
 
 
 class PlainSteps:
-    """EM as it is: the parameters of the M-step are those of the next sum."""
+    """EM as it is: the next sum is of the parameters of the M-step."""
 
     tried = "step"
     """What the parameters of the sum under way are: an M-step's, or more."""
@@ -177,70 +151,61 @@ class PlainSteps:
     ended = False
     """Whether nothing is left to gain."""
 
-    def refuses(self, found: NDArray[np.float64], emptied: Callable[[], bool], small: bool) -> bool:
+    def refuses(
+        self, log_likelihoods: NDArray[np.float64], emptied: Callable[[], bool], small: bool
+    ) -> bool:
         """Whether the parameters of a sum are given up for what it found at them.
 
-        ``found`` (R,) is the log-likelihood, as all roots found it; ``small``: it changed by so
-        little that a run may stop. ``emptied`` says whether a component has too few rows there.
+        ``log_likelihoods`` (R,) are as all roots found them; ``small``: they changed by so little
+        that a run may stop. ``emptied`` says whether a component has too few rows there.
         """
         return False
 
     def undo(self) -> tuple[list[Mixture], list[Factors]]:
-        """Return what is gone back to: mostly parameters of the last M-step."""
+        """Return the parameters to go back to: mostly those of the last M-step."""
         raise NotImplementedError
 
     def restart(self) -> None:
-        """Begin anew, where components were placed anew."""
+        """Begin again, after components were reinitialised."""
 
     def next(
         self,
         before: Sequence[Mixture],
         updated: list[Mixture],
         factors: list[Factors],
-        found: NDArray[np.float64],
+        log_likelihoods: NDArray[np.float64],
         small: bool,
     ) -> tuple[list[Mixture], list[Factors]]:
         """Return the parameters of the next sum, and their factors.
 
-        ``before`` are those of the last sum, at which all roots found the log-likelihood ``found``
-        (R,), ``updated`` those after its M-step; ``small``: it changed by so little that EM may be
-        at its end.
+        ``before`` are those of the last sum, at which all roots found ``log_likelihoods`` (R,), and
+        ``updated`` those after its M-step; ``small``: EM may be at its end.
         """
         return updated, factors
 
     def settled(
         self, mixtures: list[Mixture], factors: list[Factors]
     ) -> tuple[list[Mixture], list[Factors]]:
-        """Return what a run ends with, of what the next sum would be of."""
+        """Return what a run ends with, given the parameters of what would be the next sum."""
         return mixtures, factors
 
     def state(self) -> State:
-        """Return what is kept from one sum to the next."""
+        """Return what is saved from one sum to the next."""
         return {}
 
     def schema(self, like: Mixture) -> dict[str, Schema]:
-        """Say what that must be, of mixtures like this one."""
+        """Return its schema, for mixtures like this one."""
         return {}
 
     def restore(self, state: State, like: Mixture) -> None:
-        """Go on from what was kept, which has been checked."""
+        """Resume from a checked state."""
 
 
 class Accelerated(PlainSteps):
-    """EM with longer steps.
+    """EM with longer steps, ``local`` ones between sums among them.
 
-    Parameters
-    ----------
-    how : Acceleration
-        Which.
-    roots : sequence of Terms
-        Who takes M-steps: one for all roots that share a mixture, or each root its own.
-    total : Sum
-        How hubs sum; where each root has its own mixture, of all features, nothing is sent.
-    over_rows : bool
-        Whether each has.
-    local : LocalSteps, optional
-        What roots can do between sums.
+    ``roots`` take M-steps: one for all roots that share a mixture, or each its own (``over_rows``),
+    where each has a mixture of all features and nothing is sent.
     """
 
     decides = True
@@ -261,7 +226,7 @@ class Accelerated(PlainSteps):
         self.restart()
 
     def restart(self) -> None:
-        """Begin anew: with M-steps, as at the start."""
+        """Begin again with M-steps, as at the start."""
         self.tried = "step"
         self.begun = self.clipped = False
         self.pause, self.next_pause = 0, PAUSE
@@ -277,26 +242,30 @@ class Accelerated(PlainSteps):
         self.origin: list[Mixture] = []
         """First of three points that are extrapolated."""
 
-    def refuses(self, found: NDArray[np.float64], emptied: Callable[[], bool], small: bool) -> bool:
+    def refuses(
+        self, log_likelihoods: NDArray[np.float64], emptied: Callable[[], bool], small: bool
+    ) -> bool:
         """Whether the parameters of a sum are given up: where any root finds less than before.
 
         Without ``reg_covar`` no M-step does that. With it EM comes to rest below the highest
         log-likelihood: where an M-step finds a little less a run that may stop ends at what came
-        before; where it finds much less EM goes its own way, for some M-steps, to where it rests.
+        before; where it finds much less plain EM goes on, for some M-steps, to where it rests.
         """
         if self.accepted is None:
             return False
         if self.tried == "step":
-            lower = self.begun and not self.how.noisy and bool((found < self.accepted).all())
+            lower = (
+                self.begun and not self.how.noisy and bool((log_likelihoods < self.accepted).all())
+            )
             self.ended = lower and small
             if lower and not small and not self.pause:
                 self.pause = self.next_pause
                 self.next_pause *= 2
             return self.ended
-        return not bool((found >= self.accepted).all()) or emptied()
+        return not bool((log_likelihoods >= self.accepted).all()) or emptied()
 
     def undo(self) -> tuple[list[Mixture], list[Factors]]:
-        """Return what is gone back to: the last M-step, or before it where that was too much."""
+        """Return the last M-step, or what came before it where that was too much."""
         if self.tried == "extrapolation":
             self.reach = max(1.0, self.reach / REACH)
         elif self.tried == "local":
@@ -310,13 +279,13 @@ class Accelerated(PlainSteps):
         before: Sequence[Mixture],
         updated: list[Mixture],
         factors: list[Factors],
-        found: NDArray[np.float64],
+        log_likelihoods: NDArray[np.float64],
         small: bool,
     ) -> tuple[list[Mixture], list[Factors]]:
         """Return the parameters of the next sum, and their factors.
 
-        Where what was tried changed little the next step is an M-step: only from one point to the
-        next of EM itself a small change means that it has come to its end.
+        If what was tried changed little the next step is an M-step: a small change means the end of
+        EM only between two points of EM itself.
         """
         was, self.tried = self.tried, "step"
         if was == "extrapolation" and self.clipped:
@@ -324,9 +293,9 @@ class Accelerated(PlainSteps):
         elif was == "local" or not self.n_local:
             self.n_local = min(self.how.local, max(1, 2 * self.n_local))
         if self.accepted is not None and was == "step":
-            gain = float((found - self.accepted).max()) / self.weight
+            gain = float((log_likelihoods - self.accepted).max()) / self.weight
             self.begun = self.begun or gain < BEGINS_BELOW
-        self.accepted, self.kept, self.best = found, updated, list(before)
+        self.accepted, self.kept, self.best = log_likelihoods, updated, list(before)
         if not self.begun or self.pause or (small and was != "step"):
             self.pause, self.origin = max(0, self.pause - 1), []
             return updated, factors
@@ -346,7 +315,7 @@ class Accelerated(PlainSteps):
     def _extrapolated(
         self, points: tuple[Sequence[Mixture], Sequence[Mixture], Sequence[Mixture]]
     ) -> tuple[list[Mixture], list[Factors]] | None:
-        """Go along the line of three points; None where that is no more than the last of them."""
+        """Extrapolate the line of three points; None: no further than the last of them."""
         lines = []
         for three in zip(*points, strict=True):
             first, second, third = (coordinates_of(one, self.floor) for one in three)
@@ -379,7 +348,7 @@ class Accelerated(PlainSteps):
         Of M-steps alone that is ``|r| / |v|`` (scheme S3). Local steps of several hubs at once may
         go too far, which shows in the sign of ``-r.v / v.v`` (S2), and in a ratio below 1.
         """
-        found = []
+        lengths = []
         share = 1.0 if self.over_rows else 1.0 / self.total.holders.n_agents
         for _, ahead, bend in lines:
             against = bend if self.how.local else ahead
@@ -388,8 +357,8 @@ class Accelerated(PlainSteps):
             ratio = sums[:, 0] / sums[:, 1]
             length = -ratio if self.how.local else np.sqrt(ratio)
             length[~(length > 0)] = 1.0
-            found.append(np.clip(length, self.shortest, self.reach))
-        return found
+            lengths.append(np.clip(length, self.shortest, self.reach))
+        return lengths
 
     def settled(
         self, mixtures: list[Mixture], factors: list[Factors]
@@ -400,17 +369,16 @@ class Accelerated(PlainSteps):
     # ---- checkpoints ----------------------------------------------------------------------------
 
     def state(self) -> State:
-        """Return what is kept from one sum to the next."""
+        """Return what is saved from one sum to the next."""
         own = {name: getattr(self, name) for name in KEPT}
         for name in KEPT_MIXTURES:
             own[name] = [one.arrays() for one in getattr(self, name)] or None
         return {"acceleration": own}
 
     def schema(self, like: Mixture) -> dict[str, Schema]:
-        """Say what that must be, of mixtures like this one."""
+        """Return its schema, for mixtures like this one."""
         n_roots = 1 if self.over_rows else self.total.n_roots
         mixtures = Maybe(ListOf(like.schema(n_roots), len(self.roots)))
-        found = Array("f8", (self.total.roots.n_agents,))
         return {
             "acceleration": {
                 "tried": Choice(("step", "local", "extrapolation")),
@@ -420,7 +388,7 @@ class Accelerated(PlainSteps):
                 "next_pause": Integer(PAUSE),
                 "reach": Number(1.0),
                 "n_local": Integer(most=self.how.local),
-                "accepted": Maybe(found),
+                "accepted": Maybe(Array("f8", (self.total.roots.n_agents,))),
                 "kept": mixtures,
                 "best": mixtures,
                 "origin": mixtures,
@@ -428,7 +396,7 @@ class Accelerated(PlainSteps):
         }
 
     def restore(self, state: State, like: Mixture) -> None:
-        """Go on from what was kept, which has been checked."""
+        """Resume from a checked state."""
         own = state["acceleration"]
         for name in KEPT_MIXTURES:
             setattr(self, name, [like.having(one) for one in own[name] or ()])

@@ -1,10 +1,7 @@
-"""Visits of batches: the sums they take, what is found, and the record of it.
+"""EM in small batches: incremental, with every batch's statistics swapped, or stochastic.
 
-Incremental EM (Neal and Hinton 1993): every batch's new statistics replace its old ones.
-
-Stochastic EM (Cappe and Moulines 2009): statistics move towards those of each batch.
-
-EM in small batches: incremental, with every batch's statistics swapped, or stochastic.
+Incremental EM (Neal and Hinton 1993): every batch's new statistics replace its old ones. Stochastic
+EM (Cappe and Moulines 2009): statistics move towards those of each batch.
 
 An iteration works on the rows of one batch, so that neither its cost nor what it sends depends on
 how many rows there are. As `em.fit`, it knows terms and sum only by their protocols.
@@ -41,7 +38,7 @@ from vpem.terms.statistics import Statistics, arrays_of, having_arrays, schema_o
 
 
 class Visits:
-    """Visits of batches: the sums they take, what is found, and the record of it."""
+    """Visits of batches: the sums they take, what these find, and the record of it."""
 
     def __init__(
         self,
@@ -68,30 +65,30 @@ class Visits:
         self._take(*self.reinitialiser.start([self.terms], [start]))
 
     def state(self) -> State:
-        """Return what is kept from one pass to the next."""
+        """Return what is saved from one pass to the next."""
         return {"log_likelihoods": self.log_likelihoods, "n_sums": self.n_sums}
 
     def schema(self) -> Schema:
-        """Return what that must be."""
+        """Return its schema."""
         return {"log_likelihoods": Array("f8", self.log_likelihoods.shape), "n_sums": COUNT}
 
     def restore(self, state: State) -> None:
-        """Go on from what was kept."""
+        """Resume from a checked state."""
         self.log_likelihoods[...] = state["log_likelihoods"]
         self.n_sums = state["n_sums"]
 
     @property
     def number(self) -> int:
-        """Of this pass, from 1."""
+        """Number of this pass, from 1."""
         return len(self.run.history) + 1
 
     def begin_pass(self) -> None:
-        """Nobody has been heard, nothing has been re-initialised."""
+        """No root has heard a batch, nothing has been re-initialised."""
         self.heard[:] = 0
         self.reinitialised = False
 
     def begin(self, number: int, n_samples: int, kind: str = "estep") -> bool:
-        """Begin a sum over a batch; False where the network fell apart, which is noted."""
+        """Begin a sum over a batch; False if the network is disconnected, which is noted."""
         self.n_sums += 1
         self.total.turn_to(number, len(self.batches))
         try:
@@ -103,7 +100,7 @@ class Visits:
         return True
 
     def begin_surely(self, number: int, n_samples: int) -> None:
-        """Begin a sum in which all take part, as often as it needs."""
+        """Begin a sum in which all take part, trying as often as needed."""
         while not self.begin(number, n_samples, "check"):
             pass
 
@@ -189,7 +186,7 @@ class Visits:
         return self.settle(updated, counts)
 
     def settle(self, updated: Mixture, counts: NDArray[np.float64]) -> bool:
-        """Take on what an M-step gave; True where components had collapsed."""
+        """Take on the parameters of an M-step; True where components had collapsed."""
         return self._take(*self.reinitialiser.check([self.terms], [updated], [counts], self.number))
 
     def _take(self, mixtures: list[Mixture], factors: list[Factors], again: bool) -> bool:
@@ -220,7 +217,7 @@ def towards(
 
 
 RECORD_BYTES = 1 << 10
-"""What the objects around one batch's statistics take."""
+"""Memory of the objects around one batch's statistics."""
 
 
 class Incremental:
@@ -256,7 +253,7 @@ class Incremental:
         self.total: Statistics | None = None
 
     def state(self) -> State:
-        """Return what is kept from one pass to the next."""
+        """Return what is saved from one pass to the next."""
         return {
             "statistics": [
                 arrays_of(self.statistics[number]) if number in self.statistics else None
@@ -269,7 +266,7 @@ class Incremental:
         }
 
     def schema(self, anew: bool) -> Schema:
-        """Return what that must be, where the next pass begins ``anew`` or not."""
+        """Return its schema, where the next pass begins ``anew`` or not."""
         visits, kept = self.visits, self.responsibilities
         blank = visits.terms.empty(visits.run.mixture.means, visits.total.n_roots)
         one = schema_of_arrays(arrays_of(blank))
@@ -284,7 +281,7 @@ class Incremental:
         }
 
     def restore(self, state: State) -> None:
-        """Go on from what was kept."""
+        """Resume from a checked state."""
         visits = self.visits
         blank = visits.terms.empty(visits.run.mixture.means, visits.total.n_roots)
         self.statistics = {
@@ -300,13 +297,13 @@ class Incremental:
         self.total = None if state["total"] is None else having_arrays(blank, state["total"])
 
     def first(self, order: NDArray[np.intp], step_size: float | None) -> bool:
-        """Look at all rows; whether the pass got to its end."""
-        found = self.visits.begin_with_all(order, self._look, step_size)
-        if found is None:
+        """Visit all rows; whether the pass got to its end."""
+        statistics = self.visits.begin_with_all(order, self._look, step_size)
+        if statistics is None:
             return step_size is None
-        self.total = found
+        self.total = statistics
         self._end_pass()
-        self._note(found)
+        self._note(statistics)
         return True
 
     def later(self, order: NDArray[np.intp]) -> bool:
@@ -332,8 +329,10 @@ class Incremental:
                 total.add(fresh)
                 total.add(terms.recentred(before, shift), -1.0)
             self.total = total
-            if self._update(total):
+            if visits.settle(terms.update(total), total.counts):
+                # Statistics of before say nothing of a re-initialised component.
                 return last
+            self._note(total)
         return True
 
     def _before(self, number: int, part: Terms) -> Statistics:
@@ -341,11 +340,11 @@ class Incremental:
         if self.responsibilities is None:
             return self.statistics[number]
         visits = self.visits
-        found = visits.terms.empty(visits.run.mixture.means, visits.total.n_roots)
+        statistics = visits.terms.empty(visits.run.mixture.means, visits.total.n_roots)
         kept = self.responsibilities[:, visits.batches[number]]
         for rows in part.chunks(visits.total.values_per_item * kept.shape[2]):
-            part.summarize(found, np.ascontiguousarray(kept[:, rows]), rows)
-        return found
+            part.summarize(statistics, np.ascontiguousarray(kept[:, rows]), rows)
+        return statistics
 
     def _look(self, number: int, part: Terms, before: Statistics | None = None) -> Statistics:
         """E-step on a batch: its statistics, which are remembered."""
@@ -372,17 +371,8 @@ class Incremental:
         if self.entropies is not None:
             self.entropy = float(self.entropies.sum())
 
-    def _update(self, total: Statistics) -> bool:
-        """M-step; True where components had collapsed."""
-        visits, terms = self.visits, self.visits.terms
-        again = visits.settle(terms.update(total), total.counts)
-        if not again:
-            # Statistics of before say nothing of a re-initialised component.
-            self._note(total)
-        return again
-
     def _note(self, total: Statistics) -> None:
-        """Note the free energy."""
+        """Record the free energy."""
         visits, terms = self.visits, self.visits.terms
         if self.entropies is not None:
             expected = terms.expected(total, visits.run.mixture, visits.factors)
@@ -403,22 +393,22 @@ class Stochastic:
         self.time = 0
 
     def state(self) -> State:
-        """Return how many batches there were."""
+        """Return the number of batches visited."""
         return {"time": self.time}
 
     def schema(self, anew: bool) -> Schema:
-        """Return what that must be."""
+        """Return its schema."""
         return {"time": COUNT}
 
     def restore(self, state: State) -> None:
-        """Go on from what was kept."""
+        """Resume from a checked state."""
         self.time = state["time"]
 
     def first(self, order: NDArray[np.intp], step_size: float | None) -> bool:
-        """Look at all rows; whether the pass got to its end."""
+        """Visit all rows; whether the pass got to its end."""
         self.time = len(order)
-        found = self.visits.begin_with_all(order, self.visits.look, step_size)
-        return found is not None or step_size is None
+        statistics = self.visits.begin_with_all(order, self.visits.look, step_size)
+        return statistics is not None or step_size is None
 
     def later(self, order: NDArray[np.intp]) -> bool:
         """One pass, batch by batch."""
@@ -431,15 +421,9 @@ class Stochastic:
             self.time += 1
             if part.total_weight == 0:
                 continue
-            moved = _averaged(
-                terms,
-                visits.run.mixture,
-                fresh,
-                self.time**-self.step_size,
-                terms.total_weight,
-                part.total_weight,
-                visits.total,
-            )
+            mixture, rate = visits.run.mixture, self.time**-self.step_size
+            weights = terms.total_weight, part.total_weight
+            moved = _averaged(terms, mixture, fresh, rate, *weights, visits.total)
             visits.settle(terms.update(moved), moved.counts)
         return True
 
@@ -480,7 +464,7 @@ def _averaged(
     batch_weight: float,
     total: Sum,
 ) -> Statistics:
-    """Move the statistics that a mixture stands for towards a batch's, at the hubs heard of."""
+    """Move the statistics that a mixture stands for towards a batch's, at the hubs heard."""
     before = terms.statistics_of(mixture, weight, total.n_roots)
     moved = towards(terms, before, fresh, rate, weight, batch_weight)
     silent = total.silent
@@ -509,73 +493,41 @@ def fit_batches(
     callback: Callable[[Progress], None] | None = None,
     saver: Saver | None = None,
 ) -> Run:
-    """Fit a mixture by EM in batches.
+    """Fit a mixture by EM in batches, from ``start`` or, from the same, on from a saved state.
 
-    Every iteration runs the E-step on one batch (a fixed run of neighbouring rows) and an M-step.
-    A pass takes all batches, in an order that the agents draw alike from a shared seed and keep, so
-    that what is replaced is always what is oldest. In the first pass the M-steps of incremental EM
-    are stochastic ones: what was found under the first, poor parameters is soon forgotten.
+    Every iteration runs the E-step on one batch (``batch_size`` neighbouring rows) and an M-step.
+    With a batch of all rows it is `em.fit`, iteration by iteration. A pass takes all batches, in an
+    order that the agents draw alike (``rng``) and keep, so that what is replaced is always what is
+    oldest.
 
-    Parameters
-    ----------
-    terms : BatchTerms
-        What each hub adds to the sum.
-    total : Sum
-        How the sum is taken. In the first pass all agents take part in it.
-    start : Mixture
-        Parameters to start from.
-    batch_size : int
-        Rows of a batch. With as many as there are it is `em.fit`, iteration by iteration.
-    step_size : float, optional
-        None: incremental EM (Neal and Hinton 1993): the batch's new statistics replace its old
-        ones, and with exact sums the free energy never falls. A number in (0.5, 1]: stochastic EM
-        (Cappe and Moulines 2009), which keeps nothing: statistics a unit weight move by
-        ``S += rho (S_batch - S)``, ``rho_t = t^-step_size`` at the t-th batch.
-    tol : float
-        In nats per sample. Each root watches its log-likelihood over a pass, the sum of the
-        batches' as it found them when it was last there; the network stops when it changed by less
-        at all roots, each of which heard most of the batches.
-    max_iter : int
-        Most passes over the data, the first included.
-    draw_row : callable
-        Next row of the stream shared by all agents, for re-initialising collapsed components. After
-        that the next pass of incremental EM is one E-step over all rows; stochastic EM goes on from
-        the statistics that its parameters stand for.
-    rng : Generator
-        Draws the order of the batches.
-    keep : {"auto", "statistics", "responsibilities"}
-        What a root of incremental EM remembers of a batch, to take out when it comes again: its
-        statistics, or its responsibilities, from which the statistics are formed anew, at the cost
-        of a second look at the rows; the same numbers up to rounding. "auto" takes what is
-        smaller: ``K sum d_b^2`` numbers a batch, or ``R K`` numbers a row. Statistics allow the
-        fused sweep, which never writes responsibilities down; and where missing values were
-        expected by what others of the block were, they are kept in any case.
-    callback : callable, optional
-        Is called after every pass.
-    saver : Saver, optional
-        Is offered the state after every pass; ``start`` is what it has saved, if anything.
+    Without a ``step_size`` EM is incremental: the batch's new statistics replace its old ones, and
+    with exact sums the free energy never falls. With a number in (0.5, 1] it is stochastic and
+    keeps nothing: statistics a unit weight move by ``S += rho (S_batch - S)``, ``rho_t =
+    t^-step_size`` at the t-th batch. In the first pass the M-steps of incremental EM are stochastic
+    ones: what was found under the first, poor parameters is soon forgotten. All agents take part in
+    that pass; in it a hub takes no M-step from fewer rows than `BatchTerms.enough` asks for: as
+    many as would vary as much, were all batches worth the same. A hub that never had enough takes
+    one at the end, from all rows.
 
-    Returns
-    -------
-    Run
+    ``keep`` says what a root of incremental EM remembers of a batch, to take out when it comes
+    again: its "statistics", or its "responsibilities", from which the statistics are formed again,
+    at the cost of a second look at the rows; the same numbers up to rounding. "auto" takes what is
+    smaller: ``K sum d_b^2`` numbers a batch, or ``R K`` numbers a row. Statistics allow the fused
+    sweep, which never writes responsibilities down; and where missing values were expected by what
+    others of the block were, they are kept in any case.
 
-    Raises
-    ------
-    InputError
-        If an option is out of range.
-    NumericalError
-        If a log-likelihood is not finite, or no component is left.
-
-    Notes
-    -----
     Statistics stand about the means of their own E-step and are moved to a common shift (the means
     at the start of the pass) only where they are added, so that they lose no digits. As every batch
     is visited once a pass, the sum of what was new in the pass replaces the running total at its
     end: rounding does not add up over passes.
 
-    In the first pass a hub takes no M-step from fewer rows than `BatchTerms.enough` asks for: as
-    many as would vary as much, were all batches worth the same. A hub that never had enough takes
-    one at the end of the pass, from all rows.
+    Each root watches its log-likelihood over a pass, the sum of the batches' as it found them when
+    it was last there; the network stops when it changed by less than ``tol`` (nats per sample) at
+    all roots, each of which heard most of the batches, or after ``max_iter`` passes. ``draw_row``
+    is the next row of the stream shared by all agents, for re-initialising collapsed components.
+    After that the next pass of incremental EM is one E-step over all rows; stochastic EM goes on
+    from the statistics that its parameters stand for. Raises NumericalError if a log-likelihood is
+    not finite, or no component is left.
     """
     size = min(batch_size, terms.n_samples)
     check_choice("keep", keep, KEEPS)
@@ -621,7 +573,6 @@ class _Passes:
         self._opening = None if self.n_batches == 1 else fitting.step_size
 
     def begin(self, start: Mixture, saver: Saver, max_iter: int) -> None:
-        """Begin at a mixture, or go on from what was saved."""
         visits, saved = self.visits, saver.saved
         if saved is None:
             visits.start(start)
@@ -644,7 +595,6 @@ class _Passes:
         set_stream(self.rng, saved["stream"])
 
     def state(self) -> State:
-        """Return what is kept from one pass to the next."""
         visits = self.visits
         return {
             **visits.run.state(visits.total, visits.reinitialiser, len(visits.run.history)),

@@ -1,10 +1,10 @@
 """Where k-means starts if no row may be shown: means of cells, found by masked sums.
 
 Points are drawn about the mean of all rows, and every row counts in the cell of the nearest. Cells
-of few rows are given up, since their means would nearly be rows, and points near the mean of a
-cell of many, about which rows still spread, take their place. What all know in the end are means of
-cells and their weights; among these starts are drawn as among rows, as often as one likes, for it
-costs no message.
+of few rows are dropped, since their means would nearly be rows, and points near the mean of a cell
+of many, about which rows still spread, take their place. What all agents know in the end are means
+of cells and their weights; starts are drawn among these as among rows, as often as needed, at no
+further communication.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from vpem.sums.sum import Sum
 from vpem.terms.units import Points, Reach
 
 LEAST_OF_CELL = 5
-"""Rows of a cell of which a mean is told."""
+"""Fewest rows of a cell whose mean is published."""
 
 CELLS_A_CLUSTER = 12
 MOST_CELLS = 512
 
 ROUNDS = 4
-"""Times that all rows look for their cells."""
+"""Times that all rows are assigned."""
 
 TINY = 1e-300
 
@@ -72,7 +72,7 @@ class Cells:
 
 
 def tell_of_cells(tell: Callable[[str], None] | None) -> None:
-    """Say, where anybody is told of a start, that cells are looked for."""
+    """Report, if a callback wants reports of a start, that cells are looked for."""
     if tell is not None:
         tell("means of groups of rows, by masked sums")
 
@@ -108,7 +108,7 @@ def find_cells(
         centres = means
         lacking = count - len(means)
         if lacking:
-            # Rows of heavy and wide cells are many and apart: there is more to tell of them.
+            # Rows of heavy and wide cells are many and far apart: more means describe them.
             shares = inertias + TINY
             chosen = rng.choice(len(means), lacking, p=shares / shares.sum())
             sizes = np.sqrt(inertias / counts / max(points.variances.sum(), TINY))
@@ -132,7 +132,7 @@ class _Assigned:
     def count(self, centres: NDArray[np.float64]) -> list[NDArray[np.float64]]:
         """Assign all rows: how many each cell (L,) has, their weight, their squared distances.
 
-        Rows of no weight count for nothing, and others as one: where one is heavy, the mean of a
+        Rows of no weight do not count, and others count as one: where one is heavy, the mean of a
         cell would be nearly it.
         """
         held, reach, self.centres = self.held, self.reach, np.ascontiguousarray(centres)
@@ -153,9 +153,9 @@ class _Assigned:
         units = [reach.alike.exponents(ones), *heavy, reach.alike.exponents(farthest)]
         values = np.array(own).reshape(len(own), len(units) * size)
         sums = add_vectors(self.total, values, "setup", np.concatenate(units))[0]
-        found = sums.reshape(len(units), size)
-        counts = np.rint(found[0])
-        return [counts, found[1] if held.weighed else counts, np.maximum(found[-1], 0.0)]
+        totals = sums.reshape(len(units), size)
+        counts = np.rint(totals[0])
+        return [counts, totals[1] if held.weighed else counts, np.maximum(totals[-1], 0.0)]
 
     def means(self, counts: NDArray[np.float64]) -> NDArray[np.float64]:
         """Means (L, d) of the rows of each cell, by sums about the centres."""
@@ -173,6 +173,6 @@ class _Assigned:
                     )
         units = self.reach.alike.exponents(self.reach.off(self.centres))
         values = own.reshape(len(own), size * held.width)
-        found = add_vectors(self.total, values, "setup", units)[0].reshape(size, held.width)
-        moved: NDArray[np.float64] = self.centres + found / np.maximum(counts, 1.0)[:, None]
-        return moved
+        shifts = add_vectors(self.total, values, "setup", units)[0].reshape(size, held.width)
+        means: NDArray[np.float64] = self.centres + shifts / np.maximum(counts, 1.0)[:, None]
+        return means

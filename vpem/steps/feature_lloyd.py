@@ -1,9 +1,7 @@
-"""Nearest centres of rows whose features hubs hold, by one sum over hubs.
+"""Lloyd's iterations over split features: nearest centres by one sum over hubs.
 
 What is summed is how squared distances to the centres differ from that to the first, K - 1 numbers
 a row, and one number more: all rows' squared distances to the first, which make the inertia.
-
-Lloyd's iterations over split features, by sums of squared distances over hubs.
 """
 
 from __future__ import annotations
@@ -36,7 +34,7 @@ from vpem.terms.missing import MissingTerms
 
 @dataclass
 class Assigned:
-    """What the roots of this process have found."""
+    """What the roots of this process find."""
 
     counts: NDArray[np.float64]  # (R, K) weights of clusters
     sums: NDArray[np.float64]  # (K, d) of rows, each root's features
@@ -52,59 +50,37 @@ def assign(
     labels: NDArray[np.int32],
     kind: str,
 ) -> Assigned:
-    """Assign all rows; labels (R, M) of roots that are silent stay.
+    """Assign all rows; labels (R, M) of inactive roots stay.
 
     A sum that is a fixed matrix is taken inside one compiled pass; any other is applied chunk by
     chunk. Centres (K, d) are in block order; each hub's part as its root has it.
     """
     n_roots, (n_components, width) = total.n_roots, centres.shape
-    found = Assigned(
+    clusters = Assigned(
         np.zeros((n_roots, n_components)),
         np.zeros((n_components, width)),
         np.zeros((n_components, width)),
         np.zeros(n_roots),
         np.zeros(n_roots, dtype=np.intp),
     )
-    (_by_sums if total.mix is None else _by_matrix)(terms, total, centres, labels, kind, found)
-    return found
-
-
-def _by_matrix(
-    terms: FeatureTerms,
-    total: Sum,
-    centres: NDArray[np.float64],
-    labels: NDArray[np.int32],
-    kind: str,
-    found: Assigned,
-) -> None:
-    begin_differences(total, kind, terms.n_samples, len(centres), terms.itemsize)
-    assert total.mix is not None
-    mix = np.ascontiguousarray(total.mix, dtype=np.float64)
-    first = np.zeros(terms.blocks.n_blocks)
-    gaps = terms.observed if isinstance(terms, MissingTerms) else None
-    nothing = np.empty((0, terms.blocks.n_features), dtype=np.uint8)
-    places = np.ascontiguousarray(centres, dtype=np.float64)
-    for run in terms.rows.runs():
-        assign_features(
-            terms.rows.read(run),
-            nothing if gaps is None else gaps[run],
-            np.empty(0) if terms.row_weights is None else terms.row_weights[run],
-            terms.blocks.offsets, places, mix, labels[:, run], found.counts, found.sums,
-            found.there, first, found.inertia, found.changed, terms.n_threads,
-        )  # fmt: skip
-    found.inertia += mix @ first
-
-
-def _by_sums(
-    terms: FeatureTerms,
-    total: Sum,
-    centres: NDArray[np.float64],
-    labels: NDArray[np.int32],
-    kind: str,
-    found: Assigned,
-) -> None:
-    offsets, n_components = terms.blocks.offsets, len(centres)
+    offsets = terms.blocks.offsets
     begin_differences(total, kind, terms.n_samples, n_components, terms.itemsize)
+    if total.mix is not None:
+        mix = np.ascontiguousarray(total.mix, dtype=np.float64)
+        first = np.zeros(terms.blocks.n_blocks)
+        gaps = terms.observed if isinstance(terms, MissingTerms) else None
+        nothing = np.empty((0, width), dtype=np.uint8)
+        places = np.ascontiguousarray(centres, dtype=np.float64)
+        for run in terms.rows.runs():
+            assign_features(
+                terms.rows.read(run),
+                nothing if gaps is None else gaps[run],
+                np.empty(0) if terms.row_weights is None else terms.row_weights[run],
+                offsets, places, mix, labels[:, run], clusters.counts, clusters.sums,
+                clusters.there, first, clusters.inertia, clusters.changed, terms.n_threads,
+            )  # fmt: skip
+        clusters.inertia += mix @ first
+        return clusters
     sums = Differences(terms, total, n_components, partial(terms.squares, centres))
     for rows, differences in sums:
         # From the first centre a distance does not differ from the first's.
@@ -119,23 +95,24 @@ def _by_sums(
         weights = np.ones(nearest.shape[1])
         if terms.row_weights is not None:
             weights = terms.row_weights[rows]
-        found.inertia += least.astype(np.float64) @ weights
-        found.changed += (nearest != labels[:, rows]).sum(axis=1)
+        clusters.inertia += least.astype(np.float64) @ weights
+        clusters.changed += (nearest != labels[:, rows]).sum(axis=1)
         labels[:, rows] = nearest
         data = terms.rows.read(rows)
         for root, own in enumerate(nearest):
             columns = slice(0, centres.shape[1])
             if len(nearest) > 1:
                 columns = slice(int(offsets[root]), int(offsets[root + 1]))
-            found.counts[root] += np.bincount(own, weights, n_components)
+            clusters.counts[root] += np.bincount(own, weights, n_components)
             hard = by_cluster(own, weights, n_components)
             if isinstance(terms, MissingTerms):
                 there = terms.observed[rows, columns]
-                found.there[:, columns] += hard @ there
-                found.sums[:, columns] += hard @ (data[:, columns] * there)
+                clusters.there[:, columns] += hard @ there
+                clusters.sums[:, columns] += hard @ (data[:, columns] * there)
             else:
-                found.sums[:, columns] += hard @ data[:, columns]
-    found.inertia += sums.firsts
+                clusters.sums[:, columns] += hard @ data[:, columns]
+    clusters.inertia += sums.firsts
+    return clusters
 
 
 RESEEDED_BYTES = 12
@@ -143,7 +120,7 @@ RESEEDED_BYTES = 12
 
 
 def lloyd_features(
-    terms: FeatureTerms,  # asked for rows, weights and distances
+    terms: FeatureTerms,  # for rows, weights and distances
     total: Sum,
     centres: NDArray[np.float64],  # (K, d), in block order
     stream: RowStream,
@@ -155,13 +132,13 @@ def lloyd_features(
     callback: Callable[[int, float, int], None] | None = None,
     saver: Saver | None = None,
 ) -> Lloyd:
-    """Lloyd's iterations over features that hubs hold.
+    """Run Lloyd's iterations over features that hubs hold.
 
     The squared distances of the hubs' parts are summed; each root assigns every row by the sum that
     it finds and puts its part of the centres at the means of the clusters. It stops when no row
     changes at any root. Rows are assigned once more at the end but for a "setup". If ``fill``,
     missing values count as the centre that they are filled by (k-POD, Chi, Chi and Baraniuk 2016);
-    else a feature's centre is the mean of what is there.
+    else a feature's centre is the mean of what is observed.
     """
     total = in_units_of_squares(terms, total)
     labels = np.full((total.n_roots, terms.n_samples), -1, dtype=np.int32)
@@ -192,10 +169,10 @@ class _Clusters:
 
     def assign(self, run: Lloyd) -> int:
         """Assign all rows, and add up the clusters: how many rows changed at most at a root."""
-        found = assign(self.terms, self.total, run.centres, run.labels, self.kind)
-        run.counts, self.sums, self.there = found.counts, found.sums, found.there
-        run.inertia = inertia_of_roots(self.total, found.inertia)
-        return self._most(found.changed)
+        clusters = assign(self.terms, self.total, run.centres, run.labels, self.kind)
+        run.counts, self.sums, self.there = clusters.counts, clusters.sums, clusters.there
+        run.inertia = inertia_of_roots(self.total, clusters.inertia)
+        return self._most(clusters.changed)
 
     def _most(self, changed: NDArray[np.intp]) -> int:
         """Return how many rows changed at most at a root, of all processes."""
@@ -207,14 +184,13 @@ class _Clusters:
     def shifts(self, run: Lloyd, before: NDArray[np.float64]) -> NDArray[np.float64]:
         """Squared shifts of every hub's part of the centres (B,)."""
         blocks, features = self.terms.blocks, ((run.centres - before) ** 2).sum(axis=0)
-        found = np.bincount(blocks.block_of, features, blocks.n_blocks)
-        return found.astype(np.float64)
+        return np.bincount(blocks.block_of, features, blocks.n_blocks).astype(np.float64)
 
     def move(self, run: Lloyd) -> NDArray[np.intp]:
         blocks, silent, empty = self.terms.blocks, self.total.silent, run.counts <= 0
         counts = blocks.of_feature(run.counts)
         if isinstance(self.terms, MissingTerms):
-            # Of what nothing is there the centre stays where it was.
+            # A centre's feature that no row has stays where it was.
             some = self.there > 0
             weights = np.maximum(counts, self.there) if self.fills else self.there
             moves = self.sums - self.there * run.centres
@@ -222,7 +198,7 @@ class _Clusters:
         else:
             moved = self.sums / np.where(counts > 0, counts, 1.0)
         if silent is not None:
-            # Who has not heard the sum stays where it was.
+            # A root that has not heard the sum keeps its centres.
             empty = empty & ~silent[:, None]
             moved = np.where(silent[blocks.block_of], run.centres, moved)
         run.centres = moved
@@ -234,7 +210,7 @@ class _Clusters:
 
 
 class _InBatches(_Clusters):
-    """Features that hubs hold, in clusters whose centres follow after every batch of rows."""
+    """Clusters whose centres follow after every batch of rows."""
 
     def __init__(self, terms: FeatureTerms, total: Sum, pace: Pace, kind: str) -> None:
         super().__init__(terms, total, pace, kind)
@@ -258,30 +234,36 @@ class _InBatches(_Clusters):
         changed = np.zeros(len(own), dtype=np.intp)
         for number in range(self.n_sums - 1):
             if number and not last:
-                self._follow(run)
+                # Centres of clusters that are empty so far stay.
+                centres, empty = run.centres, terms.blocks.of_feature(run.counts <= 0)
+                self.move(run)
+                run.centres = np.where(empty, centres, run.centres)
             self.total.turn_to(number, self.n_sums)
             start = number * self.size
             batch = slice(start, min(start + self.size, terms.n_samples))
-            changed += self._visit(run, own, batch)
-            self._note(run, own)
-        # A number of each hub besides.
+            before = run.labels[:, batch].copy()
+            assign(terms.part(batch), self.total, run.centres, run.labels[:, batch], self.kind)
+            changed += self._move(own, batch, before, run.labels[:, batch])
+            for root, sums in enumerate(own):
+                columns = self._columns(root, len(own))
+                run.counts[root] = sums.counts
+                self.sums[:, columns], self.there[:, columns] = sums.sums(), sums.there
+        # Each hub's part of the inertia, about its part of the centres, (B,).
+        blocks, of_features = terms.blocks, np.zeros(terms.blocks.n_features)
+        for root, sums in enumerate(own):
+            columns = self._columns(root, len(own))
+            of_features[columns] = sums.inertia(run.centres[:, columns])
+        of_hubs = np.bincount(blocks.block_of, of_features, blocks.n_blocks).astype(np.float64)
         self.total.turn_to(self.n_sums - 1, self.n_sums)
-        found = add_vectors(self.total, self._inertia(run, own)[:, None], self.kind)
-        run.inertia = inertia_of_roots(self.total, found[:, 0].copy())
+        inertia = add_vectors(self.total, of_hubs[:, None], self.kind)
+        run.inertia = inertia_of_roots(self.total, inertia[:, 0].copy())
         return self._most(changed)
 
     def _columns(self, root: int, n_roots: int) -> slice:
-        """Return the features of which a root has the sums: its hub's, or all of this process."""
+        """Features of which a root has the sums: its hub's, or all of this process."""
         offsets = self.terms.blocks.offsets
         first, last = (root, root + 1) if n_roots > 1 else (0, len(offsets) - 1)
         return slice(int(offsets[first]), int(offsets[last]))
-
-    def _visit(self, run: Lloyd, own: Sequence[ClusterSums], batch: slice) -> NDArray[np.intp]:
-        """Assign the rows of a batch: how many changed at each root."""
-        before = run.labels[:, batch].copy()
-        part = self.terms.part(batch)
-        assign(part, self.total, run.centres, run.labels[:, batch], self.kind)
-        return self._move(own, batch, before, run.labels[:, batch])
 
     def _move(
         self,
@@ -300,26 +282,3 @@ class _InBatches(_Clusters):
             there = terms.observed[rows, columns] if isinstance(terms, MissingTerms) else None
             moved[root] = sums.move(data[:, columns], weights, before[root], after[root], there)
         return moved
-
-    def _note(self, run: Lloyd, own: Sequence[ClusterSums]) -> None:
-        """Take note of the sums, by which centres move."""
-        for root, sums in enumerate(own):
-            columns = self._columns(root, len(own))
-            run.counts[root] = sums.counts
-            self.sums[:, columns], self.there[:, columns] = sums.sums(), sums.there
-
-    def _follow(self, run: Lloyd) -> None:
-        """Move the centres between batches; those of clusters that are empty so far stay."""
-        before, empty = run.centres, self.terms.blocks.of_feature(run.counts <= 0)
-        self.move(run)
-        run.centres = np.where(empty, before, run.centres)
-
-    def _inertia(self, run: Lloyd, own: Sequence[ClusterSums]) -> NDArray[np.float64]:
-        """Return each hub's part of the inertia, about its part of the centres, (B,)."""
-        blocks = self.terms.blocks
-        of_features = np.zeros(blocks.n_features)
-        for root, sums in enumerate(own):
-            columns = self._columns(root, len(own))
-            of_features[columns] = sums.inertia(run.centres[:, columns])
-        found = np.bincount(blocks.block_of, of_features, blocks.n_blocks)
-        return found.astype(np.float64)

@@ -1,22 +1,17 @@
-"""Rows in clusters, followed from pass to pass: few are looked at again, and sums only change.
+"""Lloyd's iterations, wherever rows are held: their loop, and how rows and sums are followed.
 
-Of each row two bounds are kept, how far its own centre is at most and any other at least. Both
-follow how far centres have moved; while the one is below the other the row stays where it is, and
-is not even read (Hamerly, *Making k-means even faster*, SDM 2010). Labels are those of Lloyd's
-algorithm: what rounding may lose is in the bounds.
-
+Rows are followed from pass to pass (`FollowedRows`): of each row two bounds are kept, how far its
+own centre is at most and any other at least. Both follow how far centres have moved; while the one
+is below the other the row stays where it is, and is not even read (Hamerly, *Making k-means even
+faster*, SDM 2010). Labels are those of Lloyd's algorithm: what rounding may lose is in the bounds.
 Counts, sums and squares are kept in two parts of double precision each, to which rows that change
-are added: they are what sums taken anew would be, to the last digit but for the rarest chance, and
-the inertia follows from them.
+are added: they are what new sums would be, to the last digit but for the rarest chance, and the
+inertia follows from them.
 
-Sums of clusters that move as the rows of a batch do: incremental Lloyd.
-
-A row that goes from one cluster to another leaves the sum of the one and enters that of the other,
-and the centres follow before the next batch is assigned. With exact sums neither step raises the
-inertia. What is kept is found anew from the labels when a pass begins, so that rounding does not
-add up over passes, and a run that goes on from its labels goes on alike.
-
-Lloyd's iterations, wherever rows are held, and what a checkpoint keeps of them.
+In batches (`ClusterSums`) a row that goes from one cluster to another leaves the sum of the one and
+enters that of the other, and the centres follow before the next batch is assigned. With exact sums
+neither step raises the inertia. Sums are computed again from the labels when a pass begins, so that
+rounding does not add up over passes, and a run that is resumed from its labels goes on alike.
 """
 
 from __future__ import annotations
@@ -56,10 +51,10 @@ from vpem.sums.partial import Wrapper
 from vpem.sums.sum import Sum
 
 FEW_ROWS = 12
-"""Of a worker and centre, below which distances of all rows cost less than moments of centres."""
+"""Rows a worker and centre below which distances of all rows cost less than moments of centres."""
 
 SURE = 1e-12
-"""Share of the squares about the start that an inertia has at least to be told by moments."""
+"""Least share of the squares about the start of an inertia that is computed by moments."""
 
 
 class FollowedRows:
@@ -103,28 +98,28 @@ class FollowedRows:
         self, centres: NDArray[np.float64], labels: NDArray[np.int32]
     ) -> NDArray[np.float64]:
         """Inertia of each worker's rows (n,) about centres (R, K, d) that they are assigned to."""
-        found = np.zeros(len(self._totals))
-        if not self._few:
-            inertias_of(self._totals, self._about, np.ascontiguousarray(centres), found)
-            unsure = found < SURE * self._totals[:, 0, -1]
-            if not unsure.any():
-                return found
-            return np.where(unsure, self.measure(centres, labels)[1], found)
-        return self.measure(centres, labels)[1]
+        if self._few:
+            return self.measure(centres, labels)[1]
+        inertias = np.zeros(len(self._totals))
+        inertias_of(self._totals, self._about, np.ascontiguousarray(centres), inertias)
+        unsure = inertias < SURE * self._totals[:, 0, -1]
+        if not unsure.any():
+            return inertias
+        return np.where(unsure, self.measure(centres, labels)[1], inertias)
 
     def measure(
         self, centres: NDArray[np.float64], labels: NDArray[np.int32]
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Squared distances of rows (m,) to their centres, and sums over each worker's (n,)."""
         held, distances = self.held, np.empty(self.held.n_here)
-        found = np.zeros(len(held.runs))
+        inertias = np.zeros(len(held.runs))
         for rows in held.runs_of_rows() if held.runs else ():
             measure_rows(
                 held.read(rows), held.weights[rows], held.within(rows),
-                np.ascontiguousarray(centres), labels[rows], distances[rows], found,
+                np.ascontiguousarray(centres), labels[rows], distances[rows], inertias,
                 self.n_threads,
             )  # fmt: skip
-        return distances, found
+        return distances, inertias
 
 
 Labels = NDArray[np.int32]
@@ -142,22 +137,21 @@ class ClusterSums:
 
     @property
     def there(self) -> NDArray[np.float64]:
-        """Weight of what there is of each feature in each cluster, (K, d)."""
+        """Weight of the observed values of each feature in each cluster, (K, d)."""
         if self._there is None:
             return np.broadcast_to(self.counts[:, None], self._sums.shape)
         return self._there
 
     def sums(self, about: NDArray[np.float64] | None = None) -> NDArray[np.float64]:
-        """Sums of the clusters (K, d), about points (K, d) or nothing."""
+        """Sums of the clusters (K, d), about points (K, d) or zero."""
         points = self.about if about is None else self.about - about
         return self._sums + self.there * points
 
     def inertia(self, centres: NDArray[np.float64]) -> NDArray[np.float64]:
         """Inertia of these rows in their clusters about centres (K, d), by feature, (d,)."""
         off = centres - self.about
-        found = self._squares + (off * (off * self.there - 2.0 * self._sums)).sum(axis=0)
-        least: NDArray[np.float64] = np.maximum(found, 0.0)
-        return least
+        inertia = self._squares + (off * (off * self.there - 2.0 * self._sums)).sum(axis=0)
+        return np.asarray(np.maximum(inertia, 0.0))
 
     def move(
         self,
@@ -203,10 +197,7 @@ class ClusterSums:
 
 
 class RowBatches:
-    """Rows of the workers of this process, some of each worker's in a batch.
-
-    Of all workers together a batch has ``batch_size`` rows.
-    """
+    """Rows of this process's workers in batches of ``batch_size`` rows of all workers together."""
 
     def __init__(self, held: HeldRows, n_clusters: int, batch_size: int) -> None:
         self.held = held
@@ -219,7 +210,7 @@ class RowBatches:
         self.own: list[ClusterSums] = []
 
     def begin(self, labels: Labels) -> None:
-        """Find the workers' sums anew from the labels (m,) of their rows, -1 being none."""
+        """Compute the workers' sums from the labels (m,) of their rows, -1 being none."""
         gaps = self.held.observed is not None
         self.own = []
         for run in self.held.runs:
@@ -259,7 +250,7 @@ def by_cluster(labels: Labels, weights: NDArray[np.float64], n: int) -> Any:
 
 
 def with_sums(found: NDArray[np.float64], sums: NDArray[np.float64]) -> NDArray[np.float64]:
-    """What lies between the counts and the inertia, with other sums."""
+    """What a message has between the counts and the inertia, with other sums."""
     flat = sums.reshape(len(sums), sums.shape[1] * sums.shape[2])
     return np.concatenate([flat, found[:, flat.shape[1] :]], axis=1)
 
@@ -273,14 +264,13 @@ LISTS = ("history", "bytes_sent", "reseeded", "partitions")
 
 @dataclass(frozen=True)
 class Pace:
-    """How Lloyd's iterations go.
+    """Batches of Lloyd's iterations, and when they stop.
 
-    ``patience`` is how often more all must have been heard without a change before they stop, where
-    sums err or some are absent; see `Lloyd.calm`. 0: the sum of an iteration is that of the last
-    one if no row has changed. Of batches, after which centres follow (`vpem.steps.lloyd`),
-    an iteration is a pass over all. Within ``tolerances`` (n,), squared shifts, centres are at
-    rest, of each hub's part of them or, over rows, in the eyes of each root of this process; None:
-    they are once no row changes.
+    ``patience`` is how often more all agents must be heard without a change before they stop, where
+    sums err or some agents are absent; see `Lloyd.calm`. 0: the sum of an iteration is that of the
+    last one if no row has changed. Of batches, after which centres follow, an iteration is a pass
+    over all. Within ``tolerances`` (n,), squared shifts, centres are at rest: of each hub's part of
+    them or, over rows, of each root of this process; None: they are once no row changes.
     """
 
     patience: int = 0
@@ -300,10 +290,10 @@ class Lloyd:
     and labels (m,) of the rows of this process, worker by worker, by their worker's centres. Over
     features there are centres (K, d) in block order, each hub's part as its own root has it, and
     labels (R, M) as each root finds them. ``reseeded`` has iteration, cluster and row of clusters
-    that were empty and re-initialised. ``partitions`` are iterations that found the network fallen
-    apart and changed nothing, and why. ``calm`` is how often in a row all have been heard since a
-    row changed or the network fell apart; ``waiting`` (N,) who has not been heard since that was
-    counted last (None: nobody but who takes part).
+    that were empty and re-initialised. ``partitions`` are iterations in which the network was
+    disconnected and nothing changed, and why. ``calm`` is how often in a row all agents have been
+    heard since a row changed or the network was disconnected; ``waiting`` (N,) marks agents not
+    heard since that was counted last (None: none but those that take part).
     """
 
     centres: NDArray[np.float64]
@@ -331,12 +321,12 @@ class Lloyd:
         }
 
     def recall(self, state: State) -> None:
-        """Take what was saved, which has been checked, for this run."""
+        """Take on a saved state, which has been checked."""
         for name in (*ARRAYS, *LISTS, "converged", "calm"):
             setattr(self, name, state[name])
 
     def resume(self, saver: Saver, total: Sum, max_iter: int, n_samples: int) -> int:
-        """Put a run and its sum together again; returns the iterations there were."""
+        """Restore a run and its sum; returns the number of iterations done."""
         state = saver.saved
         assert state is not None
         n_here = len(self.labels) if self.labels.ndim == 1 else None
@@ -358,9 +348,8 @@ class Clusters(Protocol):
     agreement: str
     """What the message is for by which all agree to go on; see `Sum.agree`."""
     settles: bool
-    """Whether rows are assigned once more where the iterations run out."""
+    """Whether rows are assigned once more if the iterations run out."""
     pace: Pace
-    """When it stops."""
     kind: str
     """What its sums are for; see `Sum.begin`."""
 
@@ -374,7 +363,7 @@ class Clusters(Protocol):
         """Put the centres of these clusters at rows."""
 
     def shifts(self, run: Lloyd, before: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Squared shifts of the centres since they were there, as `Pace.tolerances` are."""
+        """Squared shifts of the centres since ``before``, as `Pace.tolerances` are."""
 
 
 def iterate_lloyd(
@@ -425,10 +414,12 @@ def iterate_lloyd(
             clusters.place(run, empty, rows)
             named = [max(row, DRAWN) for row in rows]
             run.reseeded += [(iteration, *one) for one in zip(empty, named, strict=True)]
-        elif _are_near(clusters, run, total, before):
-            run.converged = True
-            saver.offer(state, last=True)
-            return run
+        elif clusters.pace.tolerances is not None:
+            far = (clusters.shifts(run, before) > clusters.pace.tolerances).any()
+            if not total.holders.any(np.array([far]))[0]:
+                run.converged = True
+                saver.offer(state, last=True)
+                return run
         saver.offer(state, last=iteration == max_iter)
     if clusters.settles:
         clusters.kind = "check"
@@ -437,7 +428,7 @@ def iterate_lloyd(
 
 
 def _is_at_rest(run: Lloyd, total: Sum, changed: int, patience: int) -> bool:
-    """Take note of how many rows an iteration changed; whether it is the last."""
+    """Count a calm iteration, or note a change (``changed`` rows); whether it is the last."""
     absent = _absent(total)
     if changed:
         run.calm, run.waiting = 0, absent
@@ -452,17 +443,8 @@ def _is_at_rest(run: Lloyd, total: Sum, changed: int, patience: int) -> bool:
     return run.calm > patience
 
 
-def _are_near(clusters: Clusters, run: Lloyd, total: Sum, before: NDArray[np.float64]) -> bool:
-    """Whether every root proposes to stop, its part of the centres having moved by so little."""
-    tolerances = clusters.pace.tolerances
-    if tolerances is None:
-        return False
-    far = np.array([(clusters.shifts(run, before) > tolerances).any()])
-    return not total.holders.any(far)[0]
-
-
 def _absent(total: Sum) -> NDArray[np.bool_] | None:
-    """Return who (N,) took no part in the sum begun last; None: all did."""
+    """Return which agents (N,) took no part in the last sum; None: all did."""
     if isinstance(total, AtServer | Wrapper):
         if total.active is None:
             return None
@@ -473,7 +455,7 @@ def _absent(total: Sum) -> NDArray[np.bool_] | None:
 
 
 def inertia_of_roots(total: Sum, found: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return what every root (R,) has found; for one that is silent, what the first other has."""
+    """Inertia as every root (R,) finds it; for inactive roots, as the first active one does."""
     every = total.roots.join(found)
     absent = None if isinstance(total, AtServer | Wrapper) else _absent(total)
     return every if absent is None else np.where(absent, every[~absent][0], every)
@@ -505,7 +487,7 @@ class LloydRuns:
         self.more: dict[str, Schema] = {"start": Array("f8", shape)} if drawn else {}
 
     def state(self, run: Lloyd) -> State:
-        """Return what is saved of a run that is over."""
+        """Return what is saved of a finished run."""
         return {"run": run.state()}
 
     def restore(self, state: State) -> Lloyd:
@@ -534,7 +516,7 @@ class LloydRuns:
 def _schema(
     shape: tuple[int, ...], n_samples: int, total: Sum, n_here: int | None, *, over: bool = False
 ) -> dict[str, Schema]:
-    """Say what a run is saved as; arguments as for `LloydRuns`."""
+    """Schema of a saved run; arguments as for `LloydRuns`."""
     k, n_roots = shape[0], total.n_roots
     over_rows, of_rows = n_here is not None, (n_here or 0,)
     # Where the first sum can fail no row may be in a cluster yet.

@@ -1,14 +1,12 @@
-"""What a run that may be broken off keeps of itself.
+"""What a run that may be interrupted saves, in files or in memory, so that it can be resumed.
 
-What a run keeps of itself in memory, so that it can go on if somebody is lost.
+If an agent is lost, a part of the checkpoint is lost with it: sums remember what it sent, and its
+features have parameters. The others can go on from parameters of their own, of which each keeps
+those of the two newest iterations, since no agent is more than one ahead of another.
 
-Who is lost takes part of a checkpoint along: sums remember what it sent, and its features have
-parameters. What the others can go on from are parameters of their own; each keeps them of the two
-newest iterations, since nobody is more than one ahead of another.
-
-Under masks they go on with the restart that is under way alone, and from parameters alone at which
-nothing was added up with whom they go on without (`vpem.network.faults`): those of other restarts
-have been summed, and restarts to come may draw the same rows again.
+Under masks they go on with the restart under way only, and from parameters only at which nothing
+was summed with the agents that remain (`vpem.network.faults`): those of other restarts have been
+summed, and restarts to come may draw the same rows again.
 """
 
 from __future__ import annotations
@@ -29,7 +27,7 @@ STREAM = {
     "has_uint32": Integer(most=1),
     "uinteger": Integer(most=(1 << 32) - 1),
 }
-"""Where a random stream is."""
+"""State of a random stream."""
 
 COUNTED_STREAM = {
     "bit_generator": Choice(("Philox",)),
@@ -39,19 +37,14 @@ COUNTED_STREAM = {
     "has_uint32": Integer(most=1),
     "uinteger": Integer(most=(1 << 32) - 1),
 }
-"""The same of a stream of counted numbers."""
+"""State of a counter-based stream."""
 
 
 class Saver(Protocol):
     """Takes the state of a run at the end of every iteration.
 
-    Attributes
-    ----------
-    saved : dict or None
-        The state to go on from, in the words of whoever was given this saver, who checks it; None:
-        from the beginning.
-    place : Place
-        Where that stands.
+    ``saved`` is the state to resume from, as the run that was given this saver offered it, which
+    also checks it (None: from the beginning); ``place`` is where that stands.
     """
 
     saved: State | None = None
@@ -61,9 +54,9 @@ class Saver(Protocol):
         """Check that ``saved``, if any, is of the run that these facts describe."""
 
     def offer(self, state: Callable[[], State], *, last: bool = False) -> None:
-        """Take the state at the end of an iteration, or at the ``last`` one, if it is wanted.
+        """Take the state at the end of an iteration, or of the ``last`` one, if it is due.
 
-        If somebody wants the process to end it raises Interrupted; the state has been written.
+        Raises Interrupted where the process is to end; the state has been written then.
         """
 
 
@@ -78,18 +71,9 @@ class NoSaver(Saver):
 
 
 class PartSaver(NoSaver):
-    """A saver for a part of a run, whose state is wrapped in that of the whole.
+    """A saver for a part of a run, whose state is wrapped (``wrap``) in that of the whole.
 
-    Parameters
-    ----------
-    outer : Saver
-        Of the whole.
-    wrap : callable
-        Puts the state of the part into that of the whole.
-    saved : dict or None
-        The part of what is saved.
-    *names : str
-        Where it stands there.
+    ``saved`` is the part of what is saved, and ``names`` say where it stands there.
     """
 
     def __init__(
@@ -101,7 +85,7 @@ class PartSaver(NoSaver):
         self.place = outer.place.inside(*names)
 
     def offer(self, state: Callable[[], State], *, last: bool = False) -> None:
-        """Offer the whole."""
+        """Offer the state of the whole."""
         self.outer.offer(lambda: self.wrap(state()), last=last)
 
 
@@ -131,35 +115,23 @@ REPEATED = (
     "it added; wait for it and go on with --checkpoint and --resume, or begin anew with another "
     "--seed"
 )
-"""Why those who are left do not go on."""
+"""Why the remaining agents do not go on."""
 
 Starts = dict[int, State]
 """Parameters to begin at, by number of the restart."""
 
 NEWEST = 2
-"""Iterations that are kept."""
+"""Iterations of which parameters are kept."""
 
 
 class Keeper(NoSaver):
-    """A saver that keeps the newest parameters in memory too.
+    """A saver that keeps the newest parameters in memory, beside the checkpoints of ``inner``.
 
-    Parameters
-    ----------
-    inner : Saver, optional
-        What keeps checkpoints.
-    engine : Engine
-        The processes.
-    lost : sequence of (str, int)
-        Who was lost before this process began, in this order, and after how many iterations of the
-        run; of who was lost last -1. The first process knows.
-    kept : mapping of int to Starts
-        What was kept until then, by iterations of the run.
-
-    Attributes
-    ----------
-    pick : callable or None
-        Given what a recipe offers, returns the parameters in it, in units of the data and of this
-        process's features alone. The recipe sets it; None: it always begins anew.
+    ``lost`` are the agents lost before this process began, in this order, and after how many
+    iterations of the run (-1 of the last; the first process knows); ``kept`` is what was kept until
+    then, by iterations of the run. ``pick`` returns, of what a recipe offers, the parameters in
+    units of the data and of this process's features alone; the recipe sets it. None: it begins
+    again.
     """
 
     pick: Callable[[State], Starts] | None = None
@@ -175,7 +147,7 @@ class Keeper(NoSaver):
         self.lost = list(lost)
         self.kept: dict[int, Starts] = dict(kept or {})
         self.done = 0
-        """Iterations of the run up to now, those among more than there are now too."""
+        """Iterations of the run up to now, those with agents since lost included."""
         self._engine, self.outlast = engine, engine.outlast
         self._former: dict[int, State] = {} if self.kept else getattr(inner, "former", {})
 
@@ -190,7 +162,7 @@ class Keeper(NoSaver):
         return Saver.place if self.inner is None else self.inner.place
 
     def begin(self, facts: State) -> None:
-        """Agree on what to begin at, where somebody was lost; then begin as the inner one does."""
+        """Agree on where to begin, if an agent was lost; then begin as the inner saver does."""
         if self.lost:
             self._agree()
             facts = {**facts, "without": [list(one) for one in self.lost]}
@@ -201,10 +173,10 @@ class Keeper(NoSaver):
             self.done = getattr(self.inner, "generation", 0)
 
     def starts(self, pick: Callable[[State], Starts]) -> Starts:
-        """Return what a recipe begins at in the place of its own starts, once it has begun.
+        """Return where a recipe begins instead of at its own starts, once it has begun.
 
-        ``pick`` is what it is to be from now on: a checkpoint of the run of all has parameters in
-        units that are found anew, which are those of before where rows are.
+        ``pick`` is what `pick` is from now on: the checkpoint of a run of all agents has parameters
+        in units that are found again, which are those of before where rows are.
         """
         self.pick = pick
         if self.outlast is not None:
@@ -225,16 +197,16 @@ class Keeper(NoSaver):
         return self.kept
 
     def _agree(self) -> None:
-        """Find the newest iteration that all have kept, and who is missing since when."""
+        """Find the newest iteration that all have kept, and which agents are missing since when."""
         known = self.kept or self._former
         common = set.intersection(*map(set, self._engine.allgather(sorted(known))))
         self.done = max(common, default=0)
         self.kept = {self.done: self.kept[self.done]} if self.done in self.kept else {}
         names = [name for name, _ in self.lost]
-        told: Any = self._engine.bcast([list(one) for one in self.lost])
-        if not isinstance(told, list) or [one[0] for one in told] != names:
+        lost: Any = self._engine.bcast([list(one) for one in self.lost])
+        if not isinstance(lost, list) or [one[0] for one in lost] != names:
             raise InputError(f"{self._engine.names[0]} has not said who was lost; begin anew")
-        self.lost = [(str(name), self.done if since < 0 else int(since)) for name, since in told]
+        self.lost = [(str(name), self.done if since < 0 else int(since)) for name, since in lost]
         outlast, left = self.outlast, self._engine.names
         if outlast is not None and (self._former or outlast.repeats(self.kept, left)):
             raise StalledError(f"nobody goes on without {', '.join(names)}: {REPEATED}")
@@ -245,7 +217,7 @@ class Keeper(NoSaver):
         return {max(starts): starts[max(starts)]}
 
     def offer(self, state: Callable[[], State], *, last: bool = False) -> None:
-        """Keep the parameters, and offer the whole to the inner one."""
+        """Keep the parameters, and offer the whole to the inner saver."""
         self.done += 1
         if self.pick is not None:
             starts = self.pick(state())

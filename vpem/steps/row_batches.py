@@ -1,4 +1,4 @@
-"""EM over rows in batches: every worker looks at some of its rows, and sends sums over all."""
+"""EM over rows in batches: every worker visits some of its rows, and sends sums over all."""
 
 from __future__ import annotations
 
@@ -9,16 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vpem.errors import PartitionedError
-from vpem.network.schema import (
-    COUNT,
-    FLAG,
-    NOTHING,
-    Array,
-    ListOf,
-    Maybe,
-    Schema,
-    State,
-)
+from vpem.network.schema import COUNT, FLAG, NOTHING, Array, ListOf, Maybe, Schema, State
 from vpem.steps.batches import towards
 from vpem.steps.em import OverRows, add_messages, maximize
 from vpem.steps.recovery import STREAM, NoSaver, Saver, set_stream, stream_state
@@ -44,39 +35,23 @@ def fit_row_batches(
 ) -> Run:
     """Fit a mixture to rows that workers hold by EM in batches.
 
-    Every worker cuts its rows in batches, runs of neighbours. In an iteration it runs the E-step on
-    one of them, puts what it finds into the sums over all its rows, and sends these; every root
-    takes an M-step from the total. The first pass is one E-step over all rows.
+    Every worker cuts its rows in batches, runs of ``batch_size`` neighbours (with as many as any
+    worker has it is `vpem.steps.em.iterate`, iteration by iteration). In an iteration it runs the
+    E-step on one of them, puts what it finds into the sums over all its rows, and sends these;
+    every root takes an M-step from the total. The first pass is one E-step over all rows. A pass
+    has as many iterations as the worker of most rows has batches; others come to some of theirs
+    more often.
 
-    Parameters
-    ----------
-    step : OverRows
-        The workers' rows, and how they are summed.
-    starts : sequence of Mixture
-        Parameters of each root, to go on from where there is a saved state.
-    batch_size : int
-        Rows of each worker in an iteration. With as many as any worker has it is
-        `vpem.steps.em.iterate`, iteration by iteration.
-    step_size : float, optional
-        None: incremental EM (Neal and Hinton 1993): a batch's new statistics replace its old ones,
-        which the worker keeps; where all share an exact sum the free energy never falls. A number
-        in (0.5, 1]: stochastic EM (Cappe and Moulines 2009): a worker's sums move by
-        ``t^-step_size`` at the t-th batch towards those of the batch, as if all rows were like it.
-    tol, max_iter, draw_row, callback, saver
-        As for `vpem.steps.batches.fit_batches`: history and ``max_iter`` count passes, and states
-        are offered after each. A pass has as many iterations as the worker of most rows has
-        batches; others come to some of theirs more often.
-    rng : Generator
-        Draws the order of the batches, the same for all.
+    Without a ``step_size`` EM is incremental (Neal and Hinton 1993): a batch's new statistics
+    replace its old ones, which the worker keeps; where all share an exact sum the free energy never
+    falls. With a number in (0.5, 1] it is stochastic (Cappe and Moulines 2009): a worker's sums
+    move by ``t^-step_size`` at the t-th batch towards those of the batch, as if all rows were like
+    it.
 
-    Returns
-    -------
-    Run
-
-    Raises
-    ------
-    NumericalError
-        If a log-likelihood is not finite, or no component is left.
+    ``starts`` are parameters of each root, to go on from where there is a saved state; ``rng``
+    draws the order of the batches, the same for all; the rest is as for
+    `vpem.steps.batches.fit_batches`: history and ``max_iter`` count passes, and states are offered
+    after each. Raises NumericalError if a log-likelihood is not finite, or no component is left.
     """
     passes = _Passes(step, batch_size, step_size, rng, Run(list(starts), over_rows=True), draw_row)
     saver, run, total = saver or NoSaver(), passes.run, step.total
@@ -97,25 +72,13 @@ def fit_row_batches(
 
 @dataclass
 class _Worker:
-    """What a worker knows of its batches.
-
-    Attributes
-    ----------
-    batches : list of FeatureTerms
-        Its rows.
-    statistics : list of Statistics
-        Of each batch as it was found last, where they are kept.
-    total : Statistics
-        Of all its rows.
-    log_likelihoods, entropies : ndarray of shape (n,)
-        Of each batch.
-    """
+    """What a worker knows of its batches."""
 
     batches: list[FeatureTerms]
-    log_likelihoods: NDArray[np.float64]
-    entropies: NDArray[np.float64]
-    statistics: list[Statistics | None]
-    total: Statistics | None = None
+    log_likelihoods: NDArray[np.float64]  # (n,) of each batch
+    entropies: NDArray[np.float64]  # (n,)
+    statistics: list[Statistics | None]  # of each as it was found last, where they are kept
+    total: Statistics | None = None  # of all its rows
     weight: float = field(init=False)
 
     def __post_init__(self) -> None:
@@ -123,7 +86,7 @@ class _Worker:
 
     @classmethod
     def of(cls, part: FeatureTerms, size: int) -> _Worker:
-        """Return a worker whose rows are cut in batches of so many."""
+        """Cut a worker's rows in batches of so many."""
         batches = [part]
         if part.n_samples > size:
             edges = range(0, part.n_samples, size)
@@ -132,7 +95,7 @@ class _Worker:
         return cls(batches, np.zeros(n), np.zeros(n), [None] * n)
 
     def look(self, number: int, mixture: Mixture, factors: Factors, rate: float | None) -> None:
-        """Run the E-step on a batch and put what it finds in the total."""
+        """Run the E-step on a batch and put its statistics in the total."""
         part = self.batches[number]
         fresh = part.empty(mixture.means, 1)
         if part.n_samples:
@@ -143,11 +106,11 @@ class _Worker:
             self._swap(number, fresh)
         elif part.total_weight:
             assert self.total is not None
-            share = part.total_weight
-            self.total = towards(part, self.total, fresh, rate, self.weight, share)
+            weights = self.weight, part.total_weight
+            self.total = towards(part, self.total, fresh, rate, *weights)
 
     def _swap(self, number: int, fresh: Statistics) -> None:
-        """Let a batch's statistics take the place of those that it had."""
+        """Replace a batch's statistics."""
         part, before = self.batches[number], self.statistics[number]
         self.statistics[number] = fresh
         if len(self.batches) == 1:
@@ -158,7 +121,7 @@ class _Worker:
             self.total.add(part.recentred(before, fresh.shifts), -1.0)
 
     def add_up(self, shifts: NDArray[np.float64]) -> None:
-        """Sum all batches anew, so that what swaps lose to rounding does not add up."""
+        """Sum all batches again, so that what swaps lose to rounding does not add up."""
         part = self.batches[0]
         if len(self.batches) > 1:
             self.total = part.empty(shifts, 1)
@@ -198,7 +161,6 @@ class _Passes:
         self.exact = total.exact and total.roots.n_agents == 1
 
     def begin(self, starts: Sequence[Mixture], saver: Saver, max_iter: int) -> None:
-        """Begin at mixtures, or go on from what was saved."""
         step, run = self.step, self.run
         if saver.saved is None:
             run.mixtures, made, again = self.reinitialiser.start(step.roots, starts)
@@ -208,15 +170,9 @@ class _Passes:
             self.order = self.rng.permutation(self.n_steps)
             return
         self.factors = [own.prepare(one) for own, one in zip(step.roots, starts, strict=True)]
-        run.restore(
-            saver,
-            step.total,
-            self.reinitialiser,
-            max_iter,
-            own=self._schema(saver.saved),
-            by_passes=True,
-        )
         saved = saver.saved
+        schema = self._schema(saved)
+        run.restore(saver, step.total, self.reinitialiser, max_iter, own=schema, by_passes=True)
         blank = step.whole.empty(starts[0].means, 1)
         for worker, kept in zip(self.workers, saved["workers"], strict=True):
             worker.log_likelihoods[...] = kept["log_likelihoods"]
@@ -232,7 +188,6 @@ class _Passes:
         set_stream(self.rng, saved["stream"])
 
     def state(self) -> State:
-        """Return what is kept from one pass to the next."""
         run = self.run
         return {
             **run.state(self.step.total, self.reinitialiser, len(run.history)),
@@ -253,7 +208,7 @@ class _Passes:
         }
 
     def _schema(self, saved: State) -> dict[str, Schema]:
-        """Return what that must be; where the next pass does not begin anew, all is known."""
+        """Schema of a state; all is known where the next pass does not begin ``anew``."""
         blank = vars(self.step.whole.empty(self.run.mixture.means, 1))
         one: Schema = {name: Array(own.dtype.str[1:], own.shape) for name, own in blank.items()}
         known: Schema = Maybe(one) if saved.get("anew") is True else one
@@ -326,7 +281,7 @@ class _Passes:
             worker.add_up(self.run.mixtures[self._mixture_of(at)].means)
 
     def _sums(self) -> NDArray[np.float64] | None:
-        """Sum what all workers have, and take the M-steps; None where the network fell apart."""
+        """Sum what all workers have, and take the M-steps; None if the network is disconnected."""
         step, run, total = self.step, self.run, self.step.total
         layout = step.layout(run.mixtures[0])
         values = [self._message(worker, layout) for worker in self.workers]
@@ -352,7 +307,7 @@ class _Passes:
         return found + step.whole.log_constant
 
     def _message(self, worker: _Worker, layout: Message) -> NDArray[np.float64]:
-        """What a worker sends: its statistics and log-likelihood, and the entropy of its rows."""
+        """What a worker sends: statistics and log-likelihood, and the entropy of its rows."""
         assert worker.total is not None
         own = layout.packed(worker.total, float(worker.log_likelihoods.sum()))
         return np.append(own, worker.entropies.sum()) if self.exact else own

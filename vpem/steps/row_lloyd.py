@@ -45,14 +45,14 @@ def lloyd_rows(
     pace: Pace = PLAIN,
     saver: Saver | None = None,
 ) -> Lloyd:
-    """Lloyd's iterations over rows (m_i, d) that each of the workers holds.
+    """Run Lloyd's iterations over rows (m_i, d) that each of the workers holds.
 
     Each worker assigns its rows to the nearest centre and sends, in one vector, the weight and the
     sum of its rows in each cluster, its part of the inertia, and how many rows changed. With an
     exact sum it is Lloyd's algorithm over all rows. Rows are assigned once more at the end but for
-    a "setup". Missing values, where ``observed`` (M, d) is 0 (`vpem.steps.starts.seed_rows`),
-    count by ``fill`` as the centre that they are filled by (k-POD, Chi, Chi and Baraniuk 2016), for
-    which sums must be exact; else a feature's centre is the mean of what is there, and the messages
+    a "setup". Missing values, where ``observed`` (M, d) is 0 (`vpem.steps.starts.seed_rows`), count
+    by ``fill`` as the centre that they are filled by (k-POD, Chi, Chi and Baraniuk 2016), for which
+    sums must be exact; else a feature's centre is the mean of what is observed, and the messages
     have the weight of that besides. Where sums are masked, the stream draws points in the place of
     rows; where they err, what is sent is about the start and in its spread. Of a batch (``pace``)
     every worker assigns its share.
@@ -105,7 +105,6 @@ class _Clusters:
         """Of the batch that is assigned; None: all rows are."""
 
     def begin(self, pace: Pace, centres: NDArray[np.float64]) -> None:
-        """Begin at centres (K, d), which all know."""
         self.pace, size = pace, pace.batch_size
         if size is not None and size < self.n_samples:
             self.batches = RowBatches(self.held, len(centres), size)
@@ -141,7 +140,7 @@ class _Clusters:
         return changed
 
     def _units(self, run: Lloyd) -> NDArray[np.int64] | None:
-        """Powers of two in units of which masked sums of messages are taken."""
+        """Exponents of the units in which masked sums of messages are taken."""
         reach = self.held.reach
         if reach is None:
             return None
@@ -155,7 +154,7 @@ class _Clusters:
         before, light, silent = run.centres, run.counts < self.least, self.total.silent
         self._move(run, np.where(light, 1.0, run.counts))
         if silent is not None:
-            # Who has not heard the sum stays where it was.
+            # A root that has not heard the sum keeps its centres.
             run.centres[silent] = np.broadcast_to(before, run.centres.shape)[silent]
             light[silent] = False
         return np.flatnonzero(self.total.holders.any(light.any(axis=0)))
@@ -176,7 +175,6 @@ class _Clusters:
         return found
 
     def _move(self, run: Lloyd, counts: NDArray[np.float64]) -> None:
-        """Move the centres to the means."""
         sums, there = self._parted(run, counts, self.sums)
         run.centres = sums / there
 
@@ -202,7 +200,7 @@ class _Clusters:
         return messages, self._changed(changes.sum())
 
     def _changed(self, here: Any) -> int:
-        """How many rows of all have changed, which the sums tell, too; here as a whole number."""
+        """Number of all rows that changed, which the sums report, too; here as a whole number."""
         if self.held.reach is not None:
             return 0
         return int(self.held.holders.allreduce(np.array([here]), told=True)[0])
@@ -223,14 +221,12 @@ class _Clusters:
         return found, self._changed(changed)
 
     def _assign_batch(self, run: Lloyd, centres: NDArray[np.float64], rows: slice) -> None:
-        """Assign some rows of a worker."""
         held, off = self.held, np.empty(rows.stop - rows.start)
         nearest_rows(held.read(rows), centres, run.labels[rows], off, self.n_threads)
 
     def _packed(
         self, sums: ClusterSums, centres: NDArray[np.float64], moved: int
     ) -> NDArray[np.float64]:
-        """What a worker sends of its sums."""
         last = np.array([sums.inertia(centres).sum(), moved])
         return np.concatenate([sums.counts, sums.sums().ravel(), last])
 
@@ -240,7 +236,7 @@ class _Clusters:
 
 
 class _FromStart(_Clusters):
-    """Rows of which sums err: what is sent lies about the start, and its numbers are alike.
+    """Sums that err: what is sent lies about the start, and its numbers are alike.
 
     What a codec loses of a message, or rounds of a sum, goes by its largest numbers.
     """
@@ -257,7 +253,7 @@ class _FromStart(_Clusters):
         self.sums = with_sums(self.sums, sums * self.unit + there * self.about)
         run.inertia = run.inertia * (self.unit**2 * self.about.size)
         if isinstance(self.total, AtServer | Wrapper):
-            # Whether a row has changed cannot be told from what a codec leaves of it.
+            # What a codec leaves of the number of changed rows is useless: it is sent besides.
             self.total.count(1, self.total.active)
         return changed
 
@@ -273,7 +269,7 @@ class _FromStart(_Clusters):
 
 
 class _Observed(_Clusters):
-    """Rows that miss values, assigned by what is there; centres are the means of that."""
+    """Rows that miss values, assigned by what is observed; centres are the means of that."""
 
     n_parts = 2
     """Values of a message for each of a centre: the sum, and the weight of what is there."""
@@ -281,7 +277,7 @@ class _Observed(_Clusters):
     def _move(self, run: Lloyd, counts: NDArray[np.float64]) -> None:
         sums, there = self._parted(run, counts, self.sums)
         means = sums / np.maximum(there, self.least)
-        # Of what nothing is there the centre stays where it was.
+        # A centre's feature that no row has stays where it was.
         run.centres = np.where(there < self.least, run.centres, means)
 
     def _parted(
@@ -294,7 +290,7 @@ class _Observed(_Clusters):
         return [*super()._bounds(reach, centres), np.ones(centres.size)]
 
     def measure(self, run: Lloyd) -> None:
-        """Every pass does, but where a process has no rows."""
+        """Every pass does, except where a process has no rows."""
         if run.distances is None:
             run.distances = np.empty(self.held.n_here)
 

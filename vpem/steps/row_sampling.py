@@ -1,7 +1,4 @@
-"""Rows drawn from a stream that all agents share.
-
-Rows that workers hold: who has which, and what they send each other of them.
-"""
+"""Rows that workers hold: which worker has which, and how all agents draw and share them."""
 
 from __future__ import annotations
 
@@ -21,10 +18,10 @@ from vpem.terms.rows import Rows
 from vpem.terms.units import Reach
 
 MOST_DRAWS = 50
-"""Draws a row wanted before rows that were drawn are put aside."""
+"""Draws per row before rows that were drawn are excluded."""
 
 ROW_BYTES = 8
-"""Of the number of a row that a root sends the others."""
+"""Of a row's number in a message."""
 
 
 class RowStream:
@@ -149,7 +146,7 @@ class PointStream(RowStream):
 
 
 CHUNK_ROWS = 1 << 14
-"""Rows that miss values are assigned so many a time."""
+"""Rows with missing values that are assigned at a time."""
 
 
 @dataclass(frozen=True)
@@ -163,18 +160,9 @@ class StoredParts:
 class HeldRows:
     """Rows of the workers of this process; rows of all workers are numbered worker by worker.
 
-    Parameters
-    ----------
-    parts : sequence of ndarray of shape (m_i, d), or StoredParts
-        Rows of each worker.
-    total : Sum
-        Counted sum among the workers.
-    weights : ndarray of shape (M,), optional
-        Of the rows of all workers; where sums are masked, of those of this process.
-    observed : ndarray of shape (M, d), optional
-        1 where a value is there, where values are missing.
-    reach : Reach, optional
-        Where rows lie, where sums are masked and no row is shown.
+    ``parts`` are rows (m_i, d) of each worker, ``weights`` (M,) of the rows of all workers, or
+    where sums are masked of this process. ``observed`` (M, d) is 1 where a value is present, None
+    if all are. Where sums are masked and no row is shown ``reach`` says where rows lie.
     """
 
     def __init__(
@@ -222,16 +210,16 @@ class HeldRows:
 
     @property
     def n_workers(self) -> int:
-        """Number of workers of all processes, N."""
+        """Workers of all processes, N."""
         return self.holders.n_agents
 
     @property
     def n_here(self) -> int:
-        """Number of rows of this process."""
+        """Rows of this process."""
         return int(self.bounds[-1])
 
     def runs_of_rows(self) -> Iterator[slice]:
-        """Runs of rows that are best worked on at once: all where they are in memory."""
+        """Runs of rows to work on at once: all where they are in memory."""
         if self._stored is None:
             yield slice(0, self.n_here)
         else:
@@ -242,24 +230,22 @@ class HeldRows:
         return self._rows[rows] if self._stored is None else self._stored.read(rows)
 
     def within(self, rows: slice) -> NDArray[np.intp]:
-        """Where each worker's rows begin and end in a run of them, shape (n + 1,)."""
-        found: NDArray[np.intp] = np.clip(self.bounds, rows.start, rows.stop) - rows.start
-        return found
+        """Where each worker's rows begin and end in a run of them, (n + 1,)."""
+        return np.asarray(np.clip(self.bounds, rows.start, rows.stop) - rows.start)
 
     def here(self, rows: Sequence[int] | NDArray[np.intp]) -> NDArray[np.bool_]:
         """Which of some rows are in this process."""
         place = np.asarray(rows, dtype=np.intp) - self.first
-        found: NDArray[np.bool_] = (place >= 0) & (place < self.n_here)
-        return found
+        return np.asarray((place >= 0) & (place < self.n_here))
 
     def take(self, rows: Sequence[int] | NDArray[np.intp]) -> NDArray[np.float64]:
-        """Some rows, in every process, shape (L, d), which all know already."""
+        """Some rows (L, d), in every process, which all know already."""
         places, here = np.asarray(rows, dtype=np.intp) - self.first, self.here(rows)
-        found = np.zeros((len(places), self.width))
+        points = np.zeros((len(places), self.width))
         own = places[here]
-        found[here] = self._rows[own] if self._stored is None else self._stored.take(own)
+        points[here] = self._rows[own] if self._stored is None else self._stored.take(own)
         with about(self.holders.engine, "flooding"):
-            return self.holders.allreduce(found)
+            return self.holders.allreduce(points)
 
     def distances(
         self, points: NDArray[np.float64], out: NDArray[np.float64], n_threads: int
@@ -284,14 +270,14 @@ class HeldRows:
         *,
         by_share: bool = True,
     ) -> Floats:
-        """Squared distances by what is there of rows, if so times the share of it, (m, L)."""
+        """Squared distances (m, L) over observed features, ``by_share`` over the share of these."""
         assert self.observed is not None
         data, observed = self.read(rows), self.observed[rows]
-        found = squares_of_observed(data, observed, points, n_threads)
+        squares = squares_of_observed(data, observed, points, n_threads)
         if not by_share:
-            return found
+            return squares
         width, there = data.shape[1], observed.sum(axis=1, dtype=np.intp)
-        scaled: Floats = found * (width / np.maximum(there, 1))[:, None].astype(found.dtype)
+        scaled: Floats = squares * (width / np.maximum(there, 1))[:, None].astype(squares.dtype)
         return scaled
 
     def owner(self, row: int) -> int:
@@ -301,7 +287,7 @@ class HeldRows:
     def share(
         self, rows: Sequence[int] | NDArray[np.intp], itemsize: int = 8
     ) -> NDArray[np.float64]:
-        """Rows (L, d) that those who hold them send to all; in 4 bytes a number, as float32.
+        """Rows (L, d) that their holders send to all; in 4 bytes a number, as float32.
 
         Where sums are masked points take their place, which all draw alike.
         """
@@ -341,6 +327,6 @@ def _joined(parts: Sequence[Floats]) -> Floats:
 
 
 def _address(values: Floats) -> int:
-    """Where an array begins; quicker than ``ctypes.data``."""
+    # Quicker than ``ctypes.data``.
     place: int = values.__array_interface__["data"][0]
     return place

@@ -21,8 +21,11 @@ from vpem.terms.features import StartTerms, Terms
 from vpem.terms.missing import diagonals, spread_rows, usual_squares
 
 FARTHEST = {8: 2.0**36, 4: 2.0**16}
-"""Twice the nats by which a hub's terms of a row may differ and be sent as they are, by bytes of a
-number: what differs by little is as exact then as these are there, to 1e-5 and 1e-2."""
+"""Twice the nats by which a hub's terms of a row may differ to be sent as they are, by bytes of a
+number: small differences are then as exact as these are there, to 1e-5 and 1e-2."""
+
+BEYOND = 2.0**10
+"""Squared distances that fit under masks, in those of the corners of a box around all rows."""
 
 
 def summed(
@@ -35,8 +38,8 @@ def summed(
     """Take a sum that has begun chunk by chunk, or of all rows at once where it must be.
 
     ``local`` has the hubs' numbers (B, m, width) for some rows, or what is sent of them, and
-    ``scalars`` what travels with them, known of the holders once ``local`` was called for all rows.
-    It yields rows and sums (R, m, width), or of what is sent.
+    ``scalars`` what travels with them, complete once ``local`` was called for all rows. It yields
+    rows and sums (R, m, width), or of what is sent.
     """
     chunks = terms.chunks(total.values_per_item * width)
     if not total.whole:
@@ -50,15 +53,15 @@ def summed(
 
 
 def in_units_of_squares(terms: StartTerms, total: Sum) -> Sum:
-    """Return the same sum in units in which, under masks, squared distances can be added."""
+    """Return the same sum in units in which squared distances can be added under masks."""
     return total if total.holders.masks is None else at_server(total).in_units(terms.units)
 
 
 def agree_on_units(terms: StartTerms, total: Sum, ledger: Ledger) -> None:
     """Let hubs agree on units of squared distances, if sums are masked: on how large theirs are.
 
-    It is counted as of the setup; see `vpem.sums.private.in_common_units`, and `check_digits` for
-    the error and the warning where a value lies very far away.
+    Counted as setup; see `vpem.sums.private.in_common_units`, and `check_digits` for the error and
+    the warning where a value lies very far away.
     """
     if total.holders.masks is not None:
         counted = at_server(total).on(ledger)
@@ -81,10 +84,6 @@ def begin_differences(total: Sum, kind: str, n_samples: int, n_numbers: int, ite
     total.begin(kind, n_samples, n_numbers - 1, itemsize, 1)
 
 
-BEYOND = 2.0**10
-"""Squared distances that fit under masks, in those of the corners of a box around all rows."""
-
-
 def scalars_of_rows(terms: Terms, total: Sum) -> Scalars:
     """Return what is to be the sum over all rows of one number of each, times row weights."""
     scalars = Scalars.empty(len(total.holders.own), total.n_roots)
@@ -96,24 +95,11 @@ def scalars_of_rows(terms: Terms, total: Sum) -> Scalars:
 class Differences:
     """How the sums of K numbers a row differ from the first, of a sum that `begin_differences`.
 
-    Iterating yields runs of rows and the sums of their differences from the first number,
-    (R, m, K - 1), root by root.
-
-    Parameters
-    ----------
-    terms, total
-        Whose rows, and how they are summed.
-    n_numbers : int
-        Numbers a row that each hub has, K.
-    local : callable
-        These numbers for some rows, (B, m, K).
-    limit : float
-        By how much a hub's numbers may be above the least of a row; what is farther away counts as
-        nearer, so that it does not take the digits of others (`vpem._core.reference.differences`).
-    rest : ndarray of shape (B, M, K - 1), optional
-        Where what others add to the sum is written, for each holder of this process.
-    beside : ndarray of shape (B,)
-        What holders add to the sum of first numbers.
+    Iterating yields runs of rows and the sums of their differences from the first number, (R, m, K
+    - 1), root by root. ``local`` has each hub's numbers for some rows, (B, m, K). Of these what is
+    above the least of a row by more than ``limit`` counts as nearer, so that it does not take the
+    digits of others (`vpem._core.reference.differences`). Into ``rest`` (B, M, K - 1) goes what
+    others add to the sum; ``beside`` (B,) is added to the sum of first numbers.
     """
 
     def __init__(
@@ -134,15 +120,12 @@ class Differences:
 
     @property
     def firsts(self) -> NDArray[np.float64]:
-        """Sum of the first numbers of all rows, times row weights, as each root finds it: (R,).
-
-        It is known after the last row.
-        """
+        """Sum of the first numbers of all rows, times row weights, (R,), after the last row."""
         return self._scalars.found[:, 0]
 
     def __iter__(self) -> Iterator[tuple[slice, Floats]]:
-        found = summed(self.terms, self.total, self.n_numbers, self._local, self._scalars)
-        for rows, sums in found:
+        chunks = summed(self.terms, self.total, self.n_numbers, self._local, self._scalars)
+        for rows, sums in chunks:
             if self.rest is not None:
                 own = self.rest[:, rows]
                 np.subtract(sums[: len(own)] if len(sums) > 1 else sums, own, out=own)
