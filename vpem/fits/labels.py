@@ -29,7 +29,7 @@ from vpem.network.hubs import charge_answers, find_routes
 from vpem.network.ledger import Ledger
 from vpem.network.partition import Workers
 from vpem.network.schema import Report
-from vpem.steps.em import Numbers, posterior_of
+from vpem.steps.em import FactorSums, posterior_of
 from vpem.steps.summing import FARTHEST, Differences, begin_differences
 from vpem.sums.connect import Network, uncompressed
 from vpem.sums.counted import farthest
@@ -77,7 +77,7 @@ def _summed(
         yield from Differences(held, total, k, local, limit)
         return
     posterior = posterior_of(total, mixture.loaded, "labels")
-    numbers = Numbers(held, total, mixture, local, ITEM)
+    numbers = FactorSums(held, total, mixture, local, ITEM)
     total.begin("labels", held.n_samples, numbers.width, ITEM, 1)
     for rows, apart, onto in numbers:
         yield rows, np.ascontiguousarray(apart - posterior.explain(onto)[1])

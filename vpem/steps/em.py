@@ -3,15 +3,13 @@
 This is the whole algorithm. *What* each hub adds to the sum is a `Terms`, *how* the sum is taken is
 a `Sum`; neither knows of the other, and this loop knows of both only what the protocols say.
 
-EM over rows that workers hold: every worker's statistics, one sum, every root's M-step.
+Over rows that workers hold (`OverRows`) statistics are summed and not terms of log-densities. Where
+all share the sum there is one model; under consensus every worker has its own, and they differ by
+consensus error only.
 
-What is summed are statistics and not terms of log-densities. Where all share the sum there is one
-model; under consensus every worker has its own, and they differ by consensus error only.
-
-EM with factors that hubs share: two sums an iteration, one of which is small.
-
-First hubs add up G, what each knows of a component's factors (q x q numbers), then of every row c
-and u (q + 1 numbers a component). See `vpem.terms.factors` for what they are.
+With factors that hubs share there are two sums an iteration, one of which is small: first hubs add
+up G, what each knows of a component's factors (q x q numbers), then of every row c and u (q + 1
+numbers a component). See `vpem.terms.factors` for what they are.
 """
 
 from __future__ import annotations
@@ -43,7 +41,7 @@ from vpem.steps.summing import FARTHEST, Differences, begin_differences, scalars
 from vpem.sums.counted import add_vectors, farthest
 from vpem.sums.private import add_numbers, power_beyond
 from vpem.sums.sum import Sum
-from vpem.terms.factors import FactorStatistics, FactorTerms, LoadedFactors, Posterior
+from vpem.terms.factors import FactorTerms, LoadedFactors, Posterior
 from vpem.terms.features import FeatureTerms, Terms
 from vpem.terms.mixture import Factors, Mixture
 from vpem.terms.row_statistics import Message, RowTerms
@@ -86,8 +84,8 @@ def log_likelihood(
     of ``log pi_k - (s_k - s_1) / 2``, and the log-likelihood is that of their normalisers minus
     half the sum of ``s_1``.
 
-    With ``kept`` (R, m, K) the responsibilities are written there; those of silent roots stay. With
-    ``rest`` (B, m, K - 1) what others add to each hub's terms is.
+    With ``kept`` (R, m, K) the responsibilities are written there; those of inactive roots stay.
+    With ``rest`` (B, m, K - 1) what others add to each hub's terms is.
     """
     if kept is None and rest is None and total.mix is not None:
         return terms.sweep(mixture, factors, total.mix, statistics)
@@ -135,7 +133,7 @@ class EStep(Protocol):
 
 @dataclass
 class _OverFeatures:
-    """The E-step of hubs that hold features, which have one mixture together."""
+    """The E-step of hubs that hold features and share one mixture (`EStep`)."""
 
     whole: Terms
     total: Sum
@@ -158,7 +156,7 @@ class _OverFeatures:
 
 
 def fit(terms: Terms, total: Sum, start: Mixture, **how: Any) -> Run:
-    """Fit a mixture by EM; ``how`` is as for `iterate`."""
+    """Fit a mixture by EM, with settings as for `iterate`."""
     step, pace = _OverFeatures(terms, total), how.get("accelerate")
     if pace is not None and pace.local:
         n_hubs, least = len(total.holders.own), least_weight(terms)
@@ -218,7 +216,7 @@ class _Loop:
         self.factors: list[Factors] = []
 
     def begin(self, starts: Sequence[Mixture], saver: Saver, max_iter: int) -> int:
-        """Begin at the starts, or go on from what was saved: how many iterations there were."""
+        """Begin at the starts, or resume from what was saved: how many iterations there were."""
         step, run = self.step, self.run
         if saver.saved is None:
             run.mixtures, self.factors, again = self.reinitialiser.start(step.roots, starts)
@@ -232,14 +230,13 @@ class _Loop:
         return done
 
     def state(self, iteration: int) -> State:
-        """Return what is kept from one iteration to the next."""
         state = self.run.state(self.step.total, self.reinitialiser, iteration)
         return state | self.pace.state()
 
     def advance(
         self, iteration: int, tol: float, callback: Callable[[Progress], None] | None
     ) -> None:
-        """Take a sum and, unless it is lost or the network fell apart, an M-step."""
+        """Take a sum and, unless it is lost or the network is disconnected, an M-step."""
         step, run, pace, total = self.step, self.run, self.pace, self.step.total
         before = run.mixtures
         try:
@@ -272,7 +269,7 @@ class _Loop:
             run.mixtures, self.factors = pace.next(before, run.mixtures, self.factors, found, small)
 
     def end(self) -> None:
-        """Find the log-likelihood of what the run ends with."""
+        """Find the log-likelihood of the final parameters."""
         run = self.run
         run.mixtures, factors = self.pace.settled(run.mixtures, self.factors)
         run.check_heard()
@@ -286,7 +283,7 @@ def maximize(
     statistics: Sequence[Statistics],
     silent: NDArray[np.bool_] | None,
 ) -> tuple[list[Mixture], list[NDArray[np.float64]]]:
-    """M-step: parameters and counts; silent roots (R,) keep what they had.
+    """M-step: parameters and counts; inactive roots (R,) keep what they had.
 
     Roots share one mixture, of which each has a part, or each has its own.
     """
@@ -296,7 +293,7 @@ def maximize(
     masks = [silent] if len(roots) == 1 else np.split(silent, len(silent))
     mixtures, counts = [], []
     for own, old, one, mask in zip(roots, before, statistics, masks, strict=True):
-        # A root that has heard of nobody has no statistics to take a step from.
+        # A root that has heard no agent has no statistics to take a step from.
         new = old if mask.all() else own.keep(own.update(one), old, mask)
         mixtures.append(new)
         counts.append(np.where(mask[:, None], np.inf, one.counts))
@@ -311,12 +308,11 @@ def add_messages(
     kind: str,
     n_more: int = 0,
 ) -> NDArray[np.float64]:
-    """Sum messages (P,) of the workers here, under masks in units that no sum is too large for.
+    """Sum messages (P,) of the workers here, (R, P), in units that suffice if sums are masked.
 
     What is expected of missing values may lie farther out than any row, as parameters have it. How
     much farther no worker knows of the others, so all find out first. ``n_more`` numbers at the end
-    of a message, of the size of its log-likelihood, are not in the layout. The sum has the shape
-    (R, P).
+    of a message, of the size of its log-likelihood, are not in the layout.
     """
     stacked = np.stack(values) if len(values) else np.empty((0, layout.size + n_more))
     units = terms.exponents(layout)
@@ -341,19 +337,11 @@ def sample_roots(terms: RowTerms, total: Sum, about: NDArray[np.float64]) -> lis
 
 
 class OverRows:
-    """The E-step of workers that hold rows (`vpem.steps.em.EStep`).
+    """The E-step of workers that hold rows (`EStep`).
 
-    Parameters
-    ----------
-    terms : RowTerms
-        The workers' rows.
-    total : Sum
-        How statistics are summed.
-    roots : sequence of FeatureTerms
-        From `sample_roots`; R.
-    shifts : ndarray of shape (K, d)
-        Points known to all that statistics are sent about, where there are several roots; one root
-        sends its means, and statistics are about them.
+    ``roots`` (R) are from `sample_roots`. Where there are several, statistics are sent about
+    ``shifts`` (K, d), points known to all; one root sends its means, and statistics are about
+    these.
     """
 
     over_rows = True
@@ -376,7 +364,7 @@ class OverRows:
         self._fixed = None if total.roots.n_agents == 1 else Message(whole, shifts)
 
     def layout(self, mixture: Mixture) -> Message:
-        """Return how messages are laid out where roots share this mixture, or have their own."""
+        """Lay out messages of roots that share this mixture, or have their own."""
         return self._fixed or Message(self.whole, mixture.means)
 
     def expect(
@@ -406,14 +394,14 @@ def numbers_of_a_component(n_factors: int) -> int:
 
 
 def fit_with_factors(terms: FactorTerms, total: Sum, start: Mixture, **how: Any) -> Run:
-    """Fit a mixture with factors by EM; see `vpem.steps.em.fit`."""
+    """Fit a mixture with factors by EM, as `fit` does one without."""
     return iterate(_OverFactors(terms, total), [start], **how)
 
 
 def posterior_of(total: Sum, factors: LoadedFactors, kind: str) -> Posterior:
     """Sum what hubs know of the factors: what all of them know, as each root finds it.
 
-    ``kind`` says what for, as in `vpem.sums.sum.Sum.begin`.
+    ``kind`` is as in `vpem.sums.sum.Sum.begin`.
     """
     n_hubs, k, q, _ = factors.grams.shape
     lower = np.tril_indices(q)
@@ -427,7 +415,7 @@ def posterior_of(total: Sum, factors: LoadedFactors, kind: str) -> Posterior:
 
 @dataclass
 class _OverFactors:
-    """The E-step of hubs that hold features with factors in common (`vpem.steps.em.EStep`)."""
+    """The E-step of hubs that hold features with factors in common (`EStep`)."""
 
     whole: FactorTerms
     total: Sum
@@ -450,42 +438,22 @@ class _OverFactors:
         if total.mix is not None:
             found = terms.sweep_factors(mixture, made, posterior, total.mix, statistics)
         else:
-            found = self._by_chunks(mixture, made, posterior, statistics)
+            sums = FactorSums(terms, total, mixture, partial(terms.local, made), terms.itemsize)
+            found = np.zeros(total.n_roots)
+            for rows, apart, onto in sums:
+                found += terms.take(mixture, made, posterior, apart, onto, rows, statistics)
+            found = found - 0.5 * sums.firsts
         log_likelihood = total.roots.join(found + terms.log_constant)
         return log_likelihood, [] if statistics is None else [statistics]
 
-    def _by_chunks(
-        self,
-        mixture: Mixture,
-        factors: LoadedFactors,
-        posterior: Posterior,
-        statistics: FactorStatistics | None,
-    ) -> NDArray[np.float64]:
-        """Take a sum that is no fixed matrix: log-likelihood (R,) without the constant."""
-        terms, total = self.whole, self.total
-        numbers = Numbers(terms, total, mixture, partial(terms.local, factors), terms.itemsize)
-        found = np.zeros(total.n_roots)
-        for rows, apart, onto in numbers:
-            found += terms.take(mixture, factors, posterior, apart, onto, rows, statistics)
-        return found - 0.5 * numbers.firsts
 
-
-class Numbers:
+class FactorSums:
     """Sums of c and u of every row, of a sum that has begun, chunk by chunk.
 
     Iterating yields runs of rows, how the sums C differ from the first, (R, m, K), which has 0, and
-    the sums U, (R, m, K q), root by root.
-
-    Parameters
-    ----------
-    terms, total
-        Whose rows, and how they are summed.
-    mixture : Mixture
-        Has K components and q factors.
-    local : callable
-        c and u of each hub of this process for some rows, (B, m, K + K q).
-    itemsize : int
-        Bytes of a number.
+    the sums U, (R, m, K q), root by root. The mixture has K components and q factors; ``local`` has
+    c and u of each hub of this process for some rows, (B, m, K + K q), of ``itemsize`` bytes a
+    number.
     """
 
     def __init__(
@@ -503,7 +471,7 @@ class Numbers:
 
     @property
     def firsts(self) -> NDArray[np.float64]:
-        """Sum of C of the first component over all rows, times row weights, (R,), at the end."""
+        """Sum of C of the first component over all rows, times row weights, (R,), in the end."""
         return self._scalars.found[:, 0]
 
     def __iter__(self) -> Iterator[tuple[slice, Floats, Floats]]:
@@ -515,7 +483,18 @@ class Numbers:
 
     def _local(self, rows: slice) -> Floats:
         numbers, k, weights = self._numbers(rows), self.n_components, self.terms.row_weights
-        _bring_nearer(numbers, k, self._limit)
+        # Rows that are too far from a component for their numbers to be added are moved towards its
+        # mean: c falls by the square of what u does, so that neither outweighs the other.
+        far = np.abs(numbers).max(axis=(1, 2), initial=0.0) > self._limit
+        for b in np.flatnonzero(far):
+            u = numbers[b, :, k:].reshape(numbers.shape[1], k, -1)
+            c = numbers[b, :, :k]
+            most = np.maximum(
+                np.sqrt(np.maximum(c, 0.0) / self._limit), np.abs(u).max(axis=2) / self._limit
+            )
+            share = 1.0 / np.maximum(most, 1.0)
+            u *= share[..., None]
+            c *= share**2
         apart = np.empty((*numbers.shape[:2], k - 1), dtype=numbers.dtype)
         own = np.empty(0) if weights is None else weights[rows]
         firsts = np.zeros(len(numbers))
@@ -523,20 +502,3 @@ class Numbers:
         differences(c, own, apart, firsts, np.inf, self.terms.n_threads)
         self._scalars.own[:, 0] += firsts
         return np.concatenate([apart, numbers[:, :, k:]], axis=2)
-
-
-def _bring_nearer(numbers: Floats, n_components: int, limit: float) -> None:
-    """Move rows in place that are too far from a component for their numbers to be added.
-
-    They are on their way to its mean then: c falls by the square of what u does, so that neither
-    outweighs the other.
-    """
-    far = np.abs(numbers).max(axis=(1, 2), initial=0.0) > limit
-    for b in np.flatnonzero(far):
-        own = numbers[b]
-        u = own[:, n_components:].reshape(len(own), n_components, -1)
-        c = own[:, :n_components]
-        most = np.maximum(np.sqrt(np.maximum(c, 0.0) / limit), np.abs(u).max(axis=2) / limit)
-        share = 1.0 / np.maximum(most, 1.0)
-        u *= share[..., None]
-        c *= share**2

@@ -1,12 +1,8 @@
-"""What a worker of FedEM computes of its rows in an iteration: all, a minibatch, or SPIDER.
+"""FedEM and VR-FedEM: EM with statistics that are compressed, sampled, and sent by some workers.
 
-What a run of FedEM is saved as, and how it is put together again.
-
-FedEM and VR-FedEM: EM with statistics that are compressed, sampled, and sent by some workers.
-
-Dieuleveut, Fort, Moulines and Robin 2021. This is the whole algorithm; *whose* statistics these
-are is a `StatisticModel`, *how* they travel and who keeps their mean is in `vpem.steps.fedem_sums`,
-*what* a worker computes of its rows in `vpem.steps.fedem`.
+Dieuleveut, Fort, Moulines and Robin 2021. This is the whole algorithm, and what a worker computes
+of its rows in an iteration: all, a minibatch, or SPIDER (`Estimates`). *Whose* statistics these are
+is a `StatisticModel`; *how* they travel and who keeps their mean is in `vpem.steps.fedem_sums`.
 """
 
 from __future__ import annotations
@@ -14,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 from math import inf
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -56,9 +52,7 @@ from vpem.steps.runs import note_partition
 from vpem.sums.connect import Network
 from vpem.sums.quantizer import Basis, Quantizer
 
-if TYPE_CHECKING:
-    from vpem.steps.fedem_sums import StatisticModel
-
+Vector = NDArray[np.float64]
 
 ELSEWHERE = object()
 """Parameters of a root of another process."""
@@ -67,21 +61,11 @@ ELSEWHERE = object()
 class Estimates:
     """Estimates of the workers' mean expected statistics, and what they cost.
 
-    Parameters
-    ----------
-    model : StatisticModel
-        Whose statistics.
-    batch_size : int or None
-        Rows of a minibatch, drawn by the model; None: all rows.
-    reduced : bool
-        Variance reduction (SPIDER, Fang et al. 2018): a worker's estimate moves by the difference
-        between the statistics of a minibatch at the current and at the previous parameters that it
-        worked with. In the first iteration of an outer loop in which a worker is active it takes
-        all its rows.
-    inner : int or None
-        Iterations of an outer loop, with variance reduction.
-    rng : Generator
-        Draws the minibatches.
+    A minibatch has ``batch_size`` rows, drawn by the model (None: all rows). With variance
+    reduction (``reduced``; SPIDER, Fang et al. 2018) a worker's estimate moves by the difference
+    between the statistics of a minibatch at the current and at the previous parameters that it
+    worked with; in the first of the ``inner`` iterations of an outer loop in which a worker is
+    active it takes all its rows.
     """
 
     def __init__(
@@ -118,7 +102,7 @@ class Estimates:
         self.n_expectations += int(self.model.counts.sum())
 
     def state(self) -> State:
-        """Return what is kept from one iteration to the next."""
+        """Return what is saved from one iteration to the next."""
         known: dict[int, int] = {}
         packed: list[Any] = []
         for one in self._seen:
@@ -133,7 +117,7 @@ class Estimates:
         }
 
     def schema(self, apart: bool) -> Schema:
-        """Return what that must be, ``apart`` where workers live in several processes."""
+        """Return its schema, ``apart`` where workers live in several processes."""
         one = self.model.packed()
         return {
             "n_expectations": COUNT,
@@ -143,7 +127,7 @@ class Estimates:
         }
 
     def restore(self, state: State) -> None:
-        """Go on from what was kept."""
+        """Resume from a checked state."""
         self.n_expectations = state["n_expectations"]
         self._last[...] = state["last"]
         packed = state["parameters"]
@@ -151,7 +135,7 @@ class Estimates:
         self._seen[:] = [None if at is None else found[at] for at in state["seen"]]
 
     def begin(self, iteration: int) -> None:
-        """Begin an iteration, counted from 1; with it an outer loop where its turn has come."""
+        """Begin an iteration, counted from 1, and an outer loop if it is due."""
         if self.reduced and (iteration - 1) % self.inner == 0:
             self._seen = [None] * len(self._seen)
 
@@ -188,101 +172,8 @@ class Estimates:
         return self.model.expect(worker, parameters, rows)
 
 
-def fedem_state(
-    run: FedRun,
-    n_active: int,
-    step: float,
-    model: StatisticModel,
-    links: Any,
-    estimates: Any,
-    rest: Any,
-    rng: np.random.Generator,
-) -> State:
-    """Return the state of an iteration, once the statistic has moved and before its M-step."""
-    return {
-        "iteration": run.n_iter,
-        "active": n_active,
-        "step": step,
-        "statistics": run.statistics,
-        "memories": run.memories,
-        "memory": run.memory,
-        "projections": int(run.projections),
-        "projected": list(run.projected),
-        "converged": run.converged,
-        "partitions": list(run.partitions),
-        "history": dict(vars(run.history)),
-        "model": model.state(),
-        "links": links.state(),
-        "estimates": estimates.state(),
-        "in_noise": run.in_noise,
-        "rest": rest.state(),
-        "stream": stream_state(rng),
-    }
-
-
-def fedem_schema(model: StatisticModel, links: Any, estimates: Any, rest: Any) -> Schema:
-    """Say what a state is."""
-    n_workers = len(model.counts)
-    counts, sizes = ListOf(COUNT, "H", least=1), ListOf(Number(0), "H")
-    return {
-        "iteration": Integer(1),
-        "active": Integer(most=n_workers),
-        "step": Number(0, 1),
-        "statistics": Array("f8", (links.n_roots, model.size)),
-        "memories": Array("f8", (n_workers, model.size)),
-        "memory": Array("f8", (model.size,)),
-        "projections": COUNT,
-        "projected": ListOf(COUNT),
-        "converged": FLAG,
-        "partitions": ListOf((COUNT, TEXT)),
-        "history": {
-            **dict.fromkeys(("iteration", "bytes_up", "bytes"), counts),
-            **dict.fromkeys(("epochs", "mean_field", "disagreement"), sizes),
-            "objective": ListOf(NUMBER, "H"),
-        },
-        "model": model.schema(),
-        "links": links.schema(),
-        "estimates": estimates.schema(links.holders.apart),
-        "in_noise": FLAG,
-        "rest": rest.schema(),
-        "stream": STREAM,
-    }
-
-
-def restore_fedem(
-    saver: Saver,
-    model: StatisticModel,
-    links: Any,
-    estimates: Any,
-    rest: Any,
-    rng: np.random.Generator,
-) -> FedRun:
-    """Put a run together again; parameters are found by the M-step that comes next."""
-    state = saver.saved
-    assert state is not None
-    check(fedem_schema(model, links, estimates, rest), state, saver.place)
-    model.restore(state["model"])
-    links.restore(state["links"])
-    estimates.restore(state["estimates"])
-    rest.restore(state["rest"])
-    set_stream(rng, state["stream"])
-    same = ("memories", "memory", "projections", "projected", "converged", "partitions",
-            "in_noise")  # fmt: skip
-    return FedRun(
-        state["statistics"].mean(axis=0),
-        state["statistics"],
-        None,
-        FedHistory(**state["history"]),
-        n_iter=state["iteration"],
-        **{name: state[name] for name in same},
-    )
-
-
-Vector = NDArray[np.float64]
-
-
 def first_statistics(model: StatisticModel, parameters: Any) -> Vector:
-    """Statistics (n, P) of all workers at parameters that they all know; zero without rows."""
+    """Statistics (n, P) of all workers at common parameters; zero without rows."""
     found = np.zeros((len(model.counts), model.size))
     for worker in np.flatnonzero(model.counts):
         found[worker] = model.expect(int(worker), parameters, None)
@@ -307,56 +198,31 @@ def run_fedem(
     """Run FedEM, or VR-FedEM with ``variance_reduction``.
 
     VR-FedEM (SPIDER): a worker corrects its last statistic by the difference of two minibatches,
-    and begins anew with all its rows in every outer loop.
+    and begins again with all its rows in every outer loop.
 
-    Parameters
-    ----------
-    model : StatisticModel
-        What the statistics are of.
-    start : ndarray of shape (P,) or (n, P), or None where there is a saved state
-        A statistic that all know; or each worker's own at parameters that all know
-        (`first_statistics`): these are sent once, the mean of what is received is the start, and
-        one epoch is counted.
-    settings : FedSettings, optional
-        None: the defaults. Where anything is drawn or quantized, corrections must be below ``tol``
-        in so many iterations in a row (`vpem.steps.fedem_steps.looks_needed`). Noise that stays
-        above it ends a run of constant steps once it alone moves the statistic
-        (`vpem.steps.fedem_steps.Drift`). Steps may be a function too (`parse_step_size`).
-    codec : Codec, optional
-        How workers send corrections to the server; None: as float64. A codec that is biased by
-        more than rounding needs memories, and takes ``alpha = 1`` and ``H`` the mean of the
-        memories as they become, without ``1/p``: error feedback, EF21 of Richtarik et al. 2021.
-    first_codec : Codec, optional
-        How workers send their first statistics or corrections to the server; None: as float64. Its
-        noise is on all of the statistic, so that it should be finer than that of corrections.
-    basis : Basis, optional
-        Units in which codecs work, on the vector as one piece, and norms are taken for ``tol``;
-        None: on the model's pieces as they are.
-    network : Network, optional
-        From `vpem.sums.connect.connect_workers`. None or a star: a server. On any other graph every
-        worker keeps a statistic of its own, and the network's sum takes ``mean (S_i + step H_i)``;
-        compression is the network's.
-    ledger : Ledger, optional
-        Where messages are counted; one of its own otherwise.
-    rng : Generator
-        Draws the active workers, the minibatches and the codec's keys.
-    callback : callable, optional
-        Told of every iteration.
-    saver : Saver, optional
-        Is offered the state in every iteration; the random stream and the ledger are part of it.
-    **changes
-        Settings that differ: see `vpem.settings.FedSettings`.
+    ``start`` (P,) is a statistic that all know; or (n, P) each worker's own at parameters that all
+    know (`first_statistics`): these are sent once, the mean of what is received is the start, and
+    one epoch is counted. Where there is a saved state it is None.
 
-    Returns
-    -------
-    FedRun
+    Where anything is drawn or quantized, corrections must be below ``tol`` in so many iterations in
+    a row (`vpem.steps.fedem_steps.looks_needed`). Noise that stays above it ends a run of constant
+    steps once it alone moves the statistic (`vpem.steps.fedem_steps.Drift`). Steps may be a
+    function too (`parse_step_size`).
 
-    Raises
-    ------
-    InputError
-        If an option is out of range or makes no sense with another.
-    NumericalError
-        If a statistic is no longer finite, or the network falls apart for long.
+    Workers send corrections to the server by ``codec`` (None: as float64). A codec that is biased
+    by more than rounding needs memories, and takes ``alpha = 1`` and ``H`` the mean of the memories
+    as they become, without ``1/p``: error feedback, EF21 of Richtarik et al. 2021. First statistics
+    or corrections go by ``first_codec``: its noise is on all of the statistic, so that it should be
+    finer. In the units of ``basis`` codecs work on the vector as one piece, and norms are taken for
+    ``tol``; None: on the model's pieces as they are.
+
+    ``network`` is from `vpem.sums.connect.connect_workers`. None or a star: a server. On any other
+    graph every worker keeps a statistic of its own, and the network's sum takes ``mean (S_i + step
+    H_i)``; compression is the network's. ``rng`` draws the active workers, the minibatches and the
+    codec's keys; the saver is offered the state, with this stream, in every iteration.
+
+    Raises InputError if a setting is out of range or makes no sense with another, and
+    NumericalError if a statistic is no longer finite, or the network stays disconnected.
     """
     how = FedSettings.of(settings, **changes)
     weights = weights_of(model, how.weighting)
@@ -391,7 +257,6 @@ def run_fedem(
 
 
 def _memory_step(alpha: float | None, memory: str, quantizer: Quantizer) -> float:
-    """Step of the memories."""
     name = quantizer.name
     if memory == "none":
         if alpha is not None:
@@ -443,14 +308,14 @@ class _Loop:
         rng: np.random.Generator,
     ) -> None:
         self.model = model
-        self.how, self.max_iter = how, how.max_iter or 0  # chosen, if nobody gave any
+        self.how, self.max_iter = how, how.max_iter or 0  # chosen if not given
         self.steps = parse_step_size(how.step_size)
         self.most_epochs = inf if how.n_epochs is None else how.n_epochs
         self.weights = weights
         self.keeper = keeper
         self.estimates = estimates
         self.rest = rest
-        self.parts = (model, keeper, estimates, rest, rng)
+        self.rng = rng
         self.saved: State | None = None
 
     def start(self, start: Vector, alpha: float, omega: float) -> _Loop:
@@ -473,13 +338,82 @@ class _Loop:
         return self
 
     def resume(self, saver: Saver, alpha: float, omega: float) -> _Loop:
-        """Put a run together again, in the middle of an iteration."""
-        self.run = restore_fedem(saver, *self.parts)
-        self.run.alpha, self.run.omega = alpha, omega
+        """Restore a run, in the middle of an iteration."""
+        state = saver.saved
+        assert state is not None
+        check(self._schema(), state, saver.place)
+        parts = {"model": self.model, "links": self.keeper, "estimates": self.estimates,
+                 "rest": self.rest}  # fmt: skip
+        for name, part in parts.items():
+            part.restore(state[name])
+        set_stream(self.rng, state["stream"])
+        same = ("memories", "memory", "projections", "projected", "converged", "partitions",
+                "in_noise")  # fmt: skip
+        # Parameters are found by the M-step that comes next.
+        self.run = FedRun(
+            state["statistics"].mean(axis=0),
+            state["statistics"],
+            None,
+            FedHistory(**state["history"]),
+            n_iter=state["iteration"],
+            alpha=alpha,
+            omega=omega,
+            **{name: state[name] for name in same},
+        )
         check_length(self.run.n_iter, self.max_iter)
         self.keeper.remember(self.run)
-        self.saved = saver.saved
+        self.saved = state
         return self
+
+    def _state(self, n_active: int, step: float) -> State:
+        """State of an iteration, once the statistic has moved and before its M-step."""
+        run = self.run
+        return {
+            "iteration": run.n_iter,
+            "active": n_active,
+            "step": step,
+            "statistics": run.statistics,
+            "memories": run.memories,
+            "memory": run.memory,
+            "projections": int(run.projections),
+            "projected": list(run.projected),
+            "converged": run.converged,
+            "partitions": list(run.partitions),
+            "history": dict(vars(run.history)),
+            "model": self.model.state(),
+            "links": self.keeper.state(),
+            "estimates": self.estimates.state(),
+            "in_noise": run.in_noise,
+            "rest": self.rest.state(),
+            "stream": stream_state(self.rng),
+        }
+
+    def _schema(self) -> Schema:
+        model, keeper, n_workers = self.model, self.keeper, len(self.model.counts)
+        counts, sizes = ListOf(COUNT, "H", least=1), ListOf(Number(0), "H")
+        return {
+            "iteration": Integer(1),
+            "active": Integer(most=n_workers),
+            "step": Number(0, 1),
+            "statistics": Array("f8", (keeper.n_roots, model.size)),
+            "memories": Array("f8", (n_workers, model.size)),
+            "memory": Array("f8", (model.size,)),
+            "projections": COUNT,
+            "projected": ListOf(COUNT),
+            "converged": FLAG,
+            "partitions": ListOf((COUNT, TEXT)),
+            "history": {
+                **dict.fromkeys(("iteration", "bytes_up", "bytes"), counts),
+                **dict.fromkeys(("epochs", "mean_field", "disagreement"), sizes),
+                "objective": ListOf(NUMBER, "H"),
+            },
+            "model": model.schema(),
+            "links": keeper.schema(),
+            "estimates": self.estimates.schema(keeper.holders.apart),
+            "in_noise": FLAG,
+            "rest": self.rest.schema(),
+            "stream": STREAM,
+        }
 
     def iterate(self, saver: Saver, callback: Callable[[FedProgress], None] | None) -> FedRun:
         """Iterate to the end."""
@@ -490,7 +424,7 @@ class _Loop:
                 n_active, step, saved = saved["active"], saved["step"], None
             else:
                 n_active, step = self._move(iteration)
-                state = partial(fedem_state, run, n_active, step, *self.parts)
+                state = partial(self._state, n_active, step)
                 saver.offer(state, last=self._is_last())
             self._maximize()
             if self.how.tol > 0:
@@ -574,7 +508,6 @@ class _Loop:
         return len(active), step
 
     def _is_last(self) -> bool:
-        """Whether this is the last iteration."""
         run = self.run
         spent = run.n_iter == self.max_iter or self.estimates.epochs >= self.most_epochs
         return run.converged or spent
@@ -594,7 +527,7 @@ class _Loop:
             self.parameters.append(parameters)
 
     def _record(self) -> None:
-        """Write down how things stand; none of this is part of the algorithm."""
+        """Record the history; none of this is part of the algorithm."""
         run, model = self.run, self.model
         statistics = self.keeper.every(run.statistics)
         mean = statistics.mean(axis=0)
@@ -623,7 +556,6 @@ class _Loop:
         history.disagreement.append(far)
 
     def _progress(self, n_active: int, step: float) -> FedProgress:
-        """Return what a callback is told of an iteration."""
         run, history = self.run, self.run.history
         shown = history.iteration[-1] == run.n_iter
         return FedProgress(

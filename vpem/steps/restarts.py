@@ -17,7 +17,7 @@ from vpem.steps.recovery import STREAM, Keeper, PartSaver, Saver, set_stream, st
 
 
 class Scored(Protocol):
-    """A run that is over."""
+    """A finished run."""
 
     converged: bool
     bytes_sent: list[int]
@@ -33,23 +33,19 @@ R = TypeVar("R", bound=Scored)
 class Kept(Protocol[R]):
     """What a checkpoint keeps of a recipe's runs."""
 
-    rows: Schema
-    """Rows that a restart begins at."""
-    best: dict[str, Schema]
-    """What is saved of the best run so far."""
-    more: dict[str, Schema]
-    """What the recipe saves of the restart that goes on, besides its rows."""
-    loop: dict[str, Schema]
-    """What the recipe wants of the loop, which checks the rest."""
+    rows: Schema  # that a restart begins at
+    best: dict[str, Schema]  # of the best run so far
+    more: dict[str, Schema]  # of the restart under way, besides its rows
+    loop: dict[str, Schema]  # what the recipe needs of the loop, which checks the rest
 
     def state(self, run: R) -> State:
-        """Return what is saved of a run that is over."""
+        """Return what is saved of a finished run."""
 
     def restore(self, state: State) -> R:
         """Return the run that was saved."""
 
     def rank(self, run: R) -> tuple[float, ...]:
-        """What the best run has most of."""
+        """What the best run maximises."""
 
     def start_of(self, state: State) -> State:
         """Return the parameters of a loop, or of the best run, to begin at (`Keeper.pick`)."""
@@ -65,7 +61,7 @@ class Best(Generic[R]):
 
 
 class _Saving:
-    """What every recipe saves: the ledger, and the time it took."""
+    """What every recipe saves: the ledger, and the wall time."""
 
     def __init__(self, saver: Saver | None, ledger: Ledger) -> None:
         self._saver = saver
@@ -75,7 +71,7 @@ class _Saving:
         self._began = time.perf_counter()
 
     def _checked(self, schema: dict[str, Schema]) -> State:
-        """Return what was saved, checked, with the ledger at what had been counted."""
+        """Return what was saved, checked, and restore the ledger."""
         assert self._saver is not None
         assert self._saver.saved is not None
         saved = self._saver.saved
@@ -93,31 +89,18 @@ class _Saving:
 
 
 class OneRun(_Saving):
-    """A recipe without restarts, and what is saved of it.
-
-    Parameters
-    ----------
-    saver : Saver or None
-        Of the recipe.
-    ledger : Ledger
-        Where messages are counted.
-
-    Attributes
-    ----------
-    saved : dict or None
-        What there is to go on from.
-    """
+    """A recipe without restarts, and what is ``saved`` of it to resume from."""
 
     def __init__(self, saver: Saver | None, ledger: Ledger) -> None:
         super().__init__(saver, ledger)
         self.saved = None if saver is None else saver.saved
 
     def restored(self, more: Schema) -> Any:
-        """Set the ledger to what had been counted; returns what ``more`` the recipe has saved."""
+        """Restore the ledger; returns what ``more`` the recipe has saved."""
         return self._checked({"more": more, "loop": TableOf()})["more"]
 
     def begins_at(self, pick: Callable[[State], State]) -> State | None:
-        """Return the parameters to begin at, where somebody was lost who was there before.
+        """Return the parameters to begin at, if an agent was lost that was there before.
 
         ``pick`` finds such parameters in what the loop saves; see
         `vpem.steps.recovery.Keeper.pick`.
@@ -128,7 +111,7 @@ class OneRun(_Saving):
         return keeper.starts(lambda whole: {0: pick(whole["loop"])}).get(0)
 
     def inner(self, more: Any) -> Saver | None:
-        """Return the saver for the loop, ``more`` being what the recipe wants to have again."""
+        """Return the saver for the loop; ``more`` is what the recipe saves besides."""
         if self._saver is None:
             return None
         saved = None if self.saved is None else self.saved["loop"]
@@ -138,27 +121,13 @@ class OneRun(_Saving):
 
 @dataclass
 class Restart:
-    """One restart.
+    """One restart."""
 
-    Attributes
-    ----------
-    seed : list of int
-        Of the recipe, and which restart it is: of the streams that its agents share.
-    rng : Generator
-        The first of them.
-    total : Sum
-        The sum from its beginning.
-    saved : dict or None
-        What was saved of this one, if it goes on.
-    start : dict or None
-        Parameters that it begins at in the place of a start of its own (`Kept.start_of`).
-    """
-
-    seed: list[int]
-    rng: np.random.Generator
-    total: Any
-    saved: State | None
-    start: State | None
+    seed: list[int]  # of the recipe, and its number: of the streams that its agents share
+    rng: np.random.Generator  # the first of them
+    total: Any  # the sum from its beginning
+    saved: State | None  # of this one, if it goes on
+    start: State | None  # parameters in the place of a start of its own (`Kept.start_of`)
     _saver: Callable[[Restart, State], Saver | None]
 
     def drawn(self, key: str = "rows") -> Any:
@@ -174,35 +143,15 @@ class Restart:
         return loop
 
     def saver(self, **more: Any) -> Saver | None:
-        """Return the saver for the loop; ``more`` is what the recipe wants to have again."""
+        """Return the saver for the loop; ``more`` is what the recipe saves besides."""
         return self._saver(self, more)
 
 
 class Restarts(_Saving, Generic[R]):
-    """Restarts of a recipe.
+    """Restarts of a recipe: those with these ``numbers``, of at most ``max_iter`` iterations each.
 
-    Parameters
-    ----------
-    saver : Saver or None
-        Of the recipe.
-    ledger : Ledger
-        Where all of them are counted.
-    numbers : range
-        Which there are.
-    seed : int
-        Of their streams, beside their numbers.
-    max_iter : int
-        Most iterations of each.
-    kept : Kept
-        What is saved of its runs.
-    callback : callable, optional
-        Its method ``restarting``, if it has one, is told of each: its number from 1, how many there
-        are, and the most iterations.
-
-    Attributes
-    ----------
-    iterations : int
-        Of all that are over.
+    Messages of all are counted in the ledger. The callback's method ``restarting``, if it has one,
+    is called for each: with its number from 1, how many there are, and the most iterations.
     """
 
     def __init__(
@@ -222,7 +171,7 @@ class Restarts(_Saving, Generic[R]):
         self.seed = seed
         self.max_iter = max_iter
         self.kept = kept
-        self.iterations = 0
+        self.iterations = 0  # of all that are over
         self._ran_out = False
         self._going: State | None = None
         self._best: Best[R] | None = None
@@ -239,13 +188,13 @@ class Restarts(_Saving, Generic[R]):
             self._restore()
 
     def _picked(self, state: State) -> dict[int, State]:
-        """Return parameters of the best run up to now, and of the one that goes on."""
+        """Return parameters of the best run up to now, and of the one under way."""
         best, going = state["best"], state["restart"]
         found = {} if best is None else {int(best["restart"]): self.kept.start_of(best)}
         return found | {going: self.kept.start_of(state["going"]["loop"])}
 
     def _restore(self) -> None:
-        """Go on from what was saved."""
+        """Resume from what was saved."""
         kept, number = self.kept, Integer(self.numbers[0], self.numbers[-1])
         saved = self._checked(
             {
@@ -276,7 +225,7 @@ class Restarts(_Saving, Generic[R]):
             )
 
     def outcome(self, began: float) -> State:
-        """Say what the best run and all restarts took, since the recipe began."""
+        """Return what the best run and all restarts took, since the recipe began."""
         best = self._best
         assert best is not None
         return {

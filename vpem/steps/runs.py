@@ -1,6 +1,6 @@
-"""Components that collapsed: how they are found, and where all agents alike put them again.
+"""One run of EM: its parameters, its record, what a checkpoint keeps of both, and its recoveries.
 
-One run of EM: its parameters, its record, and what a checkpoint keeps of both.
+Components that collapse are found, and put at rows by all agents alike (`Reinitialiser`).
 """
 
 from __future__ import annotations
@@ -53,45 +53,20 @@ REINITIALISED_BYTES = 12
 
 @dataclass(frozen=True)
 class Recovery:
-    """A component that collapsed and was re-initialised.
+    """A component that collapsed and was re-initialised, or given up (without a row)."""
 
-    Attributes
-    ----------
-    iteration : int
-        Counted from 1; 0 is the start.
-    component : int
-        Which component.
-    hub : int or None
-        The hub whose root found it; None where sums are masked, so that nobody learns which.
-    reason : str
-        "weight" or "covariance".
-    row : int or None
-        Row its mean was placed at, `DRAWN` where that is a point which was drawn and no row; None
-        when the component was given up with mixing weight zero.
-    """
-
-    iteration: int
+    iteration: int  # counted from 1; 0 is the start
     component: int
-    hub: int | None
-    reason: str
-    row: int | None
+    hub: int | None  # whose root found it; None under masks, so that no agent learns which
+    reason: str  # "weight" or "covariance"
+    row: int | None  # where its mean was placed; `DRAWN`: at a point that is no row
 
 
 class Reinitialiser:
     """Finds components that collapsed and puts their means at rows that all agents draw alike.
 
-    Parameters
-    ----------
-    terms : Terms
-        Of all rows.
-    total : Sum
-        By which agents agree on what they found.
-    draw_row : callable
-        Next row of the stream shared by all agents.
-    recoveries : list of Recovery
-        Where they are noted.
-    over_rows : bool
-        Whether every root has a mixture of its own, of one hub.
+    By ``total`` agents agree on what they found; ``draw_row`` is the next row of the stream shared
+    by all. ``over_rows``: every root has a mixture of its own, of one hub.
     """
 
     def __init__(
@@ -154,7 +129,7 @@ class Reinitialiser:
             give_up = self.counts[component] > MOST_RECOVERIES
             give_up |= reason == "weight" and self.terms.least_rows >= 1
             if give_up:
-                # Whoever has the model reads its mean: it is to be no row's.
+                # The model shows its mean, which therefore must be no row's.
                 centre = self.terms.middle(mixtures[0])
                 self._give_up(component, centre, mixtures[0].n_components, iteration)
             weight = 0.0 if give_up else 1.0 / mixtures[0].n_components
@@ -207,7 +182,7 @@ class Reinitialiser:
     def _collapsed_somewhere(
         self, factors: Sequence[Factors], counts: Sequence[NDArray[np.float64]]
     ) -> dict[int, tuple[int | None, str]]:
-        """Components that collapsed, and why, where nobody may learn in whose hub."""
+        """Components that collapsed, and why, where no agent may learn in which hub."""
         failed = np.any([made.failed.any(axis=1) for made in factors], axis=0)
         few = np.any([self._few(count).any(axis=0) for count in counts], axis=0)
         flags = np.concatenate([np.broadcast_to(failed, few.shape), few])
@@ -227,7 +202,7 @@ class Reinitialiser:
             )
 
     def _check_regular(self, factors: Sequence[Factors]) -> None:
-        """Raise NumericalError where a component is singular that was just re-initialised."""
+        """Raise NumericalError where a component just re-initialised is singular."""
         still: list[tuple[int, int | None]] = [
             (int(copy), self.hubs[hub])
             for made in factors
@@ -254,7 +229,7 @@ class Reinitialiser:
 
     @staticmethod
     def schema(mixture: Mixture) -> dict[str, Schema]:
-        """Say what that must be."""
+        """Return its schema."""
         component = Integer(most=mixture.n_components - 1)
         return {
             "collapsed": [ListOf(component, "C"), ListOf(Integer(1), "C")],
@@ -262,18 +237,18 @@ class Reinitialiser:
         }
 
     def restore(self, state: State) -> None:
-        """Go on from what was kept, which has been checked."""
+        """Resume from a checked state."""
         self.counts.update(zip(*state["collapsed"], strict=True))
         self.given_up.update(zip(*state["given_up"], strict=True))
 
 
 def _named(hub: int | None) -> str:
-    """Name a hub in a sentence, of which it may not be said which."""
+    """Name a hub in a sentence, unless it must not be said which."""
     return "a hub" if hub is None else f"hub {hub}"
 
 
 def _true_in(flags: NDArray[Any]) -> Iterable[tuple[int, int]]:
-    """Places of what holds in a table, mostly nothing."""
+    """Indices of what is true in a table, mostly nothing."""
     return zip(*flags.nonzero(), strict=True) if flags.any() else ()
 
 
@@ -296,7 +271,6 @@ def _placed(
     centre: NDArray[np.float64],
     weight: float,
 ) -> list[Mixture]:
-    """Put one component of every mixture at a centre."""
     return [
         own.reseeded(mixture, component, centre, weight)
         for own, mixture in zip(roots, mixtures, strict=True)
@@ -320,57 +294,36 @@ class Progress:
 class Run:
     """One run of EM.
 
-    Attributes
-    ----------
-    mixtures : list of Density
-        Parameters after the last M-step; over rows those of every root.
-    over_rows : bool
-        Whether roots have parameters of their own.
-    history : list of ndarray of shape (R,)
-        Total log-likelihood as each root finds it in the E-step of each iteration; the first entry
-        belongs to the start. Of a silent root it is nan. Of batches there is an entry a pass.
-    bytes_sent : list of int
-        Payload bytes sent when each entry of the history was known, since the fit began.
-    partitions : list of (int, str)
-        Iterations in which the network fell apart, and how; parameters stayed as they were.
-    lost : list of int
-        Iterations whose sum found a lower log-likelihood than the last, at parameters of which
-        `vpem.steps.accelerate` then made nothing; they have no entry in the history.
-    log_likelihood, log_prior : ndarray of shape (R,)
-        Total log-likelihood of `mixture`, as each root finds it, and its log-density under a prior
-        (0 without any), which the history has in it.
-    converged : bool
-        Whether all roots proposed to stop.
-    recoveries : list of Recovery
-        Components that collapsed.
-    free_energy : list of float
-        Of batches ``F = sum gamma (log g~ - log gamma)`` after the first pass and after every batch
-        since; empty where sums are not exact or steps are stochastic.
-    n_passes : float
-        Rows that batches worked on, in multiples of all of them, without the E-step at the end.
-    last : ndarray of shape (R,) or None
-        Log-likelihood per sample before the first iteration, where the run goes on from another.
-    kept : str
-        What was remembered of every batch: "statistics", "responsibilities", or "nothing".
-    degenerate : list of int
-        Components that are so for any root (`vpem.terms.degenerate`).
+    ``mixtures`` are the parameters after the last M-step; over rows those of every root. Total
+    log-likelihoods (R,) are as each root finds them, a log-prior included in the history.
     """
 
-    mixtures: list[Any]
-    over_rows: bool = False
+    mixtures: list[Any]  # of Density
+    over_rows: bool = False  # roots have parameters of their own
     history: list[NDArray[np.float64]] = field(default_factory=list)
+    """Total log-likelihood (R,) in the E-step of each iteration, the first of the start; nan of an
+    inactive root. Of batches there is an entry a pass."""
     bytes_sent: list[int] = field(default_factory=list)
+    """Payload bytes since the fit began, when each entry of the history was known."""
     partitions: list[tuple[int, str]] = field(default_factory=list)
+    """Iterations in which the network was disconnected, and how; parameters stayed."""
     lost: list[int] = field(default_factory=list)
+    """Iterations whose sum found less than the last, at parameters that `vpem.steps.accelerate`
+    then gave up; they have no entry in the history."""
     log_likelihood: NDArray[np.float64] = field(default_factory=lambda: np.empty(0))
     log_prior: NDArray[np.float64] = field(default_factory=lambda: np.empty(0))
-    converged: bool = False
+    converged: bool = False  # all roots proposed to stop
     recoveries: list[Recovery] = field(default_factory=list)
     free_energy: list[float] = field(default_factory=list)
+    """Of batches ``F = sum gamma (log g~ - log gamma)`` after the first pass and after every batch
+    since; empty where sums are not exact or steps are stochastic."""
     n_passes: float = 0.0
-    kept: str = "nothing"
+    """Rows that batches worked on, in multiples of all, without the E-step at the end."""
+    kept: str = "nothing"  # of every batch: "statistics", "responsibilities", or "nothing"
     last: NDArray[np.float64] | None = None
+    """Log-likelihood per sample (R,) before the first iteration of a run that goes on."""
     degenerate: list[int] = field(default_factory=list)
+    """Components that are so for any root (`vpem.terms.degenerate`)."""
 
     @property
     def mixture(self) -> Any:
@@ -379,11 +332,11 @@ class Run:
 
     @property
     def score(self) -> float:
-        """What the best of several runs has most of: what EM raises, by the first root."""
+        """What the best of several runs maximises: what EM raises, by the first root."""
         return float(self.log_likelihood[0] + self.log_prior[0])
 
     def end(self, roots: Sequence[Terms], total: Sum, found: NDArray[np.float64]) -> None:
-        """Take what the roots find of the parameters in the end, (R,), prior and all."""
+        """Take the final log-likelihoods (R,) of the roots, priors included."""
         check_finite(found, len(self.history))
         both = zip(roots, self.mixtures, strict=True)
         priors = np.array([own.log_prior(mixture) for own, mixture in both])
@@ -409,7 +362,7 @@ class Run:
         callback: Callable[[Progress], None] | None,
         decides: bool = False,
     ) -> bool:
-        """Keep what the roots found, (R,), in the record; whether it changed by less than tol.
+        """Record log-likelihoods (R,) of the roots; whether they changed by less than tol.
 
         Roots agree whether to stop, or whatever else the loop ``decides`` after every sum.
         """
@@ -427,7 +380,7 @@ class Run:
         return small
 
     def is_small(self, terms: Terms, found: NDArray[np.float64], tol: float) -> bool:
-        """Whether what the roots found, (R,), is within tol, or rounding, of what they had."""
+        """Whether log-likelihoods (R,) are within tol, or rounding, of the last ones."""
         before = self.before(terms, found)
         if before is None or np.isinf(found).any():
             return False
@@ -436,7 +389,7 @@ class Run:
         return bool((change < np.maximum(tol, rounding)).all())
 
     def before(self, terms: Terms, found: NDArray[np.float64]) -> NDArray[np.float64] | None:
-        """Return what the roots had found before this, (R,); None in the first iteration of all."""
+        """Log-likelihoods (R,) that roots had found before; None in the first iteration of all."""
         if self.history or self.last is None:
             return self.history[-1] if self.history else None
         same = self.last.shape == found.shape
@@ -444,7 +397,7 @@ class Run:
         return last * terms.total_weight
 
     def check_heard(self) -> None:
-        """Raise NumericalError where there was no iteration in which anything was summed."""
+        """Raise NumericalError if in no iteration anything was summed."""
         if not self.history and self.partitions:
             raise NumericalError(
                 f"the network fell apart in every iteration: {self.partitions[-1][1]}; try more "
@@ -457,7 +410,7 @@ class Run:
         return {"mixtures": states} if self.over_rows else {"mixture": states[0]}
 
     def record(self) -> State:
-        """Return all the rest."""
+        """Return the rest."""
         return {
             "history": list(self.history),
             "log_likelihood": self.log_likelihood,
@@ -473,7 +426,7 @@ class Run:
         }
 
     def recall(self, record: State) -> None:
-        """Take a saved record, which has been checked, for that of this run."""
+        """Take on a saved record, which has been checked."""
         self.history[:] = record["history"]
         self.log_likelihood, self.log_prior = record["log_likelihood"], record["log_prior"]
         self.bytes_sent[:] = record["bytes_sent"]
@@ -505,7 +458,7 @@ class Run:
         own: dict[str, Schema] | None = None,
         by_passes: bool = False,
     ) -> int:
-        """Put all but the parameters together again; returns how many iterations there were.
+        """Restore all but the parameters; returns how many iterations there were.
 
         What was saved is checked before anything is used, what else the loop has saved by ``own``.
         With ``by_passes`` an iteration is a pass over batches.
@@ -540,7 +493,7 @@ def note_partition(
     error: PartitionedError,
     unreliable: str = "links and agents",
 ) -> None:
-    """Note that the network fell apart, or raise NumericalError where it goes on like this."""
+    """Note that the network was disconnected; raise NumericalError if that goes on."""
     partitions.append((iteration, str(error)))
     recent = [number for number, _ in partitions[-MOST_PARTITIONED:]]
     if recent == list(range(iteration - MOST_PARTITIONED + 1, iteration + 1)):
@@ -551,7 +504,7 @@ def note_partition(
 
 
 def mean_over_roots(values: NDArray[np.float64]) -> float:
-    """Mean of what the roots found, of those that took part; nan where none did."""
+    """Mean over the roots that took part; nan where none did."""
     heard = values[~np.isnan(values)]
     return float(heard.mean()) if len(heard) else float("nan")
 
@@ -568,20 +521,11 @@ def check_finite(found: NDArray[np.float64], iteration: int) -> None:
 
 
 class MixtureRuns:
-    """What a checkpoint keeps of the restarts of a mixture's recipe.
+    """What a checkpoint keeps of the restarts of a mixture's recipe (`vpem.steps.restarts.Kept`).
 
-    Parameters
-    ----------
-    terms : FeatureTerms or MixedTerms
-        What is summed; over rows those of all workers.
-    total : Sum
-        How.
-    n_components : int
-        Number of components, K.
-    floor_fits : {"last", "keep"}
-        Whether runs with degenerate components are the best only where all have some.
-    over_rows : bool
-        Whether every root has parameters, and a sample covariance, of its own.
+    ``terms`` are summed, over rows those of all workers. ``floor_fits``: "keep", or runs with
+    degenerate components are the best only where all have some ("last"). ``over_rows``: every root
+    has parameters, and a sample covariance, of its own.
     """
 
     def __init__(
@@ -609,7 +553,7 @@ class MixtureRuns:
         return [self.like.having(one) for one in saved]
 
     def state(self, run: Run) -> State:
-        """Return what is saved of a run that is over."""
+        """Return what is saved of a finished run."""
         return run.parameters() | {"record": run.record()}
 
     def restore(self, state: State) -> Run:
@@ -632,14 +576,14 @@ class MixtureRuns:
 
 
 def _parameters(like: Density, n_roots: int, over_rows: bool) -> dict[str, Schema]:
-    """Say what the parameters of a run are saved as."""
+    """Schema of the parameters of a run."""
     if over_rows:
         return {"mixtures": ListOf(like.schema(), n_roots)}
     return {"mixture": like.schema(n_roots)}
 
 
 def _record(n_components: int, n_samples: int, n_roots: int, *, over: bool) -> Schema:
-    """Say what the record of a run is saved as, which is over or goes on."""
+    """Schema of the record of a run, which is ``over`` or goes on."""
     return {
         "history": ListOf(Array("f8", (n_roots,), nan=True), "L", least=int(over)),
         "log_likelihood": Array("f8", (n_roots if over else 0,)),
