@@ -1,17 +1,15 @@
-"""When a run of FedEM has come to rest: by corrections, which are all that its server ever sees.
+"""FedEM's steps, batches and iterations that noise does not outgrow, and when a run is at rest.
 
-Corrections that become small end a run (`Rest`). Where something is drawn anew in every iteration
-that nothing makes up for (batches; workers or codecs without memories), they never do: the
-statistic ends by moving about a place, and what ends the run is that this place no longer moves by
-more than chance (`Drift`).
+Corrections that become small end a run (`Rest`): they are all that its server ever sees. Where
+something is drawn in every iteration that nothing makes up for (batches; workers or codecs without
+memories), they never do: the statistic ends by moving about a place, and what ends the run is that
+this place no longer moves by more than chance (`Drift`).
 
-Steps of FedEM that noise does not outgrow, their batches, and how many are enough.
-
-Theorems 1 to 3 of Dieuleveut et al. 2021 bound steps by constants that nobody knows: of the
-expected statistics and of the Lyapunov function (`theorem_step` has 1 for all of them). What is
-taken deviates in two ways. Steps do not grow with the number of workers (`step_ceiling`), since
-what only one worker has seen is averaged over nobody; and batches, and loops of variance reduction,
-do not follow the codec (`batches_of`).
+Theorems 1 to 3 of Dieuleveut et al. 2021 bound steps by unknown constants: of the expected
+statistics and of the Lyapunov function (`theorem_step` has 1 for all of them). What is taken
+deviates in two ways. Steps do not grow with the number of workers (`step_ceiling`), since what only
+one worker has seen is not averaged; and batches, and loops of variance reduction, do not follow the
+codec (`batches_of`).
 """
 
 from __future__ import annotations
@@ -19,19 +17,15 @@ from __future__ import annotations
 import warnings
 from dataclasses import dataclass
 from math import ceil, sqrt
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from vpem.errors import Setting, VpemWarning
 from vpem.network.schema import COUNT, NOTHING, Array, Integer, Number, Schema, State
+from vpem.settings import FedSettings
 from vpem.steps.fedem_sums import StepSize, parse_step_size
-
-if TYPE_CHECKING:
-    from vpem.settings import FedSettings
-    from vpem.sums.quantizer import Basis, Quantizer
-
+from vpem.sums.quantizer import Basis, Quantizer
 
 LOOKS = 10
 """Small corrections in a row that a noisy run ends with."""
@@ -50,10 +44,10 @@ CONSTANT = 0.9
 
 
 def looks_needed(noisy: bool, participation: float, inner: int) -> int:
-    """Say how many corrections in a row must be small before a run is at rest.
+    """Return how many corrections in a row must be small before a run is at rest.
 
     Where anything is drawn or quantized (``noisy``) a correction may be small by chance, and every
-    worker, who takes part with this probability, should be heard several times. Within an outer
+    worker, which takes part with this probability, should be heard several times. Within an outer
     loop of VR-FedEM (of ``inner`` iterations, or 0) an error of the workers' estimates stays, which
     the next begins without.
     """
@@ -63,8 +57,7 @@ def looks_needed(noisy: bool, participation: float, inner: int) -> int:
 def stays_noisy(how: FedSettings, most: int, omega: float) -> bool:
     """Whether corrections stay noisy however long a run is.
 
-    ``most`` are rows of the worker that has most, ``omega`` the codec's variance, relative to the
-    message.
+    ``most`` are rows of the worker that has most, ``omega`` the codec's relative variance.
     """
     drawn = how.batch_size is not None and how.batch_size < most
     if drawn and not how.variance_reduction:
@@ -73,23 +66,10 @@ def stays_noisy(how: FedSettings, most: int, omega: float) -> bool:
 
 
 class Rest:
-    """Says when a run is at rest.
+    """Decides when a run is at rest: after ``looks`` small corrections in a row (`looks_needed`).
 
-    Parameters
-    ----------
-    tol : float
-        Largest squared norm of a correction that is small, relative to the statistic's; 0: none is.
-    looks : int
-        Small ones in a row that end a run, from `looks_needed`.
-    basis : Basis or None
-        Units in which norms are taken.
-    drift : Drift, optional
-        Where noise stays: what ends a run besides.
-
-    Attributes
-    ----------
-    count : int
-        Small ones in a row so far.
+    Small is a squared norm of at most ``tol`` times the statistic's, in the units of ``basis``.
+    Where noise stays ``drift`` ends a run besides.
     """
 
     def __init__(
@@ -99,7 +79,7 @@ class Rest:
         self.looks = looks
         self.basis = basis
         self.drift = drift
-        self.count = 0
+        self.count = 0  # small ones in a row so far
 
     def look(
         self,
@@ -110,7 +90,7 @@ class Rest:
     ) -> list[bool]:
         """Whether the correction that moved every root's statistic (R, P) by a step is not small.
 
-        And where noise stays, whether the statistic may still go somewhere.
+        And where noise stays, whether the statistic may still drift.
         """
         moving = [not self._is_small(statistics, moved, step)]
         if self.drift is not None:
@@ -118,7 +98,7 @@ class Rest:
         return moving
 
     def note(self, large: bool, drifting: bool = True) -> tuple[bool, bool]:
-        """Take note of a correction that workers were heard in.
+        """Note a correction in which workers were heard.
 
         Returns whether the run is at rest, and whether that is for noise alone still moves it.
         """
@@ -131,11 +111,11 @@ class Rest:
         return {"count": self.count, "drift": None if self.drift is None else self.drift.state()}
 
     def schema(self) -> Schema:
-        """Return what that must be."""
+        """Return its schema."""
         return {"count": COUNT, "drift": NOTHING if self.drift is None else self.drift.schema()}
 
     def restore(self, state: State) -> None:
-        """Go on from there."""
+        """Resume from a checked state."""
         self.count = state["count"]
         if self.drift is not None:
             self.drift.restore(state["drift"])
@@ -157,43 +137,29 @@ FIELDS = ("length", "quarter", "count", "epochs", "step", "sums")
 
 
 class Drift:
-    """Looks, window by window, whether a statistic that noise keeps moving still goes anywhere.
+    """Tests, window by window, whether a statistic that noise keeps moving still drifts.
 
     A window has four quarters. The mean of the later two is compared with that of the earlier two:
-    the difference has a variance by chance that shows in how far quarters of a half are apart.
-    A drift moves halves four quarters' worth for each quarter, eight times what it adds to that
-    variance. Quarters grow from window to window, until they are long beside the time in which
-    the statistic forgets where it was.
-
-    Parameters
-    ----------
-    shape : tuple of int
-        Of every root's statistic, (R, P).
-    basis : Basis or None
-        Units in which norms are taken.
-
-    Attributes
-    ----------
-    sums : ndarray of shape (4, R, P)
-        Of the statistics of each quarter.
-    length, quarter, count : int
-        Iterations of a quarter, which one it is, and those of it so far.
-    epochs, step : float
-        When the window began.
+    the difference has a variance by chance that shows in how far quarters of a half are apart. A
+    drift moves halves four quarters' worth for each quarter, eight times what it adds to that
+    variance. Quarters grow from window to window, until they are long beside the time in which the
+    statistic forgets where it was. ``shape`` is every root's statistic's, (R, P); norms are in the
+    units of ``basis``.
     """
 
     def __init__(self, shape: tuple[int, ...], basis: Basis | None) -> None:
         self.basis = basis
-        self.sums = np.zeros((4, *shape))
+        self.sums = np.zeros((4, *shape))  # of the statistics of each quarter
+        # Iterations of a quarter, which one it is, and those of it so far.
         self.length, self.quarter, self.count = FIRST, 0, 0
-        self.epochs, self.step = 0.0, 1.0
+        self.epochs, self.step = 0.0, 1.0  # when the window began
 
     def state(self) -> State:
         """Return what has been seen of the window."""
         return {name: getattr(self, name) for name in FIELDS}
 
     def schema(self) -> Schema:
-        """Return what that must be."""
+        """Return its schema."""
         return {
             "length": Integer(1, size="Q"),
             "quarter": Integer(most=3),
@@ -204,12 +170,12 @@ class Drift:
         }
 
     def restore(self, state: State) -> None:
-        """Go on from there."""
+        """Resume from a checked state."""
         for name, value in state.items():
             setattr(self, name, value)
 
     def is_over(self, moved: NDArray[np.float64], step: float, epochs: float) -> bool:
-        """Take note of every root's statistic (R, P); whether a window has shown no drift."""
+        """Note every root's statistic (R, P); whether a window has shown no drift."""
         if self.quarter == self.count == 0:
             self.epochs, self.step = epochs, step
             self.length = max(self.length, ceil(WINDOW_STEPS / step))
@@ -248,7 +214,7 @@ LEAST = 1e-4
 
 
 def noise_of(quantizer: Quantizer) -> float:
-    """Return the omega of what is sent: of error feedback that of noise which keeps as much."""
+    """Omega of what is sent: of error feedback that of noise which keeps as much."""
     omega = quantizer.omega
     return omega / (1.0 - omega) if quantizer.biased else omega
 
@@ -257,7 +223,7 @@ def step_ceiling(omega: float, participation: float, alpha: float | None = None)
     """Find the longest step that noise does not outgrow.
 
     Take a number of the statistic that one worker alone has seen, and which follows the statistic
-    fully: workers unlike each other can come to that, and noise is averaged over nobody. With x the
+    fully: workers unlike each other can come to that, and noise is not averaged. With x the
     distance yet to go and w that of what the worker sends, an iteration is ``x += step (N - x)``
     and ``w -= alpha M - step (N - x)``. M is w with noise of variance ``omega w^2``, with
     probability p, else 0; and ``N = w - M / p``, of variance ``omega_p w^2``, ``omega_p = (1 +
@@ -336,15 +302,15 @@ def batches_of(
 ) -> tuple[int | None, int | None]:
     """Choose batches and outer loops of variance reduction, where they are not given.
 
-    A worker of m rows computes m in an outer loop and 2 b in each of its other iterations: for
-    ``b = sqrt(m / 2)`` in loops of ``k = m / (2 b p)`` as much in both. Theorem 2 of Dieuleveut et
-    al. 2021 asks for ``b >= k / (1 + omega)^2`` and lets loops become longer, and batches smaller,
-    the coarser a codec is, with steps that fall by another ``sqrt(1 + omega)``. Steps are longer
-    here and so loops are not: a codec's noise is of what batches have got wrong too.
+    A worker of m rows computes m in an outer loop and 2 b in each of its other iterations: for ``b
+    = sqrt(m / 2)`` in loops of ``k = m / (2 b p)`` as much in both. Theorem 2 of Dieuleveut et al.
+    2021 requires ``b >= k / (1 + omega)^2`` and lets loops become longer, and batches smaller, the
+    coarser a codec is, with steps that fall by another ``sqrt(1 + omega)``. Steps are longer here
+    and so loops are not: a codec's noise is of the batches' errors too.
 
-    A batch has at least so many rows as second moments need that are not singular (``least``):
-    with fewer, noise leads to other optima than EM. All rows are taken (None) where they are no
-    more than the 2 b that a batch computes: that is FedEM.
+    A batch has at least so many rows as second moments need that are not singular (``least``): with
+    fewer, noise leads to other optima than EM. All rows are taken (None) where they are no more
+    than the 2 b that a batch computes: that is FedEM.
     """
     if batch_size is None:
         loops = 0.0 if inner is None else inner * (participation / (1.0 + omega)) ** 2
@@ -358,24 +324,12 @@ def batches_of(
 
 @dataclass(frozen=True)
 class SafeSteps:
-    """Which steps noise allows a run, and which it takes.
+    """Which steps noise allows a run, and which it takes."""
 
-    Attributes
-    ----------
-    ceiling, safe, theorem : float
-        The longest step that noise does not outgrow, the default, and that of `theorem_step`.
-    taken : str, float or callable
-        What the run takes, as `vpem.steps.fedem_sums.parse_step_size` takes it.
-    batch_size, inner : int or None
-        Batches and outer loops.
-    max_iter : int
-        Most iterations.
-    """
-
-    ceiling: float
-    safe: float
-    theorem: float
-    taken: str | float | StepSize
+    ceiling: float  # the longest step that noise does not outgrow
+    safe: float  # the default
+    theorem: float  # of `theorem_step`
+    taken: str | float | StepSize  # for `vpem.steps.fedem_sums.parse_step_size`
     batch_size: int | None
     inner: int | None
     max_iter: int

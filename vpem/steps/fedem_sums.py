@@ -1,6 +1,6 @@
-"""What FedEM works on and what it leaves behind: the model's protocol, steps, history, result.
+"""What FedEM works on and returns (the model's protocol, steps, history, run), and its sums.
 
-How FedEM's statistic moves: at a server that keeps it, or at every worker on a graph.
+The statistic moves at a server that keeps it (`Central`), or at every worker on a graph (`Local`).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from vpem.terms.units import exponents_of
 Vector = NDArray[np.float64]
 
 FEW = 10
-"""Iterations of which no share is told."""
+"""Iterations below which no share is judged."""
 
 MOST = 0.5
 """Share of the later iterations that project something, beyond which nothing has converged."""
@@ -46,9 +46,9 @@ class StatisticModel(Protocol):
 
     A model may have ``bounds`` (P,), which no worker's statistic is beyond and all know: masked
     sums need them where numbers are beyond a million; and a ``least_batch``, rows of which there
-    must be so many for second moments that are not singular.
-    Expected statistics are linear in the rows, and an M-step that is given a convex combination of
-    them is valid; what noise pushes outside of that set is projected and counted.
+    must be so many for second moments that are not singular. Expected statistics are linear in the
+    rows, and an M-step that is given a convex combination of them is valid; what noise pushes
+    outside of that set is projected and counted.
     """
 
     size: int
@@ -73,7 +73,7 @@ class StatisticModel(Protocol):
     ) -> NDArray[np.float64]:
         """Mean expected statistic (P,) of some of a worker's rows, counted from 0 in it; None: all.
 
-        A worker without rows is never asked.
+        It is never called for a worker without rows.
         """
 
     def maximize(self, statistic: NDArray[np.float64], root: int = 0) -> tuple[Any, int]:
@@ -108,24 +108,11 @@ class StatisticModel(Protocol):
 
 
 def parse_step_size(text: str | float | StepSize) -> StepSize:
-    """Make step sizes of their name.
+    """Parse step sizes: "constant:0.5", "decreasing:0.8,0.6", a number, or a function of k.
 
-    Parameters
-    ----------
-    text : str, float or callable
-        ``constant:0.5``; ``decreasing:0.8,0.6``, which is ``0.8 k^-0.6`` in iteration k, the power
-        from 0 to 1 (``decreasing:0.8`` is ``0.8 k^-0.5``); a number, as text too, which is a
-        constant; or a function of k.
-
-    Returns
-    -------
-    callable
-        The step of iteration k = 1, 2, ...
-
-    Raises
-    ------
-    InputError
-        If there are no such steps, or they are not above 0 and at most 1.
+    The step of iteration k = 1, 2, ... is 0.5, or ``0.8 k^-0.6``, the power from 0 to 1
+    (``decreasing:0.8`` is ``0.8 k^-0.5``). A number, as text too, is a constant. Raises InputError
+    if there are no such steps, or they are not above 0 and at most 1.
     """
     if callable(text):
         return text
@@ -161,39 +148,24 @@ def parse_step_size(text: str | float | StepSize) -> StepSize:
 
 @dataclass
 class FedHistory:
-    """What is known of some iterations, those that were recorded; 0 is the start.
-
-    Attributes
-    ----------
-    iteration : list of int
-        Which ones.
-    epochs : list of float
-        Conditional expectations computed, divided by the number of rows. The passes that record
-        the objective and the mean field are no part of the algorithm and are not counted.
-    bytes_up : list of int
-        Payload bytes sent by workers: to the server, or to each other.
-    bytes : list of int
-        All payload bytes.
-    objective : list of float
-        `StatisticModel.objective` of the current parameters.
-    mean_field : list of float
-        ``||h||^2``, h the mean of the workers' full statistics minus the current one.
-    disagreement : list of float
-        Largest distance of a worker's statistic from their mean, relative to it; 0 at a server.
-    """
+    """What is known of the iterations that were recorded; 0 is the start."""
 
     iteration: list[int] = field(default_factory=list)
     epochs: list[float] = field(default_factory=list)
-    bytes_up: list[int] = field(default_factory=list)
-    bytes: list[int] = field(default_factory=list)
-    objective: list[float] = field(default_factory=list)
+    """Conditional expectations computed, divided by the number of rows. The passes that record the
+    objective and the mean field are no part of the algorithm and are not counted."""
+    bytes_up: list[int] = field(default_factory=list)  # payload sent by workers
+    bytes: list[int] = field(default_factory=list)  # all payload
+    objective: list[float] = field(default_factory=list)  # `StatisticModel.objective`
     mean_field: list[float] = field(default_factory=list)
+    """``||h||^2``, h the mean of the workers' full statistics minus the current one."""
     disagreement: list[float] = field(default_factory=list)
+    """Largest distance of a worker's statistic from their mean, relative to it; 0 at a server."""
 
 
 @dataclass(frozen=True)
 class FedProgress:
-    """What a callback is told after every iteration.
+    """What a callback gets after every iteration.
 
     ``objective`` and ``mean_field`` are None where they were not recorded. ``memories`` (n, P) and
     ``memory`` (P,) are the run's own arrays: to be read, not kept.
@@ -211,76 +183,41 @@ class FedProgress:
 
 @dataclass
 class FedRun:
-    """One run of FedEM.
+    """One run of FedEM."""
 
-    Attributes
-    ----------
-    statistic : ndarray of shape (P,)
-        The last one; on a graph the mean over workers.
-    statistics : ndarray of shape (R, P)
-        As each root has it; R = 1 at a server.
-    parameters
-        Of ``statistic``.
-    history : FedHistory
-        Objective, mean field, epochs and bytes.
-    memories : ndarray of shape (n, P)
-        ``V_i``.
-    memory : ndarray of shape (P,)
-        ``V``, the mean of them that the server keeps.
-    n_iter : int
-        Iterations.
-    epochs : float
-        Conditional expectations computed, divided by the number of rows.
-    projections : int
-        What was projected in all M-steps.
-    converged : bool
-        Whether the run came to rest.
-    in_noise : bool
-        Whether that is since noise, which stays, was all that moved the statistic.
-    alpha : float
-        Step of the memories.
-    omega : float
-        Variance of the codec, relative to the message.
-    projected : list of int
-        Iterations after which something was projected.
-    partitions : list of (int, str)
-        Iterations in which the network fell apart, and how; nothing changed in them.
-    steps : SafeSteps or None
-        Which steps noise allows, and which were taken (`vpem.steps.fedem_steps.SafeSteps`).
-    """
-
-    statistic: Vector
-    statistics: Vector
-    parameters: Any
+    statistic: Vector  # (P,) the last one; on a graph the mean over workers
+    statistics: Vector  # (R, P) as each root has it; R = 1 at a server
+    parameters: Any  # of ``statistic``
     history: FedHistory
-    memories: Vector
-    memory: Vector
+    memories: Vector  # (n, P) ``V_i``
+    memory: Vector  # (P,) ``V``, the mean of them that the server keeps
     n_iter: int = 0
-    epochs: float = 0.0
-    projections: int = 0
+    epochs: float = 0.0  # conditional expectations computed, divided by the number of rows
+    projections: int = 0  # of all M-steps
     converged: bool = False
-    in_noise: bool = False
-    alpha: float = 0.0
-    omega: float = 0.0
+    in_noise: bool = False  # converged since only noise, which stays, moved the statistic
+    alpha: float = 0.0  # step of the memories
+    omega: float = 0.0  # variance of the codec, relative to the message
     partitions: list[tuple[int, str]] = field(default_factory=list)
-    projected: list[int] = field(default_factory=list)
-    steps: Any = None
+    """Iterations in which the network was disconnected, and how; nothing changed in them."""
+    projected: list[int] = field(default_factory=list)  # iterations after which something was
+    steps: Any = None  # `vpem.steps.fedem_steps.SafeSteps`
 
     @property
     def spoiled(self) -> bool:
-        """Whether most of the later iterations asked for what no rows can have."""
+        """Whether most of the later iterations led to statistics that no rows can have."""
         return self.n_iter >= FEW and self.projected_share > MOST
 
     @property
     def projected_share(self) -> float:
-        """Share of the iterations of the later half after which something was projected."""
+        """Share of the later half of the iterations after which something was projected."""
         half = self.n_iter // 2
         late = sum(iteration > half for iteration in self.projected)
         return late / (self.n_iter - half) if self.n_iter else 0.0
 
 
 def weights_of(model: StatisticModel, weighting: str) -> Vector:
-    """What each worker weighs in a mean (n,)."""
+    """Weight of each worker in a mean (n,)."""
     if weighting == "rows":
         share: Vector = model.masses / model.masses.sum()
         return share
@@ -298,14 +235,14 @@ ROOM = 2.0**8
 
 
 class _Keeping:
-    """Who keeps a statistic, by a sum; all roots share one, if nothing else is said."""
+    """Who keeps a statistic, by a sum; all roots share one, unless overridden."""
 
     total: AtServer | Sum
     holders: Placement
     weights: Vector
 
     def take_bounds(self, bounds: Vector | None) -> None:
-        """Take note of what no statistic (P,) is beyond, where that is known."""
+        """Take bounds (P,) that no statistic is beyond, where they are known."""
 
     def add(self, values: Vector) -> Vector:
         """Average a vector a worker (n, P), zero of others', exactly: what all find (P,)."""
@@ -313,52 +250,43 @@ class _Keeping:
         return found
 
     def mean(self, received: Vector, own: Vector) -> Vector:
-        """Average what a root has received of all workers (n, P), of which these are here."""
+        """Average what a root has received of all workers (n, P), of which ``own`` are here."""
         return self.add(own)
 
     def agree(self) -> None:
-        """Nothing is said of stopping: workers hear no more."""
+        """Nothing is sent about stopping: workers hear no more."""
 
     def every(self, values: Vector) -> Vector:
-        """What all roots have, of what this process's do."""
+        """Values of all roots, given this process's."""
         return values
 
     def others(self, worker: int) -> bool:
-        """Whether a root lives in another process: none does, all share one."""
+        """Whether a root lives in another process: all share one, so none does."""
         return False
 
     def count(self, found: int) -> int:
-        """What all roots counted, of what this process's did: they share one."""
+        """Count of all roots, given this process's: they share one."""
         return found
 
     def state(self) -> State:
-        """Return what the sum keeps from one iteration to the next."""
+        """Return what the sum saves from one iteration to the next."""
         return self.total.state()
 
     def schema(self) -> Schema:
-        """Return what that must be."""
+        """Return its schema."""
         return self.total.schema()
 
     def restore(self, state: State) -> None:
-        """Go on from what was kept."""
+        """Resume from a checked state."""
         self.total.restore(state)
 
 
 class Central(_Keeping):
     """A server keeps the statistic and the mean of the memories, as in the paper.
 
-    Parameters
-    ----------
-    total : AtServer
-        The sum at the server, counted and weighted.
-    first, later : Quantizer
-        How first statistics and corrections are sent.
-    participation : float
-        Probability that a worker is active.
-    among : ndarray of int
-        Workers that have rows.
-    rng : Generator
-        Draws active workers and the codec's keys.
+    ``first`` and ``later`` are how first statistics and corrections are sent, ``participation`` the
+    probability that a worker is active, ``among`` those that have rows; ``rng`` draws active
+    workers and the codec's keys.
     """
 
     total: AtServer
@@ -382,7 +310,7 @@ class Central(_Keeping):
         self.workers = Partial(inner, participation, rng, among)
 
     def take_bounds(self, bounds: Vector | None) -> None:
-        """Count numbers in units of powers of two that suit them, where sums are masked."""
+        """Count numbers in units of powers of two that suit the bounds, if sums are masked."""
         if bounds is not None and self.holders.masks is not None:
             self.total.exponents = exponents_of(ROOM * bounds, self.holders.n_agents)
 
@@ -417,7 +345,7 @@ class Central(_Keeping):
         return received
 
     def remember(self, run: FedRun) -> None:
-        """Go on with the memories of a run, which are moved in place."""
+        """Begin with the memories of a run, which are moved in place."""
         self.memory = Memory(self.workers, run.alpha, run.memories, run.memory[None])
 
     def draw(self, size: int) -> NDArray[np.intp]:
@@ -440,23 +368,12 @@ class Central(_Keeping):
 
 
 class Local(_Keeping):
-    """Workers on a graph, each of whom keeps a statistic of its own.
+    """Workers on a graph, each of which keeps a statistic of its own.
 
     Worker i has ``x_i = S_i + step H_i``, ``H_i`` its memory plus its correction, and the network's
     sum gives each its estimate of the mean of them. That mean moves as the server's statistic does,
     and how far workers are apart is mixed away again in every iteration, so that errors of the
     rounds do not pile up. Corrections stay where they are: what is compressed are the rounds.
-
-    Parameters
-    ----------
-    network : Network
-        From `vpem.sums.connect.connect_workers`.
-    weights : ndarray of shape (n,)
-        What each worker weighs in a mean.
-    ledger : Ledger
-        Where messages are counted.
-    participation, among, rng
-        As for `Central`.
     """
 
     total: Sum
@@ -498,11 +415,11 @@ class Local(_Keeping):
         return values
 
     def remember(self, run: FedRun) -> None:
-        """Go on with the memories of a run, which are moved in place."""
+        """Begin with the memories of a run, which are moved in place."""
         self.memory = Memory(self.workers, run.alpha, run.memories)
 
     def draw(self, size: int) -> NDArray[np.intp]:
-        """Draw the active workers, each of whom has a statistic."""
+        """Draw the active workers; each has a statistic."""
         self.workers.draw()
         return self.workers.active
 
@@ -530,7 +447,7 @@ class Local(_Keeping):
         self.total.agree("stopping")
 
     def every(self, values: Vector) -> Vector:
-        """What all roots have, of what this process's do."""
+        """Values of all roots, given this process's."""
         if not self._apart:
             return values
         with about(self.holders.engine, "check"):
@@ -541,7 +458,7 @@ class Local(_Keeping):
         return self._apart and not self.holders.mine(worker)
 
     def count(self, found: int) -> int:
-        """What all roots counted, of what this process's did."""
+        """Count of all roots, given this process's."""
         if not self._apart:
             return found
         return int(self.holders.allreduce(np.array([found]), told=True)[0])
@@ -561,7 +478,7 @@ def statistic_keeper(
     among: NDArray[np.intp],
     rng: np.random.Generator,
 ) -> Central | Local:
-    """Say who keeps the statistic: by the network a server, the root of a tree, or every worker."""
+    """Choose who keeps the statistic: a server, the root of a tree, or every worker."""
     n = len(weights)
     if ledger is None:
         ledger = Ledger(make_graph("star", n) if network is None else network.graph)
@@ -604,7 +521,7 @@ def statistic_keeper(
 
 
 def check_masked(network: Network, codec: Codec | None, participation: float) -> None:
-    """Raise InputError where sums cannot be masked, or would tell more than totals."""
+    """Raise InputError where sums cannot be masked, or would reveal more than totals."""
     if network.agents.masks is None:
         return
     if codec is not None:

@@ -1,26 +1,20 @@
-"""What a private fit publishes: sums with noise, one after the other.
+"""EM with differential privacy: all that a private fit publishes are sums with noise.
 
-Where a private fit of rows starts: found in noisy sums, in which one may search at no cost.
-
-Histograms of each feature give its centre and width; second moments in these units the directions
+Over rows (`run_private`) every release is one sum with noise (`vpem.sums.private.Noisy`); all that
+is computed from it is known to all, and costs nothing more. The start is found in noisy sums, too:
+histograms of each feature give its centre and width; second moments in these units the directions
 in which rows differ most; a histogram over two or three of these (the *sketch*), in which centres
-are searched for from as many starts as one likes, the components.
+are searched for from as many starts as one likes, the components. The statistics of the iterations
+are of residuals about the components as they are known, in units of their own spread, so that the
+noise is measured by what is fitted and not by the bounds (in the spirit of Park, Foulds, Chaudhuri
+and Welling, *DP-EM*, 2017, whose statistics are about zero, and of Biswas, Dong, Kamath and Ullman,
+*CoinPress*, 2020, who clip about an estimate).
 
-EM over rows of which all hear noisy statistics only: a start, and so many iterations.
-
-Every release is one sum with noise (`vpem.sums.private.Noisy`); all that is computed from it is
-known to all, and costs nothing more. The statistics are of residuals about the components as they
-are known, in units of their own spread, so that the noise is measured by what is fitted and not by
-the bounds (in the spirit of Park, Foulds, Chaudhuri and Welling, *DP-EM*, 2017, whose statistics
-are about zero, and of Biswas, Dong, Kamath and Ullman, *CoinPress*, 2020, who clip about an
-estimate).
-
-EM over features with noise in every M-step: what is published of it tells little of one row.
-
-Terms are summed and responsibilities found as ever. Then every hub adds up residuals of its own
-features (`vpem.terms.row_statistics`) and adds noise to the sums, and whoever is first among those
-who have the responsibilities adds noise to the counts, once for all. Parameters are made of noisy
-numbers alone: of one *release* an iteration, of all hubs together, and of those before.
+Over features (`NoisyEM`) terms are summed and responsibilities found as ever. Then every hub adds
+up residuals of its own features (`vpem.terms.row_statistics`) and adds noise to the sums, and the
+first of those that have the responsibilities adds noise to the counts, once for all. Parameters
+are made of noisy numbers alone: of one *release* an iteration, of all hubs together, and of those
+before.
 """
 
 from __future__ import annotations
@@ -147,14 +141,14 @@ def find_start(
 
 
 def shape_of_sketch(n_samples: int, multiplier: float, n_features: int) -> tuple[int, int]:
-    """Return the directions of a sketch, and the cells of each: of few rows, or much noise, few."""
+    """Return directions of a sketch and cells of each: few, of few rows or much noise."""
     cells = 9 * sqrt(n_samples / multiplier)
     q = min(n_features, 3 if cells > 9 * sqrt(CLEARLY) else 2)
     return q, int(np.clip(round(cells ** (1 / q)), 4, MOST_BINS))
 
 
 def n_values_of_start(n_samples: int, multipliers: Sequence[float], layout: Residuals) -> int:
-    """Return how many noisy numbers the releases of a start have, by the multipliers of all."""
+    """Noisy numbers in the releases of a start, by the multipliers of all."""
     d = layout.n_features
     found = N_BINS * d + Residuals("full", 1, d).size
     if layout.n_components > 1:
@@ -164,15 +158,14 @@ def n_values_of_start(n_samples: int, multipliers: Sequence[float], layout: Resi
 
 
 def _spreads(covariances: Vector, kind: str) -> Vector:
-    """Return the spreads of covariances (K, d, d) for a covariance type."""
+    """Spreads of covariances (K, d, d) for a covariance type."""
     spreads = np.stack([spread_of(one) for one in covariances])
     if kind in ("full", "tied"):
         return spreads
     variances = np.einsum("kij,kij->ki", spreads, spreads)
     if kind.endswith("spherical"):
         variances[:] = variances.mean(axis=1, keepdims=True)
-    found: Vector = np.sqrt(variances)
-    return found
+    return np.asarray(np.sqrt(variances))
 
 
 def _overall(releases: Releases, n_samples: int) -> tuple[Vector, Vector]:
@@ -216,7 +209,7 @@ def search_sketch(
 ) -> tuple[Vector, Vector, Vector]:
     """Search the noisy counts of a sketch for components, from many starts.
 
-    Returned are weights (K,), centres (K, q) and covariances (K, q, q) of the best that was found.
+    Returned are weights (K,), centres (K, q) and covariances (K, q, q) of the best.
     """
     width = 2 * REACH / n_bins
     middles = (np.arange(n_bins) + 0.5) * width - REACH
@@ -260,8 +253,7 @@ def spread_of(covariance: Vector) -> Vector:
     """Return the Cholesky factor of a covariance whose eigenvalues are moved within bounds."""
     values, vectors = np.linalg.eigh((covariance + covariance.T) / 2)
     inside = (vectors * np.clip(values, LEAST_SPREAD**2, MOST_SPREAD**2)) @ vectors.T
-    found: Vector = np.linalg.cholesky(inside)
-    return found
+    return np.asarray(np.linalg.cholesky(inside))
 
 
 SHARES = {"histograms": 0.1, "moments": 0.1, "sketch": 0.2}
@@ -285,7 +277,7 @@ def shares_of(n_iter: int, n_components: int) -> list[float]:
 
 
 def length_of(iteration: int, n_iter: int) -> float:
-    """Return the length of the step of an iteration, from 1, of so many: see `run_private`."""
+    """Length of the step of an iteration, from 1: see `run_private`."""
     return 1 / max(1, iteration - n_iter // 2 + 1)
 
 
@@ -338,7 +330,10 @@ def step(parts: Parts, layout: Residuals, message: Vector, n_samples: int, lengt
     steps = length * firsts / counts[:, None]
     norms = np.linalg.norm(steps, axis=1, keepdims=True)
     steps *= LONGEST_STEP / np.maximum(norms, LONGEST_STEP)
-    moved = [_apply(spread, one) for spread, one in zip(parts.spreads, steps, strict=True)]
+    moved = [  # a step in bounded units
+        spread * one if spread.ndim == 1 else spread @ one
+        for spread, one in zip(parts.spreads, steps, strict=True)
+    ]
     means = np.clip(parts.means + np.stack(moved), -1, 1)
     if layout.copies == 1:
         squares = _squares(steps, layout, counts / n_samples).sum(axis=0, keepdims=True)
@@ -355,11 +350,6 @@ def step(parts: Parts, layout: Residuals, message: Vector, n_samples: int, lengt
     return replace(parts, weights=weights, means=means, spreads=np.stack(every))
 
 
-def _apply(spread: Vector, step: Vector) -> Vector:
-    """Return a step of a mean in bounded units."""
-    return spread * step if spread.ndim == 1 else spread @ step
-
-
 def _squares(steps: Vector, layout: Residuals, weights: Vector) -> Vector:
     """What moves of means (K, d) take from second moments, times weights (K,)."""
     if layout.shape == "full":
@@ -372,7 +362,7 @@ def _squares(steps: Vector, layout: Residuals, weights: Vector) -> Vector:
 
 
 def _changed(spread: Vector, change: Vector, is_spherical: bool) -> Vector:
-    """Return the spread of a covariance ``L (I + change) L'``, its eigenvalues within bounds."""
+    """Spread of a covariance ``L (I + change) L'``, its eigenvalues within bounds."""
     if spread.ndim == 1:
         variances = np.square(spread) * np.clip(1 + change, SHRINKS, GROWS)
         found: Vector = np.clip(np.sqrt(variances), LEAST_SPREAD, MOST_SPREAD)
@@ -423,7 +413,7 @@ class NoisyEM:
         return k + sum(layout.size - k for layout in layouts)
 
     def least_scale(self, multiplier: float) -> int:
-        """Return the least scale of noise, in units of the grid, of a noise multiplier."""
+        """Least scale of noise, in units of the grid, of a noise multiplier."""
         starting, going = (
             scales_of_hubs(self.blocks.widths, self.kind, k) for k in (1, self.n_components)
         )
@@ -586,7 +576,7 @@ class NoisyEM:
 
 
 def _middle(kind: str, columns: slice) -> Parts:
-    """Return one component in the middle of the bounds, a quarter of their width wide."""
+    """One component in the middle of the bounds, a quarter of their width wide."""
     width = columns.stop - columns.start
     spread = np.full(width, 0.5)
     diagonal = is_diagonal(kind) or width == 0
@@ -595,13 +585,13 @@ def _middle(kind: str, columns: slice) -> Parts:
 
 
 def _weights(weights: Vector) -> Parts:
-    """Return components of no features: their mixing weights."""
+    """Components of no features: their mixing weights."""
     nothing = np.empty((len(weights), 0))
     return Parts(weights, nothing, nothing, "diag")
 
 
 def _apart(whole: Parts, directions: Vector) -> Parts:
-    """Return components about the mean of one, each in a direction (K, d_b)."""
+    """Components about the mean of one, each in a direction (K, d_b)."""
     k, spread = len(directions), whole.spreads[0]
     steps = directions * spread if spread.ndim == 1 else directions @ spread.T
     means = np.clip(whole.means + steps, -1.0, 1.0)

@@ -1,13 +1,11 @@
-"""Greedy k-means++ (Arthur and Vassilvitskii 2007), over features and over rows.
+"""Where EM starts: greedy k-means++ over features and over rows, and what users give.
 
-Rows are drawn far from each other: each in proportion to its potential, the squared distance to the
-nearest row that is chosen. Of several trials the one that leaves the least potential is kept.
-
-Where EM starts, over features that no agent may show: by shared rows and by the same sum.
-
-Where EM starts if some rows are labelled: at their means, and for other components as usual.
-
-Starts of which some parameters are given, and what a fit that goes on judges its change by.
+In k-means++ (Arthur and Vassilvitskii 2007) rows are drawn far from each other: each in proportion
+to its potential, the squared distance to the nearest row that is chosen. Of several trials the one
+that leaves the least potential is kept. Over features, which no agent may show, starts are found by
+shared rows and by the same sum as EM; if some rows are labelled, at their means, and for other
+components as usual (`start_at_labels`). Of a `GivenStart` some parameters are given, and what a fit
+that is resumed judges its change by.
 """
 
 from __future__ import annotations
@@ -15,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -38,24 +36,8 @@ MANY_WORKERS = 16
 """Workers from which on their sums are taken in one call, row by row and not in pairs."""
 
 
-class Potential(Protocol):
-    """Squared distances of all rows to the nearest of those that are chosen."""
-
-    def look(self, rows: Sequence[int]) -> int:
-        """Measure from rows that were drawn: which of them leaves the least potential."""
-
-    def keep(self, trial: int, chosen: Sequence[int]) -> None:
-        """Take one of these for chosen."""
-
-    def left(self) -> bool:
-        """Whether any row is away from all that are chosen."""
-
-    def draw(self, count: int) -> list[int]:
-        """Draw rows, which all agents then know."""
-
-
 def _seed(
-    potential: Potential,
+    potential: _OverFeatures | _OverRows,
     total: Sum,
     n_components: int,
     stream: RowStream,
@@ -63,7 +45,11 @@ def _seed(
     tell: Callable[[str], None] | None,
     begun: bool = False,
 ) -> NDArray[np.intp]:
-    """Choose rows (K,); the first at random, unless something is ``begun`` with."""
+    """Choose rows (K,); the first at random, unless something is ``begun`` with.
+
+    Of rows that all agents know ``look`` measures which leaves the least potential, and ``keep``
+    takes one of these for chosen.
+    """
     if n_trials is None:
         n_trials = 2 + int(np.log(n_components))
     chosen: list[int] = []
@@ -114,8 +100,8 @@ def seed_features(
 ) -> NDArray[np.intp]:
     """Choose rows (K,) by the first root's sums of squared distances over hubs.
 
-    ``tell`` is told of every row that is chosen. With centres ``near`` (L, d), in block order, only
-    K - L rows are chosen, far from these, too.
+    ``tell`` gets a message for every row that is chosen. With centres ``near`` (L, d), in block
+    order, only K - L rows are chosen, far from these, too.
     """
     total = in_units_of_squares(terms, total)
     potential = _OverFeatures(terms, total, stream)
@@ -137,7 +123,6 @@ class _OverFeatures:
         self.trials: list[Floats] = []
 
     def begin(self, centres: NDArray[np.float64]) -> None:
-        """Measure from centres that are chosen already."""
         for some, distances in summed_distances(self.terms, self.total, centres):
             if self.total.roots.mine(0):
                 if self.nearest is None:
@@ -189,7 +174,7 @@ def seed_rows(
     n_trials: int | None = None,  # drawn a step; 1: as published; None: 2 + log K
     n_threads: int = 1,
     observed: NDArray[np.uint8] | None = None,
-    tell: Callable[[str], None] | None = None,  # told of every row that is chosen
+    tell: Callable[[str], None] | None = None,  # gets a message for every row that is chosen
 ) -> NDArray[np.intp]:
     """Choose rows of those (m_i, d) that each of the workers holds; return their numbers (K,).
 
@@ -301,18 +286,18 @@ Tell = Callable[[str], None]
 
 
 def teller(callback: Any) -> Tell | None:
-    """Return what a callback has to be told of a start, its method ``starting``, if it has one."""
+    """Return a callback's method ``starting``, which gets messages of a start, if it has one."""
     found: Tell | None = getattr(callback, "starting", None)
     return found
 
 
 def sample_size(n_components: int, widest: int) -> int:
-    """Return how many rows a start looks at of more."""
+    """Rows that a start looks at if there are more."""
     return max(SAMPLE_ROWS, ROWS_A_FEATURE * n_components * widest)
 
 
 def step_of_lloyd(tell: Tell | None) -> Callable[[int, float, int], None] | None:
-    """Return a callback of Lloyd's iterations that says how far a start is."""
+    """Return a callback of Lloyd's iterations that reports how far a start is."""
     if tell is None:
         return None
     return lambda iteration, *_: tell(
@@ -352,7 +337,10 @@ def draw_start(
     rows = numbers[places]
     if init == "k-means++":
         return terms.start(some.at_rows(places)), rows
-    pace = Pace(tolerances=_tolerances(view))
+    # Each hub's part (B,) of the squared shift that the centres may still make.
+    of_hubs = np.bincount(view.blocks.block_of, _variances(view), view.blocks.n_blocks)
+    tolerances = (LLOYD_TOLERANCE / view.n_features * of_hubs).astype(np.float64)
+    pace = Pace(tolerances=tolerances)
     run = lloyd_features(
         view, total, view.at_rows(places), own, max_iter=MOST_LLOYD_OF_START, pace=pace,
         kind="setup", fill=not is_diagonal(terms.covariance_type),
@@ -361,15 +349,8 @@ def draw_start(
     return _from_clusters(some, total, run), rows
 
 
-def _tolerances(terms: FeatureTerms) -> NDArray[np.float64]:
-    """Each hub's part (B,) of the squared shift that the centres of a start may still make."""
-    blocks = terms.blocks
-    of_hubs = np.bincount(blocks.block_of, _variances(terms), blocks.n_blocks)
-    return (LLOYD_TOLERANCE / terms.n_features * of_hubs).astype(np.float64)
-
-
 def _variances(terms: FeatureTerms) -> NDArray[np.float64]:
-    """Variance of each feature (d,), or of what there is of it."""
+    """Variance of each feature (d,), over its observed values."""
     if isinstance(terms, MissingTerms):
         return terms.spread
     about = terms.at_rows(np.zeros(1, dtype=np.intp))[0]
@@ -436,7 +417,7 @@ def start_at_labels(
 
 
 def _means(own: list[Any], total: Sum, n_components: int) -> list[NDArray[np.float64]]:
-    """Return means (K, d) of labelled rows, as each of these terms has features."""
+    """Means (K, d) of labelled rows, as each of these terms has features."""
     terms = own[0]
     shape = (len(total.holders.own), n_components)
     dtype = f"f{terms.itemsize}"
@@ -493,7 +474,7 @@ class GivenStart:
 
     @classmethod
     def of(cls, init: Any) -> GivenStart:
-        """Return a start as such, whatever form it has."""
+        """Wrap any form of a start."""
         return init if isinstance(init, cls) else cls(init)
 
     @classmethod
@@ -578,7 +559,7 @@ def _weights(values: ArrayLike, n_components: int) -> Vector:
 
 
 def _covariances(values: ArrayLike, covariance_type: str, k: int, d: int) -> Vector:
-    """Return covariances as a mixture of one block has them, of precisions as users give them."""
+    """Covariances as a mixture of one block has them, of precisions as users give them."""
     name = "precisions_init"
     copies = () if is_tied(covariance_type) else (k,)
     inner: tuple[int, ...] = (d,) if is_diagonal(covariance_type) else (d, d)
