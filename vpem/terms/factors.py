@@ -1,29 +1,25 @@
-"""What hubs know of factors that they share, and what is known of them once that is added up.
+"""Factors that hubs share: a mixture whose components correlate across hubs, and its E- and M-step.
 
-Given its own features alone hub b has of the factors of component k the precision
-``G_b = L_b' Psi_b^-1 L_b`` and of a row ``u_b = L_b' Psi_b^-1 (x_b - mu_b)``, beside the noise's
-term ``c_b = (x_b - mu_b)' Psi_b^-1 (x_b - mu_b) + log|Psi_b|``. All three add up over hubs. With
-their sums G, U, C and ``B = (I + G)^-1``:
+Given its own features alone hub b has of the factors of component k the precision ``G_b = L_b'
+Psi_b^-1 L_b`` and of a row ``u_b = L_b' Psi_b^-1 (x_b - mu_b)``, beside the noise's term ``c_b =
+(x_b - mu_b)' Psi_b^-1 (x_b - mu_b) + log|Psi_b|``. All three add up over hubs. With their sums G,
+U, C and ``B = (I + G)^-1``:
 
     -2 log p(x) = C - U' B U - log|B| + d log 2 pi,   E f = B U,   cov f = B
 
 which is the identity of Woodbury for a covariance ``L L' + Psi`` with block-diagonal Psi.
 
-A mixture whose components have factors that hubs share: what correlates across them.
-
-Hubs that share factors: the E-step on sums of what they know, and the M-step of each.
-
 The M-step of a hub is the regression of its own features on ``[1, E f]``, with ``cov f`` added to
-the second moments of the factors (Ghahramani and Hinton 1996). See `vpem.terms.factors` for what
-is summed.
+the second moments of the factors (Ghahramani and Hinton 1996).
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -37,38 +33,18 @@ from vpem.terms.mixture import Factors, Mixture, block_views, factorise
 from vpem.terms.statistics import Statistics
 from vpem.terms.units import Scaling
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from vpem.network.partition import Blocks
-
-
 Vector = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
 class LoadedFactors(Factors):
-    """What the E-step needs of a mixture with factors; of its noise as `Factors` has it.
-
-    Attributes
-    ----------
-    blocks : Blocks
-        Features of each hub.
-    projections : ndarray of shape (d, K q)
-        ``Psi^-1 L``, in block order.
-    centre : ndarray of shape (d,)
-        A point near to all means, which is taken off rows before they are projected.
-    offsets : ndarray of shape (B, K q)
-        ``L' Psi^-1 (mu - centre)`` of each hub.
-    grams : ndarray of shape (B, K, q, q)
-        ``G = L' Psi^-1 L`` of each hub, in float64.
-    """
+    """What the E-step needs of a mixture with factors; of its noise as `Factors` has it."""
 
     blocks: Blocks
-    projections: Floats
-    centre: Floats
-    offsets: Floats
-    grams: Vector
+    projections: Floats  # (d, K q) ``Psi^-1 L``, in block order
+    centre: Floats  # (d,) near to all means; taken off rows before they are projected
+    offsets: Floats  # (B, K q) ``L' Psi^-1 (mu - centre)`` of each hub
+    grams: Vector  # (B, K, q, q) ``G = L' Psi^-1 L`` of each hub, in float64
 
     @classmethod
     def of(cls, mixture: FactorMixture, dtype: DTypeLike) -> Self:
@@ -125,18 +101,10 @@ class LoadedFactors(Factors):
 
 @dataclass(frozen=True)
 class Posterior:
-    """What is known of the factors of any row of a component.
+    """What is known of the factors of any row of a component."""
 
-    Attributes
-    ----------
-    covariances : ndarray of shape (R, K, q, q)
-        ``B = (I + G)^-1``, as each root finds it; R = 1 where all share one sum.
-    log_dets : ndarray of shape (R, K)
-        ``log|B|``.
-    """
-
-    covariances: Vector
-    log_dets: Vector
+    covariances: Vector  # (R, K, q, q) ``B = (I + G)^-1`` of each root; R = 1 where all share one
+    log_dets: Vector  # (R, K) ``log|B|``
 
     @classmethod
     def of(cls, grams: Vector) -> Self:
@@ -169,30 +137,23 @@ FACTS = "{n_components:component}, {n_features:feature}, {covariance_type}, {n_f
 class FactorMixture(Mixture, facts=FACTS):
     """A mixture of factor analysers whose noise is block-diagonal over hubs.
 
-    Of component k the features of hub b are ``x_b = mu_kb + L_kb f + e_b`` with factors
-    ``f ~ N(0, I_q)`` that all hubs share and noise ``e_b ~ N(0, Psi_kb)`` of the hub's own, so that
-    the covariance of all features is ``L_k L_k' + diag(Psi_k1, ..., Psi_kB)`` (Ghahramani and
-    Hinton 1996, with blocks in the place of a diagonal).
-
-    Parameters
-    ----------
-    blocks, covariance_type, weights, means, scaling
-        As for `Mixture`.
-    covariances : ndarray
-        Of the noise, in scaled units, shaped as for `Mixture`.
-    loadings : ndarray of shape (K, d, q)
-        In block order, in scaled units. They are known up to a rotation of the factors.
+    Of component k the features of hub b are ``x_b = mu_kb + L_kb f + e_b`` with factors ``f ~ N(0,
+    I_q)`` that all hubs share and noise ``e_b ~ N(0, Psi_kb)`` of the hub's own, so that the
+    covariance of all features is ``L_k L_k' + diag(Psi_k1, ..., Psi_kB)`` (Ghahramani and Hinton
+    1996, with blocks in the place of a diagonal). ``covariances`` are those of the noise, and
+    ``loadings`` (K, d, q), in block order and scaled units, are known up to a rotation of the
+    factors.
     """
 
     loadings: NDArray[np.float64]
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        wanted = (self.n_components, self.n_features)
-        if self.loadings.ndim != 3 or self.loadings.shape[:2] != wanted:
+        k, d = self.n_components, self.n_features
+        if self.loadings.ndim != 3 or self.loadings.shape[:2] != (k, d):
             raise InputError(
-                f"loadings of {wanted[0]} components over {wanted[1]} features must have shape "
-                f"({wanted[0]}, {wanted[1]}, q), got {self.loadings.shape}"
+                f"loadings of {k} components over {d} features must have shape "
+                f"({k}, {d}, q), got {self.loadings.shape}"
             )
 
     @property
@@ -203,8 +164,7 @@ class FactorMixture(Mixture, facts=FACTS):
     @property
     def explained(self) -> NDArray[np.float64]:
         """Variances (K, d) of features by factors that hubs share, in block order."""
-        found: NDArray[np.float64] = np.square(self.loadings).sum(axis=2)
-        return found
+        return np.asarray(np.square(self.loadings).sum(axis=2))
 
     @property
     def located(self) -> NDArray[np.float64]:
@@ -243,8 +203,7 @@ class FactorMixture(Mixture, facts=FACTS):
     @property
     def assembled_loadings(self) -> NDArray[np.float64]:
         """Loadings (K, d, q) in the user's order and units."""
-        found: NDArray[np.float64] = self.loadings[:, self.blocks.position]
-        return found * self.scaling.scale[:, None]
+        return np.asarray(self.loadings[:, self.blocks.position] * self.scaling.scale[:, None])
 
     @property
     def assembled_noise(self) -> NDArray[np.float64]:
@@ -321,8 +280,8 @@ class FactorMixture(Mixture, facts=FACTS):
     ) -> tuple[Floats, NDArray[np.float64] | float]:
         """Return what the term of all hubs together is, (1, m, K); see `Density.terms_of`.
 
-        Of rows with missing values those with the same ones are looked at together, each by the
-        marginal of what is there.
+        Of rows with missing values those with the same ones are evaluated together, each by the
+        marginal of what is observed.
         """
         if not there.all():
             return self._terms_of_patterns(values, there)

@@ -1,8 +1,7 @@
-"""What every kind of local terms answers to.
+"""Terms of data split by features: what each hub adds to the sum, and how it updates its own block.
 
-What is the same for all terms of data split by features, whatever the densities are.
-
-Data split by features: what each hub adds to the sum, and how it updates its own block.
+`Terms` is what every kind of local terms answers to, and `RowTerms` what is the same for all,
+whatever the densities are; `FeatureTerms` are those of Gaussian mixtures.
 """
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from copy import copy
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Protocol, Self
+from typing import Any, Protocol, Self
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -27,12 +26,6 @@ from vpem.terms.mixture import Factors, Mixture, block_views, factorise
 from vpem.terms.rows import Arranges, Known, Rows, arrange_rows
 from vpem.terms.statistics import BlockStatistics, Statistics
 from vpem.terms.units import FLOOR, Scaling
-
-if TYPE_CHECKING:
-    from vpem.network.partition import Blocks
-    from vpem.terms.mixture import Factors, Mixture
-    from vpem.terms.rows import Rows
-    from vpem.terms.statistics import Statistics
 
 
 class Terms(Protocol):
@@ -83,7 +76,7 @@ class Terms(Protocol):
         mix: NDArray[np.float64],
         statistics: Statistics | None,
     ) -> NDArray[np.float64]:
-        """Do it all in one pass for the sum ``mix @ terms``: log-likelihood (R,)."""
+        """All of it in one pass for the sum ``mix @ terms``: log-likelihood (R,)."""
 
     def empty(self, centres: NDArray[np.float64], n_roots: int) -> Statistics:
         """Statistics of no rows."""
@@ -134,14 +127,14 @@ class BatchTerms(Terms, Protocol):
     """What batches need of the terms besides."""
 
     tells_expected: bool
-    """Whether `expected` can tell log-densities from statistics."""
+    """Whether `expected` finds log-densities from statistics."""
 
     @property
     def by_responsibilities(self) -> bool:
         """Whether rows and their responsibilities are all that statistics are made of."""
 
     def part(self, rows: slice, following: slice | None = None) -> Terms:
-        """Terms of a run of rows, counted from 0 in it; which rows will be wanted next."""
+        """Terms of a run of rows, counted from 0 in it; ``following`` is read next."""
 
     def recentred(self, statistics: Statistics, centres: Floats) -> Statistics:
         """Return the same statistics about other centres (K, d)."""
@@ -152,7 +145,7 @@ class BatchTerms(Terms, Protocol):
         """Return the statistics with those hubs' (B,) part taken from other ones."""
 
     def enough(self, counts: NDArray[np.float64]) -> NDArray[np.bool_]:
-        """Whether so many rows a component (R, K) are enough for an M-step, in each root's eyes."""
+        """Whether so many rows a component (R, K) are enough for an M-step of each root."""
 
     def update_early(self, statistics: Statistics, row: float) -> Mixture:
         """Parameters from statistics in which `enough` rows count, each of them this much."""
@@ -278,27 +271,11 @@ def lightest_of(row_weights: NDArray[np.float64]) -> float:
 class FeatureTerms(RowTerms, BlockStatistics):
     """Local terms of data split by features over hubs, Valdeira et al., sections 5 and 6.
 
-    Parameters
-    ----------
-    X : ndarray or FileMatrix of shape (M, d)
-        In the user's order and units.
-    blocks : Blocks
-        Features of each hub.
-    covariance_type : str
-        One of `vpem.settings.COVARIANCE_TYPES`.
-    scaling : Scaling
-        Units to fit in.
-    row_weights : ndarray of shape (M,)
-        Weight of each row, positive.
-    reg_covar : float
-        Added to the diagonal of every covariance, in the units of fitting squared.
-    n_threads : int
-        Threads of the kernels.
-    dtype : dtype
-        Precision of the data and of the terms; statistics are kept in float64.
-    skip_negligible : bool
-        Leave rows out of a component's moments where their responsibility is so small (below
-        `NEGLIGIBLE` / M) that all of them together are below the rounding of one row's weight.
+    X (M, d) is in the user's order and units, ``scaling`` the units to fit in, squared those of
+    ``reg_covar``, which is added to the diagonal of every covariance. ``dtype`` is the precision of
+    the data and of the terms; statistics are kept in float64. ``skip_negligible`` leaves rows out
+    of a component's moments where their responsibility is so small (below `NEGLIGIBLE` / M) that
+    all of them together are below the rounding of one row's weight.
     """
 
     constant_in_sums = False

@@ -1,11 +1,7 @@
-"""Expected statistics of blocks of which rows miss values, and parameters from them.
-
-Data split by features of which values are missing: each hub adds what it can see.
+"""Data split by features of which values are missing: each hub adds what it can see.
 
 With block-diagonal covariance a hub's term is the log-density of the values it has of its block,
 and nothing where it has none; the M-step of a block takes the rows of which it has something.
-
-The nearest of some centres.
 """
 
 from __future__ import annotations
@@ -21,11 +17,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from vpem._core.assign import nearest_rows
 from vpem._core.covariances import covariances_full
-from vpem._core.missing import (
-    marginal_diag,
-    marginal_moments_diag,
-    marginal_moments_full,
-)
+from vpem._core.missing import marginal_diag, marginal_moments_diag, marginal_moments_full
 from vpem._core.threads import one_blas_thread
 from vpem.checks import Floats, row_blocks
 from vpem.network.partition import Blocks
@@ -54,27 +46,24 @@ class MissingFactors(Factors):
 class MissingBlockStatistics(BlockStatistics):
     """`BlockStatistics` in which a block, or a feature, has seen fewer rows than a component.
 
-    Attributes
-    ----------
-    share : ndarray of shape (d,) where covariances are diagonal, else (B,)
-        Part of the rows' weight that has a feature, or something of a block.
-    least_seen : float
-        Effective rows that a block needs of a component to change its parameters.
+    ``share`` is the part of the rows' weight that has a feature (d,), where covariances are
+    diagonal, or something of a block (B,). A block changes parameters of a component of which it
+    has seen ``least_seen`` effective rows.
     """
 
     share: NDArray[np.float64]
     least_seen: float
 
     def _expecting(self, centres: Floats) -> MissingFactors:
-        """Return what values are expected by, of as many components as there are centres (K, d)."""
+        """Parameters by which values are expected, of as many components as centres (K, d)."""
         raise NotImplementedError
 
     @property
     def by_responsibilities(self) -> bool:
         """Whether rows and their responsibilities are all that statistics are made of.
 
-        Where features of a block depend on each other, missing ones are expected by the parameters
-        of the time.
+        Where features of a block depend on each other, missing ones are expected by the current
+        parameters.
         """
         return self._is_diagonal
 
@@ -134,8 +123,7 @@ class MissingBlockStatistics(BlockStatistics):
         assert isinstance(statistics, MissingStatistics)
         seen = statistics.seen
         if not self._is_diagonal:
-            found: NDArray[np.float64] = (factors.log_dets.astype(np.float64).T * seen).sum(axis=1)
-            return found
+            return np.asarray((factors.log_dets.astype(np.float64).T * seen).sum(axis=1))
         covariances = mixture.covariances
         logs = np.log(np.where(covariances > 0, covariances, 1.0))
         return self._over_hubs(logs * seen)
@@ -149,7 +137,7 @@ class MissingBlockStatistics(BlockStatistics):
         return self._updated(statistics, np.array(self.least_seen))
 
     def update_early(self, statistics: Statistics, row: float) -> Mixture:
-        """Parameters from statistics of few rows; where a block has not `enough`, as they were."""
+        """Parameters from statistics of few rows; of blocks with less than `enough`, as before."""
         widths = 1 if self._is_diagonal else self.blocks.widths[:, None]
         return self._updated(statistics, row * enough_rows(widths))
 
@@ -196,16 +184,14 @@ class MissingBlockStatistics(BlockStatistics):
         if self.covariance_type.endswith("spherical"):
             value, total = (self._over_blocks(np.maximum(part, 0.0)) for part in (value, total))
         found = np.maximum(value / np.where(total > 0, total, 1.0), 0.0) + self.reg_covar
-        kept: NDArray[np.float64] = np.where(total < least, before.covariances, found)
-        return kept
+        return np.where(total < least, before.covariances, found)
 
     def _over_blocks(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Sum over the features of each block, told to each of them; (n, d)."""
+        """Sum over the features of each block, repeated for each of them; (n, d)."""
         sums = np.zeros((len(values), self.blocks.n_blocks))
         for own, row in zip(sums, values, strict=True):
             np.add.at(own, self.blocks.block_of, row)
-        found: NDArray[np.float64] = sums[:, self.blocks.block_of]
-        return found
+        return sums[:, self.blocks.block_of]
 
 
 LEAST_SEEN = 0.5
@@ -218,45 +204,21 @@ LEAST_VARIANCE = 1e-100
 
 @dataclass
 class _Found:
-    """What is found once of some rows, by which values are there.
+    """What is computed once from the pattern of missing values of some rows."""
 
-    Attributes
-    ----------
-    plans : dict
-        In which order the rows of a chunk are worked on.
-    split : list of MissingTerms
-        Rows that miss nothing, and the others.
-    parts : dict
-        The same of runs of these rows.
-    """
-
-    plans: dict[tuple[int, int], Plan] = field(default_factory=dict)
-    split: list[MissingTerms] = field(default_factory=list)
-    parts: dict[tuple[int, int], _Found] = field(default_factory=dict)
+    plans: dict[tuple[int, int], Plan] = field(default_factory=dict)  # of chunks
+    split: list[MissingTerms] = field(default_factory=list)  # complete rows, and the others
+    parts: dict[tuple[int, int], _Found] = field(default_factory=dict)  # of runs of these rows
 
 
 class MissingTerms(MissingBlockStatistics, FeatureTerms):
     """Local terms of data that miss values, which are integrated out.
 
-    Parameters
-    ----------
-    X : ndarray of shape (M, d)
-        In the user's order and units; NaN where a value is missing. Every row and every column has
-        a value.
-    blocks, covariance_type, scaling, row_weights, reg_covar, n_threads, dtype, skip_negligible
-        As for `vpem.terms.features.FeatureTerms`.
-    add : callable
-        Adds what every process finds of its own rows, where several have some.
-    reach : Reach, optional
-        What is known of all rows already, in units of fitting, which then nothing is added up for.
-
-    Attributes
-    ----------
-    observed : ndarray of shape (M, d)
-        1 where a value is there, in block order.
-    centre, spread : ndarray of shape (d,)
-        Mean and variance of the values that are there. Missing values of rows that become means are
-        filled by the mean.
+    X (M, d) is NaN where a value is missing; every row and every column has a value. ``add`` adds
+    what every process finds of its own rows, where several have some; of rows in ``reach``, in
+    units of fitting, all is known already. ``observed`` (M, d), in block order, is 1 where a value
+    is present; ``centre`` and ``spread`` (d,) are mean and variance of these. Missing values of
+    rows that become means are filled by the mean.
     """
 
     def __init__(
@@ -291,7 +253,7 @@ class MissingTerms(MissingBlockStatistics, FeatureTerms):
         self._latest: MissingFactors | None = None
 
     def _look(self, data: Floats, add: Add) -> None:
-        """Find shares, means and variances of what there is of the rows of all processes.
+        """Find shares, means and variances of the observed values of the rows of all processes.
 
         In ``data`` what is missing is 0.
         """
@@ -310,7 +272,7 @@ class MissingTerms(MissingBlockStatistics, FeatureTerms):
         self.spread = add(self.spread) / safe
 
     def _know(self, reach: Reach) -> None:
-        """Take these from what is known; features are one block, of which every row has some."""
+        """Take these from ``reach``; features are one block, of which every row has some."""
         order = self.blocks.order
         assert reach.there is not None
         self._there = (reach.mass * reach.there)[order]

@@ -1,6 +1,6 @@
-"""The M-step of FedEM: from a mean statistic to a mixture, whatever noise has made of it.
+"""A Gaussian mixture as a model of mean statistics: what FedEM's workers compute of their rows.
 
-A Gaussian mixture as a model of mean statistics: what FedEM's workers compute of their rows.
+The M-step makes a mixture of a mean statistic, whatever noise has made of it (`StatisticMap`).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Vector = NDArray[np.float64]
 
 FLOOR = 1e-4
 """Least variance in any direction, relative to the features' own variances, where statistics are
-noisy: noise can ask for less, or for a negative one."""
+noisy: noise can lead to less, or to a negative one."""
 
 LEAST = 1e-12
 """The same where they are exact, for what rounding has left without variance."""
@@ -42,77 +42,42 @@ EMPTY = 1e-10
 
 @dataclass(frozen=True)
 class Moments:
-    """What all workers know of the data.
-
-    Attributes
-    ----------
-    scaling : Scaling
-        How the units of fitting, y, come from the user's; y is about the mean.
-    second : ndarray of shape (d, d)
-        ``mean y y^T`` over all rows, each weighing as in the algorithm's means. Where values are
-        missing they are filled by the mean, and have the variance of those that are there.
-    there : ndarray of shape (d,) or None
-        Share of the rows that have a value of each feature; None: all have all.
-    """
+    """What all workers know of the data."""
 
     scaling: Scaling
+    """How the units of fitting, y, come from the user's; y is about the mean."""
     second: Vector
+    """``mean y y^T`` (d, d) over all rows, each weighing as in the algorithm's means. Missing
+    values are filled by the mean, and have the variance of those that are there."""
     there: Vector | None = None
+    """Share of the rows (d,) that have a value of each feature; None: all have all."""
 
 
 class StatisticMap:
     """The map from a mean statistic to the parameters of a Gaussian mixture.
 
     With a covariance a component the statistic is ``(mean g_k, mean g_k y, mean g_k y y^T)``, of
-    symmetric matrices the lower half; for "diag" ``mean g_k y^2`` and for "spherical"
-    ``mean g_k |y|^2``. With one covariance for all, or a known one, it is ``(mean g_k,
-    mean g_k y)``: ``mean y y^T`` does not depend on parameters and is known from the setup
-    (Dieuleveut et al. 2021, F.1). y is in the units of fitting, which are about the mean.
+    symmetric matrices the lower half; for "diag" ``mean g_k y^2`` and for "spherical" ``mean g_k
+    |y|^2``. With one covariance for all, or a known one, it is ``(mean g_k, mean g_k y)``: ``mean y
+    y^T`` does not depend on parameters and is known from the setup (Dieuleveut et al. 2021, F.1). y
+    is in the units of fitting, which are about the mean.
 
     Where values are missing, full matrices are of what is expected of the rows given what is there,
     and one covariance for all has ``mean y y^T`` besides, which then depends on parameters. With
-    diagonal ones a component's means and variances are of the values that are there, and ``mean
-    g_k o`` comes second, o 1 where a value is there.
+    diagonal ones a component's means and variances are of the values that are there, and ``mean g_k
+    o`` comes second, o 1 where a value is there.
 
-    Parameters
-    ----------
-    blocks : Blocks
-        All features in one block.
-    covariance_type : str
-        One of `vpem.settings.COVARIANCE_TYPES`.
-    n_components : int
-        K.
-    moments : Moments
-        What all know of the data.
-    n_rows : float
-        How many rows there are; where rows weigh more than 1, what they weigh.
-    reg_covar : float or ndarray of shape (d,)
-        Added to variances, in units of fitting; for spheres one number.
-    known : ndarray of shape (d, d) or (K, d, d), optional
-        Covariances in the user's units that are not estimated; the covariance type is then "tied"
-        or "full".
-    floor : float
-        Least variance in any direction, relative to the features' own variances. 0: statistics are
-        exact, and only those that no rows can have are projected.
+    Features are one block; ``n_rows`` is what rows weigh where they weigh more than 1. ``known``
+    are covariances (d, d) or (K, d, d) in the user's units that are not estimated; the covariance
+    type is then "tied" or "full". ``floor`` is the least variance in any direction, relative to the
+    features' own variances; 0: statistics are exact, and only those that no rows can have are
+    projected. Raises InputError for known covariances that are not positive definite, or of another
+    shape, and NumericalError if a feature is constant and ``reg_covar`` is 0.
 
-    Raises
-    ------
-    InputError
-        If the covariances given are not positive definite, or of another shape.
-    NumericalError
-        If a feature is constant and ``reg_covar`` is 0.
-
-    Attributes
-    ----------
-    size : int
-        Numbers of a statistic, P.
-    pieces : tuple of slice
-        Weights, first moments, second moments of each component: each has a scale of its own where
-        statistics are quantized.
-    counts, seen, first, squares : slice
-        Where the parts of a statistic are; ``seen`` and ``squares`` may be empty.
-    radius : float
-        Distance beyond which no mean lies, in the metric of the covariance of all rows.
+    A statistic has ``size`` numbers, P. Its ``pieces`` (weights, first moments, second moments of
+    each component) have a scale of their own each where statistics are quantized. The slices
+    ``counts``, ``seen``, ``first`` and ``squares`` are its parts, of which ``seen`` and ``squares``
+    may be empty.
     """
 
     def __init__(
@@ -136,7 +101,7 @@ class StatisticMap:
         self.n_rows = n_rows
         self.reg_covar = reg_covar = np.broadcast_to(reg_covar, (d,))
         self.floor = floor
-        self.radius = np.inf
+        self.radius = np.inf  # that no mean is beyond, in the metric of all rows' covariance
         self._is_tied, self.is_diagonal = is_tied(covariance_type), is_diagonal(covariance_type)
         self.is_spherical = covariance_type.endswith("spherical")
         self._own_variances = np.diagonal(self.second) + reg_covar
@@ -155,7 +120,7 @@ class StatisticMap:
         self._of_all_rows = self.second_moments(self._observed_second())
 
     def _lay_out(self) -> None:
-        """Say where the parts of a statistic are."""
+        """Find where the parts of a statistic are."""
         k, d, misses = self.n_components, self.n_features, self.moments.there is not None
         widths = [k, k * d]
         if misses and self.is_diagonal:
@@ -175,14 +140,14 @@ class StatisticMap:
         self._has_seen, self._has_squares = n_first > 2, self.size > self.first.stop
 
     def _observed_second(self) -> Vector:
-        """``mean y y^T`` of what is there, where each feature is of its own values."""
+        """``mean y y^T`` of what is observed, where each feature is of its own values."""
         there = self.moments.there
         if there is None or not self.is_diagonal:
             return self.second
         return self.second * there
 
     def second_moments(self, matrix: Vector) -> Vector:
-        """Return what a component's piece of the statistic has of second moments (d, d)."""
+        """What a component's piece of the statistic has of second moments (d, d)."""
         if self.is_spherical:
             return np.array([np.trace(matrix)])
         return np.diagonal(matrix) if self.is_diagonal else matrix[self._lower]
@@ -315,7 +280,7 @@ class StatisticMap:
         return made
 
     def _over_features(self, variances: Vector) -> Any:
-        """Mean over the values that are there of variances of their features (..., d)."""
+        """Mean over the observed values of variances of their features (..., d)."""
         there = self.moments.there
         if there is None:
             return variances.mean(axis=-1)

@@ -1,15 +1,12 @@
-"""What is sent of rows about components that all know, and how far one row can move it.
+"""What is summed where data are split by rows: statistics of rows that workers hold.
 
-Sums over rows that one row can move by little, and exactly: rows clipped to public bounds.
-
-Everything that is summed lies on a grid of integers. Responsibilities are rounded down to
-multiples of ``2^-g`` and coordinates toward zero to multiples of ``2^-h``, so that every product of
-a responsibility and two coordinates is a multiple of ``2^-(g + 2 h)``; so few rows are added at a
-time that a double holds their sum exactly, whatever the order, and sums of chunks are added as
-integers. Hence what a row adds does not depend on which other rows there are, to the last bit: no
-rounding of floating point sums tells of them.
-
-Statistics of rows that workers hold: what is summed where data are split by rows.
+Private sums are of residuals about components that all know (`Residuals`): each says how far one
+row can move it. Rows are clipped to public bounds, and everything that is summed lies on a grid of
+integers (`Grid`). Responsibilities are rounded down to multiples of ``2^-g`` and coordinates toward
+zero to multiples of ``2^-h``, so that every product of a responsibility and two coordinates is a
+multiple of ``2^-(g + 2 h)``; so few rows are added at a time that a double holds their sum exactly,
+whatever the order, and sums of chunks are added as integers. Hence what a row adds does not depend
+on which other rows there are, to the last bit: no rounding of floating point sums reveals them.
 """
 
 from __future__ import annotations
@@ -65,7 +62,7 @@ class Parts:
 
     @property
     def is_spherical(self) -> bool:
-        """Whether all standard deviations of a component are one."""
+        """Whether all standard deviations of a component are equal."""
         return self.kind.endswith("spherical")
 
     def residuals(self, rows: Vector, component: int) -> Vector:
@@ -83,14 +80,12 @@ class Parts:
         """Return the logarithms of the determinants of the spreads, (K,)."""
         spreads = self.spreads
         own = spreads if spreads.ndim == 2 else np.diagonal(spreads, axis1=1, axis2=2)
-        found: Vector = np.log(own).sum(axis=1)
-        return np.asarray(found)
+        return np.asarray(np.log(own).sum(axis=1))
 
     def responsibilities(self, norms: Vector) -> Vector:
         """Return the responsibilities (m, K) of rows with squared residuals (m, K)."""
         if self.hard:
-            nearest: Vector = np.eye(len(self.weights))[norms.argmin(axis=1)]
-            return nearest
+            return np.asarray(np.eye(len(self.weights))[norms.argmin(axis=1)])
         logs = np.log(self.weights) - self.log_volumes() - 0.5 * norms
         logs -= logs.max(axis=1, keepdims=True)
         shares = np.exp(logs)
@@ -104,17 +99,10 @@ class Residuals:
 
     A row adds, to each component k, ``g_k (1, z_k, z_k z_k' - I)``: its responsibility times what
     there is of its residual z_k, which is clipped to the length ``r``. Responsibilities are not
-    negative and add up to at most 1, so that what a row adds lies in the convex hull of zero and
-    of what it would add if it belonged to one component alone: no norm of it is longer than the
+    negative and add up to at most 1, so that what a row adds lies in the convex hull of zero and of
+    what it would add if it belonged to one component alone: no norm of it is longer than the
     longest of these. With ``t = |z|^2`` from 0 to ``r^2`` the squared lengths of the three parts
     are 1, t, and ``t^2 - 2 t + d`` where all second moments are sent, which is largest at an end.
-
-    Parameters
-    ----------
-    kind : str
-        Covariance type.
-    n_components, n_features : int
-        K and d.
     """
 
     kind: str
@@ -297,8 +285,7 @@ class Grid:
         shift = self.fine_bits - self.message_bits
         if shift:
             sums = (sums + (1 << (shift - 1))) >> shift
-        found: Vector = sums.astype(np.float64) * self.unit
-        return found
+        return np.asarray(sums.astype(np.float64) * self.unit)
 
 
 class BoundedRows:

@@ -1,13 +1,12 @@
-"""Rows of the data where the kernels want them.
+"""Rows of the data where the kernels want them, which values they miss, and labels of some of them.
 
-Which values rows miss, and in which order rows of a block are worked on for it.
+Where values are missing rows of a block are worked on in an order by what they miss (`Plan`).
 
-Labels of some rows as a term of the sum: 0 for what a row is known to be, else out of reach.
-
-With a label ``y`` the term of the hub whose party has it grows by 0 for component ``y`` and by a
-number too large to be outweighed for all others, with probabilities ``p_k`` by ``-2 log p_k``. The
-sum is then ``-2 log p_k f_k(x)``, so that EM maximizes the log-likelihood of the rows and of what
-is known of them (McLachlan and Peel, Finite Mixture Models, section 2.19).
+A label is a term of the sum (`Known`). With a label ``y`` the term of the hub whose party has it
+grows by 0 for component ``y`` and by a number too large to be outweighed for all others, with
+probabilities ``p_k`` by ``-2 log p_k``. The sum is then ``-2 log p_k f_k(x)``, so that EM maximizes
+the log-likelihood of the rows and of what is known of them (McLachlan and Peel, Finite Mixture
+Models, section 2.19).
 """
 
 from __future__ import annotations
@@ -91,7 +90,7 @@ class MemoryRows:
 
     @classmethod
     def of(cls, rows: Floats) -> Self:
-        """Return rows (m, d) that are in block order and in the units and precision of fitting."""
+        """Wrap rows (m, d) that are in block order and in the units and precision of fitting."""
         made = cls.__new__(cls)
         made._rows, made.n_samples, made.dtype = rows, len(rows), rows.dtype
         return made
@@ -150,30 +149,19 @@ TILE = 256
 
 @dataclass(frozen=True)
 class Plan:
-    """In which order rows are worked on, block by block.
-
-    Attributes
-    ----------
-    tiles : ndarray of shape (T, 4)
-        Block, first place and end of a tile in ``order``, and 1 where more than half of the block
-        is missing in its rows.
-    order : ndarray of shape (n,)
-        Rows, those next to each other that miss the same values of the block. Rows of which a
-        block has nothing are in none of its tiles.
-    pattern : ndarray of shape (n,)
-        Equal for neighbours that miss the same values.
-    """
+    """In which order rows are worked on, block by block."""
 
     tiles: NDArray[np.intc]
+    """Block, first place and end of a tile in ``order``, and 1 where more than half of the block is
+    missing in its rows, (T, 4)."""
     order: NDArray[np.intc]
-    pattern: NDArray[np.intc]
+    """Rows (n,), those next to each other that miss the same values of the block. Rows of which a
+    block has nothing are in none of its tiles."""
+    pattern: NDArray[np.intc]  # (n,) equal for neighbours that miss the same values
 
 
 def pattern_plan(observed: NDArray[np.uint8], blocks: Blocks) -> Plan:
-    """Sort rows by what they miss of each block.
-
-    ``observed`` (m, d), in block order, is 1 where a value is there.
-    """
+    """Sort rows by what they miss of each block; ``observed`` (m, d) is in block order."""
     n_samples = len(observed)
     orders, patterns, tiles = [], [], []
     place = 0
@@ -317,7 +305,7 @@ def check_columns(
 ) -> None:
     """Raise InputError where a column has no value at all, saying what to do.
 
-    ``elsewhere`` tells of which columns any process has a value, from those of which this one has.
+    ``elsewhere`` finds of which columns any process has a value, given those of this one.
     """
     has = np.asarray(~np.isnan(X).all(axis=0))
     empty = np.flatnonzero(~elsewhere(has))
@@ -343,7 +331,7 @@ def observed_scaling(
 def observed_moments(
     X: Matrix, row_weights: NDArray[np.float64] | None, add: Add = alone
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return means and standard deviations (d,) of features, by the values that are there.
+    """Return means and standard deviations (d,) of features, by their observed values.
 
     ``add`` adds sums over rows of all processes.
     """
@@ -425,7 +413,7 @@ class Known:
         return Known(self.hub, found, self.costs[place[found]], self.far)
 
     def in_hub(self, hub: int) -> Known:
-        """Return the same, as another number of a hub."""
+        """The same, under another number of the hub."""
         chosen = copy(self)
         chosen.hub = hub
         return chosen

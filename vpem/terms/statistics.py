@@ -1,6 +1,6 @@
 """Sufficient statistics of every hub, and what follows from them without the rows.
 
-Statistics of whatever kind as what checkpoints keep: tables of arrays, within each other.
+In checkpoints statistics of whatever kind are tables of arrays, within each other.
 """
 
 from __future__ import annotations
@@ -22,28 +22,17 @@ from vpem.terms.units import Scaling
 
 @dataclass
 class Statistics:
-    """Sufficient statistics of every hub about a shift, summed over rows.
+    """Sufficient statistics of every hub about a shift, summed over rows."""
 
-    Attributes
-    ----------
-    counts : ndarray of shape (R, K)
-        ``n_k``, as each root finds it; R = 1 where all roots share one estimate.
-    first : ndarray of shape (K, d)
-        ``sum g (x - shift)``.
-    second : ndarray
-        ``sum g (x - shift)(x - shift)^T``, shaped as the mixture's covariances.
-    shifts : ndarray of shape (K, d)
-        In the precision of the data.
-    """
-
-    counts: NDArray[np.float64]
-    first: NDArray[np.float64]
+    counts: NDArray[np.float64]  # (R, K) n_k of each root; R = 1 where all share one estimate
+    first: NDArray[np.float64]  # (K, d) ``sum g (x - shift)``
     second: NDArray[np.float64]
-    shifts: Floats
+    """``sum g (x - shift)(x - shift)^T``, shaped as the mixture's covariances."""
+    shifts: Floats  # (K, d) in the precision of the data
 
     @property
     def nbytes(self) -> int:
-        """Bytes that the arrays take."""
+        """Bytes of the arrays."""
         return sum(part.nbytes for part in (self.counts, self.first, self.second, self.shifts))
 
     def add(self, other: Statistics, times: float = 1.0) -> None:
@@ -60,20 +49,15 @@ class Statistics:
 
 @dataclass
 class MissingStatistics(Statistics):
-    """Expected sufficient statistics, given what is observed.
-
-    Attributes
-    ----------
-    seen : ndarray
-        Responsibilities summed over rows of which a block has something (B, K), or which have a
-        feature (K, d) where covariances are diagonal.
-    """
+    """Expected sufficient statistics, given what is observed."""
 
     seen: NDArray[np.float64] = field(default_factory=lambda: np.empty(0))
+    """Responsibilities summed over rows of which a block has something (B, K), or which have a
+    feature (K, d) where covariances are diagonal."""
 
     @property
     def nbytes(self) -> int:
-        """Bytes that the arrays take."""
+        """Bytes of the arrays."""
         return super().nbytes + self.seen.nbytes
 
     def add(self, other: Statistics, times: float = 1.0) -> None:
@@ -96,38 +80,21 @@ def enough_rows(width: Any) -> Any:
 class BlockStatistics:
     """Statistics over the blocks of a mixture: about other centres, of some hubs, of a mixture.
 
-    Attributes
-    ----------
-    blocks : Blocks
-        Features of each hub.
-    covariance_type : str
-        One of `vpem.terms.mixture.COVARIANCE_TYPES`.
-    reg_covar : ndarray of shape (d,)
-        Added to variances, in block order and units of fitting.
-    scaling : Scaling
-        Units of fitting.
-    rows : Rows
-        Whose precision shifts have.
-    widest : int
-        Features of the widest hub, of all processes.
-    n_factors : int
-        Factors that hubs share (`vpem.terms.factors.FactorTerms`).
-    add_up : callable
-        What the hubs of all processes have together, from what each of those here has, (B,).
+    ``add_up`` sums a number of each hub here (B,) over the hubs of all processes.
     """
 
     blocks: Blocks
     covariance_type: str
-    reg_covar: NDArray[np.float64]
+    reg_covar: NDArray[np.float64]  # (d,) added to variances, in block order and units of fitting
     scaling: Scaling
-    rows: Rows
-    widest: int
-    n_factors = 0
+    rows: Rows  # whose precision shifts have
+    widest: int  # features of the widest hub, of all processes
+    n_factors = 0  # that hubs share (`vpem.terms.factors.FactorTerms`)
     add_up: Callable[[NDArray[np.float64]], float]
     _precisions: tuple[Factors, NDArray[np.float64]] | None
 
     tells_expected = True
-    """Whether `expected` can tell log-densities from statistics."""
+    """Whether `expected` finds log-densities from statistics."""
 
     @property
     def by_responsibilities(self) -> bool:
@@ -216,8 +183,7 @@ class BlockStatistics:
         need at least to be sound: hubs that went ahead would impose their clusters on the others.
         """
         widest = 1 if self._is_diagonal else self.widest
-        found: NDArray[np.bool_] = counts.min(axis=1) >= enough_rows(widest)
-        return found
+        return np.asarray(counts.min(axis=1) >= enough_rows(widest))
 
     def update(self, statistics: Statistics) -> Mixture:
         """Parameters from the statistics."""
@@ -274,10 +240,7 @@ class BlockStatistics:
     ) -> NDArray[np.float64]:
         """Log-determinants (B,) of hubs' covariances, each as often as its component is found."""
         counts, log_dets = statistics.counts[0], factors.log_dets.astype(np.float64)
-        found: NDArray[np.float64] = counts @ np.broadcast_to(
-            log_dets, (len(counts), log_dets.shape[1])
-        )
-        return found
+        return np.asarray(counts @ np.broadcast_to(log_dets, (len(counts), log_dets.shape[1])))
 
     def _over_hubs(self, seconds: NDArray[np.float64]) -> NDArray[np.float64]:
         """Sum over each hub (B,) of what is laid out as second moments are."""
@@ -289,7 +252,7 @@ class BlockStatistics:
         return np.array([float(view.sum()) for view in views])
 
     def _lower_precisions(self, factors: Factors) -> NDArray[np.float64]:
-        """Inverse covariances for the trace with a symmetric matrix of which the lower half is."""
+        """Inverse covariances for the trace with a symmetric matrix whose lower half is given."""
         inverse = factors.inverse.astype(np.float64)
         if self._is_diagonal:
             return inverse
@@ -315,7 +278,7 @@ def arrays_of(statistics: Any) -> Any:
 
 
 def schema_of_arrays(arrays: Any) -> Schema:
-    """Say what such arrays must be: of these shapes, and of this precision."""
+    """Schema of such arrays: of these shapes, and of this precision."""
     if isinstance(arrays, dict):
         return {name: schema_of_arrays(own) for name, own in arrays.items()}
     if isinstance(arrays, list):
@@ -334,7 +297,7 @@ def leaves(arrays: Any) -> Iterator[NDArray[Any]]:
 
 
 def having_arrays(blank: Any, arrays: Any) -> Any:
-    """Return statistics like ``blank`` that have these arrays, which have been checked."""
+    """Return statistics like ``blank`` with these checked arrays."""
     if is_dataclass(blank) and not isinstance(blank, type):
         own = {name: having_arrays(getattr(blank, name), one) for name, one in arrays.items()}
         return replace(blank, **own)

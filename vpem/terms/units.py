@@ -1,12 +1,8 @@
 """Units: what each agent divides its own features by before fitting, and how it is undone.
 
-Points that all agents draw alike, in the place of rows that nobody may show.
-
-How far rows reach, as powers of two that all workers know: sums of them then fit fixed point.
-
-Symmetric matrices: their lower halves, and units in which they are the identity.
-
-Units in which one scale fits a whole statistic of a mixture: the data are white in them.
+Where no row may be shown, all agents draw alike `Points` in the place of rows, and how far rows
+reach is known to all as powers of two (`Reach`): sums of them then fit fixed point. In the units of
+a `Whitening` one scale fits a whole statistic of a mixture, since the data are white in them.
 """
 
 from __future__ import annotations
@@ -103,12 +99,9 @@ def spreads_apart(deviations: NDArray[np.float64]) -> float:
 
 @dataclass(frozen=True)
 class Scaling:
-    """A shift and a scale a feature, each computed by the agent that holds it.
+    """A shift and a scale (d,) a feature, each computed by the agent that holds it.
 
-    Parameters
-    ----------
-    shift, scale : ndarray of shape (d,)
-        In the user's order: fitted values are ``(x - shift) / scale``.
+    In the user's order: fitted values are ``(x - shift) / scale``.
     """
 
     shift: NDArray[np.float64]
@@ -116,7 +109,7 @@ class Scaling:
 
     @classmethod
     def none(cls, n_features: int) -> Scaling:
-        """Return the scaling that changes nothing."""
+        """The scaling that changes nothing."""
         return cls(np.zeros(n_features), np.ones(n_features))
 
     @classmethod
@@ -175,7 +168,7 @@ class Scaling:
         return not self.shift.any() and bool((self.scale == 1).all())
 
     def of(self, columns: Sequence[int] | NDArray[np.intp]) -> Scaling:
-        """Return the units of some of the features."""
+        """The units of some of the features."""
         return Scaling(self.shift[columns], self.scale[columns])
 
     @overload
@@ -205,14 +198,14 @@ def sharing(blocks: Blocks, covariance_type: str, scale: str) -> Blocks | None:
 
 
 def floor_of(reg_covar: float | str) -> float:
-    """Return what is added to a variance, of features whose units it is in."""
+    """What is added to a variance, of features whose units it is in."""
     return FLOOR if isinstance(reg_covar, str) else reg_covar
 
 
 def floors_of(reg_covar: float | str, scale: str, units: Scaling) -> NDArray[np.float64]:
-    """Return what is added to variances (d,), in units of fitting and the order of the data.
+    """What is added to variances (d,), in units of fitting and the order of the data.
 
-    A number is in the units that were asked for: the data's, or standard deviations.
+    A number is in the units that were set: the data's, or standard deviations.
     """
     as_given = isinstance(reg_covar, str) or scale == "standard"
     return floor_of(reg_covar) / (np.ones(len(units.scale)) if as_given else units.scale**2)
@@ -226,8 +219,7 @@ def root_of(covariance: NDArray[np.float64]) -> NDArray[np.float64]:
     deviations = np.sqrt(np.maximum(np.diagonal(covariance), 0.0))
     units = np.where(deviations > 0, deviations, 1.0)
     values, vectors = np.linalg.eigh(covariance / np.outer(units, units))
-    root: NDArray[np.float64] = deviations[:, None] * vectors * np.sqrt(np.maximum(values, 0.0))
-    return root
+    return np.asarray(deviations[:, None] * vectors * np.sqrt(np.maximum(values, 0.0)))
 
 
 class Points:
@@ -268,10 +260,7 @@ class Points:
         return squares if squares.ndim == 1 else squares.sum(axis=1)
 
     def _spread(self, normals: NDArray[np.float64]) -> NDArray[np.float64]:
-        spread: NDArray[np.float64] = (
-            normals * self.root if self.root.ndim == 1 else normals @ self.root.T
-        )
-        return spread
+        return np.asarray(normals * self.root if self.root.ndim == 1 else normals @ self.root.T)
 
 
 Vector = NDArray[np.float64]
@@ -295,9 +284,9 @@ def exponents_of(bounds: Any, n_parties: int) -> NDArray[np.int64]:
 
 @dataclass(frozen=True)
 class Reach:
-    """Where the rows of all workers lie, by what masked sums have told all of them.
+    """Where the rows of all workers lie, as masked sums have shown to all of them.
 
-    ``points`` are about the mean of all rows and as wide as they spread; in the place of rows where
+    ``points`` are about the mean of all rows and as wide as they spread; they replace rows where
     one would have to be shown. ``lightest`` is a power of two where weights are not all 1: no row
     of positive weight has less; so is ``radius``, but for units: no row is farther from the mean in
     a feature.
@@ -352,8 +341,7 @@ SMALLEST = 1e-8
 def lower_half(matrices: NDArray[Kind]) -> NDArray[Kind]:
     """Entries on and below the diagonal of matrices (..., d, d), shape (..., d (d + 1) / 2)."""
     rows, columns = _places(matrices.shape[-1])
-    half: NDArray[Kind] = matrices[..., rows, columns]
-    return half
+    return matrices[..., rows, columns]
 
 
 def symmetric(half: Vector, width: int) -> Vector:
@@ -367,7 +355,7 @@ def symmetric(half: Vector, width: int) -> Vector:
 
 @lru_cache(maxsize=64)
 def _places(width: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """Rows and columns of a lower half: SAEM asks thousands of times."""
+    """Rows and columns of a lower half: SAEM needs them thousands of times."""
     return np.tril_indices(width)
 
 

@@ -20,14 +20,14 @@ from collections.abc import Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from vpem.checks import Floats
 from vpem.errors import InputError, NumericalError, Setting
-from vpem.network.schema import Array
+from vpem.network.schema import Array, Schema, State
 from vpem.settings import MAP
 from vpem.terms.density import Density
 from vpem.terms.features import FeatureTerms
@@ -42,10 +42,6 @@ from vpem.terms.priors import (
     wishart_sizes,
 )
 from vpem.terms.statistics import MissingStatistics, Statistics, enough_rows
-
-if TYPE_CHECKING:
-    from vpem.network.schema import Schema, State
-
 
 Vector = NDArray[np.float64]
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -23,10 +23,6 @@ from vpem.terms.missing import terms_of
 from vpem.terms.rows import Arranges, MemoryRows, Rows, Shaped, arrange_rows, observed_moments
 from vpem.terms.statistics import enough_rows
 from vpem.terms.units import Scaling
-
-if TYPE_CHECKING:
-    from vpem.terms.families.part import PartTerms
-
 
 NEAR_NORMAL: dict[str, Callable[[Floats], Floats]] = {
     "poisson": np.log1p, "negative-binomial": np.log1p, "exponential": np.cbrt, "gamma": np.cbrt,
