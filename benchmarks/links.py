@@ -21,7 +21,7 @@ import numpy as np
 
 from vpem.fits.plan import plan
 from vpem.network.graph import make_graph
-from vpem.network.messages import Link, parse_link
+from vpem.network.messages import LinkSpeed, parse_link
 from vpem.network.partition import contiguous
 
 from .mpi import launcher
@@ -65,7 +65,7 @@ def over_mpi(net: Net, n_ranks: int, *words: object) -> str:
         ).stdout  # fmt: skip
 
 
-def measured(link: Link, words: list[str]) -> list[float]:
+def measured(link: LinkSpeed, words: list[str]) -> list[float]:
     """Seconds of an iteration of each of some cases, with a rank a namespace."""
     with namespaces(RANKS, link) as net:
         found = over_mpi(net, RANKS, sys.executable, "-m", "benchmarks.links", "--rank", *words)

@@ -20,7 +20,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from vpem.network.messages import Link
+from vpem.network.messages import LinkSpeed
 
 __all__ = ["NET", "Net", "Router", "namespaces"]
 
@@ -43,7 +43,7 @@ class Router(threading.Thread):
     ----------
     devices : dict of str to int
         Open TUN devices by the address of the namespace that has the other end.
-    link : Link
+    link : LinkSpeed
         Between each of them and the router; half of the latency is on either side.
     loss : float
         Share of the packets that are lost.
@@ -52,7 +52,7 @@ class Router(threading.Thread):
     """
 
     def __init__(
-        self, devices: dict[str, int], link: Link, *, loss: float = 0.0, seed: int = 0
+        self, devices: dict[str, int], link: LinkSpeed, *, loss: float = 0.0, seed: int = 0
     ) -> None:
         super().__init__(daemon=True)
         self.devices, self.link, self.loss = devices, link, loss
@@ -203,7 +203,7 @@ def _ip_output(*words: str) -> str:
 
 @contextmanager
 def namespaces(
-    n_ranks: int, link: Link, *, loss: float = 0.0, seed: int = 0, mtu: int = MTU
+    n_ranks: int, link: LinkSpeed, *, loss: float = 0.0, seed: int = 0, mtu: int = MTU
 ) -> Iterator[Net]:
     """Make namespaces behind such links.
 

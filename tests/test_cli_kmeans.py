@@ -191,7 +191,7 @@ def test_no_features_differ(capsys, tmp_path):
         (("--workers", 2, "--init-rows", "1,1"), "init rows must differ"),
         (("--workers", 2, "--init-rows", "1,90"), "init rows must lie between 0 and 89"),
         (("--workers", 2, "--init-rows", "1;2"), "row numbers with commas"),
-        (("--workers", 2, "--init-rows", "1,2", "--n-init", 3), "--n-init starts anew"),
+        (("--workers", 2, "--init-rows", "1,2", "--n-init", 3), "--n-init starts again"),
         (("--workers", 2, "--init", "kmeans"), "init must be one of k-means++, random"),
         (("--workers", 2, "--n-init", 0), "--n-init must be an integer"),
         (("--workers", 2, "--max-iter", 0), "--max-iter must be an integer"),

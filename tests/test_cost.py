@@ -5,7 +5,7 @@ import pytest
 from vpem import InputError, connect_workers, fit_em, make_graph
 from vpem.fits.plan import HANDSHAKE, Rates, _network, _work, iteration_time, plan
 from vpem.fits.settings import PlanSettings
-from vpem.network.messages import Link, parse_link
+from vpem.network.messages import LinkSpeed, parse_link
 from vpem.network.partition import contiguous, evenly
 
 from .cli_support import overlapping
@@ -30,14 +30,14 @@ def times(topology, n, link, *, rows=400, split="features", widths=None, k=2, **
 @each(
     ("text", "link"),
     [
-        ("100Mbit,30ms", Link(1e8, 0.03)),
-        (" 10 Gbit/s , 0.1 ms ", Link(1e10, 1e-4)),
-        ("9.6kbit,2s", Link(9600, 2)),
-        ("1gbit,0us", Link(1e9, 0)),
+        ("100Mbit,30ms", LinkSpeed(1e8, 0.03)),
+        (" 10 Gbit/s , 0.1 ms ", LinkSpeed(1e10, 1e-4)),
+        ("9.6kbit,2s", LinkSpeed(9600, 2)),
+        ("1gbit,0us", LinkSpeed(1e9, 0)),
     ],
 )
 def test_links_are_read(text, link):
-    assert parse_link(text) == Link(pytest.approx(link.bandwidth), pytest.approx(link.latency))
+    assert parse_link(text) == LinkSpeed(pytest.approx(link.bandwidth), pytest.approx(link.latency))
 
 
 @each(

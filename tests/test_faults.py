@@ -8,7 +8,7 @@ import pytest
 
 from vpem import InputError, connect, find_hubs, fit_vpem, make_graph, mixing_matrix, mixing_rate
 from vpem.errors import PartitionedError, VpemWarning
-from vpem.network.faults import DrawnFaults, Faults, Links, failing_rounds
+from vpem.network.faults import DrawnFaults, Faults, MixingLinks, failing_rounds
 from vpem.network.graph import Graph, from_edges
 from vpem.network.hubs import Hub, diameter, find_routes
 from vpem.network.ledger import Ledger
@@ -87,7 +87,7 @@ def test_weights_are_metropolis_of_what_is_up(seed):
 
     graph = make_graph("small-world", 20, seed=seed)
     up = np.random.default_rng(seed).random(graph.n_edges) < 0.6
-    links = Links(graph)
+    links = MixingLinks(graph)
     found = csr_array((links.metropolis(up), links.indices, links.indptr), shape=(20, 20))
     left = Graph(20, graph.edges[up], "custom")
     wanted = mixing_matrix(left).toarray()
@@ -97,7 +97,7 @@ def test_weights_are_metropolis_of_what_is_up(seed):
 
 def test_links_are_those_of_the_ledger():
     graph = make_graph("geometric", 25, seed=3)
-    ledger, links = Ledger(graph), Links(graph)
+    ledger, links = Ledger(graph), MixingLinks(graph)
     ends = np.sort(np.column_stack([ledger.sources, ledger.targets]), axis=1)
     np.testing.assert_array_equal(graph.edges[links.edge_of_link], ends)
 

@@ -126,5 +126,5 @@ def test_a_start_that_is_given_needs_no_restarts():
     X = np.random.default_rng(0).normal(size=(40, 4))
     network = connect(make_graph("star", 4), contiguous(4, 4))
     for recipe in (fit_vpem, kmeans_features):
-        with pytest.raises(InputError, match="n_init starts anew from other rows"):
+        with pytest.raises(InputError, match="n_init starts again from other rows"):
             recipe(X, network, init=[1, 9], n_init=2)

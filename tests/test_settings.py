@@ -169,7 +169,7 @@ def test_a_record_is_checked_when_it_is_made(played, words, said):
         (Toy, {"pause": 2, "once": True}, "once is without pause"),
         (FitSettings, {"step_size": 0.7}, "there are no batches; give batch_size"),
         (FitSettings, {"step_size": 0.5, "batch_size": 9}, "step_size must be a number above 0.5"),
-        (FitSettings, {"n_init": 2, "init": [1, 2]}, "n_init starts anew from other rows"),
+        (FitSettings, {"n_init": 2, "init": [1, 2]}, "n_init starts again from other rows"),
         (GraphSettings, {"topology": "star", "graph": "g.txt"}, "give topology or graph, not both"),
         (SumSettings, {"n_rounds": 9, "consensus_tol": 1e-3}, "there are as many rounds as are"),
         (SumSettings, {"sum": "tree", "n_rounds": 9}, "n_rounds is about consensus rounds"),

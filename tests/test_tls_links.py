@@ -17,7 +17,7 @@ from websockets.exceptions import ConnectionClosed
 from vpem import __version__
 from vpem.engines.engine import StalledError
 from vpem.engines.tls.dial import dial
-from vpem.engines.tls.faults import GoneOn, LeftOut, Pace, Parted, Returned, Trouble, Unheard
+from vpem.engines.tls.faults import GoneOn, LeftOut, LinkTimes, Parted, Returned, Trouble, Unheard
 from vpem.engines.tls.mailbox import Post
 from vpem.engines.tls.server import STRANGERS, WAITING
 from vpem.engines.tls.trust import client_context, fingerprint, server_context
@@ -53,7 +53,7 @@ from .tls_support import (
     with_member,
 )
 
-QUICK = Pace(pulse=0.5, silence=2.0, stuck=2.0, opening=5.0, pauses=(0.002, 0.05))
+QUICK = LinkTimes(pulse=0.5, silence=2.0, stuck=2.0, opening=5.0, pauses=(0.002, 0.05))
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -119,7 +119,7 @@ def test_a_link_that_is_cut_at_any_moment_loses_and_doubles_nothing(tmp_path):
     letters = [rng.randbytes(rng.choice([0, 10, 100_000, 900_000])) for _ in range(50)]
     with CuttingProxy(roster.members[0].address, budgets) as line:
         through = dialled_at(roster, "hub", line.address)
-        with posts(through, identities, sockets, pace=QUICK) as (hub, lab):
+        with posts(through, identities, sockets, times=QUICK) as (hub, lab):
 
             def talk(post, other):
                 for letter in letters:
@@ -136,7 +136,7 @@ def test_a_link_that_only_seems_to_be_there_is_opened_again(tmp_path):
     roster, identities, sockets = a_study(tmp_path, ("hub", "lab"))
     with CuttingProxy(roster.members[0].address) as line:
         through = dialled_at(roster, "hub", line.address)
-        with posts(through, identities, sockets, pace=QUICK) as (hub, lab):
+        with posts(through, identities, sockets, times=QUICK) as (hub, lab):
             lab.put(0, 0, b"before")
             assert hub.take(1, 0) == b"before"
             line.hold()
@@ -211,7 +211,7 @@ def test_what_is_asked_for_comes_whatever_its_size_and_order(tmp_path):
 
 def test_who_ends_waits_for_who_is_there_but_busy(tmp_path, monkeypatch):
     monkeypatch.setattr("vpem.engines.tls.mailbox.LINGER", (1.0, 1.0))
-    with posts(*a_study(tmp_path, ("hub", "lab")), pace=replace(QUICK, pulse=0.2)) as (hub, lab):
+    with posts(*a_study(tmp_path, ("hub", "lab")), times=replace(QUICK, pulse=0.2)) as (hub, lab):
         lab.put(0, 0, bytes(2 * UNASKED))
         ending = threading.Thread(target=lab.close)
         ending.start()
@@ -238,7 +238,7 @@ class Two:
         """Return what each hears of the other, or why it hears nothing."""
         made = [
             Post(roster, self.identities[name], listen=self.sockets.get(name), timeout=10.0,
-                 pace=QUICK, clock=self.clocks.get(name))
+                 times=QUICK, clock=self.clocks.get(name))
             for name, roster in self.rosters.items()
         ]  # fmt: skip
         for post in made:
@@ -362,7 +362,7 @@ def test_strangers_get_nothing_and_nobody_waits_for_them(tmp_path):
         b"", b"\x16", b"GET / HTTP/1.1\r\n\r\n", b"\x16\x03\x01\xff\xff" + b"\0" * 60_000,
         client_hello, client_hello[:100], b"\0" * 100_000,
     ]  # fmt: skip
-    with posts(roster, identities, sockets, pace=QUICK) as (hub, lab):
+    with posts(roster, identities, sockets, times=QUICK) as (hub, lab):
         strangers = []
         for place in range(210):
             stranger = socket.create_connection(roster.members[0].address)
@@ -541,7 +541,7 @@ def ends_alone(post):
 
 
 def test_who_has_finished_is_not_taken_for_dead(tmp_path):
-    with posts(*a_study(tmp_path), timeout=0.5, pace=QUICK) as (hub, lab, clinic):
+    with posts(*a_study(tmp_path), timeout=0.5, times=QUICK) as (hub, lab, clinic):
         lab.put(0, 0, b"all that it has")
         lab.close()
         with pytest.raises(StalledError, match=r"nothing has been heard of clinic for \d+ s"):
@@ -560,7 +560,7 @@ def test_the_first_member_says_who_is_left_out(tmp_path):
 
     def begin(name, who):
         socket = sockets[name].dup() if name in sockets else None
-        post = Post(who, identities[name], listen=socket, timeout=20.0, pace=QUICK)
+        post = Post(who, identities[name], listen=socket, timeout=20.0, times=QUICK)
         post.start()
         return post
 
@@ -628,7 +628,7 @@ def test_a_member_that_begins_again_is_noticed_by_those_who_knew_it(tmp_path):
 
     def begin(name):
         socket = sockets[name].dup() if name in sockets else None
-        made[name] = Post(roster, identities[name], listen=socket, timeout=5.0, pace=QUICK)
+        made[name] = Post(roster, identities[name], listen=socket, timeout=5.0, times=QUICK)
         made[name].start()
         return made[name]
 

@@ -131,28 +131,16 @@ UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
 
 def as_kept(value: Any, wanted: type[T], sentence: str) -> T:
-    """Return what a file keeps of ``value``: itself, or that of a fitted estimator.
+    """Return what a file keeps of ``value``: itself, or ``kept()`` of a fitted estimator.
 
-    Parameters
-    ----------
-    value : object
-        A ``wanted``, or an estimator with a method ``kept()`` that returns one.
-    wanted : type
-        What the file keeps.
-    sentence : str
-        Beginning of the error: what can be written.
-
-    Raises
-    ------
-    InputError
-        If it is neither, or not fitted.
+    InputError if it is neither, which begins with ``sentence``: what can be written.
     """
     kept = getattr(value, "kept", None)
-    found = kept() if callable(kept) and not isinstance(value, type) else value
-    if not isinstance(found, wanted):
+    result = kept() if callable(kept) and not isinstance(value, type) else value
+    if not isinstance(result, wanted):
         got = f"the class {value.__name__}" if isinstance(value, type) else type(value).__name__
         raise InputError(f"{sentence}, got {got}")
-    return found
+    return result
 
 
 def read_int(text: str) -> int | None:
@@ -171,14 +159,9 @@ def read_float(text: str, *, finite: bool = False) -> float | None:
 
 
 def check_int(what: str, value: object, *, least: int, most: int | None = None) -> int:
-    """Return ``value`` as an int of at least ``least`` (and at most ``most``).
+    """Return ``value`` as an int from ``least`` to ``most``, or raise InputError.
 
     ``what`` is the parameter, or words for what is none.
-
-    Raises
-    ------
-    InputError
-        If it is not.
     """
     number = int(value) if isinstance(value, Integral) and not isinstance(value, bool) else None
     if number is None or number < least or (most is not None and number > most):
@@ -202,14 +185,13 @@ def check_number(
         number = np.inf
     low = number <= least if above else number < least
     if not np.isfinite(number) or low or (most is not None and number > most):
-        if above:
-            wanted = f"a finite number above {least:g}"
-            wanted = wanted if most is None else f"a number above {least:g} and at most {most:g}"
-        elif most is None:
-            wanted = f"a finite number of at least {least:g}"
+        if most is None:
+            bounds = f"a finite number {'above' if above else 'of at least'} {least:g}"
+        elif above:
+            bounds = f"a number above {least:g} and at most {most:g}"
         else:
-            wanted = f"a number from {least:g} to {most:g}"
-        raise InputError(named(what), f" must be {wanted}, got {brief(value)}")
+            bounds = f"a number from {least:g} to {most:g}"
+        raise InputError(named(what), f" must be {bounds}, got {brief(value)}")
     return number
 
 
@@ -231,15 +213,10 @@ def check_data(
     finite: Callable[[Any, Sequence[str] | None], Any] | None = None,
     least_rows: int = 1,
 ) -> NDArray[np.floating[Any]]:
-    """Return ``X`` as a finite float array of shape (M, d); a `FileMatrix` stays one.
+    """Return ``X`` as a finite float array of shape (M, d), or raise InputError.
 
-    With ``finite`` that says which values may be there instead of `check_finite`.
-
-    Raises
-    ------
-    InputError
-        If it has another shape or type, no rows, or a value that is not finite (row and feature
-        named).
+    A `FileMatrix` stays one. ``finite`` decides which values may be there, by default
+    `check_finite`.
     """
     data = X if hasattr(X, "runs") else as_array("the data", X)
     if data.dtype.kind not in "iufb":
@@ -257,13 +234,7 @@ def check_data(
 
 
 def check_dtype(dtype: DTypeLike | None) -> np.dtype[np.floating] | None:
-    """Return the precision, which must be float32 or float64; None stays None.
-
-    Raises
-    ------
-    InputError
-        If it is another.
-    """
+    """Return the precision, which must be float32 or float64; None stays None."""
     if dtype is None:
         return None
     for known in (np.dtype(np.float32), np.dtype(np.float64)):
@@ -280,26 +251,10 @@ def check_finite(
     feature_names: Sequence[str] | None = None,
     advice: Sequence[str | Setting] = (),
 ) -> Extremes:
-    """Return the lowest and highest values, or raise InputError if a value is not finite.
+    """Return the extremes of a matrix (M, d), or raise InputError if a value is not finite.
 
-    Parameters
-    ----------
-    X : ndarray or FileMatrix of shape (M, d)
-        The values, looked at a block of rows at a time.
-    feature_names : sequence of str, optional
-        Names of the columns, for the message.
-    advice : sequence of str or Setting, optional
-        What else to try where values are missing, in parts of a sentence.
-
-    Returns
-    -------
-    lowest, highest : ndarray of shape (d,)
-        Of each column.
-
-    Raises
-    ------
-    InputError
-        Naming row and feature of the first such value, and how many there are.
+    The error names row and feature of the first such value, and how many there are; ``advice`` is
+    what else to try where values are missing, in parts of a sentence.
     """
     count = 0
     first = None
@@ -334,13 +289,11 @@ def _reduced(function: np.ufunc, rows: Floats, initial: float) -> Floats:
     n_rows, width = rows.shape
     side = SIDE_BY_SIDE // max(width, 1)
     if side < 2 or n_rows < side or not rows.flags.c_contiguous:
-        own: Floats = function.reduce(rows, axis=0, initial=initial)
-        return own
+        return np.asarray(function.reduce(rows, axis=0, initial=initial))
     some = n_rows // side
-    found = function.reduce(rows[: some * side].reshape(some, side * width), axis=0)
-    both = np.concatenate([found.reshape(side, width), rows[some * side :]])
-    reduced: Floats = function.reduce(both, axis=0, initial=initial)
-    return reduced
+    wide = function.reduce(rows[: some * side].reshape(some, side * width), axis=0)
+    both = np.concatenate([wide.reshape(side, width), rows[some * side :]])
+    return np.asarray(function.reduce(both, axis=0, initial=initial))
 
 
 def extremes(X: Matrix) -> Extremes:
@@ -367,8 +320,8 @@ def row_blocks(X: Matrix) -> Iterator[tuple[int, NDArray[np.floating]]]:
 
 def _words(name: str) -> list[str]:
     """Return the words of a name, in small letters: those of PatientID, but FeNO is one."""
-    apart = re.sub(r"(?<=[a-z])(?=[A-Z][a-z]|ID)", " ", name)
-    return [word.casefold() for word in re.findall(r"[^\W_]+", apart)]
+    spaced = re.sub(r"(?<=[a-z])(?=[A-Z][a-z]|ID)", " ", name)
+    return [word.casefold() for word in re.findall(r"[^\W_]+", spaced)]
 
 
 def ids_by_name(name: str) -> bool:
@@ -389,7 +342,7 @@ def ids_by_name(name: str) -> bool:
 
 
 def is_whole(values: NDArray[Any]) -> bool:
-    """Whether there are values, and all that there are are whole numbers; the first tell mostly."""
+    """Whether there are values, all of them whole numbers; the first ones mostly decide."""
     for part in (values[:64], values):
         there = part[np.isfinite(part)]
         if (there != np.round(there)).any():
@@ -420,8 +373,8 @@ def no_measurement(name: str, values: Floats, some: bool = False) -> str:
     may_be_classes = len(words) == 1 and bool(words & {*CLASSES})
     may_be_codes = _words(name)[-1:] == ["code"] or (len(words) == 1 and bool(words & {*GROUPS}))
     # Where fewer numbers lie between the ends than there are rows, some are alike.
-    told = by_name or of_days or of_months or low >= EPOCH or may_be_classes or may_be_codes
-    if high - low < n_rows - 1 and not told:
+    other_signs = by_name or of_days or of_months or low >= EPOCH or may_be_classes or may_be_codes
+    if high - low < n_rows - 1 and not other_signs:
         return ""
     different, counts = np.unique(known, return_counts=True)
     n_different = len(different)
@@ -465,7 +418,7 @@ def missing_marks(X: Matrix) -> dict[int, list[str]]:
     They are further from them than these are from each other, or the only numbers below zero, of
     which one is there more than once.
     """
-    found = {}
+    marks_of = {}
     for place, ends in enumerate(zip(*extremes(X), strict=True)):
         if not {*ends} & {*MARKS}:
             continue
@@ -477,8 +430,8 @@ def missing_marks(X: Matrix) -> dict[int, list[str]]:
         below = (marks < 0) & (others.min() >= 0) & (counts[marks < 0].max(initial=0) > 1)
         apart = np.abs(others[:, np.newaxis] - marks).min(axis=0) > width
         if (below | apart).any():
-            found[place] = [f"{mark:g}" for mark in marks[below | apart]]
-    return found
+            marks_of[place] = [f"{mark:g}" for mark in marks[below | apart]]
+    return marks_of
 
 
 def check_weights(weights: Any, n_samples: int, *, some: bool = False) -> NDArray[np.float64]:
@@ -522,16 +475,10 @@ def check_rows(rows: Any, n_components: int, n_samples: int) -> NDArray[np.intp]
 
 
 def parse_bytes(text: str) -> int:
-    """Read a size such as 600MB, 2G or 1048576.
-
-    Raises
-    ------
-    InputError
-        If it is no positive size.
-    """
+    """Read a positive size such as 600MB, 2G or 1048576, or raise InputError."""
     number = r"([0-9]+(?:\.[0-9]+)?)"
-    found = re.fullmatch(rf"\s*{number}\s*([KMGT]?)(?:i?B)?\s*", text, flags=re.IGNORECASE)
-    size = float(found[1]) * UNITS[found[2].upper()] if found else 0.0
+    match = re.fullmatch(rf"\s*{number}\s*([KMGT]?)(?:i?B)?\s*", text, flags=re.IGNORECASE)
+    size = float(match[1]) * UNITS[match[2].upper()] if match else 0.0
     if not 1 <= size < np.inf:
         raise InputError(f"a size must be a number of bytes such as 600MB or 2G, got {brief(text)}")
     return int(size)
@@ -558,6 +505,6 @@ def _memory() -> int:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     import ctypes
 
-    found = (ctypes.c_ulonglong * 8)(64)  # MEMORYSTATUSEX: its length, then ullTotalPhys, ...
-    ctypes.windll.kernel32.GlobalMemoryStatusEx(found)
-    return int(found[1])
+    status = (ctypes.c_ulonglong * 8)(64)  # MEMORYSTATUSEX: its length, then ullTotalPhys, ...
+    ctypes.windll.kernel32.GlobalMemoryStatusEx(status)
+    return int(status[1])

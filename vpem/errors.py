@@ -16,31 +16,17 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Setting:
-    """A parameter that a sentence speaks of: in Python its name, in a shell its option.
+    """A parameter that a sentence speaks of: in Python its name, in a shell its option."""
 
-    Parameters
-    ----------
-    name : str
-        As Python programs know it: ``"max_iter"``.
-    value : object, optional
-        That it has, or is to be given; None: no matter which.
-    """
-
-    name: str
-    value: object = None
+    name: str  # as Python programs know it: "max_iter"
+    value: object = None  # that it has, or is to be given; None: no matter which
 
     def __str__(self) -> str:
         return self.name if self.value is None else f"{self.name}={self.value!r}"
 
 
-class _Told(Exception):
-    """A sentence in parts, so that names of parameters are never mistaken for names of users'.
-
-    Parameters
-    ----------
-    *parts : str or Setting
-        In their order; ``str`` has them in Python's words.
-    """
+class _Sentence(Exception):
+    """A sentence in parts, so that names of parameters are never mistaken for names of users'."""
 
     parts: tuple[str | Setting, ...]
 
@@ -60,14 +46,14 @@ class _Told(Exception):
         )
 
 
-def _again(kind: type[_Told], args: tuple[Any, ...]) -> _Told:
+def _again(kind: type[_Sentence], args: tuple[Any, ...]) -> _Sentence:
     """Return an error or warning as it was, but for its attributes."""
-    made = kind.__new__(kind)
-    made.args = args
-    return made
+    copied = kind.__new__(kind)
+    copied.args = args
+    return copied
 
 
-class VpemError(_Told):
+class VpemError(_Sentence):
     """Base of every error that vpem raises on purpose."""
 
     def elsewhere(self, name: str) -> str:
@@ -80,15 +66,7 @@ class InputError(VpemError, ValueError):
 
 
 class MissingColumnError(InputError):
-    """A table without columns that are asked for.
-
-    Parameters
-    ----------
-    message : str
-        The sentence.
-    *columns : str
-        Names of the columns.
-    """
+    """A table without ``columns`` that are asked for."""
 
     def __init__(self, message: str, *columns: str) -> None:
         super().__init__(message)
@@ -104,17 +82,10 @@ class FileError(VpemError, OSError):
 
 
 class Interrupted(VpemError):
-    """A run that somebody wanted to end; its state has been written.
+    """A run that was interrupted by a signal (None: SIGTERM); its state has been written.
 
-    Parameters
-    ----------
-    path : str
-        The checkpoint.
-    iteration : int or None
-        How many iterations it stands for; None: the run was ended at once, and what is there is
-        older.
-    signal : int or None
-        That asked for it; None stands for SIGTERM.
+    ``iteration`` is how many iterations the checkpoint stands for; None: the run ended at once, and
+    what is there is older.
     """
 
     def __init__(self, path: str, iteration: int | None, signal: int | None = None) -> None:
@@ -140,10 +111,10 @@ class NumericalError(VpemError, ArithmeticError, ValueError):
 
 
 class PartitionedError(VpemError):
-    """A network of agents that fell apart during a sum, which therefore has no answer."""
+    """A network of agents that was disconnected during a sum, which therefore has no answer."""
 
 
-class VpemWarning(_Told, UserWarning):
+class VpemWarning(_Sentence, UserWarning):
     """Something a user should know although the computation goes on."""
 
 
@@ -170,7 +141,7 @@ def scikit_learns_warning() -> type[NotConvergedWarning]:
 def not_converged(*parts: str | Setting) -> NotConvergedWarning:
     """Return the warning that a fit has not converged.
 
-    It is scikit-learn's too wherever that is loaded. Where it is not, nobody can have a filter for
+    It is scikit-learn's too wherever that is loaded. Where it is not, there can be no filter for
     it, and a command need not wait for it.
     """
     loaded = "sklearn.exceptions" in sys.modules
@@ -189,26 +160,9 @@ def named(what: str) -> str | Setting:
 
 
 def check_choice(what: str, value: object, choices: Iterable[str]) -> str:
-    """Return ``value`` if it is one of ``choices``.
+    """Return ``value`` if it is one of ``choices``, or raise InputError, naming the nearest.
 
-    Parameters
-    ----------
-    what : str
-        The parameter ("topology"), or words for what is none.
-    value : object
-        What was given.
-    choices : iterable of str
-        What is allowed.
-
-    Returns
-    -------
-    str
-        The value.
-
-    Raises
-    ------
-    InputError
-        If it is not, naming the nearest choice.
+    ``what`` is the parameter ("topology"), or words for what is none.
     """
     allowed = list(choices)
     if isinstance(value, str) and value in allowed:

@@ -1,12 +1,11 @@
-"""What goes with what: every algorithm with every sum, every kind of data and every engine.
+"""What goes with what: a table of algorithms by sums, data and engines, and rules of settings.
 
-A cell that mathematics forbids has one sentence that says why. The code refuses with it, the
-documentation prints it, and a test tries every cell.
+A cell of the table that mathematics forbids has one sentence that says why: the code refuses with
+it, the documentation prints it, and a test tries every cell.
 
-What has no effect beside what, and why: rules of settings (`vpem.records.About.idle`).
-
-A rule is given the values of all settings by name. In a shell these are all options of a command,
-in Python those of one record, so that a rule looks at names that may not be there by ``get``.
+A rule (`vpem.records.About.idle`) says when a setting has no effect, and why, by the values of all
+settings by name. In a shell these are all options of a command, in Python those of one record, so
+that a rule looks at names that may not be there by ``get``.
 """
 
 from __future__ import annotations
@@ -17,7 +16,6 @@ from typing import Any
 from vpem.errors import InputError, Setting
 from vpem.records import Rule, Sentence
 
-# fmt: off
 ALGORITHMS = {
     "vp-em": "VP-EM",
     "em-rows": "EM over rows",
@@ -33,18 +31,10 @@ ALGORITHMS = {
 
 @dataclass(frozen=True)
 class Way:
-    """A column of the table.
+    """A column of the table."""
 
-    Attributes
-    ----------
-    title : str
-        Its heading.
-    flags : tuple of str
-        Options of the command line that ask for it.
-    """
-
-    title: str
-    flags: tuple[str, ...]
+    title: str  # its heading
+    flags: tuple[str, ...]  # options of the command line that ask for it
 
 
 WAYS = {
@@ -83,7 +73,6 @@ REFUSED: dict[tuple[str, str], tuple[str | Setting, ...]] = {
     ),
 }
 """Cells that mathematics forbids, by algorithm and way, and the sentence that says why."""
-# fmt: on
 
 
 def refusal(algorithm: str, way: str) -> InputError:
@@ -131,7 +120,7 @@ RESTARTED: Rule = (
     lambda given: (
         STARTED[0](given) or not isinstance(getattr(given["init"], "init", given["init"]), str)
     ),
-    (f" starts anew from other rows, but the start is given{LEAVE}",),
+    (f" starts again from other rows, but the start is given{LEAVE}",),
 )
 IN_BATCHES: Rule = (
     lambda given: given.get("batch_size") is not None,
@@ -196,11 +185,11 @@ MASKED_BY_ROUNDS: Sentence = (
     Setting("sum", "tree"),
 )
 MASKS: list[Rule] = [
-    (lambda given: any(given.get(name) is not None for name in ("compress", "codec")),
-     MASKED_CODES),
+    (lambda given: given.get("compress") is not None, MASKED_CODES),
+    (lambda given: given.get("codec") is not None, MASKED_CODES),
     (lambda given: str(given.get("hops", 0)) != "0", MASKED_HOPS),
     (lambda given: given.get("sum") == "consensus", MASKED_BY_ROUNDS),
-]  # fmt: skip
+]
 """What sums cannot be masked beside."""
 
 

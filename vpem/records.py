@@ -1,6 +1,6 @@
-"""What a record of settings is: fields that know their help, bounds, choices and flags.
+"""Records: of settings, whose fields know their help, bounds, choices and flags, and of results.
 
-How objects show themselves: a line where they are printed, a small table in a notebook.
+Both show themselves by a few facts: a line where they are printed, a table in a notebook.
 """
 
 from __future__ import annotations
@@ -8,7 +8,6 @@ from __future__ import annotations
 import csv
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import Field, dataclass, field, replace
-from functools import cache
 from string import Formatter
 from typing import Any, ClassVar, Self, TypeVar, dataclass_transform
 
@@ -74,14 +73,14 @@ def setting(default: Any, help: str, **known: Any) -> Any:
 def changed(record: type[Settings], name: str, default: Any = ..., **known: Any) -> Any:
     """Return a field of another record with another default, help or anything else."""
     one = record.settings_by_name[name]
-    kept = one.default if default is ... else default
-    return field(default=kept, metadata={"about": replace(about(one), **known)})
+    default = one.default if default is ... else default
+    return field(default=default, metadata={"about": replace(about(one), **known)})
 
 
 def about(one: Field[Any]) -> About:
     """Return what is known of a field."""
-    found: About = one.metadata["about"]
-    return found
+    known: About = one.metadata["about"]
+    return known
 
 
 RENAMED = {
@@ -170,22 +169,14 @@ class Settings:
 
     @classmethod
     def of(cls, settings: Self | None, /, **changes: Any) -> Self:
-        """Return a record, or the default one, with changes.
-
-        Raises
-        ------
-        InputError
-            If it is none of this kind.
-        """
+        """Return a record, or the default one, with changes; InputError if of another kind."""
         if not isinstance(settings, cls | None):
             raise InputError(f"settings must be {cls.__name__}, got {type(settings).__name__}")
         return cls(**changes) if settings is None else settings.changed(**changes)
 
     def changed(self, **changes: Any) -> Self:
         """Return the record with other values."""
-        if not changes:
-            return self
-        return type(self)(**{**vars(self), **changes})
+        return type(self)(**{**vars(self), **changes}) if changes else self
 
     def into(self, record: type[T], **changes: Any) -> T:
         """Return another record, of the settings that both have, with changes."""
@@ -202,19 +193,13 @@ class Settings:
 
 def _same(one: object, other: object) -> bool:
     """Whether two values are one, or equal where that is one answer."""
-    found = one is other or one == other
-    return found if isinstance(found, bool) else False
-
-
-@cache
-def _kinds(annotation: str) -> list[str]:
-    """Return the types that a setting may have, by name."""
-    return annotation.split(" | ")
+    same = one is other or one == other
+    return same if isinstance(same, bool) else False
 
 
 def _checked(one: Field[Any], value: Any) -> Any:
     """Return the value of a setting, or raise InputError if it cannot be that."""
-    known, kinds = about(one), _kinds(str(one.type))
+    known, kinds = about(one), str(one.type).split(" | ")
     if value is None and "None" in kinds:
         return value
     number_or_word = known.choices and "str" in kinds and {"int", "float"} & set(kinds)
@@ -227,7 +212,7 @@ def _checked(one: Field[Any], value: Any) -> Any:
     if known.choices and (isinstance(value, str) or kinds[0] == "str"):
         return check_choice(one.name, value, known.choices)
     if known.least is not None and not (isinstance(value, str) and {"str", "Any"} & set(kinds)):
-        from vpem.checks import check_int, check_number
+        from vpem.checks import check_int, check_number  # load NumPy, which `--help` must not
 
         if "int" in kinds:
             most = None if known.most is None else int(known.most)
@@ -243,7 +228,14 @@ def refuse_both(record: Settings, one: str, other: str) -> None:
 
 
 class _Facts(Formatter):
-    """Formats numbers of things, ``{n_hubs:hub}``, and what is or is not, ``{is_here:yes|no}``."""
+    """Formats numbers of things, ``{n_hubs:hub}``, and what is or is not, ``{is_here:yes|no}``.
+
+    Fields are attributes of the one argument.
+    """
+
+    def get_value(self, key: int | str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """Return the attribute of this name."""
+        return getattr(args[0], str(key))
 
     def format_field(self, value: Any, format_spec: str) -> str:
         """Format one fact."""
@@ -252,22 +244,6 @@ class _Facts(Formatter):
         if format_spec.isalpha() and len(format_spec) > 1:
             return f"{value} {format_spec}{'' if value == 1 else 's'}"
         return str(super().format_field(value, format_spec))
-
-
-class _Of(Mapping[str, Any]):
-    """Attributes of an object, by their names."""
-
-    def __init__(self, shown: Shown) -> None:
-        self.shown = shown
-
-    def __getitem__(self, name: str) -> Any:
-        return getattr(self.shown, name)
-
-    def __iter__(self) -> Any:
-        return iter(vars(self.shown))
-
-    def __len__(self) -> int:
-        return len(vars(self.shown))
 
 
 class Shown:
@@ -283,17 +259,17 @@ class Shown:
         cls._facts = facts or cls._facts
         cls.__repr__ = Shown.__repr__  # type: ignore[method-assign]  # before a dataclass makes one
 
-    def _told(self) -> str:
-        return printable(_Facts().vformat(self._facts, (), _Of(self)))
+    def _facts_line(self) -> str:
+        return printable(_Facts().vformat(self._facts, (self,), {}))
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({self._told()})"
+        return f"{type(self).__name__}({self._facts_line()})"
 
     def _repr_html_(self) -> str:
         """Show it in a notebook."""
         from html import escape
 
-        rows = [[escape(fact)] for fact in self._told().split(", ")]
+        rows = [[escape(fact)] for fact in self._facts_line().split(", ")]
         return html_table(rows, [escape(type(self).__name__)])
 
 

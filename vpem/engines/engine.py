@@ -3,10 +3,7 @@
 The words are those of mpi4py. All processes call the same methods in the same order (`Engine.send`
 and `Engine.recv`, and those of arrays, in pairs). Values are None, bool, int, float, str, bytes,
 arrays of numbers or of text of fixed width, and lists, tuples and dicts of such
-(`vpem.network.messages`). In one process (`vpem.engines.engine`) each method hands back what
-it was given.
-
-The engine of a single process, in which all agents live: nothing is sent.
+(`vpem.network.messages`). In one process (`OneProcess`) each method returns its argument.
 """
 
 from __future__ import annotations
@@ -225,7 +222,7 @@ class OneProcess:
         self._sent.append(values.copy())
 
     def recv_array(self, values: NDArray[Any], source: int) -> None:
-        """Put the array put by first in its place."""
+        """Put the array that was put by first in this one's place."""
         values[...] = self._sent.popleft()
 
     def bcast(self, value: Any, root: int = 0) -> Any:

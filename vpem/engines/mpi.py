@@ -29,7 +29,7 @@ from vpem.network.faults import Outlast
 from vpem.network.messages import decode, encode
 
 YIELD = getattr(os, "sched_yield", lambda: time.sleep(0))
-"""Gives the processor to whoever waits for it."""
+"""Gives the processor to processes that wait for it."""
 
 SPINS = (200, 5)
 """Polls before a wait begins to sleep between them: where ranks have a processor each, and where
@@ -65,15 +65,7 @@ def join() -> tuple[Engine, str]:
 
 
 class MpiEngine:
-    """Ranks of an MPI communicator (`vpem.engines.engine.Engine`).
-
-    Parameters
-    ----------
-    comm : MPI communicator, optional
-        Default: all processes. It is duplicated.
-    timeout : float, optional
-        Seconds after which a rank that others wait for is said to be stalled. None: never.
-    """
+    """Ranks of an MPI communicator (`vpem.engines.engine.Engine`), which is duplicated."""
 
     apart = True
     seats: Sequence[int] | None = None
@@ -137,18 +129,14 @@ class MpiEngine:
         """Put the root's array, which comes without a word of what it is, in this one's place."""
         self._wait(self._comm.Ibcast(values, root=root))
 
-    def gather(self, value: Any, root: int = 0) -> list[Any] | None:
-        """Return every rank's value at the root, None elsewhere."""
-        return self._gather(value, root)
-
     def allgather(self, value: Any) -> list[Any]:
         """Return every rank's value on every rank."""
-        found = self._gather(value, None)
-        assert found is not None
-        return found
+        values = self.gather(value, None)
+        assert values is not None
+        return values
 
-    def _gather(self, value: Any, root: int | None) -> list[Any] | None:
-        """Return every rank's value, on one rank or, with None, on all."""
+    def gather(self, value: Any, root: int | None = 0) -> list[Any] | None:
+        """Return every rank's value at the root, None elsewhere; without a root on all ranks."""
         message = np.frombuffer(encode(value), dtype=np.uint8)
         sizes = np.empty(self.size, dtype=np.int64)
         own = np.array([len(message)], dtype=np.int64)
@@ -169,9 +157,9 @@ class MpiEngine:
 
     def allreduce(self, values: NDArray[Any], op: str = "sum") -> NDArray[Any]:
         """Return the "sum" or the "max" of all ranks' arrays."""
-        found = np.array(values, order="C")
-        self._wait(self._comm.Iallreduce(MPI.IN_PLACE, found, op=OPERATIONS[op]))
-        return found
+        total = np.array(values, order="C")
+        self._wait(self._comm.Iallreduce(MPI.IN_PLACE, total, op=OPERATIONS[op]))
+        return total
 
     def iallreduce(self, values: NDArray[Any]) -> _Pending:
         """Begin to add all ranks' arrays, in place."""
@@ -212,35 +200,35 @@ class MpiEngine:
 
     def _heard(self, tag: int) -> list[tuple[int, int]]:
         """Return who has said something, and the number that was said."""
-        found, status, number = [], MPI.Status(), np.empty(1, dtype=np.int64)
+        heard, status, number = [], MPI.Status(), np.empty(1, dtype=np.int64)
         while self._bell.Iprobe(tag=tag, status=status):
             self._bell.Recv(number, source=status.Get_source(), tag=tag)
-            found.append((status.Get_source(), int(number[0])))
-        return found
+            heard.append((status.Get_source(), int(number[0])))
+        return heard
 
     def _say(self, rank: int, tag: int, number: int = 0) -> None:
-        # To a rank that is stalled it is never delivered: nobody waits for that.
+        # To a rank that is stalled it is never delivered: this one does not wait for that.
         self._said.append(np.array([number], dtype=np.int64))
         self._bell.Isend(self._said[-1], dest=rank, tag=tag).Free()
 
     def _call_the_roll(self, request: Any, waited: float) -> None:
         """Ask all ranks whether they are there, and name those that are not."""
-        silent = set(range(self.size)) - {self.rank}
-        for rank in silent:
+        inactive = set(range(self.size)) - {self.rank}
+        for rank in inactive:
             self._say(rank, ROLL_CALL)
         until = time.monotonic() + GRACE
-        while silent and time.monotonic() < until:
+        while inactive and time.monotonic() < until:
             self._answer()
             heard = self._heard(ANSWER)
-            silent.difference_update(rank for rank, _ in heard)
+            inactive.difference_update(rank for rank, _ in heard)
             if not heard:
                 if request.Test():
                     return
                 time.sleep(PAUSES[1])
         # The first of those that are left speaks for all.
-        ahead = sum(rank not in silent for rank in range(self.rank))
+        ahead = sum(rank not in inactive for rank in range(self.rank))
         time.sleep(min(0.3 * ahead, 3.0))
-        who = ", ".join(self.names[rank] for rank in sorted(silent)) or "no rank"
+        who = ", ".join(self.names[rank] for rank in sorted(inactive)) or "no rank"
         raise StalledError(
             f"{who} has not answered for {waited:.0f} s (",
             Setting("timeout", self.timeout),
@@ -250,7 +238,7 @@ class MpiEngine:
     # ---- the end -------------------------------------------------------------------------------
 
     def part(self, reason: str, patient: bool = True, code: int = 2) -> bool:
-        """Tell the first rank why this one ends the job; there, whether all end for that reason."""
+        """Report to the first rank why this one ends; there, return whether all end for that."""
         number = zlib.crc32(reason.encode())
         if self.rank:
             self._say(0, FAILED, number)

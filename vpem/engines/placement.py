@@ -1,11 +1,8 @@
-"""How parties agree on the keys of masked sums: public keys go around once, signed in a study.
+"""Which agents live in which process, and what is said between agents rather than processes.
 
-Which agents live in which process, and what is said between agents rather than processes.
-
-Agents are whoever holds something: parties of a protocol, workers with rows, roots of hubs. What is
-written with these steps runs in one process as in many.
-
-Work that every agent does for itself, and that fails everywhere if it fails anywhere.
+Agents are all that hold something: parties of a protocol, workers with rows, roots of hubs. What is
+written with these steps runs in one process as in many. Public keys of masked sums go around once,
+signed in a study (`agree`); work of each agent fails everywhere if it fails anywhere (`for_each`).
 """
 
 from __future__ import annotations
@@ -21,7 +18,7 @@ from numpy.typing import ArrayLike, NDArray
 from vpem import errors
 from vpem.checks import Floats
 from vpem.engines.engine import Engine, OneProcess, Signs, about
-from vpem.errors import InputError
+from vpem.errors import InputError, Setting, VpemError, printable
 from vpem.network.faults import FewerError
 from vpem.network.masks import (
     FRACTION_BITS,
@@ -34,6 +31,19 @@ from vpem.network.masks import (
     check_parties,
 )
 
+T = TypeVar("T")
+
+Ask = Callable[[NDArray[np.bool_]], NDArray[np.bool_]]  # whether any process has each flag (n,)
+
+PIECE_BYTES = 1 << 24
+"""Of rows that are sent at a time."""
+
+LEAST_POWER, MOST_POWER = -480, 543
+"""Binary exponents by which agents compare the sizes of numbers."""
+
+DIGIT = 32
+"""Base in which the largest number of all agents is found, a digit in one message."""
+
 
 def agree(
     place: Placement,
@@ -45,9 +55,9 @@ def agree(
     """Make the masks of a run: fresh keys, which all parties exchange.
 
     Where processes have an identity (`Engine.signs`), each signs what it has heard of all, so that
-    whoever passes keys on can neither change nor repeat them. A process without parties only passes
-    on. Parties are called ``names`` in messages, by default as their processes; they must be three
-    at least.
+    a process that passes keys on can neither change nor repeat them. One without parties only
+    passes on. Parties are called ``names`` in messages, by default as their processes; they must be
+    three at least.
     """
     engine, fixed = place.engine, FixedPoint(place.n_agents, fraction_bits)
     if not names:
@@ -57,7 +67,7 @@ def agree(
     check_parties(place.n_agents)
     own = OwnKeys(place.own.tolist())
     with about(engine, "agreement"):
-        public = _exchanged(place, list(own.public.values()), names)
+        public = _exchange(place, list(own.public.values()), names)
         signs = engine.signs
         facts = [str(fixed.n_parties), str(fixed.fraction_bits), *names]
         if signs is not None:
@@ -69,22 +79,22 @@ def agree(
     return Masks(fixed, keys, group, n_threads, engine.outlast)
 
 
-def _exchanged(place: Placement, own: list[bytes], names: Sequence[str]) -> list[bytes]:
+def _exchange(place: Placement, own: list[bytes], names: Sequence[str]) -> list[bytes]:
     """Return the public key of every party."""
     engine = place.engine
-    found: dict[int, bytes] = {}
+    public: dict[int, bytes] = {}
     for rank, said in enumerate(engine.allgather(own)):
         parties = [a for a, r in enumerate(place.ranks.tolist()) if r == rank]
         keys = said if isinstance(said, list) else []
         for party, key in zip(parties, keys, strict=False):
             if isinstance(key, bytes) and len(key) == KEY_BYTES:
-                found[party] = key
+                public[party] = key
         if not isinstance(said, list) or len(keys) != len(parties):
             raise _wrong(engine.names[rank], "the keys of its parties for masked sums")
     for party, name in enumerate(names):
-        if party not in found:
+        if party not in public:
             raise _wrong(name, f"a key of {KEY_BYTES} bytes for masked sums")
-    return [found[party] for party in range(place.n_agents)]
+    return [public[party] for party in range(place.n_agents)]
 
 
 def _check_signatures(place: Placement, signs: Signs, transcript: bytes) -> None:
@@ -136,20 +146,6 @@ def _wrong(name: str, expected: str) -> InputError:
     )
 
 
-T = TypeVar("T")
-
-Ask = Callable[[NDArray[np.bool_]], NDArray[np.bool_]]  # whether any process has each flag (n,)
-
-PIECE_BYTES = 1 << 24
-"""Of rows that are sent at a time."""
-
-LEAST_POWER, MOST_POWER = -480, 543
-"""Binary exponents that agents tell numbers' sizes by."""
-
-DIGIT = 32
-"""Base in which the largest number of all agents is found, a digit in one message."""
-
-
 class Placement:
     """Agents and the processes that they live in: ``ranks`` (N,).
 
@@ -164,10 +160,10 @@ class Placement:
 
     def __getstate__(self) -> dict[str, Any]:
         """Return what a copy elsewhere, of one process with all agents, is made of: no keys."""
-        found = dict(vars(self))
+        state = dict(vars(self))
         if self.masks is not None and not self.apart:
-            found["masks"] = tuple(self.masks.names)
-        return found
+            state["masks"] = tuple(self.masks.names)
+        return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Become such a copy, with masks of its own."""
@@ -226,7 +222,7 @@ class Placement:
         return bool(self.nodes[agent] == self.engine.rank)
 
     def begin(self, kind: str, n_rows: int) -> None:
-        """Tell who watches that a sum over so many rows begins; see `vpem.sums.sum.Sum.begin`."""
+        """Report to the watch that a sum over so many rows begins (`vpem.sums.sum.Sum.begin`)."""
         if self.masks is not None:
             self.masks.begin(n_rows)
         if self.engine.watch is not None:
@@ -247,15 +243,15 @@ class Placement:
             parts = engine.gather(values, int(self.nodes[to]))
         if parts is None:
             return None
-        found = {}
+        gathered = {}
         for node, part in enumerate(parts):
             if not isinstance(part, dict) or not all(self._is_at(agent, node) for agent in part):
-                raise errors.InputError(
+                raise InputError(
                     f"{engine.names[node]} has sent something else than what it has; are all of "
                     "the same version of vpem?"
                 )
-            found.update(part)
-        return dict(sorted(found.items()))
+            gathered.update(part)
+        return dict(sorted(gathered.items()))
 
     def _is_at(self, agent: object, node: int) -> bool:
         """Whether this is an agent, and lives in a process."""
@@ -265,9 +261,9 @@ class Placement:
 
     def allgather(self, values: dict[int, T]) -> dict[int, T]:
         """Bring together, in every process, what agents have."""
-        found = self.gather(values, None)
-        assert found is not None
-        return found
+        gathered = self.gather(values, None)
+        assert gathered is not None
+        return gathered
 
     def bcast(self, value: Any, owner: int = 0) -> Any:
         """Return, in every process, what the process of an agent has."""
@@ -296,16 +292,15 @@ class Placement:
             return rows
         here, there = int(self.nodes[source]), int(self.nodes[target])
         step = max(1, PIECE_BYTES // max(1, shape[1] * dtype.itemsize))
-        found = np.empty(shape, dtype) if self.mine(target) else None
+        received = np.empty(shape, dtype) if self.mine(target) else None
         for begin in range(0, shape[0], step):
             some = slice(begin, begin + step)
-            if found is not None:
-                self.engine.recv_array(found[some], here)
+            if received is not None:
+                self.engine.recv_array(received[some], here)
             else:
                 assert rows is not None
-                part = np.ascontiguousarray(rows[some], dtype=dtype)
-                self.engine.send_array(part, there)
-        return found
+                self.engine.send_array(np.ascontiguousarray(rows[some], dtype=dtype), there)
+        return received
 
     # ---- arrays and lists of all processes ------------------------------------------------------
 
@@ -314,8 +309,8 @@ class Placement:
     ) -> NDArray[Any]:
         """Return the "sum" or the "max" of all processes' arrays.
 
-        With masks no floats go this way, which would be in the open: `add` hides them. Who watches
-        is told of a sum, unless `begin` has ``told`` it, or it adds up what nobody's rows are in.
+        With masks no floats go this way, which would be in the open: `add` hides them. The watch
+        hears of a sum, unless `begin` has ``told`` it, or there are no rows in what it adds up.
         """
         if self.masks is not None and values.dtype.kind == "f":
             raise RuntimeError("numbers of agents were about to be sent without masks")
@@ -366,7 +361,7 @@ class Placement:
     ) -> NDArray[np.uint64]:
         """Add up what is ``hidden`` under masks, of some or of all, and open the total.
 
-        Where one is lost meanwhile nobody opens it: it is taken again of those who are left.
+        Where one is lost meanwhile no process opens it: it is taken again of those who are left.
         """
         assert self.masks is not None
         if self.engine.outlast is None:
@@ -407,15 +402,13 @@ class Placement:
         """Whether any process has each of some flags (n,).
 
         With masks nothing else is learned: who has a flag adds a random number for it, and a total
-        other than 0 says that somebody did (all but once in 2^64 times), not who or how many.
+        other than 0 says that one did (all but once in 2^64 times), not who or how many.
         """
-        found = np.asarray(flags, dtype=np.bool_)
+        own = np.asarray(flags, dtype=np.bool_)
         masks = self.masks
         if masks is not None:
-            return masks.anybody(self.summed(lambda who: masks.any(found, who)))
-        if not self.apart:
-            return found
-        return self.allreduce(found.astype(np.uint8), "max").astype(np.bool_)
+            return masks.anybody(self.summed(lambda who: masks.any(own, who)))
+        return self.allreduce(own.astype(np.uint8), "max").astype(np.bool_) if self.apart else own
 
     def add_up(
         self, values: Floats, *, columns: int | None = None, told: bool = False
@@ -485,9 +478,9 @@ class Placement:
         """Put what this process's agents have (n_i, ...) among zeros for all others, (N, ...)."""
         if len(self.own) == self.n_agents:
             return values
-        found = np.zeros((self.n_agents, *values.shape[1:]), dtype=values.dtype)
-        found[self.own] = values[: len(self.own)]
-        return found
+        padded = np.zeros((self.n_agents, *values.shape[1:]), dtype=values.dtype)
+        padded[self.own] = values[: len(self.own)]
+        return padded
 
     def pool(self, items: list[T]) -> list[T]:
         """Return the items of all processes, by process: whose they are, so not with masks."""
@@ -509,33 +502,28 @@ def for_each(place: Placement, agents: Iterable[int], work: Callable[[int], T]) 
     """
     engine = place.engine
     done: dict[int, T] = {}
-    errors_here: dict[int, errors.VpemError] = {}
+    raised: dict[int, VpemError] = {}
     for agent in agents:
         if place.mine(agent):
             try:
                 done[agent] = work(agent)
-            except errors.VpemError as error:
-                errors_here[agent] = error
-    everywhere = place.allgather(
-        {
-            agent: _sayable(error) if engine.open else error.elsewhere(engine.names[engine.rank])
-            for agent, error in errors_here.items()
-        }
-    )
-    if errors_here and not engine.open:
-        raise errors_here[min(errors_here)]
+            except VpemError as error:
+                raised[agent] = error
+    reports: dict[int, Any] = {}
+    for agent, cause in raised.items():
+        reports[agent] = cause.elsewhere(engine.names[engine.rank])
+        if engine.open:
+            parts = [one if isinstance(one, str) else (one.name, one.value) for one in cause.parts]
+            reports[agent] = [type(cause).__name__, parts]
+    everywhere = place.allgather(reports)
+    if raised and not engine.open:
+        raise raised[min(raised)]
     if everywhere:
         said = everywhere[min(everywhere)]
         if isinstance(said, str):
-            raise errors.InputError(errors.printable(said))
-        kind, parts = said
-        raise getattr(errors, kind, errors.InputError)(
-            *(part if isinstance(part, str) else errors.Setting(*part) for part in parts)
+            raise InputError(printable(said))
+        kind, sentence = said
+        raise getattr(errors, kind, InputError)(
+            *(part if isinstance(part, str) else Setting(*part) for part in sentence)
         )
     return done
-
-
-def _sayable(error: errors.VpemError) -> list[Any]:
-    """Return the kind and the sentence of an error as plain values."""
-    parts = [part if isinstance(part, str) else (part.name, part.value) for part in error.parts]
-    return [type(error).__name__, parts]

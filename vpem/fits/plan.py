@@ -34,7 +34,7 @@ from vpem.idle import refusal
 from vpem.network.graph import Graph
 from vpem.network.hubs import Hub, diameter, foretell_hubs
 from vpem.network.ledger import Ledger
-from vpem.network.messages import Link, parse_link
+from vpem.network.messages import LinkSpeed, parse_link
 from vpem.network.mixing import mixing_matrix, mixing_rate
 from vpem.network.partition import Blocks, Partition
 from vpem.network.schema import Report
@@ -200,7 +200,7 @@ def _fastest(work: Callable[[], None]) -> float:
 def iteration_time(
     network: Network,
     sent: Report,
-    link: Link,
+    link: LinkSpeed,
     work: Work,
     rates: Rates | None = None,
     ahead: float = 0,
@@ -428,7 +428,7 @@ def plan(
     }
 
 
-def _time(network: Network, sent: Report, link: Link, work: Work) -> Report:
+def _time(network: Network, sent: Report, link: LinkSpeed, work: Work) -> Report:
     """Foretell how long an iteration takes, with factors also of the rounds ahead of the rows'."""
     if not work.n_factors:
         return iteration_time(network, sent, link, work)

@@ -32,7 +32,7 @@ from vpem.errors import InputError, NumericalError, brief, check_choice
 
 Values = NDArray[np.floating]
 Keys = NDArray[np.uint64]
-Faults = NDArray[np.uint8]
+Flags = NDArray[np.uint8]
 Packed = NDArray[np.uint8]
 
 BUCKET = 256
@@ -94,7 +94,7 @@ def draw_keys(rng: np.random.Generator, n_messages: int) -> Keys:
 
 
 class _Packed(ABC):
-    """What all codecs share: checks, memory, and the sentence for what cannot be sent."""
+    """Checks, memory and refusals of all codecs; ``bad`` (N,) marks rows that cannot be sent."""
 
     @property
     @abstractmethod
@@ -107,64 +107,32 @@ class _Packed(ABC):
 
     @abstractmethod
     def _limit(self, n: int) -> str:
-        """What bounds the magnitudes, as the end of a sentence."""
+        """Say what bounds the magnitudes, as the end of a sentence."""
 
     @abstractmethod
     def _encode(
-        self, values: Values, keys: Keys, out: Packed, faults: Faults, n_threads: int
+        self, rows: Values, keys: Keys, out: Packed, bad: Flags, n_threads: int
     ) -> None: ...
 
     @abstractmethod
-    def _decode(self, messages: Packed, out: Values, faults: Faults, n_threads: int) -> None: ...
+    def _decode(self, messages: Packed, out: Values, bad: Flags, n_threads: int) -> None: ...
 
     @abstractmethod
     def _transmit(
-        self, values: Values, keys: Keys, out: Values, faults: Faults, n_threads: int
+        self, rows: Values, keys: Keys, out: Values, bad: Flags, n_threads: int
     ) -> None: ...
 
     def encode(self, values: Values, rng: np.random.Generator) -> bytes:
-        """Pack values into the bytes of a message.
+        """Pack values (n,) into a message; NumericalError if one is not finite or too large.
 
-        Parameters
-        ----------
-        values : ndarray of shape (n,)
-            Finite numbers.
-        rng : numpy.random.Generator
-            One 64-bit key is drawn from it, whether or not the codec is random.
-
-        Returns
-        -------
-        bytes
-            Of length ``message_size(n)``.
-
-        Raises
-        ------
-        NumericalError
-            If a value is not finite or is too large for the codec.
+        One 64-bit key is drawn from ``rng``, whether or not the codec is random.
         """
         return self._pack(_as_floats(values, 1)[None], draw_keys(rng, 1), 1, "").tobytes()
 
     def decode(self, message: bytes, n: int, dtype: DTypeLike = np.float64) -> Values:
-        """Unpack the values of a message.
+        """Unpack the n values, float32 or float64, of a message by `encode` of an equal codec.
 
-        Parameters
-        ----------
-        message : bytes
-            Made by `encode` of an equal codec.
-        n : int
-            How many values it holds.
-        dtype : {float64, float32}
-            Type of the result.
-
-        Returns
-        -------
-        ndarray of shape (n,)
-            The values as received.
-
-        Raises
-        ------
-        InputError
-            If these bytes are not such a message.
+        InputError if these bytes are no such message.
         """
         check_int("values of a message", n, least=0, most=MOST)
         if np.dtype(dtype) not in (np.float32, np.float64):
@@ -182,46 +150,12 @@ class _Packed(ABC):
         return result
 
     def pack(self, values: Values, keys: Keys, n_threads: int = 1) -> Packed:
-        """Pack every row into the bytes of a message: `encode`, with the row's key.
-
-        Parameters
-        ----------
-        values, keys, n_threads
-            As for `transmit`.
-
-        Returns
-        -------
-        ndarray of uint8, shape (N, message_size(V))
-
-        Raises
-        ------
-        NumericalError
-            If a value is not finite or is too large for the codec.
-        """
+        """Pack every row (N, V) into a message (N, message_size(V)): `encode`, with its key."""
         rows = _as_floats(values, 2)
         return self._pack(rows, _checked(keys, rows), n_threads, " of message {}")
 
     def unpack(self, messages: Packed, n: int, n_threads: int = 1) -> Values:
-        """Unpack every message: `decode`, as float64.
-
-        Parameters
-        ----------
-        messages : ndarray of uint8, shape (N, message_size(n))
-            Made by `pack` of an equal codec.
-        n : int
-            How many values each holds.
-        n_threads : int
-            Threads; the result does not depend on it.
-
-        Returns
-        -------
-        ndarray of shape (N, n)
-
-        Raises
-        ------
-        InputError
-            If these bytes are not such messages.
-        """
+        """Unpack every message (N, message_size(n)): `decode`, as float64 (N, n)."""
         size = self.message_size(n)
         if messages.dtype != np.uint8 or messages.ndim != 2 or messages.shape[1] != size:
             raise InputError(
@@ -232,7 +166,6 @@ class _Packed(ABC):
         return self._unpack(np.ascontiguousarray(messages), np.zeros((len(messages), n)), n_threads)
 
     def _pack(self, rows: Values, keys: Keys, n_threads: int, whose: str) -> Packed:
-        """Pack every row; ``whose`` says whose the values are that cannot be sent."""
         messages = np.empty((len(rows), self.message_size(rows.shape[1])), dtype=np.uint8)
         faults = np.zeros(len(rows), dtype=np.uint8)
         if rows.size:
@@ -241,7 +174,6 @@ class _Packed(ABC):
         return messages
 
     def _unpack(self, messages: Packed, into: Values, n_threads: int) -> Values:
-        """Unpack every message into a row."""
         faults = np.zeros(len(into), dtype=np.uint8)
         if into.size:
             self._decode(messages, into, faults, thread_count(n_threads))
@@ -253,37 +185,32 @@ class _Packed(ABC):
             )
         return into
 
-    def _check_sent(self, rows: Values, faults: Faults, whose: str) -> None:
-        """Raise NumericalError where the values of a row could not be sent."""
-        if faults.any():
-            row = int(faults.argmax())
-            raise self._refusal(rows[row], whose.format(row))
+    def _check_sent(self, rows: Values, bad: Flags, whose: str) -> None:
+        """Raise NumericalError where a row cannot be sent; ``whose`` says which, by its number."""
+        if not bad.any():
+            return
+        row = int(bad.argmax())
+        values, whose = rows[row], whose.format(row)
+        finite = np.isfinite(values)
+        if finite.all():
+            raise NumericalError(
+                f"values{whose} reach {float(np.abs(values).max()):.6g}, too large for "
+                f"{self.name!r}, {self._limit(len(values))}; scale the data down or send them by "
+                "'float64'"
+            )
+        place = int(finite.argmin())
+        word = "NaN" if np.isnan(values[place]) else str(float(values[place]))
+        raise NumericalError(
+            f"value {place}{whose} is {word}, but {self.name!r} sends finite numbers only; look "
+            "for what made it"
+        )
 
     def transmit(
         self, values: Values, keys: Keys, n_threads: int = 1
     ) -> tuple[Values, NDArray[np.int64]]:
-        """Pack and unpack every row: `decode` of `encode`, with the row's key.
+        """Return what is received of rows (N, V), in their type, and the bytes of each (N,).
 
-        Parameters
-        ----------
-        values : ndarray of shape (N, V)
-            A message a row.
-        keys : ndarray of shape (N,)
-            Key of each message, uint64.
-        n_threads : int
-            Threads; the result does not depend on it.
-
-        Returns
-        -------
-        decoded : ndarray of shape (N, V)
-            What is received, in the type of the values.
-        sizes : ndarray of shape (N,)
-            Bytes of each message.
-
-        Raises
-        ------
-        NumericalError
-            If a value is not finite or is too large for the codec.
+        It is `decode` of `encode`, with the key of each row (N,), for any number of threads.
         """
         rows = _as_floats(values, 2)
         keys = _checked(keys, rows)
@@ -295,22 +222,6 @@ class _Packed(ABC):
         self._check_sent(rows, faults, " of message {}")
         return decoded, sizes
 
-    def _refusal(self, values: Values, whose: str) -> NumericalError:
-        """Why these values cannot be sent."""
-        finite = np.isfinite(values)
-        if finite.all():
-            largest = float(np.abs(values).max())
-            return NumericalError(
-                f"values{whose} reach {largest:.6g}, too large for {self.name!r}, "
-                f"{self._limit(len(values))}; scale the data down or send them by 'float64'"
-            )
-        place = int(finite.argmin())
-        word = "NaN" if np.isnan(values[place]) else str(float(values[place]))
-        return NumericalError(
-            f"value {place}{whose} is {word}, but {self.name!r} sends finite numbers only; look "
-            "for what made it"
-        )
-
 
 def _as_floats(values: ArrayLike, n_dims: int) -> Values:
     """Values as a contiguous float32 or float64 array of so many dimensions."""
@@ -320,8 +231,8 @@ def _as_floats(values: ArrayLike, n_dims: int) -> Values:
             f"the values of {'a message' if n_dims == 1 else 'messages'} must be an array of "
             f"numbers of {n_dims} dimension(s), got shape {array.shape} of type {array.dtype}"
         )
-    kept = array.dtype == np.float32
-    return np.ascontiguousarray(array, dtype=np.float32 if kept else np.float64)
+    single = array.dtype == np.float32
+    return np.ascontiguousarray(array, dtype=np.float32 if single else np.float64)
 
 
 def _checked(keys: Keys, rows: Values) -> Keys:
@@ -354,39 +265,27 @@ class _Dithered(_Packed):
     def _limit(self, n: int) -> str:
         return f"whose norms are float32 (at most {LARGEST_FLOAT:.6g})"
 
-    def _encode(
-        self, values: Values, keys: Keys, out: Packed, faults: Faults, n_threads: int
-    ) -> None:
-        dither_encode(values, keys, self.levels, self.bucket, self.largest, out, faults, n_threads)
+    def _encode(self, rows: Values, keys: Keys, out: Packed, bad: Flags, n_threads: int) -> None:
+        dither_encode(rows, keys, self.levels, self.bucket, self.largest, out, bad, n_threads)
 
-    def _decode(self, messages: Packed, out: Values, faults: Faults, n_threads: int) -> None:
-        dither_decode(messages, self.levels, self.bucket, out, faults, n_threads)
+    def _decode(self, messages: Packed, out: Values, bad: Flags, n_threads: int) -> None:
+        dither_decode(messages, self.levels, self.bucket, out, bad, n_threads)
 
-    def _transmit(
-        self, values: Values, keys: Keys, out: Values, faults: Faults, n_threads: int
-    ) -> None:
-        options = (self.levels, self.bucket, self.largest)
-        dither_transmit(values, keys, *options, out, faults, n_threads)
+    def _transmit(self, rows: Values, keys: Keys, out: Values, bad: Flags, n_threads: int) -> None:
+        dither_transmit(rows, keys, self.levels, self.bucket, self.largest, out, bad, n_threads)
 
 
 @dataclass(frozen=True)
 class Dither(_Dithered):
     """Random dithering (QSGD), Alistarh et al. 2017: unbiased.
 
-    Parameters
-    ----------
-    levels : int
-        Levels above zero, l: a value takes ``1 + ceil(log2(l + 1))`` bits.
-    bucket : int
-        Values that share a norm; the last bucket may be shorter.
-
-    Notes
-    -----
-    A value falls between two levels with variance ``f (1 - f) (norm / l)^2``, f its place between
-    them, which is at most 1/4 and at most ``x - x^2`` below the first level. In a bucket of d
-    values the sum is largest where they are equal: ``omega = sqrt(d)/l - 1`` where ``2 l <=
-    sqrt(d)``, else ``d / (4 l^2)``. It is never above ``min(d/l^2, sqrt(d)/l)``. The bound holds
-    where norms are normal float32 numbers (1.2e-38 or more); below, only the mean is kept.
+    With l levels above zero a value takes ``1 + ceil(log2(l + 1))`` bits. The values of a bucket
+    share a norm; the last bucket may be shorter. A value falls between two levels with variance
+    ``f (1 - f) (norm / l)^2``, f its place between them, which is at most 1/4 and at most
+    ``x - x^2`` below the first level. In a bucket of d values the sum is largest where they are
+    equal: ``omega = sqrt(d)/l - 1`` where ``2 l <= sqrt(d)``, else ``d / (4 l^2)``. It is never
+    above ``min(d/l^2, sqrt(d)/l)``. The bound holds where norms are normal float32 numbers (1.2e-38
+    or more); below, only the mean is kept.
     """
 
     levels: int
@@ -419,16 +318,8 @@ class Dither(_Dithered):
 class BlockTernary(_Dithered):
     """Block-p quantization, Mishchenko et al. 2019: ``-|v|_p``, 0 or ``|v|_p``, unbiased.
 
-    Parameters
-    ----------
-    bucket : int
-        Values a block; a value takes 2 bits.
-    largest : bool
-        p is infinity in place of 2.
-
-    Notes
-    -----
-    ``E|Q(v)|^2 = |v|_1 |v|_p`` in each block, so that ``omega = sqrt(d) - 1`` for p = 2, and
+    A value takes 2 bits, and p is 2, or infinity with ``largest``. ``E|Q(v)|^2 = |v|_1 |v|_p`` in
+    each block, so that ``omega = sqrt(d) - 1`` for p = 2, and
     ``(sqrt(d) - 1) / 2`` for infinity: the largest ratio of ``|v|_1 |v|_inf`` to ``|v|_2^2`` is
     ``(1 + sqrt(d)) / 2``.
     """
@@ -462,15 +353,9 @@ class Natural(_Packed):
     """Short floating point numbers, rounded at random (natural compression): unbiased.
 
     Every value is rounded by itself, so that large ones do not drown small ones. Horvath et al.
-    2019, with mantissa bits: one bit is the sign, 8 are the exponent, m the mantissa.
+    2019, with mantissa bits: one bit is the sign, 8 are the exponent, m the mantissa, so that
+    ``bits = 9 + m``, from 9 to 24.
 
-    Parameters
-    ----------
-    bits : int
-        Bits of a value, ``9 + m``, from 9 to 24.
-
-    Notes
-    -----
     A value v between the neighbours a < b has variance ``(v - a) (b - v)``, at most ``(b - a)^2 /
     (4 a b) v^2``, attained at ``v = 2 a b / (a + b)``. It is largest next to a power of two, where
     ``b = (1 + 2^-m) a``: ``omega = 4^-m / (4 (1 + 2^-m))``, 1/8 without a mantissa. The bound
@@ -486,7 +371,7 @@ class Natural(_Packed):
 
     @property
     def name(self) -> str:
-        """With the bits of a value."""
+        """``natural:BITSbits``."""
         return f"natural:{self.bits}bits"
 
     @property
@@ -505,18 +390,14 @@ class Natural(_Packed):
     def _limit(self, n: int) -> str:
         return f"which ends at {(2 - 2.0**-self._mantissa) * 2.0**127:.6g}"
 
-    def _encode(
-        self, values: Values, keys: Keys, out: Packed, faults: Faults, n_threads: int
-    ) -> None:
-        natural_encode(values, keys, self._mantissa, out, faults, n_threads)
+    def _encode(self, rows: Values, keys: Keys, out: Packed, bad: Flags, n_threads: int) -> None:
+        natural_encode(rows, keys, self._mantissa, out, bad, n_threads)
 
-    def _decode(self, messages: Packed, out: Values, faults: Faults, n_threads: int) -> None:
-        natural_decode(messages, self._mantissa, out, faults, n_threads)
+    def _decode(self, messages: Packed, out: Values, bad: Flags, n_threads: int) -> None:
+        natural_decode(messages, self._mantissa, out, bad, n_threads)
 
-    def _transmit(
-        self, values: Values, keys: Keys, out: Values, faults: Faults, n_threads: int
-    ) -> None:
-        natural_transmit(values, keys, self._mantissa, out, faults, n_threads)
+    def _transmit(self, rows: Values, keys: Keys, out: Values, bad: Flags, n_threads: int) -> None:
+        natural_transmit(rows, keys, self._mantissa, out, bad, n_threads)
 
 
 # ---- some of the values -------------------------------------------------------------------------
@@ -524,15 +405,9 @@ class Natural(_Packed):
 
 @dataclass(frozen=True)
 class _Sparse(_Packed):
-    """Some values as float32, with their indices.
+    """Some values as float32, with their indices."""
 
-    Parameters
-    ----------
-    fraction : float
-        Of the values of a message, above 0 and at most 1; the number is rounded, at least one.
-    """
-
-    fraction: float
+    fraction: float  # of the values of a message; their number is rounded, at least one
 
     def __post_init__(self) -> None:
         if not isinstance(self.fraction, Real) or not 0 < self.fraction <= 1:
@@ -545,7 +420,7 @@ class _Sparse(_Packed):
 
     @property
     def name(self) -> str:
-        """With the fraction in as few digits as tell it."""
+        """With the fraction in as few digits as determine it."""
         return f"{self._word}:{float(self.fraction)!r}".removesuffix(".0")
 
     def n_kept(self, n: int) -> int:
@@ -561,20 +436,16 @@ class _Sparse(_Packed):
         times = f" times {n / self.n_kept(n):.6g}" if self._at_random else ""
         return f"which sends values{times} as float32 (at most {LARGEST_FLOAT:.6g})"
 
-    def _encode(
-        self, values: Values, keys: Keys, out: Packed, faults: Faults, n_threads: int
-    ) -> None:
-        kept = self.n_kept(values.shape[1])
-        sparse_encode(values, keys, kept, self._at_random, out, faults, n_threads)
+    def _encode(self, rows: Values, keys: Keys, out: Packed, bad: Flags, n_threads: int) -> None:
+        kept = self.n_kept(rows.shape[1])
+        sparse_encode(rows, keys, kept, self._at_random, out, bad, n_threads)
 
-    def _decode(self, messages: Packed, out: Values, faults: Faults, n_threads: int) -> None:
-        sparse_decode(messages, self.n_kept(out.shape[1]), out, faults, n_threads)
+    def _decode(self, messages: Packed, out: Values, bad: Flags, n_threads: int) -> None:
+        sparse_decode(messages, self.n_kept(out.shape[1]), out, bad, n_threads)
 
-    def _transmit(
-        self, values: Values, keys: Keys, out: Values, faults: Faults, n_threads: int
-    ) -> None:
-        kept = self.n_kept(values.shape[1])
-        sparse_transmit(values, keys, kept, self._at_random, out, faults, n_threads)
+    def _transmit(self, rows: Values, keys: Keys, out: Values, bad: Flags, n_threads: int) -> None:
+        kept = self.n_kept(rows.shape[1])
+        sparse_transmit(rows, keys, kept, self._at_random, out, bad, n_threads)
 
 
 class TopK(_Sparse):
@@ -605,15 +476,9 @@ class RandK(_Sparse):
 
 @dataclass(frozen=True)
 class Cast(_Packed):
-    """Floating point numbers of 2, 4 or 8 bytes, to nearest.
+    """Floating point numbers, rounded to nearest."""
 
-    Parameters
-    ----------
-    itemsize : {2, 4, 8}
-        Bytes of a number. Only 8 is exact, hence unbiased.
-    """
-
-    itemsize: int
+    itemsize: int  # bytes of a number: 2, 4, or 8, which is exact, hence unbiased
 
     def __post_init__(self) -> None:
         if self.itemsize not in (2, 4, 8):
@@ -621,12 +486,12 @@ class Cast(_Packed):
 
     @property
     def name(self) -> str:
-        """float16, float32 or float64."""
+        """NumPy's name of the type."""
         return f"float{8 * self.itemsize}"
 
     @property
     def is_unbiased(self) -> bool:
-        """Only what is exact is."""
+        """Only an exact cast is."""
         return self.itemsize == 8
 
     def variance(self, n: int) -> float:
@@ -634,24 +499,20 @@ class Cast(_Packed):
         return {2: 2.0**-22, 4: 2.0**-48, 8: 0.0}[self.itemsize] if n else 0.0
 
     def message_size(self, n: int) -> int:
-        """Bytes."""
+        """Bytes of a message of n values."""
         return n * self.itemsize
 
     def _limit(self, n: int) -> str:
         return f"which ends at {float(np.finfo(self.name).max):.6g}"
 
-    def _encode(
-        self, values: Values, keys: Keys, out: Packed, faults: Faults, n_threads: int
-    ) -> None:
-        cast_encode(values, self.itemsize, out, faults, n_threads)
+    def _encode(self, rows: Values, keys: Keys, out: Packed, bad: Flags, n_threads: int) -> None:
+        cast_encode(rows, self.itemsize, out, bad, n_threads)
 
-    def _decode(self, messages: Packed, out: Values, faults: Faults, n_threads: int) -> None:
-        cast_decode(messages, self.itemsize, out, faults, n_threads)
+    def _decode(self, messages: Packed, out: Values, bad: Flags, n_threads: int) -> None:
+        cast_decode(messages, self.itemsize, out, bad, n_threads)
 
-    def _transmit(
-        self, values: Values, keys: Keys, out: Values, faults: Faults, n_threads: int
-    ) -> None:
-        cast_transmit(values, self.itemsize, out, faults, n_threads)
+    def _transmit(self, rows: Values, keys: Keys, out: Values, bad: Flags, n_threads: int) -> None:
+        cast_transmit(rows, self.itemsize, out, bad, n_threads)
 
 
 # ---- by name ------------------------------------------------------------------------------------
@@ -701,64 +562,44 @@ def _parse_natural(text: str, options: list[str]) -> Codec:
     return Natural(_count("bits of natural", options[0].removesuffix("bits"), text, 24, 9))
 
 
-def _parse_sparse(kind: type[TopK] | type[RandK]) -> Callable[[str, list[str]], Codec]:
-    def parse(text: str, options: list[str]) -> Codec:
-        fraction = read_float(options[0]) if len(options) == 1 else None
-        if fraction is None:
-            name = text.split(":")[0]
-            raise InputError(
-                f"{name} takes the fraction of values to send, got {brief(text)}; try '{name}:0.1'"
-            )
-        return kind(fraction)
-
-    return parse
+def _parse_sparse(text: str, options: list[str]) -> Codec:
+    fraction = read_float(options[0]) if len(options) == 1 else None
+    name = text.split(":")[0]
+    if fraction is None:
+        raise InputError(
+            f"{name} takes the fraction of values to send, got {brief(text)}; try '{name}:0.1'"
+        )
+    return TopK(fraction) if name == "topk" else RandK(fraction)
 
 
-def _parse_cast(itemsize: int) -> Callable[[str, list[str]], Codec]:
-    def parse(text: str, options: list[str]) -> Codec:
-        if options:
-            raise InputError(f"a cast takes no options, got {text!r}; try {text.split(':')[0]!r}")
-        return Cast(itemsize)
-
-    return parse
+def _parse_cast(text: str, options: list[str]) -> Codec:
+    name = text.split(":")[0]
+    if options:
+        raise InputError(f"a cast takes no options, got {text!r}; try {name!r}")
+    return Cast(np.dtype(name).itemsize)
 
 
 CODECS: dict[str, Callable[[str, list[str]], Codec]] = {
     "qsgd": _parse_dither,
     "blockp": _parse_block,
     "natural": _parse_natural,
-    "topk": _parse_sparse(TopK),
-    "randk": _parse_sparse(RandK),
-    "float16": _parse_cast(2),
-    "float32": _parse_cast(4),
-    "float64": _parse_cast(8),
+    "topk": _parse_sparse,
+    "randk": _parse_sparse,
+    "float16": _parse_cast,
+    "float32": _parse_cast,
+    "float64": _parse_cast,
 }
 """What a codec's name can begin with."""
 
 
 def parse_codec(text: str | Codec) -> Codec:
-    """Make a codec of its name, or take one as it is.
+    """Make a codec of its name, or take one as it is; InputError if there is none.
 
-    Parameters
-    ----------
-    text : str or Codec
-        ``qsgd:8bits`` (bits a value with its sign, 2 to 16), ``qsgd:100levels``, each with a
-        bucket if not 256 (``qsgd:8bits:512``); ``blockp:64`` or ``blockp:64:inf``;
-        ``natural:10bits`` (9 to 24); ``topk:0.01``; ``randk:0.1``; ``float16``, ``float32`` or
-        ``float64``.
+    Names are ``qsgd:8bits`` (bits a value with its sign, 2 to 16) and ``qsgd:100levels``, each with
+    a bucket if not 256 (``qsgd:8bits:512``); ``blockp:64`` and ``blockp:64:inf``;
+    ``natural:10bits`` (9 to 24); ``topk:0.01``; ``randk:0.1``; ``float16``, ``float32`` and
+    ``float64``. A codec's ``name`` may be another text for the same.
 
-    Returns
-    -------
-    Codec
-        The codec; its ``name`` may be another text for the same.
-
-    Raises
-    ------
-    InputError
-        If there is no such codec.
-
-    Examples
-    --------
     >>> parse_codec("qsgd:127levels").name
     'qsgd:8bits'
     """

@@ -1,12 +1,8 @@
-"""Links and agents that fail: what is up in each round of a sum, and whether it hangs together.
-
-What a party has opened together with others, so that it never opens the same without one.
+"""Links and agents that fail: in consensus rounds, along a tree, and in masked sums.
 
 Two totals of the same numbers, one with a party and one without it, differ by what that party
-added, masks or none. Whoever passes messages on may say of anybody that it is lost, so each party
-remembers itself with whom it has opened totals, and at which parameters; nobody else can know it.
-
-How long messages take along a tree whose links fail: each waits until its link is up.
+added, masks or none. A relay may say of any party that it is lost, so each party remembers itself
+with whom it has opened totals, and at which parameters (`Outlast`); no other can know it.
 """
 
 from __future__ import annotations
@@ -38,14 +34,23 @@ MOST_FALL = 1e-3
 DEVIATIONS = 3.0
 """By how many standard deviations a sum may mix worse than the drawn rounds did."""
 
+AT_ONCE = 32
+"""Rounds that are drawn together along a tree."""
+
+SETUP, START = "setup", "start"
+"""Of what totals are before there are parameters: of the data alone, and of starts."""
+
+Mask = NDArray[np.bool_]
+T = TypeVar("T")
+
 
 @dataclass(frozen=True)
 class Faults:
     """How often links and agents fail, each a probability below 1.
 
-    A link is down in a round in both directions. An agent is silent for a whole E-step; where it is
-    a root its hub takes no part: what the other hubs find is the posterior given their own features
-    alone. Sums of the start, and the one after the last iteration, are taken by all. All links of a
+    A link is down in a round in both directions. An agent is inactive for a whole E-step; where it
+    is a root its hub takes no part: the others find the posterior given their own features alone.
+    Sums of the start, and the one after the last iteration, are taken by all. All links of a
     straggler are down in a round in which it is late.
     """
 
@@ -69,25 +74,25 @@ class Faults:
 
     @property
     def links_up(self) -> float:
-        """Share of the links that are up in a round, on average, among agents that are awake."""
+        """Share of the links that are up in a round, on average, among active agents."""
         return (1.0 - self.link_failure) * (1.0 - self.stragglers) ** 2
 
     def draw(
         self, graph: Graph, n_rounds: int, rng: np.random.Generator, *, dropout: bool
     ) -> DrawnFaults:
-        """Draw what is up in each round of one sum; agents fall silent only with ``dropout``."""
+        """Draw what is up in each round of one sum; all agents are active without ``dropout``."""
         n, edges = graph.n_agents, graph.edges
         if n_rounds * (n + len(edges)) > MOST_DRAWN:
             raise InputError(
                 f"{n_rounds} rounds over {len(edges)} links are too many to draw what fails in "
                 "them; take fewer rounds"
             )
-        silent = rng.random(n) < (self.agent_dropout if dropout else 0.0)
+        inactive = rng.random(n) < (self.agent_dropout if dropout else 0.0)
         up = rng.random((n_rounds, len(edges))) >= self.link_failure
         late = rng.random((n_rounds, n)) < self.stragglers
-        down = late | silent
+        down = late | inactive
         up &= ~(down[:, edges[:, 0]] | down[:, edges[:, 1]])
-        return DrawnFaults(~silent, up)
+        return DrawnFaults(~inactive, up)
 
 
 @dataclass(frozen=True)
@@ -98,9 +103,9 @@ class DrawnFaults:
     up: NDArray[np.bool_]  # (S, n_edges) in each round
 
     def check_whole(self, graph: Graph) -> None:
-        """Raise PartitionedError, naming the parts, if some awake agents never hear of others.
+        """Raise PartitionedError, naming the parts, unless active agents are connected.
 
-        That is where the links that were up in any round do not connect all awake agents.
+        They are by the links that were up in any of the rounds.
         """
         from scipy.sparse import csr_array
         from scipy.sparse.csgraph import connected_components
@@ -123,7 +128,7 @@ class DrawnFaults:
             )
 
 
-class Links:
+class MixingLinks:
     """Links of a graph, and the mixing weights of those that are up.
 
     The mixing matrices have a CSR pattern (``indptr``, ``indices``): both directions of every link,
@@ -158,8 +163,7 @@ class Links:
         weight = up / (1.0 + np.maximum(degrees[low], degrees[high]))
         values = np.empty(len(self.indices))
         values[self._there] = values[self._back] = weight
-        given = np.bincount(low, weight, n) + np.bincount(high, weight, n)
-        values[self._own] = 1.0 - given
+        values[self._own] = 1.0 - (np.bincount(low, weight, n) + np.bincount(high, weight, n))
         return values
 
 
@@ -175,7 +179,7 @@ def failing_rounds(graph: Graph, faults: Faults, fall: float, *, seed: int = 0) 
     if graph.n_agents == 1:
         return 1
     rng = np.random.default_rng([seed, TRIAL_ROUNDS])
-    links, n = Links(graph), graph.n_agents
+    links, n = MixingLinks(graph), graph.n_agents
     state = rng.standard_normal(n)
     falls = []
     for up in faults.draw(graph, TRIAL_ROUNDS, rng, dropout=False).up:
@@ -199,18 +203,12 @@ def failing_rounds(graph: Graph, faults: Faults, fall: float, *, seed: int = 0) 
     return max(1, int(np.ceil(root**2)))
 
 
-T = TypeVar("T")
-
-SETUP, START = "setup", "start"
-"""Of what totals are before there are parameters: of the data alone, and of starts."""
-
-
 class FewerError(Exception):
-    """Somebody is lost who takes part in a sum: what was sent for it is never opened."""
+    """A process that takes part in a sum is lost: what was sent for the sum is never opened."""
 
 
 class Outlast:
-    """Totals that were opened, by names of those whose numbers are in them.
+    """Totals that were opened, by names of the parties whose numbers are in them.
 
     ``enough`` says why a run cannot do without some more, or None where it can. ``known`` is the
     `state` of the image of this process before, where that gave way to a new one.
@@ -256,12 +254,11 @@ class Outlast:
         return self._enough(names)
 
     def once(self, name: str, find: Callable[[], T]) -> T:
-        """Return a scale of all data, which those who are left go on with as it was found."""
+        """Return a scale of all data, which stays as it was found where parties are lost."""
         if name not in self.scales:
             self._scaled = set()
             try:
-                found = find()
-                self.scales[name] = (found, sorted(self._scaled))
+                self.scales[name] = (find(), sorted(self._scaled))
             finally:
                 scaled, self._scaled = self._scaled, None
                 if name not in self.scales:
@@ -277,19 +274,19 @@ class Outlast:
             self.opened.setdefault(self._at, set()).update(names)
 
     def resumed(self, names: Collection[str]) -> None:
-        """Hear that a run of these goes on from a checkpoint, behind which it may have been."""
+        """Note that a run of these resumes from a checkpoint, behind which it may have been."""
         if not self._knows:
             self.opened.setdefault(SETUP, set()).update(names)
 
     def moved(self, parameters: object, last: bool = False) -> None:
-        """Hear at which parameters sums are from now on; None: at those that starts make."""
+        """Note at which parameters sums are from now on; None: at those that starts make."""
         self._at = START if parameters is None else _digest(parameters)
         self._within = parameters is not None and not last and self._at not in self.opened
 
     def repeats(self, kept: Mapping[int, object], left: Collection[str]) -> bool:
         """Whether those left would take a sum again that had others in it.
 
-        They go on from the newest of the parameters that are ``kept``, or, without any, begin anew.
+        They resume from the newest of the parameters ``kept``, or, without any, start over.
         """
         again = set().union(*self.opened.values())
         if kept:
@@ -302,18 +299,12 @@ def _digest(parameters: object) -> str:
     return hashlib.sha256(encode(parameters)).hexdigest()
 
 
-AT_ONCE = 32
-"""Rounds that are drawn together."""
-
-Mask = NDArray[np.bool_]
-
-
 @dataclass(frozen=True)
 class Waits:
     """Rounds that messages take along a tree in which links are down, or agents late, at times.
 
     A message over a link that is down in a round is sent in the first one in which it is up, and
-    whoever has to add it waits for it: nothing is lost, and no message is counted twice.
+    the agent that adds it waits for it: nothing is lost, and no message is counted twice.
     """
 
     graph: Graph
@@ -326,11 +317,9 @@ class Waits:
         """Number of the edge from every agent to its parent; of the root any."""
         low, high = self.graph.edges.T
         n, agents, parent = self.graph.n_nodes, np.arange(len(self.tree.parent)), self.tree.parent
-        keys = low * n + high
-        order = np.argsort(keys)
-        wanted = np.minimum(agents, parent) * n + np.maximum(agents, parent)
-        places: NDArray[np.intp] = order[np.searchsorted(keys, wanted, sorter=order) % len(keys)]
-        return places
+        keys = low * n + high  # ascending, as edges are
+        ups = np.minimum(agents, parent) * n + np.maximum(agents, parent)
+        return np.searchsorted(keys, ups) % len(keys)
 
     def _rounds(self, number: tuple[int, ...]) -> Iterator[Mask]:
         """Which agents' links to their parents are up (N,), round by round."""
@@ -358,9 +347,8 @@ class Waits:
             if source is None:
                 goes = left & up[leaves] & (waiting[leaves] == 0)
                 np.subtract.at(waiting, above[goes], 1)
-                left &= ~goes
             else:
                 goes = left & up[leaves] & (heard[leaves] | heard[above])
                 heard[leaves[goes]] = heard[above[goes]] = True
-                left &= ~goes
+            left &= ~goes
         raise AssertionError

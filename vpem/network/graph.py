@@ -1,7 +1,4 @@
-"""Who talks to whom: the graph of agents, from edges or networkx, and whether it is connected.
-
-Named topologies: graphs that are made, most of them at random.
-"""
+"""Graphs of agents: from edges or networkx, or drawn of a named topology, and whether connected."""
 
 from __future__ import annotations
 
@@ -24,6 +21,10 @@ from vpem.settings import TOPOLOGIES
 if TYPE_CHECKING:
     import networkx as nx
 
+SPARSE = ("geometric", "erdos-renyi", "small-world", "scale-free")  # have a mean degree to choose
+
+BYTES_OF_AGENT = 200  # of its name and links, about
+DRAWS = 100  # how often a random graph is drawn before it is given up as never connected
 
 NUMBER = re.compile(r"0|[1-9][0-9]{0,17}")
 
@@ -117,11 +118,9 @@ def check_seed(seed: int | np.random.Generator) -> np.random.Generator:
 
 def _check_names(names: tuple[str, ...] | None, n_agents: int) -> None:
     """Refuse names that are not one for each agent, all different."""
-    if names is None:
-        return
-    if len(names) != n_agents:
+    if names is not None and len(names) != n_agents:
         raise InputError(f"there are {n_agents} agents but {len(names)} names of agents")
-    if twice := _repeated(names):
+    if twice := _repeated(names or ()):
         raise InputError(f"names of agents must differ, but these stand twice: {shorten(twice)}")
 
 
@@ -196,12 +195,6 @@ def agent_labels(names: Sequence[str] | None) -> tuple[str, ...] | None:
     return None if names is None else tuple(_label(name) for name in names)
 
 
-def _natural(label: str) -> list[int | str]:
-    """Return a sorting key that takes runs of digits as numbers."""
-    parts = re.split(r"([0-9]{1,18})", label)
-    return [int(part) if place % 2 else part for place, part in enumerate(parts)] + [label]
-
-
 def _from_labels(
     labels: list[str],
     pairs: list[tuple[str, str]],
@@ -238,7 +231,12 @@ def _from_labels(
             f" numbers from 0 to {n - 1} need the names of the agents: {shorten(labels)}"
         )
     else:
-        agents = tuple(sorted(labels, key=_natural))
+
+        def natural(label: str) -> list[int | str]:  # runs of digits are numbers
+            parts = re.split(r"([0-9]{1,18})", label)
+            return [int(part) if place % 2 else part for place, part in enumerate(parts)] + [label]
+
+        agents = tuple(sorted(labels, key=natural))
         number = {name: place for place, name in enumerate(agents)}
     loops = dict.fromkeys(u for u, v in pairs if u == v)
     if loops:
@@ -264,7 +262,7 @@ def components(graph: Graph) -> list[NDArray[np.intp]]:
 
 def check_connected(graph: Graph) -> None:
     """Raise `InputError`, naming the components, unless every node reaches every other."""
-    if graph.degrees.max() == graph.n_nodes - 1:  # one of them is everybody's neighbour
+    if graph.degrees.max() == graph.n_nodes - 1:  # one of them is a neighbour of all others
         return
     parts = components(graph)
     if len(parts) > 1:
@@ -273,12 +271,6 @@ def check_connected(graph: Graph) -> None:
             f"the graph is not connected: its agents fall into {len(parts)} components,"
             f" {shorten(shown)}; add edges between them"
         )
-
-
-SPARSE = ("geometric", "erdos-renyi", "small-world", "scale-free")  # have a mean degree to choose
-
-BYTES_OF_AGENT = 200  # of its name and links, about
-DRAWS = 100  # how often a random graph is drawn before it is given up as never connected
 
 
 def make_graph(
@@ -367,10 +359,8 @@ def _check_options(topology: str, n: int, radius: float | None, mean_degree: flo
             upper = "" if most is None else f" and at most {most} for {n} agents"
             raise InputError(Setting(option), f" must be a number above 0{upper}, got {value!r}")
     if radius is not None and mean_degree is not None:
-        raise InputError(
-            "give ", Setting("radius"), " or ", Setting("mean_degree"),
-            ", not both: one follows from the other",
-        )  # fmt: skip
+        both = Setting("radius"), " or ", Setting("mean_degree")
+        raise InputError("give ", *both, ", not both: one follows from the other")
     most_connected = 2 * (n // 2) * ((n + 1) // 2) / n
     if topology == "scale-free" and mean_degree is not None and mean_degree > most_connected + 1:
         warnings.warn(
@@ -440,11 +430,11 @@ def _geometric(
     tree = cKDTree(points)
     if radius is not None:
         return tree.query_pairs(float(radius), output_type="ndarray"), points
-    wanted = round(len(points) * degree / 2)
+    n_pairs = round(len(points) * degree / 2)
     reach = np.sqrt((degree + 1) / (np.pi * len(points)))
     pairs = tree.query_pairs(reach, output_type="ndarray")
-    while len(pairs) < wanted:
+    while len(pairs) < n_pairs:
         reach *= 1.1
         pairs = tree.query_pairs(reach, output_type="ndarray")
     length = np.linalg.norm(points[pairs[:, 0]] - points[pairs[:, 1]], axis=1)
-    return pairs[np.argsort(length, kind="stable")[:wanted]], points
+    return pairs[np.argsort(length, kind="stable")[:n_pairs]], points

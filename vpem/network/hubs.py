@@ -1,12 +1,6 @@
-"""Which agents share their features: h-hop clustering of a graph into hubs.
+"""Which agents share their features: hubs by h-hop clustering of a graph, or by the likelihood.
 
-How far agents are from each other: eccentricities and the diameter, with few searches.
-
-What is sent before the first iteration: the graph, by flooding, and features, to their roots.
-
-Hubs that are chosen by the likelihood, and who has to show features to whom for that.
-
-The partition into hubs whose gains have the largest sum, by search.
+With them what is sent before the first iteration: the graph, by flooding, and features, to roots.
 """
 
 from __future__ import annotations
@@ -25,6 +19,29 @@ from vpem.errors import InputError, Setting, VpemWarning
 from vpem.network.graph import Graph, check_seed
 from vpem.network.ledger import Ledger
 from vpem.network.schema import Report
+
+NUMBER_BYTES = 4
+"""Of the number of an agent."""
+
+VALUE_BYTES = 8
+"""Of a feature of a row, or a number of a moment, on its way."""
+
+LEAST_GAIN = 1e-12
+"""Of a move, below which it is rounding."""
+
+FEW = 10
+"""Agents all of whose partitions are looked at."""
+
+WIDEST_BALL = 32
+"""Agents near one, beyond which they are not tried one by one around it."""
+
+Agents = frozenset[int]
+
+HubOf = dict[int, Agents]
+"""Hub of each agent."""
+
+Move = tuple[list[Agents], list[Agents]]
+"""Hubs that end, and those that take their agents."""
 
 
 @dataclass(frozen=True)
@@ -170,13 +187,9 @@ def _bounds(graph: Graph, only_diameter: bool) -> tuple[NDArray[np.intp], NDArra
         places = np.flatnonzero(open_ones)
         node = int(places[high[places].argmax() if widest else low[places].argmin()])
         widest = not widest
-        found = hops_from(indptr, indices, node, steps, queue)
-        np.maximum(low, np.maximum(steps, found - steps), out=low)
-        np.minimum(high, found + steps, out=high)
-
-
-NUMBER_BYTES = 4
-"""Of the number of an agent."""
+        farthest = hops_from(indptr, indices, node, steps, queue)
+        np.maximum(low, np.maximum(steps, farthest - steps), out=low)
+        np.minimum(high, farthest + steps, out=high)
 
 
 @dataclass(frozen=True)
@@ -194,8 +207,8 @@ class Routes:
 
     def links_down(self, ledger: Ledger) -> NDArray[np.intp]:
         """Numbers of the links over which each leaf hears from its root, in their order."""
-        found = [ledger.link(int(self.parent[leaf]), int(leaf)) for leaf in self.leaves]
-        return np.array(found, dtype=np.intp)
+        links = [ledger.link(int(self.parent[leaf]), int(leaf)) for leaf in self.leaves]
+        return np.array(links, dtype=np.intp)
 
     @property
     def hops(self) -> int:
@@ -271,12 +284,8 @@ def charge_features(
 
 
 def charge_answers(ledger: Ledger, routes: Routes, size: int) -> None:
-    """Count how roots tell the agents of their hubs, hop by hop, what rows belong to."""
+    """Count the labels of the rows on their way from roots to the agents of hubs, hop by hop."""
     ledger.send("labels", size, links=routes.links_down(ledger), rounds=routes.hops)
-
-
-VALUE_BYTES = 8
-"""Of a feature of a row, or a number of a moment, on its way."""
 
 
 @dataclass(frozen=True)
@@ -308,7 +317,7 @@ def find_meetings(graph: Graph, hops: int) -> list[Hub]:
     """
     near = [within(graph, hops, node) for node in range(graph.n_agents)]
     met: set[tuple[int, int]] = set()
-    found = []
+    meetings = []
     for root in sorted(range(graph.n_agents), key=lambda node: (-len(near[node]), node)):
         new = {
             (one, other)
@@ -320,8 +329,8 @@ def find_meetings(graph: Graph, hops: int) -> list[Hub]:
             continue
         shown = sorted({root, *(agent for pair in new for agent in pair)})
         met.update((one, other) for one in shown for other in shown if one < other)
-        found.append(Hub(root, tuple(shown)))
-    return found
+        meetings.append(Hub(root, tuple(shown)))
+    return meetings
 
 
 def route_to(graph: Graph, hops: int, root: int) -> Routes:
@@ -366,36 +375,20 @@ def hubs_of(graph: Graph, hops: int, seed: int, way: str, chosen: LikelyHubs | N
         return find_hubs(graph, hops, seed)
     if chosen is None:
         raise InputError(
-            Setting("hubs", way), " is by the data, of which connect sees none; call "
-            "vpem.fits.likely_hubs.connect_by_likelihood, or take ", Setting("hubs", "size"),
-        )  # fmt: skip
+            Setting("hubs", way),
+            " is by the data, of which connect sees none; call "
+            "vpem.fits.likely_hubs.connect_by_likelihood, or take ",
+            Setting("hubs", "size"),
+        )
     return chosen.hubs
 
 
 def within(graph: Graph, hops: int, node: int) -> list[int]:
-    """Agents within so many hops of one."""
+    """Return the agents within so many hops of one, in ascending order."""
     n = graph.n_agents
     stamp, queue = np.zeros(n, np.int32), np.empty(n, np.int32)
     size = ball(*graph.adjacency, node, min(hops, n), stamp, 1, queue)
     return sorted(queue[:size].tolist())
-
-
-LEAST_GAIN = 1e-12
-"""Of a move, below which it is rounding."""
-
-FEW = 10
-"""Agents all of whose partitions are looked at."""
-
-WIDEST_BALL = 32
-"""Agents near one, beyond which they are not tried one by one around it."""
-
-Agents = frozenset[int]
-
-Partition = dict[int, Agents]
-"""Hub of each agent."""
-
-Move = tuple[list[Agents], list[Agents]]
-"""Hubs that end, and those that take their agents."""
 
 
 @dataclass(frozen=True)
@@ -416,18 +409,19 @@ class Gains:
 
     def __call__(self, agents: Agents) -> float:
         """Return what some agents gain over each of them alone."""
-        held = [self.columns[agent] for agent in sorted(agents) if len(self.columns[agent])]
-        if len(held) < 2:
+        columns = [self.columns[agent] for agent in sorted(agents) if len(self.columns[agent])]
+        if len(columns) < 2:
             return 0.0
-        widths = np.array([len(one) for one in held])
+        widths = np.array([len(one) for one in columns])
         entries = (widths.sum() ** 2 - (widths**2).sum()) / 2
-        apart = sum(self._log_det(one) for one in held if len(one) > 1)
-        return (apart - self._log_det(np.concatenate(held))) / 2 - self.per_entry * float(entries)
+        separate = sum(self._log_det(one) for one in columns if len(one) > 1)
+        joint = self._log_det(np.concatenate(columns))
+        return (separate - joint) / 2 - self.per_entry * float(entries)
 
     def _log_det(self, columns: NDArray[np.intp]) -> float:
         """Mean over components of ``log|R|`` of some features; of dependent ones -inf."""
-        _, found = np.linalg.slogdet(self.correlations[:, columns[:, None], columns])
-        return float(self.weights @ found)
+        _, log_dets = np.linalg.slogdet(self.correlations[:, columns[:, None], columns])
+        return float(self.weights @ log_dets)
 
 
 def search_hubs(
@@ -492,7 +486,7 @@ class _Search:
 
     def _root(self, agents: Agents) -> int | None:
         """Agent that all are near, by ways among them; of several that of the shortest ways."""
-        found = None
+        shortest = None
         for root in sorted(agents):
             seen, rim, way = {root}, {root}, 0
             for hop in range(1, self.hops + 1):
@@ -501,9 +495,9 @@ class _Search:
                     break
                 seen |= rim
                 way += hop * sum(self.widths[agent] for agent in rim)
-            if len(seen) == len(agents) and (found is None or way < found[0]):
-                found = way, root
-        return None if found is None else found[1]
+            if len(seen) == len(agents) and (shortest is None or way < shortest[0]):
+                shortest = way, root
+        return None if shortest is None else shortest[1]
 
     def split(self, agents: Agents) -> list[Agents]:
         """Hubs of what is left of one: itself, or its connected parts, or agents alone."""
@@ -541,7 +535,7 @@ class _Search:
                     waiting |= moved.union(*(self.near[one] for one in moved))
         return sorted(set(hub_of.values()), key=min)
 
-    def _moves(self, agent: int, hub_of: Partition) -> Iterator[Move]:
+    def _moves(self, agent: int, hub_of: HubOf) -> Iterator[Move]:
         """What an agent can do."""
         own, alone = hub_of[agent], frozenset([agent])
         rest = self.split(own - alone)
@@ -558,13 +552,13 @@ class _Search:
         if len(near) <= WIDEST_BALL:
             yield self._gathered(agent, hub_of)
 
-    def _around(self, agents: Agents, hub_of: Partition) -> Move:
+    def _around(self, agents: Agents, hub_of: HubOf) -> Move:
         """Make a hub of some agents, whatever hubs they are in."""
         ended = sorted({hub_of[agent] for agent in agents}, key=min)
         left = [part for hub in ended for part in self.split(hub - agents)]
         return ended, [agents, *left]
 
-    def _gathered(self, agent: int, hub_of: Partition) -> Move:
+    def _gathered(self, agent: int, hub_of: HubOf) -> Move:
         """Make the best hub around an agent that is found by adding one after the other."""
         hub = frozenset([agent])
         best, most = ([hub_of[agent]], [hub_of[agent]]), -np.inf
@@ -590,25 +584,24 @@ class _Search:
         """
         n = len(self.near)
         worth, chosen = [0.0] * (1 << n), [0] * (1 << n)
-        values = [self.value(_agents(bits)) if bits else 0.0 for bits in range(1 << n)]
+
+        def agents(bits: int) -> Agents:
+            return frozenset(agent for agent in range(n) if bits >> agent & 1)
+
+        values = [self.value(agents(bits)) if bits else 0.0 for bits in range(1 << n)]
         for bits in range(1, 1 << n):
             first, most = bits & -bits, -np.inf
             others = part = bits ^ first
             while True:
-                found = values[first | part] + worth[others ^ part]
-                if found > most + LEAST_GAIN:
-                    most, chosen[bits] = found, first | part
+                rise = values[first | part] + worth[others ^ part]
+                if rise > most + LEAST_GAIN:
+                    most, chosen[bits] = rise, first | part
                 if not part:
                     break
                 part = (part - 1) & others
             worth[bits] = most
         left, hubs = (1 << n) - 1, []
         while left:
-            hubs.append(_agents(chosen[left]))
+            hubs.append(agents(chosen[left]))
             left ^= chosen[left]
         return hubs
-
-
-def _agents(bits: int) -> Agents:
-    """Agents whose bits are set."""
-    return frozenset(agent for agent in range(bits.bit_length()) if bits >> agent & 1)

@@ -12,8 +12,7 @@ from vpem.network.schema import LARGEST_COUNT, Array, Schema, State
 
 KINDS = ("setup", "flooding", "estep", "stopping", "server", "labels")
 """Features to roots and sums of the start; agreement by flooding; rounds of the E-steps; agreeing
-to stop; sums at a server; the sum that says what rows belong to once the fit is over, and what
-agents hear of it."""
+to stop; sums at a server; the sum of the labels once the fit is over, and its way to the agents."""
 
 LATE = 1
 """Of these, the last, which are sent after the last checkpoint and are in none."""
@@ -78,20 +77,20 @@ class Ledger:
         self._bytes[KINDS.index(kind), links] += size
 
     def state(self) -> State:
-        """Return what was counted."""
-        kept = slice(len(KINDS) - LATE)
+        """Return the counts, as views, of all kinds that checkpoints hold."""
         counts = {"messages": self._messages, "bytes": self._bytes, "rounds": self._rounds}
-        return {name: own[kept] for name, own in counts.items()}
+        return {name: count[: len(KINDS) - LATE] for name, count in counts.items()}
 
     def schema(self) -> Schema:
-        """Return what that must be."""
-        counts = (0, LARGEST_COUNT)
-        return {name: Array("i8", own.shape, *counts) for name, own in self.state().items()}
+        """Return the schema of `state`."""
+        return {
+            name: Array("i8", count.shape, 0, LARGEST_COUNT) for name, count in self.state().items()
+        }
 
     def restore(self, state: State) -> None:
-        """Count on from there; the state has been checked."""
-        for name, own in self.state().items():
-            own[...] = state[name]
+        """Count on from a state, which has been checked."""
+        for name, count in self.state().items():
+            count[...] = state[name]
 
     def add(self, other: Ledger) -> None:
         """Count what another ledger of the same graph has counted."""
@@ -146,12 +145,9 @@ class Ledger:
         low = np.minimum(self.sources, self.targets)
         high = np.maximum(self.sources, self.targets)
         pairs, number = np.unique(low * self.n_nodes + high, return_inverse=True)
-        sent, received = (
-            np.bincount(ends, sizes, self.n_nodes).astype(np.int64)
-            for ends in (self.sources, self.targets)
-        )
-        n_sent, n_received = (
-            np.bincount(ends, messages, self.n_nodes).astype(np.int64)
+        sent, received, n_sent, n_received = (
+            np.bincount(ends, counts, self.n_nodes).astype(np.int64)
+            for counts in (sizes, messages)
             for ends in (self.sources, self.targets)
         )
         busiest_link = None

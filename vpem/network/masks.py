@@ -1,8 +1,7 @@
-"""Keys that two parties share: X25519 key pairs of one run, and what is derived of them.
+"""Masked sums, of which no party sees another's term: fixed point, and masks that cancel.
 
-Nothing here is ever written or sent but public keys. `cryptography` does what is cryptographic.
-
-Sums of which nobody sees a term: fixed point, and masks that cancel.
+Keys of two parties come of X25519 key pairs of one run; nothing of them is ever written or sent but
+public keys, and `cryptography` does what is cryptographic.
 
 A party's vector becomes integers modulo 2^64 (`FixedPoint`), to which it adds its *mask*: for each
 other party a *pad*, the keystream of a key that only the two have. The lower of the two adds it,
@@ -48,13 +47,30 @@ SEALED_BYTES = KEY_BYTES + 16
 
 PROTOCOL = b"vpem masked sums 3"
 
+Ring = NDArray[np.uint64]
 
-def need_cryptography() -> None:
-    """Raise InputError where the library of keys and ciphers is not installed."""
-    try:
-        import cryptography  # noqa: F401
-    except ImportError:
-        raise InputError("masked sums need vpem[secure]: pip install 'vpem[secure]'") from None
+Sent = tuple[bytes, tuple[int, ...]]
+"""A vector that was hidden: its nonce, and who takes part."""
+
+FEWEST = 3
+"""Parties of a masked sum: with two, each subtracts its own term and has the other's."""
+
+FRACTION_BITS = 32
+
+TILE = 1 << 15
+"""Words of a keystream that are made at a time."""
+
+ZEROS = memoryview(bytes(8 * TILE))
+"""What is encrypted to have a keystream as it is."""
+
+TAG_WORDS = 4
+"""Of a tag, 32 bits each: their sums are exact."""
+
+MOST_WORDS = 1 << 32
+"""Of one vector: an eighth of what the block counter of a keystream can count."""
+
+MOST_VECTORS = 1 << 32
+"""Of one sum."""
 
 
 def _field(content: bytes) -> bytes:
@@ -67,12 +83,6 @@ def expanded(secret: bytes, what: bytes, rest: bytes) -> bytes:
     from cryptography.hazmat.primitives.kdf.hkdf import HKDFExpand
 
     return HKDFExpand(SHA256(), KEY_BYTES, _field(PROTOCOL + what) + rest).derive(secret)
-
-
-def transcript_of(facts: Sequence[str], public: Sequence[bytes]) -> bytes:
-    """Return the SHA-256 of what all parties agree on: facts of study and sum, and public keys."""
-    parts = [PROTOCOL, len(facts).to_bytes(8, "big"), *(fact.encode() for fact in facts), *public]
-    return hashlib.sha256(b"".join(map(_field, parts))).digest()
 
 
 class OfOneProcess:
@@ -98,9 +108,11 @@ class OwnKeys(OfOneProcess):
 
     def __init__(self, parties: Iterable[int]) -> None:
         super().__init__()
-        need_cryptography()
-        from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
-
+        try:
+            import cryptography  # noqa: F401
+            from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+        except ImportError:
+            raise InputError("masked sums need vpem[secure]: pip install 'vpem[secure]'") from None
         self._private = {int(party): X25519PrivateKey.generate() for party in parties}
         self.public = {
             party: key.public_key().public_bytes_raw() for party, key in self._private.items()
@@ -127,7 +139,10 @@ class PairKeys(OfOneProcess):
         self.names = list(names)
         self._own, self._public = own, list(public)
         self._check_public()
-        self.transcript = transcript_of(facts, public)
+        # The hash of what all parties agree on: facts of study and sum, and public keys.
+        count = len(facts).to_bytes(8, "big")
+        fields = map(_field, [PROTOCOL, count, *(fact.encode() for fact in facts), *public])
+        self.transcript = hashlib.sha256(b"".join(fields)).digest()
         self._shared: dict[tuple[int, int], bytes] = {}
         self._derived: dict[tuple[int, int], bytes] = {}
         self._for: tuple[tuple[int, ...], bytes] = (), b""
@@ -183,8 +198,8 @@ class PairKeys(OfOneProcess):
     def between(self, party: int, other: int, among: tuple[int, ...], heard: bytes) -> bytes:
         """Return the key of a party here and any other, for sums ``among`` these (increasing).
 
-        ``heard`` is the hash of all totals up to now: two that were told different ones share no
-        key any more.
+        ``heard`` is the hash of all totals up to now: two that received different ones share no key
+        any more.
         """
         self.check_process()
         if (among, heard) != self._for:
@@ -200,32 +215,6 @@ class PairKeys(OfOneProcess):
         pair = min(party, other), max(party, other)
         numbers = b"".join(each.to_bytes(8, "big") for each in pair)
         return expanded(self._extracted(party, other), what, numbers + rest)
-
-
-Ring = NDArray[np.uint64]
-
-Sent = tuple[bytes, tuple[int, ...]]
-"""A vector that was hidden: its nonce, and who takes part."""
-
-FEWEST = 3
-"""Parties of a masked sum: with two, each subtracts its own term and has the other's."""
-
-FRACTION_BITS = 32
-
-TILE = 1 << 15
-"""Words of a keystream that are made at a time."""
-
-ZEROS = memoryview(bytes(8 * TILE))
-"""What is encrypted to have a keystream as it is."""
-
-TAG_WORDS = 4
-"""Of a tag, 32 bits each: their sums are exact."""
-
-MOST_WORDS = 1 << 32
-"""Of one vector: an eighth of what the block counter of a keystream can count."""
-
-MOST_VECTORS = 1 << 32
-"""Of one sum."""
 
 
 def check_parties(count: int) -> None:
@@ -288,8 +277,8 @@ class FixedPoint:
         if values.dtype == np.uint64:  # in the ring already
             ring += values
             return -1
-        given = values if values.dtype == np.float32 else values.astype(np.float64, copy=False)
-        flat = np.ascontiguousarray(given)
+        dtype = np.float32 if values.dtype == np.float32 else np.float64
+        flat = np.ascontiguousarray(values, dtype=dtype)
         return int(add_scaled(flat, self.scales(exponents), self.limit, ring, n_threads))
 
     def values(
@@ -299,14 +288,14 @@ class FixedPoint:
 
         InputError if a value is larger than what all parties together can have added.
         """
-        found, most = np.empty(ring.shape), float(self.n_parties * int(self.limit))
-        place = values_of(ring, self.scales(exponents), most, found, n_threads)
+        values, most = np.empty(ring.shape), float(self.n_parties * int(self.limit))
+        place = values_of(ring, self.scales(exponents), most, values, n_threads)
         if place >= 0:
             raise _standing(
                 f"value {place} of {len(ring)} of a masked sum is larger than all parties can have "
                 "made it"
             )
-        return found
+        return values
 
 
 def _standing(sign: str) -> InputError:
@@ -372,23 +361,23 @@ def _powers_of(point: int) -> Ring:
     for _ in range(BLOCK):
         power = power * point % PRIME
         added = (added + power) % PRIME
-        rows.append([part for number in (power, -(added << 63) % PRIME)
-                     for part in (number & (2**64 - 1), number >> 64)])  # fmt: skip
+        shifted = -(added << 63) % PRIME
+        rows.append([part for n in (power, shifted) for part in (n & (2**64 - 1), n >> 64)])
     return np.array(rows[::-1], dtype=np.uint64)
 
 
 class Masks(OfOneProcess):
     """The masks of one run, of the parties that live in this process (``here``).
 
-    All processes call the same methods in the same order, `total` and `anybody` too: what they are
-    told goes into the keys of what is hidden after it, so that whoever tells some another total
-    than others has masks that do not cancel, and learns nothing. Every call that hides something
-    takes a nonce of its own, in whichever thread, and nothing turns their numbers back: a sum that
-    is taken again is another. ``register`` is told of every keystream that is expanded: SHA-256 of
-    its key, its nonce, and by whom. InputError if parties are fewer than `FEWEST`.
+    All processes call the same methods in the same order, `total` and `anybody` too: the totals
+    that they receive go into the keys of what is hidden after them, so that who sends some another
+    total than others has masks that do not cancel, and learns nothing. Every call that hides
+    something takes a nonce of its own, in whichever thread, and nothing turns their numbers back: a
+    sum that is taken again is another. ``register`` is called for every keystream that is expanded:
+    SHA-256 of its key, its nonce, and by whom. InputError if parties are fewer than `FEWEST`.
 
-    ``outlast`` is told with whom totals are opened, where sums go on without who is lost: then each
-    vector is veiled, and has a tag that is by itself; ``latest`` was hidden last.
+    ``outlast`` notes with whom totals are opened, where sums continue without who is lost: then
+    each vector is veiled, and has a tag that is by itself; ``latest`` was hidden last.
     """
 
     latest: Sent
@@ -467,14 +456,14 @@ class Masks(OfOneProcess):
         """
         among, here = self._parties(values, who)
         elsewhere = [party for party in among if party not in set(self.here)]
-        found = self._added(values, exponents, among, here, tag, np.zeros(len(here), dtype=np.intp))
+        rings = self._added(values, exponents, among, here, tag, np.zeros(len(here), dtype=np.intp))
+        ring: Ring = rings[0]
         with self._taken:
-            nonce = self._next(found.shape[1])
+            nonce = self._next(len(ring))
             for party in here:
-                self._mask(found[0], party, elsewhere, among, nonce)
+                self._mask(ring, party, elsewhere, among, nonce)
             self.latest = nonce, among
-        own: Ring = found[0]
-        return own
+        return ring
 
     def shares(
         self,
@@ -490,13 +479,13 @@ class Masks(OfOneProcess):
         process too.
         """
         among, here = self._parties(values, who)
-        found = self._added(values, exponents, among, here, tag, np.arange(len(here)))
+        shares = self._added(values, exponents, among, here, tag, np.arange(len(here)))
         with self._taken:
-            nonce = self._next(found.shape[1])
-            for party, share in zip(here, found, strict=False):
+            nonce = self._next(shares.shape[1])
+            for party, share in zip(here, shares, strict=False):
                 self._mask(share, party, [each for each in among if each != party], among, nonce)
             self.latest = nonce, among
-        return found[: len(here)]
+        return shares[: len(here)]
 
     def veil(self, sent: Sent) -> Ring:
         """Give away the keys of the own pads here of a vector, since those of all are there.
@@ -517,10 +506,10 @@ class Masks(OfOneProcess):
         return self._table({party: self._keys.share(lost, party, sent[0]) for party in own})
 
     def _table(self, keys: Mapping[int, bytes]) -> Ring:
-        found = np.zeros((self.n_parties, KEY_BYTES // 8), dtype=np.uint64)
+        words = np.zeros((self.n_parties, KEY_BYTES // 8), dtype=np.uint64)
         for party, key in keys.items():
-            found[party] = np.frombuffer(key, dtype=np.uint64)
-        return found
+            words[party] = np.frombuffer(key, dtype=np.uint64)
+        return words
 
     def unveiled(self, ring: Ring, sent: Sent, keys: Ring, shares: Ring | None = None) -> Ring:
         """Take the own pads of all who take part off a sum of their vectors, by their keys (N, 4).
@@ -528,16 +517,16 @@ class Masks(OfOneProcess):
         That of one who is lost, and has given none, is made of the ``shares`` of all others.
         """
         if shares is not None:
-            given = keys.any(axis=1, keepdims=True)
-            keys = np.where(given, keys, np.bitwise_xor.reduce(shares, axis=0))
+            known = keys.any(axis=1, keepdims=True)
+            keys = np.where(known, keys, np.bitwise_xor.reduce(shares, axis=0))
         with self._taken:
             self._pads(ring, [(keys[p].tobytes(), np.subtract) for p in sent[1]], sent[0])
         return ring
 
     def any(self, flags: NDArray[np.bool_], who: ArrayLike | None = None) -> Ring:
-        """Return what this process adds where all learn of flags (P,) whether anybody has one.
+        """Return what this process adds where all learn of flags (P,) whether any party has one.
 
-        Who has a flag adds a random word, and others 0: see `anybody`. One word more is nobody's.
+        Who has a flag adds a random word, and others 0: see `anybody`. One word more is no party's.
         """
         own = np.zeros((len(self.here), len(flags)), dtype=np.bool_)
         own[:1] = flags
@@ -546,13 +535,13 @@ class Masks(OfOneProcess):
     @staticmethod
     def words(flags: NDArray[np.bool_]) -> Ring:
         """Return what is hidden of parties' flags (n, P): (n, P + 1); see `any`."""
-        found = np.zeros((len(flags), flags.shape[1] + 1), dtype=np.uint64)
+        words = np.zeros((len(flags), flags.shape[1] + 1), dtype=np.uint64)
         drawn = os.urandom(8 * int(flags.sum()))
-        found[:, :-1][flags] = np.frombuffer(drawn, dtype=np.uint64)
-        return found
+        words[:, :-1][flags] = np.frombuffer(drawn, dtype=np.uint64)
+        return words
 
     def anybody(self, ring: Ring) -> NDArray[np.bool_]:
-        """Say of flags (P,) whether anybody has one, once what `any` gave is added up.
+        """Return of flags (P,) whether any party has one, once what `any` gave is added up.
 
         InputError if masks do not cancel, by which all would seem to have all.
         """
@@ -582,10 +571,10 @@ class Masks(OfOneProcess):
     # ---- parts ----------------------------------------------------------------------------------
 
     def _hear(self, ring: Ring) -> None:
-        """Make all further keys depend on a total: who was told another one shares none."""
-        told = hashlib.sha256(np.ascontiguousarray(ring).data).digest()
+        """Make all further keys depend on a total: who received another one shares none."""
+        total = hashlib.sha256(np.ascontiguousarray(ring).data).digest()
         with self._taken:
-            self._heard = hashlib.sha256(self._heard + told).digest()
+            self._heard = hashlib.sha256(self._heard + total).digest()
 
     def _parties(
         self, values: NDArray[Any], who: ArrayLike | None
@@ -624,24 +613,24 @@ class Masks(OfOneProcess):
     ) -> Ring:
         """Return what parties here add, without masks, and room for tags that end."""
         n_words = values.shape[1]
-        found = np.zeros((rows.max(initial=0) + 1, n_words), dtype=np.uint64)
-        for party, own, row in zip(here, values, rows, strict=True):
-            self._add(own, exponents, found[row], party)
+        rings = np.zeros((rows.max(initial=0) + 1, n_words), dtype=np.uint64)
+        for party, terms, row in zip(here, values, rows, strict=True):
+            self._add(terms, exponents, rings[row], party)
         if tag is None:
-            return found
-        behind = np.zeros((len(found), TAG_WORDS * tag[1]), dtype=np.uint64)
-        tag[0].add(found, behind, among[0] in here)
-        return np.concatenate([found, behind], axis=1)
+            return rings
+        behind = np.zeros((len(rings), TAG_WORDS * tag[1]), dtype=np.uint64)
+        tag[0].add(rings, behind, among[0] in here)
+        return np.concatenate([rings, behind], axis=1)
 
-    def _add(self, own: NDArray[Any], exponents: ArrayLike | None, ring: Ring, party: int) -> None:
-        """Add what a party has."""
-        place = self.fixed.add(own, exponents, ring, self._n_threads)
+    def _add(self, terms: NDArray[Any], powers: ArrayLike | None, ring: Ring, party: int) -> None:
+        """Add a party's terms (P,), or say which of them cannot be added."""
+        place = self.fixed.add(terms, powers, ring, self._n_threads)
         if place < 0:
             return
-        what = f"value {place} of {len(own)} that {self.names[party]} adds to a masked sum"
-        if not np.isfinite(own[place]):
+        what = f"value {place} of {len(terms)} that {self.names[party]} adds to a masked sum"
+        if not np.isfinite(terms[place]):
             raise InputError(f"{what} is NaN or infinite")
-        power = 0 if exponents is None else int(np.asarray(exponents)[place])
+        power = 0 if powers is None else int(np.asarray(powers)[place])
         raise InputError(
             f"{what} is larger than {np.ldexp(self.fixed.largest, power):.4g}, which is what fits "
             f"for {self.n_parties} parties; standardise features, or leave out ",
@@ -652,11 +641,10 @@ class Masks(OfOneProcess):
         self, ring: Ring, party: int, others: list[int], among: tuple[int, ...], nonce: bytes
     ) -> None:
         """Add a party's pads with some others, and its own."""
-        keys = [
-            (self._keys.between(party, other, among, self._heard),
-             np.subtract if party > other else np.add)
-            for other in others
-        ]  # fmt: skip
+        keys = []
+        for other in others:
+            key = self._keys.between(party, other, among, self._heard)
+            keys.append((key, np.subtract if party > other else np.add))
         if self.outlast is not None:
             keys.append((self._veil(party, nonce, among), np.add))
         if self.register is not None:
@@ -665,10 +653,10 @@ class Masks(OfOneProcess):
         self._pads(ring, keys, nonce)
 
     def _veil(self, party: int, nonce: bytes, among: tuple[int, ...]) -> bytes:
-        """Return the key of a party's own pad of a vector: each other one can tell its share."""
+        """Return the key of a party's own pad of a vector: each other one has a share of it."""
         shares = {p: self._keys.share(party, p, nonce) for p in among if p != party}
-        found: Ring = np.bitwise_xor.reduce(self._table(shares), axis=0)
-        return found.tobytes()
+        key: Ring = np.bitwise_xor.reduce(self._table(shares), axis=0)
+        return key.tobytes()
 
     def _pads(self, ring: Ring, keys: Sequence[tuple[bytes, np.ufunc]], nonce: bytes) -> None:
         """Add or subtract pads, some words of all of them at a time."""

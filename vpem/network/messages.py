@@ -1,8 +1,7 @@
-"""Links between agents: how much they carry in a second, and how long a message is on its way.
+"""Messages between parties, and the links that they take: bandwidth and latency.
 
-Messages between parties: values written down so that reading them runs nothing.
-
-A message is a header of JSON, which says what the value is made of, and the bytes of its arrays.
+A message is a header of JSON, which says what the value is made of, and the bytes of its arrays;
+reading it runs nothing.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ NUMBER = r"([0-9]+(?:\.[0-9]+)?)"
 
 
 @dataclass(frozen=True)
-class Link:
+class LinkSpeed:
     """What connects an agent to all others; both directions at once."""
 
     bandwidth: float  # bits a second, sent and received
@@ -35,15 +34,15 @@ class Link:
         return 8 * n_bytes / self.bandwidth
 
 
-def parse_link(text: str) -> Link:
+def parse_link(text: str) -> LinkSpeed:
     """Read bandwidth and latency, such as 100Mbit,30ms or 10Gbit/s,0.1ms."""
     bits, seconds = "|".join(BITS), "|".join(SECONDS)
     pattern = rf"{NUMBER}\s*({bits})(?:/s)?\s*,\s*{NUMBER}\s*({seconds})"
-    found = re.fullmatch(pattern, text.strip(), flags=re.IGNORECASE)
+    match = re.fullmatch(pattern, text.strip(), flags=re.IGNORECASE)
     link = None
-    if found:
-        bandwidth = float(found[1]) * BITS[found[2].lower()]
-        link = Link(bandwidth, float(found[3]) * SECONDS[found[4].lower()])
+    if match:
+        bandwidth = float(match[1]) * BITS[match[2].lower()]
+        link = LinkSpeed(bandwidth, float(match[3]) * SECONDS[match[4].lower()])
     if link is None or not 0 < link.bandwidth < math.inf or link.latency == math.inf:
         raise InputError(
             Setting("link"),
@@ -65,6 +64,8 @@ LONGEST_HEADER = 1 << 25
 MOST_AXES = 64
 LARGEST = 1 << 48
 """Entries along an axis."""
+PLAIN = (bool, int, float, str)
+"""Types, without their subclasses, that JSON holds as they are."""
 
 
 def encode(value: object) -> bytes:
@@ -104,8 +105,8 @@ def decode(message: bytes | bytearray | memoryview) -> Any:
 
 
 def _describe(value: object, parts: list[bytes]) -> object:
-    """What the value is made of; bytes of arrays are added to the parts."""
-    if value is None or (isinstance(value, bool | int | float | str) and type(value) in _PLAIN):
+    """Return what the header says of a value; bytes of arrays are added to the parts."""
+    if value is None or type(value) in PLAIN:
         return value
     if isinstance(value, bytes):
         parts.append(value)
@@ -115,18 +116,14 @@ def _describe(value: object, parts: list[bytes]) -> object:
         if array.dtype.kind not in KINDS:
             raise TypeError(f"an array of {array.dtype} cannot be sent")
         parts.append(array.tobytes())
-        scalar = isinstance(value, np.generic)
-        return {"a": array.dtype.str, "s": list(array.shape), "g": scalar}
+        is_scalar = isinstance(value, np.generic)
+        return {"a": array.dtype.str, "s": list(array.shape), "g": is_scalar}
     if isinstance(value, list | tuple):
         kind = "l" if isinstance(value, list) else "t"
         return {kind: [_describe(item, parts) for item in value]}
     if isinstance(value, dict):
-        pairs = [[_describe(k, parts), _describe(v, parts)] for k, v in value.items()]
-        return {"d": pairs}
+        return {"d": [[_describe(k, parts), _describe(v, parts)] for k, v in value.items()]}
     raise TypeError(f"a {type(value).__name__} cannot be sent")
-
-
-_PLAIN = (bool, int, float, str)
 
 
 class _Reader:
@@ -140,9 +137,9 @@ class _Reader:
         end = self.place + size
         if size < 0 or end > len(self.data):
             raise ValueError
-        found = self.data[self.place : end]
+        taken = self.data[self.place : end]
         self.place = end
-        return found
+        return taken
 
     def read(self, header: Any, depth: int = 0) -> Any:
         if depth > DEEPEST:
@@ -153,17 +150,17 @@ class _Reader:
             return header
         if "a" in header:
             return self.read_array(header)
-        ((kind, held),) = header.items()
+        ((kind, content),) = header.items()
         if kind == "b":
-            return bytes(self.take(_count(held)))
-        if not isinstance(held, list) or kind not in ("d", "l", "t"):
+            return bytes(self.take(_count(content)))
+        if not isinstance(content, list) or kind not in ("d", "l", "t"):
             raise ValueError
         if kind == "d":
-            found = {self.read(k, depth + 1): self.read(v, depth + 1) for k, v in held}
-            if len(found) != len(held):
+            table = {self.read(k, depth + 1): self.read(v, depth + 1) for k, v in content}
+            if len(table) != len(content):
                 raise ValueError  # a key that is there twice
-            return found
-        items = [self.read(item, depth + 1) for item in held]
+            return table
+        items = [self.read(item, depth + 1) for item in content]
         return items if kind == "l" else tuple(items)
 
     def read_array(self, header: dict[str, Any]) -> Any:
@@ -181,7 +178,6 @@ class _Reader:
 
 
 def _count(value: object) -> int:
-    """Return a size that is one."""
     if type(value) is not int or not 0 <= value < LARGEST:
         raise ValueError
     return value

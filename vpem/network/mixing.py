@@ -1,8 +1,6 @@
-"""The tree along which agents add up: shortest ways to the centre of their graph.
+"""How agents add up: along a tree to the centre of their graph, or by mixing in consensus rounds.
 
-Mixing weights of consensus rounds, and how fast they mix.
-
-The mixing rate, found by the agents themselves: power iterations, charged to the ledger.
+Mixing weights, how fast they mix, and that rate as agents find it themselves by power iterations.
 """
 
 from __future__ import annotations
@@ -25,9 +23,31 @@ from vpem.settings import WEIGHTS
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
-
 CHOSEN_BYTES = 1
-"""Of the message by which an agent tells another that it is its parent."""
+"""Of the message by which an agent informs another that it is its parent."""
+
+MOST_FASTEST = 150
+"""Agents up to which the fastest weights are looked for: seconds for 100, a minute for 150."""
+
+SOLVED = 1e-6  # the rate of the fastest weights is found to within this
+
+DENSE = 400  # up to this many nodes eigenvalues come from the whole matrix
+TREELIKE = 3.2  # with fewer nonzeros a row than this, factorising costs next to nothing
+RATE_ZERO = 1e-13  # a mixing rate below this is rounding
+
+VALUE_BYTES = 8
+"""Of the one number in each message of a power iteration."""
+
+MARGIN = 0.2
+"""An estimated rate lies above the one seen by this part of the rate or of the gap, the smaller."""
+
+LEAST = 1e-7
+"""Least rate returned for two agents or more: double precision cannot tell less from 0."""
+
+FALLEN = 1e-7
+"""The iterations end when the values have fallen to this part of what they were."""
+
+MOST_ITERATIONS = 1 << 20
 
 
 def grow_tree(graph: Graph, ledger: Ledger | None = None) -> Routes:
@@ -41,12 +61,12 @@ def grow_tree(graph: Graph, ledger: Ledger | None = None) -> Routes:
 
     * Every agent floods its number: in each round it passes on to all its neighbours the numbers
       that it heard for the first time in the round before. Each number goes over each link once
-      in either direction. An agent hears of all that are r hops away in round r, and of nobody
-      anew in one round only after the last; so it knows its eccentricity, and for every other
+      in either direction. An agent hears of all that are r hops away in round r, and of no new
+      agent in one round only after the last; so it knows its eccentricity, and for every other
       agent which of its neighbours are nearer to it.
     * Every agent floods the least of the pairs (eccentricity, number) that it knows of, in as many
       rounds as the diameter: the least of all is the centre.
-    * Every other agent tells its parent so, in one message.
+    * Every other agent informs its parent, in one message.
     """
     reach = eccentricities(graph)
     centre = int(reach.argmin())
@@ -62,16 +82,6 @@ def grow_tree(graph: Graph, ledger: Ledger | None = None) -> Routes:
     if parents:
         ledger.send("flooding", CHOSEN_BYTES, links=parents, rounds=1)
     return tree
-
-
-MOST_FASTEST = 150
-"""Agents up to which the fastest weights are looked for: seconds for 100, a minute for 150."""
-
-SOLVED = 1e-6  # the rate of the fastest weights is found to within this
-
-DENSE = 400  # up to this many nodes eigenvalues come from the whole matrix
-TREELIKE = 3.2  # with fewer nonzeros a row than this, factorising costs next to nothing
-RATE_ZERO = 1e-13  # a mixing rate below this is rounding
 
 
 def mixing_matrix(graph: Graph, weights: str = "metropolis") -> csr_array:
@@ -207,10 +217,10 @@ def _weighted(graph: Graph, weight: NDArray[np.float64]) -> csr_array:
 
     one, two = graph.edges.astype(np.int32).T
     every = np.arange(graph.n_agents, dtype=np.int32)
-    given = np.bincount(one, weight, graph.n_agents) + np.bincount(two, weight, graph.n_agents)
+    sums = np.bincount(one, weight, graph.n_agents) + np.bincount(two, weight, graph.n_agents)
     matrix = csr_array(
         (
-            np.concatenate([weight, weight, 1.0 - given]),
+            np.concatenate([weight, weight, 1.0 - sums]),
             (np.concatenate([one, two, every]), np.concatenate([two, one, every])),
         ),
         shape=(graph.n_agents, graph.n_agents),
@@ -338,21 +348,6 @@ def _extreme(matrix: csr_array, end: int) -> float:
     return shift - end / lanczos(inverse)
 
 
-VALUE_BYTES = 8
-"""Of the one number in each message."""
-
-MARGIN = 0.2
-"""What is returned lies above what was seen by this part of the rate or of the gap, the smaller."""
-
-LEAST = 1e-7
-"""Least rate returned for two agents or more: double precision cannot tell less from 0."""
-
-FALLEN = 1e-7
-"""The iterations end when the values have fallen to this part of what they were."""
-
-MOST_ITERATIONS = 1 << 20
-
-
 def estimate_rate(
     mixing: Any,  # W (N, N), symmetric, rows sum to 1
     graph: Graph,  # without a server
@@ -421,7 +416,7 @@ def estimate_rate(
 
 
 def _next(done: int, most: int, rate: float, fallen: float) -> int:
-    """Rounds after which the agents compare: twice as many, but no more than are wanted."""
+    """Return the rounds after which agents compare next: twice as many, at most those needed."""
     mark = max(2 * done, 2)
     if done and rate < 1.0 and fallen < np.inf:
         left = np.log(FALLEN / fallen) / np.log(max(rate, LEAST))

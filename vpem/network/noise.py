@@ -66,18 +66,18 @@ class Noise:
             )
         scale, parts, missing = int(scale), [np.empty(0, dtype=np.int64)], size
         while missing > 0:
-            found = self._accepted(scale, int(SLACK * missing / ACCEPTED) + 16)[:missing]
-            parts.append(found)
-            missing -= len(found)
+            accepted = self._accepted(scale, int(SLACK * missing / ACCEPTED) + 16)[:missing]
+            parts.append(accepted)
+            missing -= len(accepted)
         return np.concatenate(parts)
 
     def of_scales(self, scales: Integers, n: int = 1) -> Integers:
         """Draw a value of each of some scales (P,), or the `share` of one of n agents."""
-        found = np.empty(len(scales), dtype=np.int64)
+        noise = np.empty(len(scales), dtype=np.int64)
         for scale in np.unique(scales):
             which = scales == scale
-            found[which] = self.gaussian(share(int(scale), n), int(which.sum()))
-        return found
+            noise[which] = self.gaussian(share(int(scale), n), int(which.sum()))
+        return noise
 
     def _accepted(self, scale: int, n: int) -> Integers:
         """Draw n candidates: those that are accepted."""
@@ -86,8 +86,8 @@ class Noise:
         rest = rest[self._coin(len(rest), lambda left: self._below(scale, len(left)) < rest[left])]
         whole = self._run(len(rest), lambda n: self._coin(n, lambda left: np.ones(len(left), bool)))
         negative = self._below(2, len(rest)) == 1
-        kept = ~(negative & (rest == 0) & (whole == 0))
-        rest, whole, negative = rest[kept], whole[kept], negative[kept]
+        single = ~(negative & (rest == 0) & (whole == 0))
+        rest, whole, negative = rest[single], whole[single], negative[single]
         # (|y| - s)^2 / 2 s^2 = w^2 / 2 + w x + x^2 / 2, with w = v - 1 and x = u / s; for v = 0 it
         # is x^2 / 2 with x = 1 - u / s.
         above = np.maximum(whole - 1, 0)
@@ -113,7 +113,7 @@ class Noise:
         return np.where(negative[accepted], -size, size)
 
     def _half(self, n: int) -> Mask:
-        """Coins of probability exp(-1/2)."""
+        """Toss n coins of probability exp(-1/2)."""
         return self._coin(n, lambda left: self._below(2, len(left)) == 0)
 
     def _coin(self, n: int, trial: Callable[[Integers], Mask]) -> Mask:
@@ -134,27 +134,26 @@ class Noise:
 
     def _run(self, n: int, coins: Callable[[int], Mask]) -> Integers:
         """Count how often each of n coins falls on its head before it falls on its tail."""
-        found = np.zeros(n, dtype=np.int64)
+        heads = np.zeros(n, dtype=np.int64)
         left = np.arange(n)
         while len(left):
             left = left[coins(len(left))]
-            found[left] += 1
-        return found
+            heads[left] += 1
+        return heads
 
     def _below(self, bound: int, n: int) -> Integers:
         """Draw n uniform integers from 0 to ``bound - 1``."""
         bits = (bound - 1).bit_length()
-        width = next(size for size in (1, 2, 4, 8) if bits <= 8 * size)
-        mask, found = (1 << bits) - 1, np.empty(n, dtype=np.int64)
         if bits == 0:
             return np.zeros(n, dtype=np.int64)
-        left = np.arange(n)
+        width = next(size for size in (1, 2, 4, 8) if bits <= 8 * size)
+        mask, uniform, left = (1 << bits) - 1, np.empty(n, dtype=np.int64), np.arange(n)
         while len(left):
             drawn = np.frombuffer(self._bytes(width * len(left)), dtype=f"<u{width}")
             drawn = (drawn & drawn.dtype.type(mask)).astype(np.int64)
-            found[left] = drawn
+            uniform[left] = drawn
             left = left[drawn >= bound]
-        return found
+        return uniform
 
 
 def share(scale: int, n: int) -> int:

@@ -1,7 +1,4 @@
-"""Who holds what of a dataset: agents hold columns, the features; workers hold rows.
-
-Which features form which covariance block, and who holds it.
-"""
+"""Who holds what: agents columns, the features; workers rows; roots of hubs covariance blocks."""
 
 from __future__ import annotations
 
@@ -22,9 +19,9 @@ from vpem.records import Shown
 if TYPE_CHECKING:
     from vpem.network.hubs import Hub
 
-
 Indices = NDArray[np.intp]
 Names = Sequence[str] | None
+Kind = TypeVar("Kind", bound=np.generic)
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,16 +35,17 @@ class Holdings(Shown):
     held: ClassVar[str]
 
     def __post_init__(self) -> None:
-        if len(self.names) != len(self.parts):
-            many = f"{len(self.parts)} {self.holder}s"
-            raise InputError(f"there are {many} but {len(self.names)} {self.holder} names")
-        for name in self.names if len(set(self.names)) < len(self.names) else ():
-            if self.names.count(name) > 1:
-                what = f"two {self.holder}s are called {name!r}"
-                raise InputError(f"{what}; {self.holder} names must differ")
+        holder, names = self.holder, self.names
+        if len(names) != len(self.parts):
+            raise InputError(
+                f"there are {len(self.parts)} {holder}s but {len(names)} {holder} names"
+            )
+        if len(set(names)) < len(names):
+            twice = next(name for name in names if names.count(name) > 1)
+            raise InputError(f"two {holder}s are called {twice!r}; {holder} names must differ")
         if not self.total:
             one = f"there must be at least one {self.held}"
-            raise InputError(f"the {self.holder}s hold no {self.held}s; {one}")
+            raise InputError(f"the {holder}s hold no {self.held}s; {one}")
         if not all((part[1:] > part[:-1]).all() for part in self.parts):
             raise InputError(f"the {self.held}s of each {self.holder} must be increasing")
         if not np.array_equal(np.sort(self.order), np.arange(self.total)):
@@ -179,31 +177,15 @@ class Workers(Holdings, facts="{n_workers:worker}, {n_samples:row}"):
         return self.holder_of
 
     def of_rows(self, kept: Indices) -> Workers:
-        """Return the same workers with those of their rows that are kept, numbered anew."""
+        """Return the same workers with those of their rows that are kept, renumbered."""
         return Workers(_grouped(self.worker_of[kept], self.n_workers), self.names)
 
 
 def contiguous(n_features: int, n_agents: int, names: Names = None) -> Partition:
     """Give each agent a run of neighbouring columns, as nearly equal in length as possible.
 
-    Parameters
-    ----------
-    n_features : int
-        Number of columns to divide.
-    n_agents : int
-        Number of agents, at most ``n_features``.
-    names : sequence of str, optional
-        Names of the agents; "agent 0", "agent 1", ... by default.
-
-    Returns
-    -------
-    Partition
-        The first ``n_features % n_agents`` agents hold one feature more than the others.
-
-    Raises
-    ------
-    InputError
-        If there are no agents, or more of them than features.
+    The first ``n_features % n_agents`` agents hold one more than the others. InputError if there
+    are no agents, or more of them than features.
     """
     check_memory(16 * check_int("n_features", n_features, least=1), f"{n_features} features")
     order = np.arange(n_features, dtype=np.intp)
@@ -211,23 +193,17 @@ def contiguous(n_features: int, n_agents: int, names: Names = None) -> Partition
 
 
 def one_or_each(n_features: int, networked: bool, names: Names = None) -> Partition:
-    """Return who holds features where nobody says: one agent all, in a network an agent each."""
+    """Return the default partition: one agent holds all features, in a network an agent each."""
     return contiguous(n_features, n_features, names) if networked else contiguous(n_features, 1)
 
 
 def evenly(n_samples: int, n_workers: int, names: Names = None) -> Workers:
-    """Give each worker a run of neighbouring rows, as nearly equal in length as possible.
-
-    Parameters and errors are those of `contiguous`, for rows and workers.
-    """
+    """Give each worker a run of neighbouring rows, as `contiguous` does of columns."""
     return Workers(*_dealt(Workers, np.arange(n_samples, dtype=np.intp), n_workers, names))
 
 
 def by_label(labels: ArrayLike, n_workers: int, names: Names = None) -> Workers:
-    """Sort rows by their labels (M,) before they are dealt out evenly: workers unlike each other.
-
-    Other parameters and errors are those of `evenly`.
-    """
+    """Sort rows by their labels (M,) before they are dealt out: workers unlike each other."""
     order = np.argsort(np.asarray(labels), kind="stable").astype(np.intp)
     parts, named = _dealt(Workers, order, n_workers, names)
     return Workers(tuple(np.sort(part) for part in parts), named)
@@ -274,8 +250,8 @@ def from_worker_of_row(worker_of: ArrayLike, names: Names = None) -> Workers:
     if values.ndim != 1 or not values.size:
         raise InputError(f"the workers must be a list, one a row, got shape {values.shape}")
     if values.dtype.kind in "OUS" and names is None:
-        found, numbers = np.unique(values.astype(str), return_inverse=True)
-        return Workers(_grouped(numbers, len(found)), tuple(found.tolist()))
+        workers, numbers = np.unique(values.astype(str), return_inverse=True)
+        return Workers(_grouped(numbers, len(workers)), tuple(workers.tolist()))
     if values.dtype.kind not in "iu":
         raise InputError(f"workers must be numbers from 0, or names, got {values.dtype}")
     if values[bad := int(np.argmin(values))] < 0:
@@ -304,17 +280,20 @@ def from_lists(
     parts = [_integers(part, called.get(at, f"agent {at}")) for at, part in enumerate(lists)]
     if not parts:
         raise InputError("a partition needs at least one agent, got an empty list")
-    held = np.concatenate(parts)
-    outside = held[(held < 0) | (held >= n_features)]
+    features = np.concatenate(parts)
+    outside = features[(features < 0) | (features >= n_features)]
     if outside.size:
         raise InputError(
             f"the partition names feature {shorten(outside)}, but the {n_features} features are "
             f"numbered 0 to {n_features - 1}"
         )
-    times = np.bincount(held, minlength=n_features)
-    wrong = (("misses", np.flatnonzero(times == 0)), ("repeats", np.flatnonzero(times > 1)))
+    times = np.bincount(features, minlength=n_features)
     shown = np.array([repr(one) for one in feature_names or range(n_features)])
-    faults = [f"{fault} feature {shorten(shown[found])}" for fault, found in wrong if found.size]
+    faults = [
+        f"{fault} feature {shorten(shown[wrong])}"
+        for fault, wrong in (("misses", times == 0), ("repeats", times > 1))
+        if wrong.any()
+    ]
     if faults:
         raise InputError(
             f"the partition {' and '.join(faults)}; each of the {n_features} features must be "
@@ -372,9 +351,6 @@ def _with_relays(parts: tuple[Indices, ...], names: Names) -> Partition:
     return partition
 
 
-Kind = TypeVar("Kind", bound=np.generic)
-
-
 @dataclass(frozen=True)
 class Blocks:
     """The covariance blocks of a mixture: one a hub, held by the hub's root.
@@ -410,14 +386,15 @@ class Blocks:
     def from_hubs(cls, hubs: Sequence[Hub], holdings: Sequence[NDArray[np.intp]]) -> Blocks:
         """Join the features of each hub's agents, by agent, then by column.
 
-        Parameters
-        ----------
-        hubs : sequence of Hub
-            ``root`` and ``agents`` of each.
-        holdings : sequence of ndarray
-            Columns that each agent holds.
+        ``holdings`` are the columns that each agent holds.
         """
-        features = tuple(_joined([holdings[agent] for agent in hub.agents]) for hub in hubs)
+
+        def joined(parts: list[Indices]) -> Indices:
+            if len(parts) == 1 and len(parts[0]) <= 1:  # as of most of many agents, quicker
+                return parts[0].astype(np.intp, copy=False)
+            return np.concatenate([np.empty(0, dtype=np.intp), *map(np.sort, parts)])
+
+        features = tuple(joined([holdings[agent] for agent in hub.agents]) for hub in hubs)
         roots = tuple(int(hub.root) for hub in hubs)
         return cls(features, roots, tuple(tuple(map(int, hub.agents)) for hub in hubs))
 
@@ -473,14 +450,14 @@ class Blocks:
     @cached_property
     def bands(self) -> list[tuple[slice, slice, int]]:
         """Neighbouring blocks of one width: their columns, which they are, and the width."""
-        found = []
+        bands = []
         edges = np.flatnonzero(np.diff(self.widths)) + 1
         for group in np.split(np.arange(self.n_blocks), edges):
             if len(group) and self.widths[group[0]]:
                 first, end = int(group[0]), int(group[-1]) + 1
                 columns = slice(int(self.offsets[first]), int(self.offsets[end]))
-                found.append((columns, slice(first, end), int(self.widths[first])))
-        return found
+                bands.append((columns, slice(first, end), int(self.widths[first])))
+        return bands
 
     def arrange(self, X: NDArray[np.generic], dtype: np.dtype[Kind] | type[Kind]) -> NDArray[Kind]:
         """Return the columns of ``X`` in block order as a C-contiguous array of ``dtype``."""
@@ -496,10 +473,3 @@ class Blocks:
             return np.repeat(per_root, self.n_features, axis=0).T
         expanded: NDArray[Kind] = per_root[self.block_of].T
         return expanded
-
-
-def _joined(holdings: list[NDArray[np.intp]]) -> NDArray[np.intp]:
-    """Columns of some agents, by agent, then by column."""
-    if len(holdings) == 1 and len(holdings[0]) <= 1:
-        return holdings[0].astype(np.intp, copy=False)
-    return np.concatenate([np.empty(0, dtype=np.intp), *map(np.sort, holdings)])

@@ -67,7 +67,7 @@ class Place:
 
 
 KEPT = Place("what was kept of the run", advice=("begin it anew",))
-"""Where parameters stand at which those begin who go on without others."""
+"""Where the parameters stand from which the others resume without members that are lost."""
 
 
 def check(schema: Schema, value: object, place: Place, sizes: Sizes | None = None) -> None:
@@ -187,11 +187,11 @@ class Numbers(Field):
     def _wanted(self, value: object, place: Place, sizes: Sizes) -> str | None:
         if isinstance(value, list):
             try:
-                found = np.array(value) if value else np.zeros((0,) * self.depth)
+                array = np.array(value) if value else np.zeros((0,) * self.depth)
             except (ValueError, OverflowError):
-                found = np.array(None)
-            number = found.dtype.kind in "iuf" and found.ndim == self.depth
-            if number and np.isfinite(found).all() and not (found < self.least).any():
+                array = np.array(None)
+            is_number = array.dtype.kind in "iuf" and array.ndim == self.depth
+            if is_number and np.isfinite(array).all() and not (array < self.least).any():
                 return None
         what = "a list" if self.depth == 1 else "a list of lists of one length"
         return f"{what} of finite numbers{_range(self.least, math.inf)}"
@@ -249,9 +249,9 @@ class ListOf(Field):
     least: int = 0  # how many there are at least
 
     def _wanted(self, value: object, place: Place, sizes: Sizes) -> str | None:
-        wanted = sizes.get(self.length) if isinstance(self.length, str) else self.length
-        if not isinstance(value, list) or wanted not in (None, len(value)):
-            return "a list" + ("" if wanted is None else f" of {wanted}")
+        length = sizes.get(self.length) if isinstance(self.length, str) else self.length
+        if not isinstance(value, list) or length not in (None, len(value)):
+            return "a list" + ("" if length is None else f" of {length}")
         if len(value) < self.least:
             return f"a list of at least {self.least}"
         if isinstance(self.length, str):
@@ -276,8 +276,8 @@ class TableOf(Field):
             for name, item in value.items():
                 check(self.item, item, place.inside(name), sizes)
         if self.some is not None:
-            own = {name: item for name, item in value.items() if name in self.some}
-            check(dict(self.some), own, place, sizes)
+            items = {name: item for name, item in value.items() if name in self.some}
+            check(dict(self.some), items, place, sizes)
         for name, known in (self.known or {}).items():
             if value.get(name) is not None:
                 check(known, value[name], place.inside(name), sizes)
@@ -312,18 +312,18 @@ class Array(Field):
         """Whether a shape is as it must be; sizes met for the first time are bound."""
         if len(shape) != len(self.shape):
             return False
-        for found, wanted in zip(shape, self.shape, strict=True):
-            known = sizes.setdefault(wanted, found) if isinstance(wanted, str) else wanted
-            if found not in (known if isinstance(known, tuple) else (known,)):
+        for length, size in zip(shape, self.shape, strict=True):
+            known = sizes.setdefault(size, length) if isinstance(size, str) else size
+            if length not in (known if isinstance(known, tuple) else (known,)):
                 return False
         return True
 
     def _words(self, sizes: Sizes) -> str:
-        lengths = [
-            str(sizes.get(one, "any number of")) if isinstance(one, str)
-            else " or ".join(map(str, dict.fromkeys(one))) if isinstance(one, tuple) else str(one)
-            for one in self.shape
-        ]  # fmt: skip
+        lengths = []
+        for size in self.shape:
+            one = sizes.get(size, "any number of") if isinstance(size, str) else size
+            choice = dict.fromkeys(one) if isinstance(one, tuple) else [one]
+            lengths.append(" or ".join(map(str, choice)))
         finite = "positive " if self.positive else "" if self.nan or self.inf else "finite "
         finite = finite if self.kind[0] == "f" else ""
         sized = " x ".join(lengths) or "an array without dimensions of"
@@ -346,10 +346,10 @@ class Array(Field):
             return f"{value[~good][0]} among them"
         if self.sums is not None:
             with np.errstate(over="ignore"):
-                found = value.sum(axis=-1).reshape(-1)
-            off = ~(np.abs(found - self.sums) <= SUM_ERROR)
+                totals = value.sum(axis=-1).reshape(-1)
+            off = ~(np.abs(totals - self.sums) <= SUM_ERROR)
             if off.any():
-                return f"a sum of {found[off][0]:g}"
+                return f"a sum of {totals[off][0]:g}"
         return ""
 
 

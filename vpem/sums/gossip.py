@@ -18,7 +18,7 @@ from vpem.engines.engine import about
 from vpem.engines.placement import Placement
 from vpem.errors import InputError, NumericalError, PartitionedError, Setting
 from vpem.network.codecs import parse_codec
-from vpem.network.faults import DrawnFaults, Faults, Links
+from vpem.network.faults import DrawnFaults, Faults, MixingLinks
 from vpem.network.graph import Graph
 from vpem.network.hubs import Routes
 from vpem.network.ledger import Ledger
@@ -179,7 +179,7 @@ class GossipSum(GoesOn, _OverHubs):
         self.whole = codec is not None
         self.silent: NDArray[np.bool_] | None = None
         self._layout = layout = _Layout(mixing, hubs)
-        self._links = Links(graph)
+        self._links = MixingLinks(graph)
         self._number = 0
         self._kind = "setup"
         self._outages: Outages | None = None

@@ -411,9 +411,3 @@ class Known:
         place[place == len(self.rows)] = 0
         found = np.flatnonzero(self.rows[place] == rows) if len(self.rows) else place[:0]
         return Known(self.hub, found, self.costs[place[found]], self.far)
-
-    def in_hub(self, hub: int) -> Known:
-        """The same, under another number of the hub."""
-        chosen = copy(self)
-        chosen.hub = hub
-        return chosen

@@ -1,10 +1,6 @@
-"""What went wrong on the way to another member, in one sentence each: what, and what to try.
+"""What goes wrong with another member: on the way to it, or as it ends, begins again, or is lost.
 
-A fit says these sentences, and `vpem party check` says the same ones.
-
-What the links of a member have in common.
-
-What the program hears of other members: that they ended, began again, are lost, or what went.
+Each is one sentence: what, and what to try. A fit says it, and `vpem party check` the same one.
 """
 
 from __future__ import annotations
@@ -90,10 +86,10 @@ class Met:
 def others_clock(headers: Any) -> datetime | None:
     """Return the time that an answer (headers of HTTP) was made, by its sender's clock."""
     try:
-        told = parsedate_to_datetime(headers["Date"])
+        date = parsedate_to_datetime(headers["Date"])
     except (LookupError, TypeError, ValueError, OverflowError):
         return None
-    return told if told.tzinfo else told.replace(tzinfo=UTC)
+    return date if date.tzinfo else date.replace(tzinfo=UTC)
 
 
 def clock(name: str, theirs: datetime | None) -> str:
@@ -104,19 +100,14 @@ def clock(name: str, theirs: datetime | None) -> str:
     if abs(behind) <= ASTRAY:
         return ""
     which = "behind" if behind > ASTRAY else "ahead of"
+    minutes = round(abs(behind).total_seconds() / 60)
+    unit, size = ("day", 1440) if minutes >= 1440 else ("hour", 60)
+    count = f"{minutes / size:.3g}"
+    span = f"{count} {unit}{'' if count == '1' else 's'}" if minutes >= 60 else f"{minutes} minutes"
     return (
-        f"this machine's clock is {_long(abs(behind))} {which} that of {name}: set the one that is "
-        "wrong (timedatectl set-ntp true)"
+        f"this machine's clock is {span} {which} that of {name}: set the one that is wrong "
+        "(timedatectl set-ntp true)"
     )
-
-
-def _long(span: timedelta) -> str:
-    minutes = round(span.total_seconds() / 60)
-    for unit, size in (("day", 1440), ("hour", 60)):
-        if minutes >= size:
-            count = f"{minutes / size:.3g}"
-            return f"{count} {unit}{'' if count == '1' else 's'}"
-    return f"{minutes} minutes"
 
 
 def out_of_date(member: Member, headers: Any) -> Refused | None:
@@ -135,17 +126,17 @@ def out_of_date(member: Member, headers: Any) -> Refused | None:
 
 def closed(member: Member, opened: Called) -> Fault:
     """Return why a member has ended a connection that it had opened, by what it said then."""
-    told = printable(opened.close_reason or "")
+    reason = printable(opened.close_reason or "")
     headers = opened.response.headers if opened.response is not None else {}
     if opened.close_code != POLICY:
-        return Trouble(f"{member.name} ended the connection{f' ({told})' if told else ''}: try "
-                       "again", "cut")  # fmt: skip
+        why = f" ({reason})" if reason else ""
+        return Trouble(f"{member.name} ended the connection{why}: try again", "cut")
     off = clock(member.name, others_clock(headers))
-    if "certificate" in told and off:
-        return Refused(f"{off}; meanwhile {told}, says {member.name}", "clock")
-    renew = ": renew it (vpem party renew)" if "expired" in told else ""
-    return Refused(f"{member.name} refuses: {told}{renew}",
-                   "certificate" if "certificate" in told else "answer")  # fmt: skip
+    if "certificate" in reason and off:
+        return Refused(f"{off}; meanwhile {reason}, says {member.name}", "clock")
+    renew = ": renew it (vpem party renew)" if "expired" in reason else ""
+    kind = "certificate" if "certificate" in reason else "answer"
+    return Refused(f"{member.name} refuses: {reason}{renew}", kind)
 
 
 # ---- what exceptions mean ------------------------------------------------------------------------
@@ -166,8 +157,10 @@ def explain(error: BaseException, met: Met, members: Sequence[Member] = ()) -> F
     if isinstance(error, ssl.SSLError):
         return _by_tls(error, met)
     if isinstance(error, ws.InvalidStatus):
-        return Trouble(f"{met.where} answers with HTTP {error.response.status_code}: it is ending, "
-                       "or not ready yet; try again")  # fmt: skip
+        return Trouble(
+            f"{met.where} answers with HTTP {error.response.status_code}: it is ending, or not "
+            "ready yet; try again"
+        )
     if isinstance(error, ENDED):
         return Trouble(
             f"{met.where} ended the connection as it began: it is ending, or something on the way "
@@ -199,9 +192,8 @@ def _unreached(error: BaseException, met: Met) -> Trouble:
             f"drops what is sent there; have port {met.port} opened",
             "port",
         )
-    told = getattr(error, "strerror", None) or str(error) or type(error).__name__
-    return Trouble(f"{where} cannot be reached ({printable(told).lower()}): look at the network",
-                   "port")  # fmt: skip
+    why = printable(getattr(error, "strerror", None) or str(error) or type(error).__name__).lower()
+    return Trouble(f"{where} cannot be reached ({why}): look at the network", "port")
 
 
 def _by_proxy(error: BaseException, met: Met) -> Fault:
@@ -209,16 +201,19 @@ def _by_proxy(error: BaseException, met: Met) -> Fault:
     proxy = met.proxy or "in https_proxy"
     past = f"no_proxy={met.host}"
     if isinstance(error, ImportError):
-        return Refused(f"the proxy {proxy} speaks SOCKS: pip install python-socks, or name one of "
-                       "HTTP, https_proxy=http://HOST:PORT", "proxy")  # fmt: skip
+        return Refused(
+            f"the proxy {proxy} speaks SOCKS: pip install python-socks, or name one of HTTP, "
+            "https_proxy=http://HOST:PORT",
+            "proxy",
+        )
     if isinstance(error, ws.InvalidProxy):
-        return Refused(f"https_proxy cannot be read ({printable(error.msg)}): it is to be "
-                       f"{CREDENTIALS}", "proxy")  # fmt: skip
+        why = printable(error.msg)
+        return Refused(f"https_proxy cannot be read ({why}): it is to be {CREDENTIALS}", "proxy")
     if isinstance(error, ws.InvalidProxyStatus):
         status = error.response.status_code
         if status == 407:
-            return Refused(f"the proxy {proxy} asks for a name and a password, or for others: "
-                           f"{CREDENTIALS}", "proxy")  # fmt: skip
+            wants = f"the proxy {proxy} asks for a name and a password, or for others"
+            return Refused(f"{wants}: {CREDENTIALS}", "proxy")
         reason = printable(error.response.reason_phrase)[:60]
         sentence = (
             f"the proxy {proxy} does not connect to {met.where} (HTTP {status} {reason}): ask who "
@@ -226,17 +221,21 @@ def _by_proxy(error: BaseException, met: Met) -> Fault:
         )
         return (Trouble if status >= 500 else Refused)(sentence, "proxy")
     if isinstance(error, ws.InvalidProxyMessage):
-        return Refused(f"what is at {proxy} does not answer as a proxy of HTTP does: look at "
-                       "https_proxy", "proxy")  # fmt: skip
-    why = {
+        return Refused(
+            f"what is at {proxy} does not answer as a proxy of HTTP does: look at https_proxy",
+            "proxy",
+        )
+    reasons = {
         socket.gaierror: "its host has no address",
         ConnectionRefusedError: "it refuses connections",
         TimeoutError: f"no answer in {met.seconds:g} s",
     }
-    told = next((text for kind, text in why.items() if isinstance(error, kind)), None)
-    told = told or printable(getattr(error, "strerror", None) or error).lower()
-    return Trouble(f"the proxy {proxy} cannot be used ({told}): look at https_proxy, or go past it "
-                   f"with {past}", "proxy")  # fmt: skip
+    why = next((text for kind, text in reasons.items() if isinstance(error, kind)), "")
+    why = why or printable(getattr(error, "strerror", None) or error).lower()
+    return Trouble(
+        f"the proxy {proxy} cannot be used ({why}): look at https_proxy, or go past it with {past}",
+        "proxy",
+    )
 
 
 def _another(met: Met, members: Sequence[Member]) -> Refused:
@@ -271,10 +270,10 @@ def _names(certificate: bytes) -> tuple[str, str]:
 
     try:
         read = x509.load_der_x509_certificate(certificate)
-        named = [read.subject.rfc4514_string(), read.issuer.rfc4514_string()]
+        names = [read.subject.rfc4514_string(), read.issuer.rfc4514_string()]
     except ValueError:
         return "somebody", "nobody who can be read"
-    subject, issuer = (printable(name)[:80] or "nobody" for name in named)
+    subject, issuer = (printable(name)[:80] or "nobody" for name in names)
     return subject, issuer
 
 
@@ -294,9 +293,14 @@ def _by_tls(error: ssl.SSLError, met: Met) -> Fault:
             "tls",
         )
     if refusal_of(error) == "other":
+        first = met.banner
+        text = printable(first[:40].decode("ascii", "replace").strip())
+        program = f"{text!r}" if text else "something else"
+        if first.startswith((b"SSH-", b"HTTP/")):
+            program = "SSH" if first.startswith(b"SSH-") else "plain HTTP"
         return Trouble(
-            f"{met.where} answers with {_banner(met.banner)}, not with TLS: the port is another "
-            "program's; look at the address in the study",
+            f"{met.where} answers with {program}, not with TLS: the port is another program's; "
+            "look at the address in the study",
             "tls",
         )
     return Trouble(
@@ -306,22 +310,12 @@ def _by_tls(error: ssl.SSLError, met: Met) -> Fault:
     )
 
 
-def _banner(first: bytes) -> str:
-    """Name what speaks so."""
-    if first.startswith(b"SSH-"):
-        return "SSH"
-    if first.startswith(b"HTTP/"):
-        return "plain HTTP"
-    text = printable(first[:40].decode("ascii", "replace").strip())
-    return f"{text!r}" if text else "something else"
-
-
 class Damage(Refused):
     """A frame that no member of the same version sends."""
 
 
 @dataclass(frozen=True)
-class Pace:
+class LinkTimes:
     """Times of links, in seconds."""
 
     pulse: float = 10.0  # between signs of life on a link that has nothing to say
@@ -341,7 +335,7 @@ class Here:
     rank: int
     version: str
     session: str  # number of this process
-    pace: Pace
+    times: LinkTimes
     arrived: Callable[[int, Message], None]  # a message, whole
     changed: Callable[[], None]  # a link came up, went down, or ended
     failed: Callable[[VpemError], None]

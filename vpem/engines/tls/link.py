@@ -114,7 +114,7 @@ class Link:
 
     async def _keep(self, open: Callable[[], Awaitable[Line]]) -> None:
         """Open the link whenever it is not."""
-        first, longest = self.here.pace.pauses
+        first, longest = self.here.times.pauses
         pause, strange = first, 0
         while not self._ended:
             try:
@@ -126,7 +126,7 @@ class Link:
                 self.trouble = str(trouble)
                 self.vacant = isinstance(trouble.__context__, ConnectionRefusedError)
                 strange = strange + 1 if trouble.kind == "tls" else 0
-                if strange == self.here.pace.patience:
+                if strange == self.here.times.patience:
                     self.here.failed(Refused(str(trouble), trouble.kind))
                     return
             except Refused as error:
@@ -143,7 +143,7 @@ class Link:
         if connection is None:
             return False
         try:
-            async with asyncio.timeout(self.here.pace.opening / 3):
+            async with asyncio.timeout(self.here.times.opening / 3):
                 await (await connection.ping())
         except (ConnectionClosed, TimeoutError, OSError):
             return False
@@ -156,7 +156,7 @@ class Link:
             before.cut()  # the newer one wins: what it has not brought is sent again
         writer = None
         try:
-            async with asyncio.timeout(self.here.pace.opening):
+            async with asyncio.timeout(self.here.times.opening):
                 await self._greet(connection)
             self._up(connection)
             writer = asyncio.create_task(self._write(connection))
@@ -309,7 +309,7 @@ class Link:
                     await connection.send(self.incoming.ack().pack())
                     last = loop.time()
                 try:
-                    async with asyncio.timeout_at(last + self.here.pace.pulse):
+                    async with asyncio.timeout_at(last + self.here.times.pulse):
                         await self._wake.wait()
                 except TimeoutError:
                     self._owing = True  # a sign of life
@@ -371,8 +371,8 @@ class Link:
             self._heard = connection.heard
             self.silent = 0.0
         self._since_progress = self._since_progress + seconds if self.out.waits else 0.0
-        pace = self.here.pace
-        if self.silent > pace.silence or self._since_progress > pace.stuck:
+        times = self.here.times
+        if self.silent > times.silence or self._since_progress > times.stuck:
             self._since_progress = 0.0
             connection.cut()
 

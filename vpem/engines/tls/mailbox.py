@@ -19,7 +19,16 @@ from typing import Any
 
 from vpem import __version__
 from vpem.engines.tls.dial import PATH, dial
-from vpem.engines.tls.faults import Damage, Here, Pace, Parted, Refused, Returned, Sent, Unheard
+from vpem.engines.tls.faults import (
+    Damage,
+    Here,
+    LinkTimes,
+    Parted,
+    Refused,
+    Returned,
+    Sent,
+    Unheard,
+)
 from vpem.engines.tls.link import Link, calls, through
 from vpem.engines.tls.relay import Relay
 from vpem.engines.tls.server import Door, Lobby, listening
@@ -67,7 +76,7 @@ class Switchboard:
         self,
         roster: Roster,
         identity: Identity,
-        pace: Pace,
+        times: LinkTimes,
         *,
         arrived: Callable[[int, Message], None],
         changed: Callable[[], None],
@@ -95,7 +104,7 @@ class Switchboard:
             rank,
             __version__,
             secrets.token_hex(16),
-            pace,
+            times,
             arrived,
             changed,
             failed,
@@ -149,7 +158,7 @@ class Switchboard:
     def _run(self, listener: socket.socket | None) -> None:
         asyncio.set_event_loop(self._loop)
         self._door = door = Door(
-            self._server, self._welcome, self._here.say, self._here.pace.opening
+            self._server, self._welcome, self._here.say, self._here.times.opening
         )
         if listener is not None:
             self._start(door.serve(listener))
@@ -199,7 +208,7 @@ class Switchboard:
                 member,
                 self._client,
                 stream,
-                self._here.pace.opening,
+                self._here.times.opening,
                 members=self._roster.members,
             )
 
@@ -330,7 +339,7 @@ class Post:
         timeout: float | None = None,
         note: Callable[[Sent], None] | None = None,
         tell: Callable[[str], None] | None = None,
-        pace: Pace | None = None,
+        times: LinkTimes | None = None,
         clock: Callable[[], datetime] | None = None,
     ) -> None:
         wrong = identity_error(roster, identity, None if clock is None else clock())
@@ -356,7 +365,7 @@ class Post:
         self._board = Switchboard(
             roster,
             identity,
-            Pace() if pace is None else pace,
+            LinkTimes() if times is None else times,
             arrived=self._arrived,
             changed=self._wake,
             failed=self._fail,
