@@ -3,7 +3,7 @@
 Threads that have nothing to do give the processor away after some microseconds: beside other
 processes, those that spin keep the work from whoever has some. OpenMP reads how long from the
 environment, once, when the first kernel is loaded; the environment is then as it was before, for
-it is not ours. Whoever sets a variable of `WAITING` decides.
+it is not ours. A user who sets a variable of `WAITING` decides.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ CALL_BLAS = ("cholesky", "differences", "mahalanobis", "missing", "moments")
 
 def _load() -> dict[str, str]:
     """Load a kernel, and OpenMP with it; how its threads wait, by variables."""
-    given = {name: os.environ[name] for name in WAITING if name in os.environ}
-    added = {} if given else WAITING
+    users = {name: os.environ[name] for name in WAITING if name in os.environ}
+    added = {} if users else WAITING
     os.environ.update(added)
     try:
         import_module("vpem._core.consensus")
@@ -48,7 +48,7 @@ def _load() -> dict[str, str]:
     finally:
         for name in added:
             os.environ.pop(name, None)
-    return given or added
+    return users or added
 
 
 def _load_blas() -> None:
@@ -64,11 +64,11 @@ def _load_blas() -> None:
     try:
         for name in BLAS:
             folders = [os.path.join(folder, "linalg") for folder in scipy.__path__]
-            found = None if name in sys.modules else PathFinder.find_spec(name, folders)
-            if found is not None and found.loader is not None:
-                sys.modules[name] = module = module_from_spec(found)
+            spec = None if name in sys.modules else PathFinder.find_spec(name, folders)
+            if spec is not None and spec.loader is not None:
+                sys.modules[name] = module = module_from_spec(spec)
                 alone.append(name)
-                found.loader.exec_module(module)
+                spec.loader.exec_module(module)
         for kernel in CALL_BLAS:
             # One that was not built is missed by who calls it.
             with suppress(ModuleNotFoundError):

@@ -1,9 +1,7 @@
-"""NumPy twins of the kernels for rows that miss values; shapes as in `vpem._core.reference`.
+"""NumPy twins of the kernels in `missing` and `assign`; shapes as in `vpem._core.reference`.
 
 ``observed`` (M, d) is 1 where a value is there. A tile is a run of ``order`` with rows of one
 block; a row that misses all of a block is in none of its tiles.
-
-The NumPy twins of the kernels in `assign`: what they compute, written to be read.
 """
 
 from __future__ import annotations
@@ -218,21 +216,21 @@ def follow_rows(
     for worker, (begin, end) in enumerate(pairwise(bounds)):
         own, some = rows[begin:end].astype(np.float64), slice(begin, end)
         places = centres[min(worker, len(centres) - 1)]
-        found, off = np.empty(len(own), dtype=np.int32), np.empty(len(own))
-        nearest_rows(rows[some], places, found, off, n_threads)
+        nearest, off = np.empty(len(own), dtype=np.int32), np.empty(len(own))
+        nearest_rows(rows[some], places, nearest, off, n_threads)
         heavy = weights[some] if len(weights) else np.ones(len(own))
-        fresh, changed = np.isnan(upper[some]), found != labels[some]
+        fresh, changed = np.isnan(upper[some]), nearest != labels[some]
         counts, sums = np.zeros(n_centres), np.zeros((n_centres, width))
         for enters, who in ((1, changed | fresh), (-1, changed & ~fresh)):
-            clusters = (found if enters == 1 else labels[some])[who]
+            clusters = (nearest if enters == 1 else labels[some])[who]
             np.add.at(counts, clusters, enters * heavy[who])
             np.add.at(sums, clusters, enters * heavy[who, None] * own[who])
         squares = heavy[fresh] @ ((own[fresh] - about) ** 2).sum(axis=1)
         totals[worker, 0] += np.concatenate([counts, sums.ravel(), [squares]])
         every = np.empty((n_centres, len(own)))
         distances_to(rows[some], places, every, n_threads)
-        every[found, np.arange(len(own))] = np.inf
-        labels[some], upper[some] = found, np.sqrt(off)
+        every[nearest, np.arange(len(own))] = np.inf
+        labels[some], upper[some] = nearest, np.sqrt(off)
         lower[some] = np.sqrt(every.min(axis=0, initial=np.inf))
         changes[worker] += changed.sum()
 
@@ -288,8 +286,8 @@ def distances_to(
 
     They are computed in double precision and without cancellation.
     """
-    for point, found in zip(points, out, strict=True):
-        found[:] = ((rows.astype(np.float64) - point) ** 2).sum(axis=1)
+    for point, squares in zip(points, out, strict=True):
+        squares[:] = ((rows.astype(np.float64) - point) ** 2).sum(axis=1)
 
 
 def assign_features(

@@ -1,22 +1,18 @@
-"""NumPy twins of the codecs' kernels: the same names and arguments, and the same bytes.
+"""NumPy twins of the kernels of codecs, masked sums and graphs (`balls`): what they compute.
+
+Names and arguments are the same, and so are bytes and words; ``n_threads`` has no effect.
 
 Messages are rows of bytes. Numbers lie in them lowest byte first, and bits fill each byte from its
 lowest; the last byte is filled up by zeros. What is random at index j of a message comes from
 ``draw(key, j) = stir(stir(key) + (j + 1) g)``, ``stir`` the finaliser of SplitMix64 and ``g`` its
 odd constant, modulo 2^64: a uniform number is its upper 53 bits times 2^-53.
 
-``n_threads`` is accepted and has no effect. ``faults (N,)`` is 1 for each row that cannot be packed
-or unpacked; what is written for such a row is of no use.
-
-NumPy twins of the kernels of masked sums: the same names and arguments, and the same words.
+``faults (N,)`` is 1 for each row that cannot be packed or unpacked; what is written for such a row
+is of no use.
 
 A *ring vector* has words of 64 bits that are added modulo 2^64. A value ``x`` in units of
 ``1 / scale`` is the word ``round(x scale) mod 2^64``, halves to even: negative numbers are the
 upper half. ``scales`` has one number for all values, or one for each, all powers of two.
-
-``n_threads`` is accepted and has no effect.
-
-The NumPy twin of the graph kernels in `balls`: what they compute, written to be read.
 """
 
 from __future__ import annotations

@@ -1,17 +1,11 @@
-"""NumPy twins of `vpem._core.families` and `rising`: names, arguments, and the equations.
+"""NumPy twins of `families`, `rising`, `compartments`, `latents` and `topics` of `vpem._core`.
 
-Shapes: ``M`` rows, ``n`` features in the order of the blocks, ``K`` components, ``B`` blocks with
-``offsets (B + 1,)``, ``R`` roots with an estimate of their own (1 or B). Values that are missing
-are NaN; they add nothing.
-
-NumPy twin of the kernel of compartments: the same by exponentials of matrices.
+Names and arguments are the same. Shapes of families: ``M`` rows, ``n`` features in the order of the
+blocks, ``K`` components, ``B`` blocks with ``offsets (B + 1,)``, ``R`` roots with an estimate of
+their own (1 or B). Values that are missing are NaN; they add nothing.
 
 Amounts x of a depot, of the first and of the second compartment change by ``dx/dt = M x + u``, u
 what is infused; what a dose leaves is ``exp(M t)``'s. Derivatives are by a complex step.
-
-NumPy twins of the laws in `vpem._core.latents`: the same names and arguments.
-
-Twins in NumPy of the kernels of topics, which take the same arguments.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, suppress
 from functools import cache
 from pathlib import Path
@@ -95,32 +95,25 @@ def processor_limit(
             _, controllers, path = line.split(":", 2)
             if not controllers or "cpu" in controllers.split(","):
                 paths[1 if controllers else 2] = path
-    found = []
+    limits = []
     for version, home in ((2, Path(root)), (1, Path(root, "cpu"))):
-        for group in _upwards(home, paths.get(version, "/")):
+        # A container may see its own group as the outermost, under the name that it has outside.
+        names = paths.get(version, "/").split("/")
+        inside = Path(*(part for part in names if part not in ("", "..")))
+        for group in (inside, *inside.parents):
             with suppress(OSError, ValueError):
-                texts = [Path(group, name).read_text() for name in GROUPS[version]]
+                texts = [Path(home, group, name).read_text() for name in GROUPS[version]]
                 quota, period = map(int, " ".join(texts).split())
                 if quota > 0 and period > 0:
-                    found.append(quota / period)
-    return min(found, default=None)
-
-
-def _upwards(home: Path, path: str) -> Iterator[Path]:
-    """Yield the folder of a control group and of all that it is in.
-
-    A container may see its own group as the outermost, under the name that it has outside.
-    """
-    inside = Path(*(part for part in path.split("/") if part not in ("", "..")))
-    for one in (inside, *inside.parents):
-        yield home / one
+                    limits.append(quota / period)
+    return min(limits, default=None)
 
 
 def thread_count(n_threads: int | None) -> int:
     """Return the number of threads to use; None is ``OMP_NUM_THREADS``, or one a processor."""
     if n_threads is None:
-        wanted = read_int(os.environ.get("OMP_NUM_THREADS", "").split(",")[0]) or 0
-        return min(wanted if wanted > 0 else processors(), MOST)
+        setting = read_int(os.environ.get("OMP_NUM_THREADS", "").split(",")[0]) or 0
+        return min(setting if setting > 0 else processors(), MOST)
     return check_int("n_threads", n_threads, least=1, most=MOST)
 
 

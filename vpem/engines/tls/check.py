@@ -1,9 +1,8 @@
-"""The end of `vpem party check` that is dialled: says who it is, and sends, counts and dials back.
+"""Both ends of `vpem party check`: what stands between this member and another.
 
 A check is a conversation at ``/check``: texts of JSON, and binary messages that only weigh
-something. The first text says who answers; then the member asks ``take``, ``give`` or ``dial``.
-
-The end of `vpem party check` that dials: what stands between this member and another.
+something. The first text says who answers; then the member that dialled asks ``take``, ``give`` or
+``dial``, and the other sends, counts or dials back.
 """
 
 from __future__ import annotations
@@ -49,6 +48,18 @@ ASKED = re.compile("give|dial|take [0-9]{1,18}")
 LONGEST = 600.0
 """Seconds that a check may take, idle time with it."""
 
+SOON = timedelta(days=30)
+PINGS = 9
+SIZE = 1 << 22
+"""Bytes that are sent each way, at most."""
+SECONDS = 2.0
+"""For how long, about."""
+PATIENCE = 20.0
+"""Seconds for anything that is asked."""
+
+STEPS = ("name", "proxy", "port", "tls", "certificate", "clock", "answer")
+"""What has to be right before anything can be measured, in this order."""
+
 
 class Answers:
     """Answers checks, for a study as it is known here."""
@@ -64,26 +75,24 @@ class Answers:
         connection.transport.set_write_buffer_limits(4 * WEIGHT)
         until = time.monotonic() + LONGEST
         with suppress(ConnectionClosed):
-            await connection.send(
-                json.dumps({
-                    "name": self.identity.name, "version": __version__,
-                    "study": self.roster.study, "edition": self.roster.edition,
-                    "text": self.roster.text,
-                })
-            )  # fmt: skip
+            roster, name = self.roster, self.identity.name
+            hello: dict[str, Any] = {"name": name, "version": __version__, "study": roster.study}
+            hello |= {"edition": roster.edition, "text": roster.text}
+            await connection.send(json.dumps(hello))
             left = MOST
             while time.monotonic() < until and left > 0:
-                asked = _asked(await connection.recv())
-                if asked == "give":
+                message = await connection.recv()
+                request = message if isinstance(message, str) and ASKED.fullmatch(message) else ""
+                if request == "give":
                     left -= await _count(connection)
-                elif asked.startswith("take "):
-                    size = min(left, int(asked.partition(" ")[2]))
+                elif request.startswith("take "):
+                    size = min(left, int(request.partition(" ")[2]))
                     for _ in range(size // WEIGHT):
                         await connection.send(bytes(WEIGHT))
                         await asyncio.sleep(0)  # others have their turn where the network is fast
                     await connection.send("end")
                     left -= size
-                elif asked == "dial":
+                elif request == "dial":
                     left -= WEIGHT
                     await connection.send(json.dumps(await self._dial(member)))
                 else:
@@ -91,7 +100,7 @@ class Answers:
             await connection.leave(1008, "a check asks to give, take or dial, and not too much")
 
     async def _dial(self, member: Member) -> dict[str, Any]:
-        """Dial a member where the study says that it can be; nobody else's address is dialled."""
+        """Dial a member where the study says that it can be, and no other address."""
         if member.address is None:
             return {"fault": "it has no address in the study", "kind": "name"}
         context = client_context(self.identity, [member])
@@ -105,13 +114,6 @@ class Answers:
         return {"fault": None, "kind": None}
 
 
-def _asked(message: str | bytes) -> str:
-    """Return what is asked, empty if that is nothing that can be."""
-    if not isinstance(message, str):
-        return ""
-    return message if ASKED.fullmatch(message) else ""
-
-
 async def _count(connection: Answered) -> int:
     """Take messages until a text, and say what they weighed."""
     weight = 0
@@ -122,19 +124,6 @@ async def _count(connection: Answered) -> int:
             return max(weight, 1)
         weight += len(message)
     return weight
-
-
-SOON = timedelta(days=30)
-PINGS = 9
-SIZE = 1 << 22
-"""Bytes that are sent each way, at most."""
-SECONDS = 2.0
-"""For how long, about."""
-PATIENCE = 20.0
-"""Seconds for anything that is asked."""
-
-STEPS = ("name", "proxy", "port", "tls", "certificate", "clock", "answer")
-"""What has to be right before anything can be measured, in this order."""
 
 
 @dataclass(frozen=True)
@@ -174,7 +163,8 @@ async def examine(
     Without a relay the member is dialled where its address is.
     """
     peer = member.name if relay is None else f"{member.name} through {relay.name}"
-    met = _met(examined, member)
+    host, port = member.address or (member.name, 443)
+    met = Met(examined.identity.name, member, host, port, proxy_to(host, port))
     try:
         if relay is None:
             async for finding in _way(met):
@@ -206,17 +196,15 @@ async def examine(
         sentence = f"{member.name} answers what no member does; are both of the same version?"
         yield Finding(peer, "answer", "fails", "something else", sentence)
     except (ConnectionClosed, TimeoutError):
-        sentence = str(closed(member, opened)) if opened.close_code else (
+        sentence = (
             f"{member.name} stopped answering in the midst of the check: something on the way "
-            "drops what is sent; try again, then ask who keeps the network")  # fmt: skip
+            "drops what is sent; try again, then ask who keeps the network"
+        )
+        if opened.close_code:
+            sentence = str(closed(member, opened))
         yield Finding(peer, "answer", "fails", "cut", sentence)
     finally:
         opened.cut()
-
-
-def _met(examined: Examined, member: Member) -> Met:
-    host, port = member.address or (member.name, 443)
-    return Met(examined.identity.name, member, host, port, proxy_to(host, port))
 
 
 async def _way(met: Met) -> AsyncIterator[Finding]:
@@ -227,12 +215,12 @@ async def _way(met: Met) -> AsyncIterator[Finding]:
         return
     try:
         async with asyncio.timeout(PATIENCE):
-            found = await asyncio.get_running_loop().getaddrinfo(met.host, met.port, type=1)
+            addresses = await asyncio.get_running_loop().getaddrinfo(met.host, met.port, type=1)
     except (OSError, TimeoutError) as error:
         raise explain(error, met) from None
-    places = list(dict.fromkeys(str(one[4][0]) for one in found))
-    told = met.host if met.host in places else f"{met.host} is {', '.join(places[:3])}"
-    yield Finding(name, "name", "ok", told)
+    places = list(dict.fromkeys(str(one[4][0]) for one in addresses))
+    shown = met.host if met.host in places else f"{met.host} is {', '.join(places[:3])}"
+    yield Finding(name, "name", "ok", shown)
     yield Finding(name, "proxy", "ok", "none")
 
 
@@ -256,10 +244,9 @@ async def _open(examined: Examined, member: Member, relay: Member | None) -> Cal
     if relay is not None:
         stream = await through(relay, member, examined.identity, examined.roster, wait=False)
     context = client_context(examined.identity, [member])
-    return await dial(
-        examined.identity.name, member, context, stream, path=CHECK,
-        members=examined.roster.members, ping_interval=10.0, ping_timeout=20.0,
-    )  # fmt: skip
+    pings = {"ping_interval": 10.0, "ping_timeout": 20.0}
+    own, members = examined.identity.name, examined.roster.members
+    return await dial(own, member, context, stream, path=CHECK, members=members, **pings)
 
 
 def _seen(opened: Called, member: Member, peer: str) -> list[Finding]:
@@ -272,7 +259,7 @@ def _seen(opened: Called, member: Member, peer: str) -> list[Finding]:
             f"the certificate of {member.name} is valid until {until:%Y-%m-%d} only: it should "
             "renew it soon (vpem party renew)"
         )
-    made = [
+    seen = [
         Finding(peer, "port", "ok", "open"),
         Finding(peer, "tls", "ok", f"{str(tls.version()).removeprefix('TLSv')}, {tls.cipher()[0]}"),
         Finding(peer, "certificate", "note" if soon else "ok", f"until {until:%Y-%m-%d}", soon),
@@ -284,8 +271,8 @@ def _seen(opened: Called, member: Member, peer: str) -> list[Finding]:
         told = (
             "the same" if abs(off) < 2 else f"{abs(off):.0f} s {'behind' if off > 0 else 'ahead'}"
         )
-        made.append(Finding(peer, "clock", "fails" if wrong else "ok", told, wrong, off))
-    return made
+        seen.append(Finding(peer, "clock", "fails" if wrong else "ok", told, wrong, off))
+    return seen
 
 
 async def _hello(opened: Called, member: Member) -> Any:
@@ -310,13 +297,10 @@ async def _measured(
     yield Finding(peer, "round trip", "ok", f"{trip * 1e3:.3g} ms (median of {PINGS})", value=trip)
     for what, rate in zip(("up", "down"), rates, strict=True):
         yield Finding(peer, what, "ok", f"{rate / 1e6:.3g} MB/s", value=rate)
-    if examined.own.address is not None and member.name in map(_name, examined.roster.members):
+    names = [one.name for one in examined.roster.members]
+    if examined.own.address is not None and member.name in names:
         yield await _back(examined, opened, member, peer)
     yield await _idle(examined.idle, opened, member, peer)
-
-
-def _name(member: Member) -> str:
-    return member.name
 
 
 def _compare(examined: Examined, hello: Any, member: Member, peer: str) -> Finding:
@@ -386,10 +370,10 @@ async def _back(examined: Examined, opened: Called, member: Member, peer: str) -
     assert own.address is not None
     await opened.send("dial")
     async with asyncio.timeout(2 * PATIENCE):
-        found = json.loads(await opened.recv())
-    if found["fault"] is None:
+        fault = json.loads(await opened.recv())["fault"]
+    if fault is None:
         return Finding(peer, "back", "ok", f"dials {own.name} at {written_address(own.address)}")
-    why = printable(found["fault"])[:600]
+    why = printable(fault)[:600]
     return Finding(peer, "back", "fails", "", f"{member.name} cannot dial {own.name}: {why}")
 
 
@@ -401,10 +385,10 @@ async def _idle(seconds: float, opened: Called, member: Member, peer: str) -> Fi
     try:
         await _ping(opened)
     except (ConnectionClosed, TimeoutError):
-        return Finding(
-            peer, "idle", "fails", "cut",
+        sentence = (
             f"the link to {member.name} did not last {seconds:g} s without data, though both ends "
             "ping every 10 s: something on the way limits how long connections live; a fit opens "
-            "them again, but ask who keeps the network for more",
-        )  # fmt: skip
+            "them again, but ask who keeps the network for more"
+        )
+        return Finding(peer, "idle", "fails", "cut", sentence)
     return Finding(peer, "idle", "ok", f"{seconds:g} s", value=seconds)

@@ -16,7 +16,7 @@ from websockets.proxy import get_proxy
 from websockets.uri import parse_uri
 
 from vpem.engines.tls.faults import Met, explain, out_of_date
-from vpem.engines.tls.trust import Member, any_context, refusal_of, written_address
+from vpem.engines.tls.trust import Member, refusal_of, written_address
 from vpem.engines.tls.wire import (
     FRAME,
     OPTIONS,
@@ -40,13 +40,13 @@ GREETING = 256
 def proxy_to(host: str, port: int) -> str | None:
     """Return the proxy through which an address is dialled, without its password."""
     try:
-        given = get_proxy(parse_uri(_uri(host, port, PATH)))
+        proxy = get_proxy(parse_uri(_uri(host, port, PATH)))
     except (ValueError, WebSocketException):  # dialling will say why
         return None
-    if given is None:
+    if proxy is None:
         return None
-    read = urlsplit(given)
-    return f"{read.scheme}://{read.netloc.rpartition('@')[2]}"
+    url = urlsplit(proxy)
+    return f"{url.scheme}://{url.netloc.rpartition('@')[2]}"
 
 
 def _uri(host: str, port: int, path: str) -> str:
@@ -57,7 +57,7 @@ class _Straight(connect):
     """Goes where the study says, and nowhere that an answer names."""
 
     def process_redirect(self, exc: Exception) -> Exception | str:
-        """Follow nobody."""
+        """Follow no redirection."""
         return exc
 
 
@@ -78,17 +78,17 @@ async def dial(
     ``members`` are all of whom another may answer, ``options`` are
     `websockets.asyncio.client.connect`'s.
     """
-    made: list[Called] = []
+    opened: list[Called] = []
 
     def make(*args: Any, **options: Any) -> Called:
-        made.append(Called(*args, **options))
-        return made[-1]
+        opened.append(Called(*args, **options))
+        return opened[-1]
 
     host, port = member.address or (member.name, 443)
     proxy = None if through is not None else proxy_to(host, port)
     met = Met(own, member, host, port, proxy, seconds)
-    given: dict[str, Any] = {"compression": None, "max_size": FRAME, "user_agent_header": None,
-                             "logger": quiet, **OPTIONS, **options}  # fmt: skip
+    defaults = {"compression": None, "user_agent_header": None, "max_size": FRAME}
+    options = OPTIONS | defaults | options
     try:
         async with asyncio.timeout(seconds):
             line = await _line_to(host, port) if through is None and proxy is None else through
@@ -99,10 +99,11 @@ async def dial(
                 sock=line,
                 open_timeout=seconds,
                 create_connection=cast(Any, make),
-                **given,
+                logger=quiet,
+                **options,
             )
     except (OSError, EOFError, ImportError, WebSocketException) as error:
-        lost = made[-1].lost if made else None
+        lost = opened[-1].lost if opened else None
         # An alert of TLS 1.3 comes when the handshake seems to be over, and is what ended the rest.
         cause = lost if isinstance(lost, ssl.SSLError) else error
         if through is None:
@@ -128,16 +129,16 @@ async def dial(
 async def _line_to(host: str, port: int) -> socket.socket:
     """Connect to the first of a host's addresses that answers."""
     loop = asyncio.get_running_loop()
-    found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    for place, (family, kind, number, _, address) in enumerate(found):
+    places = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    for place, (family, kind, number, _, address) in enumerate(places):
         line = socket.socket(family, kind, number)
         line.setblocking(False)
         try:
-            async with asyncio.timeout(None if place + 1 == len(found) else FIRST):
+            async with asyncio.timeout(None if place + 1 == len(places) else FIRST):
                 await loop.sock_connect(line, address)
         except BaseException as error:
             line.close()
-            if not isinstance(error, OSError) or place + 1 == len(found):
+            if not isinstance(error, OSError) or place + 1 == len(places):
                 raise
         else:
             return line
@@ -158,10 +159,12 @@ async def _look(error: Exception, met: Met) -> None:
                 self.cut()
 
         with contextlib.suppress(OSError, EOFError, WebSocketException):
-            await _Straight(
-                _uri(met.host, met.port, PATH), ssl=any_context(), open_timeout=met.seconds,
-                create_connection=Looking, logger=quiet,
-            )  # fmt: skip
+            # Accepts any certificate: nothing is sent over it.
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+            context.check_hostname = False
+            context.verify_mode = ssl.CERT_NONE
+            options: dict[str, Any] = {"create_connection": Looking, "open_timeout": met.seconds}
+            await _Straight(_uri(met.host, met.port, PATH), ssl=context, logger=quiet, **options)
         met.shown = seen[0] if seen else None
     elif refusal_of(error) == "other" and met.proxy is None:
         with contextlib.suppress(OSError):

@@ -95,7 +95,7 @@ class TlsEngine:
         """Return, in every process, the root's value, which goes by the first member."""
         if self.rank != root:
             return self._hear(root, self._decode)
-        self._tell(encode(value))
+        self._send_all(encode(value))
         return value
 
     def bcast_array(self, values: NDArray[Any], root: int = 0) -> None:
@@ -105,7 +105,7 @@ class TlsEngine:
                 root, lambda message, source: self._as(values, message, source)
             )
         else:
-            self._tell(values.tobytes())
+            self._send_all(values.tobytes())
 
     def gather(self, value: Any, root: int = 0) -> list[Any] | None:
         """Return every process's value at the root, None elsewhere; others see nothing of them."""
@@ -141,9 +141,9 @@ class TlsEngine:
 
     def allreduce(self, values: NDArray[Any], op: str = "sum") -> NDArray[Any]:
         """Return the "sum" or the "max" of all processes' arrays, added in the order of members."""
-        found = np.array(values, order="C")
-        self._reduce(found, ADDED[op]).wait()
-        return found
+        total = np.array(values, order="C")
+        self._reduce(total, ADDED[op]).wait()
+        return total
 
     def iallreduce(self, values: NDArray[Any]) -> _Pending:
         """Begin to add all processes' arrays, in place; FewerError where one of them is lost."""
@@ -178,7 +178,7 @@ class TlsEngine:
             for part, tag in parts:
                 message = self._post.take(0, tag)
                 if masked and len(message) % part.itemsize:
-                    self._told_without(message)
+                    self._hear_without(message)
                 part[...] = self._as(part, message, 0)
 
         def wait() -> None:
@@ -197,12 +197,12 @@ class TlsEngine:
         return set() if self.outlast is None else self.outlast.gone
 
     def _without(self, error: Unheard, tag: int, topic: str) -> NoReturn:
-        """Tell the others whom sums go on without; raises the error if they cannot."""
+        """Send the others without whom sums continue; raises the error if they cannot."""
         outlast = self.outlast
         if outlast is None:
             raise error
-        silent = set(self._post.silent) - {self.names[rank] for rank in outlast.gone}
-        names = [error.name, *sorted(silent - {error.name})]
+        inactive = set(self._post.silent) - {self.names[rank] for rank in outlast.gone}
+        names = [error.name, *sorted(inactive - {error.name})]
         if outlast.refusal(names) is not None:
             raise error
         ranks = np.array([self.names.index(name) for name in names], dtype="<i8")
@@ -212,8 +212,8 @@ class TlsEngine:
             self._post.put(to, tag, WITHOUT + ranks.tobytes(), topic)
         raise FewerError
 
-    def _told_without(self, message: Any) -> None:
-        """Hear whom sums go on without; raises FewerError, or why this member does not."""
+    def _hear_without(self, message: Any) -> None:
+        """Hear without whom sums continue; raises FewerError, or why this member does not."""
         outlast = self.outlast
         if outlast is None or len(message) % 8 != 1 or bytes(message[:1]) != WITHOUT:
             return
@@ -221,11 +221,11 @@ class TlsEngine:
         if not ranks or not ranks <= set(range(1, self.size)) - {self.rank} - outlast.gone:
             raise self._wrong(0, "a sum")
         names = [self.names[rank] for rank in sorted(ranks)]
-        reason, told = outlast.refusal(names), GoneOn(self.names[0], tuple(names))
+        reason, gone_on = outlast.refusal(names), GoneOn(self.names[0], tuple(names))
         if reason is not None:
-            raise StalledError(f"{told}; here that cannot be: {reason}")
+            raise StalledError(f"{gone_on}; here that cannot be: {reason}")
         outlast.gone |= ranks
-        outlast.error = told
+        outlast.error = gone_on
         raise FewerError
 
     def neighbours(self, ranks: Sequence[int]) -> _Neighbours:
@@ -239,12 +239,12 @@ class TlsEngine:
     # ---- the end -------------------------------------------------------------------------------
 
     def part(self, reason: str, patient: bool = True, code: int = 2) -> bool:
-        """Tell others why this process ends; each says so itself."""
+        """Send others why this process ends; each says so itself."""
         self._post.part(reason, code)
         return True
 
     def abort(self, code: int) -> None:
-        """End this process, once what it has sent has arrived; others are told by `part`."""
+        """End this process, once what it has sent has arrived; others hear of it by `part`."""
         self._post.close()
         raise SystemExit(code)
 
@@ -268,7 +268,7 @@ class TlsEngine:
         for source in sources:
             self._post.ask(source, tags)
 
-    def _tell(self, message: bytes) -> None:
+    def _send_all(self, message: bytes) -> None:
         """Send all others what they hear (`_hear`) of this member."""
         tag = self._together()
         message = self._sealed(tag, message)
@@ -291,11 +291,11 @@ class TlsEngine:
         """Return what is read in the root's message; the first member passes on what can be."""
         tag, source = self._together(), 0 if self.rank else root
         message = self._post.take(source, tag)
-        found = read(self._opened(root, tag, message), root)
+        value = read(self._opened(root, tag, message), root)
         for to in [] if self.rank else self._others():
             if to != root:
                 self._post.put(to, tag, message, self.topic)
-        return found
+        return value
 
     def _read(self, source: int, tag: int) -> Any:
         return self._decode(self._post.take(source, tag), source)

@@ -1,6 +1,6 @@
 """The link to one other member: opened again whenever it is cut, with nothing lost or doubled.
 
-Streams to members through a relay, and those that other members open so.
+Members that cannot be dialled are reached by streams through a relay (`through`, `calls`).
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from socket import socket, socketpair
 from typing import Any
 
 from websockets.exceptions import ConnectionClosed
+from websockets.frames import CloseCode
 
 from vpem.engines.tls.dial import dial
 from vpem.engines.tls.faults import Damage, Fault, GoneOn, Here, LeftOut, Refused, Trouble, closed
@@ -35,10 +36,9 @@ from vpem.engines.tls.wire import (
     Missed,
     Outgoing,
     Refusal,
+    closed_at_damage,
     parse,
     refuse,
-    said_goodbye,
-    sent_at_damage,
 )
 
 
@@ -162,9 +162,10 @@ class Link:
             writer = asyncio.create_task(self._write(connection))
             await self._read(connection)
         except (ConnectionClosed, TimeoutError, OSError) as error:
-            if sent_at_damage(error):
+            if closed_at_damage(error):
                 raise Damage(self._damaged("")) from None
-            self.left = said_goodbye(error)
+            goodbye = error.rcvd if isinstance(error, ConnectionClosed) else None
+            self.left = goodbye is not None and goodbye.code == CloseCode.NORMAL_CLOSURE
             return writer is not None
         except Trouble as trouble:
             self.trouble = str(trouble)
@@ -182,12 +183,12 @@ class Link:
                 self.here.changed()
         return True
 
-    def _damaged(self, how: str) -> str:
-        how = how or "is damaged; are all members of the same version of vpem?"
-        return f"a message from {self.member.name} to {self.here.identity.name} {how}"
+    def _damaged(self, fault: str) -> str:
+        fault = fault or "is damaged; are all members of the same version of vpem?"
+        return f"a message from {self.member.name} to {self.here.identity.name} {fault}"
 
     async def _refuse(self, connection: Line, sentence: str) -> None:
-        """Tell the other end why there is no link, and raise that here."""
+        """Send the other end why there is no link, and raise that here."""
         await refuse(connection, Refusal(sentence))
         raise Refused(sentence)
 
@@ -234,13 +235,13 @@ class Link:
 
     def _compare(self, theirs: Hello) -> None:
         """Hear from the first member who is left out, or wait until both ends know it."""
-        known, told = set(self.here.roster.missing), set(theirs.without)
-        if self.rank == 0 and told > known:
+        known, reported = set(self.here.roster.missing), set(theirs.without)
+        if self.rank == 0 and reported > known:
             self.here.failed(GoneOn(self.member.name, theirs.without))
-        elif self.rank == 0 and told != known:
+        elif self.rank == 0 and reported != known:
             self.returned = True
             self.here.changed()
-        if told != known:
+        if reported != known:
             raise Trouble(f"{self.member.name} has still to hear who is left out")
 
     def _was_refused(self, refusal: Refusal) -> None:
@@ -362,7 +363,7 @@ class Link:
     # ---- the clock -------------------------------------------------------------------------------
 
     def tick(self, seconds: float) -> None:
-        """Look at a link once in a while: whether it is as alive as it claims."""
+        """Cut a link that is not as alive as it claims; called once in a while."""
         self.silent += seconds
         connection = self.connection
         if connection is None:
@@ -456,8 +457,8 @@ async def calls(
 async def _open(relay: Member, identity: Identity, roster: Roster, what: str) -> Called:
     """Open a connection to the relay."""
     context: ssl.SSLContext = client_context(identity, [relay])
-    return await dial(identity.name, relay, context, path=RELAY + what, members=roster.members,
-                      **OPTIONS)  # fmt: skip
+    members = roster.members
+    return await dial(identity.name, relay, context, path=RELAY + what, members=members, **OPTIONS)
 
 
 async def _answer(
@@ -486,12 +487,13 @@ async def _stream(opened: Called, relay: Member, name: str) -> socket:
     if not paired:
         absent = opened.close_reason == ABSENT
         opened.cut()
-        raise (
-            Trouble(f"{name} is not connected to {relay.name}, which passes on what is sent to it: "
-                    f"start {name}", "absent")
-            if absent
-            else closed(relay, opened)
-        )  # fmt: skip
+        if not absent:
+            raise closed(relay, opened)
+        raise Trouble(
+            f"{name} is not connected to {relay.name}, which passes on what is sent to it: start "
+            f"{name}",
+            "absent",
+        )
     ours, theirs = socketpair()
     _run(_carry(opened, theirs))
     return ours

@@ -1,7 +1,4 @@
-"""All links of a member, and the thread that they live in.
-
-Messages between this member of a study and all others.
-"""
+"""Messages between this member of a study and all others: its links, in a thread of their own."""
 
 from __future__ import annotations
 
@@ -68,6 +65,9 @@ whatever nobody has come for, and what somebody waits for whose link has just be
 SOON = 0.01
 """Seconds between looks whether all has been delivered."""
 
+SAY_AFTER = (10.0, 60.0)
+"""Seconds without a member that is waited for after which that is said: at first, and again."""
+
 
 class Switchboard:
     """Links of a member to all others, by number; what they call (`Here`) runs in their thread."""
@@ -90,8 +90,9 @@ class Switchboard:
         self._client = client_context(identity, believed(roster))
         self._server = server_context(identity, believed(roster))
         self._loop = asyncio.new_event_loop()
-        self._loop.set_exception_handler(_silent)
-        # The server of a star passes on between parties, where they have nobody else for that.
+        # Nothing is said about what strangers and cut connections do to transports.
+        self._loop.set_exception_handler(lambda loop, context: None)
+        # The server of a star passes on between parties, where there is no other for that.
         first = roster.members[0]
         self._passer = roster.relay or (first if first.address is not None else None)
         self._relay = Relay() if self._passer is first and rank == 0 else None
@@ -131,7 +132,7 @@ class Switchboard:
         self._loop.call_soon_threadsafe(work, *values)
 
     def part(self, farewell: Refusal) -> None:
-        """Turn away whoever comes from now on."""
+        """Turn away all that come from now on."""
         self._here.farewell = farewell
 
     def close(self) -> None:
@@ -312,14 +313,6 @@ class Switchboard:
         return met and link.vacant
 
 
-def _silent(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    """Say nothing about what strangers and cut connections do to transports."""
-
-
-SAY_AFTER = (10.0, 60.0)
-"""Seconds without a member that is waited for after which that is said: at first, and again."""
-
-
 class Post:
     """Links of a member to all others, which live in a thread of their own.
 
@@ -370,7 +363,7 @@ class Post:
             changed=self._wake,
             failed=self._fail,
             say=self._say,
-            clock=clock or _utc,
+            clock=clock or (lambda: datetime.now(UTC)),
         )
         self._links = self._board.links
 
@@ -396,13 +389,13 @@ class Post:
     def put(
         self, to: int, tag: int, message: bytes | bytearray | memoryview, topic: str = ""
     ) -> None:
-        """Send a message to another member; it is on its way at once, and nobody is waited for."""
-        kept = message if isinstance(message, bytes) else bytes(message)
+        """Send a message to another member; it is on its way at once, without waiting for any."""
+        data = message if isinstance(message, bytes) else bytes(message)
         if to == self.rank:
-            self._arrived(to, Message(tag, topic, kept))
+            self._arrived(to, Message(tag, topic, data))
             return
-        self._noted(True, to, topic, kept)
-        self._board.call(self._links[to].add, Message(tag, topic, kept))
+        self._log(True, to, topic, data)
+        self._board.call(self._links[to].add, Message(tag, topic, data))
 
     def arrived(self, source: int, tag: int) -> bool:
         """Whether a message has come."""
@@ -424,11 +417,9 @@ class Post:
         if source != self.rank and (source, tag) not in self._asked:
             self.ask(source, [tag])
         self._asked.discard((source, tag))
-        message = self._found(source, tag)
-        if message is None:
-            message = self._wait(source, tag)
+        message = self._pop(source, tag) or self._wait(source, tag)
         if source != self.rank:
-            self._noted(False, source, message.topic, message.data)
+            self._log(False, source, message.topic, message.data)
         return message.data
 
     def flush(self, seconds: float = 10.0) -> None:
@@ -443,7 +434,7 @@ class Post:
                 self._changed.wait(LOOK_EVERY)
 
     def part(self, sentence: str, code: int) -> None:
-        """Tell all other members why this one ends."""
+        """Send all other members why this one ends."""
         farewell = Refusal(printable(sentence)[:TEXT], code)
         self._board.part(farewell)
         for other, link in self._links.items():
@@ -453,15 +444,14 @@ class Post:
     @property
     def silent(self) -> list[str]:
         """Names of members who were there, and have not been heard of for too long."""
-        return [
-            link.member.name for link in self._links.values()
-            if link.session and link.connection is None and link.silent > (self.timeout or math.inf)
-        ]  # fmt: skip
+        longest = self.timeout or math.inf
+        cut = [link for link in self._links.values() if link.session and link.connection is None]
+        return [link.member.name for link in cut if link.silent > longest]
 
     def report(self, name: str, sentence: str) -> None:
-        """Tell the first member who has not been heard of, and wait for what it makes of that.
+        """Report to the first member who has not been heard of, and wait for what it does.
 
-        Raises GoneOn, Parted or Unheard, as it goes on without that member, ends, or is silent too.
+        Raises GoneOn, Parted or Unheard, as it goes on without that member, ends, or is unheard of.
         """
         self.put(0, UNHEARD, Missed(name, printable(sentence)[:TEXT]).pack(), "farewell")
         self._wait(0, UNHEARD)
@@ -474,7 +464,7 @@ class Post:
 
     # ---- waiting ---------------------------------------------------------------------------------
 
-    def _found(self, source: int, tag: int) -> Message | None:
+    def _pop(self, source: int, tag: int) -> Message | None:
         with self._changed:
             box = self._boxes.get((source, tag))
             if not box:
@@ -491,7 +481,7 @@ class Post:
         said = 0
         while True:
             ending = self._ending(link)  # before a look for what came before the end
-            message = self._found(source, tag)
+            message = self._pop(source, tag)
             if message is not None:
                 return message
             if ending is not None:
@@ -548,11 +538,11 @@ class Post:
             return said + 1
         return said
 
-    def _noted(
+    def _log(
         self, sent: bool, other: int, topic: str, data: bytes | bytearray | memoryview
     ) -> None:
         if self._note is not None:
-            # Whoever copies a log cannot try guesses of data on it.
+            # So that guesses of data cannot be tried on a log that is copied.
             digest = hmac.digest(self.log_key, data, "sha256").hex()
             self._note(Sent(time.time(), sent, self.names[other], topic, len(data), digest))
 
@@ -576,7 +566,3 @@ class Post:
         self._sentences.append(sentence)
         self._turned_away = sentence
         self._wake()
-
-
-def _utc() -> datetime:
-    return datetime.now(UTC)

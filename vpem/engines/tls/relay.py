@@ -16,6 +16,7 @@ from collections import Counter
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from websockets.exceptions import ConnectionClosed
@@ -90,8 +91,11 @@ class Relay:
         connection.start_keepalive()
         verb, _, rest = path.removeprefix(RELAY)[:LONGEST].partition("/")
         works: dict[str, Callable[[Answered, str, str], Coroutine[Any, Any, None]]] = {
-            "wait": self._wait, "call": self._call, "find": self._find, "answer": self._answer,
-        }  # fmt: skip
+            "wait": self._wait,
+            "call": self._call,
+            "find": partial(self._call, seconds=BRIEF),
+            "answer": self._answer,
+        }
         work = works.get(verb)
         if work is None:
             await connection.leave(1008, "a relay is asked to wait, call, find or answer")
@@ -113,7 +117,7 @@ class Relay:
         async with self._come:
             self._come.notify_all()
         try:
-            # Nothing is expected: whoever sends something there is no member's program.
+            # Nothing is expected: what sends something there is no member's program.
             with suppress(ConnectionClosed):
                 await connection.recv()
                 await connection.leave(1008, "nothing is to be sent while one waits")
@@ -122,26 +126,23 @@ class Relay:
                 waiting.remove(connection)
             self.note(Passed("left", name, name))
 
-    async def _find(self, connection: Answered, name: str, wanted: str) -> None:
-        await self._call(connection, name, wanted, BRIEF)
-
     async def _call(
-        self, connection: Answered, name: str, wanted: str, seconds: float | None = None
+        self, connection: Answered, name: str, wanted: str, seconds: float = WAIT
     ) -> None:
         number = secrets.token_hex(16)
         answer: asyncio.Future[Answered] = asyncio.get_running_loop().create_future()
         self._calls[number] = wanted, answer
-        found = asyncio.create_task(self._fetch(wanted, number, answer))
+        called = asyncio.create_task(self._fetch(wanted, number, answer))
         # Nothing is to be sent before the other is there: this ends when the caller does.
         caller = asyncio.create_task(connection.recv())
         try:
-            await asyncio.wait([found, caller], timeout=seconds or WAIT,
-                               return_when=asyncio.FIRST_COMPLETED)  # fmt: skip
+            first = asyncio.FIRST_COMPLETED
+            await asyncio.wait([called, caller], timeout=seconds, return_when=first)
         finally:
             del self._calls[number]
-            for task in (found, caller):
+            for task in (called, caller):
                 task.cancel()
-            ends = await asyncio.gather(found, caller, return_exceptions=True)
+            ends = await asyncio.gather(called, caller, return_exceptions=True)
         if isinstance(ends[0], Answered):
             await self._pair(connection, name, ends[0], wanted)
         elif isinstance(ends[1], asyncio.CancelledError):
@@ -164,15 +165,15 @@ class Relay:
                 await self._come.wait_for(lambda: self._waiting.get(wanted))
             waiting = self._waiting[wanted]
             while waiting:
-                asked = waiting[-1]
-                # Nobody else waits for one who does not read.
+                newest = waiting[-1]
+                # No other waits for one that does not read.
                 with suppress(ConnectionClosed, TimeoutError):
                     async with asyncio.timeout(RING):
-                        await asked.send(number)
+                        await newest.send(number)
                     return
-                asked.cut()
-                if asked in waiting:
-                    waiting.remove(asked)
+                newest.cut()
+                if newest in waiting:
+                    waiting.remove(newest)
 
     async def _answer(self, connection: Answered, name: str, number: str) -> None:
         wanted, answer = self._calls.get(number, ("", None))

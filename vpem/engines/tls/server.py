@@ -1,6 +1,6 @@
-"""What members find behind a door besides links: a relay, and somebody who answers checks.
+"""The listening side: strangers are few, small and brief; members come in.
 
-The listening side: strangers are few, small and brief; members come in.
+Besides links they find a relay, and answers to checks.
 """
 
 from __future__ import annotations
@@ -26,6 +26,15 @@ CHECKS = 4
 
 REASON = 120
 """Bytes of the sentence with which a connection is closed, at most."""
+
+WAITING = 16
+"""Connections that have not said anything yet, each of which has a socket and nothing else."""
+
+STRANGERS = 8
+"""Connections in the middle of TLS's handshake, each of which takes some 300 kB of buffers."""
+
+SAID = 20
+"""Sentences about ends that were turned away, at most."""
 
 
 class Lobby:
@@ -62,8 +71,8 @@ class Lobby:
             elif path == CHECK:
                 await self._check(connection, member)
             else:
-                asked = path[:40].encode("ascii", "replace").decode()
-                await connection.leave(1008, f"{self.identity.name} has nothing at {asked}")
+                place = path[:40].encode("ascii", "replace").decode()
+                await connection.leave(1008, f"{self.identity.name} has nothing at {place}")
         finally:
             self._here.discard(connection)
 
@@ -85,16 +94,6 @@ class Lobby:
     def _member(self, connection: Answered) -> Member | None:
         shown = certificate_of(connection)
         return next((one for one in believed(self.roster) if one.certificate == shown), None)
-
-
-WAITING = 16
-"""Connections that have not said anything yet, each of which has a socket and nothing else."""
-
-STRANGERS = 8
-"""Connections in the middle of TLS's handshake, each of which takes some 300 kB of buffers."""
-
-SAID = 20
-"""Sentences about people who were turned away, at most."""
 
 
 def listening(host: str, port: int, who: str = "this member") -> socket.socket:
@@ -232,12 +231,12 @@ class Door:
 
 def _home(address: str) -> str:
     """Return where somebody is at home: of IPv6 the network, which has addresses without end."""
-    found = ipaddress.ip_address(address.partition("%")[0])
-    if isinstance(found, ipaddress.IPv4Address):
+    ip = ipaddress.ip_address(address.partition("%")[0])
+    if isinstance(ip, ipaddress.IPv4Address):
         return address
-    if found.ipv4_mapped is not None:
-        return str(found.ipv4_mapped)
-    return str(ipaddress.ip_network((int(found), 64), strict=False))
+    if ip.ipv4_mapped is not None:
+        return str(ip.ipv4_mapped)
+    return str(ipaddress.ip_network((int(ip), 64), strict=False))
 
 
 def _let_go(error: BaseException | None) -> None:

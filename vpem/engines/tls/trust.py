@@ -1,9 +1,4 @@
-"""Who takes part, and by which certificates they know each other.
-
-Who is believed to be whom: TLS 1.3 with certificates pinned one by one.
-
-What a member of a study signs with the key of its certificate, and what others have signed.
-"""
+"""Members of a study: their certificates, pinned one by one in TLS 1.3, and what they sign."""
 
 from __future__ import annotations
 
@@ -27,6 +22,31 @@ if TYPE_CHECKING:
 SPOKEN = 16
 """Bytes of a fingerprint that are read over a telephone: as hard to imitate as its key."""
 
+NO_CHECK_TIME = 0x200000
+"""OpenSSL's X509_V_FLAG_NO_CHECK_TIME: dates are looked at after the handshake, by `not_valid`,
+so that both ends can say whose certificate it is, and until when it held."""
+
+THEY_REFUSE = (
+    "ALERT_UNKNOWN_CA",
+    "ALERT_CERTIFICATE_UNKNOWN",
+    "ALERT_BAD_CERTIFICATE",
+    "ALERT_CERTIFICATE_REQUIRED",
+    "ALERT_CERTIFICATE_REVOKED",
+    "ALERT_CERTIFICATE_EXPIRED",
+    "ALERT_ACCESS_DENIED",
+    "ALERT_DECRYPT_ERROR",
+)
+"""What OpenSSL calls alerts of an end that does not believe this one's certificate."""
+
+NOT_OURS = ("WRONG_VERSION_NUMBER", "PROTOCOL_VERSION", "UNSUPPORTED_PROTOCOL", "HANDSHAKE_FAILURE")
+"""What it calls the answers of something else."""
+
+SIGNATURE_BYTES = 64
+
+KEYS, INTRODUCTION = b"vpem: keys of masked sums\0", b"vpem: what a member runs\0"
+PASSED_ON = b"vpem: what the first member passes on\0"
+"""Stand before what is signed here, so that nothing else that the key signs is taken for it."""
+
 
 def fingerprint(certificate: bytes) -> str:
     """Return the SHA-256 of a certificate (DER), in 64 hexadecimal digits."""
@@ -48,8 +68,8 @@ def validity(certificate: bytes) -> tuple[datetime, datetime]:
     """Return from when and until when a certificate (DER) is valid, in UTC."""
     from cryptography import x509
 
-    found = x509.load_der_x509_certificate(certificate)
-    return found.not_valid_before_utc, found.not_valid_after_utc
+    read = x509.load_der_x509_certificate(certificate)
+    return read.not_valid_before_utc, read.not_valid_after_utc
 
 
 def written_address(address: tuple[str, int]) -> str:
@@ -60,10 +80,10 @@ def written_address(address: tuple[str, int]) -> str:
 
 @dataclass(frozen=True)
 class Member:
-    """Somebody who may connect."""
+    """One who may connect."""
 
     name: str
-    certificate: bytes  # self-signed (DER): nobody else is taken for it
+    certificate: bytes  # self-signed (DER): no other is taken for it
     address: tuple[str, int] | None = None  # where others dial it; None: it only dials
     holds: bool = True  # brings data; a server may only add up
 
@@ -81,7 +101,7 @@ class Roster:
     members: tuple[Member, ...]  # by rank; the first is the server of a star
     relay: Member | None = None  # passes sealed bytes on between those who cannot be dialled
     revoked: Mapping[str, str] = field(default_factory=dict)
-    left_out: tuple[Member, ...] = ()  # others have gone on; whoever comes is told so
+    left_out: tuple[Member, ...] = ()  # others have continued, and say so to these
     text: str = field(default="", compare=False)  # SHA-256 of what was signed, in hexadecimal
 
     @property
@@ -90,7 +110,7 @@ class Roster:
         return tuple(member.name for member in self.left_out)
 
     def without(self, names: Collection[str]) -> Roster:
-        """Return the roster of those who go on without the members of these names."""
+        """Return the roster of those who continue without the members of these names."""
         return replace(
             self,
             members=tuple(one for one in self.members if one.name not in names),
@@ -119,39 +139,11 @@ class Identity:
     key: Path
 
 
-NO_CHECK_TIME = 0x200000
-"""OpenSSL's X509_V_FLAG_NO_CHECK_TIME: dates are looked at after the handshake, by `not_valid`,
-so that both ends can say whose certificate it is, and until when it held."""
-
-THEY_REFUSE = (
-    "ALERT_UNKNOWN_CA",
-    "ALERT_CERTIFICATE_UNKNOWN",
-    "ALERT_BAD_CERTIFICATE",
-    "ALERT_CERTIFICATE_REQUIRED",
-    "ALERT_CERTIFICATE_REVOKED",
-    "ALERT_CERTIFICATE_EXPIRED",
-    "ALERT_ACCESS_DENIED",
-    "ALERT_DECRYPT_ERROR",
-)
-"""What OpenSSL calls alerts of an end that does not believe this one's certificate."""
-
-NOT_OURS = ("WRONG_VERSION_NUMBER", "PROTOCOL_VERSION", "UNSUPPORTED_PROTOCOL", "HANDSHAKE_FAILURE")
-"""What it calls the answers of something else."""
-
-
 def client_context(identity: Identity, expected: Iterable[Member]) -> ssl.SSLContext:
     """Return what a member dials with, who accepts these certificates only."""
     context = SpeakingContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False  # the certificate is the name
     return _pinned(context, identity, expected)
-
-
-def any_context() -> ssl.SSLContext:
-    """Return what one looks at certificates with, of whomever: nothing may be sent over it."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.check_hostname = False
-    context.verify_mode = ssl.CERT_NONE
-    return context
 
 
 def server_context(identity: Identity, expected: Iterable[Member]) -> ssl.SSLContext:
@@ -232,13 +224,6 @@ def refusal_of(error: BaseException | None) -> str:
     return ""
 
 
-SIGNATURE_BYTES = 64
-
-KEYS, INTRODUCTION = b"vpem: keys of masked sums\0", b"vpem: what a member runs\0"
-PASSED_ON = b"vpem: what the first member passes on\0"
-"""Stand before what is signed here, so that nothing else that the key signs is taken for it."""
-
-
 class MemberSigns:
     """Signatures of members (`vpem.engines.engine.Signs`): facts are study, edition and members.
 
@@ -252,7 +237,7 @@ class MemberSigns:
         self.facts = [roster.study, str(roster.edition), roster.text, *shown]
 
     def introduced(self, everyones: Sequence[tuple[bytes, bytes]]) -> None:
-        """Hear what each member says that it runs, with its signature, and agree on all of it.
+        """Check what each member says that it runs, with its signature, and agree on all of it.
 
         InputError if one has signed something else.
         """

@@ -1,14 +1,9 @@
-"""What goes over a link: frames of bounded size, each checked before it is believed.
+"""What goes over a link: frames of bounded size, over TLS and WebSocket, in two directions.
 
-Last words of TLS: why a handshake came to nothing.
-
-asyncio closes a connection whose handshake fails before the alert has been sent that says why, so
-that the other end would only see it closed (`asyncio.sslproto` of CPython 3.11 to 3.14). Here the
-alert goes out first.
-
-The two directions of a link: what is to be sent again, and what has been received.
-
-Connections of the library `websockets`, as links use them.
+Each frame is checked before it is believed; of each direction it is known what is to be sent again,
+and what has been received. asyncio closes a connection whose handshake fails before the alert has
+been sent that says why, so that the other end would only see it closed (`asyncio.sslproto` of
+CPython 3.11 to 3.14): here the alert goes out first (`last_words`).
 """
 
 from __future__ import annotations
@@ -30,7 +25,6 @@ from websockets.asyncio.client import ClientConnection
 from websockets.asyncio.connection import Connection
 from websockets.asyncio.server import ServerConnection
 from websockets.exceptions import ConnectionClosed
-from websockets.frames import CloseCode
 from websockets.protocol import State
 from websockets.server import ServerProtocol
 
@@ -97,10 +91,10 @@ class Hello:
 
 @dataclass(frozen=True)
 class Refusal:
-    """The last frame to somebody with whom no link is wanted, and why.
+    """The last frame to an end with which no link is wanted, and why.
 
-    ``taken``: another process of the same member is there already, so that nobody else is to hear
-    anything of this one. ``left_out``: the others have gone on without the member that hears this.
+    ``taken``: another process of the same member is there already, so that no other is to hear
+    anything of this one. ``left_out``: the others have continued without the member that hears it.
     """
 
     sentence: str
@@ -117,7 +111,7 @@ class Refusal:
 
 @dataclass(frozen=True)
 class Missed:
-    """What a member says to the first one: whom it has not heard of for too long, and how."""
+    """A message to the first member: which other was not heard of for too long, and how."""
 
     name: str
     sentence: str
@@ -181,10 +175,10 @@ def parse(frame: bytes | str) -> Hello | Refusal | Ack | Data:
         if kind == KIND_HELLO:
             return _parse_hello(json.loads(frame[1:]))
         if kind == KIND_REFUSAL:
-            found = json.loads(frame[1:])
-            code = _number(found["exit_code"], 255)
-            sentence = _text(found["sentence"], TEXT)
-            return Refusal(sentence, code, found["taken"] is True, found["left_out"] is True)
+            shown = json.loads(frame[1:])
+            code = _number(shown["exit_code"], 255)
+            sentence = _text(shown["sentence"], TEXT)
+            return Refusal(sentence, code, shown["taken"] is True, shown["left_out"] is True)
     except (ValueError, KeyError, TypeError, IndexError, struct.error, RecursionError):
         raise Damaged from None
     raise Damaged
@@ -211,21 +205,17 @@ def _parse_data(frame: bytes) -> Data:
     return Data(_parse_ack(frame), number, begin, size, tag, topic, piece)
 
 
-def _parse_hello(found: Any) -> Hello:
-    messages, part = found["got"]
-    without = found["without"]
+def _parse_hello(shown: Any) -> Hello:
+    messages, part = shown["got"]
+    without = shown["without"]
     if not isinstance(without, list) or len(without) > MOST:
         raise ValueError
     return Hello(
-        _text(found["study"], 64),
-        _number(found["edition"]),
-        _text(found["text"], 64),
-        _text(found["version"], 64),
-        _text(found["name"], 256),
-        _text(found["session"], 64),
-        _text(found["yours"], 64),
-        Got(_number(messages), _number(part)),
-        tuple(_text(name, 256) for name in without),
+        **{key: _text(shown[key], 64) for key in ("study", "text", "version", "session", "yours")},
+        edition=_number(shown["edition"]),
+        name=_text(shown["name"], 256),
+        got=Got(_number(messages), _number(part)),
+        without=tuple(_text(name, 256) for name in without),
     )
 
 
@@ -283,10 +273,10 @@ class SpeakingContext(ssl.SSLContext):
         self, incoming: ssl.MemoryBIO, outgoing: ssl.MemoryBIO, *args: Any, **options: Any
     ) -> ssl.SSLObject:
         """Begin a handshake."""
-        made = super().wrap_bio(incoming, outgoing, *args, **options)
-        if isinstance(made, _Speaking):
-            made.line, made.outgoing = _line.get(), outgoing
-        return made
+        handshake = super().wrap_bio(incoming, outgoing, *args, **options)
+        if isinstance(handshake, _Speaking):
+            handshake.line, handshake.outgoing = _line.get(), outgoing
+        return handshake
 
 
 UNASKED = 1 << 24
@@ -393,7 +383,7 @@ class Incoming:
         return Got(self.messages, len(self._part))
 
     def ack(self) -> Ack:
-        """Return what the member is told of that."""
+        """Return the acknowledgement of that."""
         return Ack(self.got, self.room)
 
     def ask(self, tags: Iterable[int]) -> None:
@@ -461,7 +451,7 @@ class Incoming:
 
 
 quiet = logging.Logger("vpem.links", logging.CRITICAL + 1)
-"""The library's logger: what is to be said is said by the members' own sentences."""
+"""The library's logger: messages are the members' own sentences."""
 
 UNSENT = 1 << 22
 """Bytes that wait for a reader, at most: a frame beyond what `send` waits for, and pongs."""
@@ -473,12 +463,8 @@ AT_DAMAGE = (1002, 1007, 1009)
 """Codes with which `websockets` closes: for frames that are none, or beyond all bounds."""
 
 
-def _tells(record: logging.LogRecord) -> bool:
-    """Whether asyncio says more than that somebody was written to who has just gone."""
-    return record.msg != "socket.send() raised exception."
-
-
-logging.getLogger("asyncio").addFilter(_tells)
+# asyncio would log that something was written to an end that has just gone.
+logging.getLogger("asyncio").addFilter(lambda one: one.msg != "socket.send() raised exception.")
 
 OPTIONS: dict[str, Any] = {
     "ping_interval": None,  # links have pulses of their own
@@ -507,7 +493,7 @@ class Line(Connection):
         self.heard = self.loop.time()
         super().data_received(data)
         if self.transport.get_write_buffer_size() > UNSENT:
-            self.cut()  # whoever asks and asks, and reads no answer
+            self.cut()  # an end that asks and asks, and reads no answer
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Remember why it ended."""
@@ -573,8 +559,8 @@ async def answer(connection: Answered) -> str:
 
 def certificate_of(connection: Line) -> bytes:
     """Return the certificate (DER) that the other end has proved."""
-    found: ssl.SSLObject | None = connection.transport.get_extra_info("ssl_object")
-    certificate = found.getpeercert(binary_form=True) if found is not None else None
+    tls: ssl.SSLObject | None = connection.transport.get_extra_info("ssl_object")
+    certificate = tls.getpeercert(binary_form=True) if tls is not None else None
     return certificate or b""
 
 
@@ -586,13 +572,7 @@ async def refuse(connection: Line, refusal: Refusal) -> None:
             await connection.close()
 
 
-def said_goodbye(error: Exception) -> bool:
-    """Whether a connection was closed by the other end, which ends."""
-    closed = error.rcvd if isinstance(error, ConnectionClosed) else None
-    return closed is not None and closed.code == CloseCode.NORMAL_CLOSURE
-
-
-def sent_at_damage(error: Exception) -> bool:
+def closed_at_damage(error: Exception) -> bool:
     """Whether a connection was closed here for what the other end has sent."""
     sent = error.sent if isinstance(error, ConnectionClosed) and not error.rcvd_then_sent else None
     return sent is not None and sent.code in AT_DAMAGE
