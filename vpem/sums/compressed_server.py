@@ -6,7 +6,7 @@ from collections.abc import Callable
 from copy import copy
 from dataclasses import dataclass
 from math import ceil, log, sqrt
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from vpem.checks import Floats, check_int
 from vpem.engines.engine import about
 from vpem.engines.placement import Placement
-from vpem.network.codecs import parse_codec
+from vpem.network.codecs import Codec, Keys, parse_codec
 from vpem.network.ledger import Ledger
 from vpem.network.schema import COUNT, Array, Maybe, Schema, State
 from vpem.sums.consensus import agreed_within, codec_of, codec_within, contraction, messages_alone
@@ -32,10 +32,6 @@ from vpem.sums.partial import (
 )
 from vpem.sums.quantizer import ITEM, Quantizer
 from vpem.sums.sum import Scalars, flattened, unflattened
-
-if TYPE_CHECKING:
-    from vpem.network.codecs import Codec, Keys
-
 
 CAUTIOUS = 10
 """Times what may be left: the bound takes all agents to be as far off as one, and to one side."""
@@ -84,30 +80,14 @@ class CompressedServerSum(GoesOn, AtServer):
     E-step to the next, so that messages become few as the terms settle.
 
     Messages go on until the sum is as near as `vpem.sums.consensus.agreed_within` says: agents
-    tell the server how far their terms are from its memories at most. Where float32 would take
+    report to the server how far their terms are from its memories at most. Where float32 would take
     fewer bytes, or float64, what is left is sent so.
 
     Where blocks live in several processes (`over`) the server lives in the first, and the codec's
     bytes are what travels.
 
-    Parameters
-    ----------
-    n_blocks : int
-        Number of blocks, B. With one there is nothing to add and nothing is sent.
-    codec : Codec
-        How messages are written.
-    n_rounds : int, optional
-        Messages of each agent in a sum, and of the server after them: each tells what those before
-        left out. None: as many as it takes.
-    seed : int
-        Of the codec.
-    n_threads : int
-        Threads of the codec.
-
-    Raises
-    ------
-    InputError
-        If an option is out of range.
+    Each agent sends ``n_rounds`` messages in a sum, and the server after them: each says what those
+    before left out. None: as many as it takes.
     """
 
     whole = True
@@ -237,9 +217,9 @@ class CompressedServerSum(GoesOn, AtServer):
         largest = [message.largest(flat), 0.0]
         total = np.empty((0, shape[1]))
 
-        def tell(quantizer: Quantizer, count: int) -> float:
+        def send_up(quantizer: Quantizer, count: int) -> float:
             nonlocal total
-            total = self._told(flat, known.up, quantizer, rng, count)
+            total = self._add_up(flat, known.up, quantizer, rng, count)
             self._deliver(self._delivered[0], quantizer, count)
             return message.largest(self._unsaid(flat, known.up))
 
@@ -255,19 +235,20 @@ class CompressedServerSum(GoesOn, AtServer):
 
         if self.n_rounds is None:
             # Before anything is sent, the total is that of the memories.
-            largest = self._flood(largest[0], tell(message.by(self._coder), 0))
+            largest = self._flood(largest[0], send_up(message.by(self._coder), 0))
         allowed = CAUTIOUS * agreed_within(largest[0]) / 2
-        self._until_told(tell, message, largest[1], allowed / max(self._n_links, 1), upward=True)
+        self._send_until_near(
+            send_up, message, largest[1], allowed / max(self._n_links, 1), upward=True
+        )
         left = 0.0
         if self.n_rounds is None:
             (left,) = self._flood(message.largest(total - known.down[: len(total)]), upward=False)
-        self._until_told(answer, message, left, allowed, upward=False)
-        found = unflattened(known.down, terms, scalars)
+        self._send_until_near(answer, message, left, allowed, upward=False)
         ended = self._kind == "check" and not self._memories.lasting
         self._memories.last = None if ended else known
-        return found
+        return unflattened(known.down, terms, scalars)
 
-    def _until_told(
+    def _send_until_near(
         self,
         send: Callable[[Quantizer, int], float],
         message: _Message,
@@ -308,15 +289,15 @@ class CompressedServerSum(GoesOn, AtServer):
             (left,) = self._flood(left, upward=upward)
 
     def _flood(self, *numbers: float, upward: bool = True) -> list[float]:
-        """Return the largest of what those here have; all tell the server, or it alone knows."""
+        """Return the largest of what those here have; all report it, or the server alone knows."""
         kind, self.charge = self.charge, "flooding"
         if upward:
             self.count(ITEM * len(numbers))
         self.broadcast(ITEM * len(numbers))
         self.charge = kind
         with about(self.holders.engine, "flooding"):
-            found = self.holders.allreduce(np.array(numbers), "max")
-        return [float(one) for one in found]
+            largest = self.holders.allreduce(np.array(numbers), "max")
+        return [float(one) for one in largest]
 
     def _deliver(self, senders: int, quantizer: Quantizer, count: int) -> None:
         self.traffic.add(self.charge, senders * count * quantizer.message_size, 0)
@@ -336,7 +317,7 @@ class CompressedServerSum(GoesOn, AtServer):
         unsaid: NDArray[np.float64] = flat - known[: len(flat)]
         return unsaid
 
-    def _told(
+    def _add_up(
         self,
         flat: NDArray[np.float64],
         known: NDArray[np.float64],
@@ -344,9 +325,9 @@ class CompressedServerSum(GoesOn, AtServer):
         rng: np.random.Generator,
         n_messages: int,
     ) -> NDArray[np.float64]:
-        """Tell the server terms (B, P) of the blocks here, which moves in place what is known.
+        """Send the server terms (B, P) of the blocks here, which moves in place what is known.
 
-        The total (1, P) is found there; elsewhere there are no rows.
+        The total (1, P) is known there; elsewhere there are no rows.
         """
         own = self.holders.own
         up = self._memory(
@@ -373,7 +354,7 @@ class CompressedServerSum(GoesOn, AtServer):
         return Memory(Carried(inner, quantizer, keys, carry), steps, values)
 
     def _summed(self, terms: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return the total (1, P) at the server, who alone has one."""
+        """Return the total (1, P) at the server, which alone has one."""
         if not self._is_server:
             return terms[:0]
         if self.holders.apart:

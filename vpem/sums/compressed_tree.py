@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from vpem.engines.placement import Placement
+from vpem.network.codecs import Codec, Keys
 from vpem.network.hubs import Routes
 from vpem.sums.compressed_server import CompressedServerSum
 from vpem.sums.exchanges import finished
@@ -16,26 +17,14 @@ from vpem.sums.partial import Channel, short_keys
 from vpem.sums.quantizer import Quantizer
 from vpem.sums.tree import AlongTree, TreeLevel, TreeWays
 
-if TYPE_CHECKING:
-    from vpem.network.codecs import Codec, Keys
-
 
 class CompressedTreeSum(AlongTree, CompressedServerSum):
     """Adds terms along a tree, each link of which has a memory, and its two ends keep it alike.
 
     Agent i adds its own term to what it knows of its children's sums, and sends its parent ``Q(s_i
-    - V_i)``: how that sum differs from what the parent knows of it. So every hop rounds anew, but
+    - V_i)``: how that sum differs from what the parent knows of it. So every hop rounds again, but
     what it rounds is a change, and the errors of all hops vanish as the terms settle, as they do at
     a server (`CompressedServerSum`). What the root says of the total goes to all agents unchanged.
-
-    Parameters
-    ----------
-    tree : Routes
-        Ways to the root (`vpem.network.mixing.grow_tree`).
-    agents : array of int
-        Of each that has something to add.
-    codec, n_rounds, seed, n_threads
-        As for `CompressedServerSum`; there are so many messages over each link.
     """
 
     def __init__(
@@ -89,7 +78,7 @@ class CompressedTreeSum(AlongTree, CompressedServerSum):
         unsaid: NDArray[np.float64] = sums[rows] - known[rows]
         return unsaid
 
-    def _told(
+    def _add_up(
         self,
         flat: NDArray[np.float64],
         known: NDArray[np.float64],
@@ -132,7 +121,7 @@ class CompressedTreeSum(AlongTree, CompressedServerSum):
         rows = np.zeros((near.n_states, messages.shape[1]), dtype=np.uint8)
         if self._is_server:
             rows[-1:] = messages
-        finished(near.tell([rows], self.charge, self.traffic))
+        finished(near.send_total([rows], self.charge, self.traffic))
         heard = near.follow(rows[-1:])
         return messages[:0] if self._is_server else heard
 

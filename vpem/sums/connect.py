@@ -1,6 +1,6 @@
 """Agents on a graph become a network: hubs, mixing weights, and how sums are taken.
 
-A network whose agents live in several processes, as one of them has it.
+`spread` gives the part of it that one of several processes has.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from vpem.sums.consensus import (
 from vpem.sums.counted import at_server
 from vpem.sums.exchanges import settled
 from vpem.sums.gossip import GossipSum
-from vpem.sums.server import ConsensusOverEngine, Exact, ServerOverEngine, ServerSum
+from vpem.sums.server import ConsensusOverEngine, ExactSum, ServerOverEngine, ServerSum
 from vpem.sums.sum import Sum
 from vpem.sums.tree import TreeOverEngine, TreeSum
 
@@ -131,17 +131,9 @@ class Network(Shown, facts="{graph.n_agents:agent}, {graph.topology}, {blocks.n_
         return tuple(len(columns) for columns in self.features)
 
     def describe(self, *names: str) -> State:
-        """Describe the network in values that JSON can hold.
+        """Describe the network in values that JSON can hold, by names and in their order.
 
-        Parameters
-        ----------
-        *names : str
-            What to say, in this order.
-
-        Returns
-        -------
-        dict
-            Agents are numbered from 0, the server last.
+        Agents are numbered from 0, the server last.
         """
         graph = self.graph
         facts = {
@@ -280,7 +272,7 @@ def _masked(joined: Network) -> Network:
         )
     masks = agree(joined.agents, joined.graph.names or ())
     agents = Placement(joined.agents.engine, joined.agents.ranks, masks)
-    assert isinstance(joined.total, Exact)
+    assert isinstance(joined.total, ExactSum)
     return replace(joined, agents=agents, total=joined.total.masked(agents))
 
 
@@ -291,8 +283,8 @@ def along_a_tree(network: Network) -> Network | None:
     """
     network = network.whole
     total = network.total
-    silent = network.faults is not None and network.faults.agent_dropout > 0
-    if silent or not isinstance(total, ConsensusSum | GossipSum):
+    has_dropout = network.faults is not None and network.faults.agent_dropout > 0
+    if has_dropout or not isinstance(total, ConsensusSum | GossipSum):
         return None
     codec, seed = (total.codec, total.seed) if isinstance(total, GossipSum) else (None, 0)
     exact = replace(
@@ -304,7 +296,7 @@ def along_a_tree(network: Network) -> Network | None:
 
 def _along_a_tree(joined: Network, codec: Codec | None, seed: int, n_threads: int) -> Network:
     """Set up the sum of a network along a tree, which its agents grow."""
-    # Where there are hubs everybody knows the graph, of which they were found.
+    # Where there are hubs all agents know the graph, from which these were found.
     sent = Ledger(joined.graph) if joined.hops == 0 else None
     tree = grow_tree(joined.graph, sent)
     roots = np.array([hub.root for hub in joined.hubs], dtype=np.intp)
@@ -377,13 +369,12 @@ def connect_workers(graph: Graph, settings: SumSettings | None = None, **changes
     settings : SumSettings, optional
         As for `connect`.
     **changes
-        As for `connect`, but for ``hops``: workers show nobody their rows.
+        As for `connect`, but for ``hops``: workers show their rows to no other.
 
     Returns
     -------
     Network
-        Its `Network.total` sums vectors (`vpem.sums.counted.add_vectors`); its blocks stand for
-        nothing.
+        Its `Network.total` sums vectors (`vpem.sums.counted.add_vectors`); its blocks mean nothing.
 
     Raises
     ------
@@ -410,25 +401,10 @@ def connect_workers(graph: Graph, settings: SumSettings | None = None, **changes
 
 
 def spread(network: Network, engine: Engine) -> Network:
-    """Return this process's part of a network.
+    """Return this process's part of a network, over whose processes agents are spread in runs.
 
-    Parameters
-    ----------
-    network : Network
-        From `vpem.sums.connect.connect`, alike in every process.
-    engine : Engine
-        The processes, over which agents are spread in runs (`Placement.evenly`).
-
-    Returns
-    -------
-    Network
-        With the blocks of the hubs whose roots live here; see `Network.part_of`. In one process
-        the network itself.
-
-    Raises
-    ------
-    InputError
-        As `sum_over` does.
+    It has the blocks of the hubs whose roots live here (`Network.part_of`); in one process it is
+    the network itself. Networks are alike in all processes.
     """
     if not engine.apart:
         return network
@@ -445,25 +421,13 @@ def spread(network: Network, engine: Engine) -> Network:
 
 
 def spread_workers(network: Network, engine: Engine) -> Network:
-    """Return the network of workers that live in several processes.
+    """Return the network of workers that live in several processes; see `spread`.
 
     With it recipes over rows (`vpem.fits.rows.fit_em`, `vpem.fits.row_kmeans`,
     `vpem.fits.fedem.fit_fedem`) are called in every process with the same options, and with
     the rows of the process's own workers (``network.agents.own``), worker by worker. What they
     return is the same everywhere but for what each worker has: the models of all workers and the
     clusters of all rows are in the first process, others have their own workers'.
-
-    Parameters
-    ----------
-    network : Network
-        From `vpem.sums.connect.connect_workers`, alike in every process.
-    engine
-        As for `spread`.
-
-    Raises
-    ------
-    InputError
-        As `sum_over` does.
     """
     if not engine.apart:
         return network
@@ -547,7 +511,7 @@ def uncompressed(network: Network) -> Sum:
 
 
 def sum_exactly(network: Network, ledger: Ledger) -> Sum:
-    """Return the exact sum of a network, whose rounds, codecs and faults are left aside.
+    """Return the exact sum of a network, without its rounds, codecs and faults.
 
     It is taken at the server where there is one, and else along a tree: no agent needs to be
     reached by others than in a fit. The ledger counts how a tree is grown, if there is none yet.
@@ -559,7 +523,7 @@ def sum_exactly(network: Network, ledger: Ledger) -> Sum:
             total = ServerSum(len(whole.hubs))
         else:
             roots = np.array([hub.root for hub in whole.hubs], dtype=np.intp)
-            # Where there are hubs everybody knows the graph.
+            # Where there are hubs all agents know the graph.
             total = TreeSum(grow_tree(whole.graph, None if whole.hops else ledger), roots)
         if whole.agents.masks is not None:
             total = total.masked(whole.agents)

@@ -1,8 +1,7 @@
 """The sum by consensus averaging: rounds between neighbours, or the small matrix equal to them.
 
-How much of a compressed message is believed, and by what steps rounds are stable.
-
-How many rounds between neighbours a sum takes, where their number is left to us.
+How many rounds a sum takes where their number is left to us, and, of compressed messages, how much
+of one is believed and by which steps rounds are stable.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil, log, sqrt
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,10 +27,6 @@ from vpem.network.mixing import chebyshev_bound, chebyshev_steps
 from vpem.settings import CONSENSUS, SumSettings
 from vpem.sums.counted import AmongNeighbours, charged
 from vpem.sums.sum import Scalars, beside, message_bytes
-
-if TYPE_CHECKING:
-    from vpem.network.codecs import Codec
-
 
 ALL_ONES = 1e-13
 """An operator this close to all ones is the exact sum to rounding: roots share one estimate."""
@@ -81,7 +76,7 @@ class _Layout:
 
 
 class _OverHubs(AmongNeighbours):
-    """A sum whose rounds begin from the hubs' terms, which their roots tell their agents."""
+    """A sum whose rounds begin from the hubs' terms, which roots send to their agents."""
 
     def __init__(self, n_hubs: int, routes: Routes | None, diameter: int) -> None:
         super().__init__(n_hubs, diameter)
@@ -96,12 +91,12 @@ class _OverHubs(AmongNeighbours):
         return counted
 
     def _count(
-        self, kind: str, size: int, times: Any, rounds: int, told: Any = slice(None)
+        self, kind: str, size: int, times: Any, rounds: int, informed: Any = slice(None)
     ) -> None:
-        """Count a sum: roots tell their agents the hub's term, then each round every neighbour."""
+        """Count a sum: roots send agents the hub's term, then each round goes to all neighbours."""
         charge = charged(kind, "estep")
         if self.routes is not None:
-            self._send(charge, size, links=self._down[told], rounds=self.routes.hops)
+            self._send(charge, size, links=self._down[informed], rounds=self.routes.hops)
         self._send(charge, size, times=times, rounds=rounds)
 
 
@@ -111,28 +106,13 @@ class ConsensusSum(_OverHubs):
     Every agent starts from ``N Q[b] / |H_b|`` of its hub, takes S weighted means with its
     neighbours, and each root reads its own state: an estimate of the sum of its own.
 
-    Because the start is constant on hubs, S rounds of one mixing matrix are the B x B operator
-    ``C = R W^S P``: the same numbers up to rounding, at the cost of one small product.
+    Because the start is constant on hubs, S rounds of one mixing matrix W (N, N) are the B x B
+    operator ``C = R W^S P``: the same numbers up to rounding, at the cost of one small product.
+    Path "auto" takes the cheaper of "operator" and "rounds". With a ``rate``, the mixing rate of W
+    or a bound of it below 1, rounds are accelerated by Chebyshev's polynomials.
 
-    Parameters
-    ----------
-    mixing : sparse matrix of shape (N, N)
-        Mixing weights W.
-    hubs : sequence of Hub
-        ``root`` and ``agents`` of each.
-    n_rounds : int
-        Rounds of each average, S.
-    rate : float or None
-        Mixing rate of W, or a bound of it below 1: rounds are accelerated by Chebyshev's
-        polynomials. None: they are plain.
-    path : {"auto", "operator", "rounds"}
-        Which way to compute; "auto" takes the cheaper.
-    n_threads : int
-        Threads of the rounds.
-    routes : Routes, optional
-        Ways inside the hubs, by which the roots tell their terms; for counting messages.
-    diameter : int
-        Hops between the agents farthest apart; for counting messages.
+    ``routes`` inside the hubs, by which roots send their terms, and ``diameter``, hops between the
+    agents farthest apart, are for counting messages.
     """
 
     whole = False
@@ -168,13 +148,12 @@ class ConsensusSum(_OverHubs):
             per_round = self.n_rounds * mixing.nnz
             path = "operator" if formed and n_hubs**2 <= per_round else "rounds"
         self.path = path
-        if self.operator is None:
-            self.error: float | None = None
-        else:
-            self.error = float(np.abs(self.operator - 1).max())
+        self.error = None if self.operator is None else float(np.abs(self.operator - 1).max())
         self._exact = path == "operator" and self.error is not None and self.error <= ALL_ONES
         self.n_roots = 1 if self._exact else n_hubs
-        self.mix = self._as_matrix()
+        self.mix = self.operator if path == "operator" else None
+        if self._exact:
+            self.mix = np.ones((1, n_hubs))
         self.values_per_item = n_agents if path == "rounds" else n_hubs
 
     def _run(self, states: Floats) -> None:
@@ -199,15 +178,9 @@ class ConsensusSum(_OverHubs):
     def begin(
         self, kind: str, n_samples: int, n_values: int, itemsize: int, n_scalars: int = 0
     ) -> None:
-        """Count a sum: roots tell their agents the hub's term, then each round every neighbour."""
+        """Count a sum: roots send agents the hub's term, then each round goes to all neighbours."""
         size = message_bytes(n_samples, n_values, itemsize, n_scalars)
         self._count(kind, size, self.n_rounds, self.n_rounds)
-
-    def _as_matrix(self) -> NDArray[np.float64] | None:
-        """The sum as a matrix over the hubs' terms, where it is computed as one."""
-        if self._exact:
-            return np.ones((1, self._layout.n_hubs))
-        return self.operator if self.path == "operator" else None
 
     def reduce(
         self, terms: Floats, rows: slice = slice(None), scalars: Scalars | None = None
@@ -216,10 +189,10 @@ class ConsensusSum(_OverHubs):
 
         Shape (1, m, K) where the operator is all ones to rounding.
         """
-        found = [self._summed(values) for values in beside(terms, scalars)]
+        sums = [self._summed(values) for values in beside(terms, scalars)]
         if scalars is not None:
-            scalars.found = found[1]
-        return found[0].reshape(len(found[0]), *terms.shape[1:])
+            scalars.found = sums[1]
+        return sums[0].reshape(len(sums[0]), *terms.shape[1:])
 
     def _summed(self, values: Floats) -> NDArray[Any]:
         """Sum values (B, V): one estimate a root, (R, V)."""
@@ -284,23 +257,16 @@ def rounds_needed(
         bound = int(np.ceil(np.log(tolerance / start) / np.log(rate)))
     bound = max(1, bound)
     layout = _Layout(mixing, hubs)
-    one_by_one = accelerated or bound <= MOST_LOOKED_AT
     if by_bound or n_agents * len(hubs) * bound > MOST_OPERATOR_VALUES * 10:
         return bound
-    if one_by_one:
-        return _first_within(layout, rate if accelerated else None, tolerance, bound)
-    return _bisect(layout, tolerance, bound, n_threads)
-
-
-def _first_within(layout: _Layout, rate: float | None, tolerance: float, bound: int) -> int:
-    """Look at the error after every round."""
+    if not accelerated and bound > MOST_LOOKED_AT:
+        return _bisect(layout, tolerance, bound, n_threads)
     from scipy.sparse import csr_array
 
     shape = (layout.n_agents, layout.n_agents)
     mixing = csr_array((layout.weights, layout.indices, layout.indptr), shape=shape)
-    steps = np.ones(bound) if rate is None else chebyshev_steps(rate, bound)
-    states = layout.spread(np.eye(layout.n_hubs))
-    before = states
+    steps = chebyshev_steps(rate, bound) if accelerated else np.ones(bound)
+    states = before = layout.spread(np.eye(layout.n_hubs))
     for number, step in enumerate(steps, 1):
         states, before = step * (mixing @ states) + (1 - step) * before, states
         if np.abs(states[layout.roots] - 1).max() <= tolerance:
@@ -309,9 +275,9 @@ def _first_within(layout: _Layout, rate: float | None, tolerance: float, bound: 
 
 
 def _bisect(layout: _Layout, tolerance: float, bound: int, n_threads: int) -> int:
-    """Keep the smallest number seen to do, of powers of two and midpoints below the first."""
+    """Find the fewest rounds that do, among powers of two and midpoints below the first."""
     states = layout.spread(np.eye(layout.n_hubs))
-    kept = (0, states.copy())
+    low, base = 0, states.copy()
     done = 0
     while True:
         step = min(max(done, 1), max(bound - done, 1))
@@ -319,8 +285,7 @@ def _bisect(layout: _Layout, tolerance: float, bound: int, n_threads: int) -> in
         done += step
         if np.abs(states[layout.roots] - 1).max() <= tolerance:
             break
-        kept = (done, states.copy())
-    low, base = kept
+        low, base = done, states.copy()
     high = done
     while high - low > 1:
         middle = (low + high) // 2
@@ -407,12 +372,8 @@ def contraction(codec: Codec, n_values: int) -> tuple[float, float]:
 class RoundSteps:
     """By what steps compressed rounds go.
 
-    Attributes
-    ----------
-    step : float
-        Weight of what the neighbours say.
-    rate : float
-        Eigenvalue bound that Chebyshev's polynomials are made for; 0 where rounds are plain.
+    ``step`` is the weight of what the neighbours say, ``rate`` the eigenvalue bound that
+    Chebyshev's polynomials are made for: 0 where rounds are plain.
     """
 
     step: float
@@ -508,24 +469,10 @@ LARGEST_CONSENSUS_ERROR = 1e-3
 
 @dataclass(frozen=True)
 class Rounds:
-    """How many rounds a sum needs on a graph, by mixing rate and hubs.
+    """How many rounds a sum needs on a graph with mixing weights (N, N), by mixing rate and hubs.
 
-    Attributes
-    ----------
-    graph : Graph
-        Who talks to whom.
-    hubs : list of Hub
-        Of its agents.
-    mixing : sparse matrix of shape (N, N)
-        Mixing weights.
-    rate, used : float
-        Mixing rate, and what agents take for it.
-    how : SumSettings
-        What was asked for.
-    threads : int
-        Of the rounds that are tried.
-    by_bound : bool
-        Whether rounds are found by their bound, since the rate is an estimate.
+    ``rate`` is that of the weights, ``used`` what agents take for it: where it is an estimate,
+    rounds are found by their bound.
     """
 
     graph: Graph
@@ -533,14 +480,14 @@ class Rounds:
     mixing: Any
     rate: float
     used: float
-    how: SumSettings
+    settings: SumSettings
     threads: int
     by_bound: bool
 
     @property
     def accelerated(self) -> bool:
         """Whether rounds are accelerated by Chebyshev's polynomials."""
-        return self.how.acceleration == "chebyshev"
+        return self.settings.acceleration == "chebyshev"
 
     def reaching(self, error: float, by_bound: bool = False) -> int:
         """Fewest rounds, without codec or faults, that reach a consensus error."""
@@ -564,7 +511,7 @@ class Rounds:
 
         It refuses if they are too many to be run one by one, or float64 would send less.
         """
-        tol = self.how.consensus_tol
+        tol = self.settings.consensus_tol
         if codec is not None:
             n_rounds = _compressed_rounds(codec, self.rate, self.accelerated and faults is None)
         else:
@@ -576,7 +523,7 @@ class Rounds:
                 start = consensus_error_bound(self.rate, self.hubs, self.graph.n_agents, 0)
                 fall = min(tol * JITTER / start, 0.5)
                 n_rounds = max(
-                    n_rounds, failing_rounds(self.graph, faults, fall, seed=self.how.seed)
+                    n_rounds, failing_rounds(self.graph, faults, fall, seed=self.settings.seed)
                 )
         if (codec is not None or faults is not None) and n_rounds > MOST_GOSSIP_ROUNDS:
             needed = "more" if n_rounds >= MOST_DRAWN else f"{n_rounds}, more"

@@ -1,9 +1,8 @@
 """How what holders have becomes one total: added as it is, or under masks that cancel.
 
 Masks are of whole numbers (`vpem.network.masks`): what is masked is in fixed point, in units of a
-power of two that all know, and travels as 8 bytes a number.
-
-What sums share whatever they add: their messages are counted, where a ledger is kept.
+power of two that all know, and travels as 8 bytes a number. All sums count their messages, where a
+ledger is kept.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from vpem.network.schema import Choice, Schema, State
 from vpem.sums.sum import Scalars, Sum, beside, message_bytes, with_scalars
 
 TAG_BYTES = 8 * TAG_WORDS
-"""Behind what is masked: what shows that nobody has changed the total."""
+"""Behind what is masked: what shows that no agent has changed the total."""
 
 MASKED_BYTES = 8
 """Of a number under a mask, whatever its precision was."""
@@ -35,18 +34,9 @@ Exponents = int | NDArray[np.int64]
 class Addends:
     """What the holders of this process add to a total of all, and the total once it is there.
 
-    Parameters
-    ----------
-    holders : Placement
-        Who adds, under masks or not.
-    terms : ndarray of shape (B, m, K)
-        Of the holders of this process; flags, under masks: the total says whether anybody has each.
-    scalars : Scalars, optional
-        What travels with them, whose sums are put in their place.
-    exponents : int or ndarray of shape (K,)
-        Powers of two in which masked terms are counted.
-    who : ndarray of int, optional
-        Holders that take part; None: all. Terms of others count as nothing.
+    Terms (B, m, K) are of the holders of this process; where they are flags under masks, the total
+    says whether any holder has each. ``exponents`` are powers of two in which masked terms are
+    counted, an int or (K,). Of holders that are not among ``who`` terms count as nothing.
     """
 
     def __init__(
@@ -95,9 +85,9 @@ class Addends:
         shares = self.masks.shares(
             values[self._here], exponents=self._exponents, who=self.who, tag=self._tag
         )
-        found = np.zeros((len(values), shares.shape[1]), dtype=np.uint64)
-        found[self._here] = shares
-        return [found]
+        sent = np.zeros((len(values), shares.shape[1]), dtype=np.uint64)
+        sent[self._here] = shares
+        return [sent]
 
     def together(self) -> list[NDArray[Any]]:
         """What this process sends, the sums of its holders: vectors (P,), as few as can be."""
@@ -120,8 +110,8 @@ class Addends:
         shape = (1, *self.terms.shape[1:])
         if self.scalars is not None:
             self.scalars.found = parts[-1][-self.scalars.own.shape[1] :][None]
-        found: Floats = parts[0][: int(np.prod(shape))].reshape(shape)
-        return found.astype(self.terms.dtype, copy=False)
+        total: Floats = parts[0][: int(np.prod(shape))].reshape(shape)
+        return total.astype(self.terms.dtype, copy=False)
 
 
 def farthest(holders: Placement, usual: float) -> float:
@@ -227,12 +217,8 @@ class AtServer(Counted):
     """A sum at one place, from which all hear it: a server, the last node of the ledger's graph.
 
     It has two halves, which wrappers (`vpem.sums.partial`) stand around: what senders `send`, and
-    what the server has of them once it adds it up, `aggregate`.
-
-    Parameters
-    ----------
-    n_senders : int
-        How many have something to add. With one there is nothing to add and nothing is sent.
+    what the server has of them once it adds it up, `aggregate`. With one sender there is nothing to
+    add and nothing is sent.
     """
 
     way = "server"
@@ -308,7 +294,7 @@ class AtServer(Counted):
         self.broadcast(size)
 
     def agree(self, kind: str, size: int = 1, source: int | None = None) -> None:
-        """Count how the server tells all agents what it has decided, or what one of them has."""
+        """Count how the server sends all agents what it has decided, or what one of them has."""
         if source is not None and self.ledger is not None:
             self._send(kind, size, links=self._up[[source]], rounds=1)
         self._send(kind, size, links=self._down, rounds=1)
@@ -367,7 +353,7 @@ class AtServer(Counted):
     def announce(
         self, received: NDArray[np.float64], senders: NDArray[np.intp] | None = None
     ) -> NDArray[np.float64]:
-        """Add up what the server alone has of some senders (a, P), or of all, and tell it."""
+        """Add up what the server alone has of some senders (a, P), or of all, and send it back."""
         raise NotImplementedError
 
     def aggregate(
@@ -375,8 +361,8 @@ class AtServer(Counted):
     ) -> NDArray[np.float64]:
         """Add up what the server has of some senders (a, P), or of all: shape (1, P).
 
-        Somebody has begun the sum (`Placement.begin`) before. Under masks the server has nothing of
-        any, and what they have sent is added up on its way.
+        Some holder has begun the sum (`Placement.begin`) before. Under masks the server has nothing
+        of any, and what they have sent is added up on its way.
         """
         if self.holders.masks is None:
             return self.holders.allreduce(self.added(received, senders)[None], told=True)
@@ -406,9 +392,9 @@ class AtServer(Counted):
     ) -> NDArray[np.float64]:
         """Weigh and add what there is here of some senders (a, P), or of all: shape (P,)."""
         weights = self._weights_of(senders)
-        found: NDArray[np.float64]
-        found = received.sum(axis=0) if weights is None else weights @ received
-        return found
+        total: NDArray[np.float64]
+        total = received.sum(axis=0) if weights is None else weights @ received
+        return total
 
     def _weights_of(self, senders: NDArray[np.intp] | None) -> NDArray[np.float64] | None:
         return self.weights if senders is None or self.weights is None else self.weights[senders]
@@ -440,12 +426,7 @@ def at_server(total: Sum) -> AtServer:
 class AmongNeighbours(Counted):
     """A sum by messages between neighbours.
 
-    Parameters
-    ----------
-    n_holders : int
-        How many have something to add.
-    diameter : int
-        Hops between the agents farthest apart.
+    ``diameter`` is the number of hops between the agents farthest apart.
     """
 
     way = "consensus"
@@ -455,7 +436,7 @@ class AmongNeighbours(Counted):
         self.diameter = diameter
 
     def agree(self, kind: str, size: int = 1, source: int | None = None) -> None:
-        """Count one agreement by flooding: every agent tells its neighbours, diameter rounds."""
+        """Count one agreement by flooding: all agents send to neighbours, diameter rounds."""
         self._send(kind, size, times=self.diameter, rounds=self.diameter)
 
 

@@ -1,11 +1,9 @@
-"""Rows that go to neighbouring processes, and rows that come from them.
-
-Agents of this process and their neighbours in others: who is sent what, and what really went.
+"""Agents of this process and their neighbours in others: what is sent to whom, and what went.
 
 Every process knows the whole graph, and so all find alike what each sends and hears. In one process
 all neighbours are here, and nothing is exchanged.
 
-What can be had together where agents sum, and why the rest cannot.
+At the end: which settings of a sum can be had together, and why others cannot.
 """
 
 from __future__ import annotations
@@ -38,17 +36,7 @@ Joined = tuple[Engine, Neighbours]
 class Exchange:
     """Rows that go to neighbouring processes, and rows that come from them.
 
-    Parameters
-    ----------
-    joined : tuple of Engine and Neighbours
-        The processes, and those of them.
-    sent, received : sequence of ndarray of int
-        Rows for each of these, and rows of each.
-
-    Attributes
-    ----------
-    n_sent : int
-        Rows that are sent.
+    ``sent`` and ``received`` have row numbers for each of these processes, and of each.
     """
 
     def __init__(self, joined: Joined, sent: Sequence[Agents], received: Sequence[Agents]) -> None:
@@ -58,6 +46,7 @@ class Exchange:
         self._n_sent = [len(rows) for rows in sent]
         self._n_received = [len(rows) for rows in received]
         self.n_sent = len(self._sent)
+        """Rows that are sent."""
 
     def run(self, states: Sequence[NDArray[Any]], kind: str) -> Generator[None]:
         """Send and receive these rows, messages of a kind; goes on where they should be there.
@@ -98,16 +87,8 @@ def row_bytes(states: Sequence[NDArray[Any]]) -> int:
 class Ways(Exchange):
     """An exchange of which some ways may be closed.
 
-    Parameters
-    ----------
-    joined : tuple of Engine and Neighbours
-        The processes, and those of them.
-    agents : tuple of ndarray
-        Of every way: who speaks, and whose row it is elsewhere.
-    place : ndarray of shape (N,)
-        Row of each agent.
-    sent, received : list of ndarray of int
-        Ways to each process, and ways from each.
+    ``agents`` has of every way who speaks, and whose row it is elsewhere; ``place`` (N,) the row of
+    each agent; ``sent`` and ``received`` the ways to each process and from each.
     """
 
     def __init__(
@@ -145,13 +126,8 @@ T = TypeVar("T")
 class Traffic:
     """Payload bytes that really went from agent to agent, by kind, as this process sent them.
 
-    Attributes
-    ----------
-    delivered : dict
-        Over links between agents, also inside this process.
-    on_wire : dict
-        Of these, what the engine was given. What several agents of another process want travels
-        once.
+    ``delivered`` went over links between agents, also inside this process; ``on_wire`` is what the
+    engine was given of it. What several agents of another process want travels once.
     """
 
     delivered: dict[str, int] = field(default_factory=dict)
@@ -189,36 +165,23 @@ def finished(work: Generator[None, None, T]) -> T:
         try:
             next(work)
         except StopIteration as end:
-            found: T = end.value
-            return found
+            result: T = end.value
+            return result
 
 
 class Neighbourhood:
     """Agents of this process, and those of others that they hear.
 
     An array of this process has a row for each of its own agents, in their order, and then one for
-    each of those elsewhere that have a link to one of them.
-
-    Parameters
-    ----------
-    agents, holders : Placement
-        Where agents live, and where the hubs' roots do.
-    pattern : sparse matrix of shape (N, N), or whatever has its ``indptr`` and ``indices``
-        Who is whose neighbour.
-    roots : ndarray of shape (B,)
-        Agents that are roots.
-    routes : Routes, optional
-        Ways inside the hubs. None: hubs of one agent.
-    following : bool
-        Whether a process without roots has the first root's estimates, so that it runs the same
-        loop with parameters of somebody.
+    each of those elsewhere that have a link to one of them. ``pattern`` has the ``indptr`` and
+    ``indices`` of a sparse matrix (N, N): who is whose neighbour. Without ``routes`` hubs are of
+    one agent. Where it is ``following``, a process without roots has the first root's estimates, so
+    that it runs the same loop with some agent's parameters.
 
     Attributes
     ----------
-    own, heard : ndarray of int
-        Agents of this process, and those elsewhere that they hear.
-    agents_of_rows : ndarray of int
-        Both.
+    own, heard, agents_of_rows : ndarray of int
+        Agents of this process, those elsewhere that they hear, and both.
     place : ndarray of shape (N,)
         Row of each agent, or -1.
     roots : ndarray of int
@@ -229,8 +192,6 @@ class Neighbourhood:
         Roots whose estimates this process has.
     most : int
         Rows in the process that has most.
-    traffic : Traffic
-        What went.
     """
 
     def __init__(
@@ -330,13 +291,13 @@ class Neighbourhood:
         opened: Mask = counts > 0
         return opened
 
-    def tell(
+    def send_terms(
         self, states: Sequence[NDArray[Any]], kind: str, informed: Mask | None = None
     ) -> Generator[None]:
         """Send the roots' rows to the agents of their hubs, hop by hop.
 
-        Where ``informed`` (N,) is given these alone are told. ``states`` are arrays (n_rows, ...)
-        whose rows go in one message, and which are written to.
+        Where ``informed`` (N,) is given only these agents receive them. ``states`` are arrays
+        (n_rows, ...) whose rows go in one message, and which are written to.
         """
         size = row_bytes(states)
         for level in self._levels:
@@ -347,8 +308,8 @@ class Neighbourhood:
                 each[self.place[leaves]] = each[self.place[parents]]
             on_wire = 0
             if level.exchange is not None:
-                told = None if informed is None else informed[level.exchange.targets]
-                exchange = level.exchange.among(told)
+                receivers = None if informed is None else informed[level.exchange.targets]
+                exchange = level.exchange.among(receivers)
                 yield from exchange.run(states, kind)
                 on_wire = exchange.n_sent
             self.traffic.add(kind, (len(leaves) + on_wire) * size, on_wire * size)
@@ -378,13 +339,13 @@ class Neighbourhood:
         heard: NDArray[np.uint8] = rows[self.place[self.heard[awake[self.heard]]]]
         return heard
 
-    def follow(self, found: NDArray[Any]) -> NDArray[Any]:
-        """Return what this process's roots found, or the first root where it follows that."""
+    def follow(self, estimates: NDArray[Any]) -> NDArray[Any]:
+        """Return what this process's roots have, or the first root where it follows that."""
         if not self._some_follow:
-            return found
+            return estimates
         with about(self.holders.engine, "following"):
-            first = self.holders.bcast(found[:1] if self.holders.mine(0) else None)
-        return found if len(found) else np.asarray(first)
+            first = self.holders.bcast(estimates[:1] if self.holders.mine(0) else None)
+        return estimates if len(estimates) else np.asarray(first)
 
 
 @dataclass
@@ -406,17 +367,17 @@ SUMS_OF_A_STAR = (None, "server", "tree")
 """Its links are a tree around the server already."""
 
 
-def way_of(graph: Graph, how: SumSettings) -> str:
+def way_of(graph: Graph, settings: SumSettings) -> str:
     """Return how agents sum on a graph, one of `vpem.settings.SUMS`, by default what it allows."""
     if graph.has_server:
-        if how.sum not in SUMS_OF_A_STAR:
+        if settings.sum not in SUMS_OF_A_STAR:
             raise InputError(
                 "agents that reach nobody but a server have no neighbours to agree with; leave ",
-                Setting("sum", how.sum),
+                Setting("sum", settings.sum),
                 " out, or take a graph of agents, such as the topology cycle",
             )
         return "server"
-    if how.sum == "server":
+    if settings.sum == "server":
         raise InputError(
             Setting("sum", "server"),
             " needs a server that every agent reaches, but this graph has none; take the topology "
@@ -424,27 +385,27 @@ def way_of(graph: Graph, how: SumSettings) -> str:
             Setting("sum", "tree"),
             ", which is as exact",
         )
-    return how.sum or "consensus"
+    return settings.sum or "consensus"
 
 
-def settled(graph: Graph, how: SumSettings) -> tuple[SumSettings, Codec | None, Faults | None]:
+def settled(graph: Graph, settings: SumSettings) -> tuple[SumSettings, Codec | None, Faults | None]:
     """Return settings with the way of summing and the acceleration that a graph lets them have.
 
     And the codec and the faults that they name.
     """
-    codec = None if how.compress is None else parse_codec(how.compress)
-    failing = Faults(how.link_failure, how.agent_dropout, how.stragglers)
+    codec = None if settings.compress is None else parse_codec(settings.compress)
+    failing = Faults(settings.link_failure, settings.agent_dropout, settings.stragglers)
     faults = failing if failing.any else None
-    how = how.changed(sum=way_of(graph, how))
-    if how.secure_sum and how.sum == "consensus":
+    settings = settings.changed(sum=way_of(graph, settings))
+    if settings.secure_sum and settings.sum == "consensus":
         raise InputError(Setting("secure_sum"), *MASKED_BY_ROUNDS)
-    if how.sum != "consensus":
-        _refuse_without_rounds(faults, how)
+    if settings.sum != "consensus":
+        _refuse_without_rounds(faults, settings)
     else:
-        if how.acceleration is None:
-            how = how.changed(acceleration="chebyshev" if faults is None else "none")
-        _refuse_what_makes_no_sense(codec, faults, how)
-    return how, codec, faults
+        if settings.acceleration is None:
+            settings = settings.changed(acceleration="chebyshev" if faults is None else "none")
+        _refuse_what_makes_no_sense(codec, faults, settings)
+    return settings, codec, faults
 
 
 def _refuse_without_rounds(faults: Faults | None, how: SumSettings) -> None:
@@ -504,12 +465,8 @@ def _refuse_what_makes_no_sense(
             f"{how.weights!r}; take ",
             Setting("weights", "metropolis"),
         )
-    if how.eigenvalue == "estimated":
-        _refuse_to_estimate(codec, how)
-
-
-def _refuse_to_estimate(codec: Codec | None, how: SumSettings) -> None:
-    """Raise InputError where no mixing rate can be estimated, saying why."""
+    if how.eigenvalue != "estimated":
+        return
     computed = Setting("eigenvalue", "computed")
     if codec is not None:
         raise InputError(

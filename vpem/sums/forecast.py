@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from vpem.errors import PartitionedError
+from vpem.network.codecs import Codec
 from vpem.network.faults import AT_ONCE
 from vpem.network.hubs import charge_answers, find_routes
 from vpem.network.ledger import Ledger
@@ -19,10 +20,6 @@ from vpem.sums.gossip import GossipSum
 from vpem.sums.private import add_numbers
 from vpem.sums.quantizer import ITEM
 from vpem.sums.sum import Scalars
-
-if TYPE_CHECKING:
-    from vpem.network.codecs import Codec
-
 
 MOST_DRAWN = 500
 """Sums whose faults are drawn for a mean."""
@@ -54,11 +51,11 @@ def communication(
     network.charge_setup(setup, n_samples, itemsize)
     size = n_samples if batch_size is None else min(batch_size, n_samples)
     count, rest = divmod(n_samples, size)
-    n_drawn = _n_drawn(network)
+    n_drawn = _count_draws(network)
 
     def sums(kind: str, rows: int, agreed: Ledger | None = None) -> tuple[Ledger, int]:
         n_sums = max(n_drawn, 1)
-        # A pass in batches ends even if the network fell apart during one of them.
+        # A pass in batches ends even if the network is disconnected during one of them.
         always = batch_size is not None
         message = (rows, n_values, itemsize, n_scalars)
         return _take_sums(network, kind, message, n_sums, agreed, always, n_ahead)
@@ -79,10 +76,12 @@ def communication(
     parts = {"iteration": iteration, "last": last}
     if batch_size is not None:
         parts = {"batch": batch, **parts}
+    total = network.total
+    until_agreed = isinstance(total, CompressedServerSum | GossipSum) and total.codec is not None
     return {
         "setup": setup.summary(),
         **{name: _mean(part.summary(), n_drawn) for name, part in parts.items()},
-        "is_expected": n_drawn > 0 or _until_agreed(network),
+        "is_expected": n_drawn > 0 or until_agreed,
         "n_drawn": n_drawn,
         "partitioned": (n_drawn - n_whole) / n_drawn if n_drawn else 0.0,
     }
@@ -96,14 +95,14 @@ def labels_sent(
     ``n_values`` are summed of each row, and ``n_ahead`` numbers that hubs add up ahead of it. It is
     `vpem.network.ledger.Ledger.summary`, or its mean where links fail.
     """
-    plain, n_drawn = replace(network, total=uncompressed(network)), _n_drawn(network)
+    plain, n_drawn = replace(network, total=uncompressed(network)), _count_draws(network)
     message = (n_samples, n_values, ITEM, 1)
     ledger = _take_sums(plain, "labels", message, max(n_drawn, 1), n_ahead=n_ahead)[0]
     routes = find_routes(network.graph, network.hubs)
     for _ in range(max(n_drawn, 1)):
         charge_answers(ledger, routes, n_samples * n_components * ITEM)
-    found: State = _mean(ledger.summary(), n_drawn)
-    return found
+    sent: State = _mean(ledger.summary(), n_drawn)
+    return sent
 
 
 def one_sum(network: Network) -> Ledger:
@@ -111,7 +110,7 @@ def one_sum(network: Network) -> Ledger:
     return _take_sums(network.whole, "estep", (1, 1, 1, 0), 1)[0]
 
 
-def _n_drawn(network: Network) -> int:
+def _count_draws(network: Network) -> int:
     """Sums of a mean; 0 where nothing fails and all are alike."""
     if network.faults is None:
         return 0
@@ -122,12 +121,6 @@ def _n_drawn(network: Network) -> int:
     if network.compress is not None and network.n_rounds is not None:
         most = min(most, MOST_RUN / network.n_rounds)
     return max(1, int(most))
-
-
-def _until_agreed(network: Network) -> bool:
-    """Whether the data decide how many rounds there are."""
-    total = network.total
-    return isinstance(total, CompressedServerSum | GossipSum) and total.codec is not None
 
 
 def _take_sums(
@@ -155,7 +148,7 @@ def _take_sums(
             total.least = total.n_rounds
         else:
             total.expect(message[0] * message[1])
-        total.codec = cast("Codec", _Sizes(total.codec, message[0] * message[1]))
+        total.codec = cast(Codec, _Sizes(total.codec, message[0] * message[1]))
     terms = np.zeros((len(network.hubs), 1, min(1, message[1])))
     scalars = Scalars.empty(len(network.hubs), total.n_roots, message[3]) if message[3] else None
     n_whole = 0
@@ -207,15 +200,15 @@ class _Sizes:
 
 def _repeated(network: Network, ledger: Ledger, count: int) -> Ledger:
     """Count so many times what a ledger has counted, by doubling."""
-    found = Ledger(network.graph)
+    total = Ledger(network.graph)
     while count:
         if count % 2:
-            found.add(ledger)
+            total.add(ledger)
         twice = Ledger(network.graph)
         twice.add(ledger)
         twice.add(ledger)
         ledger, count = twice, count // 2
-    return found
+    return total
 
 
 def _mean(summary: Any, count: int) -> Any:

@@ -7,7 +7,7 @@ from copy import copy
 from functools import partial
 from itertools import islice, repeat
 from math import ceil
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +17,7 @@ from vpem.checks import Floats, check_int, check_number
 from vpem.engines.engine import about
 from vpem.engines.placement import Placement
 from vpem.errors import InputError, NumericalError, PartitionedError, Setting
-from vpem.network.codecs import parse_codec
+from vpem.network.codecs import Codec, parse_codec
 from vpem.network.faults import DrawnFaults, Faults, MixingLinks
 from vpem.network.graph import Graph
 from vpem.network.hubs import Routes
@@ -43,12 +43,8 @@ from vpem.sums.quantizer import Quantizer
 from vpem.sums.stale import Copies, Outages, speakers
 from vpem.sums.sum import Scalars, beside, flattened, message_bytes, unflattened
 
-if TYPE_CHECKING:
-    from vpem.network.codecs import Codec
-
-
 MOST_DRAWS = 20
-"""Draws of a sum of the start, or after the last iteration, in which the network falls apart."""
+"""Draws of a sum of the start, or after the last iteration, in which the network disconnects."""
 
 ONE_ROUND = np.ones(1)
 
@@ -81,9 +77,9 @@ class GossipSum(GoesOn, _OverHubs):
 
     A compressed sum of an E-step goes on from the one before: states start at what they were, plus
     what the agents' own terms have changed by, so that their mean is that of the new terms and only
-    changes have to travel. Where other agents are awake than before states start from the terms,
+    changes have to travel. Where other agents are awake than before, states start from the terms,
     and only the copies are kept. The root of a hub starts from all of the hub's term, so that
-    nothing needs to be told to its agents.
+    nothing needs to be sent to its agents.
 
     The rounds of a compressed sum go on until all agents agree (`agreed_within`): by how much a
     root may be off is bounded by what agents see of their neighbours, the largest of which they
@@ -97,47 +93,10 @@ class GossipSum(GoesOn, _OverHubs):
     numbers are those of one process. States travel over links that are up, messages as the codec's
     bytes, and these whether or not links are up: it is the numbers that go without them.
 
-    Parameters
-    ----------
-    graph : Graph
-        Agents and links, without a server.
-    mixing : sparse matrix of shape (N, N)
-        Mixing weights W where no links fail.
-    hubs : sequence of Hub
-        ``root`` and ``agents`` of each.
-    n_rounds : int
-        Rounds of each sum, S; of one that goes on until agents agree, those that are expected.
-    rate : float
-        Mixing rate of W, by which compressed rounds go.
-    codec : Codec, optional
-        How messages are written; None sends numbers as they are.
-    step : float, optional
-        Weight of what the neighbours say in compressed rounds, which are then plain. None takes
-        `stable_steps`.
-    accelerated : bool
-        Whether compressed rounds are accelerated where the codec's noise allows it and no links
-        fail.
-    until_agreed : bool
-        Whether compressed sums take as many rounds as agents need to agree; else S.
-    least : int
-        Rounds of a sum that goes on until agents agree, at least.
-    exact_rounds : int, optional
-        Rounds of a sum that no codec touches; see `uncompressed`. None: S, plain.
-    faults : Faults, optional
-        What fails, and how often.
-    seed : int
-        Of what fails and of the codec.
-    n_threads : int
-        Threads of the rounds.
-    routes : Routes, optional
-        Ways inside the hubs, by which the roots tell their terms in uncompressed sums.
-    diameter : int
-        Hops between the agents farthest apart; for counting messages.
-
-    Raises
-    ------
-    InputError
-        If an option is out of range.
+    Parameters that are not as for `ConsensusSum`: rounds go by the mixing ``rate`` of the weights
+    where no links fail, with `stable_steps` or a fixed ``step``. Sums that go on ``until_agreed``
+    take at least ``least`` rounds, and ``n_rounds`` are expected of them. Rounds of `uncompressed`
+    sums are ``exact_rounds``; None: as many, plain.
     """
 
     def __init__(
@@ -203,9 +162,9 @@ class GossipSum(GoesOn, _OverHubs):
         *,
         following: bool = False,
     ) -> Self:
-        """Return the same sum of agents that live in several processes.
+        """Return the same sum of agents that live in several processes, as `Neighbourhood` has it.
 
-        Rounds and rate are of all processes, the rest as for `vpem.sums.exchanges.Neighbourhood`.
+        Rounds and rate are of all processes.
         """
         spread = copy(self)
         spread.n_rounds, spread.rate = n_rounds, rate
@@ -270,11 +229,8 @@ class GossipSum(GoesOn, _OverHubs):
     ) -> None:
         """Draw what fails during a sum and count its messages, compressed ones as they are formed.
 
-        Raises
-        ------
-        PartitionedError
-            If the links that are up in its rounds do not connect all agents that are awake, or no
-            root is awake; for all but "estep" in 20 draws one after the other.
+        It raises PartitionedError if the links that are up in its rounds do not connect all agents
+        that are awake, or no root is awake; for all but "estep" in 20 draws one after the other.
         """
         self.holders.begin(kind, n_samples)
         if self._kind == "setup" and kind != "setup":
@@ -315,8 +271,8 @@ class GossipSum(GoesOn, _OverHubs):
             self._count_flooding(drawn.awake)
             times = drawn.up.sum(axis=0)[self._links.edge_of_link]
             if self.codec is None:
-                told = self._informed[self.ledger.targets[self._down]]
-                self._count(kind, size, times, self.n_rounds, told)
+                informed = self._informed[self.ledger.targets[self._down]]
+                self._count(kind, size, times, self.n_rounds, informed)
             elif failure is not None:
                 # Sent in vain: what has no answer is not computed.
                 sent = Quantizer(self._coder, n_values, n_exact=n_scalars).message_size
@@ -367,8 +323,8 @@ class GossipSum(GoesOn, _OverHubs):
     def _spread(self, values: Sequence[Floats], informed: NDArray[np.bool_]) -> list[NDArray[Any]]:
         """Start states whose mean over the agents that are awake is the sum: (B, V) to (N, V).
 
-        Of the hubs and agents of this process, and those that it hears: these are zeros. What is
-        told of several is told in one message.
+        Of the hubs and agents of this process, and those that it hears: these are zeros. The terms
+        of several are sent in one message.
         """
         layout, near = self._layout, self._near
         awake = self._all if self.faults is None or self._drawn is None else self._drawn.awake
@@ -378,7 +334,7 @@ class GossipSum(GoesOn, _OverHubs):
         for states, own in zip(spread, values, strict=True):
             states[near.roots] = own
         if self.codec is None:
-            finished(near.tell(spread, self._charged, informed))
+            finished(near.send_terms(spread, self._charged, informed))
         for states in spread:
             states[: len(near.own)] *= scale[near.own][:, None].astype(states.dtype)
         return spread
@@ -557,17 +513,17 @@ class GossipSum(GoesOn, _OverHubs):
         return hops * link + 2 * end
 
     def _flood(self, memory: Copies, *numbers: float) -> list[float]:
-        """Return the largest of what agents have, which they tell each other by flooding."""
+        """Return the largest of what agents have, which they learn by flooding."""
         awake = memory.awake
         if self.ledger is not None:
             links, size = self.ledger.among(awake), 8 * len(numbers)
             self._send("flooding", size, links=links, times=self.diameter, rounds=self.diameter)
         with about(self.holders.engine, "flooding"):
-            found = self._near.agents.allreduce(np.array(numbers), "max")
-        return [float(one) for one in found]
+            largest = self._near.agents.allreduce(np.array(numbers), "max")
+        return [float(one) for one in largest]
 
     def _count_copies(self, size: int, memory: Copies) -> None:
-        """Count what agents tell their neighbours; over links that are down, once they are up."""
+        """Count what agents send to neighbours; over links that are down, once they are up."""
         sizes = np.where(memory.awake, size, 0)[self._links.sources]
         from_here, missed = self._near.from_here, memory.missed
         if self._open is None:

@@ -3,12 +3,9 @@
 Each wrapper takes the sum inside it and does one thing. FedEM's are
 ``Memory(Partial(Compressed(server)))``: how vectors differ from memories is sent, by some of the
 senders, in few bits. Innermost is a sum at a server (`vpem.sums.counted.AtServer`). Rounds between
+senders, in few bits. Innermost is a sum at a server (`vpem.sums.counted.AtServer`). Rounds between
 neighbours carry states and not terms: they are compressed by `vpem.sums.gossip.GossipSum`, whose
-copies are memories too.
-
-What compressed sums remember: of all rows, or of those of every batch apart.
-
-Compressed messages that other processes hear: what travels are the bytes of the codec.
+copies are memories too. Compressed sums remember all rows, or those of every batch apart.
 """
 
 from __future__ import annotations
@@ -33,13 +30,7 @@ Senders = NDArray[np.intp]
 
 
 class Wrapper:
-    """A sum around another (`vpem.sums.sum.Sum`); what it does not change is that of the inner.
-
-    Parameters
-    ----------
-    inner : AtServer or Wrapper
-        A sum at a server, or another wrapper of one.
-    """
+    """A sum around another at a server; what it does not change is that of the inner."""
 
     n_roots = 1
     mix = None
@@ -90,8 +81,8 @@ class Wrapper:
 
     def add(self, values: Vector) -> Vector:
         """Estimate the sum (1, P) of all senders' vectors by those of the active ones (a, P)."""
-        found = self.aggregate(self.send(values))
-        return found if self.probability == 1 else found / self.probability
+        total = self.aggregate(self.send(values))
+        return total if self.probability == 1 else total / self.probability
 
     # ---- as a sum of terms -----------------------------------------------------------------------
 
@@ -169,14 +160,7 @@ class Wrapper:
 class Compressed(Wrapper):
     """Vectors are sent in the few bytes of a codec.
 
-    Parameters
-    ----------
-    inner : AtServer or Wrapper
-        The sum of what is received.
-    quantizer : Quantizer
-        How a vector becomes a message.
-    keys : Generator or callable
-        Draws the keys of so many messages; of a generator, as `draw_keys` does.
+    ``keys`` draw the keys of so many messages; a generator does as `draw_keys`.
     """
 
     def __init__(
@@ -227,16 +211,9 @@ class Memory(Wrapper):
     codec loses; as vectors settle messages become small, and their noise with them. DIANA,
     Mishchenko et al. 2019; of biased codecs EF21, Richtarik et al. 2021.
 
-    Parameters
-    ----------
-    inner : AtServer or Wrapper
-        The sum of what differs.
-    step : float or ndarray of shape (P,)
-        Part of a message that is added: ``1 / (1 + omega)`` for noise, 1 for biased codecs.
-    values : ndarray of shape (n, P)
-        What there is at first, which is moved in place.
-    kept : ndarray of shape (1, P), optional
-        The sum of it, likewise, for `estimate`.
+    The ``step``, one or (P,), is the part of a message that is added: ``1 / (1 + omega)`` for
+    noise, 1 for biased codecs. ``values`` (n, P) are what there is at first, which is moved in
+    place; ``kept`` (1, P) is the sum of it, likewise, for `estimate`.
     """
 
     def __init__(
@@ -297,28 +274,18 @@ class Memory(Wrapper):
         received = self.inner.send(self.differ(values, about))
         seen = self.inner.aggregate(received)
         share = 1.0 if self.biased else 1.0 / self.probability
-        found: Vector = self.kept + share * seen
+        total: Vector = self.kept + share * seen
         # Sum and memories begin as they are elsewhere: a process keeps those of its own.
         self.take(self.server.ours(received, self.active))
         self.kept += self.step * seen
-        return found
+        return total
 
 
 class Partial(Wrapper):
     """Some of the senders take part in a sum, each with the same probability.
 
-    Their total is divided by it, so that it is that of all on average.
-
-    Parameters
-    ----------
-    inner : AtServer or Wrapper
-        The sum of those that take part.
-    probability : float
-        Above 0 and at most 1.
-    rng : Generator
-        Draws them.
-    among : ndarray of int, optional
-        Who can take part; None: all.
+    Their total is divided by it, so that it is that of all on average. ``among`` are those who can
+    take part; None: all.
     """
 
     def __init__(
@@ -365,14 +332,9 @@ class Partial(Wrapper):
 
 
 class Channel(AtServer):
-    """Messages of which nobody takes a sum: whoever hears them keeps what they say.
+    """Messages that are not summed: whichever agent hears them keeps what they say.
 
-    Parameters
-    ----------
-    n_senders : int
-        How many send.
-    count : callable
-        Counts messages of these sizes, of some senders or of all.
+    ``count`` counts messages of these sizes, of some senders or of all.
     """
 
     def __init__(
@@ -395,23 +357,18 @@ M = TypeVar("M")
 
 
 class Memories(Generic[M]):
-    """The memory that a sum goes on from, out of those of all batches.
-
-    Attributes
-    ----------
-    last : memory or None
-        Of the sum taken last of these rows.
-    lasting : bool
-        Whether a sum in which all take part is followed by others: in batches it is the first, and
-        else the last.
-    once : bool
-        Whether rows come once: there is nothing to go on from.
-    """
+    """The memory that a sum goes on from, out of those of all batches."""
 
     def __init__(self) -> None:
         self._every: list[M | None] = [None]
         self._batch = 0
-        self.lasting = self.once = False
+        self.lasting = False
+        """Whether a sum in which all take part is followed by others.
+
+        In batches it is the first, and else the last.
+        """
+        self.once = False
+        """Whether rows come once: there is nothing to go on from."""
 
     @property
     def last(self) -> M | None:
@@ -449,7 +406,7 @@ class Memories(Generic[M]):
 
 
 class GoesOn:
-    """A sum that goes on from the one before of the same rows, and draws anew in each."""
+    """A sum that goes on from the one before of the same rows, and draws again in each."""
 
     _memories: Memories[Any]
     _number: int
@@ -463,25 +420,15 @@ class GoesOn:
 
 
 Carry = Callable[[NDArray[np.uint8]], NDArray[np.uint8]]
-"""Lets others hear messages (a, size) of this process; returns those that it hears itself."""
+"""Brings messages (a, size) of this process to others; returns those that it hears itself."""
 
 
 class Carried(Compressed):
     """Messages go to other processes, and come from them.
 
-    What is received of a message is decoded from its bytes, by whoever hears it: by its sender too,
-    so that all have the same of it.
-
-    Parameters
-    ----------
-    inner : AtServer or Wrapper
-        The sum of what is received.
-    quantizer : Quantizer
-        How a vector becomes a message.
-    keys : callable
-        Draws the keys of the messages of this process, out of those of all.
-    carry : callable
-        How they travel.
+    What is received of a message is decoded from its bytes by all who hear it: by its sender too,
+    so that all have the same of it. ``keys`` draw those of the messages of this process, out of
+    those of all; ``carry`` is how they travel.
     """
 
     def __init__(

@@ -1,11 +1,8 @@
-"""How large the largest of what holders have is, as a power of two: all learn it, not whose.
-
-Units in which numbers of any size can be added under masks, which holders agree on.
+"""Sums under masks, in units that holders agree on, and sums that are noisy before they are heard.
 
 A masked sum is of numbers in a range (`vpem.network.masks.FixedPoint`), in units of a power of two.
-Where none is known beforehand, holders find by masked questions how large the largest is of all.
-
-Sums that are noisy before anybody hears them.
+Where none is known beforehand, holders find by masked questions how large the largest of all is, as
+a power of two: all learn it, and none whose it is.
 """
 
 from __future__ import annotations
@@ -24,24 +21,32 @@ from vpem.sums.counted import MASKED_BYTES, AtServer, add_vectors
 from vpem.sums.sum import Sum
 
 LOOKS = 2 * (DIGIT - 1)
+
+MOST_ROUNDING = 1e-2
+"""Of usual squared distances, beyond which rounding decides for one row in 100 or more."""
+
+MUCH_ROUNDING = 1e-5
+"""Of them, beyond which one row in 100,000 may be near enough to two centres to change clusters."""
+
+Vector = NDArray[np.float64]
 """Powers of two of which holders say whether they have a larger one, until the largest is known."""
 
 
 def powers_above(total: Sum, sizes: NDArray[np.float64]) -> NDArray[np.float64]:
     """Powers of two (P,) that sizes (n, P) are below, of all holders; 0 where all are 0.
 
-    Under masks all learn the largest, and nobody whose it is.
+    Under masks all learn the largest, and none whose it is.
     """
     total.begin("setup", 0, 0, MASKED_BYTES, LOOKS * sizes.shape[1])
     powers = np.where(sizes > 0, np.frexp(sizes)[1], LEAST_POWER).clip(LEAST_POWER, MOST_POWER)
-    found = total.holders.largest(powers, LEAST_POWER, MOST_POWER)
-    return np.where(found > LEAST_POWER, np.ldexp(1.0, found), 0.0)
+    largest = total.holders.largest(powers, LEAST_POWER, MOST_POWER)
+    return np.where(largest > LEAST_POWER, np.ldexp(1.0, largest), 0.0)
 
 
 def power_beyond(total: Sum, values: NDArray[np.float64], exponents: NDArray[np.int64]) -> int:
     """By how many powers of two units (P,) are too fine for what holders have (n, P), 0 to 31.
 
-    One number, of all values of all holders: under masks nobody learns whose it is, nor which.
+    One number, of all values of all holders: under masks none learns whose it is, nor which.
     """
     masks = total.holders.masks
     if masks is None:
@@ -49,15 +54,8 @@ def power_beyond(total: Sum, values: NDArray[np.float64], exponents: NDArray[np.
     total.begin("setup", 0, 0, MASKED_BYTES, DIGIT - 1)
     room = masks.fixed.powers + exponents
     beyond = np.where(values == 0, 0, np.frexp(values)[1] - room).max(axis=1, initial=0)
-    found = total.holders.largest(beyond[:, None].clip(0, DIGIT - 1), 0, DIGIT - 1)
-    return int(found[0])
-
-
-MOST_ROUNDING = 1e-2
-"""Of usual squared distances, beyond which rounding decides for one row in 100 or more."""
-
-MUCH_ROUNDING = 1e-5
-"""Of them, beyond which one row in 100,000 may be near enough to two centres to change clusters."""
+    largest = total.holders.largest(beyond[:, None].clip(0, DIGIT - 1), 0, DIGIT - 1)
+    return int(largest[0])
 
 
 def in_common_units(total: AtServer, values: NDArray[np.float64]) -> AtServer:
@@ -123,12 +121,9 @@ def add_numbers(
         return add_vectors(total, values, kind)
     total.charge_as(kind)
     total = in_common_units(total, values)
-    found = total.aggregate(total.send(total.holders.padded(values)))
+    summed = total.aggregate(total.send(total.holders.padded(values)))
     total.broadcast(values.shape[1] * values.itemsize)
-    return found
-
-
-Vector = NDArray[np.float64]
+    return summed
 
 
 def noise_by(masked: bool, way: str) -> str:
@@ -140,18 +135,10 @@ class Noisy:
     """A sum around an exact one: what all hear of it has discrete Gaussian noise.
 
     At a server the server adds the noise to what workers send, along a tree the root does, before
-    the total goes back. Where sums are masked nobody else ever sees the total: there each worker
-    adds a share to its own, so that the shares together are at least as large. Whoever adds noise
-    knows it, and could subtract it.
-
-    Parameters
-    ----------
-    inner : AtServer
-        The sum, at a server or along a tree.
-    colluding : int
-        Under masks: workers of whom the noise may be known. The others' alone is enough.
-    seed : int, optional
-        Makes the noise repeatable, for tests: that gives no privacy; see `vpem.network.noise`.
+    the total goes back. Where sums are masked no agent ever sees the total: there each worker adds
+    a share to its own, so that the shares together are at least as large, also without those of
+    ``colluding`` workers, of whom the noise may be known. Whoever adds noise knows it, and could
+    subtract it. A ``seed`` makes the noise repeatable, for tests: that gives no privacy.
     """
 
     def __init__(self, inner: AtServer, colluding: int = 0, seed: int | None = None) -> None:
@@ -198,5 +185,5 @@ class Noisy:
             # The server holds no rows: what it adds is a vector of its own.
             noise = self._sources[0].of_scales(scales) * unit
             values = np.concatenate([values, noise[None]])
-        found: Vector = inner.reduce(values[:, None], slice(0, 1))[0, 0]
-        return found
+        total: Vector = inner.reduce(values[:, None], slice(0, 1))[0, 0]
+        return total

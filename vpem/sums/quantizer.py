@@ -32,25 +32,9 @@ class Basis(Protocol):
 class Quantizer:
     """Compresses vectors piece by piece, so that each piece has scales of its own.
 
-    Parameters
-    ----------
-    codec : Codec or None
-        None: numbers are sent as they are, and there is nothing to transmit.
-    pieces : int or sequence of slice
-        Numbers of a vector; or its parts, which together cover it in order.
-    n_threads : int
-        Threads of the codec.
-    basis : Basis, optional
-        Units in which vectors are compressed, as one piece. What is sent exactly does not need it.
-    n_exact : int
-        Numbers after the pieces, which are sent as they are.
-
-    Attributes
-    ----------
-    omega : float
-        Bound of ``E|Q(v) - v|^2 / |v|^2``: the largest of the pieces.
-    biased : bool
-        Whether the mean of what is received is something else than what was sent.
+    ``pieces`` are the numbers of a vector, or its parts, which together cover it in order. In the
+    units of a ``basis`` vectors are compressed as one piece. After the pieces stand ``n_exact``
+    numbers, which are sent as they are. Without a codec all are, and there is nothing to transmit.
     """
 
     def __init__(
@@ -70,7 +54,9 @@ class Quantizer:
         self.n_exact = n_exact
         self.name = "float64" if codec is None else codec.name
         self.omega = 0.0
+        """Bound of ``E|Q(v) - v|^2 / |v|^2``: the largest of the pieces."""
         self.biased = False
+        """Whether the mean of what is received is something else than what was sent."""
         if codec is not None:
             widths = [piece.stop - piece.start for piece in self.pieces]
             self.omega = max((float(codec.variance(width)) for width in widths), default=0.0)

@@ -1,9 +1,8 @@
-"""The exact sum, at a server that every agent reaches.
+"""The exact sum at a server that every agent reaches, and sums over several processes.
 
-Sums over agents that live in several processes: all-reduced, or by rounds between neighbours.
-
-Every process runs the same recipe with the terms of its own hubs. Two chunks of rows are under way
-at a time: while what one needs from elsewhere travels, the terms of the next are computed.
+These are all-reduced, or go by rounds between neighbours. Every process runs the same recipe with
+the terms of its own hubs. Two chunks of rows are under way at a time: while what one needs from
+elsewhere travels, the terms of the next are computed.
 """
 
 from __future__ import annotations
@@ -30,14 +29,8 @@ from vpem.sums.exchanges import Neighbourhood, Traffic, finished, row_bytes
 from vpem.sums.sum import Scalars, beside, message_bytes, with_scalars
 
 
-class Exact(AtServer):
-    """Adds the terms of all blocks and returns the total to every root.
-
-    Parameters
-    ----------
-    n_blocks : int
-        Number of blocks, B. With one there is nothing to add and nothing is sent.
-    """
+class ExactSum(AtServer):
+    """Adds the terms of all blocks and returns the total to every root."""
 
     error = 0.0
     """Consensus error: none."""
@@ -64,14 +57,8 @@ class Exact(AtServer):
         return own.total(own.together())
 
 
-class ServerSum(Exact):
-    """The sum of all blocks at a server, Valdeira et al., (10).
-
-    Parameters
-    ----------
-    n_blocks : int
-        As for `Exact`.
-    """
+class ServerSum(ExactSum):
+    """The sum of all blocks at a server, Valdeira et al., (10)."""
 
 
 ROUND_WIDTH = 32
@@ -165,13 +152,7 @@ class _OverEngine(Counted):
 
 
 class ServerOverEngine(_OverEngine, AtServer):
-    """Adds the terms of all holders, those of other processes by all-reduce.
-
-    Parameters
-    ----------
-    holders : Placement
-        Who has something to add, and where.
-    """
+    """Adds the terms of all holders, those of other processes by all-reduce."""
 
     n_roots = 1
     exact = True
@@ -194,10 +175,10 @@ class ServerOverEngine(_OverEngine, AtServer):
     ) -> NDArray[np.float64]:
         """Add up what the server has of some senders (a, P), or of all: shape (1, P)."""
         with about(self.holders.engine, self.charge):
-            found = super().aggregate(received, senders)
+            total = super().aggregate(received, senders)
         if self.holders.engine.size > 1:
-            self._handed(found.nbytes)
-        return found
+            self._handed(total.nbytes)
+        return total
 
     def hear(
         self, messages: NDArray[np.uint8], senders: NDArray[np.intp] | None = None
@@ -225,14 +206,14 @@ class ServerOverEngine(_OverEngine, AtServer):
     def announce(
         self, received: NDArray[np.float64], senders: NDArray[np.intp] | None = None
     ) -> NDArray[np.float64]:
-        """Add up what the server alone has of some senders (a, P), or of all, and tell it."""
-        engine, found = self.holders.engine, np.empty((1, received.shape[1]))
+        """Add up what the server alone has of some senders (a, P), or of all, and send it back."""
+        engine, total = self.holders.engine, np.empty((1, received.shape[1]))
         if engine.rank == 0:
-            found[0] = self.added(received, senders)
+            total[0] = self.added(received, senders)
         with about(engine, self.charge):
-            engine.bcast_array(found)
-        self.traffic.add(self.charge, 0, 0 if engine.rank else found.nbytes * engine.copies)
-        return found
+            engine.bcast_array(total)
+        self.traffic.add(self.charge, 0, 0 if engine.rank else total.nbytes * engine.copies)
+        return total
 
     def _handed(self, size: int) -> None:
         """Count an array that was added to others'."""
@@ -274,29 +255,8 @@ class ConsensusOverEngine(_OverEngine, _OverHubs):
 
     Processes whose agents are neighbours are neighbours of the engine. A round is one exchange of
     the states that agents elsewhere need. The numbers are those of
-    `vpem.sums.consensus.ConsensusSum` with its rounds run one by one.
-
-    Parameters
-    ----------
-    agents, holders : Placement
-        Where agents live, and where the hubs' roots do.
-    mixing : sparse matrix of shape (N, N)
-        Mixing weights W.
-    hubs : sequence of Hub
-        ``root`` and ``agents`` of each.
-    n_rounds : int
-        Rounds of each average.
-    rate : float or None
-        Bound of the mixing rate of W where rounds are accelerated; None: they are plain.
-    routes : Routes, optional
-        Ways inside the hubs, by which the roots send their terms. None: hubs of one agent.
-    diameter : int
-        Hops between the agents farthest apart; for counting messages.
-    n_threads : int
-        Threads of the rounds.
-    following : bool
-        Whether a process without roots is sent what the first root finds, so that it runs the same
-        loop with parameters of somebody.
+    `vpem.sums.consensus.ConsensusSum`, whose parameters these are, with its rounds run one by one;
+    ``following`` is as for `Neighbourhood`.
     """
 
     charge = "estep"
@@ -349,10 +309,10 @@ class ConsensusOverEngine(_OverEngine, _OverHubs):
         self, terms: Floats, rows: slice = slice(None), scalars: Scalars | None = None
     ) -> NDArray[Any]:
         """Sum terms (B, m, K) of this process's hubs: (R, m, K)."""
-        found = self._near.follow(super().reduce(terms, rows, scalars))
+        estimates = self._near.follow(super().reduce(terms, rows, scalars))
         if scalars is not None:
             scalars.found = self._near.follow(scalars.found)
-        return found
+        return estimates
 
     def _sum(self, terms: Floats, scalars: Scalars | None) -> Flying:
         near, kind = self._near, self.charge
@@ -360,7 +320,7 @@ class ConsensusOverEngine(_OverEngine, _OverHubs):
         parts = [_States(near.n_rows, each.shape[1], each.dtype) for each in values]
         for part, own in zip(parts, values, strict=True):
             part.sent[near.roots] = own * self._scale.astype(own.dtype)[:, None]
-        yield from near.tell([part.sent for part in parts], kind)
+        yield from near.send_terms([part.sent for part in parts], kind)
         weights = [self._weights.astype(own.dtype, copy=False) for own in values]
         size = row_bytes(values)
         pattern = self._indptr, self._indices
@@ -379,34 +339,28 @@ class ConsensusOverEngine(_OverEngine, _OverHubs):
                 self.traffic.add(kind, near.n_links * size, exchange.n_sent * size)
         if scalars is not None:
             scalars.found = np.array(parts[1].sent[near.roots])
-        found = np.array(parts[0].sent[near.roots]).reshape(terms.shape)
-        return lambda: found
+        total = np.array(parts[0].sent[near.roots]).reshape(terms.shape)
+        return lambda: total
 
 
 class _States:
-    """States of agents, as they are and as they are to be, where rounds want them.
+    """States of agents (n_rows, n_values), as they are and as they are to be.
 
-    Parameters
-    ----------
-    n_rows, n_values : int
-        Agents, and what is summed.
-    dtype : dtype
-        Its precision.
+    They lie where the vectors of a round want them, with a few values more a row.
     """
 
     def __init__(self, n_rows: int, n_values: int, dtype: np.dtype[np.floating]) -> None:
         self.n_values = n_values
-        self.now, self.mixed = (_aligned(n_rows, n_values, dtype) for _ in range(2))
+        self.now, self.mixed = (self._zeros(n_rows, n_values, dtype) for _ in range(2))
+
+    @staticmethod
+    def _zeros(n_rows: int, n_values: int, dtype: np.dtype[np.floating]) -> Floats:
+        width = -(-n_values // ROUND_WIDTH) * ROUND_WIDTH
+        memory = np.zeros(n_rows * width + ALIGNED, dtype=dtype)
+        skip = -memory.ctypes.data % ALIGNED // dtype.itemsize
+        return memory[skip : skip + n_rows * width].reshape(n_rows, width)
 
     @property
     def sent(self) -> Floats:
         """What neighbours are sent of them."""
         return self.now[:, : self.n_values]
-
-
-def _aligned(n_rows: int, n_values: int, dtype: np.dtype[np.floating]) -> Floats:
-    """Zeros where the vectors of a round want them; a few values more a row."""
-    width = -(-n_values // ROUND_WIDTH) * ROUND_WIDTH
-    memory = np.zeros(n_rows * width + ALIGNED, dtype=dtype)
-    skip = -memory.ctypes.data % ALIGNED // dtype.itemsize
-    return memory[skip : skip + n_rows * width].reshape(n_rows, width)

@@ -1,13 +1,11 @@
-"""Sums in which whoever is absent counts with what was heard of it last.
+"""Sums in which an agent that is absent counts with what was heard of it last.
 
 A sum of those who are there would have no fixed point: it changes with who that is. Here only what
-has changed at an agent moves the sum, so that it comes to rest where all agents have.
-
-What agents know of each other in compressed rounds: public copies of states, which outlive sums.
+has changed at an agent moves the sum, so that it comes to rest where all agents have. `Copies` are
+what agents know of each other in compressed rounds, which outlive sums; `Outages` are what fails
+during sums between neighbours, which all agents draw alike, in whatever process.
 
 Rows of arrays are those of `vpem.sums.exchanges.Neighbourhood`.
-
-What fails during sums between neighbours: all agents draw it alike, in whatever process.
 """
 
 from __future__ import annotations
@@ -16,7 +14,7 @@ from collections.abc import Callable, Iterator
 from copy import copy
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,7 +23,7 @@ from vpem.checks import Floats
 from vpem.engines.engine import about
 from vpem.engines.placement import Placement
 from vpem.errors import PartitionedError
-from vpem.network.codecs import Keys
+from vpem.network.codecs import Codec, Keys
 from vpem.network.faults import DrawnFaults, Faults
 from vpem.network.graph import Graph
 from vpem.network.hubs import Routes
@@ -38,28 +36,15 @@ from vpem.sums.partial import Carried, Channel, Compressed, Memory, Wrapper, sho
 from vpem.sums.quantizer import Quantizer
 from vpem.sums.sum import Scalars, Sum, flattened, message_bytes, unflattened, with_scalars
 
-if TYPE_CHECKING:
-    from vpem.network.codecs import Codec
+Vectors = NDArray[np.float64]
+Mask = NDArray[np.bool_]
 
 
 class HeardAtServer(Wrapper):
-    """A server's sum to which every sender contributes with some probability, anew each time.
+    """A server's sum to which every sender contributes with some probability, drawn each time.
 
     The server keeps what it has of each. All take part in what is summed for a start and in a
     "check". With a codec senders say in few bits how they differ from what the server has of them.
-
-    Parameters
-    ----------
-    inner : AtServer
-        The sum of what is received.
-    probability : float
-        With which a sender takes part, above 0 and at most 1.
-    seed : int
-        Of who takes part, and of the codec.
-    codec : Codec, optional
-        How messages to the server are written.
-    n_threads : int
-        Threads of the codec.
     """
 
     def __init__(
@@ -151,18 +136,13 @@ class HeardAtServer(Wrapper):
 
 
 class HeardByNeighbours:
-    """A sum among neighbours whose agents keep it, where some of them are silent at times.
+    """A sum among neighbours whose agents keep it, where some of them are inactive at times.
 
     Each agent has an estimate of the sum, to which it adds what has changed in its own terms, N
     times; then those who are awake average theirs. That keeps the mean of all estimates at the sum
-    of what each has said last, whoever is silent (dynamic average consensus, Zhu and Martinez
+    of what each has said last, whichever are inactive (dynamic average consensus, Zhu and Martinez
     2010). How many are awake they find by the same rounds. A "check" is a sum of its own, in which
-    all take part.
-
-    Parameters
-    ----------
-    inner : Sum
-        By rounds between neighbours, each holder a root of its own.
+    all take part. The ``inner`` sum is by rounds, each holder a root of its own.
     """
 
     whole = True
@@ -230,8 +210,8 @@ class HeardByNeighbours:
         self._sums[awake] += self.holders.n_agents * (flat - self._terms)[awake]
         self._terms[awake] = flat[awake]
         said = np.concatenate([self._sums, np.ones((len(flat), 1))], axis=1)[:, :, None]
-        found = self.inner.reduce(said, slice(0, said.shape[1]))[: len(flat), :, 0]
-        self._sums[awake] = found[awake, :-1] / found[awake, -1:]
+        mixed = self.inner.reduce(said, slice(0, said.shape[1]))[: len(flat), :, 0]
+        self._sums[awake] = mixed[awake, :-1] / mixed[awake, -1:]
         estimates = self._sums
         if self._some_follow:
             with about(self.roots.engine, "following"):
@@ -250,7 +230,7 @@ class HeardByNeighbours:
             yield rows, self.reduce(local(rows), rows, own)
 
     def turn_to(self, batch: int, n_batches: int | None) -> None:
-        """Take up the rows of a batch, of which nobody has said anything."""
+        """Take up the rows of a batch, of which no agent has said anything."""
         self._terms = self._sums = None
         self.inner.turn_to(batch, n_batches)
 
@@ -277,24 +257,14 @@ class HeardByNeighbours:
         self.inner.restore(state["inner"])
 
 
-Vectors = NDArray[np.float64]
-Mask = NDArray[np.bool_]
-
-
 @dataclass
 class Copies:
     """What agents keep from one compressed sum to the next.
 
-    Attributes
-    ----------
-    states, inputs : ndarray of shape (n, V)
-        Of this process's agents: where their states are, and what they started from.
-    copies : ndarray of shape (n_rows, V)
-        What is known of their states and of their neighbours'.
-    awake : ndarray of shape (N,)
-        Agents that took part.
-    missed : ndarray of shape (2 n_edges,)
-        Bytes that wait for each directed link to be up again.
+    ``states`` and ``inputs`` (n, V) are of this process's agents: where their states are, and what
+    they started from. ``copies`` (n_rows, V) is what is known of their states and of neighbours'.
+    ``awake`` (N,) are agents that took part, ``missed`` (2 n_edges,) bytes that wait for each
+    directed link to be up again.
     """
 
     states: Vectors
@@ -381,20 +351,10 @@ def speakers(
 
 
 class Outages:
-    """Draws what fails during each sum, and says who is heard then.
+    """Draws what fails during each sum, and says which agents are heard then.
 
-    Parameters
-    ----------
-    graph : Graph
-        Agents and links.
-    faults : Faults
-        How often they fail.
-    hub_of : ndarray of shape (N,)
-        Number of each agent's hub.
-    roots : ndarray of shape (B,)
-        Agents that are roots.
-    routes : Routes, optional
-        Ways inside the hubs. None: hubs of one agent.
+    ``hub_of`` (N,) is the number of each agent's hub, ``roots`` (B,) are agents. Without ``routes``
+    hubs are of one agent.
     """
 
     def __init__(

@@ -1,7 +1,4 @@
-"""A few exact numbers of each holder, which travel in the messages of a sum.
-
-What every distributed sum answers to.
-"""
+"""What every distributed sum answers to, and exact numbers that travel in its messages."""
 
 from __future__ import annotations
 
@@ -28,14 +25,9 @@ class Scalars:
     Where terms are summed a chunk of rows at a time they go with the last chunk: they may be sums
     over all rows, which holders know then.
 
-    Attributes
-    ----------
-    own : ndarray of shape (B, n)
-        Of each holder of this process.
-    found : ndarray of shape (R, n)
-        Their sums, one estimate a root, or one for all, once the sum is taken.
-    exponent : int
-        Power of two by which their units are larger than the terms' where sums are masked.
+    ``own`` (B, n) are of each holder of this process; ``found`` (R, n) are their sums, once taken:
+    one estimate a root, or one for all. Where sums are masked their units are ``2^exponent``
+    times those of the terms.
     """
 
     own: NDArray[np.float64]
@@ -144,8 +136,7 @@ class Sum(Protocol):
 
         A message has so many values of each of so many rows, and so many scalars. A "check" is the
         E-step after the last iteration, in which all take part, as they do in "labels", which says
-        what rows belong to. Raises PartitionedError where the
-        network falls apart meanwhile.
+        what rows belong to. Raises PartitionedError where the network is disconnected meanwhile.
         """
 
     def reduce(
@@ -175,10 +166,7 @@ class Sum(Protocol):
         """Bytes that a sum leaves behind for the next one, of so many values of a holder."""
 
     def agree(self, kind: str, size: int = 1, source: int | None = None) -> None:
-        """Let all agents know what they decide together, in a message of so many bytes.
-
-        Or what one of them has, the ``source``.
-        """
+        """Let all agents know what they decide, or what the ``source`` has, in so many bytes."""
 
     def state(self) -> State:
         """What is kept from one sum to the next; of this process."""

@@ -1,7 +1,4 @@
-"""The exact sum along a spanning tree: toward its root, and back.
-
-Sums along a tree whose agents live in several processes: who sends what, and the exact sum.
-"""
+"""The exact sum along a spanning tree, toward its root and back, in one process or in several."""
 
 from __future__ import annotations
 
@@ -23,7 +20,7 @@ from vpem.network.hubs import Routes
 from vpem.network.ledger import Ledger
 from vpem.sums.counted import TAG_BYTES, Addends, AtServer
 from vpem.sums.exchanges import Exchange, Traffic, finished, row_bytes
-from vpem.sums.server import IN_FLIGHT, Exact, Flying, _OverEngine
+from vpem.sums.server import IN_FLIGHT, ExactSum, Flying, _OverEngine
 from vpem.sums.sum import Scalars
 
 
@@ -32,7 +29,7 @@ class AlongTree(AtServer):
 
     Each agent waits for what its children send, adds its own and sends the sum to its parent. What
     arrives at the root is the total, which travels the same links back. Both ways take as many
-    rounds as the tree is high, and one message a link: nobody needs to be reached by all. An agent
+    rounds as the tree is high, and one message a link: no agent needs to be reached by all. One
     that has nothing to add only forwards, and takes no part where no agent below it has anything.
 
     Messages of which every sender has a size of its own, as codecs have written them, cannot be
@@ -41,7 +38,7 @@ class AlongTree(AtServer):
     Where links fail, or agents are late, a message waits until its link is up: sums are the same,
     and take more rounds (`vpem.network.faults`).
 
-    To all who take a sum at a server (`vpem.sums.counted.AtServer`) the root is one.
+    To whatever takes a sum at a server (`vpem.sums.counted.AtServer`) the root is one.
     """
 
     way = path = "tree"
@@ -60,7 +57,7 @@ class AlongTree(AtServer):
         return failing
 
     @property
-    def _sent_before(self) -> tuple[int, ...]:
+    def _sent_before(self) -> tuple[int, int]:
         """What no two messages share: how many were sent before, and in how many rounds."""
         return (0, 0) if self.ledger is None else (self.ledger.messages, self.ledger.rounds)
 
@@ -177,16 +174,8 @@ class AlongTree(AtServer):
             self._send(kind, size, links=links, rounds=rounds)
 
 
-class TreeSum(AlongTree, Exact):
-    """The exact sum along a tree: the numbers are those of a server.
-
-    Parameters
-    ----------
-    tree : Routes
-        Ways to the root (`vpem.network.mixing.grow_tree`).
-    agents : array of int
-        Of each that has something to add.
-    """
+class TreeSum(AlongTree, ExactSum):
+    """The exact sum along a tree (`vpem.network.mixing.grow_tree`): the numbers are a server's."""
 
     def __init__(self, tree: Routes, agents: NDArray[np.intp]) -> None:
         super().__init__(len(agents))
@@ -203,13 +192,6 @@ class TreeWays:
 
     An array of states has a row for each agent of this process that is on the way of one which has
     something to add, one for each of their children elsewhere, and one for the total.
-
-    Parameters
-    ----------
-    agents, holders : Placement
-        Where agents live, and where those do that have something to add.
-    total : AlongTree
-        The sum, as one process takes it.
 
     Attributes
     ----------
@@ -294,7 +276,9 @@ class TreeWays:
                 yield exchange
             at[moved] = parent[at[moved]]
 
-    def tell(self, states: Sequence[NDArray[Any]], kind: str, traffic: Traffic) -> Generator[None]:
+    def send_total(
+        self, states: Sequence[NDArray[Any]], kind: str, traffic: Traffic
+    ) -> Generator[None]:
         """Bring the total, the last row of some arrays, to all processes on the way down."""
         for exchange in self.downward:
             if exchange is not None:
@@ -306,12 +290,12 @@ class TreeWays:
         if self._all_hear:
             return total
         with about(self.engine, "following"):
-            found: T = self.engine.bcast(total, self.home)
-        return found
+            same: T = self.engine.bcast(total, self.home)
+        return same
 
     def _away_from_root(self, levels: list[Ranks], homes: Ranks) -> list[Exchange | None]:
         """How the total comes to each process, depth by depth."""
-        found, heard = [], {self.home}
+        exchanges, heard = [], {self.home}
         for level in levels:
             sources: dict[int, int] = {}
             for child, parent in zip(homes[level], homes[self.tree.parent[level]], strict=True):
@@ -319,24 +303,16 @@ class TreeWays:
                     sources.setdefault(int(child), int(parent))
             heard |= set(sources)
             ends = np.array([list(sources.values()), list(sources)], dtype=np.intp)
-            found.append(self._exchange(ends, np.full(ends.shape[1], self.n_states - 1)))
-        return found
+            exchanges.append(self._exchange(ends, np.full(ends.shape[1], self.n_states - 1)))
+        return exchanges
 
 
 @dataclass
 class TreeLevel:
     """What agents of one depth send to their parents.
 
-    Attributes
-    ----------
-    exchange : Exchange or None
-        Over processes.
-    agents, rows : ndarray of int
-        Of this process, and their rows.
-    heard : ndarray of int
-        Rows of those elsewhere whose parents are here.
-    children, parents : list of int
-        Rows of all whose parents are here, and of these.
+    ``agents`` are of this process, ``rows`` theirs; ``heard`` are rows of those elsewhere whose
+    parents are here, ``children`` and ``parents`` rows of all whose parents are here, and of these.
     """
 
     exchange: Exchange | None
@@ -351,14 +327,8 @@ class TreeOverEngine(_OverEngine, TreeSum):
     """Adds terms along a tree, with messages between processes whose agents are joined in it only.
 
     Agents of one depth after the other send their sums to their parents, which add them to theirs.
+    Agents of one depth after the other send their sums to their parents, which add them to theirs.
     Then the total goes from parents to children, to each process once.
-
-    Parameters
-    ----------
-    agents, holders : Placement
-        Where agents live, and where those do that have something to add.
-    total : TreeSum
-        The sum, as one process takes it.
     """
 
     exact = True
@@ -394,7 +364,7 @@ class TreeOverEngine(_OverEngine, TreeSum):
         if near.root >= 0:
             for each in states:
                 each[-1] = each[near.root]
-        yield from near.tell(states, kind, self.traffic)
+        yield from near.send_total(states, kind, self.traffic)
         self.traffic.add(kind, near.n_children * size, 0)
         return lambda: own.total(near.follow([each[-1].copy() for each in states]))
 
@@ -415,12 +385,12 @@ class TreeOverEngine(_OverEngine, TreeSum):
     def announce(
         self, received: NDArray[np.float64], senders: NDArray[np.intp] | None = None
     ) -> NDArray[np.float64]:
-        """Add up what the root alone has of some senders (a, P), or of all, and tell it."""
+        """Add up what the root alone has of some senders (a, P), or of all, and send it back."""
         near = self._near
         total = np.zeros((near.n_states, received.shape[1]))
         if near.root >= 0:
             total[-1] = self.added(received, senders)
-        finished(near.tell([total], self.charge, self.traffic))
+        finished(near.send_total([total], self.charge, self.traffic))
         return near.follow(total[-1:].copy())
 
     def aggregate(
@@ -432,5 +402,5 @@ class TreeOverEngine(_OverEngine, TreeSum):
         who = np.arange(self.n_senders) if senders is None else senders
         every = np.zeros((self.n_senders, received.shape[1]), dtype=received.dtype)
         every[who] = received if self.weights is None else self.weights[who, None] * received
-        found = finished(self._sum(every[self.holders.own][:, None], None, senders))()
-        return found[:, 0].astype(np.float64, copy=False)
+        total = finished(self._sum(every[self.holders.own][:, None], None, senders))()
+        return total[:, 0].astype(np.float64, copy=False)
